@@ -1,0 +1,71 @@
+//! The records that segments hold.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{digest::Digest, parse::FailureClass};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskKind {
+    Render,
+    Train,
+    Parse,
+    Aggregate,
+    Compare,
+    Plot,
+    Report,
+}
+
+/// One file that a task left: an object of the cache under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    pub name: String,
+    pub digest: Digest,
+    /// Bytes, uncompressed.
+    pub size: u64,
+}
+
+/// A task that was done: its key, the whole pre-image of that key, and what it left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Digest,
+    pub kind: TaskKind,
+    /// The task's name when it ran (`parse cpu/native/llama/single#2`); only for "what changed since last time".
+    pub task: String,
+    /// Canonical text whose digest is `key`.
+    pub preimage: String,
+    pub outputs: Vec<Output>,
+}
+
+/// One execution of a train key. Immutable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Sorts by start time: `20261121T023705.123456Z-1a2b3c4d`.
+    pub id: String,
+    pub key: Digest,
+    pub task: String,
+    pub preimage: String,
+    /// Opened by `--remeasure`; the highest one counts.
+    pub generation: u32,
+    pub outcome: AttemptOutcome,
+    pub outputs: Vec<Output>,
+    /// Seconds since 1970.
+    pub started_at: f64,
+    pub ended_at: f64,
+    pub host: String,
+    /// Why the attempt is kept but not counted, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+pub enum AttemptOutcome {
+    Ok,
+    Failed {
+        class: FailureClass,
+        evidence: Vec<String>,
+        /// Exit status in words: `exit 1`, `signal 9`, `timeout after 60 s`.
+        status: String,
+    },
+}

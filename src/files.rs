@@ -1,0 +1,57 @@
+//! The one module that writes files: whole or not at all.
+
+use std::{
+    fs, io,
+    io::Write,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::error::{Error, Result};
+
+/// Should a write survive a power cut? Measurements must; what can be recomputed need not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    Synced,
+    Plain,
+}
+
+/// Replaces `path` by `bytes`: temporary in the same folder, (sync,) rename. Creates the folder.
+pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_dir_all(folder)?;
+    let write = || -> io::Result<()> {
+        let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(folder)?;
+        temporary.write_all(bytes)?;
+        if durability == Durability::Synced {
+            temporary.as_file().sync_all()?;
+        }
+        #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
+        fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+        temporary.persist(path).map_err(|e| e.error)?;
+        if durability == Durability::Synced {
+            fs::File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(Error::io("cannot write", path))
+}
+
+pub fn create_dir_all(path: &Path) -> Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
+    fs::create_dir_all(path).map_err(Error::io("cannot create the folder", path))
+}
+
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(Error::io("cannot read", path))
+}
+
+pub fn read_to_string(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(Error::io("cannot read", path))
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn unix_now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+}

@@ -1,0 +1,3 @@
+//! Log bytes → [`Trace`]. One file a format.
+mod trace;
+pub use trace::*;

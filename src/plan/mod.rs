@@ -1,0 +1,3 @@
+//! cells × recipes × config → jobs.
+mod job;
+pub use job::*;
