@@ -1,2 +1,12 @@
-//! (skeleton)
-pub struct Recipe;
+//! recipes/<id>/ and templates/ → [`Recipe`]s: how a framework runs, and what it cannot do.
+//!
+//! Shipped recipes and templates are embedded in the binary; a project's own win by name.
+mod constraint;
+mod embedded;
+mod load;
+mod template;
+
+pub use constraint::Constraint;
+pub use embedded::{embedded_file, embedded_under};
+pub use load::{Launch, LogSection, Recipe, RecipeFile, RecipeSet, Require, RunSection};
+pub use template::{Rendered, Templates};

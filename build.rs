@@ -1,0 +1,62 @@
+//! Build-time facts: digests of the sources that keys cover, and the shipped recipes and templates.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+/// Which sources decide what a task prints. A change in one of them makes that task stale, and nothing before it.
+const CODE: &[(&str, &[&str])] = &[
+    ("PARSE", &["src/parse", "src/analyze/attest.rs", "src/analyze/contract.rs", "src/analyze/result.rs"]),
+    ("AGGREGATE", &["src/analyze/summary.rs", "src/analyze/stats.rs"]),
+    ("COMPARE", &["src/analyze/compare.rs", "src/analyze/contract.rs", "src/analyze/flops.rs", "src/analyze/peaks.rs", "src/analyze/stats.rs"]),
+    ("PLOT", &["src/report/plot.rs"]),
+    ("REPORT", &["src/report", "src/analyze/unified.rs"]),
+    ("ALL", &["src", "recipes", "templates"]),
+];
+
+const EMBEDDED: &[&str] = &["recipes", "templates", "pipelines", "config.yaml"];
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    for (name, paths) in CODE {
+        let mut hasher = blake3::Hasher::new();
+        for file in paths.iter().flat_map(|p| files(&root, p)) {
+            hasher.update(file.as_bytes());
+            hasher.update(blake3::hash(&fs::read(root.join(&file)).expect("listed just now")).as_bytes());
+        }
+        println!("cargo::rustc-env=TPRIMAT_CODE_{name}={}", hasher.finalize().to_hex());
+    }
+    for path in ["src"].iter().chain(EMBEDDED) {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    embed(&root);
+}
+
+/// Files below `path` (or itself), relative to `root`, sorted; without Python's byte code.
+fn files(root: &Path, path: &str) -> Vec<String> {
+    let full = root.join(path);
+    if full.is_file() {
+        return vec![path.to_owned()];
+    }
+    let mut names: Vec<String> = fs::read_dir(&full)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !name.starts_with('.') && name != "__pycache__")
+        .collect();
+    names.sort();
+    names.iter().flat_map(|name| files(root, &format!("{path}/{name}"))).collect()
+}
+
+/// Writes `embedded.rs`: a sorted table of (path, bytes).
+fn embed(root: &Path) {
+    let mut out = String::from("pub static FILES: &[(&str, &[u8])] = &[\n");
+    for file in EMBEDDED.iter().flat_map(|p| files(root, p)) {
+        let full = root.join(&file);
+        out.push_str(&format!("    ({file:?}, include_bytes!({:?})),\n", full.display().to_string()));
+    }
+    out.push_str("];\n");
+    let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("embedded.rs");
+    fs::write(target, out).expect("OUT_DIR is writable");
+}

@@ -1,0 +1,262 @@
+//! Finds recipes and templates, in the project and in the binary.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Constraint, Templates, embedded_file, embedded_under};
+use crate::{
+    digest::Digest,
+    error::{Error, Problem, Result, Source},
+    plan::Vendor,
+};
+
+/// recipe.toml.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeFile {
+    pub id: String,
+    /// What really runs, in a line.
+    pub name: String,
+    pub vendors: Vec<Vendor>,
+    pub launch: Launch,
+    #[serde(default)]
+    pub lock: LockNeeds,
+    #[serde(default)]
+    pub require: Require,
+    pub log: LogSection,
+    #[serde(default)]
+    pub run: RunSection,
+    #[serde(default)]
+    pub unsupported: Vec<Constraint>,
+    /// Defaults for config.yaml paths, under every other layer.
+    #[serde(default)]
+    pub defaults: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// Template files, from the recipe folder or templates/; rendered into the run folder without `.j2`.
+    pub templates: Vec<String>,
+    /// The command, run in the run folder.
+    pub command: Vec<String>,
+    /// Hand the whole job over as `$TPRIMAT_JOB`. A recipe that does not reads job fields through its templates only.
+    #[serde(default)]
+    pub reads_job: bool,
+    /// May run beside other runs.
+    #[serde(default)]
+    pub share: bool,
+    /// Bumped by hand when the way of launching changes what is measured.
+    #[serde(default)]
+    pub launch_abi: u32,
+    /// Declared environment; part of the key.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// More variables that pass through from the caller; not part of the key.
+    #[serde(default)]
+    pub pass_env: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockNeeds {
+    /// Facts of tprimat.lock that the train key covers.
+    #[serde(default)]
+    pub facts: Vec<String>,
+    /// Python distributions whose versions the train key covers.
+    #[serde(default)]
+    pub packages: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Require {
+    #[serde(default)]
+    pub commands: Vec<String>,
+    /// Programs that ship with tprimat.
+    #[serde(default)]
+    pub programs: Vec<String>,
+    #[serde(default)]
+    pub python_modules: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSection {
+    pub format: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSection {
+    /// `90s`, `30m`, `6h`; not part of any key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+}
+
+pub struct Recipe {
+    pub file: RecipeFile,
+    pub source: Arc<Source>,
+    /// Every file of the folder but recipe.toml and templates: name, bytes, digest. They go into the train key.
+    pub files: Vec<(String, Cow<'static, [u8]>, Digest)>,
+    /// Names in [`Templates`] and digests of the text.
+    pub templates: Vec<(String, Digest)>,
+    pub launch_digest: Digest,
+}
+
+/// All recipes that can be seen from a project.
+pub struct RecipeSet {
+    pub recipes: BTreeMap<String, Recipe>,
+    pub templates: Templates,
+}
+
+impl RecipeSet {
+    /// Recipes of `root`/recipes over the embedded ones; all problems at once.
+    pub fn load(root: &Path) -> Result<Self> {
+        let mut ids: BTreeSet<String> =
+            embedded_under("recipes/").filter_map(|(path, _)| Some(path.split_once('/')?.0.to_owned())).collect();
+        let own = root.join("recipes");
+        for entry in fs::read_dir(&own).into_iter().flatten().flatten() {
+            if entry.path().join("recipe.toml").is_file() {
+                ids.extend(entry.file_name().into_string());
+            }
+        }
+        let (mut recipes, mut templates, mut problems) = (BTreeMap::new(), Templates::default(), Vec::new());
+        for id in ids {
+            match load(root, &id, &mut templates) {
+                Ok(recipe) => drop(recipes.insert(id, recipe)),
+                Err(Error::Invalid(more)) => problems.extend(more),
+                Err(other) => return Err(other),
+            }
+        }
+        if problems.is_empty() { Ok(Self { recipes, templates }) } else { Err(Error::Invalid(problems)) }
+    }
+
+    #[must_use]
+    pub fn ids(&self) -> Vec<&str> {
+        self.recipes.keys().map(String::as_str).collect()
+    }
+}
+
+fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
+    let mut files = folder(root, id)?;
+    let text = files.remove("recipe.toml").unwrap_or_default();
+    let source = Source::new(format!("recipes/{id}/recipe.toml"), String::from_utf8_lossy(&text));
+    let file: RecipeFile = toml::from_str(&source.text).map_err(|e| {
+        let problem = Problem::new(e.message().to_owned());
+        Error::invalid(problem.at(&source, e.span().unwrap_or(0..0), "here"))
+    })?;
+    if file.id != id {
+        let at = source.text.find("id").unwrap_or(0);
+        return Err(Error::invalid(
+            Problem::new(format!("the recipe calls itself `{}`, its folder `{id}`", file.id))
+                .at(&source, at..at + 2, "must be the folder's name"),
+        ));
+    }
+    let mut used = Vec::new();
+    for name in &file.launch.templates {
+        let (place, bytes) = find_template(root, id, name, &files).ok_or_else(|| {
+            let at = source.text.find(name.as_str()).unwrap_or(0);
+            Error::invalid(
+                Problem::new(format!("template `{name}` is not there"))
+                    .at(&source, at..at + name.len(), "named here")
+                    .help(format!("put it into recipes/{id}/ or templates/")),
+            )
+        })?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let unique = format!("{id}/{name}");
+        used.push((unique.clone(), Digest::of(&text)));
+        templates.add(&unique, Source::new(place, text))?;
+    }
+    files.retain(|name, _| !name.ends_with(".j2"));
+    let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
+    let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
+    Ok(Recipe { source, files: files.collect(), templates: used, launch_digest, file })
+}
+
+/// All files of a recipe's folder: the project's folder if it has one, else the embedded one.
+fn folder(root: &Path, id: &str) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
+    let own = root.join("recipes").join(id);
+    if !own.join("recipe.toml").is_file() {
+        let prefix = format!("recipes/{id}/");
+        return Ok(embedded_under(&prefix).map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect());
+    }
+    let mut files = BTreeMap::new();
+    let mut pending = vec![String::new()];
+    while let Some(below) = pending.pop() {
+        let dir = own.join(&below);
+        for entry in fs::read_dir(&dir).map_err(Error::io("cannot read the folder", &dir))? {
+            let entry = entry.map_err(Error::io("cannot read the folder", &dir))?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if name.starts_with('.') || name == "__pycache__" {
+                continue;
+            }
+            let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+            if entry.path().is_dir() {
+                pending.push(path);
+            } else {
+                files.insert(path, Cow::Owned(crate::files::read(&entry.path())?));
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn find_template(
+    root: &Path,
+    id: &str,
+    name: &str,
+    files: &BTreeMap<String, Cow<'static, [u8]>>,
+) -> Option<(String, Cow<'static, [u8]>)> {
+    if let Some(bytes) = files.get(name) {
+        return Some((format!("recipes/{id}/{name}"), bytes.clone()));
+    }
+    let place = format!("templates/{name}");
+    if let Ok(bytes) = fs::read(root.join(&place)) {
+        return Some((place, Cow::Owned(bytes)));
+    }
+    embedded_file(&place).map(|bytes| (place, Cow::Borrowed(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shipped_recipes_load_without_a_project() {
+        let set = RecipeSet::load(Path::new("/nonexistent")).unwrap();
+        assert_eq!(set.ids(), ["cmd", "native", "tran"]);
+    }
+
+    #[test]
+    fn a_project_overrides_a_recipe_by_name_and_adds_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            crate::files::write_atomically(&root.path().join(path), text.as_bytes(), crate::files::Durability::Plain).unwrap();
+        };
+        let recipe = |id: &str| {
+            format!("id = \"{id}\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = [\"x.sh.j2\"]\ncommand = [\"bash\", \"x.sh\"]\n[log]\nformat = \"tprimat\"\n")
+        };
+        write("recipes/native/recipe.toml", &recipe("native"));
+        write("recipes/mine/recipe.toml", &recipe("mine"));
+        write("recipes/mine/lib/a.py", "pass");
+        write("recipes/mine/x.sh.j2", "own");
+        write("templates/x.sh.j2", "shared");
+        let set = RecipeSet::load(root.path()).unwrap();
+        assert_eq!(set.ids(), ["cmd", "mine", "native", "tran"]);
+        assert_eq!(set.recipes["native"].templates[0].1, Digest::of("shared"));
+        assert_eq!(set.recipes["mine"].templates[0].1, Digest::of("own"));
+        assert_eq!(set.recipes["mine"].files.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["lib/a.py"]);
+
+        write("recipes/bad/recipe.toml", "id = \"bad\"\nnaem = \"x\"\n");
+        let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { panic!("must not load") };
+        assert_eq!(problems[0].position(), Some(("recipes/bad/recipe.toml".into(), 2, 1)));
+    }
+}
