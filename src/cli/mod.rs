@@ -1,1 +1,81 @@
-//! (skeleton)
+//! Arguments → a request → an exit code. One file a subcommand.
+mod args;
+mod build;
+mod check;
+mod clean;
+mod compare;
+mod config;
+mod explain;
+mod graph;
+mod init;
+mod lock;
+mod logs;
+mod output;
+mod parse;
+mod plan;
+mod project;
+mod schema;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::error::{Error, exit};
+use args::{Cli, Command};
+
+/// Parses the arguments, runs the subcommand, renders its error.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|a| a == crate::execute::SUPERVISE_ARGUMENT) {
+        // The hidden half of tprimat: the supervisor of one run.
+        let code = arguments.next().map_or(exit::USAGE, |dir| crate::execute::supervise(dir.as_ref()));
+        return exit_code(code);
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return exit_code(if error.use_stderr() { exit::USAGE } else { exit::OK });
+        }
+    };
+    let as_json = cli.command.as_json();
+    match run(cli) {
+        Ok(code) => exit_code(code),
+        Err(error) => {
+            output::report(&error, as_json);
+            exit_code(error.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<i32, Error> {
+    let at = cli.directory.as_deref();
+    match cli.command {
+        Command::Build(args) if args.dry_run => plan::run(at, &args.into_plan()),
+        Command::Build(args) => build::run(at, &args),
+        Command::Plan(args) => plan::run(at, &args),
+        Command::Explain(args) => explain::run(at, &args),
+        Command::List(args) => plan::list(at, &args),
+        Command::Show(args) => show::run(at, &args),
+        Command::Logs(args) => logs::run(at, &args),
+        Command::Compare(args) => compare::run(at, &args),
+        Command::Parse(args) => parse::run(&args),
+        Command::Check(args) => check::run(at, &args),
+        Command::Config(args) => config::run(at, &args),
+        Command::Graph(args) => graph::run(at, &args),
+        Command::Lock(args) => lock::run(at, &args),
+        Command::Clean(args) => clean::run(at, &args),
+        Command::Init(args) => init::run(at, &args),
+        Command::Schema(args) => schema::run(&args),
+        Command::Completions(args) => {
+            clap_complete::generate(args.shell, &mut Cli::command(), "tprimat", &mut std::io::stdout());
+            Ok(exit::OK)
+        }
+    }
+}
+
+fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

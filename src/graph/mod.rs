@@ -1,1 +1,12 @@
-//! (skeleton)
+//! jobs → a petgraph DAG of tasks, their keys, their states and the reasons.
+mod code;
+mod dag;
+pub mod key;
+mod keys;
+mod reason;
+mod state;
+
+pub use code::CodeDigests;
+pub use dag::{Dag, Task, label};
+pub use reason::Reason;
+pub use state::{Engine, Made, Options, State, Status, Statuses};

@@ -141,3 +141,14 @@ impl Default for ParallelismJob {
         }
     }
 }
+
+impl Vendor {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Nvd => "nvd",
+            Self::Amd => "amd",
+        }
+    }
+}

@@ -1,3 +1,11 @@
-//! cells × recipes × config → jobs.
+//! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
+mod facts;
 mod job;
+mod prepare;
+mod resolve;
+pub mod shape;
+
+pub use facts::{FactSource, PlatformFacts};
 pub use job::*;
+pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support};
+pub use resolve::{Resolved, resolve};

@@ -1,0 +1,263 @@
+//! The command line, as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may honestly be compared,
+/// and re-run only what is stale.
+#[derive(Parser)]
+#[command(version, max_term_width = 110)]
+pub struct Cli {
+    /// The project: this folder or its nearest ancestor with a config.yaml.
+    #[arg(short = 'C', long, value_name = "DIR", global = true)]
+    pub directory: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run what is stale, then compare and publish
+    Build(BuildArgs),
+    /// Show every task with its state and the reason; run nothing
+    Plan(PlanArgs),
+    /// Say why a cell's tasks are stale, field by field
+    Explain(CellArgs),
+    /// List the cells of the matrix
+    List(PlanArgs),
+    /// Show a cell's summary, or one repeat's result (CELL#2)
+    Show(CellArgs),
+    /// Print the log of a cell's run
+    Logs(LogsArgs),
+    /// Show the comparison of a matrix, or of two cells
+    Compare(CompareArgs),
+    /// Say what a log says
+    Parse(ParseArgs),
+    /// Validate config, matrix, recipes and templates
+    Check(PlanArgs),
+    /// Show every effective setting and where it comes from
+    Config(ConfigArgs),
+    /// Print the DAG
+    Graph(GraphArgs),
+    /// Show or update what tprimat.lock pins
+    Lock(LockArgs),
+    /// Remove published output, or the whole cache
+    Clean(CleanArgs),
+    /// Write a starter project into a folder
+    Init(InitArgs),
+    /// Print the JSON schema of a format
+    Schema(SchemaArgs),
+    /// Print a shell's completions
+    Completions(CompletionsArgs),
+}
+
+impl Command {
+    pub fn as_json(&self) -> bool {
+        match self {
+            Self::Build(a) => a.common.json,
+            Self::Plan(a) | Self::List(a) | Self::Check(a) => a.common.json,
+            Self::Explain(a) | Self::Show(a) => a.common.json,
+            Self::Compare(a) => a.common.json,
+            Self::Parse(a) => a.json,
+            Self::Config(a) => a.json,
+            Self::Lock(a) => a.common.json,
+            _ => false,
+        }
+    }
+}
+
+/// Which matrix, with which settings, which cells.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Common {
+    /// A matrix file, or its name in pipelines/ [default: matrix.toml, then pipelines/matrix.toml]
+    #[arg(value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    #[command(flatten)]
+    pub select: Select,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct Select {
+    /// Only cells that match: leading segments of platform/framework/model/parallelism, globs allowed
+    #[arg(long, value_name = "CELL")]
+    pub only: Vec<String>,
+    /// All but the cells that match
+    #[arg(long, value_name = "CELL")]
+    pub skip: Vec<String>,
+    /// Only cells with this axis value
+    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    pub where_: Vec<String>,
+    /// Only the i-th of n parts
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// Measured runs a cell, whatever the matrix says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: Option<u32>,
+    /// Take cells whose last attempt failed as stale
+    #[arg(long)]
+    pub retry_failed: bool,
+    /// Go on although this host differs from tprimat.lock; results are filed under what was found
+    #[arg(long)]
+    pub allow_drift: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BuildArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Run nothing: the same as `plan`
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// How many tasks at once; measured runs are alone all the same [default: cores]
+    #[arg(short, long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Measure the selected cells anew; the earlier attempts are kept
+    #[arg(long)]
+    pub remeasure: bool,
+    /// Stop at the first failure instead of finishing the rest
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Go on after a failure (the default)
+    #[arg(long, conflicts_with = "fail_fast")]
+    pub keep_going: bool,
+    /// Exit with 5 if a cell of the matrix ends without a result
+    #[arg(long)]
+    pub require_complete: bool,
+    /// Train nothing: use what the cache has
+    #[arg(long)]
+    pub cached_only: bool,
+    /// Write events as JSON lines to a file, or to stdout with `-`
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    pub fn into_plan(self) -> PlanArgs {
+        PlanArgs { common: self.common, exit_code: false }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Exit with 5 if anything is stale
+    #[arg(long)]
+    pub exit_code: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CellArgs {
+    /// platform/framework/model/parallelism, with #REPEAT for one run
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// platform/framework/model/parallelism, with #REPEAT for one run
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+    /// Go on printing while the run goes on
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Two cells instead of the whole matrix
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    pub cells: Vec<String>,
+    /// Allow one contract field to differ; every table says so
+    #[arg(long, value_name = "FIELD")]
+    pub across: Vec<String>,
+    /// The cell that speed-ups are relative to
+    #[arg(long, value_name = "CELL")]
+    pub baseline: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ParseArgs {
+    /// A log, or `-` for stdin
+    pub file: PathBuf,
+    /// The log's format [default: detected]
+    #[arg(long)]
+    pub format: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// Print one value: `get training.data.seq_length`
+    #[arg(value_name = "get PATH", num_args = 0..=2)]
+    pub get: Vec<String>,
+    /// Print as `export` lines for a shell
+    #[arg(long, conflicts_with = "json")]
+    pub shell: bool,
+    #[arg(long)]
+    pub json: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct GraphArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[arg(long, value_enum, default_value = "dot")]
+    pub format: GraphFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum GraphFormat {
+    Dot,
+    Mermaid,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LockArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Write what this host has now
+    #[arg(long)]
+    pub update: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CleanArgs {
+    /// Remove the cache as well: every measurement that is not elsewhere is lost
+    #[arg(long)]
+    pub cache: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// The folder [default: this one]
+    pub folder: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct SchemaArgs {
+    /// One of: job, events, trace, result, summary, comparison, config
+    pub what: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,78 @@
+//! `check`: everything that can be known to be wrong without running anything.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{
+    args::PlanArgs,
+    output::{print, print_json},
+    project,
+};
+use crate::{
+    error::{Error, Problem, Result, exit},
+    graph::{Dag, label},
+    plan::{Plan, Support},
+};
+
+pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let mut problems = Vec::new();
+    let (mut launches, mut unsupported) = (0usize, 0usize);
+    for (cell, planned) in plan.cells.iter().enumerate() {
+        let Support::Ready(prepared) = &planned.support else {
+            unsupported += 1;
+            continue;
+        };
+        let context = minijinja::context! { job => minijinja::Value::from_serialize(prepared.job()) };
+        for (name, _) in &plan.recipe(cell).templates {
+            match plan.recipes.templates.render(name, &context) {
+                Ok(file) => {
+                    launches += 1;
+                    problems.extend(absolute_path(&planned.id, &file.name, &file.bytes));
+                }
+                Err(Error::Invalid(more)) => problems.extend(more),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    problems.dedup();
+    if !problems.is_empty() {
+        return Err(Error::Invalid(problems));
+    }
+    let dag = Dag::new(&plan)?;
+    let twins = crate::execute::derived::same_launch(&plan)?;
+    for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
+        eprintln!("note: `{}` launches exactly what `{}` does: one measurement serves both", plan.cells[cell].id, plan.cells[first].id);
+    }
+    let tasks = dag.graph.node_count();
+    debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
+    if args.common.json {
+        print_json(&json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks }))?;
+    } else {
+        print(&format!(
+            "{}: {} cells ({unsupported} unsupported), {launches} launch files render, {tasks} tasks; no problem found\n",
+            plan.matrix.name,
+            plan.cells.len()
+        ))?;
+    }
+    Ok(exit::OK)
+}
+
+/// Rendered bytes must be the same on every host, so they may name no absolute path but an interpreter's.
+fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
+    const ALLOWED: [&str; 6] = ["/usr/bin/env", "/bin/sh", "/bin/bash", "/dev/null", "/dev/shm", "/proc/"];
+    let text = String::from_utf8_lossy(bytes);
+    for (number, line) in text.lines().enumerate() {
+        let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]{}<>|&`".contains(c));
+        let path = words.filter(|w| w.starts_with('/') && w.len() > 1 && w[1..].starts_with(|c: char| c.is_alphanumeric()))
+            .find(|w| !ALLOWED.iter().any(|a| w.starts_with(a)));
+        if let Some(path) = path.filter(|_| !line.trim_start().starts_with("//")) {
+            return Some(
+                Problem::new(format!("{cell}: {name}, line {}, names the absolute path `{path}`", number + 1))
+                    .help("what differs between hosts reaches a script through variables set at launch ($TPRIMAT_RUN_DIR, $TPRIMAT_PYTHON, …)"),
+            );
+        }
+    }
+    None
+}

@@ -1,0 +1,68 @@
+//! `config`: every effective setting with its origin.
+
+use std::{fmt::Write as _, path::Path};
+
+use serde_json::json;
+
+use super::{
+    args::ConfigArgs,
+    output::{print, print_json},
+    project,
+};
+use crate::{
+    error::{Error, Problem, Result, exit, nearest},
+    plan::{PlanRequest, load_config},
+};
+
+pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
+    let root = project::root(at)?;
+    let request = PlanRequest { root: root.clone(), sets: args.sets.clone(), env: project::environment(), ..PlanRequest::default() };
+    let config = load_config(&root.join("config.yaml"), &request)?;
+    match args.get.as_slice() {
+        [] => {}
+        [get, path] if get == "get" => {
+            if let Some(value) = config.get(path) {
+                let value = serde_json::to_value(value).unwrap_or_default();
+                if args.json { print_json(&value)? } else { print(&format!("{}\n", plain(&value)))? }
+                return Ok(exit::OK);
+            }
+            let known: Vec<String> = config.effective().map(|(path, ..)| path.to_string()).collect();
+            // A table prints what is below it.
+            let below = format!("{path}.");
+            let lines: String = config
+                .effective()
+                .filter(|(p, ..)| p.starts_with(&below))
+                .map(|(p, value, _)| format!("{p} = {}\n", plain(&json!(value))))
+                .collect();
+            if !lines.is_empty() {
+                print(&lines)?;
+                return Ok(exit::OK);
+            }
+            let problem = Problem::new(format!("config.yaml has no `{path}`"));
+            let near = nearest(path, known.iter().map(String::as_str)).map(|n| format!("did you mean `{n}`?"));
+            return Err(Error::invalid(match near {
+                Some(near) => problem.help(near),
+                None => problem,
+            }));
+        }
+        _ => {
+            return Err(Error::invalid(Problem::new("expected `tprimat config` or `tprimat config get PATH`")));
+        }
+    }
+    if args.shell {
+        print(&config.shell_export())?;
+    } else if args.json {
+        print_json(&config.to_json())?;
+    } else {
+        let mut text = String::new();
+        for (path, value, origin) in config.effective() {
+            let _ = writeln!(text, "{path} = {}  # {origin}", plain(&json!(value)));
+        }
+        print(&text)?;
+    }
+    Ok(exit::OK)
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

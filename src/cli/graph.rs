@@ -1,0 +1,46 @@
+//! `graph`: the DAG as DOT or Mermaid.
+
+use std::{fmt::Write as _, path::Path};
+
+use super::{
+    args::{GraphArgs, GraphFormat},
+    output::print,
+    project,
+};
+use crate::{
+    error::{Result, exit},
+    graph::{Dag, label},
+    plan::Plan,
+};
+
+pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let dag = Dag::new(&plan)?;
+    let is_shown = |node| {
+        let task = dag.task(node);
+        label(&plan, &task).ends_with(&plan.matrix.name) || plan.cells[task.cell as usize].selected
+    };
+    let mut text = String::from(match args.format {
+        GraphFormat::Dot => "digraph tprimat {\n  rankdir=LR;\n  node [shape=box];\n",
+        GraphFormat::Mermaid => "graph LR\n",
+    });
+    for node in dag.graph.node_indices().filter(|n| is_shown(*n)) {
+        let name = label(&plan, &dag.task(node));
+        let _ = match args.format {
+            GraphFormat::Dot => writeln!(text, "  n{} [label={:?}];", node.index(), name),
+            GraphFormat::Mermaid => writeln!(text, "  n{}[\"{}\"]", node.index(), name.replace('"', "#quot;").replace('#', "#35;")),
+        };
+    }
+    for edge in dag.graph.edge_indices() {
+        if let Some((from, to)) = dag.graph.edge_endpoints(edge).filter(|(a, b)| is_shown(*a) && is_shown(*b)) {
+            let arrow = if matches!(args.format, GraphFormat::Dot) { "->" } else { "-->" };
+            let end = if matches!(args.format, GraphFormat::Dot) { ";" } else { "" };
+            let _ = writeln!(text, "  n{} {arrow} n{}{end}", from.index(), to.index());
+        }
+    }
+    if matches!(args.format, GraphFormat::Dot) {
+        text.push_str("}\n");
+    }
+    print(&text)?;
+    Ok(exit::OK)
+}

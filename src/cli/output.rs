@@ -1,0 +1,134 @@
+//! Data to stdout, talk to stderr; errors are rendered here and nowhere else.
+
+use std::{
+    fmt,
+    io::{self, IsTerminal, Write},
+};
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Problem, Result};
+
+/// Prints data. A closed pipe ends the program quietly: the reader has all it wanted.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.map_err(Error::io("cannot write to", "stdout")),
+    }
+}
+
+/// Prints one JSON value.
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::Cache(format!("cannot print JSON: {e}")))?;
+    print(&(text + "\n"))
+}
+
+/// Columns for tables: `$COLUMNS`, the terminal's, or wide for files and pipes.
+#[must_use]
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    columns.or_else(|| io::stdout().is_terminal().then(terminal_columns).flatten()).unwrap_or(160)
+}
+
+fn terminal_columns() -> Option<usize> {
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(columns.into())
+}
+
+/// Renders an error: for people on stderr with carets, or as the one JSON value on stdout.
+pub fn report(error: &Error, as_json: bool) {
+    if as_json {
+        let _ = print_json(&to_json(error));
+        return;
+    }
+    let mut err = io::stderr().lock();
+    match error {
+        Error::Invalid(problems) => {
+            for problem in problems {
+                let _ = writeln!(err, "{:?}", miette::Report::new(Rendered(problem.clone())));
+            }
+            if problems.len() > 1 {
+                let _ = writeln!(err, "{} problems; nothing was run", problems.len());
+            }
+        }
+        other => {
+            let help = help(other);
+            let _ = writeln!(err, "error: {other}");
+            if let Some(help) = help {
+                let _ = writeln!(err, "  help: {help}");
+            }
+        }
+    }
+}
+
+fn help(error: &Error) -> Option<String> {
+    match error {
+        Error::NothingSelected { help, .. } | Error::Failed { help, .. } => help.clone(),
+        _ => None,
+    }
+}
+
+fn to_json(error: &Error) -> Value {
+    let problems: Vec<Value> = match error {
+        Error::Invalid(problems) => problems.iter().map(problem_json).collect(),
+        other => vec![json!({ "message": other.to_string(), "help": help(other) })],
+    };
+    json!({ "error": { "message": error.to_string(), "exit_code": error.exit_code(), "problems": problems } })
+}
+
+fn problem_json(problem: &Problem) -> Value {
+    let position = problem.position();
+    json!({
+        "message": problem.message,
+        "file": position.as_ref().map(|p| &p.0),
+        "line": position.as_ref().map(|p| p.1),
+        "column": position.as_ref().map(|p| p.2),
+        "label": problem.label,
+        "help": problem.help,
+    })
+}
+
+/// A problem as miette wants it.
+#[derive(Debug)]
+struct Rendered(Problem);
+
+impl fmt::Display for Rendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Rendered {}
+
+impl miette::Diagnostic for Rendered {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.0.help.as_ref().map(|h| Box::new(h) as Box<dyn fmt::Display>)
+    }
+    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
+        self.0.place.as_ref().map(|(source, _)| &**source as &dyn miette::SourceCode)
+    }
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
+        let (_, span) = self.0.place.as_ref()?;
+        Some(Box::new(std::iter::once(miette::LabeledSpan::new(Some(self.0.label.clone()), span.start, span.len()))))
+    }
+}
+
+impl miette::SourceCode for crate::error::Source {
+    fn read_span<'a>(
+        &'a self,
+        span: &miette::SourceSpan,
+        before: usize,
+        after: usize,
+    ) -> Result<Box<dyn miette::SpanContents<'a> + 'a>, miette::MietteError> {
+        let contents = self.text.read_span(span, before, after)?;
+        Ok(Box::new(miette::MietteSpanContents::new_named(
+            self.name.clone(),
+            contents.data(),
+            *contents.span(),
+            contents.line(),
+            contents.column(),
+            contents.line_count(),
+        )))
+    }
+}

@@ -1,0 +1,35 @@
+//! `schema WHAT`: the JSON schema of a format.
+
+use schemars::schema_for;
+use serde_json::{Value, json};
+
+use super::{args::SchemaArgs, output::print_json};
+use crate::{
+    analyze, config,
+    error::{Error, Problem, Result, exit, nearest},
+    parse, plan,
+};
+
+const NAMES: [&str; 7] = ["job", "events", "trace", "result", "summary", "comparison", "config"];
+
+pub fn run(args: &SchemaArgs) -> Result<i32> {
+    let schema: Value = match args.what.as_str() {
+        "job" => json!(schema_for!(plan::Job)),
+        "events" => parse::events_schema(),
+        "trace" => json!(schema_for!(parse::Trace)),
+        "result" => json!(schema_for!(analyze::RunResult)),
+        "summary" => json!(schema_for!(analyze::Summary)),
+        "comparison" => json!(schema_for!(analyze::Comparison)),
+        "config" => config::schema(),
+        other => {
+            let problem = Problem::new(format!("there is no schema `{other}`"));
+            let help = match nearest(other, NAMES) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("expected one of: {}", NAMES.join(", ")),
+            };
+            return Err(Error::invalid(problem.help(help)));
+        }
+    };
+    print_json(&schema)?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,363 @@
+//! One train task: from its key to an attempt in the cache.
+//!
+//! The run folder is made whole before the supervisor starts; what it left is in the cache before the
+//! folder goes. In between, whoever dies, the next build finds the folder (see `sweep`) and takes it in.
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    events::{Event, Reporter},
+    progress::Tail,
+    run::{ExitKind, RunExit, RunSpec, RunState, Running, start},
+};
+use crate::{
+    cache::{Attempt, AttemptOutcome, Cache, Output},
+    digest::Digest,
+    error::{Error, Result},
+    files::{self, Durability, write_atomically},
+    parse::{self, ExitSummary, FailureClass},
+    plan::Vendor,
+};
+
+/// All that one train task needs, owned: it runs on a thread of its own.
+pub struct TrainWork {
+    pub label: String,
+    pub cell: String,
+    pub repeat: u32,
+    pub key: Digest,
+    pub preimage: String,
+    pub generation: u32,
+    pub launch_files: Vec<(String, Vec<u8>)>,
+    pub recipe_files: Vec<(String, Vec<u8>)>,
+    /// The job in full, where the recipe reads it.
+    pub job_json: Option<Vec<u8>>,
+    pub command: Vec<String>,
+    pub declared_env: BTreeMap<String, String>,
+    /// More names that the recipe lets through.
+    pub pass_env: Vec<String>,
+    pub vendor: Vendor,
+    pub num_gpus: u64,
+    pub train_iters: u64,
+    pub tokens_per_step: u64,
+    pub log_format: String,
+    pub timeout_seconds: Option<f64>,
+    pub exclusive: bool,
+    /// Device indices given to this run; empty on the cpu platform.
+    pub devices: Vec<usize>,
+}
+
+/// What holds for every run of a build.
+pub struct TrainHost {
+    pub project: PathBuf,
+    pub runs: PathBuf,
+    pub lock_dir: PathBuf,
+    /// The tprimat binary, which is also the supervisor.
+    pub tprimat: PathBuf,
+    pub native: Option<PathBuf>,
+    pub python: PathBuf,
+    pub hostname: String,
+    pub caller_env: BTreeMap<String, String>,
+    pub grace_seconds: f64,
+    /// Lock names of the accelerators, by index.
+    pub gpu_locks: Vec<String>,
+}
+
+/// What a run folder says about its run, for a tprimat that finds it later.
+#[derive(Serialize, Deserialize)]
+struct Meta {
+    key: Digest,
+    task: String,
+    preimage: String,
+    generation: u32,
+}
+
+/// Variables that every child gets from the caller; their values are in no key.
+const PASSED: &[&str] = &[
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "HF_TOKEN", "HF_HOME", "XDG_CACHE_HOME",
+    "http_proxy", "https_proxy", "no_proxy",
+];
+
+/// Families of variables that change what trainers do. They are never passed on by accident, and what was set is reported.
+const DROPPED: &[&str] = &["NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_", "LD_", "PYTHON"];
+
+/// Which variables of the caller change trainers and are not passed on.
+#[must_use]
+pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
+    caller.keys().map(String::as_str).filter(|name| DROPPED.iter().any(|family| name.starts_with(family))).collect()
+}
+
+/// Lets the scheduler end what runs.
+#[derive(Default)]
+pub struct RunningSet {
+    runs: Mutex<Vec<Arc<Running>>>,
+    stopped: AtomicBool,
+}
+
+impl RunningSet {
+    fn add(&self, run: &Arc<Running>) {
+        self.lock().push(run.clone());
+        if self.stopped.load(Ordering::SeqCst) {
+            run.terminate();
+        }
+    }
+    fn remove(&self, run: &Arc<Running>) {
+        self.lock().retain(|other| !Arc::ptr_eq(other, run));
+    }
+    /// SIGTERM, grace, SIGKILL, for every run now and to come.
+    pub fn terminate(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.lock().iter().for_each(|run| run.terminate());
+    }
+    pub fn kill(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.lock().iter().for_each(|run| run.kill());
+    }
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Running>>> {
+        self.runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Runs one train task, or takes the attempt that another tprimat made meanwhile.
+pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, reporter: &dyn Reporter) -> Result<Attempt> {
+    let _in_flight = cache.lock_key(&work.key)?;
+    cache.refresh()?;
+    if let Some(done) = valid_attempt(cache, &work.key, work.generation) {
+        return Ok(done);
+    }
+    let id = attempt_id();
+    let dir = host.runs.join(&id);
+    let spec = prepare(work, host, &id, &dir)?;
+    let run = Arc::new(start(&spec, &host.tprimat)?);
+    running.add(&run);
+    let exit = std::thread::scope(|scope| {
+        let over = AtomicBool::new(false);
+        scope.spawn(|| follow(work, &run, &over, reporter));
+        let exit = run.wait();
+        over.store(true, Ordering::SeqCst);
+        exit
+    });
+    running.remove(&run);
+    let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
+    remove(&dir);
+    Ok(attempt)
+}
+
+fn valid_attempt(cache: &Cache, key: &Digest, generation: u32) -> Option<Attempt> {
+    let usable = |a: &Attempt| {
+        a.generation == generation
+            && a.outcome == AttemptOutcome::Ok
+            && a.suspect.is_none()
+            && a.outputs.iter().all(|o| cache.has(&o.digest))
+    };
+    cache.attempts(key).into_iter().find(usable)
+}
+
+/// Sorts by time, and two hosts never make the same one.
+fn attempt_id() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let now = jiff::Timestamp::now();
+    let random = RandomState::new().hash_one(std::process::id());
+    format!("{}-{random:016x}", now.strftime("%Y%m%dT%H%M%S%.6fZ"))
+}
+
+fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
+    for (name, bytes) in &work.launch_files {
+        write_atomically(&dir.join(name), bytes, Durability::Plain)?;
+    }
+    let recipe_dir = dir.join("recipe");
+    files::create_dir_all(&recipe_dir)?;
+    for (name, bytes) in &work.recipe_files {
+        write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
+    }
+    let mut env: BTreeMap<String, String> = BTreeMap::new();
+    for name in PASSED.iter().copied().chain(work.pass_env.iter().map(String::as_str)) {
+        if let Some(value) = host.caller_env.get(name) {
+            env.insert(name.to_owned(), value.clone());
+        }
+    }
+    env.extend(work.declared_env.clone());
+    let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
+    set("TPRIMAT_RUN_DIR", path_text(dir)?);
+    set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);
+    set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
+    set("TPRIMAT_PYTHON", path_text(&host.python)?);
+    set("TPRIMAT_PORT", free_port()?.to_string());
+    if let Some(native) = &host.native {
+        set("TPRIMAT_NATIVE", path_text(native)?);
+    }
+    if let Some(job) = &work.job_json {
+        let path = dir.join("job.json");
+        write_atomically(&path, job, Durability::Plain)?;
+        set("TPRIMAT_JOB", path_text(&path)?);
+    }
+    let ids = work.devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    match work.vendor {
+        Vendor::Cpu => {}
+        Vendor::Nvd => set("CUDA_VISIBLE_DEVICES", ids),
+        Vendor::Amd => set("HIP_VISIBLE_DEVICES", ids),
+    }
+    let devices = match work.vendor {
+        Vendor::Cpu => vec!["cpu".to_owned()],
+        _ => work.devices.iter().filter_map(|i| host.gpu_locks.get(*i).cloned()).collect(),
+    };
+    let meta = Meta {
+        key: work.key,
+        task: work.label.clone(),
+        preimage: work.preimage.clone(),
+        generation: work.generation,
+    };
+    Ok(RunSpec {
+        run_id: id.to_owned(),
+        dir: dir.to_owned(),
+        argv: work.command.clone(),
+        env,
+        cwd: dir.to_owned(),
+        timeout_seconds: work.timeout_seconds,
+        grace_seconds: host.grace_seconds,
+        devices,
+        exclusive: work.exclusive,
+        lock_dir: host.lock_dir.clone(),
+        meta: serde_json::to_value(meta).map_err(|e| Error::Cache(e.to_string()))?,
+    })
+}
+
+fn path_text(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| Error::Failed {
+        message: format!("the path {} is not UTF-8, so no script can be told of it", path.display()),
+        help: None,
+    })
+}
+
+/// A port that was free just now; launchers that need one take it from `$TPRIMAT_PORT`.
+fn free_port() -> Result<u16> {
+    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
+    Ok(bound.map_err(Error::io("cannot find a free port on", "127.0.0.1"))?.port())
+}
+
+/// Reports the run's progress until it is over.
+fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, reporter: &dyn Reporter) {
+    let mut tail = Tail::new(&run.log_path());
+    let mut live = parse::Live::new(&work.log_format);
+    let mut waiting_for = None;
+    while !over.load(Ordering::SeqCst) {
+        let _ = tail.poll(&mut |line| {
+            if let Some(step) = live.feed(line.as_bytes()) {
+                reporter.report(&Event::Step {
+                    task: work.label.clone(),
+                    step: step.step,
+                    steps_total: Some(work.train_iters),
+                    loss: step.loss,
+                    tokens_per_second: step.step_time_seconds.filter(|t| *t > 0.0).map(|t| {
+                        step.tokens.unwrap_or(work.tokens_per_step) as f64 / t
+                    }),
+                });
+            }
+        });
+        if let RunState::WaitingForDevice { device, holder } = run.state()
+            && waiting_for.as_ref() != Some(&device)
+        {
+            let holder = holder.map(|h| format!(" held by process {} (run {})", h.pid, h.run_id)).unwrap_or_default();
+            reporter.report(&Event::TaskWaiting { task: work.label.clone(), r#for: format!("{device}{holder}") });
+            waiting_for = Some(device);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Takes what a run left into the cache: the log first, then the attempt that names it.
+pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path, hostname: &str) -> Result<Attempt> {
+    let meta: Meta = serde_json::from_value(spec.meta.clone())
+        .map_err(|e| Error::Cache(format!("the run folder {} is not readable: {e}", spec.dir.display())))?;
+    let mut outputs = Vec::new();
+    for name in ["log", "times"] {
+        let path = log.with_file_name(name);
+        if path.is_file() {
+            let (digest, size) = cache.put_file(&path, Durability::Synced)?;
+            outputs.push(Output { name: name.to_owned(), digest, size });
+        }
+    }
+    if outputs.is_empty() {
+        let digest = cache.put(b"", Durability::Synced)?;
+        outputs.push(Output { name: "log".to_owned(), digest, size: 0 });
+    }
+    let now = files::unix_now();
+    let attempt = Attempt {
+        id: spec.run_id.clone(),
+        key: meta.key,
+        task: meta.task,
+        preimage: meta.preimage,
+        generation: meta.generation,
+        outcome: outcome(exit, log),
+        outputs,
+        started_at: exit.map_or(now, |e| e.started_at),
+        ended_at: exit.map_or(now, |e| e.ended_at),
+        host: hostname.to_owned(),
+        suspect: None,
+    };
+    cache.record_attempt(&attempt)?;
+    Ok(attempt)
+}
+
+/// Removes a run folder whose contents are in the cache.
+pub fn remove(dir: &Path) {
+    // What cannot be removed is swept by a later build, which finds the attempt recorded already.
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {
+    const TAIL: u64 = 8 << 20;
+    let Some(exit) = exit else {
+        let evidence = vec!["the run ended without a record of how".to_owned()];
+        return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "unknown".into() };
+    };
+    let mut summary = ExitSummary::default();
+    let status = match &exit.status {
+        ExitKind::Code(0) => return AttemptOutcome::Ok,
+        ExitKind::Code(code) => {
+            summary.code = Some(*code);
+            format!("exit {code}")
+        }
+        ExitKind::Signal(signal) => {
+            summary.signal = Some(*signal);
+            format!("signal {signal}")
+        }
+        ExitKind::Timeout => {
+            summary.timed_out = true;
+            "timeout".into()
+        }
+        ExitKind::Interrupted => {
+            let evidence = vec!["tprimat was interrupted".to_owned()];
+            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "interrupted".into() };
+        }
+        ExitKind::LaunchFailed(why) => {
+            summary.launch_error = Some(why.clone());
+            "launch failed".into()
+        }
+    };
+    let failure = parse::classify(&tail_of(log, TAIL), &summary);
+    AttemptOutcome::Failed { class: failure.class, evidence: failure.evidence, status }
+}
+
+fn tail_of(path: &Path, most: u64) -> Vec<u8> {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().unwrap_or_default()
+}

@@ -1,0 +1,26 @@
+//! Digests of tprimat's own sources, taken at build time (build.rs says which files each covers).
+
+/// A changed parser makes parse stale and nothing before it; likewise for the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeDigests {
+    pub parse: String,
+    pub aggregate: String,
+    pub compare: String,
+    pub plot: String,
+    pub report: String,
+}
+
+impl Default for CodeDigests {
+    fn default() -> Self {
+        Self {
+            parse: env!("TPRIMAT_CODE_PARSE").into(),
+            aggregate: env!("TPRIMAT_CODE_AGGREGATE").into(),
+            compare: env!("TPRIMAT_CODE_COMPARE").into(),
+            plot: env!("TPRIMAT_CODE_PLOT").into(),
+            report: env!("TPRIMAT_CODE_REPORT").into(),
+        }
+    }
+}
+
+/// Digest of everything that was compiled in: two binaries that agree here behave the same.
+pub const BUILD: &str = env!("TPRIMAT_CODE_ALL");

@@ -1,0 +1,198 @@
+//! Keys: a task's content hash, and the text that it is the hash of.
+//!
+//! The pre-image is lines `name = JSON`, sorted by name, under a header with a version and the task
+//! kind. One text feeds both the hash and the explanation, so the two cannot disagree. No line ever
+//! holds a modification time, an absolute path, a host name, or anything in map order.
+//!
+//! A value that is itself large and structured (the job) is a nested pre-image: the line holds its
+//! digest, the cache holds its text, and [`changes`] looks inside.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{cache::TaskKind, digest::Digest};
+
+/// Bump to void every key of every kind.
+const VERSION: u32 = 1;
+
+/// Builds one pre-image.
+pub struct Preimage {
+    kind: TaskKind,
+    lines: BTreeMap<String, String>,
+}
+
+impl Preimage {
+    #[must_use]
+    pub fn new(kind: TaskKind) -> Self {
+        Self { kind, lines: BTreeMap::new() }
+    }
+
+    /// Adds one field. Giving a name twice is a bug of the caller.
+    #[must_use]
+    pub fn field(mut self, name: impl Into<String>, value: &(impl Serialize + ?Sized)) -> Self {
+        let name = name.into();
+        debug_assert!(!name.contains(['\n', '=']), "a field name must not look like a line: {name}");
+        let text = serde_json::to_string(value).expect("keys cover plain data");
+        let previous = self.lines.insert(name, text);
+        debug_assert!(previous.is_none(), "a key field was given twice");
+        self
+    }
+
+    /// Adds one field for each item of a map, as `prefix.name`.
+    #[must_use]
+    pub fn fields<'a, V: Serialize + 'a>(mut self, prefix: &str, items: impl IntoIterator<Item = (&'a str, V)>) -> Self {
+        for (name, value) in items {
+            // File names are foreign: escape what could be mistaken for the line's own punctuation.
+            let name = name.replace('%', "%25").replace('\n', "%0A").replace('=', "%3D");
+            self = self.field(format!("{prefix}.{name}"), &value);
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("tprimat-key {VERSION} {}\n", kind_name(self.kind));
+        for (name, value) in &self.lines {
+            let _ = writeln!(text, "{name} = {value}");
+        }
+        text
+    }
+
+    /// The key and its pre-image.
+    #[must_use]
+    pub fn finish(&self) -> (Digest, String) {
+        let text = self.text();
+        (Digest::of(&text), text)
+    }
+}
+
+#[must_use]
+pub fn kind_name(kind: TaskKind) -> &'static str {
+    match kind {
+        TaskKind::Render => "render",
+        TaskKind::Train => "train",
+        TaskKind::Parse => "parse",
+        TaskKind::Aggregate => "aggregate",
+        TaskKind::Compare => "compare",
+        TaskKind::Plot => "plot",
+        TaskKind::Report => "report",
+    }
+}
+
+/// The canonical text of a structured value: its leaves as `path = JSON` lines, leaving out whatever
+/// equals `default`, so that a field added later with a default voids no key.
+#[must_use]
+pub fn canonical(header: &str, value: &Value, default: &Value) -> String {
+    let mut lines = Vec::with_capacity(64);
+    leaves(String::new(), value, Some(default), &mut lines);
+    lines.sort_unstable();
+    let mut text = format!("{header}\n");
+    for (path, leaf) in lines {
+        let _ = writeln!(text, "{path} = {leaf}");
+    }
+    text
+}
+
+fn leaves(path: String, value: &Value, default: Option<&Value>, lines: &mut Vec<(String, String)>) {
+    if Some(value) == default {
+        return;
+    }
+    match value {
+        Value::Object(map) => {
+            for (key, child) in map {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                leaves(path, child, default.and_then(|d| d.get(key)), lines);
+            }
+        }
+        leaf => lines.push((path.replace('\n', "%0A"), leaf.to_string())),
+    }
+}
+
+/// One difference between two pre-images.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    pub field: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<String>,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let short = |v: &Option<String>| match v.as_deref().map(|v| v.trim_matches('"')) {
+            None => "(none)".to_owned(),
+            Some(v) if v.len() == 64 && v.bytes().all(|b| b.is_ascii_hexdigit()) => v[..12].to_owned(),
+            Some(v) if v.chars().count() > 60 => v.chars().take(57).chain("...".chars()).collect(),
+            Some(v) => v.to_owned(),
+        };
+        write!(f, "{}: {} → {}", self.field, short(&self.old), short(&self.new))
+    }
+}
+
+/// What differs between two pre-images; `nested` gives the text behind a digest, where there is one.
+pub fn changes(old: &str, new: &str, nested: &dyn Fn(&Digest) -> Option<String>) -> Vec<Change> {
+    let (old, new) = (lines(old), lines(new));
+    let mut changes = Vec::new();
+    for name in old.keys().chain(new.keys().filter(|n| !old.contains_key(*n))) {
+        let (a, b) = (old.get(name), new.get(name));
+        if a == b {
+            continue;
+        }
+        let inner = |v: Option<&&str>| nested(&v?.trim_matches('"').parse().ok()?);
+        match (inner(a), inner(b)) {
+            (Some(a), Some(b)) => changes.extend(self::changes(&a, &b, nested).into_iter().map(|c| Change {
+                field: format!("{name}.{}", c.field),
+                ..c
+            })),
+            _ => changes.push(Change {
+                field: (*name).to_owned(),
+                old: a.map(|v| (*v).to_owned()),
+                new: b.map(|v| (*v).to_owned()),
+            }),
+        }
+    }
+    changes.sort_by(|a, b| a.field.cmp(&b.field));
+    changes
+}
+
+fn lines(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.split_once(" = ")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_at_its_default_is_not_in_the_text() {
+        let default = json!({"a": 1, "b": {"c": false, "d": null}});
+        let text = canonical("job", &json!({"a": 1, "b": {"c": true, "d": null}, "new": "x"}), &default);
+        assert_eq!(text, "job\nb.c = true\nnew = \"x\"\n");
+    }
+
+    #[test]
+    fn changes_look_inside_nested_texts() {
+        let (old, new) = ("job\nseq = 2048\nx = 1\n", "job\nseq = 4096\nx = 1\n");
+        let nested = |d: &Digest| [old, new].into_iter().find(|t| Digest::of(t) == *d).map(str::to_owned);
+        let image = |job: &str| Preimage::new(TaskKind::Train).field("job", &Digest::of(job)).field("same", "y").text();
+        let changes = changes(&image(old), &image(new), &nested);
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].to_string(), "job.seq: 2048 → 4096");
+    }
+
+    proptest! {
+        /// Two field sets share a key only if they are equal: no value can pose as another field.
+        #[test]
+        fn the_text_is_injective(a in proptest::collection::btree_map("[a-z%\n=]{1,4}", ".{0,6}", 0..4),
+                                 b in proptest::collection::btree_map("[a-z%\n=]{1,4}", ".{0,6}", 0..4)) {
+            let text = |m: &BTreeMap<String, String>| Preimage::new(TaskKind::Train).fields("f", m.iter().map(|(k, v)| (k.as_str(), v))).text();
+            prop_assert_eq!(text(&a) == text(&b), a == b);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What each task's key covers. This file is the list; `docs` and `explain` repeat it.
+//!
+//! | task | its key covers | what must not touch it |
+//! |---|---|---|
+//! | render | template text, names of the launch files, job | prices, descriptions, plot style |
+//! | train | rendered bytes, the recipe's other files, command, declared inputs and environment, the lock's facts that the recipe names, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
+//! | parse | digests of the attempt's outputs, which attempt and how it ended, job, the recipe's log section, the parser's source | templates that render the same bytes |
+//! | aggregate | digests of the results, statistics settings, its source | prices |
+//! | compare | digests of the summaries, contract rules, prices, peaks, its source | anything else |
+//! | plot, report | digests of what they draw and publish, their source | anything else |
+
+use serde_json::json;
+
+use super::{Engine, Status, key::Preimage};
+use crate::{
+    cache::{Attempt, AttemptOutcome, Output, TaskKind},
+    digest::Digest,
+};
+
+/// A key and the text that it hashes.
+pub type Keyed = (Digest, String);
+
+impl Engine<'_> {
+    pub(super) fn render_key(&self, cell: usize) -> Option<Keyed> {
+        let prepared = self.plan.prepared(cell)?;
+        let recipe = self.plan.recipe(cell);
+        let image = Preimage::new(TaskKind::Render)
+            .field("launch_files", &recipe.launch_digest)
+            .field("job", &prepared.job_digest)
+            .fields("template", recipe.templates.iter().map(|(name, digest)| (name.as_str(), digest)));
+        Some(image.finish())
+    }
+
+    pub(super) fn train_key(&self, cell: usize, repeat: u32, rendered: &[Output]) -> Option<Keyed> {
+        let prepared = self.plan.prepared(cell)?;
+        let launch = &self.plan.recipe(cell).file.launch;
+        let facts = prepared.facts.known.as_ref().ok()?;
+        let mut image = Preimage::new(TaskKind::Train)
+            .field("command", &launch.command)
+            .field("launch_abi", &launch.launch_abi)
+            .field("repeat", &repeat)
+            .fields("rendered", rendered.iter().map(|o| (o.name.as_str(), o.digest)))
+            .fields("recipe", self.plan.recipe(cell).files.iter().map(|(name, _, digest)| (name.as_str(), digest)))
+            .fields("input", prepared.inputs.iter().map(|(name, digest)| (name.as_str(), digest)))
+            .fields("env", prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), value)))
+            .fields("fact", facts.iter().map(|(name, value)| (name.as_str(), value)));
+        if launch.reads_job {
+            image = image.field("job", &prepared.job_digest);
+        }
+        if prepared.resolved.share {
+            image = image.field("share", &true);
+        }
+        Some(image.finish())
+    }
+
+    pub(super) fn parse_key(&self, cell: usize, attempt: &Attempt) -> Option<Keyed> {
+        let prepared = self.plan.prepared(cell)?;
+        let outcome = match &attempt.outcome {
+            AttemptOutcome::Ok => json!("ok"),
+            AttemptOutcome::Failed { status, .. } => json!({ "failed": status }),
+        };
+        let image = Preimage::new(TaskKind::Parse)
+            .field("attempt", &attempt.id)
+            .field("outcome", &outcome)
+            .field("job", &prepared.job_digest)
+            .field("log", &self.plan.recipe(cell).file.log)
+            .field("code", &self.code.parse)
+            .fields("output", attempt.outputs.iter().map(|o| (o.name.as_str(), o.digest)));
+        Some(image.finish())
+    }
+
+    pub(super) fn aggregate_key(&self, results: &[(u32, Digest)]) -> Keyed {
+        Preimage::new(TaskKind::Aggregate)
+            .field("statistics", &self.statistics)
+            .field("code", &self.code.aggregate)
+            .fields("result", results.iter().map(|(repeat, digest)| (repeat.to_string(), digest)).collect::<Vec<_>>().iter().map(|(r, d)| (r.as_str(), *d)))
+            .finish()
+    }
+
+    pub(super) fn compare_key(&self, cells: &[(String, serde_json::Value)]) -> Keyed {
+        Preimage::new(TaskKind::Compare)
+            .field("settings", &self.compare_settings)
+            .field("order", &Digest::of(cells.iter().map(|(id, _)| format!("{id}\n")).collect::<String>()))
+            .field("code", &self.code.compare)
+            .fields("cell", cells.iter().map(|(id, state)| (id.as_str(), state)))
+            .finish()
+    }
+
+    pub(super) fn plot_key(&self, compare: &[Output]) -> Keyed {
+        Preimage::new(TaskKind::Plot)
+            .field("code", &self.code.plot)
+            .fields("compare", compare.iter().map(|o| (o.name.as_str(), o.digest)))
+            .finish()
+    }
+
+    pub(super) fn report_key(&self, compare: &Status, plot: &Status, cells: &[(String, serde_json::Value)]) -> Keyed {
+        Preimage::new(TaskKind::Report)
+            .field("code", &self.code.report)
+            .field("cells", &Digest::of(serde_json::to_vec(cells).unwrap_or_default()))
+            .field("settings", &self.report_settings)
+            .fields("compare", compare.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
+            .fields("plot", plot.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
+            .finish()
+    }
+}

@@ -1,0 +1,406 @@
+//! Which tasks are stale: one function a task kind, each from its inputs' states to its own.
+//!
+//! A dry run calls them in topological order; a build calls them again as tasks finish, so that a
+//! producer that re-ran with the same output leaves its consumers fresh (early cutoff).
+
+use std::sync::Arc;
+
+use petgraph::graph::NodeIndex;
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use super::{CodeDigests, Dag, Reason, Task, label, reason::outcome_text};
+use crate::{
+    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
+    digest::Digest,
+    error::Result,
+    plan::{Plan, Support},
+    recipe::Rendered,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Fresh,
+    Stale,
+    Failed,
+    Waiting,
+    Unsupported,
+}
+
+/// What a task left, or would leave.
+#[derive(Clone, Debug, Default)]
+pub enum Made {
+    #[default]
+    Nothing,
+    Outputs(Vec<Output>),
+    /// Launch files rendered in memory, not in the cache yet.
+    Rendered(Vec<Output>, Vec<Rendered>),
+    /// The attempt that counts, good or failed.
+    Attempt(Arc<Attempt>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub state: State,
+    pub reason: Option<Reason>,
+    pub key: Option<Digest>,
+    pub made: Made,
+}
+
+impl Status {
+    fn new(state: State) -> Self {
+        Self { state, reason: None, key: None, made: Made::Nothing }
+    }
+    fn because(state: State, reason: Reason) -> Self {
+        Self { reason: Some(reason), ..Self::new(state) }
+    }
+    #[must_use]
+    pub fn fresh(key: Digest, outputs: Vec<Output>) -> Self {
+        Self { key: Some(key), made: Made::Outputs(outputs), ..Self::new(State::Fresh) }
+    }
+    #[must_use]
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::because(State::Failed, Reason::Because(text.into()))
+    }
+    fn key(mut self, key: Digest) -> Self {
+        self.key = Some(key);
+        self
+    }
+    #[must_use]
+    pub fn outputs(&self) -> &[Output] {
+        match &self.made {
+            Made::Nothing => &[],
+            Made::Outputs(outputs) | Made::Rendered(outputs, _) => outputs,
+            Made::Attempt(attempt) => &attempt.outputs,
+        }
+    }
+    #[must_use]
+    pub fn attempt(&self) -> Option<&Arc<Attempt>> {
+        match &self.made {
+            Made::Attempt(attempt) => Some(attempt),
+            _ => None,
+        }
+    }
+}
+
+/// States of all tasks, by node.
+pub struct Statuses(Vec<Option<Status>>);
+
+impl Statuses {
+    #[must_use]
+    pub fn get(&self, node: NodeIndex) -> &Status {
+        static UNKNOWN: Status =
+            Status { state: State::Stale, reason: None, key: None, made: Made::Nothing };
+        self.0[node.index()].as_ref().unwrap_or(&UNKNOWN)
+    }
+    pub fn set(&mut self, node: NodeIndex, status: Status) {
+        self.0[node.index()] = Some(status);
+    }
+}
+
+/// What the caller asked for that changes states.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub retry_failed: bool,
+}
+
+/// What must be there for a repeat to count as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// The result itself, or the log to make it from.
+    Outputs,
+    /// The record that there was one.
+    Records,
+}
+
+/// Everything that states depend on. Reads only.
+pub struct Engine<'a> {
+    pub plan: &'a Plan,
+    pub dag: &'a Dag,
+    pub cache: &'a Cache,
+    pub code: CodeDigests,
+    pub options: Options,
+    pub statistics: Value,
+    pub compare_settings: Value,
+    pub report_settings: Value,
+}
+
+impl Engine<'_> {
+    /// States of all tasks as things stand; runs and writes nothing.
+    pub fn evaluate_all(&self) -> Result<Statuses> {
+        let cells: Vec<Result<Vec<(NodeIndex, Status)>>> =
+            (0..self.plan.cells.len()).into_par_iter().map(|cell| self.evaluate_cell(cell)).collect();
+        let mut statuses = Statuses(vec![None; self.dag.graph.node_count()]);
+        for cell in cells {
+            for (node, status) in cell? {
+                statuses.set(node, status);
+            }
+        }
+        for kind in [TaskKind::Compare, TaskKind::Plot, TaskKind::Report] {
+            let node = self.dag.node(kind, 0, 0);
+            let status = self.evaluate(node, &statuses)?;
+            statuses.set(node, status);
+        }
+        Ok(statuses)
+    }
+
+    /// All tasks of one cell; cells do not depend on each other.
+    fn evaluate_cell(&self, cell: usize) -> Result<Vec<(NodeIndex, Status)>> {
+        let id = u32::try_from(cell).expect("fewer than 2^32 cells");
+        let render = self.render(cell)?;
+        let mut all = Vec::with_capacity(2 + 2 * self.plan.cells[cell].repeats as usize);
+        if render.state != State::Unsupported {
+            let (mut repeats, mut aggregate) = self.repeats(cell, &render, Need::Outputs);
+            if repeats.iter().any(|(train, _)| matches!(train.reason, Some(Reason::OutputLost(_)))) {
+                // A log and its result are lost. While the summary made of them is there, nothing stale
+                // needs them, and no GPU-hour is spent to have them again.
+                let (lenient, summary) = self.repeats(cell, &render, Need::Records);
+                if summary.state == State::Fresh {
+                    (repeats, aggregate) = (lenient, summary);
+                }
+            }
+            for (repeat, (train, parse)) in (1..).zip(repeats) {
+                all.push((self.dag.node(TaskKind::Train, id, repeat), train));
+                all.push((self.dag.node(TaskKind::Parse, id, repeat), parse));
+            }
+            all.push((self.dag.node(TaskKind::Aggregate, id, 0), aggregate));
+        }
+        all.push((self.dag.node(TaskKind::Render, id, 0), render));
+        Ok(all)
+    }
+
+    fn repeats(&self, cell: usize, render: &Status, need: Need) -> (Vec<(Status, Status)>, Status) {
+        let repeats: Vec<_> = (1..=self.plan.cells[cell].repeats)
+            .map(|repeat| {
+                let train = self.train(cell, repeat, render, need);
+                let parse = self.parse(cell, repeat, &train, need);
+                (train, parse)
+            })
+            .collect();
+        let aggregate = self.aggregate(cell, &(1..).zip(repeats.iter().map(|(_, parse)| parse)).collect::<Vec<_>>());
+        (repeats, aggregate)
+    }
+
+    /// State of one task, from the states of those it waits for.
+    pub fn evaluate(&self, node: NodeIndex, statuses: &Statuses) -> Result<Status> {
+        let Task { kind, cell, repeat } = self.dag.task(node);
+        let of = |kind, repeat| statuses.get(self.dag.node(kind, cell, repeat));
+        let c = cell as usize;
+        Ok(match kind {
+            TaskKind::Render => self.render(c)?,
+            TaskKind::Train => self.train(c, repeat, of(TaskKind::Render, 0), Need::Outputs),
+            TaskKind::Parse => self.parse(c, repeat, of(TaskKind::Train, repeat), Need::Outputs),
+            TaskKind::Aggregate => {
+                let parses: Vec<_> = (1..=self.plan.cells[c].repeats).map(|r| (r, of(TaskKind::Parse, r))).collect();
+                self.aggregate(c, &parses)
+            }
+            TaskKind::Compare => self.compare(statuses),
+            TaskKind::Plot => self.plot(of(TaskKind::Compare, 0)),
+            TaskKind::Report => self.report(statuses),
+        })
+    }
+
+    fn render(&self, cell: usize) -> Result<Status> {
+        let prepared = match &self.plan.cells[cell].support {
+            Support::Unsupported(reason) => {
+                return Ok(Status::because(State::Unsupported, Reason::Because(reason.clone())));
+            }
+            Support::Ready(prepared) => prepared,
+        };
+        let (key, _) = self.render_key(cell).expect("the cell is supported");
+        let recorded = self.recorded(key);
+        if recorded.state == State::Fresh {
+            return Ok(recorded);
+        }
+        // Rendering is cheap and pure, so even a dry run does it: a template edit that renders the same bytes stops here.
+        let context = minijinja::context! { job => minijinja::Value::from_serialize(prepared.job()) };
+        let mut files = Vec::new();
+        for (name, _) in &self.plan.recipe(cell).templates {
+            files.push(self.plan.recipes.templates.render(name, &context)?);
+        }
+        let outputs =
+            files.iter().map(|f| Output { name: f.name.clone(), digest: f.digest, size: f.bytes.len() as u64 }).collect();
+        Ok(Status { made: Made::Rendered(outputs, files), ..recorded })
+    }
+
+    fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> Status {
+        let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported) };
+        let key = match &prepared.facts.known {
+            Err(why) => return Status::because(State::Waiting, Reason::Because(why.clone())),
+            Ok(_) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
+        };
+        let attempts = self.cache.attempts(&key);
+        let generation = self.cache.generation(&key);
+        let current = || attempts.iter().filter(|a| a.generation == generation);
+        let valid = || current().filter(|a| a.outcome == AttemptOutcome::Ok && a.suspect.is_none());
+        // The valid attempt with the lowest id; but one whose log is lost serves only while its result is there.
+        if let Some(attempt) = valid().find(|a| self.is_usable(cell, a, need)) {
+            return Status { made: Made::Attempt(Arc::new(attempt.clone())), ..Status::new(State::Fresh) }.key(key);
+        }
+        let lost = valid().next().map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
+        let failed = current().filter(|a| a.outcome != AttemptOutcome::Ok).last();
+        let reason = match (lost, failed) {
+            (Some(lost), _) => lost,
+            (None, Some(attempt)) => {
+                let text = outcome_text(&attempt.outcome);
+                let lasting = matches!(&attempt.outcome, AttemptOutcome::Failed { class, .. } if class.is_deterministic());
+                if lasting && !self.options.retry_failed {
+                    let reason = Reason::Because(format!("failed ({text}); runs again with --retry-failed or when its key changes"));
+                    let made = Made::Attempt(Arc::new(attempt.clone()));
+                    return Status { made, ..Status::because(State::Failed, reason) }.key(key);
+                }
+                if lasting { Reason::RetryFailed(text) } else { Reason::RetryTransient(text) }
+            }
+            (None, None) if generation > 0 => Reason::Remeasure(generation),
+            (None, None) => Reason::NoRecord,
+        };
+        match prepared.facts.here(prepared.job()) {
+            Err(why) => Status::because(State::Waiting, Reason::Because(why)).key(key),
+            Ok(()) => Status::because(State::Stale, reason).key(key),
+        }
+    }
+
+    /// Can this attempt serve? Its log is there, or nothing needs the log because its result is.
+    fn is_usable(&self, cell: usize, attempt: &Attempt, need: Need) -> bool {
+        let parsed = self.parse_key(cell, attempt).is_some_and(|(key, _)| match need {
+            Need::Outputs => self.recorded(key).state == State::Fresh,
+            Need::Records => self.cache.outputs(&key).is_some(),
+        });
+        parsed || attempt.outputs.iter().all(|o| self.cache.has(&o.digest))
+    }
+
+    fn parse(&self, cell: usize, repeat: u32, train: &Status, need: Need) -> Status {
+        match (train.state, train.attempt()) {
+            (State::Fresh | State::Failed, Some(attempt)) => {
+                let (key, _) = self.parse_key(cell, attempt).expect("the cell is supported");
+                match (need, self.cache.outputs(&key)) {
+                    (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
+                    _ => self.recorded(key),
+                }
+            }
+            (State::Stale, _) => self.upstream(TaskKind::Train, cell, repeat),
+            (State::Failed, None) => Status { state: State::Failed, ..train.clone() },
+            (state, _) => Status { key: None, ..Status { state, ..train.clone() } },
+        }
+    }
+
+    fn aggregate(&self, cell: usize, parses: &[(u32, &Status)]) -> Status {
+        if let Some((repeat, _)) = parses.iter().find(|(_, s)| s.state == State::Stale) {
+            return self.upstream(TaskKind::Parse, cell, *repeat);
+        }
+        let results: Vec<_> =
+            parses.iter().filter_map(|(repeat, s)| Some((*repeat, s.outputs().first()?.digest))).collect();
+        if results.is_empty() {
+            return match parses.first() {
+                Some((_, first)) => Status { key: None, made: Made::Nothing, ..(*first).clone() },
+                None => Status::because(State::Waiting, Reason::Because("no repeats are asked for".into())),
+            };
+        }
+        self.recorded(self.aggregate_key(&results).0)
+    }
+
+    fn compare(&self, statuses: &Statuses) -> Status {
+        let pending = (0u32..).zip(&self.plan.cells).find(|(id, cell)| {
+            cell.selected
+                && matches!(cell.support, Support::Ready(_))
+                && statuses.get(self.dag.node(TaskKind::Aggregate, *id, 0)).state == State::Stale
+        });
+        if let Some((id, _)) = pending {
+            return self.upstream(TaskKind::Aggregate, id as usize, 0);
+        }
+        self.recorded(self.compare_key(&self.cell_states(statuses)).0)
+    }
+
+    /// What compare and report see of each cell: its summary, or why there is none.
+    pub(crate) fn cell_states(&self, statuses: &Statuses) -> Vec<(String, Value)> {
+        (0u32..)
+            .zip(&self.plan.cells)
+            .map(|(id, cell)| {
+                let state = match &cell.support {
+                    Support::Unsupported(reason) => json!({ "unsupported": reason }),
+                    Support::Ready(_) => {
+                        let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
+                        match (status.state, status.outputs().first()) {
+                            (State::Fresh, Some(summary)) => json!({ "summary": summary.digest, "repeats": cell.repeats }),
+                            (State::Waiting | State::Failed, _) => {
+                                let why = match &status.reason {
+                                    Some(Reason::Because(text)) => text.clone(),
+                                    _ => String::new(),
+                                };
+                                let name = if status.state == State::Failed { "failed" } else { "missing" };
+                                json!({ name: why })
+                            }
+                            _ => json!({ "missing": "stale, and not selected" }),
+                        }
+                    }
+                };
+                (cell.id.clone(), state)
+            })
+            .collect()
+    }
+
+    fn plot(&self, compare: &Status) -> Status {
+        if compare.state == State::Stale {
+            return self.upstream(TaskKind::Compare, 0, 0);
+        }
+        self.recorded(self.plot_key(compare.outputs()).0)
+    }
+
+    fn report(&self, statuses: &Statuses) -> Status {
+        for kind in [TaskKind::Compare, TaskKind::Plot] {
+            if statuses.get(self.dag.node(kind, 0, 0)).state == State::Stale {
+                return self.upstream(kind, 0, 0);
+            }
+        }
+        let of = |kind| statuses.get(self.dag.node(kind, 0, 0));
+        let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), &self.cell_states(statuses));
+        let status = self.recorded(key);
+        if status.state == State::Fresh
+            && let Some(name) = crate::execute::publish::first_unpublished(self.plan, status.outputs())
+        {
+            return Status::because(State::Stale, Reason::Unpublished(name)).key(key);
+        }
+        status
+    }
+
+    /// Fresh if a record is under this key and all that it left is still there.
+    fn recorded(&self, key: Digest) -> Status {
+        let Some(outputs) = self.cache.outputs(&key) else {
+            return Status::because(State::Stale, Reason::NoRecord).key(key);
+        };
+        match outputs.iter().find(|o| !self.cache.has(&o.digest)) {
+            Some(lost) => Status::because(State::Stale, Reason::OutputLost(lost.name.clone())).key(key),
+            None => Status::fresh(key, outputs),
+        }
+    }
+
+    fn upstream(&self, kind: TaskKind, cell: usize, repeat: u32) -> Status {
+        let task = Task { kind, cell: u32::try_from(cell).unwrap_or(0), repeat };
+        Status::because(State::Stale, Reason::Upstream(label(self.plan, &task)))
+    }
+
+    /// The task's present pre-image, where it can be known.
+    #[must_use]
+    pub fn preimage(&self, node: NodeIndex, statuses: &Statuses) -> Option<String> {
+        let Task { kind, cell, repeat } = self.dag.task(node);
+        let of = |kind, repeat| statuses.get(self.dag.node(kind, cell, repeat));
+        let c = cell as usize;
+        let keyed = match kind {
+            TaskKind::Render => self.render_key(c)?,
+            TaskKind::Train => self.train_key(c, repeat, of(TaskKind::Render, 0).outputs())?,
+            TaskKind::Parse => self.parse_key(c, of(TaskKind::Train, repeat).attempt()?)?,
+            TaskKind::Aggregate => self.aggregate_key(
+                &(1..=self.plan.cells[c].repeats)
+                    .filter_map(|r| Some((r, of(TaskKind::Parse, r).outputs().first()?.digest)))
+                    .collect::<Vec<_>>(),
+            ),
+            TaskKind::Compare => self.compare_key(&self.cell_states(statuses)),
+            TaskKind::Plot => self.plot_key(of(TaskKind::Compare, 0).outputs()),
+            TaskKind::Report => {
+                self.report_key(of(TaskKind::Compare, 0), of(TaskKind::Plot, 0), &self.cell_states(statuses))
+            }
+        };
+        Some(keyed.1)
+    }
+}

@@ -1,0 +1,352 @@
+//! One cell × its recipe × the config → its [`Job`], checked.
+//!
+//! The rules about batch and parallel sizes live here and nowhere else:
+//! TP × PP × CP × DP = GPUs, and GBS = MBS × DP × GA with GA derived.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{DataJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, shape};
+use crate::{
+    config::{Config, View},
+    error::Problem,
+    matrix::Cell,
+    recipe::Recipe,
+};
+
+/// Keys of `frameworks.<id>` that tprimat itself reads; the rest goes to the job as it is.
+const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs"];
+
+/// What resolving a cell gives.
+pub struct Resolved {
+    pub job: Job,
+    /// Declared environment: recipe, then platform, then framework; later ones win.
+    pub env: BTreeMap<String, String>,
+    pub share: bool,
+    /// Globs of project files that belong in the train key.
+    pub inputs: Vec<String>,
+    pub timeout: Option<String>,
+}
+
+/// Collects problems, so that one pass reports all of them.
+struct Reader<'a> {
+    view: View<'a>,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn take<T>(&mut self, value: Result<Option<T>, Problem>) -> Option<T> {
+        value.unwrap_or_else(|problem| {
+            self.problems.push(problem);
+            None
+        })
+    }
+    fn u64(&mut self, path: &str) -> Option<u64> {
+        let value = self.view.u64(path);
+        self.take(value)
+    }
+    fn f64(&mut self, path: &str) -> Option<f64> {
+        let value = self.view.f64(path);
+        self.take(value)
+    }
+    fn bool(&mut self, path: &str) -> Option<bool> {
+        let value = self.view.bool(path);
+        self.take(value)
+    }
+    fn string(&mut self, path: &str) -> Option<String> {
+        let value = self.view.str(path).map(|v| v.map(str::to_owned));
+        self.take(value)
+    }
+    fn need<T: Default>(&mut self, path: &str, value: Option<T>) -> T {
+        value.unwrap_or_else(|| {
+            if self.view.get(path).is_none() {
+                let problem = self.view.problem_at(path, format!("`{path}` is not set"), "needed below here");
+                self.problems.push(problem);
+            }
+            T::default()
+        })
+    }
+    fn positive(&mut self, path: &str) -> u64 {
+        let value = self.u64(path);
+        let value = self.need(path, value);
+        if value == 0 && self.view.get(path).is_some_and(|v| v.as_f64() == Some(0.0)) {
+            self.problem(path, format!("`{path}` must be at least 1"), "is 0");
+        }
+        value.max(1)
+    }
+    fn problem(&mut self, path: &str, message: String, label: &str) {
+        let problem = self.view.problem_at(path, message, label);
+        self.problems.push(problem);
+    }
+}
+
+/// Resolves one cell; every problem of it at once.
+pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved, Vec<Problem>> {
+    let mut r = Reader { view: config.view(Some(&recipe.defaults), &cell.overlay), problems: Vec::new() };
+    let vendor = vendor(&mut r, &cell.platform);
+    let parallelism = parallelism(&mut r, cell, vendor);
+    let job = Job {
+        vendor,
+        model: model(&mut r, &cell.model),
+        data: data(&mut r, &parallelism),
+        train_iters: train_iters(&mut r),
+        optimizer: optimizer(&mut r),
+        precision: precision(&mut r),
+        fp8_hybrid: r.bool("training.precision.fp8_hybrid").unwrap_or(false),
+        fp8_param: r.bool("training.precision.fp8_param").unwrap_or(false),
+        compile: r.bool("training.compile").unwrap_or(false),
+        compile_mode: r.string("training.compile_mode").unwrap_or_default(),
+        activation_checkpointing: r.bool("training.activation_checkpointing").unwrap_or(false),
+        sac_frequency: r.u64("training.sac_frequency").unwrap_or(1),
+        offload: r.bool("training.offload").unwrap_or(false),
+        seed: r.u64("training.seed").unwrap_or(0),
+        parallelism,
+        framework: framework(&r, &cell.framework),
+    };
+    check(&mut r, cell, &job);
+    let resolved = Resolved {
+        env: environment(&mut r, cell, vendor, recipe),
+        share: r.bool(&format!("frameworks.{}.share", cell.framework)).unwrap_or(recipe.file.launch.share),
+        inputs: strings(r.view.table(&format!("frameworks.{}", cell.framework)).get("inputs")),
+        timeout: r.string(&format!("frameworks.{}.timeout", cell.framework)).or_else(|| recipe.file.run.timeout.clone()),
+        job,
+    };
+    if r.problems.is_empty() { Ok(resolved) } else { Err(r.problems) }
+}
+
+fn vendor(r: &mut Reader, platform: &str) -> Vendor {
+    let path = format!("hardware.platforms.{platform}.vendor");
+    let name = r.string(&path).unwrap_or_else(|| platform.to_owned());
+    crate::config::vendor(&name).unwrap_or_else(|| {
+        r.problem(&path, format!("`{name}` is not a vendor"), "expected nvd (nvidia, cuda), amd (rocm) or cpu");
+        Vendor::Cpu
+    })
+}
+
+fn model(r: &mut Reader, model: &str) -> ModelShape {
+    let at = |key: &str| format!("models.{model}.{key}");
+    let heads = r.positive(&at("num_attention_heads"));
+    let hidden = r.positive(&at("hidden_size"));
+    let rope_scaling = r.view.table(&at("rope_scaling"));
+    let architecture = r.string(&at("architecture"));
+    let mut shape = ModelShape {
+        architecture: r.need(&at("architecture"), architecture),
+        num_layers: r.positive(&at("num_layers")),
+        hidden_size: hidden,
+        ffn_hidden_size: r.positive(&at("ffn_hidden_size")),
+        num_attention_heads: heads,
+        num_kv_heads: r.u64(&at("num_kv_heads")).unwrap_or(heads),
+        head_dim: r.u64(&at("head_dim")).unwrap_or(hidden / heads),
+        vocab_size: r.positive(&at("vocab_size")),
+        max_position_embeddings: r.u64(&at("max_position_embeddings")).unwrap_or(0),
+        rope_theta: r.f64(&at("rope_theta")).unwrap_or(0.0),
+        rope_scaling: None,
+        norm_eps: r.f64(&at("norm_eps")).unwrap_or(1e-5),
+        tie_embeddings: r.bool(&at("tie_embeddings")).unwrap_or(false),
+        qkv_bias: r.bool(&at("qkv_bias")).unwrap_or(false),
+        num_parameters: 0,
+        dataset: r.string(&at("dataset_path")),
+        tokenizer: r.string(&at("tokenizer_path")),
+        nemo_recipe: r.string(&at("nemo_recipe")),
+        primus_config: r.string(&at("primus_config")),
+    };
+    if !rope_scaling.is_empty() {
+        match serde_json::from_value::<RopeScaling>(Value::Object(rope_scaling.into_iter().collect())) {
+            Ok(scaling) => shape.rope_scaling = Some(scaling),
+            Err(e) => r.problem(&at("rope_scaling"), format!("rope_scaling of `{model}`: {e}"), "here"),
+        }
+    }
+    match shape::parameters(&shape) {
+        Some(count) => {
+            shape.num_parameters = count;
+            if let Some(stated) = r.f64(&at("num_parameters"))
+                && (stated - count as f64).abs() > 0.02 * count as f64
+            {
+                r.problem(
+                    &at("num_parameters"),
+                    format!("`{model}` is said to have {stated} parameters, its shape has {count}"),
+                    "more than 2 % off",
+                );
+            }
+        }
+        None => r.problem(
+            &at("architecture"),
+            format!("`{}` is not an architecture tprimat can count", shape.architecture),
+            "expected llama, qwen2, mistral or gpt2",
+        ),
+    }
+    shape
+}
+
+fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
+    let platform_gpus = format!("hardware.platforms.{}.num_gpus", cell.platform);
+    let found = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, vendor, &cell.framework);
+    let (path, block) = match r.take(found.map(Some)).flatten() {
+        Some((path, block)) => (path, block),
+        None => (format!("parallelism.{}", cell.parallelism), Default::default()),
+    };
+    let num_gpus = match block.num_gpus {
+        Some(n) => n,
+        None => r.u64(&platform_gpus).unwrap_or(1),
+    };
+    let (tp, pp, cp) = (block.tp.unwrap_or(1).max(1), block.pp.unwrap_or(1).max(1), block.cp.unwrap_or(1).max(1));
+    let model_parallel = tp.saturating_mul(pp).saturating_mul(cp);
+    let dp = block.dp.unwrap_or((num_gpus / model_parallel).max(1)).max(1);
+    if model_parallel.saturating_mul(dp) != num_gpus {
+        r.problem(
+            &path,
+            format!("{cell}: TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, but there are {num_gpus} GPUs", model_parallel.saturating_mul(dp)),
+            "TP × PP × CP × DP must equal the number of GPUs",
+        );
+    }
+    ParallelismJob {
+        tensor_model_parallel_size: tp,
+        pipeline_model_parallel_size: pp,
+        context_parallel_size: cp,
+        data_parallel_size: dp,
+        num_gpus,
+        sharding: block.sharding.clone().unwrap_or_default(),
+    }
+}
+
+fn data(r: &mut Reader, parallelism: &ParallelismJob) -> DataJob {
+    let mbs = r.positive("training.data.micro_batch_size");
+    let gbs = r.positive("training.data.global_batch_size");
+    DataJob {
+        micro_batch_size: mbs,
+        global_batch_size: gbs,
+        gradient_accumulation_steps: (gbs / mbs.saturating_mul(parallelism.data_parallel_size).max(1)).max(1),
+        seq_length: r.positive("training.data.seq_length"),
+    }
+}
+
+fn train_iters(r: &mut Reader) -> u64 {
+    let (iters, steps) = ("training.duration.train_iters", "training.duration.max_steps");
+    if r.view.get(iters).is_some() { r.positive(iters) } else { r.positive(steps) }
+}
+
+fn optimizer(r: &mut Reader) -> OptimizerJob {
+    let at = |key: &str| format!("training.optimizer.{key}");
+    let learning_rate = r.f64(&at("learning_rate"));
+    let learning_rate = r.need(&at("learning_rate"), learning_rate);
+    OptimizerJob {
+        r#type: r.string(&at("type")).unwrap_or_else(|| "adamw".into()),
+        learning_rate,
+        min_learning_rate: r.f64(&at("min_learning_rate")).unwrap_or(0.0),
+        warmup_steps: r.u64(&at("warmup_steps")).unwrap_or(0),
+        weight_decay: r.f64(&at("weight_decay")).unwrap_or(0.0),
+        beta1: r.f64(&at("beta1")).unwrap_or(0.9),
+        beta2: r.f64(&at("beta2")).unwrap_or(0.95),
+        eps: r.f64(&at("eps")).unwrap_or(1e-8),
+        clip_grad: r.f64(&at("clip_grad")).unwrap_or(0.0),
+        state_precision: r.string(&at("state_precision")).unwrap_or_else(|| "fp32".into()),
+    }
+}
+
+fn precision(r: &mut Reader) -> String {
+    const KNOWN: [&str; 3] = ["fp32", "bf16", "fp8"];
+    let path = "training.precision.default";
+    let name = r.string(path).unwrap_or_else(|| "bf16".into());
+    if !KNOWN.contains(&name.as_str()) {
+        r.problem(path, format!("`{name}` is not a precision"), "expected fp32, bf16 or fp8");
+    }
+    name
+}
+
+fn framework(r: &Reader, id: &str) -> BTreeMap<String, Value> {
+    let table = r.view.table(&format!("frameworks.{id}"));
+    table.into_iter().filter(|(key, _)| !OWN_FRAMEWORK_KEYS.contains(&key.as_str())).collect()
+}
+
+fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> BTreeMap<String, String> {
+    let mut env = recipe.file.launch.env.clone();
+    let shipped = crate::config::vendor_names(vendor);
+    let mut tables: Vec<String> = shipped.iter().map(|name| format!("platform_optimizations.{name}.env")).collect();
+    if !shipped.contains(&&*cell.platform) {
+        tables.push(format!("platform_optimizations.{}.env", cell.platform));
+    }
+    tables.push(format!("hardware.platforms.{}.env", cell.platform));
+    tables.push(format!("frameworks.{}.env", cell.framework));
+    for path in tables {
+        for (name, value) in r.view.table(&path) {
+            let text = match value {
+                Value::String(s) => s,
+                Value::Number(n) => n.to_string(),
+                Value::Bool(b) => i32::from(b).to_string(),
+                Value::Null => continue,
+                _ => {
+                    r.problem(&format!("{path}.{name}"), format!("`{name}` is not a string or a number"), "here");
+                    continue;
+                }
+            };
+            env.insert(name, text);
+        }
+    }
+    env
+}
+
+fn strings(value: Option<&Value>) -> Vec<String> {
+    match value {
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::Array(many)) => many.iter().filter_map(|v| Some(v.as_str()?.to_owned())).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Rules across fields.
+fn check(r: &mut Reader, cell: &Cell, job: &Job) {
+    let (data, p, m) = (&job.data, &job.parallelism, &job.model);
+    let product = data.micro_batch_size.saturating_mul(p.data_parallel_size).saturating_mul(data.gradient_accumulation_steps);
+    if product != data.global_batch_size {
+        r.problem(
+            "training.data.global_batch_size",
+            format!(
+                "{cell}: a global batch of {} is not a multiple of MBS {} × DP {}",
+                data.global_batch_size, data.micro_batch_size, p.data_parallel_size
+            ),
+            "GBS = MBS × DP × GA",
+        );
+    }
+    let block = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, job.vendor, &cell.framework);
+    if let Ok(Some((path, block))) = block
+        && let Some(stated) = block.ga
+        && stated != data.gradient_accumulation_steps
+    {
+        let message = format!(
+            "{cell}: GA is stated as {stated}, but GBS {} / (MBS {} × DP {}) = {}",
+            data.global_batch_size, data.micro_batch_size, p.data_parallel_size, data.gradient_accumulation_steps
+        );
+        r.problem(&path, message, "GA is derived; a stated one is an assertion");
+    }
+    let tp = p.tensor_model_parallel_size;
+    if m.num_attention_heads % tp != 0 {
+        let path = format!("models.{}.num_attention_heads", cell.model);
+        r.problem(&path, format!("{cell}: {} attention heads do not divide by TP {tp}", m.num_attention_heads), "heads % TP must be 0");
+    }
+    if m.num_kv_heads == 0 || m.num_attention_heads % m.num_kv_heads != 0 {
+        let path = format!("models.{}.num_kv_heads", cell.model);
+        r.problem(&path, format!("`{}`: {} heads cannot share {} key-value heads", cell.model, m.num_attention_heads, m.num_kv_heads), "heads % KV heads must be 0");
+    }
+    let pp = p.pipeline_model_parallel_size;
+    if m.num_layers % pp != 0 {
+        let path = format!("models.{}.num_layers", cell.model);
+        r.problem(&path, format!("{cell}: {} layers do not divide by PP {pp}", m.num_layers), "layers % PP must be 0");
+    }
+    if m.max_position_embeddings > 0 && data.seq_length > m.max_position_embeddings {
+        r.problem(
+            "training.data.seq_length",
+            format!("{cell}: a sequence of {} is longer than the {} learned positions of `{}`", data.seq_length, m.max_position_embeddings, cell.model),
+            "too long for this model",
+        );
+    }
+    if job.optimizer.r#type != "adamw" {
+        r.problem("training.optimizer.type", format!("`{}` is not an optimiser tprimat knows", job.optimizer.r#type), "expected adamw");
+    }
+    if !["fp32", "bf16"].contains(&job.optimizer.state_precision.as_str()) {
+        r.problem("training.optimizer.state_precision", format!("`{}` is not a state precision", job.optimizer.state_precision), "expected fp32 or bf16");
+    }
+    if job.optimizer.warmup_steps > job.train_iters {
+        r.problem("training.optimizer.warmup_steps", format!("{cell}: {} warm-up steps in a run of {}", job.optimizer.warmup_steps, job.train_iters), "longer than the run");
+    }
+}
