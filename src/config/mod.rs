@@ -1,2 +1,28 @@
-//! (skeleton)
-pub struct Config;
+//! config.yaml + environment + `--set` → [`Config`]: every value with its origin.
+//!
+//! Unaware of matrices, recipes and jobs: a matrix lends its settings and a recipe its defaults to a [`View`].
+
+mod check;
+mod environment;
+mod expand;
+mod export;
+mod layers;
+mod names;
+mod parallelism;
+mod read;
+mod resolve;
+pub mod schema;
+mod shape;
+mod spans;
+mod tree;
+mod view;
+
+pub use environment::VARIABLES;
+pub use layers::{Config, Origin};
+pub use names::{framework_named, framework_names, is_plain_name, vendor_named, vendor_names};
+pub use parallelism::ParallelismBlock;
+pub use serde_json::Value;
+pub use view::{Setting, Values, View};
+
+#[cfg(test)]
+pub(crate) mod tests;

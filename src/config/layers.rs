@@ -1,0 +1,322 @@
+//! [`Config`]: file < environment < `--set`, merged once, so that a look-up is one hash.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
+
+use serde_json::Value;
+
+use super::{
+    VARIABLES, check,
+    parallelism::{self, ParallelismBlock},
+    read::Reader,
+    resolve,
+    spans::{Place, Spans},
+    tree::{NodeId, ROOT, Tree},
+    vendor_named,
+    view::{Setting, Values, View},
+};
+use crate::{
+    error::{Error, Problem, Result, Source},
+    plan::Vendor,
+};
+
+/// Where an effective value comes from; weakest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Built in.
+    Default,
+    /// The recipe of this name.
+    RecipeDefault(String),
+    File {
+        source: Arc<Source>,
+        span: Range<usize>,
+    },
+    /// This variable.
+    Environment(String),
+    /// An axis or an override.
+    Matrix {
+        source: Arc<Source>,
+        span: Range<usize>,
+    },
+    /// `--set`.
+    Set,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("built in"),
+            Self::RecipeDefault(name) => write!(f, "recipe {name}"),
+            Self::File { source, span } | Self::Matrix { source, span } => {
+                let place = Problem::new("").at(source, span.clone(), "");
+                match place.position() {
+                    Some((file, line, column)) => write!(f, "{file}:{line}:{column}"),
+                    None => f.write_str(&source.name),
+                }
+            }
+            Self::Environment(variable) => write!(f, "${variable}"),
+            Self::Set => f.write_str("--set"),
+        }
+    }
+}
+
+/// Which layer a value of the tree is from; weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Layer {
+    Default,
+    File,
+    /// Index into [`VARIABLES`].
+    Environment(usize),
+    /// Index into `sets`.
+    Set(usize),
+}
+
+/// config.yaml with the environment and `--set` above it and the built-in defaults below.
+#[derive(Debug)]
+pub struct Config {
+    pub(super) source: Arc<Source>,
+    pub(super) tree: Tree<Layer>,
+    /// Paths that the file spells with an alias (`max_steps`, `TP`).
+    pub(super) spelled: HashMap<Arc<str>, String>,
+    pub(super) blocks: HashMap<Arc<str>, ParallelismBlock>,
+    spans: OnceLock<Spans>,
+    /// `VARIABLE=text`, by index into [`VARIABLES`].
+    environment: [Option<Arc<Source>>; VARIABLES.len()],
+    /// `PATH=VALUE`, as given.
+    sets: Vec<Arc<Source>>,
+}
+
+impl Config {
+    /// `env` is the process environment, handed in so that loading is a pure function. `sets`: `PATH=VALUE`, VALUE in YAML.
+    pub fn load(source: Arc<Source>, env: &BTreeMap<String, String>, sets: &[String]) -> Result<Self> {
+        match Self::read(source, env, sets) {
+            (Some(config), problems) if problems.is_empty() => Ok(config),
+            (_, problems) => Err(Error::Invalid(problems)),
+        }
+    }
+
+    /// Like [`Config::load`], but keeps what is right beside all that is wrong, so that a matrix can be checked as well.
+    /// No config: the file is not YAML, and there is at least one problem.
+    #[must_use]
+    pub fn read(source: Arc<Source>, env: &BTreeMap<String, String>, sets: &[String]) -> (Option<Self>, Vec<Problem>) {
+        let mut config = Self {
+            source,
+            tree: Tree::default(),
+            spelled: HashMap::new(),
+            blocks: HashMap::new(),
+            spans: OnceLock::new(),
+            environment: std::array::from_fn(|_| None),
+            sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
+        };
+        let mut problems = match Reader::read(&mut config, env) {
+            Ok(problems) => problems,
+            Err(problems) => return (None, problems),
+        };
+        config.apply_environment(env, &mut problems);
+        config.apply_sets(&mut problems);
+        config.apply_defaults(ROOT, super::shape::defaults());
+        config.blocks = parallelism::blocks(&config.tree);
+        problems.extend(check::check(&config));
+        (Some(config), problems)
+    }
+
+    fn apply_environment(&mut self, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
+        for (index, (variable, path)) in VARIABLES.iter().enumerate() {
+            // As in a shell's `${X:-…}`, empty is unset; and a platform that the file lacks has nothing to set.
+            let Some(text) = env.get(*variable).filter(|text| !text.is_empty()) else { continue };
+            if path.starts_with("hardware.") && path.rsplit_once('.').is_none_or(|(p, _)| self.tree.find(p).is_none()) {
+                continue;
+            }
+            let source = Source::new("environment", format!("{variable}={text}"));
+            self.environment[index] = Some(source.clone());
+            if let Err(problem) = self.apply(path, text, Layer::Environment(index)) {
+                problems.push(placed(problem, &source, after_equals(&source)));
+            }
+        }
+    }
+
+    fn apply_sets(&mut self, problems: &mut Vec<Problem>) {
+        for (index, source) in self.sets.clone().iter().enumerate() {
+            let all = 0..source.text.len();
+            let Some((path, text)) = source.text.split_once('=') else {
+                let problem = Problem::new(format!("--set {} has no value", source.text));
+                problems.push(problem.at(source, all, "PATH=VALUE is wanted").help("as in --set training.seed=7"));
+                continue;
+            };
+            if let Err((problem, is_path)) =
+                resolve::resolve(&self.tree, path.trim()).map_err(|problem| (problem, true)).and_then(|_| {
+                    self.apply(path.trim(), text.trim(), Layer::Set(index)).map_err(|problem| (problem, false))
+                })
+            {
+                let span = if is_path { 0..path.len() } else { after_equals(source) };
+                problems.push(placed(problem, source, span));
+            }
+        }
+    }
+
+    fn apply(&mut self, path: &str, text: &str, layer: Layer) -> Result<(), Problem> {
+        let value = resolve::parse_text(&self.tree, path, text)?;
+        for (keys, value) in resolve::typed(&self.tree, path, value)? {
+            let node = keys.iter().try_fold(ROOT, |node, key| self.tree.enter(node, key));
+            let Some(node) = node else { return Err(Problem::new(format!("`{path}` is another key's path"))) };
+            if value.is_null() && !self.tree.node(node).children.is_empty() {
+                self.tree.clear(node);
+            } else {
+                self.tree.set(node, value, layer);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_defaults(&mut self, parent: NodeId, defaults: &Value) {
+        for (key, value) in defaults.as_object().into_iter().flatten() {
+            let known = self.tree.child(self.tree.node(parent), key);
+            let (is_new, is_leaf) = (known.is_none(), known.is_some_and(|node| node.leaf.is_some()));
+            let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+            if is_leaf || is_empty || value.is_null() {
+                continue;
+            }
+            let Some(node) = self.tree.enter(parent, key) else { continue };
+            if value.is_object() {
+                self.apply_defaults(node, value);
+            } else if is_new {
+                self.tree.set(node, value.clone(), Layer::Default);
+            }
+        }
+    }
+
+    /// The effective value of a dotted path; none for tables and for what nobody states.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&Value> {
+        self.tree.leaf(path).map(|(value, _)| value)
+    }
+
+    #[must_use]
+    pub fn origin(&self, path: &str) -> Option<Origin> {
+        self.tree.leaf(path).map(|(_, layer)| self.origin_of(path, *layer))
+    }
+
+    fn origin_of(&self, path: &str, layer: Layer) -> Origin {
+        match layer {
+            Layer::Default => Origin::Default,
+            Layer::File => Origin::File { source: self.source.clone(), span: self.nearest_span(path) },
+            Layer::Environment(index) => Origin::Environment(VARIABLES[index].0.to_owned()),
+            Layer::Set(_) => Origin::Set,
+        }
+    }
+
+    /// The keys below `path` in file order; the ids, where it is `models`, `hardware.platforms` or `parallelism`.
+    pub fn children(&self, path: &str) -> impl Iterator<Item = &str> {
+        self.tree.find(path).into_iter().flat_map(|node| self.tree.children(node)).map(super::tree::Node::key)
+    }
+
+    /// Is there such a value or table?
+    #[must_use]
+    pub fn contains(&self, path: &str) -> bool {
+        self.tree.find(path).is_some()
+    }
+
+    /// Every effective value in file order.
+    pub fn effective(&self) -> impl Iterator<Item = (&str, &Value, Origin)> {
+        self.tree.leaves().map(|(path, value, layer)| (&**path, value, self.origin_of(path, layer)))
+    }
+
+    /// A problem at the value of `path`, wherever that was given; at the nearest parent's key where it was not.
+    #[must_use]
+    pub fn problem_at(&self, path: &str, message: impl Into<String>, label: impl Into<String>) -> Problem {
+        let given = match self.tree.leaf(path).map(|(_, layer)| *layer) {
+            Some(Layer::Environment(index)) => self.environment[index].as_ref(),
+            Some(Layer::Set(index)) => self.sets.get(index),
+            _ => None,
+        };
+        match given {
+            Some(source) => Problem::new(message).at(source, after_equals(source), label),
+            None => Problem::new(message).at(&self.source, self.nearest_span(path), label),
+        }
+    }
+
+    /// The `--set` that gave the value of `path`, and where in it the path stands.
+    #[must_use]
+    pub fn set_of(&self, path: &str) -> Option<(&Arc<Source>, Range<usize>)> {
+        match self.tree.leaf(path)?.1 {
+            Layer::Set(index) => {
+                let source = self.sets.get(index)?;
+                Some((source, 0..source.text.find('=').unwrap_or(source.text.len())))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn spans(&self) -> &Spans {
+        self.spans.get_or_init(|| Spans::of(&self.source.text))
+    }
+
+    /// Where the file spells `path`, if it does.
+    pub(super) fn place(&self, path: &str) -> Option<Place> {
+        self.spans().find(self.spelled.get(path).map_or(path, String::as_str))
+    }
+
+    /// The bytes of the value of `path` in config.yaml, or of the key of the nearest table above it.
+    pub(super) fn nearest_span(&self, path: &str) -> Range<usize> {
+        let mut path = path;
+        loop {
+            if let Some(place) = self.place(path) {
+                return place.caret();
+            }
+            match path.rfind('.') {
+                Some(dot) => path = &path[..dot],
+                None => return 0..0,
+            }
+        }
+    }
+
+    /// The canonical form of a path that a person wrote, if config.yaml may hold such a value.
+    pub fn resolve(&self, path: &str) -> Result<Arc<str>, Problem> {
+        resolve::resolve(&self.tree, path).map(|resolved| resolved.keys.join(".").into())
+    }
+
+    /// `value` as the schema wants it at `path`, a table as its leaves. Problems come without a place.
+    pub fn typed(&self, path: &str, value: Value) -> Result<Vec<(Arc<str>, Value)>, Problem> {
+        let leaves = resolve::typed(&self.tree, path, value)?;
+        Ok(leaves.into_iter().map(|(keys, value)| (keys.join(".").into(), value)).collect())
+    }
+
+    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults (weaker).
+    #[must_use]
+    pub fn view<'a>(&'a self, recipe_defaults: &'a Values, overlay: &'a [Setting]) -> View<'a> {
+        View::new(self, recipe_defaults, overlay)
+    }
+
+    /// Stated, or told by the platform's id.
+    #[must_use]
+    pub fn vendor(&self, platform: &str) -> Option<Vendor> {
+        let stated = self.get(&format!("hardware.platforms.{platform}.vendor")).and_then(Value::as_str);
+        vendor_named(stated.unwrap_or(platform))
+    }
+
+    /// The platforms that `name` may mean: the one of that id, else those of the vendor of that name.
+    #[must_use]
+    pub fn platforms_named(&self, name: &str) -> Vec<&str> {
+        let ids = || self.children("hardware.platforms");
+        if let Some(id) = ids().find(|id| *id == name) {
+            return vec![id];
+        }
+        let Some(vendor) = vendor_named(name) else { return Vec::new() };
+        let shipped = ids().find(|id| vendor_named(id) == Some(vendor) && self.vendor(id) == Some(vendor));
+        shipped.map_or_else(|| ids().filter(|id| self.vendor(id) == Some(vendor)).collect(), |id| vec![id])
+    }
+}
+
+/// The value in `NAME=value`.
+fn after_equals(source: &Source) -> Range<usize> {
+    source.text.find('=').map_or(0, |at| at + 1)..source.text.len()
+}
+
+pub(super) fn placed(mut problem: Problem, source: &Arc<Source>, span: Range<usize>) -> Problem {
+    problem.place = Some((source.clone(), span));
+    problem
+}

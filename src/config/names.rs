@@ -1,0 +1,51 @@
+//! Names that mean the same: vendors and frameworks.
+
+use crate::plan::Vendor;
+
+/// The shipped platform id of each vendor first, then its aliases.
+const VENDORS: [(Vendor, &[&str]); 3] =
+    [(Vendor::Nvd, &["nvd", "nvidia", "cuda"]), (Vendor::Amd, &["amd", "rocm"]), (Vendor::Cpu, &["cpu"])];
+
+/// Shipped frameworks: the id first, then the names that people know them by.
+const FRAMEWORKS: [&[&str]; 10] = [
+    &["native"],
+    &["tran", "transformers", "huggingface", "hf"],
+    &["fsdp", "fsdp2", "pytorch-fsdp"],
+    &["deep", "deepspeed"],
+    &["mega", "megatron", "megatron-lm", "megatron-core"],
+    &["nemo"],
+    &["prim", "primus"],
+    &["mgds", "megatron-deepspeed", "megatron_deepspeed"],
+    &["titan", "torchtitan"],
+    &["cmd"],
+];
+
+/// The vendor that `name` stands for.
+#[must_use]
+pub fn vendor_named(name: &str) -> Option<Vendor> {
+    VENDORS.iter().find(|(_, names)| names.contains(&name)).map(|(vendor, _)| *vendor)
+}
+
+/// The vendor's shipped platform id, then its aliases.
+#[must_use]
+pub fn vendor_names(vendor: Vendor) -> &'static [&'static str] {
+    VENDORS.iter().find(|(v, _)| *v == vendor).map_or(&[], |(_, names)| names)
+}
+
+/// Everything a shipped framework is called, its id first; empty for a user's own.
+#[must_use]
+pub fn framework_names(name: &str) -> &'static [&'static str] {
+    FRAMEWORKS.iter().find(|names| names.contains(&name)).copied().unwrap_or(&[])
+}
+
+/// The id of a shipped framework, whichever of its names is given.
+#[must_use]
+pub fn framework_named(name: &str) -> Option<&'static str> {
+    framework_names(name).first().copied()
+}
+
+/// May `name` stand in a cell's id, `a/b/c/d@axis=value,axis=value`, without being taken apart?
+#[must_use]
+pub fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control() || "/\\,@#{}*?[]!\"'".contains(c))
+}

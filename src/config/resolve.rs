@@ -1,0 +1,126 @@
+//! Paths and values that people write outside config.yaml: `--set`, axes, overrides, variables.
+
+use serde_json::Value;
+
+use super::{
+    layers::Layer,
+    read::scalar_of,
+    shape::{Shape, ShapeId, shapes},
+    tree::{ROOT, Tree},
+};
+use crate::error::{Problem, nearest};
+
+/// Tables whose keys are ids that config.yaml declares: only there can a new one be made.
+const DECLARED: [&str; 3] = ["models", "hardware.platforms", "parallelism"];
+
+pub(super) struct Resolved {
+    pub keys: Vec<String>,
+    shape: ShapeId,
+}
+
+impl Resolved {
+    fn shape(&self) -> &'static Shape {
+        shapes().get(self.shape)
+    }
+}
+
+/// Follows a dotted path through the schema, spelling aliases out. Keys that hold dots are known from the tree.
+pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Problem> {
+    let mut shape_id = shapes().root;
+    let mut node = Some(tree.node(ROOT));
+    let mut keys = Vec::new();
+    let mut at = String::new();
+    let mut rest = path;
+    while !rest.is_empty() || keys.is_empty() {
+        if node.is_some_and(|node| node.leaf.as_ref().is_some_and(|(value, _)| !value.is_null())) {
+            return Err(labelled(format!("`{at}` is a value, not a table"), format!("nothing is below `{at}`")));
+        }
+        let shape = shapes().get(shape_id);
+        let known = node.and_then(|node| tree.longest_key(node, rest));
+        let key = known.unwrap_or_else(|| rest.split_once('.').map_or(rest, |(key, _)| key));
+        if let Some(parent) = node.filter(|_| known.is_none() && DECLARED.contains(&at.as_str())) {
+            let ids: Vec<&str> = tree.children(parent).map(super::tree::Node::key).collect();
+            return Err(undeclared(&at, key, &ids));
+        }
+        let Some((name, field)) = shape.field(key).filter(|_| !key.is_empty()) else {
+            return Err(shape.unknown_key(&at, key));
+        };
+        shape_id = field;
+        at = super::shape::join(&at, name);
+        node = tree.find(&at);
+        keys.push(name.to_owned());
+        rest = rest[key.len()..].strip_prefix('.').unwrap_or("");
+    }
+    Ok(Resolved { keys, shape: shape_id })
+}
+
+fn undeclared(table: &str, id: &str, ids: &[&str]) -> Problem {
+    let help = match nearest(id, ids.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("config.yaml declares {}", if ids.is_empty() { "none".into() } else { ids.join(", ") }),
+    };
+    labelled(format!("unknown id `{id}` in `{table}`"), format!("`{table}` has no `{id}`")).help(help)
+}
+
+fn labelled(message: String, label: String) -> Problem {
+    let mut problem = Problem::new(message);
+    problem.label = label;
+    problem
+}
+
+/// A value given as text: YAML, but where a text is wanted it is taken as it stands.
+pub(super) fn parse_text(tree: &Tree<Layer>, path: &str, text: &str) -> Result<Value, Problem> {
+    let shape = resolve(tree, path)?.shape();
+    let is_quoted = text.starts_with(['"', '\'']);
+    if shape.wants_string() && !text.is_empty() && !is_quoted && !matches!(text, "null" | "~") {
+        return Ok(Value::String(text.to_owned()));
+    }
+    let yaml: serde_yaml::Value = serde_yaml::from_str(text)
+        .map_err(|error| labelled(format!("the value of `{path}` is not YAML: {error}"), "not YAML".into()))?;
+    json_of(yaml).map_err(|why| labelled(format!("the value of `{path}` {why}"), why))
+}
+
+/// YAML without variables as JSON; the error completes "the value …".
+pub(super) fn json_of(yaml: serde_yaml::Value) -> Result<Value, String> {
+    use serde_yaml::Value as Yaml;
+    Ok(match yaml {
+        Yaml::Sequence(items) => Value::Array(items.into_iter().map(json_of).collect::<Result<_, _>>()?),
+        Yaml::Mapping(entries) => {
+            let entry = |(key, value)| Ok((key_of(&key).ok_or("has a key that is not a text")?, json_of(value)?));
+            Value::Object(entries.into_iter().map(entry).collect::<Result<_, String>>()?)
+        }
+        Yaml::Tagged(tagged) => return Err(format!("has the tag {}, and tags mean nothing here", tagged.tag)),
+        scalar => scalar_of(scalar)?,
+    })
+}
+
+pub(super) fn key_of(key: &serde_yaml::Value) -> Option<String> {
+    match key {
+        serde_yaml::Value::String(text) => Some(text.clone()),
+        serde_yaml::Value::Number(number) => Some(number.to_string()),
+        serde_yaml::Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+/// Checks `value` against the schema at `path`; a table becomes its leaves.
+pub(super) fn typed(tree: &Tree<Layer>, path: &str, value: Value) -> Result<Vec<(Vec<String>, Value)>, Problem> {
+    let resolved = resolve(tree, path)?;
+    let shape = resolved.shape();
+    if let Value::Object(entries) = value {
+        if !shape.is_table() {
+            return Err(shape.mismatch(path, &Value::Object(entries)));
+        }
+        let mut leaves = Vec::new();
+        for (key, value) in entries {
+            leaves.extend(typed(tree, &format!("{path}.{key}"), value)?);
+        }
+        return Ok(leaves);
+    }
+    let holds_keys = tree.find(&resolved.keys.join(".")).is_some_and(|node| !node.children.is_empty());
+    if holds_keys && !value.is_null() {
+        return Err(labelled(format!("`{path}` is a table, not a value"), "set one of its keys".into()));
+    }
+    let value = shape.accept(path, value)?;
+    Ok(vec![(resolved.keys, value)])
+}

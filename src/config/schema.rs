@@ -1,0 +1,403 @@
+//! The keys of config.yaml: their types, bounds, built-in defaults and documentation.
+//!
+//! These structs are never filled from a file: `shape` compiles their JSON Schema into what the
+//! reader checks against, and their `Default`s are the lowest layer. `None` is "no default".
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+/// config.yaml: the single source of truth for everything that is not an axis of the matrix.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConfigFile {
+    pub experiment: Experiment,
+    pub hardware: Hardware,
+    /// By id; the id is what a matrix names.
+    pub models: BTreeMap<String, Model>,
+    pub training: Training,
+    /// By strategy; below that optionally by model, platform and framework, in this order. The most specific block wins whole.
+    pub parallelism: BTreeMap<String, Parallelism>,
+    /// By platform id, or by vendor for all its platforms.
+    pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
+    /// By framework id; keys that are not listed go to the trainer as they are.
+    pub frameworks: BTreeMap<String, Framework>,
+    pub benchmarking: Benchmarking,
+    /// Free-form.
+    pub comparison: BTreeMap<String, Value>,
+    pub paths: Paths,
+    /// Free-form.
+    pub profiling: BTreeMap<String, Value>,
+    pub validation: Validation,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Experiment {
+    pub name: Option<String>,
+    pub description: Option<String>,
+    #[schemars(extend("type" = ["string", "number", "null"]))]
+    pub version: Option<String>,
+    pub methodology: Option<String>,
+    /// Run under a profiler; such runs are never measurements.
+    pub profiling: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hardware {
+    pub platforms: BTreeMap<String, Platform>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Platform {
+    /// May be left out where the platform's id is itself one of these names.
+    #[schemars(extend("enum" = ["nvd", "nvidia", "cuda", "amd", "rocm", "cpu", null]))]
+    pub vendor: Option<String>,
+    pub gpu_model: Option<String>,
+    /// Gigabytes as the maker counts them.
+    #[schemars(range(min = 0))]
+    pub memory_per_gpu_gb: Option<f64>,
+    /// Devices of one host.
+    #[schemars(range(min = 1))]
+    pub num_gpus: Option<u64>,
+    /// Free-form: a text or a table.
+    pub software_stack: Value,
+    /// Environment of every run on this platform.
+    pub env: BTreeMap<String, Scalar>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Model {
+    pub name: Option<String>,
+    pub full_name: Option<String>,
+    /// `llama`, `qwen2`, `mistral` or `gpt2`.
+    pub architecture: Option<String>,
+    /// An assertion: what is used is the count made from the shape.
+    #[schemars(range(min = 1))]
+    pub num_parameters: Option<u64>,
+    #[schemars(range(min = 1))]
+    pub num_layers: Option<u64>,
+    #[schemars(range(min = 1))]
+    pub hidden_size: Option<u64>,
+    #[schemars(range(min = 1))]
+    pub ffn_hidden_size: Option<u64>,
+    #[schemars(range(min = 1))]
+    pub num_attention_heads: Option<u64>,
+    /// Groups of grouped-query attention; absent = one a head.
+    #[schemars(range(min = 1))]
+    pub num_kv_heads: Option<u64>,
+    /// Absent = hidden_size / num_attention_heads.
+    #[schemars(range(min = 1))]
+    pub head_dim: Option<u64>,
+    /// Unpadded.
+    #[schemars(range(min = 1))]
+    pub vocab_size: Option<u64>,
+    /// Learned positions (gpt2).
+    #[schemars(range(min = 1))]
+    pub max_position_embeddings: Option<u64>,
+    #[schemars(range(min = 0))]
+    pub rope_theta: Option<f64>,
+    pub rope_scaling: Option<RopeScaling>,
+    #[schemars(range(min = 0))]
+    pub norm_eps: Option<f64>,
+    pub tie_embeddings: Option<bool>,
+    pub qkv_bias: Option<bool>,
+    /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
+    pub dataset_path: Option<String>,
+    pub tokenizer_path: Option<String>,
+    pub nemo_recipe: Option<String>,
+    pub primus_config: Option<String>,
+}
+
+/// Llama 3's frequency-dependent scaling of RoPE.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RopeScaling {
+    #[schemars(range(min = 1))]
+    pub factor: Option<f64>,
+    #[schemars(range(min = 0))]
+    pub low_freq_factor: Option<f64>,
+    #[schemars(range(min = 0))]
+    pub high_freq_factor: Option<f64>,
+    #[schemars(range(min = 1))]
+    pub original_max_position_embeddings: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Training {
+    pub data: Data,
+    pub duration: Duration,
+    pub optimizer: Optimizer,
+    pub precision: Precision,
+    /// `torch.compile`.
+    pub compile: bool,
+    #[schemars(extend("enum" = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]))]
+    pub compile_mode: String,
+    pub activation_checkpointing: bool,
+    /// Every how many layers one is checkpointed; 1 = every layer.
+    #[schemars(range(min = 1))]
+    pub sac_frequency: u64,
+    /// Optimiser state on the CPU.
+    pub offload: bool,
+    pub seed: u64,
+}
+
+impl Default for Training {
+    fn default() -> Self {
+        Self {
+            data: Data::default(),
+            duration: Duration::default(),
+            optimizer: Optimizer::default(),
+            precision: Precision::default(),
+            compile: false,
+            compile_mode: "default".into(),
+            activation_checkpointing: false,
+            sac_frequency: 1,
+            offload: false,
+            seed: 1234,
+        }
+    }
+}
+
+/// No defaults: a batch nobody stated is a batch nobody can compare.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Data {
+    /// Sequences per forward pass and data-parallel rank.
+    #[schemars(range(min = 1))]
+    pub micro_batch_size: Option<u64>,
+    /// Sequences per optimiser step, all ranks together: MBS × DP × GA.
+    #[schemars(range(min = 1))]
+    pub global_batch_size: Option<u64>,
+    /// Tokens per sequence.
+    #[schemars(range(min = 1))]
+    pub seq_length: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Duration {
+    /// Optimiser steps.
+    #[schemars(range(min = 1), extend("x-aliases" = ["max_steps"]))]
+    pub train_iters: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Optimizer {
+    pub r#type: String,
+    #[schemars(range(min = 0))]
+    pub learning_rate: Option<f64>,
+    /// End of the cosine schedule.
+    #[schemars(range(min = 0))]
+    pub min_learning_rate: Option<f64>,
+    pub warmup_steps: Option<u64>,
+    #[schemars(range(min = 0))]
+    pub weight_decay: f64,
+    #[schemars(range(min = 0, max = 1))]
+    pub beta1: f64,
+    #[schemars(range(min = 0, max = 1))]
+    pub beta2: f64,
+    #[schemars(range(min = 0))]
+    pub eps: f64,
+    /// Global gradient-norm limit; 0 = no clipping.
+    #[schemars(range(min = 0))]
+    pub clip_grad: f64,
+    /// `fp32`: master weights and moments in fp32; `bf16`: weights and moments in bf16.
+    #[schemars(extend("enum" = ["fp32", "bf16"]))]
+    pub state_precision: String,
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self {
+            r#type: "adamw".into(),
+            learning_rate: None,
+            min_learning_rate: None,
+            warmup_steps: None,
+            weight_decay: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            clip_grad: 1.0,
+            state_precision: "fp32".into(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Precision {
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp8"]))]
+    pub default: String,
+    /// E4M3 forward, E5M2 backward.
+    pub fp8_hybrid: bool,
+    /// Keep parameters in FP8 as well.
+    pub fp8_param: bool,
+}
+
+impl Default for Precision {
+    fn default() -> Self {
+        Self { default: "bf16".into(), fp8_hybrid: true, fp8_param: false }
+    }
+}
+
+/// Degrees of parallelism of one block, and narrower blocks below it by model, platform or framework.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default)]
+pub struct Parallelism {
+    #[schemars(range(min = 1), extend("x-aliases" = ["TP"]))]
+    pub tensor_model_parallel_size: Option<u64>,
+    #[schemars(range(min = 1), extend("x-aliases" = ["PP"]))]
+    pub pipeline_model_parallel_size: Option<u64>,
+    #[schemars(range(min = 1), extend("x-aliases" = ["CP"]))]
+    pub context_parallel_size: Option<u64>,
+    #[schemars(range(min = 1), extend("x-aliases" = ["DP"]))]
+    pub data_parallel_size: Option<u64>,
+    /// An assertion: GA is derived from GBS = MBS × DP × GA.
+    #[schemars(range(min = 1), extend("x-aliases" = ["GA"]))]
+    pub gradient_accumulation_steps: Option<u64>,
+    pub sharding: Option<String>,
+    /// TP × PP × CP × DP; absent = the platform's.
+    #[schemars(range(min = 1))]
+    pub num_gpus: Option<u64>,
+    #[serde(flatten)]
+    pub narrower: BTreeMap<String, Parallelism>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default)]
+pub struct PlatformOptimizations {
+    /// Environment of every run; part of the key.
+    pub env: BTreeMap<String, Scalar>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default)]
+pub struct Framework {
+    pub full_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Benchmarking {
+    /// Free-form.
+    pub output: BTreeMap<String, Value>,
+    /// Free-form: a list or a table.
+    pub metrics: Value,
+    pub warmup: Warmup,
+    pub runs: Runs,
+    pub enhanced_metrics: EnhancedMetrics,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Warmup {
+    /// First steps that no statistic counts.
+    pub skip_steps: u64,
+}
+
+impl Default for Warmup {
+    fn default() -> Self {
+        Self { skip_steps: 5 }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Runs {
+    /// Repeats of a cell where the matrix states none.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub default_num_runs: u64,
+    /// Idle time between two measured runs on the same devices.
+    #[schemars(range(min = 0))]
+    pub cooldown_seconds: f64,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Self { default_num_runs: 5, cooldown_seconds: 0.0 }
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnhancedMetrics {
+    /// By platform id or vendor.
+    pub cloud_costs: BTreeMap<String, CloudCost>,
+    /// By platform id or vendor; overrides the built-in table.
+    pub hardware_specs: BTreeMap<String, HardwareSpec>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CloudCost {
+    #[schemars(range(min = 0))]
+    pub per_gpu_hour: Option<f64>,
+    /// Absent = USD.
+    pub currency: Option<String>,
+    pub source: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HardwareSpec {
+    /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source` beside it.
+    pub peak_flops: BTreeMap<String, f64>,
+    #[schemars(range(min = 0))]
+    pub tdp_watts: Option<f64>,
+    pub source: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Paths {
+    /// Where results, tables and pictures are published.
+    pub output: String,
+    pub cache: String,
+    /// Python of the trainers.
+    pub python: Option<String>,
+    pub primus: Option<String>,
+    pub megatron: Option<String>,
+    pub megatron_deepspeed: Option<String>,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self {
+            output: "output".into(),
+            cache: "cache".into(),
+            python: None,
+            primus: None,
+            megatron: None,
+            megatron_deepspeed: None,
+        }
+    }
+}
+
+/// Further keys are free-form.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default)]
+pub struct Validation {
+    /// How far a stated `num_parameters` may be from the count.
+    #[schemars(range(min = 0, max = 1))]
+    pub num_parameters_tolerance: f64,
+}
+
+impl Default for Validation {
+    fn default() -> Self {
+        Self { num_parameters_tolerance: 0.02 }
+    }
+}
+
+/// Value of an environment variable.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(extend("type" = ["string", "number", "boolean", "null"]))]
+#[serde(transparent)]
+pub struct Scalar(pub String);

@@ -1,0 +1,258 @@
+//! What config.yaml may hold, compiled from the JSON Schema of [`ConfigFile`], and the type check.
+//!
+//! Knows nothing of files, layers or places: faults come back as [`Problem`]s without one.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use serde_json::{Number, Value};
+
+use super::schema::ConfigFile;
+use crate::error::{Problem, nearest};
+
+pub(super) type ShapeId = usize;
+
+/// The compiled schema of config.yaml; made once a process.
+pub(super) fn shapes() -> &'static Shapes {
+    static SHAPES: LazyLock<Shapes> = LazyLock::new(Shapes::of_config);
+    &SHAPES
+}
+
+pub(super) struct Shapes {
+    all: Vec<Shape>,
+    pub root: ShapeId,
+}
+
+/// What one value may be. Null is always allowed and means "not stated".
+#[derive(Default)]
+pub(super) struct Shape {
+    boolean: bool,
+    integer: bool,
+    number: bool,
+    string: bool,
+    list: bool,
+    table: bool,
+    minimum: Option<f64>,
+    maximum: Option<f64>,
+    choices: Vec<String>,
+    fields: Vec<(String, ShapeId)>,
+    /// Other spellings of a field's name.
+    aliases: Vec<(String, String)>,
+    /// Of keys that are not fields; none = there are no others.
+    additional: Option<ShapeId>,
+}
+
+impl Shapes {
+    fn of_config() -> Self {
+        let schema = schemars::schema_for!(ConfigFile).to_value();
+        let mut shapes = Self { all: Vec::new(), root: 0 };
+        shapes.root = shapes.compile(&schema, &schema["$defs"], &mut HashMap::new());
+        shapes
+    }
+
+    fn compile(&mut self, schema: &Value, definitions: &Value, known: &mut HashMap<String, ShapeId>) -> ShapeId {
+        if let Some(reference) = schema["$ref"].as_str() {
+            let name = reference.rsplit('/').next().unwrap_or(reference);
+            if let Some(id) = known.get(name) {
+                return *id;
+            }
+            known.insert(name.to_owned(), self.all.len());
+            return self.compile(&definitions[name], definitions, known);
+        }
+        if let Some(some) = schema["anyOf"].as_array().and_then(|any| any.iter().find(|s| s["type"] != "null")) {
+            return self.compile(some, definitions, known);
+        }
+        let id = self.all.len();
+        self.all.push(Shape::default());
+        let types: Vec<&str> = match &schema["type"] {
+            Value::String(one) => vec![one],
+            Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
+            _ => vec!["boolean", "number", "string", "array", "object"],
+        };
+        let has = |name: &str| types.contains(&name);
+        let mut shape = Shape {
+            boolean: has("boolean"),
+            integer: has("integer"),
+            number: has("number"),
+            string: has("string"),
+            list: has("array"),
+            table: has("object"),
+            minimum: schema["minimum"].as_f64(),
+            maximum: schema["maximum"].as_f64(),
+            choices: strings(&schema["enum"]),
+            ..Shape::default()
+        };
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            shape.aliases.extend(strings(&field["x-aliases"]).into_iter().map(|alias| (alias, name.clone())));
+            shape.fields.push((name.clone(), self.compile(field, definitions, known)));
+        }
+        if shape.table {
+            shape.additional = match &schema["additionalProperties"] {
+                Value::Bool(false) => None,
+                closed @ Value::Object(_) => Some(self.compile(closed, definitions, known)),
+                _ if shape.fields.is_empty() => Some(id),
+                _ => Some(self.compile(&Value::Bool(true), definitions, known)),
+            };
+        }
+        self.all[id] = shape;
+        id
+    }
+
+    pub fn get(&self, id: ShapeId) -> &Shape {
+        &self.all[id]
+    }
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+impl Shape {
+    pub fn is_table(&self) -> bool {
+        self.table
+    }
+    /// A table and nothing else: null here is an empty table.
+    pub fn is_only_table(&self) -> bool {
+        self.table && !self.is_scalar() && !self.list
+    }
+    pub fn is_scalar(&self) -> bool {
+        self.boolean || self.integer || self.number || self.string
+    }
+    pub fn wants_string(&self) -> bool {
+        self.string && !self.boolean && !self.number && !self.integer
+    }
+    /// Any scalar will do, so that how it is written decides what it is.
+    pub fn is_open(&self) -> bool {
+        self.string && self.number && self.boolean
+    }
+
+    /// The canonical name and the shape of what `key` holds.
+    pub fn field<'a>(&'a self, key: &'a str) -> Option<(&'a str, ShapeId)> {
+        let canonical = self.aliases.iter().find(|(alias, _)| alias == key).map_or(key, |(_, name)| name);
+        match self.fields.iter().find(|(name, _)| name == canonical) {
+            Some((name, id)) => Some((name, *id)),
+            None => self.additional.map(|id| (key, id)),
+        }
+    }
+
+    pub fn field_names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| name.as_str()).chain(self.aliases.iter().map(|(alias, _)| alias.as_str()))
+    }
+
+    /// The problem of `key` being none of the table's.
+    pub fn unknown_key(&self, table: &str, key: &str) -> Problem {
+        let path = join(table, key);
+        let label = if table.is_empty() { "not a section".into() } else { format!("not a key of `{table}`") };
+        let help = match nearest(key, self.field_names()) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None if self.fields.is_empty() => "it holds a value, not a table".into(),
+            None => format!("known: {}", self.fields.iter().map(|f| f.0.as_str()).collect::<Vec<_>>().join(", ")),
+        };
+        let mut problem = Problem::new(format!("unknown key `{path}`")).help(help);
+        problem.label = label;
+        problem
+    }
+
+    /// Accepts a scalar, a list or null as it should be: integer-valued floats become integers where those are wanted.
+    pub fn accept(&self, path: &str, value: Value) -> Result<Value, Problem> {
+        let accepted = match &value {
+            Value::Null => return Ok(value),
+            Value::Bool(_) => self.boolean,
+            Value::String(text) => {
+                self.string && (self.choices.is_empty() || self.choices.iter().any(|choice| choice == text))
+            }
+            Value::Number(number) => return self.accept_number(path, number),
+            Value::Array(_) => self.list,
+            Value::Object(_) => self.table,
+        };
+        if accepted { Ok(value) } else { Err(self.mismatch(path, &value)) }
+    }
+
+    fn accept_number(&self, path: &str, number: &Number) -> Result<Value, Problem> {
+        let value = Value::Number(number.clone());
+        let size = number.as_f64().unwrap_or(f64::NAN);
+        let fits = self.minimum.is_none_or(|least| size >= least) && self.maximum.is_none_or(|most| size <= most);
+        let accepted = match (self.number, self.integer) {
+            (true, _) => Some(value.clone()),
+            (false, true) => {
+                if number.is_f64() {
+                    whole(size)
+                } else {
+                    Some(value.clone())
+                }
+            }
+            (false, false) => None,
+        };
+        accepted.filter(|_| fits).ok_or_else(|| self.mismatch(path, &value))
+    }
+
+    pub fn mismatch(&self, path: &str, found: &Value) -> Problem {
+        let wanted = self.wanted();
+        let mut problem = Problem::new(format!("`{path}` must be {wanted}, not {}", describe(found)));
+        problem.label = format!("{wanted} is wanted here");
+        if let Value::String(text) = found {
+            if let Some(choice) = nearest(text, self.choices.iter().map(String::as_str)) {
+                problem = problem.help(format!("did you mean `{choice}`?"));
+            } else if !self.string && text.trim().replace('_', "").parse::<f64>().is_ok() {
+                problem = problem.help(format!("write {} without quotes", text.trim().replace('_', "")));
+            }
+        } else if self.wants_string() && !matches!(found, Value::Array(_) | Value::Object(_)) {
+            problem = problem.help(format!("write \"{found}\" in quotes"));
+        }
+        problem
+    }
+
+    fn wanted(&self) -> String {
+        let bounds = match (self.minimum, self.maximum) {
+            (None, None) => String::new(),
+            (Some(least), None) => format!(" of at least {least}"),
+            (None, Some(most)) => format!(" of at most {most}"),
+            (Some(least), Some(most)) => format!(" from {least} to {most}"),
+        };
+        if !self.choices.is_empty() {
+            return format!("one of {}", self.choices.join(", "));
+        }
+        let kinds = [
+            (self.boolean, "true or false".to_owned()),
+            (self.integer && !self.number, format!("a whole number{bounds}")),
+            (self.number, format!("a number{bounds}")),
+            (self.string, "a text".to_owned()),
+            (self.list, "a list".to_owned()),
+            (self.table, "a table".to_owned()),
+        ];
+        kinds.into_iter().filter_map(|(is, name)| is.then_some(name)).collect::<Vec<_>>().join(" or ")
+    }
+}
+
+/// The integer that a float stands for, if it does so exactly.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "bounded by 2^53, where both are exact"
+)]
+fn whole(size: f64) -> Option<Value> {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    (size.fract() == 0.0 && size.abs() <= EXACT).then(|| Value::from(size as i64))
+}
+
+pub(super) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".into(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) if text.chars().count() > 40 => "a long text".into(),
+        Value::String(text) => format!("the text {text:?}"),
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "a table".into(),
+    }
+}
+
+/// `table.key`, or `key` at the top.
+pub(super) fn join(table: &str, key: &str) -> String {
+    if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
+}
+
+/// The built-in defaults, nested; null where there is none.
+pub(super) fn defaults() -> &'static Value {
+    static DEFAULTS: LazyLock<Value> =
+        LazyLock::new(|| serde_json::to_value(ConfigFile::default()).unwrap_or(Value::Null));
+    &DEFAULTS
+}

@@ -1,0 +1,252 @@
+//! Where in config.yaml a path stands: an index of byte ranges, made only when someone asks.
+
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
+
+use saphyr_parser::{Event, Parser, ScalarStyle};
+
+/// Anchors may refer to anchors, this deep.
+const MAX_DEPTH: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    nodes: Vec<Node>,
+    anchors: HashMap<usize, usize>,
+    /// Keys that stand twice in one table.
+    pub duplicates: Vec<Duplicate>,
+}
+
+#[derive(Debug)]
+pub(super) struct Duplicate {
+    pub key: String,
+    pub second: Range<usize>,
+}
+
+#[derive(Debug)]
+struct Node {
+    range: Range<usize>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Scalar { plain: bool },
+    List(Vec<usize>),
+    Table(Vec<Entry>),
+    Alias(usize),
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: String,
+    key_range: Range<usize>,
+    value: usize,
+}
+
+/// One key and its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub key: Range<usize>,
+    pub value: Range<usize>,
+    pub is_table: bool,
+    /// Written without quotes.
+    pub is_plain: bool,
+}
+
+impl Place {
+    /// What a caret should point at: the value, or the key of a table or of nothing.
+    pub fn caret(&self) -> Range<usize> {
+        if self.is_table || self.value.is_empty() { self.key.clone() } else { self.value.clone() }
+    }
+}
+
+impl Spans {
+    /// Reads as far as the text is YAML.
+    pub fn of(text: &str) -> Self {
+        let mut spans = Self::default();
+        let bytes = ByteOffsets::of(text);
+        let mut open: Vec<(usize, Option<(String, Range<usize>)>)> = Vec::new();
+        let mut parser = Parser::new_from_str(text);
+        while let Some(Ok((event, span))) = parser.next_event() {
+            let range = bytes.at(span.start.index())..bytes.at(span.end.index());
+            let (kind, anchor) = match event {
+                Event::Scalar(value, style, anchor, _) => {
+                    if let Some((top, key @ None)) = open.last_mut()
+                        && matches!(spans.nodes[*top].kind, Kind::Table(_))
+                    {
+                        *key = Some((value.into_owned(), trim(text, range)));
+                        continue;
+                    }
+                    (Kind::Scalar { plain: style == ScalarStyle::Plain }, anchor)
+                }
+                Event::Alias(anchor) => (Kind::Alias(anchor), 0),
+                Event::SequenceStart(anchor, _) => (Kind::List(Vec::new()), anchor),
+                Event::MappingStart(anchor, _) => (Kind::Table(Vec::new()), anchor),
+                Event::SequenceEnd | Event::MappingEnd => {
+                    if let Some((done, _)) = open.pop() {
+                        spans.close(done, range.start);
+                    }
+                    continue;
+                }
+                Event::DocumentEnd => break,
+                _ => continue,
+            };
+            let nests = matches!(kind, Kind::List(_) | Kind::Table(_));
+            let id = spans.nodes.len();
+            spans.nodes.push(Node { range: if nests { range } else { trim(text, range) }, kind });
+            if anchor != 0 {
+                spans.anchors.insert(anchor, id);
+            }
+            if let Some((parent, key)) = open.last_mut() {
+                match (&mut spans.nodes[*parent].kind, key.take()) {
+                    (Kind::Table(entries), Some((key, key_range))) => entries.push(Entry { key, key_range, value: id }),
+                    // A key that is itself a list or a table: the reader refuses it by its own means.
+                    (Kind::Table(_), None) => *key = Some((String::new(), 0..0)),
+                    (Kind::List(items), _) => items.push(id),
+                    (Kind::Scalar { .. } | Kind::Alias(_), _) => {}
+                }
+            }
+            if nests {
+                open.push((id, None));
+            }
+        }
+        spans
+    }
+
+    /// Ends a list or table: a flow one at its bracket, a block one with what it last holds, for its end event comes
+    /// only where the next thing begins.
+    fn close(&mut self, id: usize, bracket: usize) {
+        let Node { range, kind } = &self.nodes[id];
+        let is_flow = !range.is_empty();
+        let last = match kind {
+            Kind::Table(entries) => entries.last().map(|e| self.nodes[e.value].range.end.max(e.key_range.end)),
+            Kind::List(items) => items.last().map(|item| self.nodes[*item].range.end),
+            Kind::Scalar { .. } | Kind::Alias(_) => None,
+        };
+        let end = if is_flow { bracket + 1 } else { last.unwrap_or(range.start) };
+        if let Kind::Table(entries) = kind {
+            let mut seen = HashSet::new();
+            let again = entries.iter().filter(|entry| !seen.insert(entry.key.as_str()));
+            self.duplicates.extend(again.map(|e| Duplicate { key: e.key.clone(), second: e.key_range.clone() }));
+        }
+        self.nodes[id].range.end = end;
+    }
+
+    pub fn find(&self, path: &str) -> Option<Place> {
+        self.find_below(0, path, 0)
+    }
+
+    fn find_below(&self, table: usize, rest: &str, depth: usize) -> Option<Place> {
+        let Kind::Table(entries) = &self.target(table)?.kind else { return None };
+        let below = |entry: &Entry| {
+            let after = rest.strip_prefix(entry.key.as_str())?;
+            if after.is_empty() {
+                return Some(self.place(entry));
+            }
+            self.find_below(entry.value, after.strip_prefix('.')?, depth)
+        };
+        if let Some(place) = entries.iter().find_map(below) {
+            return Some(place);
+        }
+        if depth == MAX_DEPTH {
+            return None;
+        }
+        let merged = entries.iter().find(|entry| entry.key == "<<")?.value;
+        match &self.target(merged)?.kind {
+            Kind::List(items) => items.iter().find_map(|item| self.find_below(*item, rest, depth + 1)),
+            _ => self.find_below(merged, rest, depth + 1),
+        }
+    }
+
+    fn place(&self, entry: &Entry) -> Place {
+        let node = &self.nodes[entry.value];
+        Place {
+            key: entry.key_range.clone(),
+            value: node.range.clone(),
+            is_table: matches!(node.kind, Kind::Table(_)),
+            is_plain: matches!(self.target(entry.value).map(|n| &n.kind), Some(Kind::Scalar { plain: true })),
+        }
+    }
+
+    /// The node itself, or what it is an alias of.
+    fn target(&self, id: usize) -> Option<&Node> {
+        let node = self.nodes.get(id)?;
+        match node.kind {
+            Kind::Alias(anchor) => self.anchors.get(&anchor).and_then(|id| self.nodes.get(*id)),
+            _ => Some(node),
+        }
+    }
+}
+
+fn trim(text: &str, range: Range<usize>) -> Range<usize> {
+    let shown = text.get(range.clone()).unwrap_or("");
+    range.start..range.start + shown.trim_end().len()
+}
+
+/// The YAML parser counts characters; carets want bytes.
+enum ByteOffsets {
+    Same(usize),
+    Of(Vec<usize>),
+}
+
+impl ByteOffsets {
+    fn of(text: &str) -> Self {
+        if text.is_ascii() {
+            return Self::Same(text.len());
+        }
+        Self::Of(text.char_indices().map(|(at, _)| at).chain([text.len()]).collect())
+    }
+    fn at(&self, character: usize) -> usize {
+        match self {
+            Self::Same(end) => character.min(*end),
+            Self::Of(offsets) => offsets.get(character).or(offsets.last()).copied().unwrap_or(0),
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "a: 1\nb:\n  é: [1, 2]   # x\n  d: {x: 1, y: 2}\n  'q r': |\n    block\n    text\n  e:\n  \
+        f: plain  text # c\nl:\n  - 1\n  - two\nllama-3.1:\n  n: \"quoted\"\nbase: &base {k: v}\nsame: *base\n\
+        more:\n  <<: [*base]\n  z: end";
+
+    #[test]
+    fn every_path_has_its_bytes() {
+        let spans = Spans::of(TEXT);
+        let cases = [
+            ("a", "1"),
+            ("b.é", "[1, 2]"),
+            ("b.d", "d"),
+            ("b.d.y", "2"),
+            ("b.q r", "block\n    text"),
+            ("b.e", "e"),
+            ("b.f", "plain  text"),
+            ("l", "- 1\n  - two"),
+            ("llama-3.1.n", "\"quoted\""),
+            ("same.k", "v"),
+            ("more.k", "v"),
+            ("more.z", "end"),
+        ];
+        for (path, caret) in cases {
+            assert_eq!(&TEXT[spans.find(path).unwrap().caret()], caret, "{path}");
+        }
+        assert_eq!(spans.find("b.none"), None);
+        assert!(spans.find("b.f").unwrap().is_plain);
+        assert!(!spans.find("llama-3.1.n").unwrap().is_plain);
+    }
+
+    #[test]
+    fn duplicate_keys_are_found_at_any_depth() {
+        let spans = Spans::of("a: 1\nb: {x: 1, x: 2}\na: 3\n");
+        let keys: Vec<_> = spans.duplicates.iter().map(|d| (d.key.as_str(), d.second.start)).collect();
+        assert_eq!(keys, [("x", 15), ("a", 21)]);
+    }
+
+    #[test]
+    fn cycles_of_merges_end() {
+        assert_eq!(Spans::of("a: &a\n  <<: *a\n").find("a.b"), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! A [`Config`] as one cell sees it: with the matrix's settings above and a recipe's defaults below.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::{
+    layers::{Config, Layer, Origin},
+    shape::describe,
+    tree::{ROOT, Tree},
+    vendor_names,
+};
+use crate::{error::Problem, plan::Vendor};
+
+/// One value that a matrix gives to a cell, by an axis or an override. Its path is canonical.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    pub path: Arc<str>,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// A recipe's defaults: values by path, below config.yaml.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    name: String,
+    tree: Tree<()>,
+}
+
+impl Values {
+    /// From nested tables. `name` is the recipe's, for [`Origin::RecipeDefault`].
+    #[must_use]
+    pub fn new(name: impl Into<String>, nested: &Value) -> Self {
+        let mut values = Self { name: name.into(), tree: Tree::default() };
+        values.insert(ROOT, nested);
+        values
+    }
+
+    fn insert(&mut self, node: usize, nested: &Value) {
+        let Value::Object(entries) = nested else { return self.tree.set(node, nested.clone(), ()) };
+        for (key, value) in entries {
+            if let Some(child) = self.tree.enter(node, key) {
+                self.insert(child, value);
+            }
+        }
+    }
+}
+
+/// Precedence: `--set` > the matrix > environment > config.yaml > recipe defaults > built-in defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    pub(super) config: &'a Config,
+    recipe: &'a Values,
+    pub(super) overlay: &'a [Setting],
+}
+
+enum Found<'a> {
+    Config,
+    Overlay(&'a Setting),
+    Recipe,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(config: &'a Config, recipe: &'a Values, overlay: &'a [Setting]) -> Self {
+        Self { config, recipe, overlay }
+    }
+
+    fn find(&self, path: &str) -> Option<(&'a Value, Found<'a>)> {
+        let node = self.config.tree.find(path);
+        let own = node.and_then(|node| node.leaf.as_ref());
+        if !matches!(own, Some((_, Layer::Set(_))))
+            && let Some(setting) = self.overlay.iter().rfind(|setting| &*setting.path == path)
+        {
+            return Some((&setting.value, Found::Overlay(setting)));
+        }
+        if own.is_none_or(|(_, layer)| *layer == Layer::Default)
+            && let Some((value, ())) = self.recipe.tree.leaf(path)
+            && node.is_none_or(|node| node.children.is_empty())
+            && !self.is_below_a_value(path)
+        {
+            return Some((value, Found::Recipe));
+        }
+        own.map(|(value, _)| (value, Found::Config))
+    }
+
+    /// Does config.yaml state a value where the recipe has a table?
+    fn is_below_a_value(&self, path: &str) -> bool {
+        path.match_indices('.').any(|(dot, _)| self.config.tree.leaf(&path[..dot]).is_some())
+    }
+
+    /// The effective value of a canonical dotted path; none for tables and for what nobody states.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&'a Value> {
+        self.find(path).map(|(value, _)| value)
+    }
+
+    #[must_use]
+    pub fn origin(&self, path: &str) -> Option<Origin> {
+        self.find(path).map(|(_, found)| match found {
+            Found::Config => self.config.origin(path).unwrap_or(Origin::Default),
+            Found::Overlay(setting) => setting.origin.clone(),
+            Found::Recipe => Origin::RecipeDefault(self.recipe.name.clone()),
+        })
+    }
+
+    /// A problem at the value of `path`, in whichever file, variable or `--set` gave it.
+    #[must_use]
+    pub fn problem_at(&self, path: &str, message: impl Into<String>, label: impl Into<String>) -> Problem {
+        match self.find(path) {
+            Some((_, Found::Overlay(setting))) => match &setting.origin {
+                Origin::Matrix { source, span } => Problem::new(message).at(source, span.clone(), label),
+                _ => Problem::new(message),
+            },
+            Some((_, Found::Recipe)) => {
+                Problem::new(message).help(format!("a default of the recipe {}", self.recipe.name))
+            }
+            Some((_, Found::Config)) | None => self.config.problem_at(path, message, label),
+        }
+    }
+
+    fn typed<T>(&self, path: &str, wanted: &str, cast: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>, Problem> {
+        match self.get(path) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => cast(value).map(Some).ok_or_else(|| {
+                let message = format!("`{path}` must be {wanted}, not {}", describe(value));
+                self.problem_at(path, message, format!("{wanted} is wanted here"))
+            }),
+        }
+    }
+
+    pub fn u64(&self, path: &str) -> Result<Option<u64>, Problem> {
+        self.typed(path, "a whole number of at least 0", Value::as_u64)
+    }
+    pub fn f64(&self, path: &str) -> Result<Option<f64>, Problem> {
+        self.typed(path, "a number", Value::as_f64)
+    }
+    pub fn bool(&self, path: &str) -> Result<Option<bool>, Problem> {
+        self.typed(path, "true or false", Value::as_bool)
+    }
+    pub fn str(&self, path: &str) -> Result<Option<&'a str>, Problem> {
+        self.typed(path, "a text", Value::as_str)
+    }
+
+    /// The keys below `path`: config.yaml's in file order, then the matrix's, then the recipe's.
+    #[must_use]
+    pub fn children(&self, path: &str) -> Vec<&'a str> {
+        let mut keys: Vec<&'a str> = self.config.children(path).collect();
+        let mut add = |key| {
+            if !keys.contains(&key) {
+                keys.push(key)
+            }
+        };
+        for setting in self.overlay {
+            let below = setting.path.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'));
+            if let Some(rest) = below {
+                let known = self.config.tree.find(path).and_then(|node| self.config.tree.longest_key(node, rest));
+                add(known.unwrap_or_else(|| rest.split('.').next().unwrap_or(rest)));
+            }
+        }
+        if let Some(node) = self.recipe.tree.find(path).filter(|_| self.config.tree.leaf(path).is_none()) {
+            self.recipe.tree.children(node).for_each(|child| add(child.key()));
+        }
+        keys
+    }
+
+    /// All that is effective at and below `path`, nested; none where there is nothing.
+    #[must_use]
+    pub fn nested(&self, path: &str) -> Option<Value> {
+        if let Some(value) = self.get(path) {
+            return Some(value.clone());
+        }
+        let keys = self.children(path);
+        if keys.is_empty() && !self.config.contains(path) {
+            return None;
+        }
+        let entry = |key: &str| Some((key.to_owned(), self.nested(&super::shape::join(path, key))?));
+        Some(Value::Object(keys.into_iter().filter_map(entry).collect()))
+    }
+
+    /// Environment of every run on a platform: of `platform_optimizations` (the id's, else the vendor's), then of
+    /// `hardware.platforms`.
+    #[must_use]
+    pub fn platform_env(&self, platform: &str, vendor: Vendor) -> BTreeMap<&'a str, String> {
+        let tables = std::iter::once(platform)
+            .chain(vendor_names(vendor).iter().copied())
+            .map(|name| format!("platform_optimizations.{name}"))
+            .find(|path| self.config.contains(path));
+        let own = Some(format!("hardware.platforms.{platform}"));
+        let mut env = BTreeMap::new();
+        for table in [tables, own].into_iter().flatten() {
+            let table = format!("{table}.env");
+            for name in self.children(&table) {
+                match self.get(&format!("{table}.{name}")) {
+                    Some(Value::String(text)) => env.insert(name, text.clone()),
+                    Some(Value::Null) | None => env.remove(name),
+                    Some(other) => env.insert(name, other.to_string()),
+                };
+            }
+        }
+        env
+    }
+}
