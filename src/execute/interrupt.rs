@@ -38,7 +38,7 @@ pub fn install_interrupt_handler() -> Result<Interrupts> {
         let failed = |e| Error::Failed { message: format!("cannot handle {signal}: {e}"), help: None };
         // SAFETY: the handler touches atomics only, and may call `_exit`, which is async-signal-safe.
         let before = unsafe { sigaction(signal, &action) }.map_err(failed)?;
-        if before.handler() == SigHandler::SigIgn {
+        if matches!(before.handler(), SigHandler::SigIgn) {
             // SAFETY: puts back what was there.
             unsafe { sigaction(signal, &before) }.map_err(failed)?;
         }

@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_zombie_is_dead_unless_other_threads_of_it_still_run() {
-        let stat = |threads| Stat::parse(&format!("12 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 9 0")).unwrap();
+        let stat =
+            |threads| Stat::parse(&format!("12 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 9 0")).unwrap();
         assert!(stat(1).dead);
         assert!(!stat(2).dead);
     }

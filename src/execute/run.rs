@@ -10,7 +10,7 @@ use std::{
     io::{self, PipeWriter, Write},
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -151,11 +151,8 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
     let log_path = supervisor_log_path(dir);
     // Appended to by the supervisor alone, line by line.
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&log_path)
-        .map_err(Error::io("cannot open", &log_path))?;
+    let log =
+        OpenOptions::new().create(true).append(true).open(&log_path).map_err(Error::io("cannot open", &log_path))?;
     let spawn = || -> io::Result<(Child, PipeWriter)> {
         let (lifeline_end, lifeline) = io::pipe()?;
         let child = Command::new(tprimat)
@@ -174,9 +171,17 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
         drop(lifeline);
         let _ = child.wait();
         let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
-        return Err(Error::Failed { message: format!("the supervisor of run {} failed: {said}", spec.run_id), help: None });
+        return Err(Error::Failed {
+            message: format!("the supervisor of run {} failed: {said}", spec.run_id),
+            help: None,
+        });
     }
-    Ok(Running { spec: spec.clone(), supervisor: Mutex::new(child), lifeline: Mutex::new(Some(lifeline)), _owner: owner })
+    Ok(Running {
+        spec: spec.clone(),
+        supervisor: Mutex::new(child),
+        lifeline: Mutex::new(Some(lifeline)),
+        _owner: owner,
+    })
 }
 
 /// A new run folder is nobody else's; a folder in use is refused rather than shared.
@@ -224,8 +229,7 @@ impl Running {
         self.terminate();
         let mut child = lock(&self.supervisor);
         if let (Ok(None), Ok(pid)) = (child.try_wait(), i32::try_from(child.id())) {
-            // To a supervisor that is ending its tree, one more signal means: no more grace.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
         }
     }
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | the trainer ends | ends what is left of its tree, records the exit |
 //! | the lifeline closes (tprimat died, or asks) | SIGTERM to the tree, grace, SIGKILL: `interrupted` |
-//! | SIGTERM, SIGINT, SIGHUP | the same; another one cuts the grace short |
+//! | SIGTERM, SIGINT, SIGHUP | the same; a second one, or SIGQUIT, cuts the grace short |
 //! | the timeout passes | the same: `timeout` |
 //! | it is killed itself | the kernel kills the trainer; a sweep ends the rest |
 
@@ -24,6 +24,7 @@ use std::{
 
 use nix::{
     errno::Errno,
+    libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
@@ -72,6 +73,7 @@ struct Supervisor {
 
 fn prepare(dir: &Path) -> Result<Supervisor> {
     let broken = |what: &'static str| move |e: Errno| Error::Failed { message: format!("{what}: {e}"), help: None };
+    keep_files_to_ourselves();
     let inbox = Inbox::open().map_err(broken("cannot receive signals"))?;
     // Fails only where this process leads a group already, which serves as well.
     let _ = setsid();
@@ -79,10 +81,19 @@ fn prepare(dir: &Path) -> Result<Supervisor> {
     check_claim(dir)?;
     let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
     let path = spec_path(dir);
-    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?)
-        .map_err(|e| Error::Io { what: "cannot read", path, source: e.into() })?;
+    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(|e| Error::Io {
+        what: "cannot read",
+        path,
+        source: e.into(),
+    })?;
     let spec = RunSpec { dir: dir.to_owned(), env, ..spec };
     Ok(Supervisor { tree: Tree::below_this_process(&spec.run_id), spec, inbox })
+}
+
+/// The trainer gets no file that tprimat's own parent left open (make's job server, a shell's).
+fn keep_files_to_ourselves() {
+    // SAFETY: it sets a flag on descriptors and touches no memory. Before Linux 5.11 it does nothing.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
 /// Standard output must be the locked `supervisor.lock` of this run: proof that tprimat started us.
@@ -116,51 +127,52 @@ fn receive_environment() -> io::Result<BTreeMap<String, String>> {
 /// What reaches the supervisor: the end of its lifeline, signals, the deaths of children.
 struct Inbox {
     signals: SignalFd,
+    /// tprimat is gone, or wants the run to end.
     lifeline_closed: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum News {
-    Nothing,
-    /// tprimat is gone or wants the run to end.
-    Stop,
+    /// A signal asked for the end.
+    asked: bool,
+    /// SIGQUIT, or a second signal: no more grace.
+    hurry: bool,
 }
 
 impl Inbox {
     fn open() -> nix::Result<Self> {
         let mut set = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
             set.add(signal);
         }
         // Blocked here, not in the trainer: the standard library empties the mask of what it starts.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { signals, lifeline_closed: false })
+        Ok(Self { signals, lifeline_closed: false, asked: false, hurry: false })
     }
 
-    /// Waits for news, or at most `patience`; a child's death ends the wait as well.
-    fn wait(&mut self, patience: Duration) -> News {
+    fn stop(&self) -> bool {
+        self.lifeline_closed || self.asked || self.hurry
+    }
+
+    /// Waits for something to arrive, a child's death included, or at most `patience`.
+    fn wait(&mut self, patience: Duration) {
         let stdin = io::stdin();
         let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
         let lifeline = PollFd::new(stdin.as_fd(), PollFlags::POLLIN);
         let mut both = [signals, lifeline];
-        // A closed lifeline stays readable for ever: it is news once.
+        // Once closed it stays readable for ever.
         let watched = if self.lifeline_closed { &mut both[..1] } else { &mut both[..] };
-        // Rounded up: a timeout of 0 ms would spin.
+        // Rounded up: a wait of less than 1 ms would spin.
         let timeout = PollTimeout::try_from(patience + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         let _ = poll(watched, timeout);
-        let readable = watched.get(1).is_some_and(|fd| fd.any() == Some(true));
-        let mut news = News::Nothing;
-        if readable && is_closed(stdin.as_fd()) {
-            self.lifeline_closed = true;
-            news = News::Stop;
+        if watched.get(1).is_some_and(|fd| fd.any() == Some(true)) {
+            self.lifeline_closed = is_closed(stdin.as_fd());
         }
         while let Ok(Some(info)) = self.signals.read_signal() {
-            if info.ssi_signo != Signal::SIGCHLD as u32 {
-                news = News::Stop;
+            match i32::try_from(info.ssi_signo).map(Signal::try_from) {
+                Ok(Ok(Signal::SIGCHLD)) => {}
+                Ok(Ok(Signal::SIGQUIT)) => self.hurry = true,
+                _ if self.asked => self.hurry = true,
+                _ => self.asked = true,
             }
         }
-        news
     }
 }
 
@@ -212,21 +224,22 @@ impl Supervisor {
                     }
                     Claim::Busy(_) => {}
                 }
-                if self.inbox.wait(DEVICE_LOOK) == News::Stop {
+                self.inbox.wait(DEVICE_LOOK);
+                if self.inbox.stop() {
                     return Ok(None);
                 }
             }
         }
-        Ok(Some(locks))
+        self.inbox.wait(Duration::ZERO);
+        Ok((!self.inbox.stop()).then_some(locks))
     }
 
     fn train(&mut self, waited_seconds: f64) -> RunExit {
-        let begun = Instant::now();
+        let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = match self.launch() {
             Ok(launched) => launched,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
         };
-        let started_at = unix_now();
         self.tell(&RunState::Running { since: started_at });
         let verdict = self.watch(&handle, begun, &mut times);
         let ended_at = unix_now();
@@ -236,7 +249,7 @@ impl Supervisor {
                 let ended = self.end_leftovers(&handle);
                 (ended, ended.count)
             }
-            Verdict::Stopped(_) => (self.end_tree(&handle, self.spec.grace()), 0),
+            Verdict::Stopped(_) => (self.end_tree(&handle), 0),
         };
         times.look();
         let note = times.sync().err().map(|e| format!("the log may not survive a power cut: {e}"));
@@ -305,7 +318,8 @@ impl Supervisor {
             if left == Some(Duration::ZERO) {
                 return Verdict::Stopped(ExitKind::Timeout);
             }
-            if self.inbox.wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK))) == News::Stop {
+            self.inbox.wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK)));
+            if self.inbox.stop() {
                 return Verdict::Stopped(ExitKind::Interrupted);
             }
         }
@@ -314,26 +328,21 @@ impl Supervisor {
     fn end_leftovers(&mut self, handle: &duct::Handle) -> Ended {
         let ended = Instant::now();
         let settle = SETTLE.min(self.spec.grace());
-        while !self.tree.members().is_empty() && ended.elapsed() < settle {
+        while !self.inbox.hurry && ended.elapsed() < settle && !self.tree.members().is_empty() {
             reap_orphans(pid_of(handle));
-            // Deaths of orphans end the wait at once.
-            if self.inbox.wait(Duration::from_millis(20)) == News::Stop {
-                break;
-            }
+            self.inbox.wait(Duration::from_millis(20));
         }
-        self.end_tree(handle, self.spec.grace())
+        self.end_tree(handle)
     }
 
-    fn end_tree(&mut self, handle: &duct::Handle, grace: Duration) -> Ended {
-        let Self { tree, inbox, .. } = self;
-        let already_closed = inbox.lifeline_closed;
-        tree.end(grace, &mut || {
-            let stop = inbox.wait(Duration::ZERO) == News::Stop;
-            // Only a signal hurries: a lifeline that closes just now means no more than the end itself.
-            let hurry = stop && (already_closed || !inbox.lifeline_closed);
+    fn end_tree(&mut self, handle: &duct::Handle) -> Ended {
+        let Self { spec, tree, inbox } = self;
+        tree.end(spec.grace(), &mut || {
+            inbox.wait(Duration::ZERO);
+            // The trainer is duct's to reap, the others are ours.
             let _ = exit_status(handle);
             reap_orphans(pid_of(handle));
-            hurry
+            inbox.hurry
         })
     }
 
