@@ -118,7 +118,7 @@ pub fn classify(log: &[u8], status: &ExitSummary) -> Failure {
     let stepped = trace.is_some_and(|t| !t.steps.is_empty());
     let evidence = Evidence::gather(log);
 
-    let text_says = |class| !(stepped && AT_START.contains(&class)) && !evidence.of(class).is_empty();
+    let text_says = |class| !evidence.of(class).is_empty() && (!stepped || !AT_START.contains(&class));
     let order = [Class::Node, Class::Oom, Class::Import, Class::Port, Class::Nan, Class::Nccl];
     if let Some(class) = order.into_iter().find(|c| text_says(*c)) {
         return evidence.failure(class);

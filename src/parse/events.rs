@@ -15,7 +15,6 @@ pub const EVENTS_SCHEMA: &str = "tprimat.events/1";
 /// One line of a trainer's standard output. Other text may stand between such lines and before one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]
-#[expect(clippy::large_enum_variant, reason = "never held in numbers")]
 pub enum Event {
     /// Once, before the first step, by one rank.
     Start {
