@@ -21,12 +21,12 @@ mod summary;
 mod unified;
 
 pub use attest::*;
-//pub use compare::*;
+pub use compare::*;
 pub use contract::*;
 pub use flops::*;
 pub use peaks::*;
 pub use result::*;
 pub use settings::Tier;
 pub use stats::*;
-//pub use summary::*;
+pub use summary::*;
 //pub use unified::*;
