@@ -1,0 +1,657 @@
+//! The cells' summaries → who is faster, by how much, as far as that can honestly be said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    AttestationStatus, Curve, Estimate, FieldDifference, MIN_REPEATS, Memory, Mfu, Peaks, RepeatStatus, StepTime,
+    Summary, Tier, differences, holm, welch,
+};
+use crate::parse::FailureClass;
+
+pub const COMPARISON_SCHEMA: &str = "tprimat.comparison/1";
+
+/// Family-wise level of significance, after Holm's correction.
+const LEVEL: f64 = 0.05;
+
+/// Under this strategy nothing at all may differ but platform and framework.
+const STRICT_STRATEGY: &str = "identical_config";
+
+/// One cell of the matrix, with what is known of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CellInput {
+    pub cell: String,
+    pub platform: String,
+    pub framework: String,
+    pub model: String,
+    pub parallelism: String,
+    #[serde(default)]
+    pub axes: BTreeMap<String, String>,
+    pub repeats_wanted: u32,
+    pub state: CellState,
+    /// An earlier cell whose launch files are the same bytes: their difference is noise.
+    #[serde(default)]
+    pub same_launch_as: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum CellState {
+    Ok { summary: Box<Summary> },
+    Failed { class: FailureClass, evidence: Vec<String> },
+    Missing { reason: String },
+    Unsupported { reason: String },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompareSettings {
+    /// Fields of the workload that may differ; every figure that crosses one says so.
+    pub across: Vec<String>,
+    /// Cell that others are divided by, in place of the first of each group.
+    pub baseline: Option<String>,
+    /// The user named the cells, so every pair of them was asked for; otherwise only cells of one model and
+    /// strategy kind are expected to be comparable.
+    pub named: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    pub schema_version: String,
+    /// No comparison that was asked for is refused.
+    pub comparable: bool,
+    /// Cells with figures, in matrix order.
+    pub rows: Vec<Row>,
+    /// Cells that may be compared with each other; rows point here.
+    pub groups: Vec<Group>,
+    pub speedups: Vec<Speedup>,
+    pub differences: Vec<Difference>,
+    /// Cells without figures, in matrix order.
+    pub absent: Vec<AbsentCell>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Row {
+    pub cell: String,
+    pub platform: String,
+    pub framework: String,
+    pub model: String,
+    pub parallelism: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub axes: BTreeMap<String, String>,
+    /// Index into `groups`.
+    pub group: usize,
+    /// Repeats that count, of those wanted.
+    pub n: usize,
+    pub repeats_wanted: u32,
+    pub failed: usize,
+    pub contradicted: usize,
+    pub tokens_per_second_per_gpu: Estimate,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    pub step_time: StepTime,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Memory>,
+    pub mfu: Mfu,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    pub precision: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    pub attestation: AttestationStatus,
+    /// How this cell differs from its group's baseline, in words; shown wherever it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// One a repeat that counts.
+    pub curves: Vec<Curve>,
+}
+
+/// Cells of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Group {
+    pub model: String,
+    /// What all of them ran, in a few words.
+    pub workload: String,
+    /// Nothing may differ here.
+    pub identical_config: bool,
+    pub baseline: String,
+    pub cells: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Speedup {
+    pub a: String,
+    /// The baseline.
+    pub b: String,
+    /// tokens/s/GPU of a ÷ of b.
+    pub ratio: f64,
+    /// Welch's t on logarithms, not corrected; absent with one repeat in an arm, or where nothing varies.
+    pub ci95: Option<[f64; 2]>,
+    /// After Holm's correction over the table; null = not assessed, see `reason`.
+    pub significant: Option<bool>,
+    /// Corrected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_value: Option<f64>,
+    pub n_a: usize,
+    pub n_b: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Why there is no interval or no verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    pub cell_a: String,
+    pub cell_b: String,
+    #[serde(flatten)]
+    pub field: FieldDifference,
+    /// This is why the two are not compared.
+    pub refused: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AbsentCell {
+    pub cell: String,
+    /// `failed`, `contradicted`, `missing`, `unsupported` or `unmeasured`.
+    pub state: String,
+    pub reason: String,
+}
+
+#[must_use]
+pub fn compare(cells: &[CellInput], settings: &CompareSettings, peaks: &Peaks) -> Comparison {
+    let mut absent = Vec::new();
+    let mut arms: Vec<Arm<'_>> = Vec::new();
+    for cell in cells {
+        match arm(cell) {
+            Ok(arm) => arms.push(arm),
+            Err(row) => absent.push(row),
+        }
+    }
+    let grouped = group(&mut arms, settings);
+    let mut differences = Vec::new();
+    for arm in &arms {
+        let base = &arms[grouped[arm.group].baseline];
+        let all = super::differences(&arm.summary.contract, &base.summary.contract);
+        differences
+            .extend(all.into_iter().filter(FieldDifference::is_known).map(|field| difference(arm, base, field, false)));
+    }
+    let refused = refused(&arms, &grouped, settings);
+    let comparable = refused.is_empty();
+    differences.extend(refused);
+    let speedups = speedups(&arms, &grouped, settings);
+    let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms)).collect();
+    let rows: Vec<Row> = arms.iter().map(|arm| row(arm, &arms[grouped[arm.group].baseline], settings, peaks)).collect();
+    let notes = notes(cells, &rows, &groups, &speedups, &differences, settings);
+    Comparison {
+        schema_version: COMPARISON_SCHEMA.to_owned(),
+        comparable,
+        rows,
+        groups,
+        speedups,
+        differences,
+        absent,
+        notes,
+    }
+}
+
+/// A cell with figures.
+struct Arm<'a> {
+    cell: &'a CellInput,
+    summary: &'a Summary,
+    estimate: &'a Estimate,
+    step_time: &'a StepTime,
+    group: usize,
+}
+
+impl Arm<'_> {
+    fn is_strict(&self) -> bool {
+        self.cell.parallelism == STRICT_STRATEGY
+    }
+}
+
+fn arm(cell: &CellInput) -> Result<Arm<'_>, AbsentCell> {
+    let absent = |state: &str, reason: String| AbsentCell { cell: cell.cell.clone(), state: state.to_owned(), reason };
+    match &cell.state {
+        CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
+            (Some(estimate), Some(step_time)) => Ok(Arm { cell, summary, estimate, step_time, group: 0 }),
+            _ => {
+                let first = |wanted: fn(&RepeatStatus) -> bool| summary.repeats.iter().any(|r| wanted(&r.status));
+                let state = if first(|s| matches!(s, RepeatStatus::Contradicted { .. })) {
+                    "contradicted"
+                } else if first(|s| matches!(s, RepeatStatus::Failed { .. })) {
+                    "failed"
+                } else {
+                    "unmeasured"
+                };
+                Err(absent(state, summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned())))
+            }
+        },
+        CellState::Failed { class, evidence } => {
+            let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
+            Err(absent("failed", format!("{}{said}", class.name())))
+        }
+        CellState::Missing { reason } => Err(absent("missing", reason.clone())),
+        CellState::Unsupported { reason } => Err(absent("unsupported", reason.clone())),
+    }
+}
+
+/// Indices into the arms.
+struct Grouped {
+    baseline: usize,
+    members: Vec<usize>,
+}
+
+impl Grouped {
+    fn describe(&self, arms: &[Arm<'_>]) -> Group {
+        let base = &arms[self.baseline];
+        Group {
+            model: base.cell.model.clone(),
+            workload: workload(base.summary),
+            identical_config: base.is_strict(),
+            baseline: base.cell.cell.clone(),
+            cells: self.members.iter().map(|&i| arms[i].cell.cell.clone()).collect(),
+        }
+    }
+}
+
+/// `sequence 2048, batch 128, 8 devices`
+fn workload(summary: &Summary) -> String {
+    let contract = &summary.contract;
+    let count = |field, words: fn(u64) -> String| contract.count(field).map(words);
+    let parts = [
+        count("seq_length", |n| format!("sequence {n}")),
+        count("global_batch_size", |n| format!("global batch {n}")),
+        count("num_gpus", |n| format!("{n} {}", if n == 1 { "device" } else { "devices" })),
+        contract.get("data").and_then(|d| d.as_str()).map(|d| format!("{d} data")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What forbids putting two arms side by side.
+fn blocking(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<FieldDifference> {
+    let strict = a.is_strict() && b.is_strict();
+    let forbids = |d: &FieldDifference| {
+        d.is_known() && (d.tier == Tier::Workload || strict) && !settings.across.contains(&d.field)
+    };
+    differences(&a.summary.contract, &b.summary.contract).into_iter().filter(forbids).collect()
+}
+
+/// Sorts the arms into groups, each with its baseline.
+fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Grouped> {
+    let mut groups: Vec<Grouped> = Vec::new();
+    for i in 0..arms.len() {
+        let fits = |group: &Grouped| {
+            let (a, b) = (&arms[i], &arms[group.members[0]]);
+            is_expected(a, b, settings) && blocking(a, b, settings).is_empty()
+        };
+        let at = groups.iter().position(fits).unwrap_or_else(|| {
+            groups.push(Grouped { baseline: i, members: Vec::new() });
+            groups.len() - 1
+        });
+        groups[at].members.push(i);
+        if settings.baseline.as_deref() == Some(&arms[i].cell.cell) {
+            groups[at].baseline = i;
+        }
+        arms[i].group = at;
+    }
+    groups
+}
+
+/// Does anybody expect these two to be compared?
+fn is_expected(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> bool {
+    settings.named || (a.cell.model == b.cell.model && a.is_strict() == b.is_strict())
+}
+
+fn difference(a: &Arm<'_>, b: &Arm<'_>, field: FieldDifference, refused: bool) -> Difference {
+    Difference { cell_a: a.cell.cell.clone(), cell_b: b.cell.cell.clone(), field, refused }
+}
+
+/// Why the groups of what was expected to be one are several.
+fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Difference> {
+    let mut all = Vec::new();
+    for (i, group) in groups.iter().enumerate() {
+        let a = &arms[group.baseline];
+        if let Some(first) = groups[..i].iter().find(|g| is_expected(a, &arms[g.baseline], settings)) {
+            let b = &arms[first.baseline];
+            all.extend(blocking(a, b, settings).into_iter().map(|field| difference(a, b, field, true)));
+        }
+    }
+    all
+}
+
+/// What a reader must know beside any figure that puts `a` next to `b`.
+fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<String> {
+    let known = differences(&a.summary.contract, &b.summary.contract).into_iter().filter(FieldDifference::is_known);
+    let label = |d: FieldDifference| {
+        let across = d.tier == Tier::Workload && settings.across.contains(&d.field);
+        if across { format!("across {}", d.sentence()) } else { d.sentence() }
+    };
+    known.map(label).collect()
+}
+
+fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Speedup> {
+    let mut all = Vec::new();
+    for group in groups {
+        let b = &arms[group.baseline];
+        for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
+            let (n_a, n_b) = (a.estimate.values.len(), b.estimate.values.len());
+            let test = welch(&a.estimate.values, &b.estimate.values);
+            let least = n_a.min(n_b);
+            let reason = match &test {
+                _ if least < 2 => Some("one repeat: no interval".to_owned()),
+                None => Some("the repeats do not vary: no interval".to_owned()),
+                Some(_) if least < MIN_REPEATS => Some(format!("{least} repeats: significance needs {MIN_REPEATS}")),
+                Some(_) => None,
+            };
+            all.push(Speedup {
+                a: a.cell.cell.clone(),
+                b: b.cell.cell.clone(),
+                ratio: a.estimate.value / b.estimate.value,
+                ci95: test.map(|t| t.ci95),
+                significant: None,
+                p_value: test.filter(|_| reason.is_none()).map(|t| t.p),
+                n_a,
+                n_b,
+                labels: labels(a, b, settings),
+                reason,
+            });
+        }
+    }
+    let tested: Vec<usize> = (0..all.len()).filter(|i| all[*i].p_value.is_some()).collect();
+    let adjusted = holm(&tested.iter().filter_map(|i| all[*i].p_value).collect::<Vec<_>>());
+    for (i, p) in tested.into_iter().zip(adjusted) {
+        all[i].p_value = Some(p);
+        all[i].significant = Some(p < LEVEL);
+    }
+    all
+}
+
+fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks) -> Row {
+    let (cell, summary) = (arm.cell, arm.summary);
+    let device = summary.device.as_ref();
+    let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
+    let peak = if device.is_some_and(|d| d.r#type == "cpu") {
+        Err("MFU is not defined for a CPU".to_owned())
+    } else {
+        peaks.of(&cell.platform, device.and_then(|d| d.name.as_deref()), &precision)
+    };
+    Row {
+        cell: cell.cell.clone(),
+        platform: cell.platform.clone(),
+        framework: cell.framework.clone(),
+        model: cell.model.clone(),
+        parallelism: cell.parallelism.clone(),
+        axes: cell.axes.clone(),
+        group: arm.group,
+        n: summary.n,
+        repeats_wanted: cell.repeats_wanted,
+        failed: summary.count_of(|s| matches!(s, RepeatStatus::Failed { .. })),
+        contradicted: summary.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. })),
+        tokens_per_second_per_gpu: arm.estimate.clone(),
+        tokens_per_second: summary.tokens_per_second,
+        step_time: arm.step_time.clone(),
+        memory: summary.memory.clone(),
+        mfu: Mfu::of(arm.estimate.value, summary.flops_per_token(), peak),
+        loss_at_end: summary.loss_at_end,
+        last_step: summary.last_step,
+        precision,
+        device: device.and_then(|d| d.name.clone()),
+        attestation: summary.attestation,
+        labels: labels(arm, base, settings),
+        curves: summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| r.curve.clone()).collect(),
+    }
+}
+
+fn notes(
+    cells: &[CellInput],
+    rows: &[Row],
+    groups: &[Group],
+    speedups: &[Speedup],
+    differences: &[Difference],
+    settings: &CompareSettings,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut pairs: Vec<(&str, &str)> =
+        differences.iter().filter(|d| d.refused).map(|d| (&*d.cell_a, &*d.cell_b)).collect();
+    pairs.dedup();
+    for (a, b) in pairs {
+        let of_pair = differences.iter().filter(|d| d.refused && d.cell_a == a && d.cell_b == b);
+        let fields: Vec<String> = of_pair.map(|d| d.field.sentence()).collect();
+        notes.push(format!("{a} is not compared with {b}: {}.", fields.join("; ")));
+    }
+    for row in rows.iter().filter(|r| !r.labels.is_empty()) {
+        let baseline = &groups[row.group].baseline;
+        notes.push(format!("{} differs from {baseline} in {}.", row.cell, row.labels.join("; ")));
+    }
+    for cell in cells {
+        if let Some(other) = &cell.same_launch_as {
+            notes.push(format!(
+                "{} and {other} launch the very same bytes: a difference between them is noise.",
+                cell.cell
+            ));
+        }
+        if let CellState::Ok { summary } = &cell.state {
+            notes.extend(summary.notes.iter().map(|n| format!("{}: {n}.", cell.cell)));
+            if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize {
+                notes.push(format!("{}: {} of {} repeats count.", cell.cell, summary.n, cell.repeats_wanted));
+            }
+            if summary.n > 0 && summary.attestation == AttestationStatus::NotStated {
+                notes.push(format!("{}: the log does not attest the workload; declared values are used.", cell.cell));
+            }
+        }
+    }
+    for row in rows {
+        if let Mfu::Error { reason } = &row.mfu {
+            notes.push(format!("{}: MFU is impossible: {reason}.", row.cell));
+        }
+    }
+    let kinds: BTreeSet<_> = rows.iter().flat_map(|r| r.memory.iter().take(1).map(|m| (&m.kind, &m.source))).collect();
+    if kinds.len() > 1 {
+        notes.push("Memory figures are of different kinds: do not compare them with each other.".to_owned());
+    }
+    if let Some(wanted) = &settings.baseline
+        && !groups.iter().any(|g| &g.baseline == wanted)
+    {
+        notes.push(format!("The baseline {wanted} has no figures; the first cell of each group stands in."));
+    }
+    let hosts: BTreeSet<&String> = cells
+        .iter()
+        .filter_map(|c| if let CellState::Ok { summary } = &c.state { Some(&summary.hosts) } else { None })
+        .flatten()
+        .collect();
+    if rows.iter().any(|r| r.tokens_per_second_per_gpu.ci95.is_some()) {
+        let hosts = hosts.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        notes.push(format!(
+            "Intervals are 95 %, Student's t on logarithms over repeats, and speak of these hosts: {hosts}."
+        ));
+    }
+    let tested = speedups.iter().filter(|s| s.significant.is_some()).count();
+    if tested > 0 {
+        notes.push(format!(
+            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}.",
+            if tested == 1 { "comparison" } else { "comparisons" }
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        analyze::{RunResult, Statistics, attest::tests::job, summarize, summary::tests::run_of},
+        parse::DeviceLine,
+        plan::Job,
+    };
+
+    pub fn cell(name: &str, state: CellState) -> CellInput {
+        let parts: Vec<&str> = name.split(['/', '@']).collect();
+        CellInput {
+            cell: name.to_owned(),
+            platform: parts[0].to_owned(),
+            framework: parts[1].to_owned(),
+            model: parts[2].to_owned(),
+            parallelism: parts[3].to_owned(),
+            axes: BTreeMap::new(),
+            repeats_wanted: 3,
+            state,
+            same_launch_as: None,
+        }
+    }
+
+    /// A cell whose repeats take these mean step times.
+    pub fn measured(name: &str, job: &Job, times: &[f64], device: Option<(&str, &str)>) -> CellInput {
+        let run = |time: &f64| -> RunResult {
+            let stated = json!({"global_batch_size": job.data.global_batch_size, "seq_length": job.data.seq_length,
+                "num_gpus": job.parallelism.num_gpus, "precision": job.precision});
+            let mut run = run_of(job, &[*time * 3.0, *time * 0.98, *time * 1.02], stated);
+            run.trace.device =
+                device.map(|(kind, name)| DeviceLine { r#type: kind.into(), name: Some(name.into()), count: None });
+            run
+        };
+        let runs: Vec<(u32, RunResult)> = times.iter().enumerate().map(|(i, t)| (i as u32 + 1, run(t))).collect();
+        cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
+    }
+
+    fn compare_with(cells: &[CellInput], settings: CompareSettings) -> Comparison {
+        compare(cells, &settings, &Peaks::default())
+    }
+    fn compare_all(cells: &[CellInput]) -> Comparison {
+        compare_with(cells, CompareSettings::default())
+    }
+
+    #[test]
+    fn a_clear_speedup_is_significant_and_noise_is_not() {
+        let comparison = compare_all(&[
+            measured("cpu/native/llama/single", &job(), &[1.0, 1.01, 0.99], None),
+            measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+            measured("cpu/cmd/llama/single", &job(), &[1.0, 1.02, 0.985], None),
+        ]);
+        assert!(comparison.comparable && comparison.groups.len() == 1);
+        let [slow, same] = &comparison.speedups[..] else { panic!("{:?}", comparison.speedups) };
+        assert_eq!(
+            (slow.b.as_str(), slow.significant, same.significant),
+            ("cpu/native/llama/single", Some(true), Some(false))
+        );
+        assert!((slow.ratio - 0.5).abs() < 0.01 && slow.ci95.unwrap()[1] < 0.55);
+    }
+
+    #[test]
+    fn few_repeats_give_no_verdict_and_say_why() {
+        let cells = |n: usize| {
+            let times = [1.0, 1.01, 0.99];
+            [
+                measured("cpu/native/llama/single", &job(), &times, None),
+                measured("cpu/tran/llama/single", &job(), &times[..n], None),
+            ]
+        };
+        let one = &compare_all(&cells(1)).speedups[0];
+        assert_eq!((one.ci95, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
+        let two = &compare_all(&cells(2)).speedups[0];
+        assert!(two.ci95.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
+    }
+
+    fn big_batch() -> Job {
+        let mut job = job();
+        job.data.global_batch_size = 128;
+        job.data.gradient_accumulation_steps = 64;
+        job
+    }
+
+    #[test]
+    fn different_workloads_are_refused_or_labelled() {
+        let cells = [
+            measured("nvd/nemo/llama/maximum_performance", &job(), &[1.0, 1.1, 1.2], None),
+            measured("amd/prim/llama/maximum_performance", &big_batch(), &[1.0, 1.1, 1.2], None),
+        ];
+        let refused = compare_all(&cells);
+        assert!(!refused.comparable && refused.speedups.is_empty() && refused.groups.len() == 2);
+        let why: Vec<_> = refused.differences.iter().filter(|d| d.refused).map(|d| d.field.field.as_str()).collect();
+        assert_eq!(why, ["global_batch_size"]);
+        let forced =
+            compare_with(&cells, CompareSettings { across: vec!["global_batch_size".into()], ..Default::default() });
+        assert!(forced.comparable);
+        assert_eq!(forced.speedups[0].labels[0], "across global_batch_size: 128, not 8");
+        assert!(forced.notes.iter().any(|n| n.contains("across global_batch_size")), "{:?}", forced.notes);
+    }
+
+    #[test]
+    fn precision_may_differ_under_maximum_performance_only() {
+        let mut fp8 = job();
+        fp8.precision = "fp8".into();
+        let cells = |strategy: &str| {
+            [
+                measured(&format!("nvd/nemo/llama/{strategy}"), &job(), &[1.0, 1.1, 1.2], None),
+                measured(&format!("amd/prim/llama/{strategy}"), &fp8, &[1.0, 1.1, 1.2], None),
+            ]
+        };
+        let open = compare_all(&cells("maximum_performance"));
+        assert!(open.comparable);
+        assert_eq!(open.speedups[0].labels, ["precision: fp8, not bf16"]);
+        let strict = compare_all(&cells("identical_config"));
+        assert!(!strict.comparable && strict.speedups.is_empty());
+    }
+
+    #[test]
+    fn strategies_and_models_of_one_matrix_stand_apart_without_a_complaint() {
+        let mut qwen = job();
+        qwen.model.architecture = "qwen2".into();
+        let cells = [
+            measured("nvd/nemo/llama/maximum_performance", &job(), &[1.0], None),
+            measured("nvd/nemo/llama/identical_config", &job(), &[1.0], None),
+            measured("nvd/nemo/qwen/maximum_performance", &qwen, &[1.0], None),
+        ];
+        let all = compare_all(&cells);
+        assert!(all.comparable && all.groups.len() == 3);
+        let asked =
+            compare_with(&[cells[0].clone(), cells[2].clone()], CompareSettings { named: true, ..Default::default() });
+        assert!(!asked.comparable);
+    }
+
+    #[test]
+    fn cells_without_figures_are_listed_with_their_reason() {
+        let failed = CellState::Failed { class: FailureClass::Oom, evidence: vec!["CUDA out of memory".into()] };
+        let comparison = compare_all(&[
+            cell("a/b/c/d", failed),
+            cell("a/b/c/e", CellState::Missing { reason: "not run".into() }),
+            cell("a/b/c/f", CellState::Unsupported { reason: "Primus needs AMD".into() }),
+            measured("a/b/c/g", &job(), &[], None),
+        ]);
+        let states: Vec<_> = comparison.absent.iter().map(|r| r.state.as_str()).collect();
+        assert_eq!(states, ["failed", "missing", "unsupported", "unmeasured"]);
+        assert_eq!(comparison.absent[0].reason, "oom: CUDA out of memory");
+        assert!(comparison.rows.is_empty() && comparison.comparable);
+    }
+
+    #[test]
+    fn the_baseline_can_be_named_and_identical_launches_are_noted() {
+        let mut cells = [
+            measured("cpu/native/llama/single", &job(), &[1.0, 1.1], None),
+            measured("cpu/tran/llama/single", &job(), &[2.0, 2.1], None),
+        ];
+        cells[1].same_launch_as = Some(cells[0].cell.clone());
+        let named = CompareSettings { baseline: Some("cpu/tran/llama/single".into()), ..Default::default() };
+        let comparison = compare_with(&cells, named);
+        assert_eq!(comparison.speedups[0].b, "cpu/tran/llama/single");
+        assert!(comparison.notes.iter().any(|n| n.contains("very same bytes")));
+        let absent = CompareSettings { baseline: Some("x".into()), ..Default::default() };
+        assert!(compare_with(&cells, absent).notes.iter().any(|n| n.contains("has no figures")));
+    }
+
+    #[test]
+    fn mfu_needs_a_known_device() {
+        let mfu =
+            |device| compare_all(&[measured("nvd/native/llama/single", &job(), &[1.0], device)]).rows[0].mfu.clone();
+        assert!(matches!(mfu(Some(("cuda", "NVIDIA H100 80GB HBM3"))), Mfu::Ok { .. }));
+        assert!(matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Absent { reason } if reason.contains("CPU")));
+        assert!(matches!(mfu(None), Mfu::Absent { .. }));
+    }
+}

@@ -1,0 +1,181 @@
+//! The workload of a run: the settings that must agree before two summaries may stand side by side.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::settings::{SETTINGS, Tier, agree, show};
+use crate::{parse::Trace, plan::Job};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Contract(pub Vec<ContractField>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContractField {
+    pub field: String,
+    pub tier: Tier,
+    pub value: Value,
+    pub source: Source,
+}
+
+/// Who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The trainer.
+    Effective,
+    /// Only the job.
+    Declared,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldDifference {
+    pub field: String,
+    pub tier: Tier,
+    /// Absent = not stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b: Option<Value>,
+}
+
+impl FieldDifference {
+    /// Both sides are known: a real difference, not a gap in what one trainer says.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.a.is_some() && self.b.is_some()
+    }
+    /// `precision: fp8, not bf16`
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        format!("{}: {}, not {}", self.field, show(self.a.as_ref()), show(self.b.as_ref()))
+    }
+}
+
+impl Contract {
+    /// Effective values where the trainer states them, else the declared ones.
+    #[must_use]
+    pub fn of(trace: &Trace, job: &Job) -> Self {
+        let field = |setting: &super::settings::Setting| {
+            let declared = (setting.declared)(job);
+            let effective = setting.effective(&trace.effective.0);
+            let (value, source) = match (declared, effective) {
+                // One spelling for what agrees: a rounded float is no difference.
+                (Some(declared), Some(effective)) if agree(&declared, &effective) => (declared, Source::Effective),
+                (_, Some(effective)) => (effective, Source::Effective),
+                (Some(declared), None) => (declared, Source::Declared),
+                (None, None) => return None,
+            };
+            Some(ContractField { field: setting.name.to_owned(), tier: setting.tier, value, source })
+        };
+        Self(SETTINGS.iter().filter_map(field).collect())
+    }
+
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.0.iter().find(|f| f.field == field).map(|f| &f.value)
+    }
+
+    #[must_use]
+    pub fn count(&self, field: &str) -> Option<u64> {
+        self.get(field)?.as_u64()
+    }
+
+    /// Fields of the workload that only the job states.
+    pub fn declared_only(&self) -> impl Iterator<Item = &str> {
+        let declared = |f: &&ContractField| f.tier == Tier::Workload && f.source == Source::Declared;
+        self.0.iter().filter(declared).map(|f| f.field.as_str())
+    }
+}
+
+/// All fields in which two contracts differ, in the order of the settings table.
+#[must_use]
+pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
+    let by_name = |contract: &Contract| -> BTreeMap<String, (Tier, Value)> {
+        contract.0.iter().map(|f| (f.field.clone(), (f.tier, f.value.clone()))).collect()
+    };
+    let (left, right) = (by_name(a), by_name(b));
+    let rank = |field: &str| SETTINGS.iter().position(|s| s.name == field).unwrap_or(usize::MAX);
+    let mut names: Vec<&String> = left.keys().chain(right.keys()).collect();
+    names.sort_by_key(|name| (rank(name), name.as_str()));
+    names.dedup();
+    let difference = |name: &String| {
+        let (a, b) = (left.get(name), right.get(name));
+        let tier = a.or(b)?.0;
+        let (a, b) = (a.map(|v| &v.1), b.map(|v| &v.1));
+        let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
+        (!same).then(|| FieldDifference { field: name.clone(), tier, a: a.cloned(), b: b.cloned() })
+    };
+    names.into_iter().filter_map(difference).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::analyze::attest::tests::{job, trace};
+
+    #[test]
+    fn effective_values_win_and_declared_ones_are_labelled() {
+        let contract = Contract::of(&trace(json!({"seq_length": 512, "dropout": 0.1}), None), &job());
+        let field = |name: &str| contract.0.iter().find(|f| f.field == name).map(|f| (f.value.clone(), f.source));
+        assert_eq!(field("seq_length"), Some((json!(512), Source::Effective)));
+        assert_eq!(field("dropout"), Some((json!(0.1), Source::Effective)));
+        assert_eq!(field("global_batch_size"), Some((json!(8), Source::Declared)));
+        assert_eq!(field("packing"), None);
+        assert!(contract.declared_only().any(|f| f == "global_batch_size"));
+    }
+
+    #[test]
+    fn rounding_and_spelling_are_no_differences() {
+        let a = Contract::of(
+            &trace(json!({"learning_rate": f64::from(3e-4f32), "precision": "torch.bfloat16"}), None),
+            &job(),
+        );
+        let b = Contract::of(&trace(json!({}), None), &job());
+        assert_eq!(differences(&a, &b), []);
+    }
+
+    #[test]
+    fn the_2_62x_chart_is_a_difference() {
+        let (mut amd, mut nvidia) = (job(), job());
+        amd.data.global_batch_size = 128;
+        nvidia.precision = "fp8".into();
+        let contract = |job| Contract::of(&trace(json!({}), None), job);
+        let found = differences(&contract(&amd), &contract(&nvidia));
+        let summary: Vec<_> = found.iter().map(|d| (d.field.as_str(), d.tier, d.is_known())).collect();
+        assert_eq!(summary[..2], [("global_batch_size", Tier::Workload, true), ("precision", Tier::Execution, true)]);
+        assert_eq!(found[1].sentence(), "precision: bf16, not fp8");
+        // Settings that only fp8 has are gaps, not disagreements.
+        assert!(summary[2..].iter().all(|(.., known)| !known), "{summary:?}");
+    }
+
+    fn any_contract() -> impl Strategy<Value = Contract> {
+        let field =
+            (0..SETTINGS.len(), prop_oneof![Just(json!(1)), Just(json!(2.5)), Just(json!("x")), Just(json!(true))]);
+        proptest::collection::vec(field, 0..12).prop_map(|fields| {
+            let unique: BTreeMap<usize, Value> = fields.into_iter().collect();
+            let field = |(i, value): (usize, Value)| ContractField {
+                field: SETTINGS[i].name.to_owned(),
+                tier: SETTINGS[i].tier,
+                value,
+                source: Source::Effective,
+            };
+            Contract(unique.into_iter().map(field).collect())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn differences_are_symmetric_and_none_with_itself(a in any_contract(), b in any_contract()) {
+            let swapped: Vec<_> = differences(&b, &a).into_iter().map(|d| FieldDifference { a: d.b, b: d.a, ..d }).collect();
+            prop_assert_eq!(differences(&a, &b), swapped);
+            prop_assert_eq!(differences(&a, &a), vec![]);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Dense peak rates by exact device and precision, each with its source; MFU.
+//!
+//! Unaware of partitioned devices that keep the whole device's name (MI300X in CPX mode).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::FlopsPerToken;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Peak {
+    /// Dense TFLOP/s of one device.
+    pub tflops: f64,
+    pub source: String,
+}
+
+/// One device: the names that drivers and PyTorch print, without vendor and in lower case, and its dense TFLOP/s.
+struct Sku {
+    names: &'static [&'static str],
+    /// Also fp16.
+    bf16: f64,
+    fp8: Option<f64>,
+    tf32: Option<f64>,
+    source: &'static str,
+}
+
+/// Whole names only: an "H200 NVL", an "H100 NVL" or a MIG slice has other rates than its namesake.
+const SKUS: &[Sku] = &[
+    Sku {
+        names: &["h100 80gb hbm3", "h100 sxm5 80gb"],
+        bf16: 989.4,
+        fp8: Some(1978.9),
+        tf32: Some(494.7),
+        source: "NVIDIA H100 SXM datasheet, dense",
+    },
+    Sku {
+        names: &["h100 pcie"],
+        bf16: 756.0,
+        fp8: Some(1513.0),
+        tf32: Some(378.0),
+        source: "NVIDIA H100 PCIe datasheet, dense",
+    },
+    Sku {
+        names: &["h200"],
+        bf16: 989.4,
+        fp8: Some(1978.9),
+        tf32: Some(494.7),
+        source: "NVIDIA H200 SXM datasheet, dense",
+    },
+    Sku {
+        names: &["b200"],
+        bf16: 2250.0,
+        fp8: Some(4500.0),
+        tf32: Some(1125.0),
+        source: "NVIDIA B200 datasheet, dense",
+    },
+    Sku {
+        names: &["a100-sxm4-80gb", "a100-sxm4-40gb"],
+        bf16: 312.0,
+        fp8: None,
+        tf32: Some(156.0),
+        source: "NVIDIA A100 SXM datasheet, dense",
+    },
+    Sku {
+        names: &["instinct mi300x", "instinct mi300x oam"],
+        bf16: 1307.4,
+        fp8: Some(2614.9),
+        tf32: Some(653.7),
+        source: "AMD Instinct MI300X datasheet, dense",
+    },
+    Sku {
+        names: &["instinct mi325x", "instinct mi325x oam"],
+        bf16: 1307.4,
+        fp8: Some(2614.9),
+        tf32: Some(653.7),
+        source: "AMD Instinct MI325X datasheet, dense",
+    },
+    Sku {
+        names: &["instinct mi355x", "instinct mi355x oam"],
+        bf16: 2516.6,
+        fp8: Some(5033.0),
+        tf32: None,
+        source: "AMD Instinct MI355X datasheet, dense",
+    },
+    Sku {
+        names: &["instinct mi250x", "instinct mi250x / mi250"],
+        bf16: 191.5,
+        fp8: None,
+        tf32: None,
+        source: "AMD Instinct MI250X datasheet, dense; a device is one of its two dies",
+    },
+];
+
+/// A peak that the configuration states, with where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PeakOverride {
+    pub platform: String,
+    pub precision: String,
+    pub tflops: f64,
+    pub source: String,
+}
+
+/// The built-in table, and what the configuration puts in its place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Peaks {
+    pub overrides: Vec<PeakOverride>,
+}
+
+impl Peaks {
+    /// The dense peak, or why there is none; never a guess.
+    pub fn of(&self, platform: &str, device: Option<&str>, precision: &str) -> Result<Peak, String> {
+        let precision = precision.to_lowercase();
+        let wanted = |o: &&PeakOverride| o.platform == platform && o.precision.eq_ignore_ascii_case(&precision);
+        if let Some(stated) = self.overrides.iter().find(wanted) {
+            return Ok(Peak { tflops: stated.tflops, source: stated.source.clone() });
+        }
+        let Some(device) = device else { return Err("the log does not name the device".to_owned()) };
+        let name = bare(device);
+        let Some(sku) = SKUS.iter().find(|sku| sku.names.contains(&name.as_str())) else {
+            return Err(format!("no peak rate is known for \"{device}\""));
+        };
+        let tflops = match precision.as_str() {
+            "bf16" | "fp16" => Some(sku.bf16),
+            "fp8" => sku.fp8,
+            "tf32" => sku.tf32,
+            "fp32" => return Err("fp32 runs as fp32 or as tf32, and the log does not say which".to_owned()),
+            _ => None,
+        };
+        let tflops = tflops.ok_or_else(|| format!("no {precision} peak rate is known for \"{device}\""))?;
+        Ok(Peak { tflops, source: sku.source.to_owned() })
+    }
+}
+
+/// "NVIDIA  H100 PCIe" → "h100 pcie".
+fn bare(device: &str) -> String {
+    let words: Vec<String> = device.split_whitespace().map(str::to_lowercase).collect();
+    let vendor = usize::from(words.first().is_some_and(|w| ["nvidia", "amd"].contains(&w.as_str())));
+    words[vendor..].join(" ")
+}
+
+/// Model FLOPs utilisation: achieved ÷ dense peak.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum Mfu {
+    Ok {
+        value: f64,
+        tflops_per_gpu: f64,
+        /// Of FLOPs per token.
+        convention: String,
+        peak: Peak,
+    },
+    Absent {
+        reason: String,
+    },
+    /// An impossible figure: something that it is made of is wrong.
+    Error {
+        reason: String,
+    },
+}
+
+impl Mfu {
+    #[must_use]
+    pub fn of(tokens_per_second_per_gpu: f64, flops: Option<&FlopsPerToken>, peak: Result<Peak, String>) -> Self {
+        let peak = match peak {
+            Ok(peak) => peak,
+            Err(reason) => return Self::Absent { reason },
+        };
+        let Some(flops) = flops else {
+            return Self::Absent { reason: "FLOPs per token of this model are not known".to_owned() };
+        };
+        let tflops_per_gpu = tokens_per_second_per_gpu * flops.value / 1e12;
+        let value = tflops_per_gpu / peak.tflops;
+        if !value.is_finite() || value > 1.0 {
+            let reason = format!(
+                "{tflops_per_gpu:.0} TFLOP/s is more than the {:.0} that the device can do ({}): batch size, step time or precision is not what it seems",
+                peak.tflops, peak.source
+            );
+            return Self::Error { reason };
+        }
+        Self::Ok { value, tflops_per_gpu, convention: flops.convention.clone(), peak }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::flops::{flops_per_token, tests::llama_8b},
+        *,
+    };
+
+    fn peak(device: &str, precision: &str) -> Option<f64> {
+        Peaks::default().of("any", Some(device), precision).ok().map(|p| p.tflops)
+    }
+
+    #[test]
+    fn devices_are_known_by_their_whole_name() {
+        assert_eq!(peak("NVIDIA H100 80GB HBM3", "bf16"), Some(989.4));
+        assert_eq!(peak("NVIDIA H100 80GB HBM3", "fp8"), Some(1978.9));
+        assert_eq!(peak("NVIDIA H100 PCIe", "bf16"), Some(756.0));
+        assert_eq!(peak("AMD Instinct MI300X", "fp8"), Some(2614.9));
+        assert_eq!(peak("NVIDIA A100-SXM4-80GB", "bf16"), Some(312.0));
+        for unknown in
+            ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H20", "EPYC", ""]
+        {
+            assert_eq!(peak(unknown, "bf16"), None, "{unknown}");
+        }
+        assert_eq!(peak("NVIDIA A100-SXM4-80GB", "fp8"), None);
+        assert_eq!(peak("NVIDIA H100 PCIe", "fp32"), None);
+    }
+
+    #[test]
+    fn a_stated_peak_wins_on_its_platform() {
+        let stated =
+            PeakOverride { platform: "lab".into(), precision: "bf16".into(), tflops: 800.0, source: "measured".into() };
+        let peaks = Peaks { overrides: vec![stated] };
+        assert_eq!(peaks.of("lab", None, "BF16").unwrap().tflops, 800.0);
+        assert!(peaks.of("nvd", None, "bf16").is_err());
+    }
+
+    #[test]
+    fn mfu_of_a_published_run_and_of_an_impossible_one() {
+        let flops = flops_per_token(&llama_8b(), 8192);
+        let on_h100 =
+            |rate| Mfu::of(rate, flops.as_ref(), Peaks::default().of("nvd", Some("NVIDIA H100 80GB HBM3"), "bf16"));
+        let Mfu::Ok { value, tflops_per_gpu, .. } = on_h100(10_682.0) else { panic!() };
+        assert!((value - 0.556).abs() < 0.001 && (tflops_per_gpu - 549.8).abs() < 0.5, "{value} {tflops_per_gpu}");
+        assert!(matches!(on_h100(20_000.0), Mfu::Error { .. }));
+        assert!(matches!(Mfu::of(1.0, None, Peaks::default().of("cpu", None, "fp32")), Mfu::Absent { .. }));
+    }
+}

@@ -1,0 +1,204 @@
+//! The one table of settings: what a job declares, where a trainer states it, and how much hangs on it.
+//!
+//! Attestation and contract both walk it, so they cannot disagree about a name.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::plan::Job;
+
+/// How much hangs on a setting when two summaries are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The work itself: must agree.
+    Workload,
+    /// How the work is done: may differ, and is then named; under `identical_config` it must agree too.
+    Execution,
+    /// What the loss depends on, but not the speed: named; under `identical_config` it must agree too.
+    Convergence,
+}
+
+pub(super) struct Setting {
+    pub name: &'static str,
+    /// Other names that trainers use.
+    aliases: &'static [&'static str],
+    pub tier: Tier,
+    /// What the job asks for; `None` where it asks for nothing.
+    pub declared: fn(&Job) -> Option<Value>,
+}
+
+const fn setting(
+    tier: Tier,
+    name: &'static str,
+    aliases: &'static [&'static str],
+    declared: fn(&Job) -> Option<Value>,
+) -> Setting {
+    Setting { name, aliases, tier, declared }
+}
+
+fn count(n: u64) -> Option<Value> {
+    (n > 0).then(|| n.into())
+}
+fn word(s: &str) -> Option<Value> {
+    (!s.is_empty()).then(|| canonical(&s.into()))
+}
+#[expect(clippy::unnecessary_wraps, reason = "the shape of the table")]
+fn flag(b: bool) -> Option<Value> {
+    Some(b.into())
+}
+fn real(x: f64) -> Option<Value> {
+    serde_json::Number::from_f64(x).map(Value::Number)
+}
+fn only_if(condition: bool, value: Option<Value>) -> Option<Value> {
+    value.filter(|_| condition)
+}
+
+use Tier::{Convergence, Execution, Workload};
+
+pub(super) const SETTINGS: &[Setting] = &[
+    setting(Workload, "architecture", &["model_type"], |j| word(&j.model.architecture)),
+    setting(Workload, "num_layers", &[], |j| count(j.model.num_layers)),
+    setting(Workload, "hidden_size", &[], |j| count(j.model.hidden_size)),
+    setting(Workload, "ffn_hidden_size", &["intermediate_size"], |j| count(j.model.ffn_hidden_size)),
+    setting(Workload, "num_attention_heads", &[], |j| count(j.model.num_attention_heads)),
+    setting(Workload, "num_kv_heads", &["num_key_value_heads", "num_query_groups"], |j| count(j.model.num_kv_heads)),
+    setting(Workload, "head_dim", &["kv_channels"], |j| count(j.model.head_dim)),
+    setting(Workload, "vocab_size", &[], |j| count(j.model.vocab_size)),
+    setting(Workload, "tie_embeddings", &["tie_word_embeddings"], |j| flag(j.model.tie_embeddings)),
+    setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| flag(j.model.qkv_bias)),
+    setting(Workload, "seq_length", &["sequence_length"], |j| count(j.data.seq_length)),
+    setting(Workload, "packing", &[], |_| None),
+    setting(Workload, "attention_mask", &[], |_| None),
+    setting(Workload, "global_batch_size", &[], |j| count(j.data.global_batch_size)),
+    setting(Workload, "num_gpus", &["world_size"], |j| count(j.parallelism.num_gpus)),
+    setting(Workload, "dropout", &[], |_| None),
+    setting(Workload, "optimizer", &["optimizer_type", "optimizer.type"], |j| word(&j.optimizer.r#type)),
+    setting(Workload, "optimizer_state_precision", &["state_precision", "optimizer.state_precision"], |j| {
+        word(&j.optimizer.state_precision)
+    }),
+    setting(Workload, "data", &["data_class"], |j| word(if j.model.dataset.is_some() { "real" } else { "random" })),
+    setting(Execution, "precision", &["dtype"], |j| word(&j.precision)),
+    setting(Execution, "fp8_hybrid", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_hybrid))),
+    setting(Execution, "fp8_param", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_param))),
+    setting(Execution, "compile", &[], |j| flag(j.compile)),
+    setting(Execution, "compile_mode", &[], |j| only_if(j.compile, word(&j.compile_mode))),
+    setting(Execution, "activation_checkpointing", &[], |j| flag(j.activation_checkpointing)),
+    setting(Execution, "sac_frequency", &[], |j| only_if(j.activation_checkpointing, count(j.sac_frequency))),
+    setting(Execution, "offload", &[], |j| flag(j.offload)),
+    setting(Execution, "micro_batch_size", &[], |j| count(j.data.micro_batch_size)),
+    setting(Execution, "gradient_accumulation_steps", &[], |j| count(j.data.gradient_accumulation_steps)),
+    setting(Execution, "tensor_model_parallel_size", &[], |j| count(j.parallelism.tensor_model_parallel_size)),
+    setting(Execution, "pipeline_model_parallel_size", &[], |j| count(j.parallelism.pipeline_model_parallel_size)),
+    setting(Execution, "context_parallel_size", &[], |j| count(j.parallelism.context_parallel_size)),
+    setting(Execution, "data_parallel_size", &[], |j| count(j.parallelism.data_parallel_size)),
+    setting(Execution, "sharding", &[], |j| word(&j.parallelism.sharding)),
+    setting(Convergence, "learning_rate", &["lr"], |j| real(j.optimizer.learning_rate)),
+    setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
+    setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),
+    setting(Convergence, "weight_decay", &[], |j| real(j.optimizer.weight_decay)),
+    setting(Convergence, "beta1", &[], |j| real(j.optimizer.beta1)),
+    setting(Convergence, "beta2", &[], |j| real(j.optimizer.beta2)),
+    setting(Convergence, "eps", &[], |j| real(j.optimizer.eps)),
+    setting(Convergence, "clip_grad", &[], |j| real(j.optimizer.clip_grad)),
+    setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
+    setting(Convergence, "train_iters", &["max_steps"], |j| count(j.train_iters)),
+    setting(Convergence, "rope_theta", &[], |j| only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))),
+    setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
+];
+
+impl Setting {
+    /// What the trainer states, in canonical spelling.
+    pub fn effective(&self, stated: &BTreeMap<String, Value>) -> Option<Value> {
+        let names = std::iter::once(&self.name).chain(self.aliases);
+        names.flat_map(|name| lookup(stated, name)).next().map(canonical)
+    }
+}
+
+/// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.
+fn lookup<'a>(stated: &'a BTreeMap<String, Value>, name: &'a str) -> impl Iterator<Item = &'a Value> {
+    let nested = |group: &str, name: &str| stated.get(group).and_then(|g| g.get(name));
+    let grouped = ["model", "data", "optimizer", "parallelism"].into_iter().filter_map(move |g| nested(g, name));
+    let dotted = name.split_once('.').and_then(|(group, name)| nested(group, name));
+    stated.get(name).into_iter().chain(dotted).chain(grouped).filter(|v| !v.is_null() && !v.is_object())
+}
+
+/// One spelling for what trainers spell in several ways.
+pub(super) fn canonical(value: &Value) -> Value {
+    let Value::String(text) = value else { return value.clone() };
+    let text = text.trim().to_lowercase();
+    let text = text.strip_prefix("torch.").unwrap_or(&text);
+    match text {
+        "bfloat16" => "bf16".into(),
+        "float32" => "fp32".into(),
+        "float16" => "fp16".into(),
+        "optim.adamw" => "adamw".into(),
+        "synthetic" | "mock" => "random".into(),
+        "true" => true.into(),
+        "false" => false.into(),
+        _ => text.parse().ok().map_or_else(|| text.into(), |n: u64| n.into()),
+    }
+}
+
+/// Do two canonical values say the same? Reals may differ by the rounding of a single-precision float.
+pub(super) fn agree(a: &Value, b: &Value) -> bool {
+    let number = |v: &Value| match v {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.parse::<f64>().ok(),
+        Value::Bool(b) => Some(f64::from(u8::from(*b))),
+        _ => None,
+    };
+    match (a.as_u64(), b.as_u64(), number(a), number(b)) {
+        (Some(a), Some(b), ..) => a == b,
+        (_, _, Some(a), Some(b)) => (a - b).abs() <= 1e-6 * a.abs().max(b.abs()),
+        _ => a == b,
+    }
+}
+
+/// For tables and sentences.
+pub(super) fn show(value: Option<&Value>) -> String {
+    match value {
+        None => "not stated".to_owned(),
+        Some(Value::String(s)) => s.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn effective(name: &str, stated: Value) -> Option<Value> {
+        let stated = serde_json::from_value(stated).unwrap();
+        SETTINGS.iter().find(|s| s.name == name).unwrap().effective(&stated)
+    }
+
+    #[test]
+    fn a_setting_is_found_flat_grouped_and_under_other_names() {
+        assert_eq!(effective("seq_length", json!({"sequence_length": "2048"})), Some(json!(2048)));
+        assert_eq!(effective("optimizer", json!({"optimizer": {"type": "AdamW"}})), Some(json!("adamw")));
+        assert_eq!(effective("precision", json!({"dtype": "torch.bfloat16"})), Some(json!("bf16")));
+        assert_eq!(effective("num_layers", json!({"model": {"num_layers": 2}})), Some(json!(2)));
+        assert_eq!(effective("dropout", json!({"dropout": null})), None);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: std::collections::BTreeSet<_> = SETTINGS.iter().map(|s| s.name).collect();
+        assert_eq!(names.len(), SETTINGS.len());
+    }
+
+    #[test]
+    fn reals_agree_up_to_single_precision_and_counts_exactly() {
+        assert!(agree(&json!(3e-4), &json!(f64::from(3e-4f32))));
+        assert!(!agree(&json!(3e-4), &json!(1e-5)) && !agree(&json!(10_000_000), &json!(10_000_001)));
+        assert!(
+            agree(&json!(true), &json!(1)) && agree(&json!("1e-4"), &json!(0.0001)) && !agree(&json!("a"), &json!("b"))
+        );
+    }
+}

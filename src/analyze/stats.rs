@@ -1,0 +1,172 @@
+//! Intervals and tests on positive rates, all on their logarithms: a ratio is what people ask for.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// Two-sided; every interval of the tool.
+pub const CONFIDENCE: f64 = 0.95;
+/// Repeats in each arm below which nothing is called significant.
+pub const MIN_REPEATS: usize = 3;
+
+#[must_use]
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Sample standard deviation (n − 1).
+#[must_use]
+pub fn sd(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    Some((values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt())
+}
+
+/// Quantile by linear interpolation between order statistics, as NumPy's default.
+#[must_use]
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = q.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
+    let below = sorted[at.floor() as usize];
+    Some(below + (sorted[at.ceil() as usize] - below) * at.fract())
+}
+
+/// Half-width of the interval in standard errors.
+fn t_quantile(freedom: f64) -> Option<f64> {
+    Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)))
+}
+
+fn logs(values: &[f64]) -> Option<Vec<f64>> {
+    (!values.is_empty() && values.iter().all(|v| *v > 0.0 && v.is_finite()))
+        .then(|| values.iter().map(|v| v.ln()).collect())
+}
+
+#[must_use]
+pub fn geometric_mean(values: &[f64]) -> Option<f64> {
+    Some(mean(&logs(values)?)?.exp())
+}
+
+/// 95 % interval of the geometric mean, by Student's t on logarithms; none below two values.
+#[must_use]
+pub fn t_interval(values: &[f64]) -> Option<[f64; 2]> {
+    let logs = logs(values)?;
+    let (mean, sd) = (mean(&logs)?, sd(&logs)?);
+    let half = t_quantile((logs.len() - 1) as f64)? * sd / (logs.len() as f64).sqrt();
+    Some([(mean - half).exp(), (mean + half).exp()])
+}
+
+/// Welch's t-test of the ratio of two geometric means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Welch {
+    pub ratio: f64,
+    pub ci95: [f64; 2],
+    /// Two-sided.
+    pub p: f64,
+    pub freedom: f64,
+}
+
+/// `a` ÷ `b`; none where an arm has fewer than two values or where nothing varies at all.
+#[must_use]
+pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
+    let (a, b) = (logs(a)?, logs(b)?);
+    let (n_a, n_b) = (a.len() as f64, b.len() as f64);
+    let (v_a, v_b) = (sd(&a)?.powi(2) / n_a, sd(&b)?.powi(2) / n_b);
+    let variance = v_a + v_b;
+    // Equal values differ by the rounding of their logarithms; that is no spread.
+    if variance < 1e-28 {
+        return None;
+    }
+    let freedom = variance.powi(2) / (v_a.powi(2) / (n_a - 1.0) + v_b.powi(2) / (n_b - 1.0));
+    let difference = mean(&a)? - mean(&b)?;
+    let error = variance.sqrt();
+    let half = t_quantile(freedom)? * error;
+    let p = 2.0 * StudentsT::new(0.0, 1.0, freedom).ok()?.cdf(-(difference / error).abs());
+    Some(Welch { ratio: difference.exp(), ci95: [(difference - half).exp(), (difference + half).exp()], p, freedom })
+}
+
+/// Holm's correction: the p-values, each adjusted for having looked at all of them.
+#[must_use]
+pub fn holm(p: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|&i, &j| p[i].total_cmp(&p[j]));
+    let (mut adjusted, mut highest) = (vec![0.0; p.len()], 0.0f64);
+    for (rank, &i) in order.iter().enumerate() {
+        highest = highest.max(p[i] * (p.len() - rank) as f64).min(1.0);
+        adjusted[i] = highest;
+    }
+    adjusted
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-6 * b.abs().max(1e-3)
+    }
+
+    #[test]
+    fn t_quantiles_are_those_of_the_tables() {
+        for (freedom, t) in
+            [(1.0, 12.706_205), (2.0, 4.302_653), (4.0, 2.776_445), (9.0, 2.262_157), (1000.0, 1.962_339)]
+        {
+            assert!(close(t_quantile(freedom).unwrap(), t), "{freedom}");
+        }
+    }
+
+    #[test]
+    fn an_interval_worked_by_hand() {
+        // Logarithms 1, 2, 3: mean 2, sd 1, half-width 4.302653 / √3.
+        let values = [1.0f64.exp(), 2.0f64.exp(), 3.0f64.exp()];
+        let [low, high] = t_interval(&values).unwrap();
+        assert!(close(low.ln(), 2.0 - 2.484_138) && close(high.ln(), 2.0 + 2.484_138));
+        assert!(close(geometric_mean(&values).unwrap(), 2.0f64.exp()));
+        assert_eq!((t_interval(&values[..1]), t_interval(&[1.0, 0.0]), geometric_mean(&[])), (None, None, None));
+    }
+
+    #[test]
+    fn welch_worked_by_hand() {
+        // Logarithms 1, 2, 3 and 2, 4, 6, 8: variances 1/3 and 20/3/4, t = −3/√2 = −2.1213,
+        // freedom 4 / (1/18 + 25/27) = 4.07547.
+        let e = |values: &[f64]| values.iter().map(|v| v.exp()).collect::<Vec<_>>();
+        let welch = welch(&e(&[1.0, 2.0, 3.0]), &e(&[2.0, 4.0, 6.0, 8.0])).unwrap();
+        assert!(close(welch.ratio.ln(), -3.0) && close(welch.freedom, 4.075_471_7), "{welch:?}");
+        assert!((welch.p - 0.099_913).abs() < 1e-6, "{welch:?}");
+        assert!((welch.ci95[1].ln() + 3.0 - 3.897_975).abs() < 1e-5, "{welch:?}");
+    }
+
+    #[test]
+    fn no_spread_is_no_evidence() {
+        assert_eq!(welch(&[100.0, 100.0, 100.0], &[99.0, 99.0]), None);
+        assert_eq!(welch(&[100.0], &[99.0, 98.0]), None);
+    }
+
+    #[test]
+    fn holm_worked_by_hand() {
+        let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
+        assert!(adjusted.iter().zip([0.03, 0.06, 0.06, 0.02]).all(|(a, b)| close(*a, b)), "{adjusted:?}");
+        assert!(holm(&[]).is_empty());
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        assert_eq!(quantile(&[4.0, 1.0, 3.0, 2.0], 0.5), Some(2.5));
+        assert!(close(quantile(&[1.0, 2.0, 3.0, 4.0], 0.95).unwrap(), 3.85));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    proptest! {
+        #[test]
+        fn welch_is_symmetric_and_free_of_units(a in proptest::collection::vec(1.0f64..2.0, 2..8), b in proptest::collection::vec(1.0f64..2.0, 2..8), unit in 1e-6f64..1e6) {
+            let scale = |values: &[f64]| values.iter().map(|v| v * unit).collect::<Vec<_>>();
+            if let (Some(ab), Some(ba), Some(scaled)) = (welch(&a, &b), welch(&b, &a), welch(&scale(&a), &scale(&b))) {
+                prop_assert!(close(ab.ratio * ba.ratio, 1.0) && close(ab.p, ba.p) && close(ab.ci95[0] * ba.ci95[1], 1.0));
+                prop_assert!((ab.ratio - scaled.ratio).abs() < 1e-6 && ab.ci95[0] <= ab.ratio && ab.ratio <= ab.ci95[1]);
+                // A 95 % interval without 1 and p < 0.05 are the same statement.
+                if (ab.p - 0.05).abs() > 1e-4 {
+                    prop_assert_eq!(ab.p < 0.05, ab.ci95[0] > 1.0 || ab.ci95[1] < 1.0);
+                }
+            }
+        }
+    }
+}

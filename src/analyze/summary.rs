@@ -1,0 +1,494 @@
+//! A cell's results → its statistics: within each repeat over steps, then over repeats.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    AttestationStatus, CONFIDENCE, Contract, FlopsPerToken, RunOutcome, RunResult, Source, Workload, differences,
+    geometric_mean, mean, quantile, sd, t_interval,
+};
+use crate::parse::{DeviceLine, FailureClass, Step};
+
+pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
+
+/// How far the trainer's own rate may be from ours before it is said.
+const CROSS_CHECK_TOLERANCE: f64 = 0.05;
+
+/// Settings of the statistics; all of them are in the aggregate's key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Statistics {
+    /// First optimiser steps of every run that are not measured.
+    pub warmup_steps: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    pub schema_version: String,
+    /// Repeats that count: ended well, not contradicted, with measured steps.
+    pub n: usize,
+    pub warmup_steps: u64,
+    /// How the start of the measured part was found; `declared` = after `warmup_steps`.
+    pub steady_state: String,
+    /// Over the repeats that count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_gpu: Option<Estimate>,
+    /// All devices together: `tokens_per_second_per_gpu` × devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    /// Means of the repeats' own figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time: Option<StepTime>,
+    /// The most that any repeat that counts used, by kind and source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Memory>,
+    /// Mean over the repeats of the loss at the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    /// The weakest over the repeats that count.
+    pub attestation: AttestationStatus,
+    pub contract: Contract,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceLine>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
+    pub hosts: BTreeSet<String>,
+    /// Every repeat, also those that do not count, in order.
+    pub repeats: Vec<RepeatSummary>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A rate over repeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Estimate {
+    /// Geometric mean.
+    pub value: f64,
+    /// Student's t on logarithms; absent below two repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    /// One a repeat, in order.
+    pub values: Vec<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StepTime {
+    pub mean_seconds: f64,
+    pub median_seconds: f64,
+    pub p95_seconds: f64,
+    /// Spread of single steps within a repeat; absent with one step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sd_seconds: Option<f64>,
+    /// sd ÷ mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    /// `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used`, `peak_rss`; `not_stated`.
+    pub kind: String,
+    pub source: String,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RepeatSummary {
+    pub repeat: u32,
+    pub attempt: String,
+    pub host: String,
+    pub status: RepeatStatus,
+    /// Means over the measured steps; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<Steady>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Memory>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    /// For the pictures.
+    pub curve: Curve,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum RepeatStatus {
+    Ok,
+    Failed {
+        class: FailureClass,
+        evidence: Vec<String>,
+    },
+    /// Kept, and not counted.
+    Contradicted {
+        fields: Vec<String>,
+    },
+    /// Ended well, but there is nothing to count.
+    Unmeasured {
+        reason: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Steady {
+    /// Optimiser steps measured.
+    pub steps: u64,
+    pub step_time: StepTime,
+    pub tokens_per_second: f64,
+    pub tokens_per_second_per_gpu: f64,
+    /// The same steps by the trainer's own figure, where it prints one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_check: Option<CrossCheck>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CrossCheck {
+    pub trainer_tokens_per_second_per_gpu: f64,
+    /// Trainer's ÷ ours.
+    pub ratio: f64,
+    pub agrees: bool,
+}
+
+/// Series by step; `None` where the log has no value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Curve {
+    pub step: Vec<u64>,
+    pub step_time_seconds: Vec<Option<f64>>,
+    pub loss: Vec<Option<f64>>,
+}
+
+/// `results`: one a repeat, by repeat number.
+#[must_use]
+pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summary {
+    let repeats: Vec<RepeatSummary> =
+        results.iter().map(|(n, result)| summarize_repeat(*n, result, statistics)).collect();
+    let counted: Vec<(&RepeatSummary, &RunResult)> = repeats
+        .iter()
+        .zip(results)
+        .filter(|(r, _)| r.status == RepeatStatus::Ok)
+        .map(|(r, (_, result))| (r, result))
+        .collect();
+    let steady: Vec<&Steady> = counted.iter().filter_map(|(r, _)| r.steady.as_ref()).collect();
+    let rates: Vec<f64> = steady.iter().map(|s| s.tokens_per_second_per_gpu).collect();
+    let estimate = geometric_mean(&rates).map(|value| Estimate { value, ci95: t_interval(&rates), values: rates });
+    // What the cell ran is told by the first repeat that counts; with none, by any.
+    let speaker = counted.first().map(|(_, result)| *result).or_else(|| results.first().map(|(_, result)| result));
+    let workload = speaker.map(|r| r.workload.clone());
+    let num_gpus = workload.as_ref().and_then(|w| w.num_gpus);
+    let of_counted = |f: fn(&RepeatSummary) -> Option<f64>| {
+        let values: Option<Vec<f64>> = counted.iter().map(|(r, _)| f(r)).collect();
+        values.and_then(|v| mean(&v))
+    };
+    let weakest = counted.iter().map(|(_, r)| r.attestation.status).min_by_key(|s| *s == AttestationStatus::Attested);
+    Summary {
+        schema_version: SUMMARY_SCHEMA.to_owned(),
+        n: counted.len(),
+        warmup_steps: statistics.warmup_steps,
+        steady_state: "declared".to_owned(),
+        tokens_per_second: estimate.as_ref().zip(num_gpus).map(|(e, n)| e.value * n as f64),
+        tokens_per_second_per_gpu: estimate,
+        step_time: mean_step_time(&steady),
+        memory: most(counted.iter().flat_map(|(r, _)| r.memory.iter().cloned())),
+        loss_at_end: of_counted(|r| r.loss_at_end),
+        last_step: counted.iter().filter_map(|(r, _)| r.last_step).max(),
+        attestation: weakest.unwrap_or(AttestationStatus::NotStated),
+        contract: speaker.map(|r| r.contract.clone()).unwrap_or_default(),
+        device: speaker.and_then(|r| r.trace.device.clone()),
+        versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
+        hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
+        notes: notes(&counted, &repeats, statistics),
+        workload,
+        repeats,
+    }
+}
+
+fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
+    let steps = &result.trace.steps;
+    let steady = steady(steps, &result.workload, statistics);
+    let status = match &result.outcome {
+        RunOutcome::Failed { class, evidence, .. } => {
+            RepeatStatus::Failed { class: *class, evidence: evidence.clone() }
+        }
+        RunOutcome::Ok if result.is_contradicted() => {
+            RepeatStatus::Contradicted { fields: result.attestation.contradicted().map(|f| f.field.clone()).collect() }
+        }
+        RunOutcome::Ok => match &steady {
+            Ok(_) => RepeatStatus::Ok,
+            Err(reason) => RepeatStatus::Unmeasured { reason: reason.clone() },
+        },
+    };
+    let last = steps.last();
+    RepeatSummary {
+        repeat,
+        attempt: result.attempt.clone(),
+        host: result.host.clone(),
+        status,
+        steady: steady.ok(),
+        memory: most(steps.iter().filter_map(memory)),
+        loss_at_end: last.and_then(|s| s.loss),
+        last_step: last.map(|s| s.step),
+        curve: Curve {
+            step: steps.iter().map(|s| s.step).collect(),
+            step_time_seconds: steps.iter().map(|s| s.step_time_seconds).collect(),
+            loss: steps.iter().map(|s| s.loss).collect(),
+        },
+    }
+}
+
+/// The measured part of one run, or why there is none.
+fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Result<Steady, String> {
+    let tokens = workload.tokens_per_step.ok_or("tokens of an optimiser step are not known")?;
+    let num_gpus = workload.num_gpus.filter(|n| *n > 0).ok_or("the number of devices is not known")?;
+    let weight = |step: &Step| step.steps_averaged.unwrap_or(1).max(1);
+    // A mean over several steps is dropped with the first of them.
+    let is_measured = |step: &&Step| step.step.saturating_sub(weight(step)) >= statistics.warmup_steps;
+    let timed: Vec<(&Step, f64)> =
+        steps.iter().filter(is_measured).filter_map(|s| Some((s, s.step_time_seconds?))).collect();
+    if timed.is_empty() {
+        return Err(format!(
+            "no timed step after {} warm-up steps; the log has {} steps",
+            statistics.warmup_steps,
+            steps.len()
+        ));
+    }
+    let count: u64 = timed.iter().map(|(s, _)| weight(s)).sum();
+    let total: f64 = timed.iter().map(|(s, t)| t * weight(s) as f64).sum();
+    let times: Vec<f64> = timed.iter().map(|(_, t)| *t).collect();
+    let mean_seconds = total / count as f64;
+    let sd_seconds = sd(&times);
+    let tokens_per_second = tokens as f64 / mean_seconds;
+    let tokens_per_second_per_gpu = tokens_per_second / num_gpus as f64;
+    Ok(Steady {
+        steps: count,
+        step_time: StepTime {
+            mean_seconds,
+            median_seconds: quantile(&times, 0.5).unwrap_or(mean_seconds),
+            p95_seconds: quantile(&times, 0.95).unwrap_or(mean_seconds),
+            sd_seconds,
+            cv: sd_seconds.map(|sd| sd / mean_seconds),
+        },
+        tokens_per_second,
+        tokens_per_second_per_gpu,
+        cross_check: cross_check(&timed, tokens_per_second_per_gpu),
+    })
+}
+
+/// The trainer's rates are averaged as rates over equal work are: harmonically.
+fn cross_check(timed: &[(&Step, f64)], ours: f64) -> Option<CrossCheck> {
+    let inverse: Option<Vec<f64>> = timed.iter().map(|(s, _)| s.tokens_per_second_per_gpu.map(|r| 1.0 / r)).collect();
+    let theirs = 1.0 / mean(&inverse?)?;
+    let ratio = theirs / ours;
+    Some(CrossCheck {
+        trainer_tokens_per_second_per_gpu: theirs,
+        ratio,
+        agrees: (ratio - 1.0).abs() <= CROSS_CHECK_TOLERANCE,
+    })
+}
+
+fn memory(step: &Step) -> Option<Memory> {
+    let name = |s: &Option<String>| s.clone().unwrap_or_else(|| "not_stated".to_owned());
+    Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
+}
+
+/// The largest figure of each kind and source.
+fn most(all: impl Iterator<Item = Memory>) -> Vec<Memory> {
+    let mut by_kind: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for memory in all {
+        let bytes = by_kind.entry((memory.kind, memory.source)).or_default();
+        *bytes = memory.bytes.max(*bytes);
+    }
+    by_kind.into_iter().map(|((kind, source), bytes)| Memory { kind, source, bytes }).collect()
+}
+
+fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
+    let over = |f: fn(&StepTime) -> f64| mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>());
+    let spread: Option<Vec<f64>> = steady.iter().map(|s| s.step_time.sd_seconds.map(|sd| sd * sd)).collect();
+    let mean_seconds = over(|t| t.mean_seconds)?;
+    // Pooled: the mean of the variances.
+    let sd_seconds = spread.and_then(|v| mean(&v)).map(f64::sqrt);
+    Some(StepTime {
+        mean_seconds,
+        median_seconds: over(|t| t.median_seconds)?,
+        p95_seconds: over(|t| t.p95_seconds)?,
+        sd_seconds,
+        cv: sd_seconds.map(|sd| sd / mean_seconds),
+    })
+}
+
+fn notes(counted: &[(&RepeatSummary, &RunResult)], repeats: &[RepeatSummary], statistics: &Statistics) -> Vec<String> {
+    let mut notes = Vec::new();
+    for repeat in repeats {
+        let n = repeat.repeat;
+        match &repeat.status {
+            RepeatStatus::Ok => {}
+            RepeatStatus::Failed { class, evidence } => {
+                let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
+                notes.push(format!("repeat {n} failed ({}){said}", class.name()));
+            }
+            RepeatStatus::Contradicted { fields } => {
+                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {}", fields.join(", ")));
+            }
+            RepeatStatus::Unmeasured { reason } => notes.push(format!("repeat {n} is not counted: {reason}")),
+        }
+        if let Some(check) = repeat.steady.as_ref().and_then(|s| s.cross_check.as_ref()).filter(|c| !c.agrees) {
+            notes.push(format!(
+                "repeat {n}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
+                check.ratio
+            ));
+        }
+    }
+    for (repeat, result) in counted {
+        let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
+        if !kinds.is_empty() {
+            let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+            notes.push(format!("repeat {}: the log has {kinds}", repeat.repeat));
+        }
+    }
+    if counted.len() == 1 {
+        notes.push(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0));
+    }
+    if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Declared) {
+        notes.push("tokens of an optimiser step are declared: the log does not state them".to_owned());
+    }
+    if statistics.warmup_steps == 0 && !counted.is_empty() {
+        notes.push("no warm-up steps are dropped".to_owned());
+    }
+    if let Some(((_, first), rest)) = counted.split_first() {
+        let differing: BTreeSet<String> = rest
+            .iter()
+            .flat_map(|(_, r)| differences(&first.contract, &r.contract))
+            .map(|difference| difference.field)
+            .collect();
+        if !differing.is_empty() {
+            let fields = differing.into_iter().collect::<Vec<_>>().join(", ");
+            notes.push(format!("the repeats do not state the same {fields}"));
+        }
+    }
+    notes
+}
+
+impl Summary {
+    /// FLOPs per token of the model at this sequence length.
+    #[must_use]
+    pub fn flops_per_token(&self) -> Option<&FlopsPerToken> {
+        self.workload.as_ref()?.flops_per_token.as_ref()
+    }
+    #[must_use]
+    pub fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
+        self.repeats.iter().filter(|r| wanted(&r.status)).count()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::analyze::{
+        attest::tests::{job, trace},
+        result::tests::facts,
+    };
+
+    /// A run of the test job (8 × 128 tokens a step, 1 device) with these step times.
+    pub fn run(times: &[f64]) -> RunResult {
+        run_of(&job(), times, json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}))
+    }
+
+    pub fn run_of(job: &crate::plan::Job, times: &[f64], stated: serde_json::Value) -> RunResult {
+        let job = crate::plan::Job { train_iters: times.len() as u64, ..job.clone() };
+        let mut trace = trace(stated, None);
+        trace.steps = times
+            .iter()
+            .enumerate()
+            .map(|(i, time)| Step {
+                step: i as u64 + 1,
+                step_time_seconds: Some(*time),
+                loss: Some(10.0 / (i + 1) as f64),
+                memory_bytes: Some(1000 + i as u64),
+                memory_kind: Some("peak_rss".into()),
+                memory_source: Some("proc".into()),
+                ..Step::default()
+            })
+            .collect();
+        RunResult::from(trace, &job, facts(RunOutcome::Ok))
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-9 * b.abs()
+    }
+
+    #[test]
+    fn one_repeat_is_tokens_by_steady_time_and_has_no_interval() {
+        let summary = summarize(&[(1, run(&[9.0, 9.0, 2.0, 4.0, 3.0, 3.0]))], &Statistics { warmup_steps: 2 });
+        let repeat = summary.repeats[0].steady.as_ref().unwrap();
+        assert_eq!((repeat.steps, repeat.step_time.mean_seconds, repeat.step_time.median_seconds), (4, 3.0, 3.0));
+        let estimate = summary.tokens_per_second_per_gpu.unwrap();
+        assert!(close(estimate.value, 1024.0 / 3.0) && estimate.ci95.is_none() && summary.n == 1);
+        assert_eq!(summary.memory, [Memory { kind: "peak_rss".into(), source: "proc".into(), bytes: 1005 }]);
+        assert_eq!((summary.loss_at_end, summary.attestation), (Some(10.0 / 6.0), AttestationStatus::Attested));
+        assert!(summary.notes.iter().any(|n| n.starts_with("one repeat")), "{:?}", summary.notes);
+    }
+
+    #[test]
+    fn over_repeats_the_geometric_mean_with_its_interval() {
+        let runs: Vec<_> = [1.0, 2.0, 4.0].iter().enumerate().map(|(i, t)| (i as u32 + 1, run(&[*t, *t]))).collect();
+        let estimate = summarize(&runs, &Statistics::default()).tokens_per_second_per_gpu.unwrap();
+        // sd of the logarithms is ln 2.
+        let half = 4.302_652_729_749_5 * 2.0f64.ln() / 3.0f64.sqrt();
+        let ci = estimate.ci95.unwrap();
+        assert!(close(estimate.value, 512.0), "{estimate:?}");
+        assert!(
+            (ci[0].ln() - (512.0f64.ln() - half)).abs() < 1e-6 && (ci[1].ln() - (512.0f64.ln() + half)).abs() < 1e-6
+        );
+    }
+
+    #[test]
+    fn failed_contradicted_and_unmeasured_repeats_are_rows_and_do_not_count() {
+        let mut failed = run(&[1.0, 1.0]);
+        failed.outcome =
+            RunOutcome::Failed { class: FailureClass::Oom, evidence: vec!["boom".into()], status: "exit 1".into() };
+        let contradicted = run_of(&job(), &[1.0, 1.0], json!({"global_batch_size": 64}));
+        let runs = [(1, run(&[2.0, 2.0])), (2, failed), (3, contradicted), (4, run(&[1.0]))];
+        let summary = summarize(&runs, &Statistics { warmup_steps: 1 });
+        assert_eq!((summary.n, summary.repeats.len()), (1, 4));
+        assert!(close(summary.tokens_per_second_per_gpu.unwrap().value, 512.0));
+        let statuses: Vec<_> = summary.repeats.iter().map(|r| &r.status).collect();
+        assert!(matches!(statuses[1], RepeatStatus::Failed { class: FailureClass::Oom, .. }));
+        assert!(
+            matches!(statuses[2], RepeatStatus::Contradicted { fields } if fields.contains(&"global_batch_size".to_owned()))
+        );
+        assert!(matches!(statuses[3], RepeatStatus::Unmeasured { .. }), "{statuses:?}");
+        assert!(summarize(&[], &Statistics::default()).tokens_per_second_per_gpu.is_none());
+    }
+
+    #[test]
+    fn a_trainer_that_credits_the_whole_batch_to_a_micro_step_is_caught() {
+        let mut result = run(&[2.0, 2.0]);
+        result.trace.steps.iter_mut().for_each(|s| s.tokens_per_second_per_gpu = Some(512.0 * 8.0));
+        let summary = summarize(&[(1, result)], &Statistics::default());
+        let check = summary.repeats[0].steady.as_ref().unwrap().cross_check.clone().unwrap();
+        assert!(close(check.ratio, 8.0) && !check.agrees);
+        assert!(summary.notes.iter().any(|n| n.contains("8.00 times")), "{:?}", summary.notes);
+    }
+
+    proptest! {
+        #[test]
+        fn a_mean_over_k_steps_is_k_steps(blocks in proptest::collection::vec((0.1f64..10.0, 1u64..5), 1..10)) {
+            let mut averaged = run(&[1.0]);
+            let mut single = Vec::new();
+            averaged.trace.steps.clear();
+            for (time, k) in &blocks {
+                single.extend(std::iter::repeat_n(*time, *k as usize));
+                averaged.trace.steps.push(Step { step: single.len() as u64, steps_averaged: Some(*k), step_time_seconds: Some(*time), ..Step::default() });
+            }
+            let rate = |result| summarize(&[(1, result)], &Statistics::default()).tokens_per_second_per_gpu.unwrap().value;
+            prop_assert!((rate(averaged) / rate(run(&single)) - 1.0).abs() < 1e-9);
+        }
+    }
+}

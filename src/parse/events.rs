@@ -1,0 +1,92 @@
+//! The events that a trainer prints, one JSON object a line: the format `tprimat`.
+//!
+//! These types document the format and give its JSON Schema; the parser reads more tolerantly.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{DeviceLine, FailureClass};
+
+/// Value of `schema` in the start event.
+pub const EVENTS_SCHEMA: &str = "tprimat.events/1";
+
+/// One line of a trainer's standard output. Other text may stand between such lines and before one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// Once, before the first step, by one rank.
+    Start {
+        /// `tprimat.events/1`.
+        schema: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trainer: Option<String>,
+        /// Seconds since 1970.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<f64>,
+        /// The settings that are really in effect, by the job's names. State what the trainer uses, not
+        /// what it was asked for: this is what the job is checked against.
+        effective: BTreeMap<String, serde_json::Value>,
+        /// Counted from the model.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        num_parameters: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<DeviceLine>,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        versions: BTreeMap<String, String>,
+    },
+    /// After every optimiser step, by one rank.
+    Step {
+        /// Counted from 1.
+        step: u64,
+        /// Seconds since 1970, when the step ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<f64>,
+        /// Wall time of the whole optimiser step: all its micro-steps, gradient exchange and update.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step_time_seconds: Option<f64>,
+        /// Mean over the global batch; null where it is not a finite number.
+        #[serde(default)]
+        loss: Option<f64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        learning_rate: Option<f64>,
+        /// Global norm before clipping.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grad_norm: Option<f64>,
+        /// Tokens of this optimiser step over all ranks, as counted from the batches.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokens: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_bytes: Option<u64>,
+        /// `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used` or `peak_rss`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_kind: Option<String>,
+        /// `torch`, `nvml` or `proc`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_source: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokens_per_second_per_gpu: Option<f64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tflops_per_gpu: Option<f64>,
+        /// Something about this step that a reader must know, as one word: `nan_loss`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        anomaly: Option<String>,
+    },
+    /// Once, after the last step.
+    End {
+        /// `ok`; anything else means that the run is not a measurement.
+        status: String,
+        /// Optimiser steps done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        steps: Option<u64>,
+    },
+    /// Instead of `end`, where the trainer knows why it stops.
+    Error { class: FailureClass, message: String },
+}
+
+/// JSON Schema of one event.
+#[must_use]
+pub fn events_schema() -> serde_json::Value {
+    schemars::schema_for!(Event).to_value()
+}

@@ -1,0 +1,460 @@
+//! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around them.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde_json::{Map, Value};
+
+use super::{
+    Anomaly, Effective, Failure, FailureClass, Step, Trace,
+    lines::{Line, cut, lines},
+};
+
+/// Attempts to read an object per line: keeps the work on hostile lines linear.
+const MAX_TRIES: usize = 8;
+/// Longer steps, higher rates and larger memories than these are misprints.
+const MAX_SECONDS: f64 = 1e7;
+const MAX_BYTES: u64 = 1 << 50;
+
+pub fn parse(log: &[u8]) -> Trace {
+    let mut reader = Reader::default();
+    for line in lines(log) {
+        reader.line(&line);
+    }
+    reader.finish()
+}
+
+/// Is there a start or a step among the first lines?
+pub fn is_format(log: &[u8]) -> bool {
+    lines(&log[..log.len().min(4 << 20)]).take(20_000).any(|line| {
+        objects(&line.text).0.iter().any(|event| match event.get("event").and_then(Value::as_str) {
+            Some("start") => text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")),
+            Some("step") => event.get("step").is_some_and(Value::is_u64),
+            _ => false,
+        })
+    })
+}
+
+/// The steps that one line states.
+pub fn steps(line: &str) -> Vec<Step> {
+    let is_step = |event: &Map<String, Value>| event.get("event").and_then(Value::as_str) == Some("step");
+    objects(line).0.iter().filter(|e| is_step(e)).filter_map(|e| step(e, &mut Notes::default())).collect()
+}
+
+#[derive(Default)]
+struct Reader {
+    trace: Trace,
+    start: Option<Map<String, Value>>,
+    steps: BTreeMap<u64, Step>,
+    steps_said: Option<u64>,
+    notes: Notes,
+}
+
+impl Reader {
+    fn line(&mut self, line: &Line<'_>) {
+        let (events, lost) = objects(&line.text);
+        let cut_off = !line.ended && events.is_empty() && line.text.trim_start().starts_with("{\"");
+        if lost || cut_off {
+            let kind = if line.ended { "unreadable_line" } else { "truncated" };
+            self.notes.add(kind, || cut(&line.text, 160));
+        }
+        for event in events {
+            self.event(event);
+        }
+    }
+
+    fn event(&mut self, event: Map<String, Value>) {
+        match event.get("event").and_then(Value::as_str) {
+            Some("start") => self.start(event),
+            Some("step") => {
+                if let Some(step) = step(&event, &mut self.notes) {
+                    let number = step.step;
+                    match self.steps.entry(number) {
+                        std::collections::btree_map::Entry::Vacant(entry) => _ = entry.insert(step),
+                        std::collections::btree_map::Entry::Occupied(_) => {
+                            self.notes.add("duplicate_step", || format!("step {number} again; the first one counts"));
+                        }
+                    }
+                }
+            }
+            Some("end") => {
+                let status = text(&event, "status").unwrap_or("missing");
+                self.trace.finished = status == "ok";
+                if status != "ok" {
+                    self.notes.add("end_status", || cut(status, 80));
+                }
+                self.steps_said = event.get("steps").and_then(whole);
+            }
+            Some("error") => {
+                let class = event.get("class").cloned().and_then(|c| serde_json::from_value(c).ok());
+                let message = text(&event, "message").map(|m| cut(m, 300));
+                // The first one is the cause, later ones follow from it.
+                self.trace.failure.get_or_insert_with(|| Failure {
+                    class: class.unwrap_or(FailureClass::Unknown),
+                    evidence: message.into_iter().collect(),
+                });
+            }
+            // Somebody else's JSON.
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, event: Map<String, Value>) {
+        if let Some(first) = &self.start {
+            let same = |key| first.get(key) == event.get(key);
+            if !same("effective") || !same("num_parameters") {
+                self.notes.add("second_start", || "a later start event differs; the first one counts".to_owned());
+            }
+            return;
+        }
+        if let Some(Value::Object(settings)) = event.get("effective") {
+            let stated = settings.iter().filter(|(_, v)| !v.is_null());
+            self.trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
+        }
+        self.trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
+        self.trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
+        if let Some(Value::Object(versions)) = event.get("versions") {
+            let stated = versions.iter().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
+            self.trace.versions = stated.collect();
+        }
+        self.start = Some(event);
+    }
+
+    fn finish(mut self) -> Trace {
+        let mut expected = 1;
+        for &number in self.steps.keys() {
+            if number > expected {
+                let last = number - 1;
+                self.notes.add("missing_steps", || {
+                    if last == expected { format!("{last}") } else { format!("{expected}–{last}") }
+                });
+            }
+            expected = number.saturating_add(1);
+        }
+        let logged = self.steps.len() as u64;
+        if let Some(said) = self.steps_said.filter(|said| *said != logged) {
+            self.notes.add("step_count", || format!("the trainer says {said} steps, the log has {logged}"));
+        }
+        self.trace.format = "tprimat".to_owned();
+        self.trace.steps = self.steps.into_values().collect();
+        self.trace.anomalies = self.notes.finish();
+        self.trace
+    }
+}
+
+/// One step event → step; `None` and a note where it has no usable number.
+fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
+    let Some(number) = event.get("step").and_then(whole).filter(|n| *n > 0) else {
+        notes.add("unreadable_line", || {
+            format!("step number {}", cut(&event.get("step").unwrap_or(&Value::Null).to_string(), 40))
+        });
+        return None;
+    };
+    let mut float = |key: &str, kind: Option<&'static str>, sensible: fn(f64) -> bool| {
+        let value = number_of(event.get(key)?)?;
+        match kind {
+            Some(kind) if !value.is_finite() => notes.add(kind, || format!("step {number}: {key} is {value}")),
+            _ if !value.is_finite() || !sensible(value) => {
+                notes.add("absurd_value", || format!("step {number}: {key} is {value}"))
+            }
+            _ => return Some(value),
+        }
+        None
+    };
+    let positive = |v: f64| v > 0.0;
+    let step_time_seconds = float("step_time_seconds", None, |v| v > 0.0 && v < MAX_SECONDS);
+    let loss = float("loss", Some("nan_loss"), |_| true);
+    let learning_rate = float("learning_rate", None, |v| v >= 0.0);
+    let grad_norm = float("grad_norm", Some("nan_grad_norm"), |v| v >= 0.0);
+    let tokens_per_second_per_gpu = float("tokens_per_second_per_gpu", None, positive);
+    let tflops_per_gpu = float("tflops_per_gpu", None, positive);
+    if let Some(kind) =
+        text(event, "anomaly").filter(|_| loss.is_some() || event.get("loss").is_none_or(Value::is_null))
+    {
+        notes.add(&cut(kind, 40), || format!("step {number}, as the trainer says"));
+    }
+    let memory_bytes = event.get("memory_bytes").and_then(whole).filter(|n| *n > 0 && *n < MAX_BYTES);
+    let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| cut(s, 40));
+    Some(Step {
+        step: number,
+        steps_averaged: None,
+        step_time_seconds,
+        loss,
+        learning_rate,
+        grad_norm,
+        tokens: event.get("tokens").and_then(whole).filter(|n| *n > 0),
+        tokens_per_second_per_gpu,
+        tflops_per_gpu,
+        memory_bytes,
+        memory_kind: with_memory("memory_kind"),
+        memory_source: with_memory("memory_source"),
+    })
+}
+
+/// The JSON objects with a key `event` in a line, and whether something that looks like one could not be read.
+fn objects(line: &str) -> (Vec<Map<String, Value>>, bool) {
+    let (mut found, mut tries, mut at) = (Vec::new(), 0, 0);
+    let Some(last_key) = line.rfind("\"event\"") else { return (found, false) };
+    while let Some(brace) = line.get(at..last_key).and_then(|rest| rest.find('{')).filter(|_| tries < MAX_TRIES) {
+        let start = at + brace;
+        at = start + 1;
+        if !line[at..].trim_start().starts_with('"') {
+            continue;
+        }
+        match leading_object(&line[start..]) {
+            Some((object, length)) => {
+                at = start + length;
+                if object.contains_key("event") {
+                    found.push(object);
+                }
+            }
+            None => tries += 1,
+        }
+    }
+    // Text before an event may hold braces; only an event that was lost is worth a word.
+    let lost = tries > 0 && found.is_empty();
+    (found, lost)
+}
+
+/// The object that `text` starts with, and its length in `text`.
+fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
+    let read = |text: &str| {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<Map<String, Value>>();
+        let object = values.next()?.ok()?;
+        Some((object, values.byte_offset()))
+    };
+    if let Some(object) = read(text) {
+        return Some(object);
+    }
+    match quote_nonfinite(text) {
+        (Cow::Owned(quoted), added_at) => {
+            let (object, length) = read(&quoted)?;
+            // Each token before the end of the object was made two bytes longer.
+            let added = added_at.iter().filter(|at| **at < length).count() * 2;
+            Some((object, length.checked_sub(added).filter(|l| text.is_char_boundary(*l))?))
+        }
+        _ => None,
+    }
+}
+
+/// Puts bare `NaN`, `Infinity`, `inf`, … outside of strings into quotes, as JSON has no such numbers;
+/// also where, in the new text, each of them begins.
+fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
+    let bytes = text.as_bytes();
+    let (mut out, mut copied, mut places) = (String::new(), 0, Vec::new());
+    let (mut at, mut in_string) = (0, false);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if in_string => at += 1,
+            b'"' => in_string = !in_string,
+            b'+' | b'-' | b'a'..=b'z' | b'A'..=b'Z' if !in_string => {
+                let length = bytes[at + 1..].iter().take_while(|b| b.is_ascii_alphabetic()).count() + 1;
+                let token = &text[at..at + length];
+                let name = token.trim_start_matches(['+', '-']);
+                if ["nan", "inf", "infinity"].iter().any(|n| name.eq_ignore_ascii_case(n)) {
+                    out.push_str(&text[copied..at]);
+                    places.push(out.len());
+                    out.push('"');
+                    out.push_str(token);
+                    out.push('"');
+                    copied = at + length;
+                }
+                at += length - 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if places.is_empty() {
+        return (Cow::Borrowed(text), places);
+    }
+    out.push_str(&text[copied..]);
+    (Cow::Owned(out), places)
+}
+
+fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    event.get(key).and_then(Value::as_str)
+}
+
+/// A number, also one that stands in quotes.
+fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// A count, also one that is written `2048.0`.
+fn whole(value: &Value) -> Option<u64> {
+    if let Some(n) = value.as_u64() {
+        return Some(n);
+    }
+    let n = number_of(value)?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
+}
+
+/// Anomalies by kind, each told a few times and then counted.
+#[derive(Default)]
+struct Notes {
+    kinds: Vec<(String, Vec<String>, usize)>,
+}
+
+impl Notes {
+    const TOLD: usize = 8;
+    const KINDS: usize = 32;
+
+    fn add(&mut self, kind: &str, detail: impl FnOnce() -> String) {
+        let at = self.kinds.iter().position(|(k, ..)| k == kind).or_else(|| {
+            (self.kinds.len() < Self::KINDS).then(|| {
+                self.kinds.push((kind.to_owned(), Vec::new(), 0));
+                self.kinds.len() - 1
+            })
+        });
+        if let Some((_, told, more)) = at.and_then(|at| self.kinds.get_mut(at)) {
+            if told.len() < Self::TOLD { told.push(detail()) } else { *more += 1 }
+        }
+    }
+
+    fn finish(self) -> Vec<Anomaly> {
+        let mut all = Vec::new();
+        for (kind, told, more) in self.kinds {
+            all.extend(told.into_iter().map(|detail| Anomaly { kind: kind.clone(), detail }));
+            if more > 0 {
+                all.push(Anomaly { kind, detail: format!("and {more} more") });
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::parse::{Event, events_schema};
+
+    const LOG: &str = concat!(
+        "[W socket.cpp:697] a warning\n",
+        "[rank0]: {\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"native\",\"effective\":",
+        "{\"global_batch_size\":8,\"seq_length\":128,\"dropout\":null},\"num_parameters\":1000,",
+        "\"device\":{\"type\":\"cpu\",\"name\":\"EPYC\",\"count\":1},\"versions\":{\"torch\":\"2.11.0\"}}\n",
+        " 33%|###   | 1/3 [00:01<00:02]\r{\"event\":\"step\",\"step\":1,\"step_time_seconds\":1.5,\"loss\":2.25,",
+        "\"learning_rate\":1e-4,\"grad_norm\":0.5,\"tokens\":1024,\"memory_bytes\":4096,\"memory_kind\":\"peak_rss\",",
+        "\"memory_source\":\"proc\"}\n",
+        "\x1b[32m{\"step\": 2, \"loss\": NaN, \"grad_norm\": -Infinity, \"event\": \"step\"}\x1b[0m trailing {text}\n",
+        "{\"event\":\"step\",\"step\":4,\"loss\":null,\"anomaly\":\"nan_loss\"}{\"event\":\"end\",\"status\":\"ok\",\"steps\":4}\n",
+    );
+
+    fn kinds(trace: &Trace) -> Vec<&str> {
+        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
+    }
+
+    #[test]
+    fn reads_events_between_everything_else() {
+        let trace = parse(LOG.as_bytes());
+        assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [1, 2, 4]);
+        let first = &trace.steps[0];
+        assert_eq!((first.step_time_seconds, first.loss, first.tokens), (Some(1.5), Some(2.25), Some(1024)));
+        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(4096), Some("peak_rss")));
+        assert_eq!((trace.steps[1].loss, trace.steps[1].grad_norm), (None, None));
+        assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
+        assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
+        assert_eq!(kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "missing_steps", "step_count"]);
+    }
+
+    #[test]
+    fn absurd_values_are_absent_and_said() {
+        let log = br#"{"event":"step","step":1,"step_time_seconds":-3,"memory_bytes":99999999999999999999,"tokens":0}
+{"event":"step","step":0}
+{"event":"step","step":18446744073709551615,"step_time_seconds":1e300,"loss":"inf"}
+{"event":"step","step":1,"step_time_seconds":3}
+{"event":"step","st"#;
+        let trace = parse(log);
+        assert_eq!(trace.steps.len(), 2);
+        assert!(
+            trace.steps.iter().all(|s| s.step_time_seconds.is_none() && s.memory_bytes.is_none() && s.tokens.is_none())
+        );
+        for kind in ["absurd_value", "unreadable_line", "nan_loss", "duplicate_step", "truncated", "missing_steps"] {
+            assert!(kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
+        }
+        assert!(!trace.finished);
+    }
+
+    #[test]
+    fn an_error_event_is_the_failure() {
+        let log = br#"{"event":"error","class":"nan","message":"loss is nan at step 3"}
+{"event":"error","class":"oom","message":"later"}"#;
+        let failure = parse(log).failure.unwrap();
+        assert_eq!((failure.class, failure.evidence), (FailureClass::Nan, vec!["loss is nan at step 3".to_owned()]));
+        let foreign = parse(br#"{"event":"error","class":"gremlins","message":"?"}"#).failure.unwrap();
+        assert_eq!(foreign.class, FailureClass::Unknown);
+    }
+
+    #[test]
+    fn a_million_braces_are_read_in_linear_time() {
+        let mut log = "{".repeat(300_000) + &"{\"a\":".repeat(100_000) + "\"event\"";
+        log.push_str(&"\n{\"event\":1} ".repeat(50_000));
+        assert!(parse(log.as_bytes()).steps.is_empty());
+    }
+
+    #[test]
+    fn what_the_schema_types_write_is_read() {
+        let event = Event::Step {
+            step: 3,
+            time: Some(1.0),
+            step_time_seconds: Some(0.25),
+            loss: Some(1.0),
+            learning_rate: Some(0.5),
+            grad_norm: Some(2.0),
+            tokens: Some(64),
+            memory_bytes: Some(1),
+            memory_kind: Some("peak_allocated".into()),
+            memory_source: Some("torch".into()),
+            tokens_per_second_per_gpu: Some(256.0),
+            tflops_per_gpu: Some(1.5),
+            anomaly: None,
+        };
+        let trace = parse(serde_json::to_string(&event).unwrap().as_bytes());
+        let step = &trace.steps[0];
+        assert_eq!((step.step, step.tokens, step.tflops_per_gpu), (3, Some(64), Some(1.5)));
+        assert!(events_schema().to_string().contains("step_time_seconds"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_on_any_bytes(log in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = parse(&log);
+        }
+
+        #[test]
+        fn never_panics_on_a_damaged_log(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
+            let mut log = LOG.as_bytes().to_vec();
+            for (at, byte) in edits {
+                log[at] = byte;
+            }
+            let _ = parse(&log[..end]);
+            let _ = parse(&log);
+        }
+
+        #[test]
+        fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8), prefix in "(\\[rank[0-9]\\]: |\\[36m|  5%\\|# \\| )?") {
+            let clean = parse(LOG.as_bytes());
+            let mut noisy = String::new();
+            for (line, noise) in LOG.lines().zip(noise.iter().cycle()) {
+                noisy.push_str(&format!("{noise}\n{prefix}{line}\r\n"));
+            }
+            let noisy = parse(noisy.as_bytes());
+            prop_assert_eq!(noisy.steps, clean.steps);
+            prop_assert_eq!(noisy.effective, clean.effective);
+        }
+
+        #[test]
+        fn steps_come_back_as_they_were_printed(steps in proptest::collection::btree_map(1u64..5000, (1e-6f64..1e6, -1e3f64..1e3), 0..20)) {
+            let log: String = steps.iter().map(|(n, (time, loss))| format!("{{\"event\": \"step\", \"step\": {n}, \"step_time_seconds\": {time:?}, \"loss\": {loss:?}}}\n")).collect();
+            let read: BTreeMap<_, _> = parse(log.as_bytes()).steps.into_iter().map(|s| (s.step, (s.step_time_seconds.unwrap(), s.loss.unwrap()))).collect();
+            prop_assert_eq!(read, steps);
+        }
+    }
+}
