@@ -31,6 +31,8 @@ fn main() {
         println!("cargo::rerun-if-changed={path}");
     }
     embed(&root);
+    #[cfg(feature = "native")]
+    link_native();
 }
 
 /// Files below `path` (or itself), relative to `root`, sorted; without Python's byte code.
@@ -59,4 +61,29 @@ fn embed(root: &Path) {
     out.push_str("];\n");
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("embedded.rs");
     fs::write(target, out).expect("OUT_DIR is writable");
+}
+
+/// Compiles the native trainer's shim against the libtorch that torch-sys found, and links it into that binary alone.
+#[cfg(feature = "native")]
+fn link_native() {
+    const SHIM: &str = "src/bin/tprimat-native/shim.cpp";
+    println!("cargo:rerun-if-changed={SHIM}");
+    let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
+        panic!("torch-sys did not say where libtorch is; set LIBTORCH or LIBTORCH_USE_PYTORCH=1");
+    };
+    let include = lib.parent().map(|root| root.join("include")).unwrap_or_default();
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .define("_GLIBCXX_USE_CXX11_ABI", "1")
+        .warnings(false)
+        .include(include)
+        .file(SHIM)
+        .cargo_metadata(false)
+        .compile("tprimat_shim");
+    let archive = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libtprimat_shim.a");
+    let argument = |text: String| println!("cargo:rustc-link-arg-bin=tprimat-native={text}");
+    argument(archive.display().to_string());
+    // The libtorch it was built with, unless LD_LIBRARY_PATH names another.
+    argument(format!("-Wl,-rpath,{}", lib.display()));
 }

@@ -1,0 +1,101 @@
+//! Safe wrappers around shim.cpp: the few calls into libtorch that tch does not bind.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ptr,
+};
+
+use tch::{TchError, Tensor};
+
+unsafe extern "C" {
+    fn tprimat_fused_adamw(
+        weight: *const c_void,
+        grad: *const c_void,
+        exp_avg: *const c_void,
+        exp_avg_sq: *const c_void,
+        step: *const c_void,
+        grad_scale: *const c_void,
+        learning_rate: f64,
+        beta1: f64,
+        beta2: f64,
+        weight_decay: f64,
+        eps: f64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    fn tprimat_peak_allocated(device: i8, bytes: *mut i64, message: *mut c_char, capacity: usize) -> c_int;
+    fn tprimat_build_settings(text: *mut c_char, text_capacity: usize, message: *mut c_char, capacity: usize) -> c_int;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct AdamW {
+    pub learning_rate: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub weight_decay: f64,
+    pub eps: f64,
+}
+
+/// The tensors that one fused update reads and writes; all of one kind and device but for the two scalars.
+pub struct AdamWState<'a> {
+    pub weight: &'a Tensor,
+    pub grad: &'a Tensor,
+    pub exp_avg: &'a Tensor,
+    pub exp_avg_sq: &'a Tensor,
+    /// fp32 scalar: the number of this update, from 1.
+    pub step: &'a Tensor,
+    /// fp32 scalar that divides the gradient.
+    pub grad_scale: Option<&'a Tensor>,
+}
+
+/// `torch.optim.AdamW(fused=True)`'s update in place.
+pub fn fused_adamw(state: &AdamWState, options: AdamW) -> Result<(), TchError> {
+    let raw = |tensor: &Tensor| tensor.as_ptr() as *const c_void;
+    // SAFETY: tch's C_tensor is an at::Tensor; all six outlive the call, and C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe {
+        tprimat_fused_adamw(
+            raw(state.weight),
+            raw(state.grad),
+            raw(state.exp_avg),
+            raw(state.exp_avg_sq),
+            raw(state.step),
+            state.grad_scale.map_or(ptr::null(), raw),
+            options.learning_rate,
+            options.beta1,
+            options.beta2,
+            options.weight_decay,
+            options.eps,
+            message,
+            capacity,
+        )
+    })
+}
+
+/// Highest number of bytes that PyTorch's allocator has had in use on CUDA or HIP device `device`.
+pub fn peak_allocated(device: i8) -> Result<u64, TchError> {
+    let mut bytes = 0;
+    // SAFETY: `bytes` is valid for the write.
+    checked(|message, capacity| unsafe { tprimat_peak_allocated(device, &raw mut bytes, message, capacity) })?;
+    u64::try_from(bytes).map_err(|_| TchError::Torch(format!("the allocator reports {bytes} bytes")))
+}
+
+/// `torch.__config__.show()` of the libtorch that is loaded.
+pub fn build_settings() -> Result<String, TchError> {
+    let mut text = [0; 16384];
+    // SAFETY: the C++ side writes at most the capacity, with a terminating zero.
+    checked(|message, capacity| unsafe { tprimat_build_settings(text.as_mut_ptr(), text.len(), message, capacity) })?;
+    Ok(text_of(&text))
+}
+
+fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), TchError> {
+    let mut message = [0; 4096];
+    match call(message.as_mut_ptr(), message.len()) {
+        0 => Ok(()),
+        _ => Err(TchError::Torch(text_of(&message))),
+    }
+}
+
+fn text_of(buffer: &[c_char]) -> String {
+    // SAFETY: zeroed at the start and written with a terminating zero, so one is always there.
+    unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned()
+}

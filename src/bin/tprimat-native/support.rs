@@ -1,0 +1,129 @@
+//! What this trainer does not do: a job that asks for it is refused, never run as something else.
+
+use tprimat::plan::Job;
+
+use crate::shape::Shape;
+
+/// Every reason why `job` cannot be run as it stands; empty = it can.
+pub fn refusals(job: &Job) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let mut refuse = |condition: bool, reason: String| {
+        if condition {
+            reasons.push(reason);
+        }
+    };
+    let (model, data, optimizer, parallel) = (&job.model, &job.data, &job.optimizer, &job.parallelism);
+
+    match model.architecture.as_str() {
+        "llama" => refuse(model.qkv_bias, "architecture llama has no QKV bias".into()),
+        "qwen2" => refuse(!model.qkv_bias, "architecture qwen2 always has a QKV bias".into()),
+        other => refuse(true, format!("architecture {other:?} is not supported; supported: llama, qwen2")),
+    }
+    if let Err(reason) = Shape::of(model) {
+        refuse(true, reason);
+    }
+    refuse(model.dataset.is_some(), "real data sets are not supported; only synthetic tokens are".into());
+
+    match (job.precision.as_str(), optimizer.state_precision.as_str()) {
+        ("fp32", "fp32") | ("bf16", "fp32" | "bf16") => {}
+        ("fp32" | "bf16", state) => {
+            refuse(true, format!("optimizer state precision {state:?} is not supported with {}", job.precision));
+        }
+        (other, _) => refuse(true, format!("precision {other:?} is not supported; supported: fp32, bf16")),
+    }
+    refuse(optimizer.r#type != "adamw", format!("optimizer {:?} is not supported; supported: adamw", optimizer.r#type));
+    refuse(job.compile, "compile is not supported".into());
+    refuse(job.offload, "offload is not supported".into());
+
+    for (name, value) in [
+        ("tensor_model_parallel_size", parallel.tensor_model_parallel_size),
+        ("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size),
+        ("context_parallel_size", parallel.context_parallel_size),
+        ("data_parallel_size", parallel.data_parallel_size),
+        ("num_gpus", parallel.num_gpus),
+    ] {
+        refuse(value != 1, format!("{name} = {value}: this trainer runs on one device"));
+    }
+
+    for (name, value, least) in [
+        ("micro_batch_size", data.micro_batch_size, 1),
+        ("gradient_accumulation_steps", data.gradient_accumulation_steps, 1),
+        ("seq_length", data.seq_length, 2),
+        ("train_iters", job.train_iters, 1),
+    ] {
+        refuse(value < least, format!("{name} = {value} is below {least}"));
+    }
+    let product = data.micro_batch_size.checked_mul(data.gradient_accumulation_steps);
+    refuse(
+        product != Some(data.global_batch_size),
+        format!(
+            "global_batch_size {} is not micro_batch_size {} x gradient_accumulation_steps {}",
+            data.global_batch_size, data.micro_batch_size, data.gradient_accumulation_steps
+        ),
+    );
+    for (name, value) in [
+        ("learning_rate", optimizer.learning_rate),
+        ("min_learning_rate", optimizer.min_learning_rate),
+        ("weight_decay", optimizer.weight_decay),
+        ("eps", optimizer.eps),
+        ("clip_grad", optimizer.clip_grad),
+    ] {
+        refuse(!(value.is_finite() && value >= 0.0), format!("{name} = {value} is not a number of at least 0"));
+    }
+    for (name, value) in [("beta1", optimizer.beta1), ("beta2", optimizer.beta2)] {
+        refuse(!(0.0..1.0).contains(&value), format!("{name} = {value} is not within [0, 1)"));
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        serde_json::from_value(serde_json::json!({
+            "model": {
+                "architecture": "llama", "num_layers": 2, "hidden_size": 32, "ffn_hidden_size": 64,
+                "num_attention_heads": 4, "num_kv_heads": 2, "vocab_size": 64, "rope_theta": 1e4, "norm_eps": 1e-5
+            },
+            "data": { "micro_batch_size": 2, "global_batch_size": 4, "gradient_accumulation_steps": 2, "seq_length": 8 },
+            "train_iters": 3,
+            "optimizer": { "type": "adamw", "learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8,
+                           "state_precision": "fp32" },
+            "precision": "fp32"
+        }))
+        .expect("a job")
+    }
+
+    #[test]
+    fn a_plain_job_is_accepted() {
+        assert_eq!(refusals(&job()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_not_done_is_refused() {
+        let edits: [(&str, fn(&mut Job)); 14] = [
+            ("architecture", |j| j.model.architecture = "gpt2".into()),
+            ("QKV bias", |j| j.model.qkv_bias = true),
+            ("precision", |j| j.precision = "fp8".into()),
+            ("state precision", |j| j.optimizer.state_precision = "bf16".into()),
+            ("compile", |j| j.compile = true),
+            ("offload", |j| j.offload = true),
+            ("data sets", |j| j.model.dataset = Some("c4".into())),
+            ("optimizer", |j| j.optimizer.r#type = "lion".into()),
+            ("tensor_model_parallel_size", |j| j.parallelism.tensor_model_parallel_size = 2),
+            ("data_parallel_size", |j| j.parallelism.data_parallel_size = 2),
+            ("global_batch_size", |j| j.data.global_batch_size = 5),
+            ("beta2", |j| j.optimizer.beta2 = 1.0),
+            ("learning_rate", |j| j.optimizer.learning_rate = f64::NAN),
+            ("num_kv_heads", |j| j.model.num_kv_heads = 3),
+        ];
+        for (word, edit) in edits {
+            let mut job = job();
+            edit(&mut job);
+            let reasons = refusals(&job);
+            assert!(reasons.iter().any(|r| r.contains(word)), "{word}: {reasons:?}");
+        }
+        assert!(refusals(&Job::default()).len() > 5);
+    }
+}

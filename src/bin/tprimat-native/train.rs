@@ -1,0 +1,224 @@
+//! The training run: set-up, the loop over optimiser steps, and what is reported of both.
+
+use std::{io::Write, path::Path, time::Instant};
+
+use serde_json::{Map, Value, json};
+use tch::{Device, Kind, TchError, Tensor};
+use tprimat::plan::Job;
+
+use crate::{
+    backward::{self, Segment},
+    device,
+    events::Events,
+    model::Model,
+    parameters::Parameters,
+    schedule,
+    shape::Shape,
+    shim,
+    stop::Stop,
+    tokens, weights,
+};
+
+/// All that the loop needs. The job stands beside it for the numbers that no tensor holds.
+pub struct Trainer<'a> {
+    job: &'a Job,
+    device: Device,
+    parameters: Parameters,
+    model: Model,
+    segments: Vec<Segment>,
+    initialisation: &'static str,
+}
+
+/// What one optimiser step measured.
+struct Step {
+    loss: f64,
+    grad_norm: f64,
+    learning_rate: f64,
+    tokens: u64,
+}
+
+impl<'a> Trainer<'a> {
+    pub fn new(job: &'a Job, weights_file: Option<&Path>) -> Result<Self, Stop> {
+        let device = device::open(job.vendor)?;
+        let shape = Shape::of(&job.model).map_err(Stop::Refused)?;
+        let kind = |precision: &str| if precision == "bf16" { Kind::BFloat16 } else { Kind::Float };
+        let (kind, state_kind) = (kind(&job.precision), kind(&job.optimizer.state_precision));
+        let mut parameters =
+            Parameters::new(&shape.parameters(), kind, state_kind, job.optimizer.weight_decay, device)?;
+        match weights_file {
+            Some(path) => weights::load(&mut parameters, path)?,
+            None => weights::initialise(&mut parameters, job.seed, device)?,
+        }
+        let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
+        let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
+        let segments = backward::segments(model.num_parts(), checkpoint_every as usize);
+        let initialisation = if weights_file.is_some() { "file" } else { "random" };
+        Ok(Self { job, device, parameters, model, segments, initialisation })
+    }
+
+    /// Forward of the first micro-batch, before any training.
+    pub fn dump_logits(&self, path: &Path) -> Result<(), Stop> {
+        let (inputs, _) = self.batch(0)?;
+        let logits = tch::no_grad(|| {
+            let hidden = self.model.forward(&(0..self.model.num_parts()), &inputs)?;
+            self.model.logits(&hidden)
+        })?;
+        weights::dump_logits(&inputs, &logits, path)
+    }
+
+    pub fn run<W: Write>(&mut self, events: &mut Events<W>) -> Result<(), Stop> {
+        events.start(self.start_fields()?)?;
+        let mut last = Instant::now();
+        for step in 1..=self.job.train_iters {
+            let done = self.step(step)?;
+            let now = Instant::now();
+            let seconds = now.duration_since(last).as_secs_f64();
+            last = now;
+            let mut fields = done.fields(step, seconds);
+            if let Some(memory) = device::peak_memory(self.device)? {
+                fields.insert("memory_bytes".to_owned(), memory.bytes.into());
+                fields.insert("memory_kind".to_owned(), memory.kind.into());
+                fields.insert("memory_source".to_owned(), memory.source.into());
+            }
+            events.step(fields)?;
+            if done.loss.is_nan() {
+                return Err(Stop::NanLoss(step));
+            }
+        }
+        Ok(events.end(self.job.train_iters)?)
+    }
+
+    fn step(&mut self, step: u64) -> Result<Step, TchError> {
+        let micro_steps = self.job.data.gradient_accumulation_steps;
+        let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
+        let mut tokens = 0;
+        for micro_step in 0..micro_steps {
+            let (inputs, targets) = self.batch((step - 1) * micro_steps + micro_step)?;
+            tokens += inputs.numel() as u64;
+            let weight = 1.0 / micro_steps as f64;
+            let part = backward::run(&self.model, &mut self.parameters, &self.segments, &inputs, &targets, weight)?;
+            loss = loss.f_add(&part)?;
+        }
+        let grad_norm = self.parameters.grad_norm()?;
+        let learning_rate = schedule::learning_rate(&self.job.optimizer, self.job.train_iters, step);
+        self.parameters.update(&grad_norm, learning_rate, &self.job.optimizer)?;
+        // The only wait of a step: the copy comes after all work that was queued.
+        let read = Tensor::f_stack(&[loss, grad_norm], 0)?.f_to_device(Device::Cpu)?;
+        let at = |index| read.f_double_value(&[index]);
+        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens })
+    }
+
+    /// Inputs and targets of a micro-batch, counted over the whole run.
+    fn batch(&self, number: u64) -> Result<(Tensor, Tensor), TchError> {
+        let (rows, length) = (self.job.data.micro_batch_size, self.job.data.seq_length);
+        let vocab = self.model.head().size()[0] as u64;
+        let (inputs, targets) = tokens::batch(self.job.seed, number * rows, rows, length, vocab);
+        let tensor = |values: &[i64]| {
+            Tensor::f_from_slice(values)?.f_reshape([rows as i64, length as i64])?.f_to_device(self.device)
+        };
+        Ok((tensor(&inputs)?, tensor(&targets)?))
+    }
+
+    fn start_fields(&self) -> Result<Map<String, Value>, TchError> {
+        let settings = shim::build_settings()?;
+        let mut fields = Map::new();
+        fields.insert("effective".to_owned(), self.effective());
+        fields.insert("num_parameters".to_owned(), self.parameters.count().into());
+        fields.insert("device".to_owned(), device::describe(self.device));
+        fields.insert("versions".to_owned(), versions(&settings));
+        fields.insert("threads".to_owned(), tch::get_num_threads().into());
+        Ok(fields)
+    }
+
+    /// Settings as the tensors and the loop have them; sizes are read off the tensors.
+    fn effective(&self) -> Value {
+        let Job { data, optimizer, .. } = self.job;
+        let checkpointed = self.segments.iter().filter(|s| s.recompute).count();
+        let mut effective = json!({
+            "micro_batch_size": data.micro_batch_size,
+            "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps,
+            "gradient_accumulation_steps": data.gradient_accumulation_steps,
+            "seq_length": data.seq_length,
+            "train_iters": self.job.train_iters,
+            "precision": precision(self.model.kind()),
+            "optimizer": "adamw",
+            "optimizer_state_precision": precision(self.parameters.state_kind()),
+            "learning_rate": optimizer.learning_rate,
+            "min_learning_rate": optimizer.min_learning_rate,
+            "warmup_steps": optimizer.warmup_steps,
+            "weight_decay": self.parameters.groups[0].weight_decay,
+            "beta1": optimizer.beta1,
+            "beta2": optimizer.beta2,
+            "eps": optimizer.eps,
+            "clip_grad": optimizer.clip_grad,
+            "seed": self.job.seed,
+            "tensor_model_parallel_size": 1,
+            "pipeline_model_parallel_size": 1,
+            "context_parallel_size": 1,
+            "data_parallel_size": 1,
+            "num_gpus": 1,
+            "compile": false,
+            "activation_checkpointing": checkpointed > 0,
+            "offload": false,
+            "dropout": 0.0,
+            "architecture": self.job.model.architecture,
+            "data": "random",
+            "mask": "causal",
+            "packing": "none",
+            "initialisation": self.initialisation,
+        });
+        if let Value::Object(map) = &mut effective {
+            map.append(&mut self.model.effective());
+        }
+        effective
+    }
+}
+
+impl Step {
+    fn fields(&self, step: u64, seconds: f64) -> Map<String, Value> {
+        let mut fields = Map::new();
+        fields.insert("step".to_owned(), step.into());
+        fields.insert("step_time_seconds".to_owned(), seconds.into());
+        // Not-a-number has no JSON: `null`.
+        fields.insert("loss".to_owned(), self.loss.into());
+        if self.loss.is_nan() {
+            fields.insert("anomaly".to_owned(), "nan_loss".into());
+        }
+        fields.insert("learning_rate".to_owned(), self.learning_rate.into());
+        fields.insert("grad_norm".to_owned(), self.grad_norm.into());
+        fields.insert("tokens".to_owned(), self.tokens.into());
+        fields
+    }
+}
+
+fn precision(kind: Kind) -> &'static str {
+    match kind {
+        Kind::BFloat16 => "bf16",
+        Kind::Float => "fp32",
+        _ => "unknown",
+    }
+}
+
+/// Versions out of PyTorch's description of its own build.
+fn versions(settings: &str) -> Value {
+    let mut versions = json!({ "tprimat-native": env!("CARGO_PKG_VERSION") });
+    for (name, label) in [("torch", "TORCH_VERSION="), ("cuda", "CUDA Runtime "), ("cudnn", "CuDNN ")] {
+        let Some((_, rest)) = settings.split_once(label) else { continue };
+        let version: String = rest.chars().take_while(|c| !matches!(c, ',' | '\n' | ' ')).collect();
+        versions[name] = version.into();
+    }
+    versions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_the_build_settings() {
+        let settings = "PyTorch built with:\n  - CUDA Runtime 13.0\n  - CuDNN 91.9\n  - Build settings: X=1, TORCH_VERSION=2.11.0, USE_CUDA=1, \n";
+        let versions = versions(settings);
+        assert_eq!((versions["torch"].as_str(), versions["cuda"].as_str()), (Some("2.11.0"), Some("13.0")));
+        assert!(super::versions("nothing")["torch"].is_null());
+    }
+}
