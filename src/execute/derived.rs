@@ -1,0 +1,400 @@
+//! The tasks that compute rather than measure: bytes of the cache in, bytes of the cache out.
+//!
+//! `prepare` collects what a task needs while the states are at hand; `run` does it on any thread.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use petgraph::graph::NodeIndex;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{publish, train::TrainWork};
+use crate::{
+    analyze::{
+        self, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks, RunFacts, RunResult, Statistics,
+        Summary,
+    },
+    cache::{Attempt, Cache, Output, TaskKind},
+    digest::Digest,
+    error::{Error, Result},
+    files::Durability,
+    graph::{Engine, Made, Statuses, label},
+    parse,
+    plan::{Job, Plan, Support, Vendor},
+    recipe::Rendered,
+    report,
+};
+
+/// Settings of the later stages; each is in the key of the task that reads it.
+pub struct Settings {
+    pub statistics: Statistics,
+    pub compare: CompareAll,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CompareAll {
+    pub settings: CompareSettings,
+    pub peaks: Peaks,
+    /// $ per GPU-hour by platform.
+    pub prices: Value,
+}
+
+impl Settings {
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
+        let warmup_steps = plan.config.get("benchmarking.warmup.skip_steps").and_then(Value::as_u64).unwrap_or(0);
+        let view = plan.config.everything();
+        let specs = view.nested("benchmarking.enhanced_metrics.hardware_specs").unwrap_or_default();
+        let mut overrides = Vec::new();
+        for (platform, spec) in specs.as_object().into_iter().flatten() {
+            let source = spec.get("source").and_then(Value::as_str).unwrap_or_default();
+            for (precision, flops) in spec.get("peak_flops").and_then(Value::as_object).into_iter().flatten() {
+                // A peak without a source is refused by the config's own check.
+                if let Some(flops) = flops.as_f64() {
+                    let (platform, precision, source) = (platform.clone(), precision.clone(), source.to_owned());
+                    overrides.push(PeakOverride { platform, precision, tflops: flops / 1e12, source });
+                }
+            }
+        }
+        let prices = view.nested("benchmarking.enhanced_metrics.cloud_costs").unwrap_or_default();
+        Self {
+            statistics: Statistics { warmup_steps },
+            compare: CompareAll { settings: CompareSettings::default(), peaks: Peaks { overrides }, prices },
+        }
+    }
+}
+
+/// For each cell, an earlier cell that launches byte for byte the same, if there is one.
+pub fn same_launch(plan: &Plan) -> Result<Vec<Option<usize>>> {
+    let mut seen: BTreeMap<(Digest, String), usize> = BTreeMap::new();
+    let mut twins = vec![None; plan.cells.len()];
+    for (cell, planned) in plan.cells.iter().enumerate() {
+        let Support::Ready(prepared) = &planned.support else { continue };
+        let of = &plan.matrix.cells[cell];
+        let Ok(facts) = &prepared.facts.known else { continue };
+        let env = serde_json::to_string(&(&prepared.resolved.env, facts)).unwrap_or_default();
+        let launch = (prepared.job_digest, format!("{}\n{}\n{env}", of.framework, of.platform));
+        match seen.get(&launch) {
+            Some(first) => twins[cell] = Some(*first),
+            None => drop(seen.insert(launch, cell)),
+        }
+    }
+    Ok(twins)
+}
+
+/// What one derived task needs, owned.
+pub enum DerivedWork {
+    Render(Vec<Rendered>),
+    Parse { attempt: Arc<Attempt>, job: Box<Job>, format: String },
+    Aggregate { results: Vec<(u32, Digest)>, statistics: Statistics },
+    Compare { cells: Vec<CellSeed>, settings: Box<CompareAll> },
+    Plot { comparison: Option<Digest> },
+    Report(Box<ReportWork>),
+}
+
+/// A cell as compare needs it, before its summary is read.
+pub struct CellSeed {
+    input: CellInput,
+    summary: Option<Digest>,
+}
+
+pub struct ReportWork {
+    output_dir: PathBuf,
+    matrix: String,
+    comparison: Option<Digest>,
+    pictures: Vec<Output>,
+    cells: Vec<PublishedCell>,
+}
+
+struct PublishedCell {
+    id: String,
+    file: String,
+    names: analyze::CellNames,
+    summary: Digest,
+    results: Vec<(u32, Digest)>,
+    job: Box<Job>,
+    key: Digest,
+    environment: BTreeMap<String, String>,
+    price: Option<f64>,
+}
+
+/// Collects what the task at `node` needs.
+#[must_use]
+pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> DerivedWork {
+    let task = engine.dag.task(node);
+    let cell = task.cell as usize;
+    let digest_of = |kind, cell, repeat| statuses.get(engine.dag.node(kind, cell, repeat)).outputs().first().map(|o| o.digest);
+    match task.kind {
+        TaskKind::Render => DerivedWork::Render(match &statuses.get(node).made {
+            Made::Rendered(_, files) => files.clone(),
+            _ => Vec::new(),
+        }),
+        TaskKind::Parse | TaskKind::Train => {
+            let train = statuses.get(engine.dag.node(TaskKind::Train, task.cell, task.repeat));
+            let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
+            DerivedWork::Parse {
+                attempt: train.attempt().expect("parse is stale only after an attempt").clone(),
+                job: Box::new(prepared.job().clone()),
+                format: engine.plan.recipe(cell).file.log.format.clone(),
+            }
+        }
+        TaskKind::Aggregate => DerivedWork::Aggregate {
+            results: (1..=engine.plan.cells[cell].repeats)
+                .filter_map(|r| Some((r, digest_of(TaskKind::Parse, task.cell, r)?)))
+                .collect(),
+            statistics: Settings::of(engine.plan).statistics,
+        },
+        TaskKind::Compare => DerivedWork::Compare {
+            cells: cell_seeds(engine, statuses),
+            settings: Box::new(Settings::of(engine.plan).compare),
+        },
+        TaskKind::Plot => DerivedWork::Plot { comparison: digest_of(TaskKind::Compare, 0, 0) },
+        TaskKind::Report => DerivedWork::Report(Box::new(ReportWork {
+            output_dir: publish::output_dir(engine.plan),
+            matrix: engine.plan.matrix.name.clone(),
+            comparison: digest_of(TaskKind::Compare, 0, 0),
+            pictures: statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec(),
+            cells: published_cells(engine, statuses),
+        })),
+    }
+}
+
+fn names(plan: &Plan, cell: usize) -> analyze::CellNames {
+    let of = &plan.matrix.cells[cell];
+    analyze::CellNames {
+        cell: plan.cells[cell].id.clone(),
+        platform: of.platform.to_string(),
+        framework: of.framework.to_string(),
+        model: of.model.to_string(),
+        parallelism: of.parallelism.to_string(),
+        axes: of.axes.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+    }
+}
+
+fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
+    let plan = engine.plan;
+    let twins = same_launch(plan).unwrap_or_else(|_| vec![None; plan.cells.len()]);
+    let states = engine.cell_states(statuses);
+    let mut seeds = Vec::with_capacity(states.len());
+    for (cell, (_, state)) in states.into_iter().enumerate() {
+        let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
+        let summary = text("summary").and_then(|d| d.parse().ok());
+        let state = match (text("unsupported"), text("failed"), text("missing")) {
+            (Some(why), ..) => CellState::Unsupported { reason: why },
+            (_, Some(why), _) => CellState::Failed { reason: why },
+            (.., Some(why)) => CellState::Missing { reason: why },
+            _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
+        };
+        let n = names(plan, cell);
+        let input = CellInput {
+            cell: n.cell,
+            platform: n.platform,
+            framework: n.framework,
+            model: n.model,
+            parallelism: n.parallelism,
+            axes: n.axes,
+            repeats_wanted: plan.cells[cell].repeats,
+            state,
+            same_launch_as: twins[cell].map(|first| plan.cells[first].id.clone()),
+        };
+        seeds.push(CellSeed { input, summary });
+    }
+    seeds
+}
+
+/// `train_<platform>_<framework>_<model>.json`, longer where that would name two cells.
+fn file_names(plan: &Plan) -> Vec<String> {
+    let short = |c: usize| {
+        let of = &plan.matrix.cells[c];
+        format!("train_{}_{}_{}", of.platform, of.framework, of.model)
+    };
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    (0..plan.cells.len()).for_each(|c| *count.entry(short(c)).or_insert(0) += 1);
+    (0..plan.cells.len())
+        .map(|c| {
+            let mut name = short(c);
+            if count[&name] > 1 {
+                let of = &plan.matrix.cells[c];
+                name = format!("{name}_{}", of.parallelism);
+                for (axis, value) in &of.axes {
+                    name = format!("{name}_{axis}-{value}");
+                }
+            }
+            let safe: String = name.chars().map(|ch| if ch.is_alphanumeric() || "-_.".contains(ch) { ch } else { '-' }).collect();
+            format!("{safe}.json")
+        })
+        .collect()
+}
+
+fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
+    let plan = engine.plan;
+    let files = file_names(plan);
+    let mut cells = Vec::new();
+    for (id, (cell, planned)) in (0u32..).zip(plan.cells.iter().enumerate()) {
+        let Support::Ready(prepared) = &planned.support else { continue };
+        let aggregate = statuses.get(engine.dag.node(TaskKind::Aggregate, id, 0));
+        let (crate::graph::State::Fresh, Some(summary), Some(key)) = (aggregate.state, aggregate.outputs().first(), aggregate.key)
+        else {
+            continue;
+        };
+        let of = &plan.matrix.cells[cell];
+        let price = plan.config.platform_price(&of.platform, prepared.job().vendor);
+        cells.push(PublishedCell {
+            id: planned.id.clone(),
+            file: files[cell].clone(),
+            names: names(plan, cell),
+            summary: summary.digest,
+            results: (1..=planned.repeats)
+                .filter_map(|r| Some((r, statuses.get(engine.dag.node(TaskKind::Parse, id, r)).outputs().first()?.digest)))
+                .collect(),
+            job: Box::new(prepared.job().clone()),
+            key,
+            environment: prepared.resolved.env.clone(),
+            price,
+        });
+    }
+    cells
+}
+
+/// Does one derived task. Its outputs are in the cache when this returns.
+pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
+    let put = |name: &str, bytes: &[u8]| -> Result<Output> {
+        let digest = cache.put(bytes, Durability::Plain)?;
+        Ok(Output { name: name.to_owned(), digest, size: bytes.len() as u64 })
+    };
+    match work {
+        DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
+        DerivedWork::Parse { attempt, job, format } => {
+            let log = attempt.outputs.iter().find(|o| o.name == "log");
+            let bytes = match log {
+                Some(log) => need(cache, &log.digest, "log")?,
+                None => Vec::new(),
+            };
+            let facts = RunFacts {
+                attempt: attempt.id.clone(),
+                host: attempt.host.clone(),
+                started_at: attempt.started_at,
+                ended_at: attempt.ended_at,
+                outcome: (&attempt.outcome).into(),
+            };
+            let result = RunResult::from(parse::parse(&format, &bytes), &job, facts);
+            Ok(vec![put("result.json", &json_bytes(&result)?)?])
+        }
+        DerivedWork::Aggregate { results, statistics } => {
+            let results = results.iter().map(|(r, d)| Ok((*r, read::<RunResult>(cache, d, "result.json")?)));
+            let results: Vec<_> = results.collect::<Result<_>>()?;
+            let summary = analyze::summarize(&results, &statistics);
+            Ok(vec![put("summary.json", &json_bytes(&summary)?)?])
+        }
+        DerivedWork::Compare { cells, settings } => {
+            let mut inputs = Vec::with_capacity(cells.len());
+            for CellSeed { mut input, summary } in cells {
+                if let Some(digest) = summary {
+                    input.state = CellState::Ok { summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?) };
+                }
+                inputs.push(input);
+            }
+            let comparison = analyze::compare(&inputs, &settings.settings, &settings.peaks);
+            Ok(vec![put("compare.json", &json_bytes(&comparison)?)?])
+        }
+        DerivedWork::Plot { comparison } => {
+            let comparison = read_comparison(cache, comparison)?;
+            let pictures = report::plot(&comparison)
+                .map_err(|e| Error::Failed { message: format!("cannot draw the comparison: {e}"), help: None })?;
+            Ok(vec![put("compare.png", &pictures.png)?, put("compare.svg", pictures.svg.as_bytes())?])
+        }
+        DerivedWork::Report(work) => run_report(&work, cache, &put),
+    }
+}
+
+fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Result<Output>) -> Result<Vec<Output>> {
+    let comparison = read_comparison(cache, work.comparison)?;
+    let mut outputs = work.pictures.clone();
+    outputs.push(put("compare.json", &json_bytes(&comparison)?)?);
+    outputs.push(put("compare.txt", report::table(&comparison, 160).as_bytes())?);
+    for cell in &work.cells {
+        let summary: Summary = read(cache, &cell.summary, "summary.json")?;
+        let mut results = Vec::new();
+        for (repeat, digest) in &cell.results {
+            // A result that was lost and is not needed is published by its summary alone.
+            if cache.has(digest) {
+                results.push((*repeat, read::<RunResult>(cache, digest, "result.json")?));
+            }
+        }
+        let row = comparison.rows.iter().find(|r| r.cell == cell.id);
+        let unified = analyze::unified(&analyze::Published {
+            names: &cell.names,
+            matrix: &work.matrix,
+            key: cell.key,
+            job: &cell.job,
+            environment: &cell.environment,
+            summary: &summary,
+            results: &results,
+            row,
+            price_per_gpu_hour: cell.price,
+        });
+        outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
+    }
+    publish::publish_to(&work.output_dir, cache, &outputs)?;
+    Ok(outputs)
+}
+
+/// The comparison that a plot or a report shows.
+pub fn read_comparison(cache: &Cache, digest: Option<Digest>) -> Result<Comparison> {
+    let digest = digest.ok_or_else(|| Error::Cache("the comparison has no record".into()))?;
+    read(cache, &digest, "compare.json")
+}
+
+fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
+    cache.get(digest)?.ok_or_else(|| Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short())))
+}
+
+fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
+    serde_json::from_slice(&need(cache, digest, name)?)
+        .map_err(|e| Error::Cache(format!("`{name}` ({}) is not what this version writes: {e}", digest.short())))
+}
+
+fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| Error::Cache(format!("cannot write JSON: {e}")))?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Collects what the train task at `node` needs.
+#[must_use]
+pub fn train_work(engine: &Engine, node: NodeIndex, statuses: &Statuses, devices: Vec<usize>, preimage: &str) -> TrainWork {
+    let task = engine.dag.task(node);
+    let cell = task.cell as usize;
+    let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
+    let recipe = engine.plan.recipe(cell);
+    let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
+    let key = statuses.get(node).key.expect("a stale train task has a key");
+    let job = prepared.job();
+    let launch_files = render
+        .outputs()
+        .iter()
+        .map(|o| (o.name.clone(), engine.cache.get(&o.digest).ok().flatten().unwrap_or_default()))
+        .collect();
+    TrainWork {
+        label: label(engine.plan, &task),
+        cell: engine.plan.cells[cell].id.clone(),
+        repeat: task.repeat,
+        key,
+        preimage: preimage.to_owned(),
+        generation: engine.cache.generation(&key),
+        launch_files,
+        recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
+        job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
+        command: recipe.file.launch.command.clone(),
+        declared_env: prepared.resolved.env.clone(),
+        pass_env: recipe.file.launch.pass_env.clone(),
+        vendor: job.vendor,
+        num_gpus: if job.vendor == Vendor::Cpu { 0 } else { job.parallelism.num_gpus },
+        train_iters: job.train_iters,
+        tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
+        log_format: recipe.file.log.format.clone(),
+        timeout_seconds: prepared.resolved.timeout.as_deref().and_then(crate::plan::seconds),
+        exclusive: !prepared.resolved.share,
+        devices,
+    }
+}
