@@ -1,0 +1,51 @@
+//! Small disposable files by name: what the last build would like to find again. Checked, never synced.
+
+use super::store::Cache;
+use crate::{digest::Digest, error::Result};
+
+impl Cache {
+    /// What was stored under a name; `None` if nothing was, or if it is damaged.
+    #[must_use]
+    pub fn load_memo(&self, name: &Digest) -> Option<Vec<u8>> {
+        let mut bytes = std::fs::read(self.root.join(file_of(name))).ok()?;
+        let (digest, memo) = bytes.split_first_chunk::<32>()?;
+        if Digest::of(memo).0 != *digest {
+            return None;
+        }
+        bytes.drain(..32);
+        Some(bytes)
+    }
+
+    pub fn store_memo(&self, name: &Digest, bytes: &[u8]) -> Result<()> {
+        self.write_file(&file_of(name), &[&Digest::of(bytes).0, bytes])
+    }
+}
+
+fn file_of(name: &Digest) -> String {
+    format!("memos/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{self, Durability};
+
+    #[test]
+    fn memos_come_back_unless_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        let name = Digest::of("the last build");
+        assert_eq!(cache.load_memo(&name), None);
+        for memo in [&b""[..], b"one", b"another"] {
+            cache.store_memo(&name, memo).unwrap();
+            assert_eq!(cache.load_memo(&name).as_deref(), Some(memo));
+        }
+        let path = folder.path().join(file_of(&name));
+        let mut bytes = files::read(&path).unwrap();
+        bytes[35] ^= 1;
+        for damaged in [&bytes[..], &bytes[..20], b""] {
+            files::write_atomically(&path, damaged, Durability::Plain).unwrap();
+            assert_eq!(cache.load_memo(&name), None);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Blobs by digest. A stored file begins with zstd's magic exactly if it is compressed.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read, Seek, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use super::store::Cache;
+use crate::{
+    digest::Digest,
+    error::{Error, Result},
+    files::{self, Durability},
+};
+
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const LEVEL: i32 = 3;
+/// Less than one disk block gains nothing by compression, and stays readable with `cat`.
+const WORTH_COMPRESSING: usize = 4096;
+/// Files up to this size are read whole.
+const SMALL: u64 = 1 << 20;
+
+impl Cache {
+    pub fn put(&self, bytes: &[u8], durability: Durability) -> Result<Digest> {
+        let digest = Digest::of(bytes);
+        if self.is_stored(&digest, durability)? {
+            return Ok(digest);
+        }
+        // Raw bytes that look compressed must be compressed, or they would be unpacked when read.
+        let forced = bytes.starts_with(&ZSTD_MAGIC);
+        let packed = match forced || bytes.len() >= WORTH_COMPRESSING {
+            true => Some(zstd::bulk::compress(bytes, LEVEL).map_err(self.refused())?),
+            false => None,
+        };
+        let stored = packed.as_deref().filter(|packed| forced || packed.len() < bytes.len()).unwrap_or(bytes);
+        let mut temporary = self.temporary()?;
+        temporary.write_all(stored).map_err(self.refused())?;
+        self.keep(temporary, &digest, durability)?;
+        Ok(digest)
+    }
+
+    /// Stores a file's bytes as they are while it is read, in constant memory.
+    pub fn put_file(&self, path: &Path, durability: Durability) -> Result<(Digest, u64)> {
+        let unreadable = || Error::io("cannot read", path);
+        let mut source = File::open(path).map_err(unreadable())?;
+        let mut start = Vec::new();
+        (&mut source).take(SMALL).read_to_end(&mut start).map_err(unreadable())?;
+        if (start.len() as u64) < SMALL {
+            return Ok((self.put(&start, durability)?, start.len() as u64));
+        }
+        let forced = start.starts_with(&ZSTD_MAGIC);
+        let mut source = io::Cursor::new(start).chain(source);
+
+        let mut hasher = blake3::Hasher::new();
+        let mut encoder = zstd::Encoder::new(self.temporary()?, LEVEL).map_err(self.refused())?;
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            let read = match source.read(&mut chunk) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other.map_err(unreadable())?,
+            };
+            if read == 0 {
+                break;
+            }
+            hasher.update(&chunk[..read]);
+            encoder.write_all(&chunk[..read]).map_err(self.refused())?;
+        }
+        let mut temporary = encoder.finish().map_err(self.refused())?;
+        let (digest, size) = (Digest(*hasher.finalize().as_bytes()), hasher.count());
+        if self.is_stored(&digest, durability)? {
+            return Ok((digest, size));
+        }
+        let packed = temporary.stream_position().map_err(self.refused())?;
+        if packed >= size && !forced {
+            temporary = self.unpacked(temporary)?;
+        }
+        self.keep(temporary, &digest, durability)?;
+        Ok((digest, size))
+    }
+
+    /// What was compressed in vain, raw: from our copy, for the source may have changed since.
+    fn unpacked(&self, mut packed: NamedTempFile) -> Result<NamedTempFile> {
+        packed.rewind().map_err(self.refused())?;
+        let mut raw = self.temporary()?;
+        zstd::Decoder::new(packed).and_then(|mut decoder| io::copy(&mut decoder, &mut raw)).map_err(self.refused())?;
+        Ok(raw)
+    }
+
+    fn keep(&self, temporary: NamedTempFile, digest: &Digest, durability: Durability) -> Result<()> {
+        let path = self.object_path(digest);
+        if durability == Durability::Synced {
+            temporary.as_file().sync_all().map_err(self.refused())?;
+        }
+        let folder = path.parent().unwrap_or(&self.root);
+        if !folder.is_dir() {
+            files::create_dir_all(folder)?;
+        }
+        self.persist(temporary, &path)?;
+        match durability {
+            Durability::Synced => self.sync_folders_of(&path),
+            Durability::Plain => Ok(()),
+        }
+    }
+
+    fn sync_folders_of(&self, path: &Path) -> Result<()> {
+        // The object's folder, and the one above it, which may have just got it.
+        for folder in path.ancestors().skip(1).take(2) {
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(self.refused())?;
+        }
+        Ok(())
+    }
+
+    /// Is a sound copy there (and on disk, if asked for)? An unsound one is dropped.
+    fn is_stored(&self, digest: &Digest, durability: Durability) -> Result<bool> {
+        let Some(mut reader) = self.reader(digest)? else { return Ok(false) };
+        if !self.finished(&mut reader, |reader| io::copy(reader, &mut io::sink()))? {
+            return Ok(false);
+        }
+        if durability == Durability::Synced {
+            // Whoever stored it may not have needed to sync it.
+            reader.file.sync_all().map_err(self.refused())?;
+            self.sync_folders_of(&reader.path)?;
+        }
+        Ok(true)
+    }
+
+    /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped.
+    pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>> {
+        let Some(mut reader) = self.reader(digest)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        Ok(self.finished(&mut reader, |reader| reader.read_to_end(&mut bytes))?.then_some(bytes))
+    }
+
+    /// Reads to the end; false if the object was damaged.
+    fn finished<T>(
+        &self,
+        reader: &mut ObjectReader,
+        read: impl FnOnce(&mut ObjectReader) -> io::Result<T>,
+    ) -> Result<bool> {
+        match read(reader) {
+            Ok(_) => Ok(true),
+            // The disk's own errors have a number; those of decoding and of the digest have none.
+            Err(e) if e.raw_os_error().is_some() => Err(Error::io("cannot read", &reader.path)(e)),
+            Err(_) => {
+                reader.drop_object();
+                Ok(false)
+            }
+        }
+    }
+
+    /// A stream of the bytes. Damage is an error where it shows, at the latest at the end.
+    pub fn reader(&self, digest: &Digest) -> Result<Option<ObjectReader>> {
+        let path = self.object_path(digest);
+        match File::open(&path) {
+            Ok(file) => {
+                ObjectReader::new(file, *digest, path.clone()).map(Some).map_err(Error::io("cannot read", path))
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(e) => Err(Error::io("cannot read", path)(e)),
+        }
+    }
+
+    #[must_use]
+    pub fn has(&self, digest: &Digest) -> bool {
+        self.object_path(digest).exists()
+    }
+
+    pub(super) fn object_path(&self, digest: &Digest) -> PathBuf {
+        let hex = digest.to_string();
+        let (folder, name) = hex.split_at(2);
+        self.root.join("objects").join(folder).join(name)
+    }
+}
+
+/// Reads an object's raw bytes, and fails at the end if they are not what its digest says.
+pub struct ObjectReader {
+    content: Box<dyn Read + Send>,
+    hasher: blake3::Hasher,
+    digest: Digest,
+    file: File,
+    path: PathBuf,
+}
+
+impl ObjectReader {
+    fn new(file: File, digest: Digest, path: PathBuf) -> io::Result<Self> {
+        let mut stored = BufReader::with_capacity(1 << 16, file.try_clone()?);
+        let content: Box<dyn Read + Send> = match stored.fill_buf()?.starts_with(&ZSTD_MAGIC) {
+            true => Box::new(zstd::Decoder::with_buffer(stored)?),
+            false => Box::new(stored),
+        };
+        Ok(Self { content, hasher: blake3::Hasher::new(), digest, file, path })
+    }
+
+    /// Removes the file that was read, but not a sound one that took its place meanwhile.
+    fn drop_object(&self) {
+        let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
+        if inode(self.file.metadata()) == inode(fs::metadata(&self.path)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Read for ObjectReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
+            let message = format!("object {} is damaged", self.digest.short());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache() -> (tempfile::TempDir, Cache) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache")).unwrap();
+        (folder, cache)
+    }
+
+    /// Bytes that zstd cannot shrink.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    fn stored_size(cache: &Cache, digest: &Digest) -> u64 {
+        fs::metadata(cache.object_path(digest)).unwrap().len()
+    }
+
+    #[test]
+    fn bytes_and_files_come_back() {
+        let (folder, cache) = cache();
+        let magic = [&ZSTD_MAGIC[..], &noise(100)].concat();
+        let large_magic = [&ZSTD_MAGIC[..], &noise(3 << 20)].concat();
+        let log = "step 1 loss 2.0\n".repeat(200_000).into_bytes();
+        for bytes in
+            [vec![], b"small".to_vec(), noise(5000), noise(SMALL as usize), noise(3 << 20), magic, large_magic, log]
+        {
+            let path = folder.path().join("file");
+            files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
+            let (digest, size) = cache.put_file(&path, Durability::Synced).unwrap();
+            assert_eq!((digest, size), (Digest::of(&bytes), bytes.len() as u64));
+            let by_file = fs::read(cache.object_path(&digest)).unwrap();
+            assert!(cache.has(&digest));
+            assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
+            fs::remove_file(cache.object_path(&digest)).unwrap();
+            assert_eq!((cache.has(&digest), cache.get(&digest).unwrap()), (false, None));
+
+            assert_eq!(cache.put(&bytes, Durability::Plain).unwrap(), digest);
+            assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
+            assert_eq!(
+                by_file.starts_with(&ZSTD_MAGIC),
+                fs::read(cache.object_path(&digest)).unwrap().starts_with(&ZSTD_MAGIC)
+            );
+        }
+        assert_eq!(fs::read_dir(cache.root.join("tmp")).unwrap().count(), 0, "nothing temporary is left");
+    }
+
+    #[test]
+    fn compresses_what_shrinks_and_nothing_else() {
+        let (_folder, cache) = cache();
+        let log = b"loss 2.0\n".repeat(10_000);
+        assert!(stored_size(&cache, &cache.put(&log, Durability::Plain).unwrap()) < log.len() as u64 / 10);
+        assert_eq!(stored_size(&cache, &cache.put(&noise(9000), Durability::Plain).unwrap()), 9000);
+    }
+
+    #[test]
+    fn a_stored_object_is_not_written_again() {
+        let (_folder, cache) = cache();
+        let digest = cache.put(b"once", Durability::Plain).unwrap();
+        let inode = || fs::metadata(cache.object_path(&digest)).unwrap().ino();
+        let before = inode();
+        cache.put(b"once", Durability::Synced).unwrap();
+        assert_eq!(inode(), before);
+    }
+
+    #[test]
+    fn a_damaged_object_is_dropped_and_can_be_stored_again() {
+        let (_folder, cache) = cache();
+        for bytes in [b"plain".to_vec(), b"packed ".repeat(5000)] {
+            let digest = cache.put(&bytes, Durability::Plain).unwrap();
+            let damage = |change: fn(&mut Vec<u8>)| {
+                let path = cache.object_path(&digest);
+                let mut stored = fs::read(&path).unwrap();
+                change(&mut stored);
+                fs::remove_file(&path).unwrap();
+                files::write_atomically(&path, &stored, Durability::Plain).unwrap();
+            };
+            let changes: [fn(&mut Vec<u8>); 4] =
+                [|b| b.truncate(b.len() - 1), |b| b.push(0), |b| *b.last_mut().unwrap() ^= 1, Vec::clear];
+            for change in changes {
+                damage(change);
+                let mut reader = cache.reader(&digest).unwrap().unwrap();
+                let error = io::copy(&mut reader, &mut io::sink()).unwrap_err();
+                assert_eq!(error.raw_os_error(), None, "{error}");
+                assert!(cache.has(&digest), "a reader changes nothing");
+                assert_eq!(cache.get(&digest).unwrap(), None);
+                assert!(!cache.has(&digest));
+                cache.put(&bytes, Durability::Plain).unwrap();
+                damage(change);
+                cache.put(&bytes, Durability::Plain).unwrap();
+                assert_eq!(cache.get(&digest).unwrap().as_deref(), Some(&bytes[..]), "a put repairs");
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Recording what was done under which key, and looking it up.
+
+use std::sync::Arc;
+
+use super::{
+    encode::{self, Outputs, Stamp},
+    frame,
+    index::Place,
+    record::{Attempt, Entry, TaskKind},
+    snapshot::{Contents, Row, Table},
+    store::Cache,
+};
+use crate::{
+    digest::Digest,
+    error::{Error, Result},
+    files::{self, Durability},
+};
+
+/// Reading this much costs about as much as opening; past it, a new snapshot is worth writing.
+const SNAPSHOT_AFTER: u64 = 256 << 10;
+
+/// An entry as the cache holds it: kind, name and outputs, without the pre-image.
+pub struct EntryRef<'a>(Bytes<'a>);
+
+enum Bytes<'a> {
+    Mapped(&'a [u8]),
+    Shared(Arc<[u8]>),
+}
+
+impl EntryRef<'_> {
+    fn head(&self) -> Option<encode::Head<'_>> {
+        encode::decode_head(match &self.0 {
+            Bytes::Mapped(bytes) => bytes,
+            Bytes::Shared(bytes) => bytes,
+        })
+    }
+    fn stamp(&self) -> Stamp {
+        self.head().map_or(0, |head| head.stamp)
+    }
+    #[must_use]
+    pub fn kind(&self) -> Option<TaskKind> {
+        self.head().map(|head| head.kind)
+    }
+    #[must_use]
+    pub fn task(&self) -> Option<&str> {
+        self.head().map(|head| head.task)
+    }
+    pub fn outputs(&self) -> Outputs<'_> {
+        self.head().map_or_else(Outputs::default, |head| head.outputs)
+    }
+}
+
+impl Cache {
+    /// The latest entry under a key.
+    #[must_use]
+    pub fn entry(&self, key: &Digest) -> Option<EntryRef<'_>> {
+        let mapped = self.snapshot().and_then(|snapshot| {
+            let row = snapshot.lookup(Table::Entries, key).next()?;
+            Some(EntryRef(Bytes::Mapped(snapshot.head(&row)?)))
+        });
+        let segments = self.segments();
+        match segments.index.entries.get(key) {
+            Some(known) if mapped.as_ref().is_none_or(|mapped| mapped.stamp() < known.stamp) => {
+                Some(EntryRef(Bytes::Shared(known.head.clone())))
+            }
+            _ => mapped,
+        }
+    }
+
+    /// What ran last under a task's name, for "what changed". A training's is its last attempt.
+    #[must_use]
+    pub fn last_of(&self, kind: TaskKind, task: &str) -> Option<Entry> {
+        let id = encode::task_id(kind, task);
+        let mapped = self.snapshot().and_then(|snapshot| snapshot.lookup(Table::Tasks, &id).next());
+        let indexed = self.segments().index.tasks.get(&id).copied();
+        let (_, place) =
+            mapped.map(|row| (row.extra, row.place)).into_iter().chain(indexed).max_by_key(|last| last.0)?;
+        let body = self.body(place)?;
+        encode::decode_entry(&body).or_else(|| {
+            let Attempt { key, task, preimage, outputs, .. } = encode::decode_attempt(&body)?;
+            Some(Entry { key, kind: TaskKind::Train, task, preimage, outputs })
+        })
+    }
+
+    /// All attempts at a key: the highest generation first, then by id.
+    #[must_use]
+    pub fn attempts(&self, key: &Digest) -> Vec<Attempt> {
+        let mut places: Vec<Place> = match self.snapshot() {
+            Some(snapshot) => snapshot.lookup(Table::Attempts, key).map(|row| row.place).collect(),
+            None => Vec::new(),
+        };
+        places.extend(self.segments().index.attempts.get(key).into_iter().flatten());
+        let mut attempts: Vec<Attempt> =
+            places.into_iter().filter_map(|place| encode::decode_attempt(&self.body(place)?)).collect();
+        // Stable: of one id recorded twice, the record that was read first stays.
+        attempts.sort_by(|a, b| b.generation.cmp(&a.generation).then_with(|| a.id.cmp(&b.id)));
+        attempts.dedup_by(|a, b| (a.generation, &a.id) == (b.generation, &b.id));
+        attempts
+    }
+
+    /// The highest generation that was opened, or measured in; 0 at first.
+    #[must_use]
+    pub fn generation(&self, key: &Digest) -> u32 {
+        let mapped = self.snapshot().and_then(|snapshot| snapshot.lookup(Table::Generations, key).next());
+        let mapped = mapped.map_or(0, |row| u32::try_from(row.extra).unwrap_or(0));
+        self.segments().index.generations.get(key).copied().unwrap_or(0).max(mapped)
+    }
+
+    /// Opens the next generation. Processes that must not open the same one hold the key's lock.
+    pub fn open_generation(&self, key: &Digest) -> Result<u32> {
+        self.refresh()?;
+        let Some(next) = self.generation(key).checked_add(1) else {
+            return Err(Error::Cache(format!("key {} has no generation left", key.short())));
+        };
+        self.append(Durability::Synced, |stamp| vec![encode::generation(stamp, key, next)])?;
+        Ok(next)
+    }
+
+    pub fn record_entry(&self, entry: &Entry) -> Result<()> {
+        self.record_entries(std::slice::from_ref(entry))
+    }
+
+    /// Records a batch in one write.
+    pub fn record_entries(&self, entries: &[Entry]) -> Result<()> {
+        self.append(Durability::Plain, |first| {
+            (first..).zip(entries).map(|(stamp, e)| encode::entry(stamp, e)).collect()
+        })
+    }
+
+    /// Returns when the attempt is on disk, and with it all records before it.
+    pub fn record_attempt(&self, attempt: &Attempt) -> Result<()> {
+        self.append(Durability::Synced, |stamp| vec![encode::attempt(stamp, attempt)])
+    }
+
+    /// A text that pre-images name by its digest.
+    #[must_use]
+    pub fn preimage(&self, digest: &Digest) -> Option<String> {
+        let text = encode::decode_preimage(&self.body(self.preimage_place(digest)?)?)?.to_owned();
+        (Digest::of(&text) == *digest).then_some(text)
+    }
+
+    pub fn record_preimage(&self, text: &str) -> Result<Digest> {
+        let digest = Digest::of(text);
+        if self.preimage_place(&digest).is_none() {
+            self.append(Durability::Plain, |stamp| vec![encode::preimage(stamp, &digest, text)])?;
+        }
+        Ok(digest)
+    }
+
+    fn preimage_place(&self, digest: &Digest) -> Option<Place> {
+        let indexed = self.segments().index.preimages.get(digest).copied();
+        indexed.or_else(|| Some(self.snapshot()?.lookup(Table::Preimages, digest).next()?.place))
+    }
+
+    fn body(&self, place: Place) -> Option<Vec<u8>> {
+        let file = self.segments().reader(place.segment)?;
+        frame::read(&file, place.offset, place.body_length)
+    }
+
+    /// Appends records to this process's segment; `encode` gets the first of their stamps.
+    fn append(&self, durability: Durability, encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>) -> Result<()> {
+        let mut writer = self.writer();
+        if writer.as_ref().is_none_or(|writer| !self.segments().is_intact(writer)) {
+            *writer = None;
+            *writer = Some(self.in_layout(|| self.segments_mut().own_one())?);
+        }
+        let Some(owned) = writer.as_mut() else { return Ok(()) };
+        let mut segments = self.segments_mut();
+        let seen = segments.index.last_stamp.max(self.snapshot_stamp());
+        let now = (files::unix_now() * 1e9) as Stamp;
+        let bodies = encode(now.max(seen.saturating_add(1)));
+        if bodies.iter().any(|body| body.len() > frame::MAX_BODY) {
+            return Err(Error::Cache(format!("a record of over {} MiB does not fit the cache", frame::MAX_BODY >> 20)));
+        }
+        let appended = segments.append(owned, &bodies, durability == Durability::Synced);
+        if appended.is_err() {
+            // The next owner cuts back what this write may have left.
+            *writer = None;
+        }
+        appended.map_err(self.refused())
+    }
+
+    /// Writes an index of everything known, for faster opening.
+    pub fn write_snapshot(&self) -> Result<()> {
+        let old = self.snapshot();
+        let segments = self.segments();
+        let index = &segments.index;
+        let mut contents = Contents {
+            segments: segments.list().iter().map(|segment| (segment.name.as_str(), segment.mark)).collect(),
+            last_stamp: index.last_stamp.max(self.snapshot_stamp()),
+            ..Contents::default()
+        };
+        if let Some(old) = old {
+            for row in old.rows(Table::Entries) {
+                let Some(head) = old.head(&row) else { continue };
+                let Some(decoded) = encode::decode_head(head) else { continue };
+                contents.entries.push((Row { extra: decoded.stamp, ..row }, head));
+            }
+            contents.attempts.extend(old.rows(Table::Attempts));
+            contents.generations.extend(old.rows(Table::Generations));
+            contents.tasks.extend(old.rows(Table::Tasks));
+            contents.preimages.extend(old.rows(Table::Preimages));
+        }
+        let row = |key: &Digest, place: Place, extra| Row { key: *key, place, extra };
+        contents.entries.extend(index.entries.iter().map(|(key, e)| (row(key, e.place, e.stamp), &*e.head)));
+        contents.attempts.extend(
+            index.attempts.iter().flat_map(|(key, places)| places.iter().map(move |place| row(key, *place, 0))),
+        );
+        let nowhere = Place { segment: 0, offset: 0, body_length: 0 };
+        contents.generations.extend(index.generations.iter().map(|(key, n)| row(key, nowhere, u64::from(*n))));
+        contents.tasks.extend(index.tasks.iter().map(|(id, (stamp, place))| row(id, *place, *stamp)));
+        contents.preimages.extend(index.preimages.iter().map(|(digest, place)| row(digest, *place, 0)));
+        self.write_file("snapshot", &[&contents.encode()])
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        if self.segments().past_snapshot > SNAPSHOT_AFTER {
+            // Only a matter of speed: a read-only cache lives without.
+            let _ = self.write_snapshot();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The append-only files that hold records.
+//!
+//! A writing process owns one segment at a time, by a lock that ends with the process: it adopts a
+//! free one or makes a new one, so there are as many segments as there ever were writers at once.
+//! Hence appends of different processes never meet, nobody waits for another's sync, and only the
+//! owner cuts a torn tail back. Where the file system has no locks, every writer makes its own segment.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    frame::{self, Mark},
+    index::{Index, Place},
+};
+
+/// All segments as this process has read them, and the records past the snapshot.
+#[derive(Default)]
+pub(super) struct Segments {
+    folder: PathBuf,
+    list: Vec<Segment>,
+    pub index: Index,
+    /// Bytes of records that the snapshot does not cover.
+    pub past_snapshot: u64,
+}
+
+pub(super) struct Segment {
+    pub name: String,
+    /// The last record read; everything before its end has been.
+    pub mark: Mark,
+    /// Opened by the first look at a record.
+    reader: OnceLock<Arc<File>>,
+}
+
+impl Segments {
+    pub fn new(folder: PathBuf, covered: &[(String, Mark)]) -> Self {
+        let list = covered.iter().map(|(name, mark)| Segment::new(name.clone(), *mark)).collect();
+        Self { folder, list, ..Self::default() }
+    }
+
+    pub fn list(&self) -> &[Segment] {
+        &self.list
+    }
+
+    /// Forgets everything but which segments there are, in their order.
+    pub fn forget_records(&mut self) {
+        for segment in &mut self.list {
+            segment.mark = Mark::default();
+        }
+        (self.index, self.past_snapshot) = (Index::default(), 0);
+    }
+
+    /// Reads what this process or others appended since the last time.
+    pub fn refresh(&mut self) -> io::Result<()> {
+        for name in names(&self.folder)? {
+            let number = self.number_of(name);
+            let path = self.path(number);
+            match fs::metadata(&path) {
+                Ok(meta) if meta.len() > self.list[number].mark.end => {
+                    let file = File::open(&path)?;
+                    self.read_on(number, &file)?;
+                }
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn number_of(&mut self, name: String) -> usize {
+        let known = self.list.iter().position(|segment| segment.name == name);
+        known.unwrap_or_else(|| {
+            self.list.push(Segment::new(name, Mark::default()));
+            self.list.len() - 1
+        })
+    }
+
+    fn read_on(&mut self, number: usize, file: &File) -> io::Result<()> {
+        let segment = &mut self.list[number];
+        frame::scan(file, segment.mark.end, |mark, body| {
+            segment.mark = mark;
+            self.past_snapshot += mark.end - mark.offset;
+            self.index.add(body, place(number, &mark));
+        })
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        self.folder.join(&self.list[number].name)
+    }
+
+    /// The file of a segment, to read a record from.
+    pub fn reader(&self, number: u32) -> Option<Arc<File>> {
+        let segment = self.list.get(number as usize)?;
+        if let Some(file) = segment.reader.get() {
+            return Some(file.clone());
+        }
+        let file = Arc::new(File::open(self.path(number as usize)).ok()?);
+        Some(segment.reader.get_or_init(|| file).clone())
+    }
+
+    /// Makes this process the owner of a segment whose tail is whole.
+    pub fn own_one(&mut self) -> io::Result<Writer> {
+        self.refresh()?;
+        for number in 0..self.list.len() {
+            if let Some(writer) = self.adopt(number)? {
+                return Ok(writer);
+            }
+        }
+        loop {
+            let (file, name) = create(&self.folder)?;
+            let number = self.number_of(name);
+            match file.try_lock() {
+                // Another process was quicker to adopt it.
+                Err(TryLockError::WouldBlock) => {}
+                // No locks here: then nobody else can adopt it either.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Writer { number, file, is_new: true }),
+            }
+        }
+    }
+
+    fn adopt(&mut self, number: usize) -> io::Result<Option<Writer>> {
+        // An append-only file is no business of `files`, which writes whole ones.
+        let Ok(file) = OpenOptions::new().read(true).append(true).open(self.path(number)) else { return Ok(None) };
+        if file.try_lock().is_err() {
+            return Ok(None);
+        }
+        let known = self.list[number].mark;
+        if known.end > 0 && !frame::is_at(&known, &file) {
+            // Cut or replaced behind our back: what we remember of it is wrong, so leave it alone.
+            return Ok(None);
+        }
+        self.read_on(number, &file)?;
+        let end = self.list[number].mark.end;
+        if file.metadata()?.len() > end {
+            file.set_len(end)?;
+        }
+        Ok(Some(Writer { number, file, is_new: false }))
+    }
+
+    /// Appends frames in one write; on failure the segment is as it was, or no longer `writer`'s to use.
+    pub fn append(&mut self, writer: &mut Writer, bodies: &[Vec<u8>], synced: bool) -> io::Result<()> {
+        let mut buffer = Vec::with_capacity(bodies.iter().map(|body| body.len() + 32).sum());
+        let marks: Vec<Mark> = bodies.iter().map(|body| frame::push(&mut buffer, body)).collect();
+        let start = self.list[writer.number].mark.end;
+        let written = writer.file.write_all(&buffer).and_then(|()| match synced {
+            true => writer.sync(&self.folder),
+            false => Ok(()),
+        });
+        if let Err(e) = written {
+            writer.file.set_len(start)?;
+            return Err(e);
+        }
+        for (mark, body) in marks.into_iter().zip(bodies) {
+            let mark = mark.shifted(start);
+            self.list[writer.number].mark = mark;
+            self.index.add(body, place(writer.number, &mark));
+        }
+        self.past_snapshot += buffer.len() as u64;
+        Ok(())
+    }
+
+    /// Is the segment as its owner left it?
+    pub fn is_intact(&self, writer: &Writer) -> bool {
+        self.list.get(writer.number).is_some_and(|segment| {
+            writer.file.metadata().is_ok_and(|meta| meta.len() == segment.mark.end)
+                && fs::exists(self.folder.join(&segment.name)).unwrap_or(false)
+        })
+    }
+}
+
+impl Segment {
+    fn new(name: String, mark: Mark) -> Self {
+        Self { name, mark, reader: OnceLock::new() }
+    }
+}
+
+/// This process's right to append to one segment; given up when dropped.
+pub(super) struct Writer {
+    number: usize,
+    file: File,
+    /// The folder's entry for it may not be on disk yet.
+    is_new: bool,
+}
+
+impl Writer {
+    fn sync(&mut self, folder: &Path) -> io::Result<()> {
+        self.file.sync_data()?;
+        if self.is_new {
+            File::open(folder)?.sync_all()?;
+            self.is_new = false;
+        }
+        Ok(())
+    }
+}
+
+fn place(number: usize, mark: &Mark) -> Place {
+    Place { segment: number as u32, offset: mark.offset, body_length: mark.body_length() }
+}
+
+/// Names of the segments in a folder, sorted; none if there is no folder.
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().into_string().ok().filter(|name| name.ends_with(".seg")));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// A new segment: a number for people to sort by, random letters against other hosts.
+fn create(folder: &Path) -> io::Result<(File, String)> {
+    let number = |name: &String| name.split('-').next().and_then(|n| n.parse::<u64>().ok());
+    let next = names(folder)?.iter().filter_map(number).max().map_or(1, |n| n.saturating_add(1));
+    let (file, path) = tempfile::Builder::new()
+        .prefix(&format!("{next:04}-"))
+        .suffix(".seg")
+        .rand_bytes(8)
+        .append(true)
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(folder)?
+        .keep()
+        .map_err(|e| e.error)?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok((file, name))
+}

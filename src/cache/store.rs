@@ -1,0 +1,201 @@
+//! The cache as a folder: opening it, and whether it can be written to.
+
+use std::{
+    fs, io,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::{Duration, SystemTime},
+};
+
+use tempfile::NamedTempFile;
+
+use super::{
+    encode::Stamp,
+    frame,
+    segment::{Segments, Writer},
+    snapshot::Snapshot,
+};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability},
+};
+
+/// A build that is to write here needs this many free bytes.
+pub const MIN_FREE: u64 = 16 << 20;
+
+/// Longer than any file is being written without a byte being added to it.
+const ABANDONED: Duration = Duration::from_hours(24);
+
+/// Tells backup programs to leave the folder out: <https://bford.info/cachedir/>.
+const CACHEDIR_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # This folder is a cache of tprimat: it holds the results of finished runs.\n";
+
+/// One cache folder, open; shared by the threads of a process.
+///
+/// A process sees its own records at once, and those of others as of `open` or [`Cache::refresh`].
+pub struct Cache {
+    pub(super) root: PathBuf,
+    snapshot: Option<Snapshot>,
+    /// Whether all of the snapshot was found sound; asked by the first lookup.
+    sound: OnceLock<bool>,
+    segments: RwLock<Segments>,
+    /// Taken before `segments` where both are held.
+    writer: Mutex<Option<Writer>>,
+}
+
+impl Cache {
+    /// Makes the folder's layout where that is allowed. A folder that cannot be written, or be made,
+    /// still opens for reading; then the first write is what fails.
+    pub fn open(root: &Path) -> Result<Self> {
+        let snapshot = Snapshot::open(&root.join("snapshot")).filter(|snapshot| describes(snapshot, root));
+        let covered = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
+        let segments = RwLock::new(Segments::new(root.join("segments"), covered));
+        let cache =
+            Self { root: root.to_owned(), snapshot, sound: OnceLock::new(), segments, writer: Mutex::new(None) };
+        if !cache.root.join("tmp").is_dir() {
+            let _ = cache.lay_out();
+        }
+        cache.refresh()?;
+        Ok(cache)
+    }
+
+    /// Reads what other processes have appended meanwhile.
+    pub fn refresh(&self) -> Result<()> {
+        self.segments_mut().refresh().map_err(Error::io("cannot read the cache", &self.root))
+    }
+
+    /// Says before a build whether the cache can take its results.
+    pub fn ensure_writable(&self) -> Result<()> {
+        self.temporary()?;
+        let free = self.free_bytes()?;
+        if free < MIN_FREE {
+            return Err(Error::Cache(format!(
+                "cannot write to the cache {}: its disk has {} MiB free, and a build needs {} MiB",
+                self.root.display(),
+                free >> 20,
+                MIN_FREE >> 20
+            )));
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// Bytes that this user may still write on the cache's disk.
+    pub fn free_bytes(&self) -> Result<u64> {
+        let stat = nix::sys::statvfs::statvfs(&self.root).map_err(io::Error::from);
+        let stat = stat.map_err(Error::io("cannot read the cache", &self.root))?;
+        Ok(stat.blocks_available() * stat.fragment_size())
+    }
+
+    /// Removes temporary files that killed processes left.
+    fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(self.root.join("tmp")) else { return };
+        for entry in entries.flatten() {
+            let modified = entry.metadata().and_then(|meta| meta.modified());
+            let age = modified.ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+            if age.is_some_and(|age| age > ABANDONED) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn lay_out(&self) -> Result<()> {
+        // `tmp` comes last: where it is, the rest is.
+        for folder in ["objects", "segments", "memos", "locks"] {
+            files::create_dir_all(&self.root.join(folder))?;
+        }
+        let tag = self.root.join("CACHEDIR.TAG");
+        if !tag.exists() {
+            files::write_atomically(&tag, CACHEDIR_TAG.as_bytes(), Durability::Plain)?;
+        }
+        files::create_dir_all(&self.root.join("tmp"))
+    }
+
+    /// Runs a step that makes a file, once more if folders were missing.
+    pub(super) fn in_layout<T>(&self, mut make: impl FnMut() -> io::Result<T>) -> Result<T> {
+        let made = match make() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.lay_out()?;
+                make()
+            }
+            other => other,
+        };
+        made.map_err(self.refused())
+    }
+
+    /// A file of our own that is renamed when it is whole, and goes away otherwise.
+    pub(super) fn temporary(&self) -> Result<NamedTempFile> {
+        let folder = self.root.join("tmp");
+        self.in_layout(|| {
+            // Whole files of the cache are never changed in place.
+            let mode = fs::Permissions::from_mode(0o444);
+            tempfile::Builder::new().prefix("new-").permissions(mode).tempfile_in(&folder)
+        })
+    }
+
+    /// Replaces a file of the layout by `parts`, in one step but unsynced.
+    pub(super) fn write_file(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
+        let mut temporary = self.temporary()?;
+        for part in parts {
+            temporary.write_all(part).map_err(self.refused())?;
+        }
+        self.persist(temporary, &self.root.join(name))
+    }
+
+    pub(super) fn persist(&self, temporary: NamedTempFile, path: &Path) -> Result<()> {
+        temporary.persist(path).map_err(|e| self.refused()(e.error))?;
+        Ok(())
+    }
+
+    /// The one error of every failed write.
+    pub(super) fn refused(&self) -> impl FnOnce(io::Error) -> Error {
+        let error = Error::io("cannot write to the cache", &self.root);
+        move |e| error(innermost(e))
+    }
+
+    pub(super) fn snapshot_stamp(&self) -> Stamp {
+        self.snapshot.as_ref().map_or(0, Snapshot::last_stamp)
+    }
+
+    /// The snapshot, if all of it is sound. If not, the segments are read from their start instead.
+    pub(super) fn snapshot(&self) -> Option<&Snapshot> {
+        let snapshot = self.snapshot.as_ref()?;
+        let sound = *self.sound.get_or_init(|| {
+            let sound = snapshot.is_sound();
+            if !sound {
+                let mut segments = self.segments_mut();
+                segments.forget_records();
+                // What cannot be read now was not known before either; the next refresh will say so.
+                let _ = segments.refresh();
+            }
+            sound
+        });
+        sound.then_some(snapshot)
+    }
+
+    // A thread that panicked left no half-made change: each is made after its write succeeded.
+    pub(super) fn segments(&self) -> RwLockReadGuard<'_, Segments> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub(super) fn segments_mut(&self) -> RwLockWriteGuard<'_, Segments> {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub(super) fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The system's own error, without the name of a temporary file that nobody knows.
+fn innermost(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>()?.raw_os_error());
+    inner.map_or(error, io::Error::from_raw_os_error)
+}
+
+/// Are the segments still those that the snapshot was made of?
+fn describes(snapshot: &Snapshot, root: &Path) -> bool {
+    snapshot.segments().iter().all(|(name, mark)| {
+        mark.end == 0 || fs::File::open(root.join("segments").join(name)).is_ok_and(|file| frame::is_at(mark, &file))
+    })
+}
