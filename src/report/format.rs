@@ -1,0 +1,67 @@
+//! Numbers as people read them: four significant digits, thousands apart, units beside.
+
+/// `10,682`, `341.3`, `0.01235`.
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    if !(-4..15).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let text = format!("{value:.*}", usize::try_from(3 - magnitude).unwrap_or(0));
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let digits = whole.trim_start_matches('-');
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    let sign = if whole.starts_with('-') { "-" } else { "" };
+    if fraction.is_empty() { format!("{sign}{out}") } else { format!("{sign}{out}.{fraction}") }
+}
+
+/// `305.1 ms`, `12.27 s`.
+pub fn seconds(value: f64) -> String {
+    if value < 1.0 { format!("{} ms", number(value * 1e3)) } else { format!("{} s", number(value)) }
+}
+
+/// `36.17 GiB`
+pub fn bytes(value: u64) -> String {
+    let value = value as f64;
+    let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.iter().find(|(_, size)| value >= *size as f64) {
+        Some((unit, size)) => format!("{} {unit}", number(value / *size as f64)),
+        None => format!("{value:.0} B"),
+    }
+}
+
+/// `55.6 %`
+pub fn percent(value: f64) -> String {
+    format!("{:.1} %", value * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_digits_and_thousands() {
+        for (value, text) in [
+            (10_682.4, "10,682"),
+            (341.34, "341.3"),
+            (0.012_345, "0.01235"),
+            (-1_234_567.0, "-1,234,567"),
+            (0.0, "0.000"),
+            (1e-9, "1.000e-9"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!((seconds(0.3051), seconds(12.27)), ("305.1 ms".to_owned(), "12.27 s".to_owned()));
+        assert_eq!((bytes(38_838_185_984), bytes(12)), ("36.17 GiB".to_owned(), "12 B".to_owned()));
+        assert_eq!(percent(0.5557), "55.6 %");
+    }
+}
