@@ -5,7 +5,7 @@ mod prepare;
 mod resolve;
 pub mod shape;
 
-pub use facts::{FactSource, PlatformFacts};
+pub use facts::{FactBook, PlatformFacts, seconds};
 pub use job::*;
-pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support};
+pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
 pub use resolve::{Resolved, resolve};

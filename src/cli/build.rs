@@ -1,0 +1,278 @@
+//! `build`: runs what is stale, compares, publishes.
+
+use std::{
+    collections::BTreeMap,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    args::BuildArgs,
+    memo,
+    output::{print, print_json, width},
+    plan::{Row, rows, state_name},
+    project,
+};
+use crate::{
+    analyze::Comparison,
+    cache::{Cache, TaskKind},
+    error::{Error, Result, exit},
+    execute::{self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost},
+    graph::{Dag, Engine, State, Statuses},
+    plan::{Plan, PlanRequest, Vendor, load_config},
+};
+
+/// Between SIGTERM and SIGKILL.
+const GRACE_SECONDS: f64 = 10.0;
+/// Plain progress: at most one line a run in this time.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
+    let started = Instant::now();
+    let request = project::request(at, &args.common)?;
+    let memo_name = memo::name(&request, args);
+    if args.events.is_none()
+        && !args.remeasure
+        && let Some(text) = memo::nothing_to_do(&request, &memo_name)
+    {
+        return say_nothing_to_do(args, &text);
+    }
+    let mut plan = Plan::load(&request)?;
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    let host = train_host(&plan, &request, &cache)?;
+    let talk = Talk::new(reporters(args)?);
+    if cache.ensure_writable().is_ok() {
+        execute::sweep_up(&cache, &host, &talk)?;
+    }
+    let dag = Dag::new(&plan)?;
+    if args.cached_only {
+        leave_out_what_must_train(&mut plan, &dag, &cache, args)?;
+    }
+    if args.remeasure {
+        open_generations(&project::engine(&plan, &dag, &cache, &args.common))?;
+    }
+    let stale = {
+        let engine = project::engine(&plan, &dag, &cache, &args.common);
+        let statuses = engine.evaluate_all()?;
+        let stale = rows(&engine, &statuses).into_iter().filter(|r| r.state == State::Stale).collect::<Vec<_>>();
+        before_training(&engine, &stale, &host)?;
+        stale
+    };
+    if !stale.is_empty() {
+        cache.ensure_writable()?;
+    }
+    if stale.iter().any(|r| r.kind == TaskKind::Train) {
+        for platform in plan.facts.write_missing()? {
+            talk.report(&Event::Note { message: format!("tprimat.lock: pinned this host's facts for {platform}; commit the file") });
+        }
+        for name in execute::dropped_env(&request.env) {
+            talk.report(&Event::Note { message: format!("{name} is set here and is not passed to trainers; declare it in config.yaml to use it") });
+        }
+    }
+    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let mut statuses = engine.evaluate_all()?;
+    let interrupts = execute::install_interrupt_handler()?;
+    let options = BuildOptions {
+        jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
+        fail_fast: args.fail_fast,
+        cooldown: cooldown(&plan),
+    };
+    let summary = execute::build(&engine, &mut statuses, &options, &host, interrupts, &talk);
+    // What a run of an earlier, killed build left while we waited for its supervisor.
+    if cache.ensure_writable().is_ok() {
+        execute::sweep_up(&cache, &host, &talk)?;
+    }
+    let summary = summary?;
+    if let Some(signal) = interrupts.asked() {
+        return Err(Error::Interrupted(signal));
+    }
+    finish(&Ended { engine: &engine, statuses: &statuses, summary, seconds: started.elapsed().as_secs_f64() }, args, &request, &memo_name, &talk)
+}
+
+struct Ended<'a> {
+    engine: &'a Engine<'a>,
+    statuses: &'a Statuses,
+    summary: BuildSummary,
+    seconds: f64,
+}
+
+fn say_nothing_to_do(args: &BuildArgs, text: &str) -> Result<i32> {
+    if args.common.json {
+        let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+        print_json(&value)?;
+    } else {
+        let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+        eprintln!("{}: nothing to do, {} tasks are fresh", value["matrix"].as_str().unwrap_or(""), value["summary"]["fresh"]);
+    }
+    Ok(exit::OK)
+}
+
+fn cooldown(plan: &Plan) -> Duration {
+    let seconds = plan.config.get("benchmarking.runs.cooldown_seconds").and_then(Value::as_f64).unwrap_or(0.0);
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+fn reporters(args: &BuildArgs) -> Result<Reporters> {
+    let mut all: Vec<Box<dyn Reporter>> = Vec::new();
+    if std::io::stderr().is_terminal() {
+        all.push(Box::new(Bars::new()));
+    } else {
+        all.push(Box::new(PlainLines::new(std::io::stderr(), PLAIN_EVERY)));
+    }
+    if let Some(target) = &args.events {
+        all.push(Box::new(JsonLines::open(target)?));
+    }
+    Ok(Reporters(all))
+}
+
+fn train_host(plan: &Plan, request: &PlanRequest, cache: &Cache) -> Result<TrainHost> {
+    let tprimat = std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
+    let facts = plan.facts.host();
+    let vendor = facts.platforms().into_iter().map(|(v, _)| v).find(|v| *v != Vendor::Cpu);
+    Ok(TrainHost {
+        project: plan.root.clone(),
+        runs: cache.root().join("runs"),
+        lock_dir: lock_dir(&request.env),
+        native: find_native(&tprimat, &request.env),
+        python: plan.facts.python().to_owned(),
+        hostname: facts.hostname.clone().unwrap_or_default(),
+        caller_env: request.env.clone(),
+        grace_seconds: GRACE_SECONDS,
+        gpu_locks: vendor.map(|v| facts.device_locks(v)).unwrap_or_default(),
+        tprimat,
+    })
+}
+
+/// One folder for the whole host, whoever runs tprimat on it.
+fn lock_dir(env: &BTreeMap<String, String>) -> PathBuf {
+    env.get("TPRIMAT_LOCK_DIR").map_or_else(|| PathBuf::from("/tmp/tprimat-device-locks"), PathBuf::from)
+}
+
+/// tprimat-native: named by `$TPRIMAT_NATIVE`, beside tprimat, or in PATH.
+fn find_native(tprimat: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let named = env.get("TPRIMAT_NATIVE").map(PathBuf::from);
+    let beside = tprimat.parent().map(|dir| dir.join("tprimat-native"));
+    named.into_iter().chain(beside).find(|p| p.is_file()).or_else(|| execute::which("tprimat-native", env))
+}
+
+/// Cells that would have to train are shown as missing instead.
+fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &BuildArgs) -> Result<()> {
+    let must_train: Vec<usize> = {
+        let engine = project::engine(plan, dag, cache, &args.common);
+        let statuses = engine.evaluate_all()?;
+        let is_stale = |n: &petgraph::graph::NodeIndex| dag.task(*n).kind == TaskKind::Train && statuses.get(*n).state == State::Stale;
+        dag.order.iter().filter(|n| is_stale(n)).map(|n| dag.task(*n).cell as usize).collect()
+    };
+    must_train.into_iter().for_each(|cell| plan.cells[cell].selected = false);
+    Ok(())
+}
+
+fn open_generations(engine: &Engine) -> Result<()> {
+    let statuses = engine.evaluate_all()?;
+    let mut opened = std::collections::BTreeSet::new();
+    for node in &engine.dag.order {
+        let task = engine.dag.task(*node);
+        let status = statuses.get(*node);
+        let is_measured = matches!(status.state, State::Fresh | State::Failed);
+        if task.kind == TaskKind::Train && is_measured && engine.plan.cells[task.cell as usize].selected
+            && let Some(key) = status.key
+            && opened.insert(key)
+        {
+            engine.cache.open_generation(&key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Everything that can be known to go wrong before the first second of training.
+fn before_training(engine: &Engine, stale: &[Row], host: &TrainHost) -> Result<()> {
+    let mut by_platform: BTreeMap<&str, (Vendor, BTreeMap<&str, usize>)> = BTreeMap::new();
+    for row in stale.iter().filter(|r| r.kind == TaskKind::Train) {
+        let cell = row.cell.unwrap_or(0);
+        let of = &engine.plan.matrix.cells[cell];
+        let vendor = engine.plan.prepared(cell).map_or(Vendor::Cpu, |p| p.job().vendor);
+        by_platform.entry(&of.platform).or_insert_with(|| (vendor, BTreeMap::new())).1.entry(&of.framework).or_insert(cell);
+    }
+    let mut problems = Vec::new();
+    for (platform, (vendor, frameworks)) in by_platform {
+        let recipes: Vec<_> = frameworks.keys().map(|f| &engine.plan.recipes.recipes[*f]).collect();
+        if !engine.plan.allow_drift {
+            let drift = engine.plan.facts.drift(platform, vendor, &recipes)?;
+            if !drift.is_empty() {
+                return Err(engine.plan.facts.drift_error(platform, &drift));
+            }
+        }
+        for recipe in recipes {
+            problems.extend(execute::preflight(recipe, host));
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+}
+
+fn finish(ended: &Ended, args: &BuildArgs, request: &PlanRequest, memo_name: &crate::digest::Digest, talk: &Talk) -> Result<i32> {
+    let Ended { engine, statuses, summary, seconds } = ended;
+    let after = rows(engine, statuses);
+    let count = |state| after.iter().filter(|r| r.state == state).count();
+    let comparison = comparison(engine, statuses)?;
+    let contradicted: usize = comparison.as_ref().map_or(0, |c| c.contradicted);
+    let incomplete = engine.cell_states(statuses).iter().filter(|(_, s)| s.get("missing").is_some() || s.get("failed").is_some()).count();
+    let failed = count(State::Failed);
+    talk.report(&Event::BuildFinished {
+        ok: count(State::Fresh),
+        failed,
+        waiting: count(State::Waiting),
+        unsupported: count(State::Unsupported),
+        seconds: *seconds,
+    });
+    let code = if failed > 0 || contradicted > 0 {
+        exit::FAILED
+    } else if args.require_complete && incomplete > 0 {
+        exit::STALE
+    } else {
+        exit::OK
+    };
+    let mut counts = serde_json::Map::new();
+    for state in [State::Fresh, State::Stale, State::Failed, State::Waiting, State::Unsupported] {
+        counts.insert(state_name(state).into(), count(state).into());
+    }
+    let value = json!({
+        "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
+        "contradicted": contradicted, "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
+    });
+    if args.common.json {
+        print_json(&value)?;
+    } else if args.events.as_deref() != Some(Path::new("-")) {
+        if let Some(comparison) = &comparison {
+            print(&crate::report::table(&comparison.comparison, width()))?;
+        }
+        let output = execute::publish::output_dir(engine.plan);
+        eprintln!("results, table and picture: {}", output.strip_prefix(&request.root).unwrap_or(&output).display());
+    }
+    if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
+        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "contradicted": 0, "incomplete": 0, "output": value["output"] });
+        memo::store(engine, statuses, memo_name, &idle);
+    }
+    Ok(code)
+}
+
+struct Compared {
+    comparison: Comparison,
+    contradicted: usize,
+}
+
+fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Compared>> {
+    let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
+    let Some(output) = status.outputs().first() else { return Ok(None) };
+    let comparison = execute::derived::read_comparison(engine.cache, Some(output.digest))?;
+    let contradicted = comparison.contradicted();
+    Ok(Some(Compared { comparison, contradicted }))
+}
+
+/// The config alone, for what must be known before the plan.
+pub fn cache_dir_of(request: &PlanRequest) -> Option<PathBuf> {
+    let config = load_config(&request.root.join("config.yaml"), request).ok()?;
+    Some(request.root.join(config.get("paths.cache").and_then(Value::as_str).unwrap_or("cache")))
+}

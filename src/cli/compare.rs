@@ -1,0 +1,46 @@
+//! `compare`: the comparison of a matrix, or of two named cells, from what the cache has.
+
+use std::path::Path;
+
+use super::{
+    args::CompareArgs,
+    output::{print, print_json, width},
+    project,
+};
+use crate::{
+    cache::Cache,
+    error::{Result, exit},
+    execute::derived,
+    graph::Dag,
+    plan::Plan,
+};
+
+pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let named: Vec<usize> = args.cells.iter().map(|id| plan.find(id)).collect::<Result<_>>()?;
+    if let Some(baseline) = &args.baseline {
+        plan.find(baseline)?;
+    }
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    let dag = Dag::new(&plan)?;
+    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let statuses = engine.evaluate_all()?;
+    let mut settings = derived::Settings::of(&plan).compare;
+    settings.settings.across.clone_from(&args.across);
+    settings.settings.baseline.clone_from(&args.baseline);
+    settings.settings.named = !named.is_empty();
+    let mut cells = derived::cell_seeds(&engine, &statuses);
+    if !named.is_empty() {
+        // In the order they were named: the first is the baseline.
+        let mut taken: Vec<Option<derived::CellSeed>> = cells.into_iter().map(Some).collect();
+        cells = named.iter().filter_map(|cell| taken[*cell].take()).collect();
+    }
+    let comparison = derived::compare_cells(cells, &settings, &cache)?;
+    if args.common.json {
+        print_json(&comparison)?;
+    } else {
+        print(&crate::report::table(&comparison, width()))?;
+    }
+    // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
+    Ok(if settings.settings.named && !comparison.comparable { exit::FAILED } else { exit::OK })
+}

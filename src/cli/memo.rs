@@ -1,0 +1,145 @@
+//! The memo of a build that left nothing to do: a no-op is then a few comparisons.
+//!
+//! It names every input by content, the cache by its fingerprint, and every published file. If all of
+//! them are as they were, so is the verdict. It is disposable: any doubt, and the plan is made anew.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{args::BuildArgs, build::cache_dir_of};
+use crate::{
+    cache::{Cache, TaskKind},
+    digest::Digest,
+    execute::publish,
+    files::unix_now,
+    graph::{BUILD, Engine, Statuses},
+    plan::PlanRequest,
+};
+
+/// A file changed less than this before its stamp was taken may change again under the same stamp.
+const RACY_SECONDS: f64 = 2.0;
+
+/// Variables that change from shell to shell and that no project reads.
+const IDLE_VARIABLES: &[&str] =
+    &["_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "WINDOWID"];
+
+#[derive(Serialize, Deserialize)]
+struct Memo {
+    cache: Digest,
+    /// Files by path; `None` = was not there.
+    files: BTreeMap<PathBuf, Option<Stamp>>,
+    /// Folders that are read whole: the names in them.
+    listings: BTreeMap<PathBuf, Digest>,
+    verdict: Value,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stamp {
+    size: u64,
+    /// Nanoseconds since 1970.
+    mtime: i128,
+    ctime: i128,
+    inode: u64,
+    digest: Digest,
+    /// Taken at, seconds since 1970.
+    taken: f64,
+}
+
+/// What the memo is filed under: the binary, the request, the caller's environment.
+pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
+    let env: BTreeMap<_, _> = request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str())).collect();
+    let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
+    let asked = (args.cached_only, args.require_complete, args.common.select.retry_failed);
+    Digest::of(format!("{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {env:?}"))
+}
+
+/// The verdict of the last build, if nothing that it depends on has changed.
+pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
+    let root = cache_dir_of(request)?;
+    let cache = Cache::open(&root).ok()?;
+    let memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
+    let same = memo.files.iter().all(|(path, stamp)| is_same(path, stamp.as_ref()))
+        && memo.listings.iter().all(|(path, digest)| listing(path) == *digest)
+        && cache.fingerprint().ok()? == memo.cache;
+    same.then(|| memo.verdict.to_string())
+}
+
+/// Files a memo. A memo that cannot be written costs time, nothing else.
+pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Value) {
+    let plan = engine.plan;
+    let mut files = BTreeMap::new();
+    let mut listings = BTreeMap::new();
+    for path in plan.read.iter().cloned() {
+        files.insert(path.clone(), stamp(&path));
+    }
+    for folder in ["recipes", "templates"] {
+        collect(&plan.root.join(folder), &mut files, &mut listings);
+    }
+    for folder in &plan.read_folders {
+        listings.insert(folder.clone(), listing(folder));
+    }
+    let output = publish::output_dir(plan);
+    let report = statuses.get(engine.dag.node(TaskKind::Report, 0, 0));
+    for published in report.outputs() {
+        let path = output.join(&published.name);
+        let stamp = stamp(&path).filter(|s| s.digest == published.digest);
+        if stamp.is_none() {
+            return;
+        }
+        files.insert(path, stamp);
+    }
+    let Ok(cache) = engine.cache.fingerprint() else { return };
+    let memo = Memo { cache, files, listings, verdict: verdict.clone() };
+    if let Ok(bytes) = serde_json::to_vec(&memo) {
+        let _ = engine.cache.store_memo(name, &bytes);
+    }
+}
+
+fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Option<Stamp>>, listings: &mut BTreeMap<PathBuf, Digest>) {
+    listings.insert(folder.to_owned(), listing(folder));
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            collect(&path, files, listings);
+        } else {
+            files.insert(path.clone(), stamp(&path));
+        }
+    }
+}
+
+fn listing(folder: &Path) -> Digest {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|e| e.file_name()).filter(|n| n != "__pycache__").collect();
+    names.sort();
+    Digest::of(format!("{names:?}"))
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let taken = unix_now();
+    let meta = std::fs::metadata(path).ok()?;
+    let digest = Digest::of_file(path).ok()?;
+    Some(Stamp { size: meta.len(), mtime: nanos(meta.mtime(), meta.mtime_nsec()), ctime: nanos(meta.ctime(), meta.ctime_nsec()), inode: meta.ino(), digest, taken })
+}
+
+fn nanos(seconds: i64, nanoseconds: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
+}
+
+fn is_same(path: &Path, stamp: Option<&Stamp>) -> bool {
+    let (Ok(meta), Some(stamp)) = (std::fs::metadata(path), stamp) else {
+        return stamp.is_none() && !path.exists();
+    };
+    if meta.len() != stamp.size {
+        return false;
+    }
+    let (mtime, ctime) = (nanos(meta.mtime(), meta.mtime_nsec()), nanos(meta.ctime(), meta.ctime_nsec()));
+    let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < stamp.taken;
+    let is_untouched = (mtime, ctime, meta.ino()) == (stamp.mtime, stamp.ctime, stamp.inode) && settled(mtime) && settled(ctime);
+    is_untouched || Digest::of_file(path).ok() == Some(stamp.digest)
+}

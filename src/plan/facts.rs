@@ -1,0 +1,309 @@
+//! What keys know of hardware and software: tprimat.lock where it has a section, else this host.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use serde_json::Value;
+
+use super::{Job, Vendor};
+use crate::{
+    config::Config,
+    error::{Error, Problem, Result, Source},
+    files::{Durability, write_atomically},
+    host::{self, Fact, FactDiff, HostFacts, Lock, Section},
+    matrix::Cell,
+    recipe::{Recipe, RecipeSet},
+};
+
+/// Facts of one (platform, recipe), as its train keys cover them.
+#[derive(Clone, Debug)]
+pub struct PlatformFacts {
+    /// Fact → value; or why nothing is known.
+    pub known: Result<BTreeMap<String, Value>, String>,
+    /// Devices that this host has for the platform; or why it cannot run there.
+    available: Result<usize, String>,
+}
+
+impl PlatformFacts {
+    /// Can this host run the job? If not, why.
+    pub fn here(&self, job: &Job) -> Result<(), String> {
+        let available = self.available.as_ref().map_err(Clone::clone)?;
+        let wanted = job.parallelism.num_gpus as usize;
+        if job.vendor != Vendor::Cpu && wanted > *available {
+            return Err(format!("needs {wanted} GPUs, this host has {available}"));
+        }
+        Ok(())
+    }
+}
+
+/// The lock, this host, and what follows from them for each (platform, recipe) of a matrix.
+pub struct FactBook {
+    root: PathBuf,
+    lock: Lock,
+    allow_drift: bool,
+    host: OnceLock<HostFacts>,
+    book: HashMap<(String, String), Arc<PlatformFacts>>,
+    /// Sections that this host would add to the lock.
+    pub missing: BTreeMap<String, Section>,
+    python: PathBuf,
+}
+
+impl FactBook {
+    pub fn load(root: &Path, allow_drift: bool) -> Result<Self> {
+        Ok(Self {
+            root: root.to_owned(),
+            lock: Lock::load(&root.join("tprimat.lock"))?,
+            allow_drift,
+            host: OnceLock::new(),
+            book: HashMap::new(),
+            missing: BTreeMap::new(),
+            python: PathBuf::from("python3"),
+        })
+    }
+
+    pub fn host(&self) -> &HostFacts {
+        self.host.get_or_init(host::probe)
+    }
+
+    /// The Python of the trainers on this host.
+    #[must_use]
+    pub fn python(&self) -> &Path {
+        &self.python
+    }
+
+    #[must_use]
+    pub fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    /// What `platform = "auto"` stands for here: the first GPU vendor of this host, else its CPU. Probes only if asked for.
+    pub fn auto_platform(&self, config: &Config, matrix: &str) -> Option<String> {
+        if !matrix.contains("auto") {
+            return None;
+        }
+        let here: Vec<Vendor> = self.host().platforms().into_iter().map(|(vendor, _)| vendor).collect();
+        let vendor = [Vendor::Nvd, Vendor::Amd, Vendor::Cpu].into_iter().find(|v| here.contains(v))?;
+        config.children("hardware.platforms").find(|id| config.vendor(id) == Some(vendor)).map(str::to_owned)
+    }
+
+    /// Looks up or probes the facts of every (platform, framework) that the cells name.
+    pub fn gather(&mut self, config: &Config, recipes: &RecipeSet, cells: &[Cell]) -> Result<()> {
+        self.python = python(&self.root, config);
+        let mut pairs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut last = None;
+        for cell in cells {
+            let pair = (&*cell.platform, &*cell.framework);
+            if last != Some(pair) && recipes.recipes.contains_key(pair.1) {
+                pairs.entry(pair.0).or_default().insert(pair.1);
+                last = Some(pair);
+            }
+        }
+        for (platform, frameworks) in pairs {
+            let vendor = config.vendor(platform).unwrap_or_default();
+            let model = config.get(&format!("hardware.platforms.{platform}.gpu_model")).and_then(Value::as_str);
+            for framework in frameworks {
+                let facts = self.facts(platform, vendor, model, &recipes.recipes[framework])?;
+                self.book.insert((platform.to_owned(), framework.to_owned()), Arc::new(facts));
+            }
+        }
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn of(&self, platform: &str, framework: &str) -> Arc<PlatformFacts> {
+        let unknown = || {
+            let why = format!("nothing is known of {platform}/{framework}");
+            Arc::new(PlatformFacts { known: Err(why.clone()), available: Err(why) })
+        };
+        self.book.get(&(platform.to_owned(), framework.to_owned())).cloned().unwrap_or_else(unknown)
+    }
+
+    fn facts(&mut self, platform: &str, vendor: Vendor, model: Option<&str>, recipe: &Recipe) -> Result<PlatformFacts> {
+        let available = self.available(platform, vendor, model);
+        let locked = self.lock.section(platform);
+        let needs_packages = !recipe.file.lock.packages.is_empty();
+        let is_locked = locked.is_some_and(|s| !needs_packages || s.packages.contains_key(&recipe.file.id));
+        let section = match (locked, &available) {
+            (Some(section), _) if is_locked && !self.allow_drift => section.clone(),
+            (Some(section), Err(_)) if is_locked => section.clone(),
+            (_, Ok(_)) => {
+                let probed = self.probed(vendor, recipe)?;
+                if !is_locked {
+                    let missing = self.missing.entry(platform.to_owned()).or_default();
+                    missing.facts.clone_from(&probed.facts);
+                    missing.packages.extend(probed.packages.clone());
+                }
+                // One fact the lock has and one it lacks must not be mixed from two states of a host.
+                match locked {
+                    Some(section) if !self.allow_drift => {
+                        Section { facts: section.facts.clone(), packages: probed.packages }
+                    }
+                    _ => probed,
+                }
+            }
+            (_, Err(why)) => {
+                let known = Err(format!("tprimat.lock has no section for {platform} with {}, and {why}", recipe.file.id));
+                return Ok(PlatformFacts { known, available });
+            }
+        };
+        let mut known = BTreeMap::new();
+        for name in &recipe.file.lock.facts {
+            if let Some(fact) = section.facts.get(name) {
+                known.insert(name.clone(), fact_json(fact));
+            }
+        }
+        for name in &recipe.file.lock.packages {
+            if let Some(version) = section.packages.get(&recipe.file.id).and_then(|p| p.get(name)) {
+                known.insert(format!("package.{name}"), version.clone().into());
+            }
+        }
+        Ok(PlatformFacts { known: Ok(known), available })
+    }
+
+    fn available(&self, platform: &str, vendor: Vendor, model: Option<&str>) -> Result<usize, String> {
+        let host = self.host();
+        let count = host.platforms().into_iter().find(|(v, _)| *v == vendor).map_or(0, |(_, count)| count);
+        if count == 0 {
+            return Err(format!("this host has no {} device", vendor.name()));
+        }
+        let found = host.section(vendor).and_then(|s| s.facts.get("accelerator").cloned());
+        if vendor != Vendor::Cpu
+            && let (Some(model), Some(Fact::Text(found))) = (model, found)
+            && !names_same_sku(model, &found)
+        {
+            return Err(format!("platform {platform} is a {model}, this host has a {found} (--set hardware.platforms.{platform}.gpu_model=…)"));
+        }
+        Ok(count)
+    }
+
+    fn probed(&self, vendor: Vendor, recipe: &Recipe) -> Result<Section> {
+        let mut section = self.host().section(vendor).unwrap_or_default();
+        let names: Vec<&str> = recipe.file.lock.packages.iter().map(String::as_str).collect();
+        if !names.is_empty() {
+            // Without a usable Python nothing of it can run, and the pre-flight says so; planning goes on.
+            let found = host::python_packages(&self.python, &names).unwrap_or_default();
+            section.set_packages(&recipe.file.id, &found);
+        }
+        Ok(section)
+    }
+
+    /// Where this host contradicts the lock, for a platform and the recipes about to run on it.
+    pub fn drift(&self, platform: &str, vendor: Vendor, recipes: &[&Recipe]) -> Result<Vec<FactDiff>> {
+        let Some(locked) = self.lock.section(platform) else { return Ok(Vec::new()) };
+        let mut probed = self.host().section(vendor).unwrap_or_default();
+        for recipe in recipes {
+            probed.packages.extend(self.probed(vendor, recipe)?.packages);
+        }
+        Ok(locked.diff(&probed))
+    }
+
+    /// An error that names every line of the lock that this host contradicts.
+    #[must_use]
+    pub fn drift_error(&self, platform: &str, drift: &[FactDiff]) -> Error {
+        let text = std::fs::read_to_string(self.root.join("tprimat.lock")).unwrap_or_default();
+        let source = Source::new("tprimat.lock", text);
+        let problems = drift.iter().map(|diff| {
+            let show = |fact: &Option<Fact>| fact.as_ref().map_or_else(|| "nothing".to_owned(), |f| fact_json(f).to_string());
+            let message = format!("this host differs from tprimat.lock: {platform}, {}", diff.name);
+            let problem = Problem::new(message).help(
+                "`tprimat lock --update` pins what is here (and makes its results stale); --allow-drift files results under what is here",
+            );
+            let section = source.text.find(&format!("[platform.{platform}")).unwrap_or(0);
+            let key = diff.name.rsplit('.').next().unwrap_or(&diff.name);
+            let at = source.text[section..].find(&format!("\n{key} = ")).map_or(section, |i| section + i + 1);
+            let end = source.text[at..].find('\n').map_or(source.text.len(), |i| at + i);
+            problem.at(&source, at..end, format!("locked {}, found {}", show(&diff.locked), show(&diff.found)))
+        });
+        Error::Invalid(problems.collect())
+    }
+
+    /// Adds what the lock lacks; returns the platforms that were added.
+    pub fn write_missing(&mut self) -> Result<Vec<String>> {
+        if self.missing.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut lock = self.lock.clone();
+        for (platform, found) in &self.missing {
+            let mut section = lock.section(platform).cloned().unwrap_or_else(|| Section { facts: found.facts.clone(), ..Section::default() });
+            section.packages.extend(found.packages.clone());
+            lock = lock.with_section(platform, section);
+        }
+        write_atomically(&self.root.join("tprimat.lock"), lock.to_toml().as_bytes(), Durability::Synced)?;
+        self.lock = lock;
+        Ok(std::mem::take(&mut self.missing).into_keys().collect())
+    }
+
+    /// Replaces the sections of the given platforms by what this host has; returns the differences.
+    pub fn update(&mut self, platforms: &[(String, Vendor, Vec<&Recipe>)]) -> Result<Vec<(String, Vec<FactDiff>)>> {
+        let mut lock = self.lock.clone();
+        let mut changes = Vec::new();
+        for (platform, vendor, recipes) in platforms {
+            let Some(mut section) = self.host().section(*vendor) else { continue };
+            for recipe in recipes {
+                section.packages.extend(self.probed(*vendor, recipe)?.packages);
+            }
+            let old = lock.section(platform).cloned().unwrap_or_default();
+            changes.push((platform.clone(), old.diff(&section)));
+            lock = lock.with_section(platform, section);
+        }
+        write_atomically(&self.root.join("tprimat.lock"), lock.to_toml().as_bytes(), Durability::Synced)?;
+        self.lock = lock;
+        Ok(changes)
+    }
+}
+
+fn fact_json(fact: &Fact) -> Value {
+    match fact {
+        Fact::Number(n) => (*n).into(),
+        Fact::Text(text) => text.clone().into(),
+    }
+}
+
+/// `H100` names `NVIDIA H100 80GB HBM3`: every word of the shorter name is in the longer.
+fn names_same_sku(declared: &str, found: &str) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).map(str::to_owned).collect()
+    };
+    let found = words(found);
+    // Form factors and vendor names are told in different ways; the model number decides.
+    words(declared).iter().filter(|w| w.chars().any(|c| c.is_ascii_digit()) && !w.ends_with("gb")).all(|w| found.contains(w))
+}
+
+fn python(root: &Path, config: &Config) -> PathBuf {
+    if let Some(named) = config.get("paths.python").and_then(Value::as_str) {
+        // A bare command is looked up in PATH; a path is taken from the project.
+        return if named.contains('/') { root.join(named) } else { PathBuf::from(named) };
+    }
+    let venv = root.join(".venv/bin/python");
+    if venv.exists() { venv } else { PathBuf::from("python3") }
+}
+
+/// `90s`, `30m`, `1h 30m` → seconds.
+#[must_use]
+pub fn seconds(text: &str) -> Option<f64> {
+    let duration: jiff::SignedDuration = text.trim().parse().ok()?;
+    (duration > jiff::SignedDuration::ZERO).then(|| duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_declared_model_matches_what_the_driver_calls_it() {
+        assert!(names_same_sku("H100", "NVIDIA H100 80GB HBM3"));
+        assert!(names_same_sku("NVIDIA H100 SXM5 80GB", "NVIDIA H100 80GB HBM3") || !names_same_sku("H100 SXM5", "NVIDIA H100 80GB HBM3"));
+        assert!(!names_same_sku("H100", "NVIDIA H200"));
+        assert!(names_same_sku("AMD Instinct MI300X", "MI300X"));
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        assert_eq!(seconds("90s"), Some(90.0));
+        assert_eq!(seconds("1h 30m"), Some(5400.0));
+        assert_eq!(seconds("soon"), None);
+    }
+}
