@@ -1,0 +1,137 @@
+//! Who owns a device: one flock file each in a folder that all tprimats of a host share.
+//!
+//! The kernel drops a lock when its holder dies, so nothing here goes stale; what the file says about
+//! its holder is only for people.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read, Seek, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use nix::libc;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Error, Result},
+    files,
+};
+
+/// Who holds a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The supervisor's.
+    pub pid: u32,
+    pub run_id: String,
+}
+
+/// Held until dropped, or until this process ends in whatever way.
+#[derive(Debug)]
+pub(super) struct DeviceLock {
+    file: File,
+    signed: bool,
+}
+
+pub(super) enum Claim {
+    Got(DeviceLock),
+    /// Held by someone else: who, if the holder said so.
+    Busy(Option<Holder>),
+}
+
+/// Takes the lock of `device` if it is free: alone, or beside others that share it.
+pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) -> Result<Claim> {
+    let path = lock_path(folder, device)?;
+    let mut file = open(&path).map_err(Error::io("cannot open the device lock", &path))?;
+    let locked = if exclusive { file.try_lock() } else { file.try_lock_shared() };
+    match locked {
+        Ok(()) => {
+            let signed = sign(&mut file, run_id).is_ok();
+            Ok(Claim::Got(DeviceLock { file, signed }))
+        }
+        Err(TryLockError::WouldBlock) => Ok(Claim::Busy(holder(&mut file))),
+        Err(TryLockError::Error(source)) => Err(Error::Io { what: "cannot lock", path, source }),
+    }
+}
+
+fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    if device.is_empty() || device.starts_with('.') || !device.chars().all(plain) {
+        return Err(Error::Failed { message: format!("`{device}` cannot be the name of a device"), help: None });
+    }
+    files::create_dir_all(folder)?;
+    Ok(folder.join(format!("{device}.lock")))
+}
+
+/// Another user's lock file can be locked, though not signed; links are not followed, for the folder
+/// may be open to all.
+fn open(path: &Path) -> io::Result<File> {
+    let with = |write: bool, create: bool| {
+        OpenOptions::new().read(true).write(write).create(create).mode(0o666).custom_flags(libc::O_NOFOLLOW).open(path)
+    };
+    with(true, false).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => with(true, true),
+        io::ErrorKind::PermissionDenied => with(false, false),
+        _ => Err(error),
+    })
+}
+
+fn sign(file: &mut File, run_id: &str) -> io::Result<()> {
+    let holder = Holder { pid: std::process::id(), run_id: run_id.to_owned() };
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(serde_json::to_string(&holder)?.as_bytes())
+}
+
+fn holder(file: &mut File) -> Option<Holder> {
+    let mut text = String::new();
+    file.take(4096).read_to_string(&mut text).ok()?;
+    let holder: Holder = serde_json::from_str(&text).ok()?;
+    // One of several sharers may have signed and gone.
+    Path::new("/proc").join(holder.pid.to_string()).exists().then_some(holder)
+}
+
+impl Drop for DeviceLock {
+    fn drop(&mut self) {
+        if self.signed {
+            let _ = self.file.set_len(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn try_claim(folder: &Path, exclusive: bool, run: &str) -> Claim {
+        claim(folder, "cpu", exclusive, run).unwrap()
+    }
+
+    #[test]
+    fn exclusive_keeps_everyone_out_and_says_who_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let Claim::Got(held) = try_claim(folder.path(), true, "run-a") else { panic!("it was free") };
+        for exclusive in [true, false] {
+            let Claim::Busy(holder) = try_claim(folder.path(), exclusive, "run-b") else { panic!("it was held") };
+            assert_eq!(holder, Some(Holder { pid: std::process::id(), run_id: "run-a".into() }));
+        }
+        drop(held);
+        assert!(matches!(try_claim(folder.path(), true, "run-b"), Claim::Got(_)));
+    }
+
+    #[test]
+    fn sharers_keep_only_the_exclusive_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let Claim::Got(_a) = try_claim(folder.path(), false, "a") else { panic!("it was free") };
+        let Claim::Got(_b) = try_claim(folder.path(), false, "b") else { panic!("it is shared") };
+        assert!(matches!(try_claim(folder.path(), true, "c"), Claim::Busy(Some(_))));
+    }
+
+    #[test]
+    fn a_device_cannot_name_a_file_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        for device in ["", "..", "a/b", "/etc/x", ".hidden"] {
+            assert!(claim(folder.path(), device, true, "a").is_err(), "{device}");
+        }
+    }
+}

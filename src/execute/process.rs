@@ -1,0 +1,231 @@
+//! Which processes belong to a run, and how all of them are ended. Linux only: it reads /proc.
+//!
+//! A process belongs to a run if it descends from the run's supervisor (a subreaper, so orphans come
+//! to it whatever session they opened), or if `TPRIMAT_RUN_ID` in its environment names the run
+//! (which still holds after the supervisor is gone). A process that overwrote its environment *and*
+//! lost its supervisor cannot be told from a stranger's, and is left alone.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
+    },
+    unistd::Pid,
+};
+
+/// Names the run in the environment of each of its processes.
+pub(super) const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
+
+/// How long SIGKILL may take to work; a process in an uninterruptible system call can outlast it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One process for good: pids are used again, a pid with its start time is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pid: i32,
+    /// Clock ticks from boot to the start of the process.
+    started: u64,
+}
+
+/// What `/proc/<pid>/stat` says of a process, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: i32,
+    started: u64,
+    /// Nothing runs in it any more; it only waits to be reaped.
+    dead: bool,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name stands in parentheses and may hold any byte, so fields are counted from the last `)`.
+    fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+        let threads: u64 = fields.get(17)?.parse().ok()?;
+        Some(Self {
+            parent: fields.get(1)?.parse().ok()?,
+            started: fields.get(19)?.parse().ok()?,
+            // A main thread that ended before the others shows as a zombie too.
+            dead: matches!(*fields.first()?, "Z" | "X") && threads <= 1,
+        })
+    }
+}
+
+/// The processes of one run.
+pub(super) struct Tree {
+    /// The entry of the environment that marks a process of the run.
+    mark: Vec<u8>,
+    /// Whose descendants belong to the run as well.
+    root: Option<i32>,
+}
+
+/// What it took to end a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// Processes that had to be told to end.
+    pub count: usize,
+    /// Processes that not even SIGKILL ended in time.
+    pub survivors: usize,
+}
+
+impl Tree {
+    /// Seen from anywhere: found by their environment alone.
+    pub fn marked(run_id: &str) -> Self {
+        Self { mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(), root: None }
+    }
+
+    /// Seen from the run's supervisor: its descendants as well.
+    pub fn below_this_process(run_id: &str) -> Self {
+        Self { root: i32::try_from(std::process::id()).ok(), ..Self::marked(run_id) }
+    }
+
+    pub fn members(&self) -> Vec<Process> {
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let stats: HashMap<i32, Stat> = pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
+        let this = i32::try_from(std::process::id()).unwrap_or(0);
+        stats
+            .iter()
+            .filter(|&(&pid, stat)| pid > 1 && pid != this && !stat.dead)
+            .filter(|&(&pid, _)| self.descends(pid, &stats) || self.is_marked(pid))
+            .map(|(&pid, stat)| Process { pid, started: stat.started })
+            .collect()
+    }
+
+    fn descends(&self, pid: i32, stats: &HashMap<i32, Stat>) -> bool {
+        let Some(root) = self.root else { return false };
+        let mut at = pid;
+        // A chain of parents is shorter than the table; the bound guards against a torn reading.
+        for _ in 0..stats.len() {
+            match stats.get(&at).map(|stat| stat.parent) {
+                Some(parent) if parent == root => return true,
+                Some(parent) if parent > 1 => at = parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn is_marked(&self, pid: i32) -> bool {
+        // Another user's process cannot be read, and is not ours.
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environment| environment.split(|&b| b == 0).any(|entry| entry == self.mark))
+    }
+
+    /// Ends every process of the run: SIGTERM, at most `grace`, then SIGKILL until none is left.
+    ///
+    /// `tick` is called before each look: it reaps what it must, and says whether to waste no more
+    /// time on grace.
+    pub fn end(&self, grace: Duration, tick: &mut dyn FnMut() -> bool) -> Ended {
+        let begun = Instant::now();
+        let mut asked = HashSet::new();
+        let mut hurry = false;
+        let mut pause = Duration::from_millis(2);
+        let mut empty_looks = 0;
+        loop {
+            hurry |= tick();
+            let members = self.members();
+            // A process may fork and exit behind a look at /proc, so one empty look is not enough.
+            empty_looks = if members.is_empty() { empty_looks + 1 } else { 0 };
+            if empty_looks == 2 {
+                return Ended { count: asked.len(), survivors: 0 };
+            }
+            let spent = begun.elapsed();
+            let force = hurry || spent >= grace;
+            if !members.is_empty() && spent >= grace.saturating_add(PATIENCE) {
+                return Ended { count: asked.len(), survivors: members.len() };
+            }
+            for process in members {
+                let new = asked.insert(process);
+                match force {
+                    true => process.signal(Signal::SIGKILL),
+                    false if new => process.signal(Signal::SIGTERM),
+                    false => {}
+                }
+            }
+            if empty_looks == 0 {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(if force { 10 } else { 50 }));
+            }
+        }
+    }
+}
+
+impl Process {
+    /// Signals this very process: a stranger that was given its pid since has another start time.
+    fn signal(self, signal: Signal) {
+        if Stat::of(self.pid).is_some_and(|stat| stat.started == self.started) {
+            // It may end in between, which is what was wanted.
+            let _ = kill(Pid::from_raw(self.pid), signal);
+        }
+    }
+}
+
+/// Reaps children that came to this process as their subreaper; `keep` belongs to someone else.
+pub(super) fn reap_orphans(keep: Option<i32>) {
+    loop {
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let pid = match waitid(Id::All, peek) {
+            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => pid,
+            Err(Errno::EINTR) => continue,
+            _ => return,
+        };
+        if keep == Some(pid.as_raw()) || waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
+        let rest = "S 77 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 3 0 4242 0 0";
+        let stat = Stat::parse(&format!("12 (a) Z (b c) {rest}")).unwrap();
+        assert_eq!(stat, Stat { parent: 77, started: 4242, dead: false });
+        assert_eq!(Stat::parse("12 (cut off"), None);
+        assert_eq!(Stat::parse("12 (short) S 77"), None);
+    }
+
+    #[test]
+    fn a_zombie_is_dead_unless_other_threads_of_it_still_run() {
+        let stat =
+            |threads| Stat::parse(&format!("12 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 9 0")).unwrap();
+        assert!(stat(1).dead);
+        assert!(!stat(2).dead);
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_mark_and_ended() {
+        let id = format!("process-test-{}", std::process::id());
+        let mut child =
+            std::process::Command::new("sleep").arg("60").env(RUN_ID_VARIABLE, &id).spawn().expect("sleep exists");
+        assert!(Tree::marked(&id[..id.len() - 1]).members().is_empty(), "a prefix of the id is another run");
+        let ended = Tree::marked(&id).end(Duration::from_secs(5), &mut || false);
+        assert_eq!(ended, Ended { count: 1, survivors: 0 });
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_reused_pid_is_not_signalled() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep exists");
+        let pid = i32::try_from(child.id()).unwrap();
+        let started = Stat::of(pid).unwrap().started;
+        Process { pid, started: started + 1 }.signal(Signal::SIGKILL);
+        assert!(child.try_wait().unwrap().is_none());
+        Process { pid, started }.signal(Signal::SIGKILL);
+        assert!(!child.wait().unwrap().success());
+    }
+}

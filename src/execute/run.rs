@@ -1,0 +1,316 @@
+//! One supervised run, seen from tprimat: start it, ask how it goes, end it, learn how it ended.
+//!
+//! The run folder holds `spec.json`, `state.json`, `log` (the trainer's own bytes), `times`,
+//! `exit.json` and two locks. Their holders tell a sweep whose turn it is: `owner.lock` the tprimat
+//! that asked for the run and will take in what it left, `supervisor.lock` its supervisor.
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{self, PipeWriter, Write},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{devices::Holder, process::Tree};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability},
+};
+
+/// `tprimat __supervise DIR` is the supervisor of the run in DIR.
+pub const SUPERVISE_ARGUMENT: &str = "__supervise";
+
+/// All that one run needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSpec {
+    pub run_id: String,
+    /// The run folder.
+    pub dir: PathBuf,
+    pub argv: Vec<String>,
+    /// Complete: the trainer gets exactly this, and `TPRIMAT_RUN_ID`. It may hold secrets, so it
+    /// goes to the supervisor through a pipe and never into a file.
+    #[serde(skip)]
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+    /// Counted from the trainer's start, not from the wait for devices.
+    pub timeout_seconds: Option<f64>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_seconds: f64,
+    /// Names of device locks: `cpu`, `gpu-<uuid>`.
+    pub devices: Vec<String>,
+    /// Alone on its devices, or beside other runs that share them.
+    pub exclusive: bool,
+    /// One folder for the whole host.
+    pub lock_dir: PathBuf,
+    /// Not looked into; comes back from a sweep.
+    pub meta: serde_json::Value,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunExit {
+    pub status: ExitKind,
+    /// Seconds since 1970 at which the trainer started; where it never did, at which that was given up.
+    pub started_at: f64,
+    pub ended_at: f64,
+    /// Seconds spent waiting for devices.
+    pub waited_seconds: f64,
+    /// Processes that outlived a trainer which had ended by itself, and had to be ended.
+    pub leftover: usize,
+    /// Processes that not even SIGKILL ended in time.
+    pub survivors: usize,
+    /// What else a person should know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitKind {
+    Code(i32),
+    Signal(i32),
+    Timeout,
+    Interrupted,
+    /// The trainer never ran: why.
+    LaunchFailed(String),
+}
+
+/// What a run is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum RunState {
+    Starting,
+    WaitingForDevice { device: String, holder: Option<Holder> },
+    Running { since: f64 },
+    Ending,
+}
+
+impl RunSpec {
+    pub(super) fn grace(&self) -> Duration {
+        Duration::try_from_secs_f64(self.grace_seconds).unwrap_or(Duration::ZERO)
+    }
+}
+
+pub(super) fn log_path(dir: &Path) -> PathBuf {
+    dir.join("log")
+}
+pub(super) fn spec_path(dir: &Path) -> PathBuf {
+    dir.join("spec.json")
+}
+pub(super) fn exit_path(dir: &Path) -> PathBuf {
+    dir.join("exit.json")
+}
+pub(super) fn state_path(dir: &Path) -> PathBuf {
+    dir.join("state.json")
+}
+pub(super) fn owner_lock_path(dir: &Path) -> PathBuf {
+    dir.join("owner.lock")
+}
+pub(super) fn supervisor_lock_path(dir: &Path) -> PathBuf {
+    dir.join("supervisor.lock")
+}
+/// What the supervisor itself has to say; empty unless something is broken.
+fn supervisor_log_path(dir: &Path) -> PathBuf {
+    dir.join("supervisor.log")
+}
+
+/// A run that was started. Keep it until what the run left is taken in: while it lives, no other
+/// tprimat sweeps the run folder. Dropping it ends the run.
+#[derive(Debug)]
+pub struct Running {
+    spec: RunSpec,
+    /// Reaped only under this lock, so that a signal never reaches a stranger with the same pid.
+    supervisor: Mutex<Child>,
+    /// The supervisor ends the run when this end of the pipe is closed: by us, or by our death.
+    lifeline: Mutex<Option<PipeWriter>>,
+    _owner: File,
+}
+
+/// Starts `spec` under a supervisor, which is `tprimat` (the binary) itself.
+pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
+    let dir = &spec.dir;
+    files::create_dir_all(dir)?;
+    let owner = take_lock(&owner_lock_path(dir))?;
+    let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
+    let text = serde_json::to_vec_pretty(spec)
+        .map_err(|e| Error::Failed { message: format!("cannot describe run {}: {e}", spec.run_id), help: None })?;
+    files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
+    let log_path = supervisor_log_path(dir);
+    // Appended to by the supervisor alone, line by line.
+    let log =
+        OpenOptions::new().create(true).append(true).open(&log_path).map_err(Error::io("cannot open", &log_path))?;
+    let spawn = || -> io::Result<(Child, PipeWriter)> {
+        let (lifeline_end, lifeline) = io::pipe()?;
+        let child = Command::new(tprimat)
+            .arg(SUPERVISE_ARGUMENT)
+            .arg(dir)
+            .env_clear()
+            .stdin(lifeline_end)
+            // Handed down locked, so there is no instant at which nobody holds it.
+            .stdout(supervisor_lock)
+            .stderr(log)
+            .spawn()?;
+        Ok((child, lifeline))
+    };
+    let (mut child, mut lifeline) = spawn().map_err(Error::io("cannot start the supervisor", tprimat))?;
+    if let Err(error) = send_environment(&mut lifeline, &spec.env) {
+        drop(lifeline);
+        let _ = child.wait();
+        let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
+        return Err(Error::Failed {
+            message: format!("the supervisor of run {} failed: {said}", spec.run_id),
+            help: None,
+        });
+    }
+    Ok(Running {
+        spec: spec.clone(),
+        supervisor: Mutex::new(child),
+        lifeline: Mutex::new(Some(lifeline)),
+        _owner: owner,
+    })
+}
+
+/// A new run folder is nobody else's; a folder in use is refused rather than shared.
+fn take_lock(path: &Path) -> Result<File> {
+    let open = || -> io::Result<File> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        file.try_lock()?;
+        Ok(file)
+    };
+    open().map_err(Error::io("cannot lock", path))
+}
+
+/// First the length in 8 bytes, then JSON.
+fn send_environment(lifeline: &mut PipeWriter, env: &BTreeMap<String, String>) -> io::Result<()> {
+    let text = serde_json::to_vec(env)?;
+    lifeline.write_all(&(text.len() as u64).to_le_bytes())?;
+    lifeline.write_all(&text)
+}
+
+impl Running {
+    #[must_use]
+    pub fn spec(&self) -> &RunSpec {
+        &self.spec
+    }
+
+    /// The trainer's standard output and error, byte for byte. Not there until the trainer starts.
+    #[must_use]
+    pub fn log_path(&self) -> PathBuf {
+        log_path(&self.spec.dir)
+    }
+
+    #[must_use]
+    pub fn state(&self) -> RunState {
+        let text = std::fs::read(state_path(&self.spec.dir)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or(RunState::Starting)
+    }
+
+    /// Asks the run to end: SIGTERM to its whole tree, grace, SIGKILL. Returns at once.
+    pub fn terminate(&self) {
+        lock(&self.lifeline).take();
+    }
+
+    /// Ends the run now, without grace.
+    pub fn kill(&self) {
+        self.terminate();
+        let mut child = lock(&self.supervisor);
+        if let (Ok(None), Ok(pid)) = (child.try_wait(), i32::try_from(child.id())) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
+        }
+    }
+
+    /// Blocks until the run is over and no process of it is left.
+    pub fn wait(&self) -> Result<RunExit> {
+        let pid = lock(&self.supervisor).id();
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        // Without reaping and without the lock: `kill` must get through meanwhile.
+        while waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), look) == Err(Errno::EINTR) {}
+        let status =
+            lock(&self.supervisor).wait().map_err(Error::io("cannot wait for the supervisor of", &self.spec.dir))?;
+        match read_exit(&self.spec.dir) {
+            Some(exit) => Ok(exit),
+            None => self.without_supervisor(status),
+        }
+    }
+
+    /// The supervisor ended and did not say how the run did.
+    fn without_supervisor(&self, status: ExitStatus) -> Result<RunExit> {
+        let ended = Tree::marked(&self.spec.run_id).end(self.spec.grace(), &mut || false);
+        let Some(signal) = status.signal() else {
+            let said = supervisor_said(&self.spec.dir).unwrap_or_else(|| status.to_string());
+            let message = format!("the supervisor of run {} failed: {said}", self.spec.run_id);
+            return Err(Error::Failed { message, help: None });
+        };
+        let now = files::unix_now();
+        let started = match self.state() {
+            RunState::Running { since } => since,
+            _ => now,
+        };
+        Ok(RunExit {
+            // The kernel ends the trainer together with its supervisor.
+            status: ExitKind::Signal(signal),
+            started_at: started,
+            ended_at: now,
+            waited_seconds: 0.0,
+            leftover: ended.count,
+            survivors: ended.survivors,
+            note: Some(format!("the supervisor was ended by signal {signal}")),
+        })
+    }
+}
+
+pub(super) fn read_exit(dir: &Path) -> Option<RunExit> {
+    serde_json::from_slice(&std::fs::read(exit_path(dir)).ok()?).ok()
+}
+
+/// The end of what the supervisor wrote to its own log.
+fn supervisor_said(dir: &Path) -> Option<String> {
+    let text = std::fs::read(supervisor_log_path(dir)).ok()?;
+    let tail = &text[text.len().saturating_sub(1000)..];
+    Some(String::from_utf8_lossy(tail).trim().to_owned()).filter(|said| !said.is_empty())
+}
+
+/// What these locks guard stays sound when a thread panics.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_never_written_to_a_file() {
+        let spec = RunSpec {
+            run_id: "r".into(),
+            dir: "/run/r".into(),
+            argv: vec!["true".into()],
+            env: [("HF_TOKEN".to_owned(), "secret".to_owned())].into(),
+            cwd: "/".into(),
+            timeout_seconds: None,
+            grace_seconds: 1.0,
+            devices: vec!["cpu".into()],
+            exclusive: true,
+            lock_dir: "/tmp".into(),
+            meta: serde_json::json!({"key": 1}),
+        };
+        let text = serde_json::to_string(&spec).unwrap();
+        assert!(!text.contains("secret") && !text.contains("HF_TOKEN"), "{text}");
+        let back: RunSpec = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, RunSpec { env: BTreeMap::new(), ..spec });
+    }
+}

@@ -1,0 +1,412 @@
+//! The supervisor of one run: a process of its own, which outlives tprimat just long enough to end
+//! the run's whole tree.
+//!
+//! | what happens | what it does |
+//! |---|---|
+//! | the trainer ends | ends what is left of its tree, records the exit |
+//! | the lifeline closes (tprimat died, or asks) | SIGTERM to the tree, grace, SIGKILL: `interrupted` |
+//! | SIGTERM, SIGINT, SIGHUP | the same; a second one, or SIGQUIT, cuts the grace short |
+//! | the timeout passes | the same: `timeout` |
+//! | it is killed itself | the kernel kills the trainer; a sweep ends the rest |
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::MetadataExt, process::CommandExt},
+    },
+    path::Path,
+    process::{Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        prctl,
+        signal::{SigSet, SigmaskHow, Signal, sigprocmask},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::{getpid, getppid, setsid},
+};
+
+use super::{
+    devices::{self, Claim, DeviceLock},
+    process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
+    run::{ExitKind, RunExit, RunSpec, RunState, exit_path, log_path, spec_path, state_path, supervisor_lock_path},
+};
+use crate::{
+    error::{Error, Result},
+    files::{self, Durability, unix_now},
+};
+
+/// How often the log's growth is written down: seldom enough to disturb no measurement.
+const LOG_LOOK: Duration = Duration::from_millis(100);
+const DEVICE_LOOK: Duration = Duration::from_millis(20);
+/// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
+const SETTLE: Duration = Duration::from_millis(500);
+/// No environment is larger; a length beyond it is not one that tprimat sent.
+const ENVIRONMENT_LIMIT: u64 = 64 << 20;
+
+/// Body of `tprimat __supervise DIR`; returns the process's exit code.
+#[must_use]
+pub fn supervise(dir: &Path) -> i32 {
+    match prepare(dir).and_then(Supervisor::run) {
+        Ok(()) => 0,
+        Err(error) => {
+            // Into supervisor.log, where tprimat looks when there is no exit.json.
+            let _ = writeln!(io::stderr(), "{error}");
+            1
+        }
+    }
+}
+
+struct Supervisor {
+    spec: RunSpec,
+    tree: Tree,
+    inbox: Inbox,
+}
+
+fn prepare(dir: &Path) -> Result<Supervisor> {
+    let broken = |what: &'static str| move |e: Errno| Error::Failed { message: format!("{what}: {e}"), help: None };
+    keep_files_to_ourselves();
+    let inbox = Inbox::open().map_err(broken("cannot receive signals"))?;
+    // Fails only where this process leads a group already, which serves as well.
+    let _ = setsid();
+    prctl::set_child_subreaper(true).map_err(broken("cannot adopt orphans"))?;
+    check_claim(dir)?;
+    let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
+    let path = spec_path(dir);
+    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(|e| Error::Io {
+        what: "cannot read",
+        path,
+        source: e.into(),
+    })?;
+    let spec = RunSpec { dir: dir.to_owned(), env, ..spec };
+    Ok(Supervisor { tree: Tree::below_this_process(&spec.run_id), spec, inbox })
+}
+
+/// The trainer gets no file that tprimat's own parent left open (make's job server, a shell's).
+fn keep_files_to_ourselves() {
+    // SAFETY: it sets a flag on descriptors and touches no memory. Before Linux 5.11 it does nothing.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Standard output must be the locked `supervisor.lock` of this run: proof that tprimat started us.
+fn check_claim(dir: &Path) -> Result<()> {
+    let path = supervisor_lock_path(dir);
+    let claimed = || -> io::Result<bool> {
+        let handed = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let (ours, theirs) = (handed.metadata()?, std::fs::metadata(&path)?);
+        Ok((ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) && handed.try_lock().is_ok())
+    };
+    match claimed() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Failed { message: "only tprimat itself starts a supervisor".into(), help: None }),
+        Err(source) => Err(Error::Io { what: "cannot check", path, source }),
+    }
+}
+
+fn receive_environment() -> io::Result<BTreeMap<String, String>> {
+    let mut lifeline = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut length = [0; 8];
+    lifeline.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > ENVIRONMENT_LIMIT {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = Vec::new();
+    lifeline.take(length).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// What reaches the supervisor: the end of its lifeline, signals, the deaths of children.
+struct Inbox {
+    signals: SignalFd,
+    /// tprimat is gone, or wants the run to end.
+    lifeline_closed: bool,
+    /// A signal asked for the end.
+    asked: bool,
+    /// SIGQUIT, or a second signal: no more grace.
+    hurry: bool,
+}
+
+impl Inbox {
+    fn open() -> nix::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
+            set.add(signal);
+        }
+        // Blocked here, not in the trainer: the standard library empties the mask of what it starts.
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { signals, lifeline_closed: false, asked: false, hurry: false })
+    }
+
+    fn stop(&self) -> bool {
+        self.lifeline_closed || self.asked || self.hurry
+    }
+
+    /// Waits for something to arrive, a child's death included, or at most `patience`.
+    fn wait(&mut self, patience: Duration) {
+        let stdin = io::stdin();
+        let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
+        let lifeline = PollFd::new(stdin.as_fd(), PollFlags::POLLIN);
+        let mut both = [signals, lifeline];
+        // Once closed it stays readable for ever.
+        let watched = if self.lifeline_closed { &mut both[..1] } else { &mut both[..] };
+        // Rounded up: a wait of less than 1 ms would spin.
+        let timeout = PollTimeout::try_from(patience + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        let _ = poll(watched, timeout);
+        if watched.get(1).is_some_and(|fd| fd.any() == Some(true)) {
+            self.lifeline_closed = is_closed(stdin.as_fd());
+        }
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            match i32::try_from(info.ssi_signo).map(Signal::try_from) {
+                Ok(Ok(Signal::SIGCHLD)) => {}
+                Ok(Ok(Signal::SIGQUIT)) => self.hurry = true,
+                _ if self.asked => self.hurry = true,
+                _ => self.asked = true,
+            }
+        }
+    }
+}
+
+fn is_closed(lifeline: BorrowedFd) -> bool {
+    let mut byte = [0];
+    matches!(nix::unistd::read(lifeline, &mut byte), Ok(0))
+}
+
+/// Why the supervisor stopped watching the trainer.
+enum Verdict {
+    Exited(ExitStatus),
+    Stopped(ExitKind),
+}
+
+impl Supervisor {
+    fn run(mut self) -> Result<()> {
+        let asked = Instant::now();
+        let devices = self.take_devices();
+        let waited_seconds = asked.elapsed().as_secs_f64();
+        let exit = match devices {
+            Ok(Some(_)) => self.train(waited_seconds),
+            Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
+            Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
+        };
+        let text = serde_json::to_vec_pretty(&exit)
+            .map_err(|e| Error::Failed { message: format!("cannot describe the exit: {e}"), help: None })?;
+        files::write_atomically(&exit_path(&self.spec.dir), &text, Durability::Synced)
+        // The device locks go only now, when no process of the run is left.
+    }
+
+    /// Takes the devices one by one, always in the same order, so that two runs never wait for each
+    /// other. `None`: told to stop meanwhile.
+    fn take_devices(&mut self) -> Result<Option<Vec<DeviceLock>>> {
+        let mut names = self.spec.devices.clone();
+        names.sort();
+        names.dedup();
+        let mut locks = Vec::new();
+        for device in names {
+            let mut told = None;
+            loop {
+                match devices::claim(&self.spec.lock_dir, &device, self.spec.exclusive, &self.spec.run_id)? {
+                    Claim::Got(lock) => {
+                        locks.push(lock);
+                        break;
+                    }
+                    Claim::Busy(holder) if told.as_ref() != Some(&holder) => {
+                        self.tell(&RunState::WaitingForDevice { device: device.clone(), holder: holder.clone() });
+                        told = Some(holder);
+                    }
+                    Claim::Busy(_) => {}
+                }
+                self.inbox.wait(DEVICE_LOOK);
+                if self.inbox.stop() {
+                    return Ok(None);
+                }
+            }
+        }
+        self.inbox.wait(Duration::ZERO);
+        Ok((!self.inbox.stop()).then_some(locks))
+    }
+
+    fn train(&mut self, waited_seconds: f64) -> RunExit {
+        let (begun, started_at) = (Instant::now(), unix_now());
+        let (handle, mut times) = match self.launch() {
+            Ok(launched) => launched,
+            Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
+        };
+        self.tell(&RunState::Running { since: started_at });
+        let verdict = self.watch(&handle, begun, &mut times);
+        let ended_at = unix_now();
+        self.tell(&RunState::Ending);
+        let (ended, leftover) = match &verdict {
+            Verdict::Exited(_) => {
+                let ended = self.end_leftovers(&handle);
+                (ended, ended.count)
+            }
+            Verdict::Stopped(_) => (self.end_tree(&handle), 0),
+        };
+        times.look();
+        let note = times.sync().err().map(|e| format!("the log may not survive a power cut: {e}"));
+        let status = match verdict {
+            Verdict::Exited(status) => exit_kind(status),
+            Verdict::Stopped(why) => why,
+        };
+        RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors: ended.survivors, note }
+    }
+
+    /// Starts the trainer; in words why not, if not.
+    fn launch(&self) -> std::result::Result<(duct::Handle, LogTimes), String> {
+        let spec = &self.spec;
+        let Some((program, arguments)) = spec.argv.split_first() else {
+            return Err("the command is empty".into());
+        };
+        if !spec.cwd.is_dir() {
+            return Err(format!("cannot start `{program}`: its folder {} does not exist", spec.cwd.display()));
+        }
+        let path = log_path(&spec.dir);
+        let open = || -> io::Result<(File, LogTimes)> {
+            // The trainer itself appends to it: nothing stands between its bytes and the file.
+            let log = OpenOptions::new().create(true).append(true).open(&path)?;
+            let times = LogTimes::open(&spec.dir, log.try_clone()?)?;
+            Ok((log, times))
+        };
+        let (log, times) = open().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
+        let errors = log.try_clone().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
+        let mut env = spec.env.clone();
+        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
+        let supervisor = getpid();
+        let die_with_us = move |command: &mut Command| {
+            command.process_group(0);
+            let in_child = move || {
+                prctl::set_pdeathsig(Signal::SIGKILL)?;
+                // The supervisor may have died before the line above took hold.
+                if getppid() == supervisor { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
+            };
+            // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+            unsafe { command.pre_exec(in_child) };
+            Ok(())
+        };
+        let handle = duct::cmd(program, arguments)
+            .full_env(env)
+            .dir(&spec.cwd)
+            .stdin_null()
+            .stdout_file(log)
+            .stderr_file(errors)
+            .unchecked()
+            .before_spawn(die_with_us)
+            .start()
+            .map_err(|e| format!("cannot start `{program}`: {e}"))?;
+        Ok((handle, times))
+    }
+
+    fn watch(&mut self, handle: &duct::Handle, begun: Instant, times: &mut LogTimes) -> Verdict {
+        let timeout = self.spec.timeout_seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let trainer = pid_of(handle);
+        loop {
+            reap_orphans(trainer);
+            if let Some(status) = exit_status(handle) {
+                return Verdict::Exited(status);
+            }
+            times.look();
+            let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+            if left == Some(Duration::ZERO) {
+                return Verdict::Stopped(ExitKind::Timeout);
+            }
+            self.inbox.wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK)));
+            if self.inbox.stop() {
+                return Verdict::Stopped(ExitKind::Interrupted);
+            }
+        }
+    }
+
+    fn end_leftovers(&mut self, handle: &duct::Handle) -> Ended {
+        let ended = Instant::now();
+        let settle = SETTLE.min(self.spec.grace());
+        while !self.inbox.hurry && ended.elapsed() < settle && !self.tree.members().is_empty() {
+            reap_orphans(pid_of(handle));
+            self.inbox.wait(Duration::from_millis(20));
+        }
+        self.end_tree(handle)
+    }
+
+    fn end_tree(&mut self, handle: &duct::Handle) -> Ended {
+        let Self { spec, tree, inbox } = self;
+        tree.end(spec.grace(), &mut || {
+            inbox.wait(Duration::ZERO);
+            // The trainer is duct's to reap, the others are ours.
+            let _ = exit_status(handle);
+            reap_orphans(pid_of(handle));
+            inbox.hurry
+        })
+    }
+
+    /// For tprimat to show; of no consequence to the run.
+    fn tell(&self, state: &RunState) {
+        if let Ok(text) = serde_json::to_vec(state) {
+            let _ = files::write_atomically(&state_path(&self.spec.dir), &text, Durability::Plain);
+        }
+    }
+}
+
+fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
+    let now = unix_now();
+    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, note: None }
+}
+
+fn pid_of(handle: &duct::Handle) -> Option<i32> {
+    handle.pids().first().and_then(|&pid| i32::try_from(pid).ok())
+}
+
+fn exit_status(handle: &duct::Handle) -> Option<ExitStatus> {
+    handle.try_wait().ok().flatten().map(|output| output.status)
+}
+
+fn exit_kind(status: ExitStatus) -> ExitKind {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitKind::Code(code),
+        (None, signal) => ExitKind::Signal(signal.unwrap_or_default()),
+    }
+}
+
+/// The sidecar `times`: a line `<unix time> <bytes of log by then>` whenever the log has grown.
+struct LogTimes {
+    log: File,
+    sidecar: File,
+    known: u64,
+}
+
+impl LogTimes {
+    fn open(dir: &Path, log: File) -> io::Result<Self> {
+        // Lines are added while the run goes on; whoever is killed meanwhile, those before stay.
+        let sidecar = OpenOptions::new().create(true).append(true).open(dir.join("times"))?;
+        let mut times = Self { log, sidecar, known: 0 };
+        times.write(0);
+        Ok(times)
+    }
+
+    fn look(&mut self) {
+        if let Ok(length) = self.log.metadata().map(|m| m.len())
+            && length != self.known
+        {
+            self.known = length;
+            self.write(length);
+        }
+    }
+
+    /// A line that cannot be written (a full disk) is missed, no more: the log is what counts.
+    fn write(&mut self, length: u64) {
+        let _ = writeln!(self.sidecar, "{:.6} {length}", unix_now());
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.log.sync_all()?;
+        self.sidecar.sync_all()
+    }
+}
