@@ -1,0 +1,359 @@
+//! What this host is, in milliseconds and without running anything.
+//!
+//! NVIDIA through NVML, opened at run time: no library means no NVIDIA GPU. AMD through what the
+//! amdgpu driver shows in /sys (written from the kernel's documentation; not tried on such a host).
+//! What cannot be read is `None`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use nvml_wrapper::{Nvml, error::NvmlError};
+use serde::Serialize;
+
+use super::lock::{Fact, Section};
+use crate::plan::Vendor;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HostFacts {
+    pub hostname: Option<String>,
+    pub cpu: CpuFacts,
+    pub nvd: Vec<GpuFacts>,
+    pub amd: Vec<GpuFacts>,
+    /// What kept a device from being read, for `doctor`.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CpuFacts {
+    pub model: Option<String>,
+    /// Cores that this process may use: affinity and container limits count.
+    pub cores: Option<u64>,
+    pub memory_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuFacts {
+    /// The SKU, as its driver names it.
+    pub name: Option<String>,
+    pub uuid: Option<String>,
+    pub memory_bytes: Option<u64>,
+    /// The limit in force.
+    pub power_cap_watts: Option<u64>,
+    /// `none`, `mig`, or AMD's compute and memory partition (`SPX/NPS1`).
+    pub partition: Option<String>,
+    pub driver: Option<String>,
+}
+
+#[must_use]
+pub fn probe() -> HostFacts {
+    let mut notes = Vec::new();
+    let nvd = nvidia(&mut notes);
+    HostFacts {
+        hostname: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
+        cpu: cpu(&read("/proc/cpuinfo"), &read("/proc/meminfo")),
+        nvd,
+        amd: if Path::new("/dev/kfd").exists() { amd(Path::new("/sys")) } else { Vec::new() },
+        notes,
+    }
+}
+
+impl HostFacts {
+    /// The vendors whose runs this host can take, and with how many devices. A host's cores are one device.
+    #[must_use]
+    pub fn platforms(&self) -> Vec<(Vendor, usize)> {
+        [(Vendor::Cpu, 1), (Vendor::Nvd, self.nvd.len()), (Vendor::Amd, self.amd.len())]
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    /// Names of the device locks, in the order of the vendor's own ids.
+    #[must_use]
+    pub fn device_locks(&self, vendor: Vendor) -> Vec<String> {
+        let (gpus, prefix) = match vendor {
+            Vendor::Cpu => return vec!["cpu".into()],
+            Vendor::Nvd => (&self.nvd, "nvd"),
+            Vendor::Amd => (&self.amd, "amd"),
+        };
+        let name = |(index, gpu): (usize, &GpuFacts)| match &gpu.uuid {
+            Some(uuid) => format!("gpu-{}", uuid.to_lowercase().trim_start_matches("gpu-")),
+            None => format!("gpu-{prefix}-{index}"),
+        };
+        gpus.iter().enumerate().map(name).collect()
+    }
+
+    /// What a platform's numbers depend on, for tprimat.lock; without recipes. `None`: no such device here.
+    #[must_use]
+    pub fn section(&self, vendor: Vendor) -> Option<Section> {
+        let gpus = match vendor {
+            Vendor::Cpu => return Some(self.cpu.section()),
+            Vendor::Nvd => &self.nvd,
+            Vendor::Amd => &self.amd,
+        };
+        let mut section = Section::default();
+        section.set("vendor", Some(vendor_name(vendor).into()));
+        section.set("count", Some(number(gpus.len() as u64)));
+        section.set("accelerator", common(gpus, |gpu| gpu.name.clone().map(Fact::Text)));
+        section.set("memory_bytes", common(gpus, |gpu| gpu.memory_bytes.map(number)));
+        section.set("power_cap_watts", common(gpus, |gpu| gpu.power_cap_watts.map(number)));
+        section.set("partition", common(gpus, |gpu| gpu.partition.clone().map(Fact::Text)));
+        section.set("driver", common(gpus, |gpu| gpu.driver.clone().map(Fact::Text)));
+        (!gpus.is_empty()).then_some(section)
+    }
+}
+
+impl CpuFacts {
+    /// Not its memory: the kernel reports a few pages more or less after every update.
+    fn section(&self) -> Section {
+        let mut section = Section::default();
+        section.set("vendor", Some(vendor_name(Vendor::Cpu).into()));
+        section.set("count", Some(number(1)));
+        section.set("accelerator", self.model.clone().map(Fact::Text));
+        section.set("cores", self.cores.map(number));
+        section
+    }
+}
+
+fn vendor_name(vendor: Vendor) -> &'static str {
+    match vendor {
+        Vendor::Cpu => "cpu",
+        Vendor::Nvd => "nvd",
+        Vendor::Amd => "amd",
+    }
+}
+
+fn number(value: u64) -> Fact {
+    Fact::Number(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// The value that all devices share, or all values there are (`A + B`); `None` if any cannot be read.
+fn common(gpus: &[GpuFacts], fact: impl Fn(&GpuFacts) -> Option<Fact>) -> Option<Fact> {
+    let mut facts = gpus.iter().map(fact).collect::<Option<Vec<Fact>>>()?;
+    facts.sort();
+    facts.dedup();
+    match &facts[..] {
+        [one] => Some(one.clone()),
+        [] => None,
+        several => Some(Fact::Text(several.iter().map(Fact::to_string).collect::<Vec<_>>().join(" + "))),
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The trimmed text of a small file, if it has any.
+fn line(path: impl AsRef<Path>) -> Option<String> {
+    Some(read(path).trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn cpu(cpuinfo: &str, meminfo: &str) -> CpuFacts {
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+        Some(line.split_once(':')?.1.trim().to_owned()).filter(|value| !value.is_empty())
+    };
+    let kilobytes = value(meminfo, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    CpuFacts {
+        model: value(cpuinfo, "model name"),
+        cores: std::thread::available_parallelism().ok().map(|cores| cores.get() as u64),
+        memory_bytes: kilobytes.and_then(|kb| kb.checked_mul(1024)),
+    }
+}
+
+fn nvidia(notes: &mut Vec<String>) -> Vec<GpuFacts> {
+    // The name without a version belongs to the development package, which few hosts have.
+    let opened = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().or_else(|error| match error {
+        NvmlError::LibloadingError(_) => Nvml::init(),
+        other => Err(other),
+    });
+    let nvml = match opened {
+        Ok(nvml) => nvml,
+        Err(NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound) => return Vec::new(),
+        Err(error) => {
+            notes.push(format!("NVML is installed and does not answer: {error}"));
+            return Vec::new();
+        }
+    };
+    let driver = nvml.sys_driver_version().ok();
+    let mut gpus = Vec::new();
+    for index in 0..nvml.device_count().unwrap_or(0) {
+        match nvml.device_by_index(index) {
+            Ok(device) => gpus.push(GpuFacts {
+                name: device.name().ok(),
+                uuid: device.uuid().ok(),
+                memory_bytes: device.memory_info().ok().map(|memory| memory.total),
+                power_cap_watts: device.enforced_power_limit().ok().map(|milliwatts| u64::from(milliwatts) / 1000),
+                partition: match device.mig_mode() {
+                    Ok(mode) => Some(if mode.current == 0 { "none" } else { "mig" }.into()),
+                    Err(NvmlError::NotSupported) => Some("none".into()),
+                    Err(_) => None,
+                },
+                driver: driver.clone(),
+            }),
+            Err(error) => notes.push(format!("GPU {index} cannot be read: {error}")),
+        }
+    }
+    gpus
+}
+
+/// Display cards of the amdgpu driver that KFD, the compute driver, knows as well.
+fn amd(sys: &Path) -> Vec<GpuFacts> {
+    let driver = line(sys.join("module/amdgpu/version"));
+    let mut cards: Vec<(u32, PathBuf)> = fs::read_dir(sys.join("class/drm"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            // `card0`, not its connectors (`card0-DP-1`).
+            let number = entry.file_name().to_str()?.strip_prefix("card")?.parse().ok()?;
+            Some((number, entry.path().join("device")))
+        })
+        .filter(|(_, device)| line(device.join("vendor")).as_deref() == Some("0x1002"))
+        .collect();
+    cards.sort();
+    let compute = kfd_unique_ids(sys);
+    cards
+        .iter()
+        .map(|(_, device)| amd_gpu(device, driver.clone()))
+        .filter(|gpu| match &gpu.uuid {
+            // A card without an id of its own is no accelerator of the kinds that have one.
+            Some(id) => compute.contains(id),
+            None => compute.is_empty(),
+        })
+        .collect()
+}
+
+/// Ids of the nodes that compute (CPUs are nodes too, with no SIMD units), as /sys/class/drm writes them.
+fn kfd_unique_ids(sys: &Path) -> Vec<String> {
+    let nodes = fs::read_dir(sys.join("class/kfd/kfd/topology/nodes")).into_iter().flatten().flatten();
+    nodes
+        .filter_map(|node| {
+            let properties = read(node.path().join("properties"));
+            let value = |name: &str| {
+                properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok())
+            };
+            value("simd_count").filter(|&count| count > 0)?;
+            value("unique_id").filter(|&id| id != 0).map(|id| format!("{id:016x}"))
+        })
+        .collect()
+}
+
+fn amd_gpu(device: &Path, driver: Option<String>) -> GpuFacts {
+    let parsed = |path: PathBuf| line(path)?.parse::<u64>().ok();
+    let hwmon = fs::read_dir(device.join("hwmon")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let partition =
+        match (line(device.join("current_compute_partition")), line(device.join("current_memory_partition"))) {
+            (Some(compute), Some(memory)) => Some(format!("{compute}/{memory}")),
+            (Some(one), None) | (None, Some(one)) => Some(one),
+            (None, None) => None,
+        };
+    GpuFacts {
+        // Without a product name, the exact SKU is not known, but its PCI id is.
+        name: line(device.join("product_name")).or_else(|| Some(format!("AMD {}", line(device.join("device"))?))),
+        uuid: line(device.join("unique_id")),
+        memory_bytes: parsed(device.join("mem_info_vram_total")),
+        power_cap_watts: hwmon
+            .filter_map(|path| parsed(path.join("power1_cap")))
+            .next()
+            .map(|microwatts| microwatts / 1_000_000),
+        partition,
+        driver,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Durability, write_atomically};
+
+    fn h100(uuid: &str) -> GpuFacts {
+        GpuFacts {
+            name: Some("NVIDIA H100 80GB HBM3".into()),
+            uuid: Some(uuid.into()),
+            memory_bytes: Some(85_520_809_984),
+            power_cap_watts: Some(700),
+            partition: Some("none".into()),
+            driver: Some("570.124.06".into()),
+        }
+    }
+
+    #[test]
+    fn every_host_has_its_cores() {
+        let facts = probe();
+        assert_eq!(facts.platforms().first(), Some(&(Vendor::Cpu, 1)));
+        assert_eq!(facts.device_locks(Vendor::Cpu), ["cpu"]);
+        assert_eq!(facts.section(Vendor::Cpu).unwrap().facts["vendor"], "cpu".into());
+    }
+
+    #[test]
+    fn cpu_facts_are_read_or_absent() {
+        let facts = cpu("processor\t: 0\nmodel name\t: Some: CPU @ 2GHz\n", "MemTotal:        2048 kB\n");
+        assert_eq!(facts.model.as_deref(), Some("Some: CPU @ 2GHz"));
+        assert_eq!(facts.memory_bytes, Some(2 << 20));
+        let unknown = cpu("CPU implementer : 0x41\n", "");
+        assert_eq!((unknown.model, unknown.memory_bytes), (None, None));
+    }
+
+    #[test]
+    fn alike_gpus_are_one_line_and_unlike_ones_are_all_named() {
+        let mut facts = HostFacts { nvd: vec![h100("GPU-Aa-1"), h100("GPU-bb-2")], ..HostFacts::default() };
+        let section = facts.section(Vendor::Nvd).unwrap();
+        assert_eq!(section.facts["accelerator"], "NVIDIA H100 80GB HBM3".into());
+        assert_eq!(section.facts["count"], Fact::Number(2));
+        assert_eq!(facts.device_locks(Vendor::Nvd), ["gpu-aa-1", "gpu-bb-2"]);
+        facts.nvd[1].power_cap_watts = Some(350);
+        assert_eq!(facts.section(Vendor::Nvd).unwrap().facts["power_cap_watts"], "350 + 700".into());
+        facts.nvd[0].power_cap_watts = None;
+        assert!(!facts.section(Vendor::Nvd).unwrap().facts.contains_key("power_cap_watts"), "unknown is left out");
+        assert_eq!(facts.section(Vendor::Amd), None);
+    }
+
+    #[test]
+    fn amd_cards_are_read_from_sys() {
+        let sys = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            write_atomically(&sys.path().join(path), text.as_bytes(), Durability::Plain).unwrap();
+        };
+        put("module/amdgpu/version", "6.10.5\n");
+        for (card, id) in [("card10", "00000000000000ff"), ("card2", "1122334455667788")] {
+            let device = format!("class/drm/{card}/device");
+            put(&format!("{device}/vendor"), "0x1002\n");
+            put(&format!("{device}/device"), "0x74a1\n");
+            put(&format!("{device}/unique_id"), id);
+            put(&format!("{device}/mem_info_vram_total"), "206141652992\n");
+            put(&format!("{device}/current_compute_partition"), "SPX\n");
+            put(&format!("{device}/current_memory_partition"), "NPS1\n");
+            put(&format!("{device}/hwmon/hwmon3/power1_cap"), "750000000\n");
+        }
+        put("class/drm/card2/device/product_name", "AMD Instinct MI300X OAM\n");
+        // A display card, and one of another vendor.
+        put("class/drm/card0/device/vendor", "0x1002\n");
+        put("class/drm/card0/device/unique_id", "00000000000000aa\n");
+        put("class/drm/card1/device/vendor", "0x1a03\n");
+        put("class/drm/card2-DP-1/status", "connected\n");
+        put("class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 96\nsimd_count 0\nunique_id 0\n");
+        for (node, id) in [("1", 0x1122_3344_5566_7788_u64), ("2", 0xff)] {
+            put(
+                &format!("class/kfd/kfd/topology/nodes/{node}/properties"),
+                &format!("simd_count 1216\nunique_id {id}\n"),
+            );
+        }
+        let gpus = amd(sys.path());
+        assert_eq!(gpus.len(), 2);
+        assert_eq!(
+            gpus[0],
+            GpuFacts {
+                name: Some("AMD Instinct MI300X OAM".into()),
+                uuid: Some("1122334455667788".into()),
+                memory_bytes: Some(206_141_652_992),
+                power_cap_watts: Some(750),
+                partition: Some("SPX/NPS1".into()),
+                driver: Some("6.10.5".into()),
+            }
+        );
+        assert_eq!(gpus[1].name.as_deref(), Some("AMD 0x74a1"));
+        assert!(amd(Path::new("/no/such/sys")).is_empty());
+    }
+}
