@@ -140,7 +140,8 @@ pub struct Running {
     _owner: File,
 }
 
-/// Starts `spec` under a supervisor, which is `tprimat` (the binary) itself.
+/// Starts `spec` under a supervisor, which is `tprimat` (the binary) itself. One run, one folder: launch
+/// files may be there before, an earlier run may not.
 pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     let dir = &spec.dir;
     files::create_dir_all(dir)?;
@@ -184,14 +185,15 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     })
 }
 
-/// A new run folder is nobody else's; a folder in use is refused rather than shared.
+/// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A folder
+/// that has one already is refused.
 fn take_lock(path: &Path) -> Result<File> {
-    let open = || -> io::Result<File> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        file.try_lock()?;
-        Ok(file)
+    let take = || -> io::Result<File> {
+        let lock = tempfile::Builder::new().prefix(".tmp-").tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
+        lock.as_file().try_lock()?;
+        Ok(lock.persist_noclobber(path)?)
     };
-    open().map_err(Error::io("cannot lock", path))
+    take().map_err(Error::io("cannot take", path))
 }
 
 /// First the length in 8 bytes, then JSON.

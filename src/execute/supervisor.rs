@@ -235,12 +235,12 @@ impl Supervisor {
     }
 
     fn train(&mut self, waited_seconds: f64) -> RunExit {
+        self.tell(&RunState::Running { since: unix_now() });
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = match self.launch() {
             Ok(launched) => launched,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
         };
-        self.tell(&RunState::Running { since: started_at });
         let verdict = self.watch(&handle, begun, &mut times);
         let ended_at = unix_now();
         self.tell(&RunState::Ending);

@@ -1,0 +1,66 @@
+//! What must be there before the first second of training: commands, programs, Python modules.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::TrainHost;
+use crate::{error::Problem, recipe::Recipe};
+
+/// What a recipe needs and this host lacks.
+#[must_use]
+pub fn preflight(recipe: &Recipe, host: &TrainHost) -> Vec<Problem> {
+    let require = &recipe.file.require;
+    let mut problems = Vec::new();
+    for command in &require.commands {
+        if which(command, &host.caller_env).is_none() {
+            problems.push(missing(recipe, &format!("the command `{command}`"), "it is looked up in PATH"));
+        }
+    }
+    for program in &require.programs {
+        if program == "tprimat-native" && host.native.is_none() {
+            let help = "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+            problems.push(missing(recipe, "the program `tprimat-native`", help));
+        }
+    }
+    if !require.python_modules.is_empty() {
+        match absent_modules(&host.python, &require.python_modules) {
+            Err(why) => problems.push(missing(
+                recipe,
+                &format!("a Python (`{}`: {why})", host.python.display()),
+                "name one with paths.python, $TPRIMAT_PYTHON or a .venv in the project",
+            )),
+            Ok(absent) => {
+                for module in absent {
+                    let help = format!("`{} -m pip install {module}`; recipes/{}/requirements.*.txt lists them all", host.python.display(), recipe.file.id);
+                    problems.push(missing(recipe, &format!("the Python module `{module}`"), &help));
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {
+    Problem::new(format!("recipe `{}` needs {what}, which is not there", recipe.file.id)).help(help)
+}
+
+/// Modules that cannot be found; none is imported, for torch alone takes seconds.
+fn absent_modules(python: &Path, modules: &[String]) -> Result<Vec<String>, String> {
+    const PROGRAM: &str = "import sys, importlib.util as u\nsys.path = [p for p in sys.path if p]\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+    let output = Command::new(python).args(["-E", "-c", PROGRAM]).args(modules).stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("failed").to_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+}
+
+/// The first executable file of that name in the caller's PATH.
+#[must_use]
+pub fn which(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_executable = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    env.get("PATH")?.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join(name)).find(is_executable)
+}
