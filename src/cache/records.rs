@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Output;
 use super::{
     encode::{self, Outputs, Stamp},
     frame,
@@ -65,6 +66,20 @@ impl Cache {
             }
             _ => mapped,
         }
+    }
+
+    /// What the latest entry under a key left; `None` if there is no entry.
+    #[must_use]
+    pub fn outputs(&self, key: &Digest) -> Option<Vec<Output>> {
+        Some(self.entry(key)?.outputs().map(|output| output.to_owned()).collect())
+    }
+
+    /// How long the last attempt under a task's name took, in seconds.
+    #[must_use]
+    pub fn last_seconds(&self, task: &str) -> Option<f64> {
+        let last = self.last_of(TaskKind::Train, task)?;
+        let attempts = self.attempts(&last.key);
+        attempts.iter().map(|a| a.ended_at - a.started_at).filter(|s| *s > 0.0).next_back()
     }
 
     /// What ran last under a task's name, for "what changed". A training's is its last attempt.

@@ -62,6 +62,12 @@ impl Cache {
     }
 
     /// Reads what other processes have appended meanwhile.
+    /// The folder.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub fn refresh(&self) -> Result<()> {
         self.segments_mut().refresh().map_err(Error::io("cannot read the cache", &self.root))
     }

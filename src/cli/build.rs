@@ -267,7 +267,7 @@ fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Compared>> 
     let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
     let Some(output) = status.outputs().first() else { return Ok(None) };
     let comparison = execute::derived::read_comparison(engine.cache, Some(output.digest))?;
-    let contradicted = comparison.contradicted();
+    let contradicted = comparison.rows.iter().map(|r| r.contradicted).sum();
     Ok(Some(Compared { comparison, contradicted }))
 }
 

@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     graph::{Dag, label},
     plan::{Plan, Support},
+    recipe::context,
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
@@ -24,7 +25,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
             unsupported += 1;
             continue;
         };
-        let context = minijinja::context! { job => minijinja::Value::from_serialize(prepared.job()) };
+        let context = context(prepared.job());
         for (name, _) in &plan.recipe(cell).templates {
             match plan.recipes.templates.render(name, &context) {
                 Ok(file) => {

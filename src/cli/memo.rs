@@ -66,7 +66,7 @@ pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
     let memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
     let same = memo.files.iter().all(|(path, stamp)| is_same(path, stamp.as_ref()))
         && memo.listings.iter().all(|(path, digest)| listing(path) == *digest)
-        && cache.fingerprint().ok()? == memo.cache;
+        && cache.fingerprint() == memo.cache;
     same.then(|| memo.verdict.to_string())
 }
 
@@ -94,7 +94,7 @@ pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Valu
         }
         files.insert(path, stamp);
     }
-    let Ok(cache) = engine.cache.fingerprint() else { return };
+    let cache = engine.cache.fingerprint();
     let memo = Memo { cache, files, listings, verdict: verdict.clone() };
     if let Ok(bytes) = serde_json::to_vec(&memo) {
         let _ = engine.cache.store_memo(name, &bytes);

@@ -10,6 +10,7 @@ mod graph;
 mod init;
 mod lock;
 mod logs;
+mod memo;
 mod output;
 mod parse;
 mod plan;

@@ -40,7 +40,14 @@ pub fn request(at: Option<&Path>, common: &Common) -> Result<PlanRequest> {
         root: root(at)?,
         matrix: common.matrix.clone(),
         sets,
-        selection: Selection::new(only, skip, where_, shard.as_deref(), &env)?,
+        selection: Selection {
+            only,
+            skip,
+            where_,
+            shard: shard.as_deref().map(Selection::parse_shard).transpose()?,
+            ..Selection::default()
+        }
+        .with_environment(&env),
         repeats,
         env,
         allow_drift,

@@ -20,7 +20,7 @@ pub fn run(args: &SchemaArgs) -> Result<i32> {
         "result" => json!(schema_for!(analyze::RunResult)),
         "summary" => json!(schema_for!(analyze::Summary)),
         "comparison" => json!(schema_for!(analyze::Comparison)),
-        "config" => config::schema(),
+        "config" => json!(schema_for!(config::schema::ConfigFile)),
         other => {
             let problem = Problem::new(format!("there is no schema `{other}`"));
             let help = match nearest(other, NAMES) {

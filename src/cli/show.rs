@@ -14,6 +14,23 @@ use crate::{
     plan::{Plan, Support},
 };
 
+/// YAML without the per-step series, which `--json` has.
+fn for_people(mut value: serde_json::Value) -> Result<String> {
+    fn strip(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(map) => {
+                map.remove("curve");
+                map.remove("steps");
+                map.values_mut().for_each(strip);
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    strip(&mut value);
+    serde_yaml::to_string(&value).map_err(|e| Error::Cache(format!("cannot print: {e}")))
+}
+
 pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
@@ -44,7 +61,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     if args.common.json {
         print_json(&value)?;
     } else {
-        print(&crate::report::show(&args.cell, &value))?;
+        print(&for_people(value)?)?;
     }
     Ok(crate::error::exit::OK)
 }

@@ -189,6 +189,12 @@ impl Config {
         }
     }
 
+    /// The name that problems call the file by.
+    #[must_use]
+    pub fn source_name(&self) -> &str {
+        &self.source.name
+    }
+
     /// The effective value of a dotted path; none for tables and for what nobody states.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
@@ -287,6 +293,11 @@ impl Config {
 
     /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults (weaker).
     #[must_use]
+    pub fn table(&self, path: &str) -> BTreeMap<String, Value> {
+        static NO_DEFAULTS: std::sync::LazyLock<Values> = std::sync::LazyLock::new(Values::default);
+        self.view(&NO_DEFAULTS, &[]).table(path)
+    }
+
     pub fn view<'a>(&'a self, recipe_defaults: &'a Values, overlay: &'a [Setting]) -> View<'a> {
         View::new(self, recipe_defaults, overlay)
     }

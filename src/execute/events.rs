@@ -94,6 +94,10 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         evidence: Vec<String>,
     },
+    /// Something a person should know that belongs to no task.
+    Note {
+        message: String,
+    },
     BuildFinished {
         ok: usize,
         failed: usize,
@@ -295,6 +299,7 @@ impl Reporter for Bars {
                     self.say(event);
                 }
             }
+            Event::Note { .. } => self.say(event),
             Event::BuildFinished { .. } => {
                 self.say(event);
                 self.tasks.finish_and_clear();
@@ -333,6 +338,7 @@ fn sentence(event: &Event) -> String {
             }
             text
         }
+        Event::Note { message } => format!("note: {message}"),
         Event::BuildFinished { ok, failed, waiting, unsupported, seconds } => {
             let mut text = format!("{ok} ok, {failed} failed");
             for (count, word) in [(waiting, "waiting"), (unsupported, "unsupported")] {

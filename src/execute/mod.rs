@@ -1,18 +1,28 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
+pub mod derived;
 mod devices;
 mod events;
 mod interrupt;
+mod preflight;
 mod process;
 mod progress;
+pub mod publish;
 mod run;
+mod schedule;
 mod supervisor;
 mod sweep;
+mod talk;
+mod train;
 
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use interrupt::{Interrupts, install_interrupt_handler};
+pub use preflight::{preflight, which};
 pub use progress::Tail;
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};
+pub use schedule::{BuildOptions, BuildSummary, build, sweep_up};
 pub use supervisor::supervise;
 pub use sweep::{Leftover, sweep};
+pub use talk::Talk;
+pub use train::{TrainHost, dropped_env, live_run};

@@ -1,6 +1,6 @@
 //! output/: what people open. Written from the cache, whole or not at all.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{
     cache::{Cache, Output},
@@ -18,8 +18,7 @@ pub fn output_dir(plan: &Plan) -> PathBuf {
 
 /// The first output whose published file is not what it should be.
 #[must_use]
-pub fn first_unpublished(plan: &Plan, outputs: &[Output]) -> Option<String> {
-    let folder = output_dir(plan);
+pub fn first_unpublished(folder: &Path, outputs: &[Output]) -> Option<String> {
     let differs = |output: &&Output| {
         let path = folder.join(&output.name);
         let same_size = std::fs::metadata(&path).is_ok_and(|m| m.len() == output.size);
@@ -29,10 +28,9 @@ pub fn first_unpublished(plan: &Plan, outputs: &[Output]) -> Option<String> {
 }
 
 /// Writes the outputs that are not there yet as they should be.
-pub fn publish(plan: &Plan, cache: &Cache, outputs: &[Output]) -> Result<()> {
-    let folder = output_dir(plan);
+pub fn publish(folder: &Path, cache: &Cache, outputs: &[Output]) -> Result<()> {
     for output in outputs {
-        if first_unpublished(plan, std::slice::from_ref(output)).is_none() {
+        if first_unpublished(folder, std::slice::from_ref(output)).is_none() {
             continue;
         }
         let bytes = cache

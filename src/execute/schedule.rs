@@ -7,10 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
-    sync::{
-        atomic::{AtomicI32, Ordering},
-        mpsc,
-    },
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -18,14 +15,15 @@ use petgraph::{Direction, graph::NodeIndex};
 
 use super::{
     derived::{self, DerivedWork},
-    events::{Event, Reporter},
-    train::{RunningSet, TrainHost, TrainWork, train},
+    Talk,
+    events::{Event, Outcome},
+    interrupt::Interrupts,
+    train::{RunningSet, TrainHost, TrainWork, ingest, remove, train},
 };
 use crate::{
-    cache::{Attempt, AttemptOutcome, Output, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
     digest::Digest,
     error::{Error, Result},
-    files,
     graph::{Engine, Made, State, Status, Statuses, label},
 };
 
@@ -53,7 +51,7 @@ enum Finished {
 struct Scheduler<'a> {
     engine: &'a Engine<'a>,
     options: &'a BuildOptions,
-    reporter: &'a dyn Reporter,
+    talk: &'a Talk,
     /// Stale tasks that each stale task still waits for.
     pending: HashMap<NodeIndex, usize>,
     derived: VecDeque<NodeIndex>,
@@ -84,17 +82,17 @@ pub fn build(
     statuses: &mut Statuses,
     options: &BuildOptions,
     host: &TrainHost,
-    interrupt: &AtomicI32,
-    reporter: &dyn Reporter,
+    interrupts: Interrupts,
+    talk: &Talk,
 ) -> Result<BuildSummary> {
     let stale: Vec<NodeIndex> =
         engine.dag.order.iter().copied().filter(|n| statuses.get(*n).state == State::Stale && is_wanted(engine, *n)).collect();
     let wanted: BTreeSet<NodeIndex> = stale.iter().copied().collect();
-    reporter.report(&Event::BuildStarted { tasks: engine.dag.graph.node_count(), stale: stale.len() });
+    talk.report(&Event::BuildStarted { tasks: engine.dag.graph.node_count(), stale: stale.len() });
     let mut scheduler = Scheduler {
         engine,
         options,
-        reporter,
+        talk,
         pending: stale
             .iter()
             .map(|node| {
@@ -121,13 +119,12 @@ pub fn build(
         let (send, receive) = mpsc::channel::<(NodeIndex, Finished)>();
         let mut signals = 0;
         loop {
-            let signal = interrupt.load(Ordering::SeqCst);
-            if signal != 0 && signals == 0 {
+            if interrupts.asked().is_some() && signals == 0 {
                 signals = 1;
                 scheduler.stopping = true;
                 scheduler.summary.interrupted = true;
                 set.terminate();
-            } else if signals == 1 && super::interrupt::count() > 1 {
+            } else if signals == 1 && interrupts.insisted() {
                 signals = 2;
                 set.kill();
             }
@@ -136,8 +133,8 @@ pub fn build(
                     let (send, set) = (send.clone(), &set);
                     scope.spawn(move || {
                         let finished = match work {
-                            Work::Derived(work) => Finished::Derived(derived::run(work, engine.cache)),
-                            Work::Train(work) => Finished::Trained(train(&work, host, engine.cache, set, reporter)),
+                            Work::Derived(work) => Finished::Derived(derived::run(*work, engine.cache)),
+                            Work::Train(work) => Finished::Trained(train(&work, host, engine.cache, set, talk)),
                         };
                         let _ = send.send((node, finished));
                     });
@@ -264,11 +261,11 @@ impl Scheduler<'_> {
         let reason = status.reason.as_ref().map(|r| r.describe(self.engine.cache, task.kind, &name, Some(&preimage)));
         let cell = matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse | TaskKind::Aggregate)
             .then(|| self.engine.plan.cells[task.cell as usize].id.clone());
-        self.reporter.report(&Event::TaskStarted {
+        self.talk.report(&Event::TaskStarted {
             task: name,
-            kind: task.kind,
             cell,
-            repeat: (task.repeat > 0).then_some(task.repeat),
+            // Only what measures has one: people watch runs, not bookkeeping.
+            repeat: (task.kind == TaskKind::Train).then_some(task.repeat),
             reason: reason.unwrap_or_default(),
         });
         let running = Running { since: Instant::now(), kind: task.kind, exclusive, gpus, key: status.key, preimage };
@@ -303,7 +300,7 @@ impl Scheduler<'_> {
                 self.record_nested(node)?;
                 self.engine.cache.record_entry(&entry)?;
                 statuses.set(node, Status::fresh(key, outputs));
-                self.reporter.report(&Event::finished(name, "ok", seconds));
+                self.talk.report(&ended_well(name, seconds));
             }
             Finished::Trained(attempt) => {
                 self.record_nested(node)?;
@@ -314,13 +311,21 @@ impl Scheduler<'_> {
                 let waiting = self.keys.remove(&key).unwrap_or_default();
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {
-                        self.reporter.report(&Event::finished(name, "ok", seconds));
+                        self.talk.report(&ended_well(name, seconds));
                         State::Fresh
                     }
                     AttemptOutcome::Failed { class, evidence, status } => {
                         self.summary.failed += 1;
                         self.stopping |= self.options.fail_fast;
-                        self.reporter.report(&Event::failed(name, seconds, *class, status, evidence));
+                        let mut evidence = evidence.clone();
+                        evidence.push(status.clone());
+                        self.talk.report(&Event::TaskFinished {
+                            task: name,
+                            outcome: Outcome::Failed,
+                            seconds,
+                            class: Some(*class),
+                            evidence,
+                        });
                         State::Failed
                     }
                 };
@@ -347,17 +352,21 @@ impl Scheduler<'_> {
     }
 }
 
+fn ended_well(task: String, seconds: f64) -> Event {
+    Event::TaskFinished { task, outcome: Outcome::Ok, seconds, class: None, evidence: Vec::new() }
+}
+
 /// Takes in what earlier builds left behind when they were killed.
-pub fn sweep(engine_cache: &crate::cache::Cache, host: &TrainHost, reporter: &dyn Reporter) -> Result<()> {
+pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
     for leftover in super::sweep::sweep(&host.runs)? {
-        match super::train::ingest(engine_cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
+        match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
             Ok(attempt) => {
                 let outcome = crate::graph::outcome_text(&attempt.outcome);
-                reporter.report(&Event::Note { message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task) });
-                super::train::remove(&leftover.dir);
+                talk.report(&Event::Note { message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task) });
+                remove(&leftover.dir);
             }
             // A folder that says nothing is no measurement; everything else is worth an error.
-            Err(Error::Cache(why)) => reporter.report(&Event::Note { message: format!("left alone: {why}") }),
+            Err(Error::Cache(why)) => talk.report(&Event::Note { message: format!("left alone: {why}") }),
             Err(other) => return Err(other),
         }
     }

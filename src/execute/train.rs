@@ -17,7 +17,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    events::{Event, Reporter},
+    Talk,
+    events::Event,
     progress::Tail,
     run::{ExitKind, RunExit, RunSpec, RunState, Running, start},
 };
@@ -129,7 +130,7 @@ impl RunningSet {
 }
 
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
-pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, reporter: &dyn Reporter) -> Result<Attempt> {
+pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Attempt> {
     let _in_flight = cache.lock_key(&work.key)?;
     cache.refresh()?;
     if let Some(done) = valid_attempt(cache, &work.key, work.generation) {
@@ -140,9 +141,9 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     let spec = prepare(work, host, &id, &dir)?;
     let run = Arc::new(start(&spec, &host.tprimat)?);
     running.add(&run);
+    let over = AtomicBool::new(false);
     let exit = std::thread::scope(|scope| {
-        let over = AtomicBool::new(false);
-        scope.spawn(|| follow(work, &run, &over, reporter));
+        scope.spawn(|| follow(work, &run, &over, talk));
         let exit = run.wait();
         over.store(true, Ordering::SeqCst);
         exit
@@ -246,17 +247,18 @@ fn free_port() -> Result<u16> {
 }
 
 /// Reports the run's progress until it is over.
-fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, reporter: &dyn Reporter) {
+fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
     let mut tail = Tail::new(&run.log_path());
     let mut live = parse::Live::new(&work.log_format);
     let mut waiting_for = None;
     while !over.load(Ordering::SeqCst) {
         let _ = tail.poll(&mut |line| {
             if let Some(step) = live.feed(line.as_bytes()) {
-                reporter.report(&Event::Step {
+                talk.report(&Event::Step {
                     task: work.label.clone(),
                     step: step.step,
                     steps_total: Some(work.train_iters),
+                    step_time_seconds: step.step_time_seconds,
                     loss: step.loss,
                     tokens_per_second: step.step_time_seconds.filter(|t| *t > 0.0).map(|t| {
                         step.tokens.unwrap_or(work.tokens_per_step) as f64 / t
@@ -268,7 +270,7 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, reporter: &dyn Rep
             && waiting_for.as_ref() != Some(&device)
         {
             let holder = holder.map(|h| format!(" held by process {} (run {})", h.pid, h.run_id)).unwrap_or_default();
-            reporter.report(&Event::TaskWaiting { task: work.label.clone(), r#for: format!("{device}{holder}") });
+            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: format!("{device}{holder}") });
             waiting_for = Some(device);
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -360,4 +362,14 @@ fn tail_of(path: &Path, most: u64) -> Vec<u8> {
         Ok(bytes)
     };
     read().unwrap_or_default()
+}
+
+/// The run folder of a task that is running now.
+#[must_use]
+pub fn live_run(runs: &Path, task: &str) -> Option<PathBuf> {
+    let folders = std::fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
+    folders.filter(|dir| !dir.join("exit.json").exists()).find(|dir| {
+        let spec = std::fs::read(dir.join("spec.json")).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
+        spec.is_some_and(|s| s.meta.get("task").and_then(|t| t.as_str()) == Some(task))
+    })
 }

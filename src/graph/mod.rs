@@ -8,5 +8,6 @@ mod state;
 
 pub use code::CodeDigests;
 pub use dag::{Dag, Task, label};
-pub use reason::Reason;
+pub use code::BUILD;
+pub use reason::{Reason, changed_fields, outcome_text};
 pub use state::{Engine, Made, Options, State, Status, Statuses};

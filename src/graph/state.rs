@@ -15,7 +15,7 @@ use crate::{
     digest::Digest,
     error::Result,
     plan::{Plan, Support},
-    recipe::Rendered,
+    recipe::{Rendered, context},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -214,7 +214,7 @@ impl Engine<'_> {
             return Ok(recorded);
         }
         // Rendering is cheap and pure, so even a dry run does it: a template edit that renders the same bytes stops here.
-        let context = minijinja::context! { job => minijinja::Value::from_serialize(prepared.job()) };
+        let context = context(prepared.job());
         let mut files = Vec::new();
         for (name, _) in &self.plan.recipe(cell).templates {
             files.push(self.plan.recipes.templates.render(name, &context)?);
@@ -357,7 +357,7 @@ impl Engine<'_> {
         let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), &self.cell_states(statuses));
         let status = self.recorded(key);
         if status.state == State::Fresh
-            && let Some(name) = crate::execute::publish::first_unpublished(self.plan, status.outputs())
+            && let Some(name) = crate::execute::publish::first_unpublished(&crate::execute::publish::output_dir(self.plan), status.outputs())
         {
             return Status::because(State::Stale, Reason::Unpublished(name)).key(key);
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Job, PlatformFacts, Resolved, facts::FactBook, resolve};
 use crate::{
-    config::Config,
+    config::{Config, Values},
     digest::Digest,
     error::{Error, Problem, Result, Source},
     graph::key::canonical,
@@ -46,6 +46,9 @@ pub struct Plan {
     pub facts: FactBook,
     /// Files that were read, for the memo of a build with nothing to do.
     pub read: Vec<PathBuf>,
+    /// Folders whose names were matched against globs.
+    pub read_folders: Vec<PathBuf>,
+    pub allow_drift: bool,
 }
 
 pub struct CellPlan {
@@ -127,7 +130,8 @@ impl Plan {
         }
         let mut read = vec![config_path, matrix_path, root.join("tprimat.lock")];
         read.extend(inputs.files.keys().map(|name| root.join(name)));
-        Ok(Self { root: root.clone(), config, recipes, matrix, cells, facts, read })
+        let read_folders = inputs.files.keys().filter_map(|name| Some(root.join(name).parent()?.to_owned())).collect();
+        Ok(Self { root: root.clone(), config, recipes, matrix, cells, facts, read, read_folders, allow_drift: request.allow_drift })
     }
 
     #[must_use]
@@ -214,12 +218,14 @@ struct Inputs {
 impl Inputs {
     fn gather(root: &Path, config: &Config, cells: &[Cell]) -> Result<Self> {
         let mut inputs = Self { globs: HashMap::new(), files: BTreeMap::new() };
+        let nothing = &Values::default();
         for cell in cells {
             // Only settings that cells share or override can differ; the cost is one look-up a cell.
-            let view = config.view(None, &cell.overlay);
+            let view = config.view(nothing, &cell.overlay);
             let path = format!("frameworks.{}.inputs", cell.framework);
             let Some(value) = view.get(&path) else { continue };
-            for glob in value.as_strings() {
+            for glob in super::resolve::strings(Some(value)) {
+                let glob = glob.as_str();
                 if !inputs.globs.contains_key(glob) {
                     let matched = expand_glob(root, glob)?;
                     if matched.is_empty() {

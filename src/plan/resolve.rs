@@ -83,7 +83,7 @@ impl Reader<'_> {
 
 /// Resolves one cell; every problem of it at once.
 pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved, Vec<Problem>> {
-    let mut r = Reader { view: config.view(Some(&recipe.defaults), &cell.overlay), problems: Vec::new() };
+    let mut r = Reader { view: config.view(&recipe.defaults, &cell.overlay), problems: Vec::new() };
     let vendor = vendor(&mut r, &cell.platform);
     let parallelism = parallelism(&mut r, cell, vendor);
     let job = Job {
@@ -118,7 +118,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
 fn vendor(r: &mut Reader, platform: &str) -> Vendor {
     let path = format!("hardware.platforms.{platform}.vendor");
     let name = r.string(&path).unwrap_or_else(|| platform.to_owned());
-    crate::config::vendor(&name).unwrap_or_else(|| {
+    crate::config::vendor_named(&name).unwrap_or_else(|| {
         r.problem(&path, format!("`{name}` is not a vendor"), "expected nvd (nvidia, cuda), amd (rocm) or cpu");
         Vendor::Cpu
     })
@@ -182,10 +182,7 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
 fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
     let platform_gpus = format!("hardware.platforms.{}.num_gpus", cell.platform);
     let found = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, vendor, &cell.framework);
-    let (path, block) = match r.take(found.map(Some)).flatten() {
-        Some((path, block)) => (path, block),
-        None => (format!("parallelism.{}", cell.parallelism), Default::default()),
-    };
+    let (path, block) = found.unwrap_or_else(|| (format!("parallelism.{}", cell.parallelism).into(), Default::default()));
     let num_gpus = match block.num_gpus {
         Some(n) => n,
         None => r.u64(&platform_gpus).unwrap_or(1),
@@ -286,7 +283,7 @@ fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> 
     env
 }
 
-fn strings(value: Option<&Value>) -> Vec<String> {
+pub(super) fn strings(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::String(one)) => vec![one.clone()],
         Some(Value::Array(many)) => many.iter().filter_map(|v| Some(v.as_str()?.to_owned())).collect(),
@@ -309,7 +306,7 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
         );
     }
     let block = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, job.vendor, &cell.framework);
-    if let Ok(Some((path, block))) = block
+    if let Some((path, block)) = block
         && let Some(stated) = block.ga
         && stated != data.gradient_accumulation_steps
     {

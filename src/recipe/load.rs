@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Constraint, Templates, embedded_file, embedded_under};
 use crate::{
+    config::Values,
     digest::Digest,
     error::{Error, Problem, Result, Source},
     plan::Vendor,
@@ -109,6 +110,7 @@ pub struct Recipe {
     /// Names in [`Templates`] and digests of the text.
     pub templates: Vec<(String, Digest)>,
     pub launch_digest: Digest,
+    pub defaults: Values,
 }
 
 /// All recipes that can be seen from a project.
@@ -178,7 +180,21 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
     files.retain(|name, _| !name.ends_with(".j2"));
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
     let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
-    Ok(Recipe { source, files: files.collect(), templates: used, launch_digest, file })
+    let defaults = Values::new(id, &nested(&file.defaults));
+    Ok(Recipe { source, files: files.collect(), templates: used, launch_digest, defaults, file })
+}
+
+/// `{"a.b": 1}` → `{"a": {"b": 1}}`.
+fn nested(flat: &BTreeMap<String, serde_json::Value>) -> serde_json::Value {
+    let mut root = serde_json::json!({});
+    for (path, value) in flat {
+        let mut at = &mut root;
+        for part in path.split('.') {
+            at = &mut at[part];
+        }
+        *at = value.clone();
+    }
+    root
 }
 
 /// All files of a recipe's folder: the project's folder if it has one, else the embedded one.

@@ -9,4 +9,4 @@ mod template;
 pub use constraint::Constraint;
 pub use embedded::{embedded_file, embedded_under};
 pub use load::{Launch, LogSection, Recipe, RecipeFile, RecipeSet, Require, RunSection};
-pub use template::{Rendered, Templates};
+pub use template::{Rendered, Templates, context};

@@ -11,6 +11,7 @@ use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, UndefinedBeha
 use crate::{
     digest::Digest,
     error::{Error, Problem, Result, Source},
+    plan::Job,
 };
 
 /// One launch file: its name in the run folder and its bytes.
@@ -19,6 +20,13 @@ pub struct Rendered {
     pub name: String,
     pub bytes: Vec<u8>,
     pub digest: Digest,
+}
+
+/// What a template sees.
+#[must_use]
+pub fn context(job: &Job) -> Value {
+    let job = Value::from(minijinja::value::Serde(job));
+    minijinja::context! { job }
 }
 
 /// All templates, parsed once.
