@@ -376,11 +376,6 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
     let (cell, summary) = (arm.cell, arm.summary);
     let device = summary.device.as_ref();
     let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
-    let peak = if device.is_some_and(|d| d.r#type == "cpu") {
-        Err("MFU is not defined for a CPU".to_owned())
-    } else {
-        peaks.of(&cell.platform, device.and_then(|d| d.name.as_deref()), &precision)
-    };
     Row {
         cell: cell.cell.clone(),
         platform: cell.platform.clone(),
@@ -397,7 +392,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         tokens_per_second: summary.tokens_per_second,
         step_time: arm.step_time.clone(),
         memory: summary.memory.clone(),
-        mfu: Mfu::of(arm.estimate.value, summary.flops_per_token(), peak),
+        mfu: mfu_of(&cell.platform, summary, arm.estimate.value, peaks),
         loss_at_end: summary.loss_at_end,
         last_step: summary.last_step,
         precision,
@@ -406,6 +401,19 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         labels: labels(arm, base, settings),
         curves: summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| r.curve.clone()).collect(),
     }
+}
+
+/// MFU of a summary's rate, or why there is none.
+#[must_use]
+pub fn mfu_of(platform: &str, summary: &Summary, tokens_per_second_per_gpu: f64, peaks: &Peaks) -> Mfu {
+    let device = summary.device.as_ref();
+    let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
+    let peak = if device.is_some_and(|d| d.r#type == "cpu") {
+        Err("MFU is not defined for a CPU".to_owned())
+    } else {
+        peaks.of(platform, device.and_then(|d| d.name.as_deref()), precision)
+    };
+    Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak)
 }
 
 fn notes(
@@ -509,15 +517,21 @@ pub(crate) mod tests {
 
     /// A cell whose repeats take these mean step times.
     pub fn measured(name: &str, job: &Job, times: &[f64], device: Option<(&str, &str)>) -> CellInput {
-        let run = |time: &f64| -> RunResult {
+        let steps: Vec<Vec<f64>> = times.iter().map(|t| vec![t * 3.0, t * 0.98, t * 1.02]).collect();
+        measured_steps(name, job, &steps, device)
+    }
+
+    /// A cell with these step times in each repeat; the first step is warm-up.
+    pub fn measured_steps(name: &str, job: &Job, repeats: &[Vec<f64>], device: Option<(&str, &str)>) -> CellInput {
+        let run = |times: &Vec<f64>| -> RunResult {
             let stated = json!({"global_batch_size": job.data.global_batch_size, "seq_length": job.data.seq_length,
                 "num_gpus": job.parallelism.num_gpus, "precision": job.precision});
-            let mut run = run_of(job, &[*time * 3.0, *time * 0.98, *time * 1.02], stated);
+            let mut run = run_of(job, times, stated);
             run.trace.device =
                 device.map(|(kind, name)| DeviceLine { r#type: kind.into(), name: Some(name.into()), count: None });
             run
         };
-        let runs: Vec<(u32, RunResult)> = times.iter().enumerate().map(|(i, t)| (i as u32 + 1, run(t))).collect();
+        let runs: Vec<(u32, RunResult)> = repeats.iter().enumerate().map(|(i, t)| (i as u32 + 1, run(t))).collect();
         cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
     }
 

@@ -29,13 +29,13 @@ pub use result::*;
 pub use settings::Tier;
 pub use stats::*;
 pub use summary::*;
-//pub use unified::*;
+pub use unified::*;
 
 /// Stand-ins that other stages' tests build their comparisons from.
 #[cfg(test)]
 pub(crate) mod tests {
     pub use super::{
         attest::tests::job as test_job,
-        compare::tests::{cell, measured},
+        compare::tests::{cell, measured, measured_steps},
     };
 }

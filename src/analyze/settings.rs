@@ -72,7 +72,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| flag(j.model.qkv_bias)),
     setting(Workload, "seq_length", &["sequence_length"], |j| count(j.data.seq_length)),
     setting(Workload, "packing", &[], |_| None),
-    setting(Workload, "attention_mask", &[], |_| None),
+    setting(Workload, "attention_mask", &["mask"], |_| None),
     setting(Workload, "global_batch_size", &[], |j| count(j.data.global_batch_size)),
     setting(Workload, "num_gpus", &["world_size"], |j| count(j.parallelism.num_gpus)),
     setting(Workload, "dropout", &[], |_| None),

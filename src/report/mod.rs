@@ -1,5 +1,7 @@
 //! Comparisons → tables and pictures. Pure: strings and bytes out, nothing is written here.
 mod format;
+mod plot;
 mod table;
 
+pub use plot::*;
 pub use table::*;
