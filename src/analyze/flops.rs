@@ -16,39 +16,6 @@ pub struct FlopsPerToken {
     pub convention: String,
 }
 
-/// Exact parameter count; `None` for an unknown architecture, an incomplete shape or a count beyond 64 bits.
-#[must_use]
-pub fn count_parameters(shape: &ModelShape) -> Option<u64> {
-    let sizes = [shape.num_layers, shape.hidden_size, shape.ffn_hidden_size, shape.num_attention_heads];
-    if sizes.contains(&0) || shape.vocab_size == 0 || shape.head_dim == 0 {
-        return None;
-    }
-    let n = Count::from;
-    let (hidden, ffn, layers) = (n(shape.hidden_size), n(shape.ffn_hidden_size), n(shape.num_layers));
-    let queries = n(shape.num_attention_heads) * n(shape.head_dim);
-    let embedding = n(shape.vocab_size) * hidden;
-    let total = match shape.architecture.as_str() {
-        "llama" | "qwen2" | "mistral" if shape.num_kv_heads > 0 => {
-            let keys = n(shape.num_kv_heads) * n(shape.head_dim);
-            let attention = hidden * (queries + keys + keys) + queries * hidden;
-            let bias = if shape.qkv_bias { queries + keys + keys } else { n(0) };
-            let norms = hidden + hidden;
-            let head = if shape.tie_embeddings { n(0) } else { embedding };
-            embedding + layers * (attention + bias + n(3) * hidden * ffn + norms) + hidden + head
-        }
-        "gpt2" if shape.max_position_embeddings > 0 => {
-            let attention = hidden * (n(3) * queries) + n(3) * queries + queries * hidden + hidden;
-            let mlp = hidden * ffn + ffn + ffn * hidden + hidden;
-            let norms = n(4) * hidden;
-            let head = if shape.tie_embeddings { n(0) } else { embedding };
-            let positions = n(shape.max_position_embeddings) * hidden;
-            embedding + positions + layers * (attention + mlp + norms) + n(2) * hidden + head
-        }
-        _ => return None,
-    };
-    u64::try_from(total.0).ok()
-}
-
 /// FLOPs per token of training `shape` at `seq_length`; a window of attention is not taken off.
 #[must_use]
 pub fn flops_per_token(shape: &ModelShape, seq_length: u64) -> Option<FlopsPerToken> {

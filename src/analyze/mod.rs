@@ -23,6 +23,7 @@ mod unified;
 pub use attest::*;
 pub use compare::*;
 pub use contract::*;
+pub use crate::plan::shape::count_parameters;
 pub use flops::*;
 pub use peaks::*;
 pub use result::*;

@@ -99,22 +99,19 @@ pub struct CellSeed {
 
 pub struct ReportWork {
     output_dir: PathBuf,
-    matrix: String,
+    peaks: Peaks,
     comparison: Option<Digest>,
     pictures: Vec<Output>,
     cells: Vec<PublishedCell>,
 }
 
 struct PublishedCell {
-    id: String,
     file: String,
-    names: CellNames,
+    input: CellInput,
     summary: Digest,
     results: Vec<(u32, Digest)>,
     job: Box<Job>,
     key: Digest,
-    environment: BTreeMap<String, String>,
-    price: Option<f64>,
 }
 
 /// Collects what the task at `node` needs.
@@ -150,7 +147,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
         TaskKind::Plot => DerivedWork::Plot { comparison: digest_of(TaskKind::Compare, 0, 0) },
         TaskKind::Report => DerivedWork::Report(Box::new(ReportWork {
             output_dir: publish::output_dir(engine.plan),
-            matrix: engine.plan.matrix.name.clone(),
+            peaks: Settings::of(engine.plan).compare.peaks,
             comparison: digest_of(TaskKind::Compare, 0, 0),
             pictures: statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec(),
             cells: published_cells(engine, statuses),
@@ -158,25 +155,19 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
     }
 }
 
-/// What a cell is called.
-struct CellNames {
-    cell: String,
-    platform: String,
-    framework: String,
-    model: String,
-    parallelism: String,
-    axes: BTreeMap<String, String>,
-}
-
-fn names(plan: &Plan, cell: usize) -> CellNames {
+/// A cell's names, as the later stages show them.
+fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<String>) -> CellInput {
     let of = &plan.matrix.cells[cell];
-    CellNames {
+    CellInput {
         cell: plan.cells[cell].id.clone(),
         platform: of.platform.to_string(),
         framework: of.framework.to_string(),
         model: of.model.to_string(),
         parallelism: of.parallelism.to_string(),
         axes: of.axes.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        repeats_wanted: plan.cells[cell].repeats,
+        state,
+        same_launch_as,
     }
 }
 
@@ -194,19 +185,8 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
             (_, Some(why), _) | (.., Some(why)) => CellState::Missing { reason: why },
             _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
         };
-        let n = names(plan, cell);
-        let input = CellInput {
-            cell: n.cell,
-            platform: n.platform,
-            framework: n.framework,
-            model: n.model,
-            parallelism: n.parallelism,
-            axes: n.axes,
-            repeats_wanted: plan.cells[cell].repeats,
-            state,
-            same_launch_as: twins[cell].map(|first| plan.cells[first].id.clone()),
-        };
-        seeds.push(CellSeed { input, summary });
+        let twin = twins[cell].map(|first| plan.cells[first].id.clone());
+        seeds.push(CellSeed { input: input(plan, cell, state, twin), summary });
     }
     seeds
 }
@@ -235,13 +215,6 @@ fn file_names(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// $ per GPU-hour: of the platform's id, else of its vendor.
-fn price(plan: &Plan, platform: &str, vendor: Vendor) -> Option<f64> {
-    let names = std::iter::once(platform).chain(crate::config::vendor_names(vendor).iter().copied());
-    let at = |name| plan.config.get(&format!("benchmarking.enhanced_metrics.cloud_costs.{name}.per_gpu_hour"));
-    names.filter_map(at).find_map(Value::as_f64)
-}
-
 fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
     let plan = engine.plan;
     let files = file_names(plan);
@@ -253,20 +226,15 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
         else {
             continue;
         };
-        let of = &plan.matrix.cells[cell];
-        let price = price(plan, &of.platform, prepared.job().vendor);
         cells.push(PublishedCell {
-            id: planned.id.clone(),
             file: files[cell].clone(),
-            names: names(plan, cell),
+            input: input(plan, cell, CellState::Missing { reason: String::new() }, None),
             summary: summary.digest,
             results: (1..=planned.repeats)
                 .filter_map(|r| Some((r, statuses.get(engine.dag.node(TaskKind::Parse, id, r)).outputs().first()?.digest)))
                 .collect(),
             job: Box::new(prepared.job().clone()),
             key,
-            environment: prepared.resolved.env.clone(),
-            price,
         });
     }
     cells
@@ -308,8 +276,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
         }
         DerivedWork::Plot { comparison } => {
             let comparison = read_comparison(cache, comparison)?;
-            let _ = comparison;
-            Ok(vec![put("compare.svg", b"")?])
+            let picture = report::plot(&comparison)?;
+            Ok(vec![put("compare.png", &picture.png)?, put("compare.svg", picture.svg.as_bytes())?])
         }
         DerivedWork::Report(work) => run_report(&work, cache, &put),
     }
@@ -329,9 +297,10 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
                 results.push((*repeat, read::<RunResult>(cache, digest, "result.json")?));
             }
         }
-        let row = comparison.rows.iter().find(|r| r.cell == cell.id);
-        let unified = serde_json::json!({"cell": cell.id, "summary": summary, "results": results, "row": row});
-        outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
+        let input = CellInput { state: CellState::Ok { summary: Box::new(summary) }, ..cell.input.clone() };
+        if let Some(unified) = analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, &work.peaks) {
+            outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
+        }
     }
     publish::publish(&work.output_dir, cache, &outputs)?;
     Ok(outputs)

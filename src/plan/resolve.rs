@@ -157,7 +157,7 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
             Err(e) => r.problem(&at("rope_scaling"), format!("rope_scaling of `{model}`: {e}"), "here"),
         }
     }
-    match shape::parameters(&shape) {
+    match shape::count_parameters(&shape) {
         Some(count) => {
             shape.num_parameters = count;
             if let Some(stated) = r.f64(&at("num_parameters"))

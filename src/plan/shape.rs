@@ -2,14 +2,18 @@
 
 use super::ModelShape;
 
-/// Parameters of the whole model, embeddings included once where they are tied.
-/// `None` for an architecture that is not known here.
+/// Parameters of the whole model, embeddings included once where they are tied. `None` for an architecture that is not
+/// known here, an incomplete shape, or a count beyond 64 bits.
 ///
 /// Llama, Qwen2 and Mistral: embedding V·h; per layer Q and O h·H·d each, K and V h·K·d each, three
 /// SwiGLU matrices h·f, two norms h, with Qwen2's QKV bias (H + 2K)·d; a final norm h; an output
 /// matrix V·h unless tied. GPT-2: learned positions, two MLP matrices, biases and two-parameter norms.
 #[must_use]
-pub fn parameters(m: &ModelShape) -> Option<u64> {
+pub fn count_parameters(m: &ModelShape) -> Option<u64> {
+    let needed = [m.num_layers, m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.num_kv_heads, m.head_dim, m.vocab_size];
+    if needed.contains(&0) || (m.architecture == "gpt2" && m.max_position_embeddings == 0) {
+        return None;
+    }
     let (h, f, v, layers) = (m.hidden_size, m.ffn_hidden_size, m.vocab_size, m.num_layers);
     let q = m.num_attention_heads.checked_mul(m.head_dim)?;
     let kv = m.num_kv_heads.checked_mul(m.head_dim)?;
@@ -33,12 +37,6 @@ pub fn parameters(m: &ModelShape) -> Option<u64> {
         _ => return None,
     };
     total.checked_add(output)
-}
-
-/// Parameters of the embedding matrix, V·h.
-#[must_use]
-pub fn embedding_parameters(m: &ModelShape) -> u64 {
-    m.vocab_size.saturating_mul(m.hidden_size)
 }
 
 #[cfg(test)]
@@ -77,12 +75,12 @@ mod tests {
             (shape("gpt2", [48, 1600, 6400, 25, 25, 64, 50_257], true), 1_557_611_200),
         ];
         for (model, count) in cases {
-            assert_eq!(parameters(&model), Some(count), "{model:?}");
+            assert_eq!(count_parameters(&model), Some(count), "{model:?}");
         }
     }
 
     #[test]
     fn absurd_shapes_do_not_overflow() {
-        assert_eq!(parameters(&shape("llama", [u64::MAX; 7], false)), None);
+        assert_eq!(count_parameters(&shape("llama", [u64::MAX; 7], false)), None);
     }
 }
