@@ -189,6 +189,12 @@ impl Config {
         }
     }
 
+    /// The name that problems call the file by.
+    #[must_use]
+    pub fn source_name(&self) -> &str {
+        &self.source.name
+    }
+
     /// The effective value of a dotted path; none for tables and for what nobody states.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {

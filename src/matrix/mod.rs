@@ -1,1 +1,31 @@
-//! (skeleton)
+//! pipelines/*.toml → [`Cell`]s, the points of the matrix; and the selection of some of them.
+//!
+//! Unaware of recipes and jobs: that a recipe cannot honour a cell is for the plan to say.
+
+mod cell;
+mod expand;
+mod file;
+mod find;
+mod read;
+mod select;
+
+use std::sync::Arc;
+
+pub use cell::{Cell, Matrix};
+pub use find::find;
+pub use select::Selection;
+
+use crate::{
+    config::Config,
+    error::{Error, Result, Source},
+};
+
+/// Reads and expands a matrix. `recipes`: ids that are frameworks although config.yaml may not list them;
+/// `auto_platform`: what `platform = "auto"` stands for on this host, a platform's id or a vendor's name.
+pub fn load(source: Arc<Source>, config: &Config, recipes: &[&str], auto_platform: Option<&str>) -> Result<Matrix> {
+    let file = file::MatrixFile::read(&source, config, recipes, auto_platform).map_err(Error::Invalid)?;
+    expand::expand(file, source, config).map_err(Error::Invalid)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! One point of the matrix, and all of them.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use crate::{
+    config::Setting,
+    error::{Problem, Source},
+    plan::Vendor,
+};
+
+/// One point of the matrix. Names are canonical ids: aliases and `auto` are resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    pub platform: Arc<str>,
+    pub vendor: Vendor,
+    pub framework: Arc<str>,
+    pub model: Arc<str>,
+    /// The strategy.
+    pub parallelism: Arc<str>,
+    /// Further axes in file order: name and printed value.
+    pub axes: Vec<(Arc<str>, Arc<str>)>,
+    /// What the axes set, then what overrides set; a path stands there once.
+    pub overlay: Vec<Setting>,
+    pub repeats: u32,
+}
+
+impl Cell {
+    /// The name on one of the four dimensions, or the value on a further axis.
+    #[must_use]
+    pub fn value(&self, dimension: &str) -> Option<&Arc<str>> {
+        match dimension {
+            "platform" => Some(&self.platform),
+            "framework" => Some(&self.framework),
+            "model" => Some(&self.model),
+            "parallelism" => Some(&self.parallelism),
+            axis => self.axes.iter().find(|(name, _)| &**name == axis).map(|(_, value)| value),
+        }
+    }
+}
+
+/// `platform/framework/model/parallelism`, further axes as `@axis=value,axis=value`.
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&*self.platform, "/", &self.framework, "/", &self.model, "/", &self.parallelism] {
+            f.write_str(part)?;
+        }
+        for (index, (name, value)) in self.axes.iter().enumerate() {
+            f.write_str(if index == 0 { "@" } else { "," })?;
+            f.write_str(name)?;
+            f.write_str("=")?;
+            f.write_str(value)?;
+        }
+        Ok(())
+    }
+}
+
+/// All cells of one file, in matrix order: the last axis varies fastest, included cells come last.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    pub name: String,
+    pub source: Arc<Source>,
+    pub cells: Vec<Cell>,
+    /// Cells of the product that an `[[exclude]]` took out, with its reason.
+    pub excluded: Vec<(Cell, String)>,
+    pub(super) places: Vec<Place>,
+}
+
+/// Where a value of a dimension stands.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub dimension: Arc<str>,
+    pub value: Arc<str>,
+    pub span: Range<usize>,
+}
+
+impl Matrix {
+    /// A problem of a cell, at its value on `dimension` (`platform`, …, or an axis).
+    #[must_use]
+    pub fn problem_at(&self, cell: &Cell, dimension: &str, message: impl Into<String>, label: &str) -> Problem {
+        let value = cell.value(dimension);
+        let place = self.places.iter().find(|place| &*place.dimension == dimension && Some(&place.value) == value);
+        Problem::new(message).at(&self.source, place.map_or(0..0, |place| place.span.clone()), label)
+    }
+}

@@ -1,0 +1,72 @@
+//! Which file a matrix's name means.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Problem, Result, nearest};
+
+const FOLDER: &str = "pipelines";
+
+/// No name: `matrix.toml`, then `pipelines/matrix.toml`. A name is a file as given, else in `root`, else in
+/// `root/pipelines`, with or without `.toml`.
+pub fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
+    let pipelines = root.join(FOLDER);
+    let candidates = match name {
+        None => vec![root.join("matrix.toml"), pipelines.join("matrix.toml")],
+        Some(name) => {
+            let long = format!("{name}.toml");
+            vec![name.into(), root.join(name), root.join(&long), pipelines.join(name), pipelines.join(&long)]
+        }
+    };
+    if let Some(found) = candidates.into_iter().find(|path| path.is_file()) {
+        return Ok(found);
+    }
+    let known = names_in(&pipelines);
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let (message, near) = match name {
+        None => (format!("there is no matrix.toml in {} or its {FOLDER}", root.display()), None),
+        Some(name) => {
+            let stem = Path::new(name).file_name().map_or_else(|| name.into(), |n| n.to_string_lossy());
+            let stem = stem.trim_end_matches(".toml").to_owned();
+            (format!("there is no matrix `{name}`"), nearest(&stem, known.iter().copied()))
+        }
+    };
+    Err(Error::invalid(Problem::new(message).help(match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => "`tprimat init` writes a starter one".to_owned(),
+        None => format!("{FOLDER} has {}", known.join(", ")),
+    })))
+}
+
+/// The matrices of a folder, without `.toml`.
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".toml")?.to_owned())).collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Durability, write_atomically};
+
+    #[test]
+    fn names_are_looked_up_as_the_design_says() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let touch = |path: &str| write_atomically(&root.join(path), b"", Durability::Plain).unwrap();
+        assert!(matches!(find(None, root), Err(Error::Invalid(p)) if p[0].help.as_deref().unwrap().contains("init")));
+        touch("pipelines/matrix.toml");
+        touch("pipelines/quickstart.toml");
+        assert_eq!(find(None, root).unwrap(), root.join("pipelines/matrix.toml"));
+        touch("matrix.toml");
+        assert_eq!(find(None, root).unwrap(), root.join("matrix.toml"));
+        for name in ["quickstart", "quickstart.toml", "pipelines/quickstart.toml"] {
+            assert_eq!(find(Some(name), root).unwrap(), root.join("pipelines/quickstart.toml"), "{name}");
+        }
+        let Err(Error::Invalid(problems)) = find(Some("quikstart.toml"), root) else { panic!() };
+        assert_eq!(problems[0].message, "there is no matrix `quikstart.toml`");
+        assert_eq!(problems[0].help.as_deref(), Some("did you mean `quickstart`?"));
+    }
+}

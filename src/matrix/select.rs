@@ -1,0 +1,306 @@
+//! Which cells a command is about: `--only`, `--skip`, `--where`, `--shard`, `FRAMEWORKS`, `PARALLEL`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use globset::{Glob, GlobMatcher};
+
+use super::{cell::Cell, file::BASE};
+use crate::{
+    config::{framework_names, vendor_names},
+    error::{Error, Problem, Result, Source, nearest},
+};
+
+/// Filters that a cell must all pass; within one filter, any of its patterns will do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// `platform/framework/model/parallelism@axis=value`, from the left as far as wanted; each part a glob.
+    pub only: Vec<String>,
+    pub skip: Vec<String>,
+    /// `axis=value`; several values of one axis are alternatives.
+    pub where_: Vec<String>,
+    /// `(i, n)`: the i-th of n parts of the matrix, counted from 1.
+    pub shard: Option<(u32, u32)>,
+    /// Names of `$FRAMEWORKS`.
+    pub frameworks: Vec<String>,
+    /// Names of `$PARALLEL`.
+    pub strategies: Vec<String>,
+}
+
+impl Selection {
+    /// Adds what `FRAMEWORKS="nemo,transformers"` and `PARALLEL=…` ask for.
+    #[must_use]
+    pub fn with_environment(mut self, env: &BTreeMap<String, String>) -> Self {
+        let names = |variable: &str| -> Vec<String> {
+            let text = env.get(variable).map_or("", String::as_str);
+            text.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
+        self.frameworks = names("FRAMEWORKS");
+        self.strategies = names("PARALLEL");
+        self
+    }
+
+    /// `2/8`, as `--shard` takes it.
+    pub fn parse_shard(text: &str) -> Result<(u32, u32)> {
+        let parts = text.split_once('/').and_then(|(i, n)| Some((i.trim().parse().ok()?, n.trim().parse().ok()?)));
+        parts.filter(|(i, n)| (1..=*n).contains(i)).ok_or_else(|| {
+            let problem = Problem::new(format!("--shard {text} is not a part of a whole"));
+            let source = Source::new("--shard", text);
+            Error::invalid(problem.at(&source, 0..text.len(), "i/n is wanted").help("as in --shard 2/8"))
+        })
+    }
+
+    /// For each cell: is it selected? Never none of them: that is an error, with the nearest names.
+    pub fn select(&self, cells: &[Cell]) -> Result<Vec<bool>> {
+        let mut selected = vec![true; cells.len()];
+        let names = Names::of(cells);
+        if !self.only.is_empty() {
+            keep(&mut selected, &any_of("--only", &self.only, &names)?);
+        }
+        for (variable, values, depth) in [("FRAMEWORKS", &self.frameworks, 1), ("PARALLEL", &self.strategies, 3)] {
+            if !values.is_empty() {
+                keep(&mut selected, &variable_filter(variable, values, depth, &names)?);
+            }
+        }
+        for (axis, values) in conditions(&self.where_, &names)? {
+            keep(&mut selected, &names.with_value(&axis, &values)?);
+        }
+        if !self.skip.is_empty() {
+            let skipped = any_of("--skip", &self.skip, &names)?;
+            selected.iter_mut().zip(skipped).for_each(|(cell, skip)| *cell &= !skip);
+        }
+        if let Some((part, parts)) = self.shard {
+            let of_part = |position: usize| position % parts.max(1) as usize == part.saturating_sub(1) as usize;
+            selected.iter_mut().enumerate().for_each(|(position, cell)| *cell &= of_part(position));
+        }
+        if selected.contains(&true) {
+            return Ok(selected);
+        }
+        let help = self.shard.map(|(part, n)| format!("shard {part}/{n} may have nothing to do; try without it"));
+        Err(Error::NothingSelected { message: "no cell passes all of the filters".into(), help })
+    }
+}
+
+fn keep(selected: &mut [bool], passed: &[bool]) {
+    selected.iter_mut().zip(passed).for_each(|(cell, passed)| *cell &= passed);
+}
+
+/// The cells that match any of the patterns; each pattern must match one, or it is a slip of the pen.
+fn any_of(option: &str, patterns: &[String], names: &Names<'_>) -> Result<Vec<bool>> {
+    let mut any = vec![false; names.cells.len()];
+    for text in patterns {
+        let pattern = Pattern::parse(option, text)?;
+        let matched = pattern.matches(names);
+        if !matched.contains(&true) {
+            return Err(pattern.nothing(option, names));
+        }
+        any.iter_mut().zip(matched).for_each(|(any, matched)| *any |= matched);
+    }
+    Ok(any)
+}
+
+/// A variable may name more than this matrix has, for it is set for many; but not only that.
+fn variable_filter(variable: &str, values: &[String], depth: usize, names: &Names<'_>) -> Result<Vec<bool>> {
+    let mut any = vec![false; names.cells.len()];
+    let mut missed = None;
+    for value in values {
+        let pattern = Pattern::parse(variable, &format!("{}{value}", "*/".repeat(depth)))?;
+        let matched = pattern.matches(names);
+        if !matched.contains(&true) {
+            missed = missed.or(Some(pattern));
+        }
+        any.iter_mut().zip(matched).for_each(|(any, matched)| *any |= matched);
+    }
+    match missed {
+        Some(pattern) if !any.contains(&true) => Err(pattern.nothing(variable, names)),
+        _ => Ok(any),
+    }
+}
+
+/// `--where`s by axis.
+fn conditions(wheres: &[String], names: &Names<'_>) -> Result<Vec<(String, Vec<String>)>> {
+    let mut conditions: Vec<(String, Vec<String>)> = Vec::new();
+    for text in wheres {
+        let problem = |message: String, label: &str| {
+            Problem::new(message).at(&Source::new("--where", text), 0..text.len(), label)
+        };
+        let Some((axis, value)) = text.split_once('=') else {
+            let problem = problem(format!("--where {text} has no value"), "AXIS=VALUE is wanted");
+            return Err(Error::invalid(problem.help("as in --where precision=fp8")));
+        };
+        if !names.dimensions().contains(&axis) {
+            let help = nearest(axis, names.dimensions()).map_or_else(
+                || format!("there are {}", names.dimensions().join(", ")),
+                |near| format!("did you mean `{near}`?"),
+            );
+            return Err(Error::invalid(problem(format!("unknown axis `{axis}`"), "no axis is called so").help(help)));
+        }
+        match conditions.iter_mut().find(|(known, _)| known == axis) {
+            Some((_, values)) => values.push(value.to_owned()),
+            None => conditions.push((axis.to_owned(), vec![value.to_owned()])),
+        }
+    }
+    Ok(conditions)
+}
+
+/// What the cells are called, on each dimension.
+struct Names<'a> {
+    cells: &'a [Cell],
+    platforms: Vec<&'a Arc<str>>,
+    frameworks: Vec<&'a Arc<str>>,
+    axes: Vec<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn of(cells: &'a [Cell]) -> Self {
+        let mut axes: Vec<&str> = Vec::new();
+        for (name, _) in cells.iter().flat_map(|cell| &cell.axes) {
+            if !axes.contains(&&**name) {
+                axes.push(name);
+            }
+        }
+        let mut names = Self { cells, platforms: Vec::new(), frameworks: Vec::new(), axes };
+        names.platforms = names.distinct("platform");
+        names.frameworks = names.distinct("framework");
+        names
+    }
+
+    fn dimensions(&self) -> Vec<&'a str> {
+        BASE.into_iter().chain(self.axes.iter().copied()).collect()
+    }
+
+    fn distinct(&self, dimension: &str) -> Vec<&'a Arc<str>> {
+        let mut seen = std::collections::HashSet::new();
+        self.cells.iter().filter_map(|cell| cell.value(dimension)).filter(|value| seen.insert(*value)).collect()
+    }
+
+    /// A cell's id on a dimension, and the other names it goes by unless those are ids of their own.
+    fn called(&self, cell: &'a Cell, dimension: &str) -> Vec<&'a str> {
+        let Some(id) = cell.value(dimension) else { return Vec::new() };
+        let (others, ids): (&[&str], _) = match dimension {
+            "platform" => (vendor_names(cell.vendor), &self.platforms),
+            "framework" => (framework_names(id), &self.frameworks),
+            _ => return vec![id],
+        };
+        let aliases = others.iter().copied().filter(|other| ids.iter().all(|id| &***id != *other));
+        std::iter::once(&**id).chain(aliases).collect()
+    }
+
+    /// For each cell, does the glob match what it is called? Each name is matched once.
+    fn matching(&self, dimension: &str, glob: &GlobMatcher) -> Vec<bool> {
+        let mut known: HashMap<&str, bool> = HashMap::new();
+        let one = |cell: &'a Cell| {
+            let Some(id) = cell.value(dimension) else { return false };
+            *known.entry(id).or_insert_with(|| self.called(cell, dimension).iter().any(|name| glob.is_match(name)))
+        };
+        self.cells.iter().map(one).collect()
+    }
+
+    fn with_value(&self, axis: &str, values: &[String]) -> Result<Vec<bool>> {
+        let mut any = vec![false; self.cells.len()];
+        for value in values {
+            let matched = self.matching(axis, &glob("--where", value)?);
+            if !matched.contains(&true) {
+                return Err(self.nothing(&format!("--where {axis}={value}"), axis, value));
+            }
+            any.iter_mut().zip(matched).for_each(|(any, matched)| *any |= matched);
+        }
+        Ok(any)
+    }
+
+    /// No cell is called `value` on `dimension`.
+    fn nothing(&self, given: &str, dimension: &str, value: &str) -> Error {
+        let mut known: Vec<&str> = self.distinct(dimension).into_iter().map(|name| &**name).collect();
+        let listed = known.join(", ");
+        known.extend(self.cells.iter().flat_map(|cell| self.called(cell, dimension)));
+        known.dedup();
+        let elsewhere = BASE.iter().position(|other| self.distinct(other).iter().any(|name| &***name == value));
+        let help = match (nearest(value, known), elsewhere) {
+            (Some(near), _) => format!("did you mean `{near}`?"),
+            (None, Some(depth)) => format!("`{value}` is a {}: --only '{}{value}'", BASE[depth], "*/".repeat(depth)),
+            (None, None) => format!("there are {listed}"),
+        };
+        let message = format!("{given}: no cell has the {dimension} `{value}`");
+        Error::NothingSelected { message, help: Some(help) }
+    }
+}
+
+/// One `--only` or `--skip`.
+struct Pattern {
+    text: String,
+    /// Dimension, text and matcher.
+    parts: Vec<(String, String, GlobMatcher)>,
+}
+
+impl Pattern {
+    fn parse(option: &str, text: &str) -> Result<Self> {
+        let (path, axes) = text.split_once('@').map_or((text, None), |(path, axes)| (path, Some(axes)));
+        let segments = split_outside_braces(path.trim_end_matches('/'), '/');
+        let bad = |message: String| {
+            Error::invalid(Problem::new(message).at(&Source::new(option, text), 0..text.len(), "not a selection"))
+        };
+        if segments.len() > BASE.len() || text.is_empty() {
+            return Err(bad(format!("{option} {text}: platform/framework/model/parallelism is all there is")));
+        }
+        let mut parts = Vec::new();
+        for (dimension, segment) in BASE.iter().zip(segments).filter(|(_, segment)| !segment.is_empty()) {
+            parts.push(((*dimension).to_owned(), segment.to_owned(), glob(option, segment)?));
+        }
+        for condition in axes.map(|axes| split_outside_braces(axes, ',')).unwrap_or_default() {
+            let Some((axis, value)) = condition.split_once('=') else {
+                return Err(bad(format!("{option} {text}: `{condition}` is not AXIS=VALUE")));
+            };
+            parts.push((axis.to_owned(), value.to_owned(), glob(option, value)?));
+        }
+        Ok(Self { text: text.to_owned(), parts })
+    }
+
+    fn matches(&self, names: &Names<'_>) -> Vec<bool> {
+        let mut all = vec![true; names.cells.len()];
+        for (dimension, _, glob) in &self.parts {
+            keep(&mut all, &names.matching(dimension, glob));
+        }
+        all
+    }
+
+    /// Why nothing matched: the first part that no cell has, or their combination.
+    fn nothing(&self, option: &str, names: &Names<'_>) -> Error {
+        let given = format!("{option} {}", self.text);
+        for (dimension, text, glob) in &self.parts {
+            if !names.dimensions().contains(&dimension.as_str()) {
+                let help = nearest(dimension, names.dimensions()).map(|near| format!("did you mean `{near}`?"));
+                return Error::NothingSelected { message: format!("{given}: there is no axis `{dimension}`"), help };
+            }
+            if !names.matching(dimension, glob).contains(&true) {
+                return names.nothing(&given, dimension, text);
+            }
+        }
+        let ids: Vec<String> = names.cells.iter().map(ToString::to_string).collect();
+        let distance = |id: &&String| strsim::levenshtein(&self.text, &id[..self.text.len().min(id.len())]);
+        let near = ids.iter().filter(|id| id.is_char_boundary(self.text.len().min(id.len()))).min_by_key(distance);
+        let help = near.map(|id| format!("the nearest cell is {id}"));
+        Error::NothingSelected { message: format!("{given}: no cell has all of these"), help }
+    }
+}
+
+fn glob(option: &str, text: &str) -> Result<GlobMatcher> {
+    Glob::new(text).map(|glob| glob.compile_matcher()).map_err(|error| {
+        let problem = Problem::new(format!("{option} {text}: {}", error.kind()));
+        Error::invalid(problem.at(&Source::new(option, text), 0..text.len(), "not a pattern"))
+    })
+}
+
+fn split_outside_braces(text: &str, separator: char) -> Vec<&str> {
+    let mut depth = 0_usize;
+    text.split(|c| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == separator && depth == 0
+    })
+    .collect()
+}
