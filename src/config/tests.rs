@@ -11,7 +11,7 @@ use crate::{
     plan::Vendor,
 };
 
-const SHIPPED: &str = include_str!("../../config.yaml");
+pub(crate) const SHIPPED: &str = include_str!("../../config.yaml");
 
 pub(crate) fn shipped() -> Config {
     load(SHIPPED, &[], &[]).unwrap()
