@@ -46,7 +46,7 @@ fn every_value_of_the_shipped_file_is_where_its_span_says() {
         let Origin::File { source, span } = origin else { continue };
         let text = &source.text[span];
         let there: Value = serde_yaml::from_str(text).unwrap_or_else(|e| panic!("{path}: {text:?}: {e}"));
-        assert_eq!(&there, value, "{path}");
+        assert!(there == *value || there.is_f64() && there.as_f64() == value.as_f64(), "{path}: {there} {value}");
         seen += 1;
     }
     assert!(seen > 200, "{seen} values");

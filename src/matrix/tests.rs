@@ -397,8 +397,8 @@ proptest! {
         }
 
         let mut expected: Vec<Naive> = Vec::new();
-        for p in 0..sizes.0 {
-            for f in 0..sizes.1 {
+        for (p, platform) in platforms.iter().enumerate() {
+            for (f, framework) in frameworks.iter().enumerate() {
                 for v in 0..sizes.2.max(1) {
                     let holds = |c: &Condition| c.0.is_none_or(|x| x == p) && c.1.is_none_or(|x| x == f) && c.2.is_none_or(|x| x == v);
                     if excludes.iter().any(&holds) {
@@ -410,7 +410,7 @@ proptest! {
                     for (_, path, value) in overrides.iter().filter(|(place, ..)| holds(place)) {
                         settings.insert(PATHS[*path].to_owned(), value.to_string());
                     }
-                    let id = format!("{}/{}/llama/single{axis}", platforms[p], frameworks[f]);
+                    let id = format!("{platform}/{framework}/llama/single{axis}");
                     expected.push((id, settings.into_iter().collect()));
                 }
             }
