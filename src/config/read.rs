@@ -52,15 +52,15 @@ impl<'a> Reader<'a> {
                     && shapes().get(id).is_only_table()
             };
             let Some((name, field)) = field.filter(|(_, id)| !is_misspelt(*id)) else {
-                let table = self.config.tree.node(parent).path.clone();
-                let unknown = shape.unknown_key(&table, &key);
-                let span = self.config.spans().find(&path).map_or(0..0, |place| place.key);
-                self.problems.push(placed(unknown, &self.config.source, span));
+                let unknown = shape.unknown_key(&self.config.tree.node(parent).path, &key);
+                self.problem_at_key(&path, unknown);
                 continue;
             };
             let canonical = join(&self.config.tree.node(parent).path, name);
             if self.config.tree.find(&canonical).is_some() {
-                self.problem(&path, format!("`{canonical}` is given twice"), format!("`{path}` is the same key"));
+                let mut problem = Problem::new(format!("`{canonical}` is given twice"));
+                problem.label = "the same key".into();
+                self.problem_at_key(&path, problem);
                 continue;
             }
             if canonical != path {
@@ -113,6 +113,11 @@ impl<'a> Reader<'a> {
             }
             other => other,
         })
+    }
+
+    fn problem_at_key(&mut self, path: &str, problem: Problem) {
+        let span = self.config.spans().find(path).map_or(0..0, |place| place.key);
+        self.problems.push(placed(problem, &self.config.source, span));
     }
 
     fn problem(&mut self, path: &str, message: impl Into<String>, label: impl Into<String>) {

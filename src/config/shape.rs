@@ -152,7 +152,7 @@ impl Shape {
         problem
     }
 
-    /// Accepts a scalar, a list or null as it should be: integer-valued floats become integers where those are wanted.
+    /// Accepts a scalar, a list or null as it should be: a whole float becomes an integer.
     pub fn accept(&self, path: &str, value: Value) -> Result<Value, Problem> {
         let accepted = match &value {
             Value::Null => return Ok(value),
@@ -172,14 +172,11 @@ impl Shape {
         let size = number.as_f64().unwrap_or(f64::NAN);
         let fits = self.minimum.is_none_or(|least| size >= least) && self.maximum.is_none_or(|most| size <= most);
         let accepted = match (self.number, self.integer) {
-            (true, _) => Some(value.clone()),
-            (false, true) => {
-                if number.is_f64() {
-                    whole(size)
-                } else {
-                    Some(value.clone())
-                }
-            }
+            // What may also be a text is printed as it was written; elsewhere 1.0 and 1 are one value with one name.
+            (true, _) if self.string => Some(value.clone()),
+            (true, _) => whole(size).filter(|_| number.is_f64()).or_else(|| Some(value.clone())),
+            (false, true) if number.is_f64() => whole(size),
+            (false, true) => Some(value.clone()),
             (false, false) => None,
         };
         accepted.filter(|_| fits).ok_or_else(|| self.mismatch(path, &value))

@@ -45,6 +45,9 @@ struct Entry {
     value: usize,
 }
 
+/// A key that waits for its value.
+type Key = (String, Range<usize>);
+
 /// One key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -67,7 +70,7 @@ impl Spans {
     pub fn of(text: &str) -> Self {
         let mut spans = Self::default();
         let bytes = ByteOffsets::of(text);
-        let mut open: Vec<(usize, Option<(String, Range<usize>)>)> = Vec::new();
+        let mut open: Vec<(usize, Option<Key>)> = Vec::new();
         let mut parser = Parser::new_from_str(text);
         while let Some(Ok((event, span))) = parser.next_event() {
             let range = bytes.at(span.start.index())..bytes.at(span.end.index());

@@ -11,7 +11,7 @@ use crate::{
     plan::Vendor,
 };
 
-const SHIPPED: &str = include_str!("../../config.yaml");
+pub(crate) const SHIPPED: &str = include_str!("../../config.yaml");
 
 pub(crate) fn shipped() -> Config {
     load(SHIPPED, &[], &[]).unwrap()
@@ -46,7 +46,7 @@ fn every_value_of_the_shipped_file_is_where_its_span_says() {
         let Origin::File { source, span } = origin else { continue };
         let text = &source.text[span];
         let there: Value = serde_yaml::from_str(text).unwrap_or_else(|e| panic!("{path}: {text:?}: {e}"));
-        assert_eq!(&there, value, "{path}");
+        assert!(there == *value || there.is_f64() && there.as_f64() == value.as_f64(), "{path}: {there} {value}");
         seen += 1;
     }
     assert!(seen > 200, "{seen} values");
@@ -189,7 +189,7 @@ config.yaml:6:25: `training.precision.default` must be one of fp32, bf16, fp8, n
 config.yaml:7:1: unknown key `modles` | not a section | did you mean `models`?
 config.yaml:8:32: `models.llama.num_layers` must be a whole number of at least 1, not 0 | a whole number of at least 1 is wanted here | -
 config.yaml:8:41: `models.llama.name` must be a text, not 7 | a text is wanted here | write \"7\" in quotes
-config.yaml:8:44: unknown key `models.llama.num_heads` | not a key of `models.llama` | did you mean `num_layers`?
+config.yaml:8:44: unknown key `models.llama.num_heads` | not a key of `models.llama` | did you mean `num_kv_heads`?
 environment:1:13: `training.duration.train_iters` must be a whole number of at least 1, not the text \"many\" | a whole number of at least 1 is wanted here | -
 --set:1:1: unknown key `training.data.seq_len` | not a key of `training.data` | did you mean `seq_length`?
 --set:1:15: `training.seed` must be a whole number of at least 0, not the text \"x\" | a whole number of at least 0 is wanted here | -
@@ -201,7 +201,7 @@ config.yaml:9:26: `hardware.platforms.tpu` has no vendor | whose hardware is it?
 
 #[test]
 fn what_is_not_yaml_says_where() {
-    refused("a: [1, 2\nb: 3\n", &[], &[], "config.yaml:2:1: not YAML: did not find expected ',' or ']' | here | -");
+    refused("a: [1, 2\nb: 3\n", &[], &[], "config.yaml:2:2: not YAML: did not find expected ',' or ']' | here | -");
     refused(
         "training:\n  seed: 1\n  seed: 2\nmodels: {}\nmodels: {}\n",
         &[],
@@ -216,15 +216,15 @@ fn what_is_not_yaml_says_where() {
 #[test]
 fn values_that_cannot_be_meant_are_refused() {
     refused(
-        "training: { seed: ${SEED}, duration: { max_steps: 3, train_iters: 4 }, optimizer: { eps: .nan } }\n\
+        "training: { seed: \"${SEED}\", duration: { max_steps: 3, train_iters: 4 }, optimizer: { eps: .nan } }\n\
         paths: { output: !here x }\nbenchmarking: { warmup: 3 }\nfrom: 1\n",
         &[],
         &[],
         "\
 config.yaml:1:19: `training.seed`: the environment variable SEED is not set | cannot be expanded | -
-config.yaml:1:67: `training.duration.train_iters` is given twice | `training.duration.train_iters` is the same key | -
-config.yaml:1:90: `training.optimizer.eps` is not a finite number | is not a finite number | -
-config.yaml:2:24: `paths.output` has the tag !here, and tags mean nothing here | has the tag !here, and tags mean nothing here | -
+config.yaml:1:56: `training.duration.train_iters` is given twice | the same key | -
+config.yaml:1:92: `training.optimizer.eps` is not a finite number | is not a finite number | -
+config.yaml:2:18: `paths.output` has the tag !here, and tags mean nothing here | has the tag !here, and tags mean nothing here | -
 config.yaml:3:25: `benchmarking.warmup` must be a table, not 3 | a table is wanted here | -
 config.yaml:4:1: unknown key `from` | not a section | known: experiment, hardware, models, training, parallelism, \
 platform_optimizations, frameworks, benchmarking, comparison, paths, profiling, validation",
@@ -237,14 +237,14 @@ fn names_that_nothing_declares_are_refused() {
         "{SMALL}platform_optimizations: {{ adm: {{}} }}\nbenchmarking:\n  enhanced_metrics:\n    hardware_specs: {{ amd: {{ peak_flops: {{ bf16: 1.0e15 }} }} }}\n"
     )
     .replace("transformers:", "trann:")
-    .replace("llama: { TP", "lama: { TPP: 1, TP")
+    .replace("llama: { TP", "lama: { TQ: 1, TP")
     .replace("  llama: { num", "  \"a/b\": {}\n  llama: { num");
     refused(
         &text,
         &[],
         &[],
         "\
-config.yaml:15:13: unknown key `parallelism.fast.lama.TPP` | not a key of `parallelism.fast.lama` | did you mean `TP`?
+config.yaml:15:13: unknown key `parallelism.fast.lama.TQ` | not a key of `parallelism.fast.lama` | did you mean `TP`?
 config.yaml:8:3: `a/b` in `models` cannot be a name | not a plain name | leave out spaces, quotes and / , @ # { } * ? [ ] !
 config.yaml:18:27: unknown platform `adm` in `platform_optimizations` | no platform is called so | did you mean `amd`?
 config.yaml:21:30: the peak rates of `amd` name no source | says who? | add `benchmarking.enhanced_metrics.hardware_specs.amd.source`: a data sheet or a measurement
@@ -254,7 +254,7 @@ config.yaml:15:5: unknown key `parallelism.fast.lama` | no model, platform or fr
         &SMALL.replace("transformers:", "trann:"),
         &[],
         &[],
-        "config.yaml:14:43: unknown key `parallelism.fast.llama.nvidia.trann` | no framework is called so | did you mean `tran`?",
+        "config.yaml:14:38: unknown key `parallelism.fast.llama.nvidia.trann` | no framework is called so | did you mean `tran`?",
     );
 }
 
@@ -265,12 +265,11 @@ fn a_table_is_not_a_value_and_a_value_no_table() {
         &[],
         &["training.data=3", "frameworks.tran.extra=3", "frameworks.tran.full_name.x=3", "training.data={seq_length: x}"],
         "\
---set:1:15: `training.data` must be a table, not 3 | a table is wanted here | -
+--set:1:15: `training.data` is a table, not a value | set one of its keys | -
 --set:1:23: `frameworks.tran.extra` is a table, not a value | set one of its keys | -
 --set:1:1: `frameworks.tran.full_name` is a value, not a table | nothing is below `frameworks.tran.full_name` | -
---set:1:15: `training.data.seq_length` must be a whole number of at least 1, not the text \"x\" | a whole number of at least 1 is wanted here | -"
-            .replace("`training.data` must be a table, not 3 | a table is wanted here", "`training.data` is a table, not a value | set one of its keys")
-            .as_str(),
+--set:1:15: `training.data.seq_length` must be a whole number of at least 1, not the text \"x\" | a whole number of at least 1 is wanted here | -",
+
     );
 }
 
@@ -292,7 +291,7 @@ fn problems_point_at_whoever_gave_the_value() {
     assert_eq!(at("training.seed"), "--set:1:16: bad");
     assert_eq!(at("models.llama.num_layers"), "config.yaml:8:24: bad");
     assert_eq!(at("models.llama.vocab_size"), "config.yaml:8:3: bad");
-    assert_eq!(at("parallelism.fast.llama.nvidia.tensor_model_parallel_size"), "config.yaml:14:34: bad");
+    assert_eq!(at("parallelism.fast.llama.nvidia.tensor_model_parallel_size"), "config.yaml:14:35: bad");
     assert_eq!(at("nowhere"), "config.yaml:1:1: bad");
     let setting = Setting {
         path: "training.seed".into(),

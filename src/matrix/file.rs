@@ -247,7 +247,7 @@ impl FileReader<'_> {
             Dimension { name: name.value.as_str().into(), values: Vec::new(), product_len: 0, path: None };
         if BASE.contains(&name.value.as_str()) || !is_plain_name(&name.value) || name.value.contains('=') {
             let message = format!("an axis cannot be called `{}`", name.value);
-            self.toml.problem(name.span.clone(), message, "the name means something else");
+            return self.toml.problem(name.span.clone(), message, "the name means something else");
         }
         let written = table.get("path").and_then(|item| self.toml.text(item, "path"));
         let values = table.get("values").map(|item| self.toml.scalars(item, "values"));

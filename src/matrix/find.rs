@@ -6,15 +6,15 @@ use crate::error::{Error, Problem, Result, nearest};
 
 const FOLDER: &str = "pipelines";
 
-/// No name: `matrix.toml`, then `pipelines/matrix.toml`. A name is a file as given, else in `root`, else in
-/// `root/pipelines`, with or without `.toml`.
+/// No name: `matrix.toml`, then `pipelines/matrix.toml`. A name is a file of `root`, else of `root/pipelines`, with or
+/// without `.toml`, else of the current folder.
 pub fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
     let pipelines = root.join(FOLDER);
     let candidates = match name {
         None => vec![root.join("matrix.toml"), pipelines.join("matrix.toml")],
         Some(name) => {
             let long = format!("{name}.toml");
-            vec![name.into(), root.join(name), root.join(&long), pipelines.join(name), pipelines.join(&long)]
+            vec![root.join(name), root.join(&long), pipelines.join(name), pipelines.join(&long), name.into()]
         }
     };
     if let Some(found) = candidates.into_iter().find(|path| path.is_file()) {
