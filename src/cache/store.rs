@@ -157,8 +157,15 @@ impl Cache {
         self.snapshot.as_ref().map_or(0, Snapshot::last_stamp)
     }
 
+    /// What there is to look things up in: the snapshot, then the records past it.
+    pub(super) fn known(&self) -> (Option<&Snapshot>, RwLockReadGuard<'_, Segments>) {
+        // In this order: an unsound snapshot makes the records be read anew.
+        let snapshot = self.snapshot();
+        (snapshot, self.segments())
+    }
+
     /// The snapshot, if all of it is sound. If not, the segments are read from their start instead.
-    pub(super) fn snapshot(&self) -> Option<&Snapshot> {
+    fn snapshot(&self) -> Option<&Snapshot> {
         let snapshot = self.snapshot.as_ref()?;
         let sound = *self.sound.get_or_init(|| {
             let sound = snapshot.is_sound();
