@@ -36,8 +36,8 @@ impl Cache {
             false => None,
         };
         let stored = packed.as_deref().filter(|packed| forced || packed.len() < bytes.len()).unwrap_or(bytes);
-        let mut temporary = self.temporary()?;
-        temporary.write_all(stored).map_err(self.refused())?;
+        let temporary = self.temporary()?;
+        temporary.as_file().write_all(stored).map_err(self.refused())?;
         self.keep(temporary, &digest, durability)?;
         Ok(digest)
     }
@@ -55,7 +55,8 @@ impl Cache {
         let mut source = io::Cursor::new(start).chain(source);
 
         let mut hasher = blake3::Hasher::new();
-        let mut encoder = zstd::Encoder::new(self.temporary()?, LEVEL).map_err(self.refused())?;
+        let mut temporary = self.temporary()?;
+        let mut encoder = zstd::Encoder::new(temporary.as_file(), LEVEL).map_err(self.refused())?;
         let mut chunk = vec![0; 1 << 16];
         loop {
             let read = match source.read(&mut chunk) {
@@ -68,24 +69,26 @@ impl Cache {
             hasher.update(&chunk[..read]);
             encoder.write_all(&chunk[..read]).map_err(self.refused())?;
         }
-        let mut temporary = encoder.finish().map_err(self.refused())?;
+        encoder.finish().map_err(self.refused())?;
         let (digest, size) = (Digest(*hasher.finalize().as_bytes()), hasher.count());
         if self.is_stored(&digest, durability)? {
             return Ok((digest, size));
         }
-        let packed = temporary.stream_position().map_err(self.refused())?;
+        let packed = temporary.as_file().stream_position().map_err(self.refused())?;
         if packed >= size && !forced {
-            temporary = self.unpacked(temporary)?;
+            temporary = self.unpacked(&temporary)?;
         }
         self.keep(temporary, &digest, durability)?;
         Ok((digest, size))
     }
 
     /// What was compressed in vain, raw: from our copy, for the source may have changed since.
-    fn unpacked(&self, mut packed: NamedTempFile) -> Result<NamedTempFile> {
-        packed.rewind().map_err(self.refused())?;
-        let mut raw = self.temporary()?;
-        zstd::Decoder::new(packed).and_then(|mut decoder| io::copy(&mut decoder, &mut raw)).map_err(self.refused())?;
+    fn unpacked(&self, packed: &NamedTempFile) -> Result<NamedTempFile> {
+        packed.as_file().rewind().map_err(self.refused())?;
+        let raw = self.temporary()?;
+        zstd::Decoder::new(packed.as_file())
+            .and_then(|mut decoder| io::copy(&mut decoder, &mut raw.as_file()))
+            .map_err(self.refused())?;
         Ok(raw)
     }
 

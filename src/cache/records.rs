@@ -6,9 +6,9 @@ use super::Output;
 use super::{
     encode::{self, Outputs, Stamp},
     frame,
-    index::Place,
+    index::{Index, Place},
     record::{Attempt, Entry, TaskKind},
-    snapshot::{Contents, Row, Table},
+    snapshot::{Contents, Row, Snapshot, Table},
     store::Cache,
 };
 use crate::{
@@ -55,14 +55,14 @@ impl Cache {
     /// The latest entry under a key.
     #[must_use]
     pub fn entry(&self, key: &Digest) -> Option<EntryRef<'_>> {
-        let mapped = self.snapshot().and_then(|snapshot| {
+        let (snapshot, segments) = self.known();
+        let mapped = snapshot.and_then(|snapshot| {
             let row = snapshot.lookup(Table::Entries, key).next()?;
             Some(EntryRef(Bytes::Mapped(snapshot.head(&row)?)))
         });
-        let segments = self.segments();
         match segments.index.entries.get(key) {
-            Some(known) if mapped.as_ref().is_none_or(|mapped| mapped.stamp() < known.stamp) => {
-                Some(EntryRef(Bytes::Shared(known.head.clone())))
+            Some(indexed) if mapped.as_ref().is_none_or(|mapped| mapped.stamp() < indexed.stamp) => {
+                Some(EntryRef(Bytes::Shared(indexed.head.clone())))
             }
             _ => mapped,
         }
@@ -86,11 +86,12 @@ impl Cache {
     #[must_use]
     pub fn last_of(&self, kind: TaskKind, task: &str) -> Option<Entry> {
         let id = encode::task_id(kind, task);
-        let mapped = self.snapshot().and_then(|snapshot| snapshot.lookup(Table::Tasks, &id).next());
-        let indexed = self.segments().index.tasks.get(&id).copied();
-        let (_, place) =
-            mapped.map(|row| (row.extra, row.place)).into_iter().chain(indexed).max_by_key(|last| last.0)?;
-        let body = self.body(place)?;
+        let body = self.body(|snapshot, index| {
+            let mapped = snapshot.and_then(|snapshot| snapshot.lookup(Table::Tasks, &id).next());
+            let mapped = mapped.map(|row| (row.extra, row.place));
+            let (_, place) = mapped.into_iter().chain(index.tasks.get(&id).copied()).max_by_key(|last| last.0)?;
+            Some(place)
+        })?;
         encode::decode_entry(&body).or_else(|| {
             let Attempt { key, task, preimage, outputs, .. } = encode::decode_attempt(&body)?;
             Some(Entry { key, kind: TaskKind::Train, task, preimage, outputs })
@@ -100,13 +101,14 @@ impl Cache {
     /// All attempts at a key: the highest generation first, then by id.
     #[must_use]
     pub fn attempts(&self, key: &Digest) -> Vec<Attempt> {
-        let mut places: Vec<Place> = match self.snapshot() {
-            Some(snapshot) => snapshot.lookup(Table::Attempts, key).map(|row| row.place).collect(),
-            None => Vec::new(),
+        let places: Vec<Place> = {
+            let (snapshot, segments) = self.known();
+            let mapped = snapshot.into_iter().flat_map(|snapshot| snapshot.lookup(Table::Attempts, key));
+            let indexed = segments.index.attempts.get(key).into_iter().flatten();
+            mapped.map(|row| row.place).chain(indexed.copied()).collect()
         };
-        places.extend(self.segments().index.attempts.get(key).into_iter().flatten());
-        let mut attempts: Vec<Attempt> =
-            places.into_iter().filter_map(|place| encode::decode_attempt(&self.body(place)?)).collect();
+        let decode = |place| encode::decode_attempt(&self.body(|_, _| Some(place))?);
+        let mut attempts: Vec<Attempt> = places.into_iter().filter_map(decode).collect();
         // Stable: of one id recorded twice, the record that was read first stays.
         attempts.sort_by(|a, b| b.generation.cmp(&a.generation).then_with(|| a.id.cmp(&b.id)));
         attempts.dedup_by(|a, b| (a.generation, &a.id) == (b.generation, &b.id));
@@ -116,9 +118,10 @@ impl Cache {
     /// The highest generation that was opened, or measured in; 0 at first.
     #[must_use]
     pub fn generation(&self, key: &Digest) -> u32 {
-        let mapped = self.snapshot().and_then(|snapshot| snapshot.lookup(Table::Generations, key).next());
-        let mapped = mapped.map_or(0, |row| u32::try_from(row.extra).unwrap_or(0));
-        self.segments().index.generations.get(key).copied().unwrap_or(0).max(mapped)
+        let (snapshot, segments) = self.known();
+        let mapped = snapshot.and_then(|snapshot| snapshot.lookup(Table::Generations, key).next());
+        let mapped = mapped.and_then(|row| u32::try_from(row.extra).ok());
+        segments.index.generations.get(key).copied().max(mapped).unwrap_or(0)
     }
 
     /// Opens the next generation. Processes that must not open the same one hold the key's lock.
@@ -150,25 +153,28 @@ impl Cache {
     /// A text that pre-images name by its digest.
     #[must_use]
     pub fn preimage(&self, digest: &Digest) -> Option<String> {
-        let text = encode::decode_preimage(&self.body(self.preimage_place(digest)?)?)?.to_owned();
+        let body = self.body(|snapshot, index| preimage_place(snapshot, index, digest))?;
+        let text = encode::decode_preimage(&body)?.to_owned();
         (Digest::of(&text) == *digest).then_some(text)
     }
 
     pub fn record_preimage(&self, text: &str) -> Result<Digest> {
         let digest = Digest::of(text);
-        if self.preimage_place(&digest).is_none() {
+        let (snapshot, segments) = self.known();
+        let is_known = preimage_place(snapshot, &segments.index, &digest).is_some();
+        drop(segments);
+        if !is_known {
             self.append(Durability::Plain, |stamp| vec![encode::preimage(stamp, &digest, text)])?;
         }
         Ok(digest)
     }
 
-    fn preimage_place(&self, digest: &Digest) -> Option<Place> {
-        let indexed = self.segments().index.preimages.get(digest).copied();
-        indexed.or_else(|| Some(self.snapshot()?.lookup(Table::Preimages, digest).next()?.place))
-    }
-
-    fn body(&self, place: Place) -> Option<Vec<u8>> {
-        let file = self.segments().reader(place.segment)?;
+    /// The record at the place that `find` says.
+    fn body(&self, find: impl FnOnce(Option<&Snapshot>, &Index) -> Option<Place>) -> Option<Vec<u8>> {
+        let (snapshot, segments) = self.known();
+        let place = find(snapshot, &segments.index)?;
+        let file = segments.reader(place.segment)?;
+        drop(segments);
         frame::read(&file, place.offset, place.body_length)
     }
 
@@ -197,8 +203,7 @@ impl Cache {
 
     /// Writes an index of everything known, for faster opening.
     pub fn write_snapshot(&self) -> Result<()> {
-        let old = self.snapshot();
-        let segments = self.segments();
+        let (old, segments) = self.known();
         let index = &segments.index;
         let mut contents = Contents {
             segments: segments.list().iter().map(|segment| (segment.name.as_str(), segment.mark)).collect(),
@@ -227,6 +232,11 @@ impl Cache {
         contents.preimages.extend(index.preimages.iter().map(|(digest, place)| row(digest, *place, 0)));
         self.write_file("snapshot", &[&contents.encode()])
     }
+}
+
+fn preimage_place(snapshot: Option<&Snapshot>, index: &Index, digest: &Digest) -> Option<Place> {
+    let mapped = || snapshot?.lookup(Table::Preimages, digest).next();
+    index.preimages.get(digest).copied().or_else(|| Some(mapped()?.place))
 }
 
 impl Drop for Cache {

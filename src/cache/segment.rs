@@ -8,7 +8,6 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -224,9 +223,7 @@ fn create(folder: &Path) -> io::Result<(File, String)> {
         .prefix(&format!("{next:04}-"))
         .suffix(".seg")
         .rand_bytes(8)
-        .append(true)
-        .permissions(fs::Permissions::from_mode(0o666))
-        .tempfile_in(folder)?
+        .make_in(folder, |path| OpenOptions::new().read(true).append(true).create_new(true).open(path))?
         .keep()
         .map_err(|e| e.error)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     io::Write,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, SystemTime},
@@ -26,7 +26,7 @@ use crate::{
 pub const MIN_FREE: u64 = 16 << 20;
 
 /// Longer than any file is being written without a byte being added to it.
-const ABANDONED: Duration = Duration::from_hours(24);
+const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Tells backup programs to leave the folder out: <https://bford.info/cachedir/>.
 const CACHEDIR_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
@@ -134,18 +134,17 @@ impl Cache {
     /// A file of our own that is renamed when it is whole, and goes away otherwise.
     pub(super) fn temporary(&self) -> Result<NamedTempFile> {
         let folder = self.root.join("tmp");
-        self.in_layout(|| {
-            // Whole files of the cache are never changed in place.
-            let mode = fs::Permissions::from_mode(0o444);
-            tempfile::Builder::new().prefix("new-").permissions(mode).tempfile_in(&folder)
-        })
+        // Whole files of the cache are never changed in place, so they are born read-only.
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o444);
+        self.in_layout(|| tempfile::Builder::new().prefix("new-").make_in(&folder, |path| options.open(path)))
     }
 
     /// Replaces a file of the layout by `parts`, in one step but unsynced.
     pub(super) fn write_file(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
-        let mut temporary = self.temporary()?;
+        let temporary = self.temporary()?;
         for part in parts {
-            temporary.write_all(part).map_err(self.refused())?;
+            temporary.as_file().write_all(part).map_err(self.refused())?;
         }
         self.persist(temporary, &self.root.join(name))
     }
@@ -157,16 +156,22 @@ impl Cache {
 
     /// The one error of every failed write.
     pub(super) fn refused(&self) -> impl FnOnce(io::Error) -> Error {
-        let error = Error::io("cannot write to the cache", &self.root);
-        move |e| error(innermost(e))
+        Error::io("cannot write to the cache", &self.root)
     }
 
     pub(super) fn snapshot_stamp(&self) -> Stamp {
         self.snapshot.as_ref().map_or(0, Snapshot::last_stamp)
     }
 
+    /// What there is to look things up in: the snapshot, then the records past it.
+    pub(super) fn known(&self) -> (Option<&Snapshot>, RwLockReadGuard<'_, Segments>) {
+        // In this order: an unsound snapshot makes the records be read anew.
+        let snapshot = self.snapshot();
+        (snapshot, self.segments())
+    }
+
     /// The snapshot, if all of it is sound. If not, the segments are read from their start instead.
-    pub(super) fn snapshot(&self) -> Option<&Snapshot> {
+    fn snapshot(&self) -> Option<&Snapshot> {
         let snapshot = self.snapshot.as_ref()?;
         let sound = *self.sound.get_or_init(|| {
             let sound = snapshot.is_sound();
@@ -191,12 +196,6 @@ impl Cache {
     pub(super) fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The system's own error, without the name of a temporary file that nobody knows.
-fn innermost(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>()?.raw_os_error());
-    inner.map_or(error, io::Error::from_raw_os_error)
 }
 
 /// Are the segments still those that the snapshot was made of?

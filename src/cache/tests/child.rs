@@ -29,7 +29,7 @@ fn child() {
     let root = PathBuf::from(std::env::var_os(ROOT).unwrap());
     let first: u32 = std::env::var(FIRST).unwrap().parse().unwrap();
     match role.as_str() {
-        "record forever" => (first..).for_each(|n| record(&Cache::open(&root).unwrap(), n)),
+        "record forever" => (first..u32::MAX).for_each(|n| record(&Cache::open(&root).unwrap(), n)),
         "record 100" => {
             let cache = Cache::open(&root).unwrap();
             (first..first + 100).for_each(|n| record(&cache, n));
