@@ -29,7 +29,8 @@ def refusals(job):
     data = job["data"]
     checks = [
         (model["architecture"] not in ("llama", "qwen2", "mistral", "gpt2"), f"architecture {model['architecture']!r}"),
-        (model["qkv_bias"] != (model["architecture"] in ("qwen2", "gpt2")), f"qkv_bias = {model['qkv_bias']}"),
+        (model["qkv_bias"] and model["architecture"] in ("llama", "mistral"), "a QKV bias in this architecture"),
+        (not model["qkv_bias"] and model["architecture"] == "qwen2", "qwen2 without QKV bias"),
         (model["dataset"] is not None, "real data sets"),
         (job["precision"] not in ("fp32", "bf16"), f"precision {job['precision']!r}"),
         (optimizer["state_precision"] not in ("fp32", job["precision"]), "optimizer states below the precision"),

@@ -1,0 +1,291 @@
+"""Does tprimat-native compute what transformers computes? Prints the figures, exits 1 on disagreement.
+
+    python parity.py --binary target/debug/tprimat-native --train recipes/tran/train.py
+
+For a tiny Llama (grouped queries, Llama-3.1 RoPE scaling) and a tiny Qwen2.5 (QKV bias, tied embeddings), from one
+set of weights: the logits, then 20 steps of loss, gradient norm and learning rate. The reference is a plain training
+loop written here from the definitions; only the network itself is transformers'.
+"""
+
+import argparse
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+# Largest relative error allowed.
+LOGITS = 1e-4
+CURVE = 1e-3
+# bf16 has 8 bits of mantissa: one rounding is 4e-3, and the gradient norm adds up many.
+BF16_LOSS, BF16_GRAD_NORM = 5e-3, 5e-2
+
+JOB = {
+    "vendor": "cpu",
+    "data": {"micro_batch_size": 4, "global_batch_size": 8, "gradient_accumulation_steps": 2, "seq_length": 64},
+    "train_iters": 20,
+    "optimizer": {
+        "type": "adamw",
+        "learning_rate": 3e-3,
+        "min_learning_rate": 3e-4,
+        "warmup_steps": 5,
+        "weight_decay": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "eps": 1e-8,
+        "clip_grad": 1.0,
+        "state_precision": "fp32",
+    },
+    "precision": "fp32",
+    "fp8_hybrid": False,
+    "fp8_param": False,
+    "compile": False,
+    "compile_mode": "",
+    "activation_checkpointing": False,
+    "sac_frequency": 1,
+    "offload": False,
+    "seed": 20261,
+    "parallelism": {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "data_parallel_size": 1,
+        "num_gpus": 1,
+        "sharding": "",
+    },
+    "framework": {},
+}
+SHAPE = {
+    "num_layers": 3,
+    "hidden_size": 64,
+    "ffn_hidden_size": 176,
+    "num_attention_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 331,
+    "max_position_embeddings": 64,
+    "num_parameters": 0,
+    "dataset": None,
+    "tokenizer": None,
+}
+MODELS = {
+    "llama": SHAPE
+    | {
+        "architecture": "llama",
+        "rope_theta": 5e5,
+        # With 32 original positions all three ranges of the scaling are met.
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        "norm_eps": 1e-5,
+        "tie_embeddings": False,
+        "qkv_bias": False,
+    },
+    "qwen2": SHAPE
+    | {
+        "architecture": "qwen2",
+        "rope_theta": 1e6,
+        "rope_scaling": None,
+        "norm_eps": 1e-6,
+        "tie_embeddings": True,
+        "qkv_bias": True,
+    },
+}
+
+
+def reference_model(shape):
+    rope = {"rope_type": "default", "rope_theta": shape["rope_theta"]}
+    if shape["rope_scaling"]:
+        rope |= {"rope_type": "llama3"} | shape["rope_scaling"]
+    kind = {"llama": "Llama", "qwen2": "Qwen2"}[shape["architecture"]]
+    config = getattr(transformers, f"{kind}Config")(
+        num_hidden_layers=shape["num_layers"],
+        hidden_size=shape["hidden_size"],
+        intermediate_size=shape["ffn_hidden_size"],
+        num_attention_heads=shape["num_attention_heads"],
+        num_key_value_heads=shape["num_kv_heads"],
+        vocab_size=shape["vocab_size"],
+        max_position_embeddings=shape["max_position_embeddings"],
+        rms_norm_eps=shape["norm_eps"],
+        tie_word_embeddings=shape["tie_embeddings"],
+        rope_parameters=rope,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="eager",
+    )
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    # Larger than a usual initialisation, and nothing at 0 or 1: every weight must matter to the logits.
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            centre, spread = (0.0, 0.15) if parameter.ndim > 1 else (1.0, 0.3)
+            parameter.normal_(centre, spread)
+    return model
+
+
+def tokens(seed, sequence, length, vocab_size):
+    """The synthetic tokens from their definition, in plain integers."""
+    gamma, word = 0x9E3779B97F4A7C15, 2**64
+
+    def mix(z):
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % word
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % word
+        return z ^ (z >> 31)
+
+    stream = mix((mix(seed) + gamma * (sequence + 1)) % word)
+    uniform = [mix((stream + gamma * position) % word) >> 32 for position in range(1, length + 1)]
+    return [(((u * u >> 32) ** 2 >> 32) * vocab_size) >> 32 for u in uniform]
+
+
+def batch(job, number):
+    """Micro-batch `number` of the run, from 0."""
+    rows = job["data"]["micro_batch_size"]
+    sequences = range(number * rows, (number + 1) * rows)
+    length, vocab_size = job["data"]["seq_length"], job["model"]["vocab_size"]
+    return torch.tensor([tokens(job["seed"], s, length, vocab_size) for s in sequences])
+
+
+def learning_rate(job, step):
+    o, steps = job["optimizer"], job["train_iters"]
+    if step <= o["warmup_steps"]:
+        return o["learning_rate"] * step / o["warmup_steps"]
+    turn = math.pi * (step - o["warmup_steps"]) / (steps - o["warmup_steps"])
+    return o["min_learning_rate"] + (o["learning_rate"] - o["min_learning_rate"]) * (1 + math.cos(turn)) / 2
+
+
+def reference_curve(model, job):
+    """A plain loop: per step (loss, gradient norm before clipping, learning rate)."""
+    o, micro_steps = job["optimizer"], job["data"]["gradient_accumulation_steps"]
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": o["weight_decay"]},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(o["beta1"], o["beta2"]), eps=o["eps"], foreach=False, fused=False)
+    curve = []
+    for step in range(1, job["train_iters"] + 1):
+        rate = learning_rate(job, step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        losses = []
+        for micro_step in range(micro_steps):
+            inputs = batch(job, (step - 1) * micro_steps + micro_step)
+            logits = model(input_ids=inputs).logits.float()
+            loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), inputs[:, 1:].flatten())
+            (loss / micro_steps).backward()
+            losses.append(loss.item())
+        limit = o["clip_grad"] or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(parameters, limit).item()
+        optimizer.step()
+        optimizer.zero_grad()
+        curve.append((sum(losses) / micro_steps, norm, rate))
+    return curve
+
+
+def run(command, job, folder):
+    """Runs a trainer on `job`; its events."""
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    environment = os.environ | {"TPRIMAT_JOB": str(path), "TPRIMAT_RUN_DIR": str(folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(" ".join(map(str, command)), f"exited {done.returncode}", done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+        sys.exit(1)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def curve_of(events):
+    return [(e["loss"], e["grad_norm"], e["learning_rate"]) for e in events if e["event"] == "step"]
+
+
+class Report:
+    def __init__(self):
+        self.failed = False
+
+    def check(self, what, figure, limit):
+        good = figure <= limit  # a NaN is not good
+        self.failed |= not good
+        print(f"{'ok  ' if good else 'FAIL'} {what:<66} {figure:.2e}  (limit {limit:.0e})")
+
+    def require(self, what, good):
+        self.failed |= not good
+        print(f"{'ok  ' if good else 'FAIL'} {what}")
+
+    def curves(self, what, got, want, loss_limit=CURVE, norm_limit=CURVE):
+        if len(got) != len(want):
+            return self.require(f"{what}: {len(got)} of {len(want)} steps", False)
+        for name, column, limit in (("loss", 0, loss_limit), ("grad norm", 1, norm_limit), ("learning rate", 2, 1e-9)):
+            worst = max(abs(g[column] - w[column]) / abs(w[column]) for g, w in zip(got, want))
+            self.check(f"{what}: {name}, {len(want)} steps", worst, limit)
+
+
+def compare(report, name, shape, binary, train, folder):
+    job = JOB | {"model": shape}
+    model = reference_model(shape)
+    weights, dump = folder / "weights.safetensors", folder / "logits.safetensors"
+    tied = {"lm_head.weight"} if shape["tie_embeddings"] else set()
+    save_file({k: v.contiguous() for k, v in model.state_dict().items() if k not in tied}, weights)
+    native = [binary, "--weights", weights]
+
+    run([*native, "--dump-logits", dump], job, folder)
+    dumped = load_file(dump)
+    report.require(f"{name}: the same tokens", torch.equal(dumped["tokens"], batch(job, 0)))
+    with torch.no_grad():
+        expected = model(input_ids=batch(job, 0)).logits
+    report.check(f"{name}: fp32 logits", ((dumped["logits"] - expected).norm() / expected.norm()).item(), LOGITS)
+
+    curve = reference_curve(copy.deepcopy(model), job)
+    clipped = sum(norm > job["optimizer"]["clip_grad"] for _, norm, _ in curve)
+    print(f"     {name}: loss {curve[0][0]:.3f} to {curve[-1][0]:.3f}, norm {curve[0][1]:.3f} to {curve[-1][1]:.3f}")
+    report.require(f"{name}: clipping is active in some steps ({clipped}), not in all", 0 < clipped < len(curve))
+    events = run(native, job, folder)
+    count = sum(p.numel() for p in model.parameters())
+    report.require(f"{name}: {count} parameters", events[0]["num_parameters"] == count)
+    report.curves(f"{name}: native", curve_of(events), curve)
+    if train:
+        events = run([sys.executable, train, "--weights", weights], job, folder)
+        report.curves(f"{name}: train.py", curve_of(events), curve)
+
+    checkpointed = job | {"activation_checkpointing": True, "sac_frequency": 2}
+    report.curves(f"{name}: native, every 2nd layer recomputed", curve_of(run(native, checkpointed, folder)), curve)
+    whole = copy.deepcopy(job)
+    whole["data"] |= {"micro_batch_size": 8, "gradient_accumulation_steps": 1}
+    report.curves(f"{name}: native, no accumulation", curve_of(run(native, whole, folder)), curve)
+    bf16 = curve_of(run(native, job | {"precision": "bf16"}, folder))
+    report.curves(f"{name}: native, bf16 with fp32 masters", bf16, curve, BF16_LOSS, BF16_GRAD_NORM)
+
+    unclipped = copy.deepcopy(job)
+    unclipped["optimizer"]["clip_grad"] = 0.0
+    free = reference_curve(copy.deepcopy(model), unclipped)
+    report.require(f"{name}: clipping changes the curve", free[-1] != curve[-1])
+    report.curves(f"{name}: native, no clipping", curve_of(run(native, unclipped, folder)), free)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", required=True, type=Path, help="tprimat-native")
+    parser.add_argument("--train", type=Path, help="recipes/tran/train.py, compared as well where given")
+    arguments = parser.parse_args()
+    report = Report()
+    for name, shape in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            train = arguments.train and arguments.train.resolve()
+            compare(report, name, shape, arguments.binary.resolve(), train, Path(folder))
+    sys.exit(1 if report.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
