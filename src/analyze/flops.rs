@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::ModelShape;
+use crate::plan::{ModelShape, shape::count_parameters};
 
 /// Name of the one convention used here. Others differ by up to 27 % for the same run, so it is always shown.
 pub const CONVENTION: &str = "causal-halved";
@@ -25,28 +25,6 @@ pub fn flops_per_token(shape: &ModelShape, seq_length: u64) -> Option<FlopsPerTo
     let attention = 6.0 * shape.num_layers as f64 * width * seq_length as f64;
     let value = 6.0 * (parameters - embedding) + attention;
     (seq_length > 0).then(|| FlopsPerToken { value, convention: CONVENTION.to_owned() })
-}
-
-/// A count that sticks at its maximum instead of wrapping: shapes come from files.
-#[derive(Clone, Copy)]
-struct Count(u128);
-
-impl From<u64> for Count {
-    fn from(n: u64) -> Self {
-        Self(n.into())
-    }
-}
-impl std::ops::Add for Count {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-impl std::ops::Mul for Count {
-    type Output = Self;
-    fn mul(self, other: Self) -> Self {
-        Self(self.0.saturating_mul(other.0))
-    }
 }
 
 #[cfg(test)]

@@ -291,13 +291,15 @@ impl Config {
         Ok(leaves.into_iter().map(|(keys, value)| (keys.join(".").into(), value)).collect())
     }
 
-    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults (weaker).
+    /// The effective entries of a table, nested; empty where there is none.
     #[must_use]
     pub fn table(&self, path: &str) -> BTreeMap<String, Value> {
         static NO_DEFAULTS: std::sync::LazyLock<Values> = std::sync::LazyLock::new(Values::default);
         self.view(&NO_DEFAULTS, &[]).table(path)
     }
 
+    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults (weaker).
+    #[must_use]
     pub fn view<'a>(&'a self, recipe_defaults: &'a Values, overlay: &'a [Setting]) -> View<'a> {
         View::new(self, recipe_defaults, overlay)
     }
