@@ -8,6 +8,12 @@ use crate::{
 
 const SPECS: &str = "benchmarking.enhanced_metrics.hardware_specs";
 const COSTS: &str = "benchmarking.enhanced_metrics.cloud_costs";
+/// By how many of model, platform and framework are already named.
+const NOBODY: [&str; 3] = [
+    "no model, platform or framework is called so",
+    "no platform or framework is called so",
+    "no framework is called so",
+];
 
 pub(super) fn check(config: &Config) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -69,39 +75,29 @@ fn peak_sources(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
+/// Below a strategy: a model, then a platform, then a framework, each optional.
 fn parallelism_keys(config: &Config, problems: &mut Vec<Problem>) {
     let models: Vec<&str> = config.children("models").collect();
     let platforms = platform_names(config);
     let frameworks: Vec<&str> = config.children("frameworks").collect();
-    let is_framework = |key: &str| frameworks.contains(&key) || !framework_names(key).is_empty();
+    let levels = |key: &str| {
+        let is_framework = frameworks.contains(&key) || !framework_names(key).is_empty();
+        [models.contains(&key), platforms.contains(&key), is_framework]
+    };
     parallelism::walk(&config.tree, |node: &Node<_>, level| {
         let key = node.key();
-        let below = [level == 0 && models.contains(&key), level <= 1 && platforms.contains(&key), is_framework(key)];
-        let level_below = below.iter().position(|is| *is).map(|level| level + 1).filter(|_| level < 3);
-        if level_below.is_none() {
-            let mut known: Vec<&str> = frameworks.clone();
-            if level <= 1 {
-                known.extend(&platforms);
-            }
-            if level == 0 {
-                known.extend(&models);
-            }
-            let (message, label) = if level < 3 {
-                (
-                    format!("unknown key `{}`", node.path),
-                    ["no model, platform or framework", "no platform or framework", "no framework"][level],
-                )
+        let found = (level..3).find(|level| levels(key)[*level]);
+        if found.is_none() {
+            let (label, help) = if level == 3 || levels(key).contains(&true) {
+                ("out of order", "the order is model, platform, framework".to_owned())
             } else {
-                (format!("`{}` is below a framework", node.path), "nothing is narrower than a framework")
+                let known = [&models[..], &platforms, &frameworks][level..].concat();
+                let otherwise = "declare it under `models`, `hardware.platforms` or `frameworks`";
+                (NOBODY[level], meant(key, &known, otherwise))
             };
-            let problem = at_key(config, &node.path, message, format!("{label} is called so"));
-            problems.push(problem.help(meant(
-                key,
-                &known,
-                "declare it under `models`, `hardware.platforms` or `frameworks`",
-            )));
+            problems.push(at_key(config, &node.path, format!("unknown key `{}`", node.path), label).help(help));
         }
-        level_below
+        found.map(|level| level + 1)
     });
 }
 
@@ -110,6 +106,10 @@ fn meant(key: &str, known: &[&str], otherwise: &str) -> String {
 }
 
 fn at_key(config: &Config, path: &str, message: String, label: impl Into<String>) -> Problem {
-    let span = config.place(path).map_or_else(|| config.nearest_span(path), |place| place.key);
-    Problem::new(message).at(&config.source, span, label)
+    if let Some(place) = config.place(path) {
+        return Problem::new(message).at(&config.source, place.key, label);
+    }
+    // A key that a `--set` made: its first value says where.
+    let made = config.children(path).next().map_or_else(|| path.to_owned(), |key| format!("{path}.{key}"));
+    config.problem_at(&made, message, label)
 }

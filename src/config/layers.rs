@@ -13,7 +13,7 @@ use super::{
     VARIABLES, check,
     parallelism::{self, ParallelismBlock},
     read::Reader,
-    resolve,
+    resolve::{self, Leaf},
     spans::{Place, Spans},
     tree::{NodeId, ROOT, Tree},
     vendor_named,
@@ -280,9 +280,14 @@ impl Config {
         }
     }
 
-    /// The canonical form of a path that a person wrote, if config.yaml may hold such a value.
+    /// The canonical form of a path that a person wrote, if config.yaml may hold such a value or table.
     pub fn resolve(&self, path: &str) -> Result<Arc<str>, Problem> {
         resolve::resolve(&self.tree, path).map(|resolved| resolved.keys.join(".").into())
+    }
+
+    /// Like [`Config::resolve`], but of a single value, and ready to check values for it.
+    pub fn leaf(&self, path: &str) -> Result<Leaf, Problem> {
+        Leaf::find(&self.tree, path)
     }
 
     /// `value` as the schema wants it at `path`, a table as its leaves. Problems come without a place.

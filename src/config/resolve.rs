@@ -1,17 +1,24 @@
 //! Paths and values that people write outside config.yaml: `--set`, axes, overrides, variables.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{
+    framework_named,
     layers::Layer,
     read::scalar_of,
     shape::{Shape, ShapeId, shapes},
-    tree::{ROOT, Tree},
+    tree::{Node, ROOT, Tree},
+    vendor_named,
 };
 use crate::error::{Problem, nearest};
 
 /// Tables whose keys are ids that config.yaml declares: only there can a new one be made.
 const DECLARED: [&str; 3] = ["models", "hardware.platforms", "parallelism"];
+
+/// Tables whose keys may narrow a block of `parallelism`.
+const CELL_NAMES: [&str; 3] = ["models", "hardware.platforms", "frameworks"];
 
 pub(super) struct Resolved {
     pub keys: Vec<String>,
@@ -21,6 +28,31 @@ pub(super) struct Resolved {
 impl Resolved {
     fn shape(&self) -> &'static Shape {
         shapes().get(self.shape)
+    }
+}
+
+/// A path of config.yaml that holds one value, resolved once for many values.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Canonical.
+    pub path: Arc<str>,
+    shape: ShapeId,
+}
+
+impl Leaf {
+    pub(super) fn find(tree: &Tree<Layer>, path: &str) -> Result<Self, Problem> {
+        let resolved = resolve(tree, path)?;
+        let leaf = Self { path: resolved.keys.join(".").into(), shape: resolved.shape };
+        let holds_keys = tree.find(&leaf.path).is_some_and(|node| !node.children.is_empty());
+        if holds_keys || resolved.shape().is_only_table() {
+            return Err(labelled(format!("`{path}` is a table, not a value"), "set one of its keys".into()));
+        }
+        Ok(leaf)
+    }
+
+    /// `value` as the schema wants it here. Problems come without a place.
+    pub fn accept(&self, value: Value) -> Result<Value, Problem> {
+        shapes().get(self.shape).accept(&self.path, value)
     }
 }
 
@@ -37,14 +69,19 @@ pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Proble
         }
         let shape = shapes().get(shape_id);
         let known = node.and_then(|node| tree.longest_key(node, rest));
-        let key = known.unwrap_or_else(|| rest.split_once('.').map_or(rest, |(key, _)| key));
+        let is_narrower = keys.len() >= 2 && keys[0] == "parallelism";
+        let declared = known.or_else(|| declared_name(tree, rest).filter(|_| is_narrower));
+        let key = declared.unwrap_or_else(|| rest.split_once('.').map_or(rest, |(key, _)| key));
         if let Some(parent) = node.filter(|_| known.is_none() && DECLARED.contains(&at.as_str())) {
-            let ids: Vec<&str> = tree.children(parent).map(super::tree::Node::key).collect();
+            let ids: Vec<&str> = tree.children(parent).map(Node::key).collect();
             return Err(undeclared(&at, key, &ids));
         }
         let Some((name, field)) = shape.field(key).filter(|_| !key.is_empty()) else {
             return Err(shape.unknown_key(&at, key));
         };
+        if is_narrower && declared.is_none() && !super::parallelism::is_field(name) {
+            check_names_a_cell(tree, shape, &at, key)?;
+        }
         shape_id = field;
         at = super::shape::join(&at, name);
         node = tree.find(&at);
@@ -60,6 +97,27 @@ fn undeclared(table: &str, id: &str, ids: &[&str]) -> Problem {
         None => format!("config.yaml declares {}", if ids.is_empty() { "none".into() } else { ids.join(", ") }),
     };
     labelled(format!("unknown id `{id}` in `{table}`"), format!("`{table}` has no `{id}`")).help(help)
+}
+
+/// Below a strategy only a model, a platform or a framework may stand.
+fn check_names_a_cell(tree: &Tree<Layer>, shape: &Shape, table: &str, key: &str) -> Result<(), Problem> {
+    if vendor_named(key).is_some() || framework_named(key).is_some() {
+        return Ok(());
+    }
+    let ids = |table: &str| tree.find(table).into_iter().flat_map(|node| tree.children(node)).map(Node::key);
+    let known = CELL_NAMES.into_iter().flat_map(ids).chain(shape.field_names());
+    let message = format!("unknown key `{table}.{key}`");
+    let problem = labelled(message, "no model, platform or framework is called so".into());
+    Err(match nearest(key, known) {
+        Some(near) => problem.help(format!("did you mean `{near}`?")),
+        None => problem,
+    })
+}
+
+/// The declared model, platform or framework that `rest` begins with; it may hold dots.
+fn declared_name<'a>(tree: &'a Tree<Layer>, rest: &str) -> Option<&'a str> {
+    let tables = CELL_NAMES.into_iter().filter_map(|table| tree.find(table));
+    tables.filter_map(|node| tree.longest_key(node, rest)).max_by_key(|key| key.len())
 }
 
 fn labelled(message: String, label: String) -> Problem {
@@ -117,10 +175,9 @@ pub(super) fn typed(tree: &Tree<Layer>, path: &str, value: Value) -> Result<Vec<
         }
         return Ok(leaves);
     }
-    let holds_keys = tree.find(&resolved.keys.join(".")).is_some_and(|node| !node.children.is_empty());
-    if holds_keys && !value.is_null() {
-        return Err(labelled(format!("`{path}` is a table, not a value"), "set one of its keys".into()));
+    if value.is_null() {
+        return Ok(vec![(resolved.keys, value)]);
     }
-    let value = shape.accept(path, value)?;
+    let value = Leaf::find(tree, path)?.accept(value)?;
     Ok(vec![(resolved.keys, value)])
 }

@@ -274,6 +274,31 @@ fn a_table_is_not_a_value_and_a_value_no_table() {
 }
 
 #[test]
+fn a_set_may_narrow_a_strategy_for_what_is_declared() {
+    let sets = ["parallelism.fast.gpt2-1.5b.rocm.DP=8", "parallelism.fast.num_gpus=3", "parallelism.fast.deep.GA=2"];
+    let config = load(SMALL, &[], &sets).unwrap();
+    let defaults = Values::default();
+    let view = config.view(&defaults, &[]);
+    let (path, block) = view.parallelism("fast", "gpt2-1.5b", "amd", Vendor::Amd, "tran").unwrap();
+    assert_eq!((&*path, block.dp, block.num_gpus), ("parallelism.fast.gpt2-1.5b.rocm", Some(8), None));
+    refused(
+        SMALL,
+        &[],
+        &[
+            "parallelism.fast.lama.DP=8",
+            "parallelism.fst.DP=8",
+            "parallelism.fast.TPP=8",
+            "parallelism.fast.amd.llama.DP=1",
+        ],
+        "\
+--set:1:1: unknown key `parallelism.fast.lama` | no model, platform or framework is called so | did you mean `llama`?
+--set:1:1: unknown id `fst` in `parallelism` | `parallelism` has no `fst` | did you mean `fast`?
+--set:1:1: unknown key `parallelism.fast.TPP` | no model, platform or framework is called so | did you mean `PP`?
+--set:1:31: unknown key `parallelism.fast.amd.llama` | out of order | the order is model, platform, framework",
+    );
+}
+
+#[test]
 fn set_of_nothing_unsets() {
     let text = "models: { a: { rope_scaling: { factor: 8 }, rope_theta: 1 } }\n";
     let config = load(text, &[], &["models.a.rope_scaling=", "models.a.rope_theta=null"]).unwrap();
@@ -327,7 +352,7 @@ fn platform_environment_is_the_vendors_with_the_platforms_own_above() {
     let config = load(&text, &[], &["platform_optimizations.nvidia.env.A=2"]).unwrap();
     let defaults = Values::default();
     let env = config.view(&defaults, &[]).platform_env("h200", Vendor::Nvd);
-    assert_eq!(env, [("A", "2".to_owned()), ("B", "0".to_owned())].into());
+    assert_eq!(env, [("A", "2".into()), ("B", "0".into())].into());
 }
 
 /// Layers, weakest first, with the values that a path has in each.
@@ -442,6 +467,11 @@ proptest! {
     #[test]
     fn no_text_makes_it_panic(text in "\\PC{0,60}|[a-z:{}&*<\\-\\[\\], \n\"'$|>]{0,80}") {
         exercise(&text);
+    }
+
+    #[test]
+    fn no_set_makes_it_panic(set in "\\PC{0,20}=\\PC{0,20}|(training|parallelism|models|frameworks)(\\.(fast|llama|gpt2-1\\.5b|tran|data|x|)){0,4}[.=]{0,2}[a-z0-9{:, ]{0,9}") {
+        let _ = load(SMALL, &[], &[&set]);
     }
 
     #[test]

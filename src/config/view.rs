@@ -1,13 +1,13 @@
 //! A [`Config`] as one cell sees it: with the matrix's settings above and a recipe's defaults below.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
 use super::{
     layers::{Config, Layer, Origin},
-    shape::describe,
-    tree::{ROOT, Tree},
+    shape::{describe, join},
+    tree::{Node, ROOT, Tree},
     vendor_names,
 };
 use crate::{error::Problem, plan::Vendor};
@@ -145,20 +145,26 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn children(&self, path: &str) -> Vec<&'a str> {
         let mut keys: Vec<&'a str> = self.config.children(path).collect();
-        let mut add = |key| {
+        for key in self.keys_beside(path) {
             if !keys.contains(&key) {
-                keys.push(key)
+                keys.push(key);
             }
-        };
+        }
+        keys
+    }
+
+    /// The keys below `path` that the matrix or the recipe has, whether or not config.yaml has them too.
+    fn keys_beside(&self, path: &str) -> Vec<&'a str> {
+        let mut keys = Vec::new();
         for setting in self.overlay {
             let below = setting.path.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'));
             if let Some(rest) = below {
                 let known = self.config.tree.find(path).and_then(|node| self.config.tree.longest_key(node, rest));
-                add(known.unwrap_or_else(|| rest.split('.').next().unwrap_or(rest)));
+                keys.push(known.unwrap_or_else(|| rest.split('.').next().unwrap_or(rest)));
             }
         }
         if let Some(node) = self.recipe.tree.find(path).filter(|_| self.config.tree.leaf(path).is_none()) {
-            self.recipe.tree.children(node).for_each(|child| add(child.key()));
+            keys.extend(self.recipe.tree.children(node).map(Node::key));
         }
         keys
     }
@@ -182,30 +188,36 @@ impl<'a> View<'a> {
         if keys.is_empty() && !self.config.contains(path) {
             return None;
         }
-        let entry = |key: &str| Some((key.to_owned(), self.nested(&super::shape::join(path, key))?));
+        let entry = |key: &str| Some((key.to_owned(), self.nested(&join(path, key))?));
         Some(Value::Object(keys.into_iter().filter_map(entry).collect()))
     }
 
     /// Environment of every run on a platform: of `platform_optimizations` (the id's, else the vendor's), then of
     /// `hardware.platforms`.
     #[must_use]
-    pub fn platform_env(&self, platform: &str, vendor: Vendor) -> BTreeMap<&'a str, String> {
-        let tables = std::iter::once(platform)
-            .chain(vendor_names(vendor).iter().copied())
-            .map(|name| format!("platform_optimizations.{name}"))
-            .find(|path| self.config.contains(path));
-        let own = Some(format!("hardware.platforms.{platform}"));
+    pub fn platform_env(&self, platform: &str, vendor: Vendor) -> BTreeMap<&'a str, Cow<'a, str>> {
+        let tree = &self.config.tree;
+        let shared = tree.find("platform_optimizations").and_then(|node| {
+            let mut names = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
+            names.find_map(|name| tree.child(node, name)).map(|node| join(&node.path, "env"))
+        });
         let mut env = BTreeMap::new();
-        for table in [tables, own].into_iter().flatten() {
-            let table = format!("{table}.env");
-            for name in self.children(&table) {
-                match self.get(&format!("{table}.{name}")) {
-                    Some(Value::String(text)) => env.insert(name, text.clone()),
-                    Some(Value::Null) | None => env.remove(name),
-                    Some(other) => env.insert(name, other.to_string()),
-                };
+        for table in [shared, Some(format!("hardware.platforms.{platform}.env"))].into_iter().flatten() {
+            let own = tree.find(&table).into_iter().flat_map(|node| tree.children(node));
+            own.for_each(|node| set_variable(&mut env, node.key(), self.get(&node.path)));
+            for name in self.keys_beside(&table) {
+                set_variable(&mut env, name, self.get(&join(&table, name)));
             }
         }
         env
     }
+}
+
+/// Null unsets.
+fn set_variable<'a>(env: &mut BTreeMap<&'a str, Cow<'a, str>>, name: &'a str, value: Option<&'a Value>) {
+    match value {
+        Some(Value::String(text)) => env.insert(name, Cow::Borrowed(text)),
+        Some(Value::Null) | None => env.remove(name),
+        Some(other) => env.insert(name, Cow::Owned(other.to_string())),
+    };
 }

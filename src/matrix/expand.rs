@@ -84,6 +84,7 @@ impl Builder<'_> {
         let index = |base: usize| point[base].unwrap_or_default();
         let name = |base: usize| dimensions[base].values[index(base)].name.clone();
         let axes = dimensions.len() - BASE.len();
+        let overrides = || self.file.overrides.iter().filter(|(place, _)| place.matches(point));
         let mut cell = Cell {
             platform: name(0),
             vendor: self.vendors[index(0)],
@@ -91,7 +92,7 @@ impl Builder<'_> {
             model: name(2),
             parallelism: name(3),
             axes: Vec::with_capacity(axes),
-            overlay: Vec::with_capacity(axes + self.file.overrides.iter().map(|(_, set)| set.len()).sum::<usize>()),
+            overlay: Vec::with_capacity(axes + overrides().map(|(_, set)| set.len()).sum::<usize>()),
             repeats: self.file.repeats,
         };
         for (dimension, index) in dimensions.iter().zip(point).skip(BASE.len()) {
@@ -99,7 +100,7 @@ impl Builder<'_> {
             cell.axes.push((dimension.name.clone(), value.name.clone()));
             cell.overlay.extend(value.setting.clone());
         }
-        for (_, settings) in self.file.overrides.iter().filter(|(place, _)| place.matches(point)) {
+        for (_, settings) in overrides() {
             settings.iter().for_each(|setting| set(&mut cell.overlay, setting));
         }
         cell

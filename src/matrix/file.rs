@@ -1,14 +1,14 @@
 //! What a matrix file says, read and checked against the config, before it is multiplied out.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use serde_json::Value;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::read::{At, Item, Reader, in_file_order, json, print};
 use crate::{
-    config::{Config, Origin, Setting, framework_named, framework_names, is_plain_name},
-    error::{Problem, Source, nearest},
+    config::{Config, Leaf, Origin, Setting, is_plain_name},
+    error::{Problem, Source},
 };
 
 /// The dimensions that every cell has, in the order of its name.
@@ -21,9 +21,10 @@ pub(super) struct Dimension {
     pub name: Arc<str>,
     /// What cells of the product may be here, then what only included cells are.
     pub values: Vec<DimensionValue>,
+    positions: HashMap<Arc<str>, usize>,
     pub product_len: usize,
     /// Of an axis.
-    pub path: Option<At<Arc<str>>>,
+    pub leaf: Option<At<Leaf>>,
 }
 
 #[derive(Debug)]
@@ -34,17 +35,20 @@ pub(super) struct DimensionValue {
 }
 
 impl Dimension {
-    fn position(&self, name: &str) -> Option<usize> {
-        self.values.iter().position(|value| &*value.name == name)
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), values: Vec::new(), positions: HashMap::new(), product_len: 0, leaf: None }
     }
-    fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.positions.get(name).copied()
+    }
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(|value| &*value.name)
     }
 }
 
 /// For some dimensions, which of their values are meant.
 #[derive(Debug, Default)]
-pub(super) struct Where(Vec<(usize, Vec<bool>)>);
+pub(super) struct Where(pub Vec<(usize, Vec<bool>)>);
 
 impl Where {
     /// `point`: the index of the value on each dimension, none where an included cell has none.
@@ -63,12 +67,12 @@ pub(super) struct MatrixFile {
     pub includes: Vec<At<Vec<Option<usize>>>>,
 }
 
-struct FileReader<'a> {
-    toml: Reader<'a>,
-    config: &'a Config,
-    recipes: &'a [&'a str],
-    auto_platform: Option<&'a str>,
-    dimensions: Vec<Dimension>,
+pub(super) struct FileReader<'a> {
+    pub toml: Reader<'a>,
+    pub config: &'a Config,
+    pub recipes: &'a [&'a str],
+    pub auto_platform: Option<&'a str>,
+    pub dimensions: Vec<Dimension>,
 }
 
 impl MatrixFile {
@@ -161,7 +165,7 @@ impl FileReader<'_> {
                 Vec::new()
             }
         };
-        let mut dimension = Dimension { name: base.into(), values: Vec::new(), product_len: 0, path: None };
+        let mut dimension = Dimension::new(base);
         for written in names {
             let Some(id) = self.base_name(base, &written) else { continue };
             self.add(&mut dimension, &id, written.span, None);
@@ -175,76 +179,16 @@ impl FileReader<'_> {
             let message = format!("`{}` has `{name}` twice", dimension.name);
             self.toml.problem(span, message, "two cells would have one name");
         } else {
-            dimension.values.push(DimensionValue { name: name.into(), span, setting });
+            let name: Arc<str> = name.into();
+            dimension.positions.insert(name.clone(), dimension.values.len());
+            dimension.values.push(DimensionValue { name, span, setting });
         }
-    }
-
-    /// The id that a written platform, framework, model or strategy stands for.
-    fn base_name(&mut self, base: &str, written: &At<String>) -> Option<String> {
-        let name = written.value.as_str();
-        let (config, recipes) = (self.config, self.recipes);
-        let table = match base {
-            "platform" => return self.platform(written),
-            "framework" => "frameworks",
-            "model" => "models",
-            _ => "parallelism",
-        };
-        let is_known =
-            |id: &&str| config.children(table).any(|known| known == *id) || base == "framework" && recipes.contains(id);
-        let alias = if base == "framework" { framework_named(name) } else { None };
-        if let Some(id) = Some(name).filter(is_known).or(alias.filter(is_known)) {
-            return Some(id.to_owned());
-        }
-        let mut known: Vec<&str> = config.children(table).collect();
-        if base == "framework" {
-            known.extend(recipes);
-            let long: Vec<&str> = known.iter().flat_map(|id| framework_names(id)).copied().collect();
-            known.extend(long);
-        }
-        self.unknown(base, written, &known, &format!("declare it under `{table}` in {}", config.source_name()));
-        None
-    }
-
-    fn platform(&mut self, written: &At<String>) -> Option<String> {
-        let config = self.config;
-        let name = match (written.value.as_str(), self.auto_platform) {
-            ("auto", Some(name)) => name,
-            ("auto", None) => {
-                let message = "this host's platform is not known";
-                self.toml.problem_with_help(written.span.clone(), message, "cannot be resolved", "name a platform");
-                return None;
-            }
-            (name, _) => name,
-        };
-        match config.platforms_named(name)[..] {
-            [id] => return Some(id.to_owned()),
-            [] => {
-                let known: Vec<&str> = config.children("hardware.platforms").collect();
-                let otherwise = format!("declare it under `hardware.platforms` in {}", config.source_name());
-                let named = At { value: name.to_owned(), span: written.span.clone() };
-                self.unknown("platform", &named, &known, &otherwise);
-            }
-            ref ids => {
-                let message = format!("platform `{name}` may be any of {}", ids.join(", "));
-                self.toml.problem_with_help(written.span.clone(), message, "which one?", "name it by its id");
-            }
-        }
-        None
-    }
-
-    fn unknown(&mut self, what: &str, written: &At<String>, known: &[&str], otherwise: &str) {
-        let help = nearest(&written.value, known.iter().copied())
-            .map_or_else(|| otherwise.to_owned(), |near| format!("did you mean `{near}`?"));
-        let what = if what == "parallelism" { "strategy" } else { what };
-        let message = format!("unknown {what} `{}`", written.value);
-        self.toml.problem_with_help(written.span.clone(), message, format!("no {what} is called so"), help);
     }
 
     fn axis(&mut self, name: &At<String>, item: &Item<'_>) {
         let Some(table) = self.toml.table(item, &name.value) else { return };
         self.toml.only_keys(table, "an axis", &["path", "values"]);
-        let mut dimension =
-            Dimension { name: name.value.as_str().into(), values: Vec::new(), product_len: 0, path: None };
+        let mut dimension = Dimension::new(&name.value);
         if BASE.contains(&name.value.as_str()) || !is_plain_name(&name.value) || name.value.contains('=') {
             let message = format!("an axis cannot be called `{}`", name.value);
             return self.toml.problem(name.span.clone(), message, "the name means something else");
@@ -257,7 +201,7 @@ impl FileReader<'_> {
             }
         }
         if let Some(written) = written {
-            dimension.path = self.axis_path(&name.value, written);
+            dimension.leaf = self.axis_leaf(&name.value, written);
             for value in values.into_iter().flatten() {
                 self.axis_value(&mut dimension, value);
             }
@@ -266,33 +210,33 @@ impl FileReader<'_> {
         self.dimensions.push(dimension);
     }
 
-    fn axis_path(&mut self, axis: &str, written: At<String>) -> Option<At<Arc<str>>> {
-        let path = match self.config.resolve(&written.value) {
-            Ok(path) => At { value: path, span: written.span },
+    fn axis_leaf(&mut self, axis: &str, written: At<String>) -> Option<At<Leaf>> {
+        let leaf = match self.config.leaf(&written.value) {
+            Ok(leaf) => At { value: leaf, span: written.span },
             Err(problem) => {
                 self.place(problem, written.span);
                 return None;
             }
         };
-        if let Some((source, span)) = self.config.set_of(&path.value) {
-            let message = format!("--set of `{}`, which the axis `{axis}` sets: its labels would lie", path.value);
+        let path = &leaf.value.path;
+        if let Some((source, span)) = self.config.set_of(path) {
+            let message = format!("--set of `{path}`, which the axis `{axis}` sets: its labels would lie");
             let help = format!("select with --where {axis}=VALUE");
             self.toml.problems.push(Problem::new(message).at(source, span, "set by an axis").help(help));
         }
-        let other = self.dimensions.iter().find(|d| d.path.as_ref().is_some_and(|p| overlap(&p.value, &path.value)));
-        if let Some(other) = other {
-            let message = format!("axes `{}` and `{axis}` both set `{}`", other.name, path.value);
-            self.toml.problem(path.span.clone(), message, "set by another axis");
+        let is_same = |d: &&Dimension| d.leaf.as_ref().is_some_and(|l| overlap(&l.value.path, path));
+        if let Some(other) = self.dimensions.iter().find(is_same) {
+            let message = format!("axes `{}` and `{axis}` both set `{path}`", other.name);
+            self.toml.problem(leaf.span.clone(), message, "set by another axis");
         }
-        Some(path)
+        Some(leaf)
     }
 
-    /// Checks one value of an axis and gives its index; it may be new or known.
-    fn axis_value(&mut self, dimension: &mut Dimension, value: At<Value>) -> Option<usize> {
-        let path = dimension.path.as_ref()?.value.clone();
-        let span = value.span.clone();
-        let [(path, value)] = &self.typed(&path, value)?[..] else { return None };
-        let printed = print(value);
+    /// Checks one value of an axis and adds it.
+    fn axis_value(&mut self, dimension: &mut Dimension, value: At<Value>) -> Option<()> {
+        let leaf = &dimension.leaf.as_ref()?.value;
+        let (path, At { value, span }) = (leaf.path.clone(), self.accepted(leaf, value)?);
+        let printed = print(&value);
         if !is_plain_name(&printed) {
             let message = format!("`{printed}` cannot stand in a cell's name");
             let help = "leave out spaces, quotes and / , @ # { } * ? [ ] !";
@@ -300,12 +244,21 @@ impl FileReader<'_> {
             return None;
         }
         let origin = Origin::Matrix { source: self.toml.source.clone(), span: span.clone() };
-        let setting = Setting { path: path.clone(), value: value.clone(), origin };
-        self.add(dimension, &printed, span, Some(setting));
-        dimension.position(&printed)
+        self.add(dimension, &printed, span, Some(Setting { path, value, origin }));
+        Some(())
     }
 
-    fn typed(&mut self, path: &str, value: At<Value>) -> Option<Vec<(Arc<str>, Value)>> {
+    fn accepted(&mut self, leaf: &Leaf, value: At<Value>) -> Option<At<Value>> {
+        match leaf.accept(value.value) {
+            Ok(accepted) => Some(At { value: accepted, span: value.span }),
+            Err(problem) => {
+                self.place(problem, value.span);
+                None
+            }
+        }
+    }
+
+    pub fn typed(&mut self, path: &str, value: At<Value>) -> Option<Vec<(Arc<str>, Value)>> {
         match self.config.typed(path, value.value) {
             Ok(leaves) => Some(leaves),
             Err(problem) => {
@@ -315,7 +268,7 @@ impl FileReader<'_> {
         }
     }
 
-    fn place(&mut self, mut problem: Problem, span: Range<usize>) {
+    pub fn place(&mut self, mut problem: Problem, span: Range<usize>) {
         problem.place = Some((self.toml.source.clone(), span));
         self.toml.problems.push(problem);
     }
@@ -343,13 +296,14 @@ impl FileReader<'_> {
             }
             return None;
         };
-        if let Some(path) = dimension.path.as_ref().map(|path| path.value.clone()) {
+        if let Some(leaf) = dimension.leaf.as_ref().map(|leaf| leaf.value.clone()) {
             let value = self.toml.scalar(item, &name)?;
-            let [(_, typed)] = &self.typed(&path, value.clone())?[..] else { return None };
-            return match dimension.position(&print(typed)) {
-                Some(known) => Some(known),
-                None => self.axis_value(dimension, value),
-            };
+            let value = self.accepted(&leaf, value)?;
+            let printed = print(&value.value);
+            if dimension.position(&printed).is_none() {
+                self.axis_value(dimension, value)?;
+            }
+            return dimension.position(&printed);
         }
         let written = self.toml.text(item, &name)?;
         let id = self.base_name(&name, &written)?;
@@ -358,137 +312,10 @@ impl FileReader<'_> {
         }
         dimension.position(&id)
     }
-
-    fn excludes(&mut self, root: &DeTable<'_>) -> Vec<(Where, String)> {
-        let mut excludes = Vec::new();
-        for table in self.toml.tables(root, "exclude") {
-            self.toml.only_keys(table.value, "[[exclude]]", &["where", "reason"]);
-            let place = self.wanted_where(&table, "[[exclude]]");
-            let reason = table.value.get("reason").and_then(|item| self.toml.text(item, "reason"));
-            if !table.value.contains_key("reason") {
-                self.toml.problem(table.span.clone(), "[[exclude]] has no `reason`", "say why");
-            }
-            excludes.push((place, reason.map_or_else(String::new, |reason| reason.value)));
-        }
-        excludes
-    }
-
-    fn overrides(&mut self, root: &DeTable<'_>) -> Vec<(Where, Vec<Setting>)> {
-        let mut overrides = Vec::new();
-        for table in self.toml.tables(root, "override") {
-            self.toml.only_keys(table.value, "[[override]]", &["where", "set"]);
-            let place = self.wanted_where(&table, "[[override]]");
-            let mut settings = Vec::new();
-            match table.value.get("set") {
-                Some(item) => {
-                    if let Some(set) = self.toml.table(item, "set") {
-                        self.settings(set, "", &mut settings);
-                    }
-                }
-                None => self.toml.problem(table.span.clone(), "[[override]] has no `set`", "nothing is overridden"),
-            }
-            overrides.push((place, settings));
-        }
-        overrides
-    }
-
-    /// `"a.b" = 1` and `a.b = 1` alike: the leaves of nested tables, each with its own place.
-    fn settings(&mut self, table: &DeTable<'_>, above: &str, settings: &mut Vec<Setting>) {
-        for (key, item) in in_file_order(table) {
-            let path = if above.is_empty() { key.value } else { format!("{above}.{}", key.value) };
-            if let DeValue::Table(table) = item.get_ref() {
-                self.settings(table, &path, settings);
-                continue;
-            }
-            if let Err(problem) = self.config.resolve(&path) {
-                self.place(problem, key.span);
-                continue;
-            }
-            let value = match json(item.get_ref()) {
-                Ok(value) => At { value, span: item.span() },
-                Err(why) => {
-                    self.toml.problem(item.span(), format!("`{path}` {why}"), why);
-                    continue;
-                }
-            };
-            for (path, value) in self.typed(&path, value).into_iter().flatten() {
-                let axis = self.dimensions.iter().find(|d| d.path.as_ref().is_some_and(|p| overlap(&p.value, &path)));
-                if let Some(axis) = axis {
-                    let message = format!(
-                        "the override sets `{path}`, which the axis `{}` sets: its labels would lie",
-                        axis.name
-                    );
-                    let help = "leave it to the axis, or give the axis another value";
-                    self.toml.problem_with_help(key.span.clone(), message, "set by an axis", help);
-                }
-                let origin = Origin::Matrix { source: self.toml.source.clone(), span: item.span() };
-                settings.push(Setting { path, value, origin });
-            }
-        }
-    }
-
-    fn wanted_where(&mut self, table: &At<&DeTable<'_>>, place: &str) -> Where {
-        let Some(item) = table.value.get("where") else {
-            self.toml.problem(table.span.clone(), format!("{place} has no `where`"), "of which cells?");
-            return Where::default();
-        };
-        let Some(conditions) = self.toml.table(item, "where") else { return Where::default() };
-        let mut found = Where::default();
-        for (key, item) in in_file_order(conditions) {
-            let Some(index) = self.dimensions.iter().position(|d| *d.name == *key.value) else {
-                let known: Vec<&str> = self.dimensions.iter().map(|d| &*d.name).collect();
-                let help = nearest(&key.value, known.iter().copied()).map_or_else(
-                    || format!("there are {}", known.join(", ")),
-                    |near| format!("did you mean `{near}`?"),
-                );
-                let message = format!("`where` names an unknown axis `{}`", key.value);
-                self.toml.problem_with_help(key.span, message, "no axis is called so", help);
-                continue;
-            };
-            let mut wanted = vec![false; self.dimensions[index].values.len()];
-            for value in self.toml.scalars(item, &key.value) {
-                if let Some(position) = self.where_value(index, &value) {
-                    wanted[position] = true;
-                }
-            }
-            found.0.push((index, wanted));
-        }
-        found
-    }
-
-    fn where_value(&mut self, dimension: usize, value: &At<Value>) -> Option<usize> {
-        let dimension = &self.dimensions[dimension];
-        let printed = match &dimension.path {
-            Some(path) => match self.config.typed(&path.value, value.value.clone()).as_deref() {
-                Ok([(_, typed)]) => print(typed),
-                _ => print(&value.value),
-            },
-            None => print(&value.value),
-        };
-        let alias = match &*dimension.name {
-            "platform" => match self.config.platforms_named(&printed)[..] {
-                [id] => Some(id),
-                _ => None,
-            },
-            "framework" => framework_named(&printed),
-            _ => None,
-        };
-        let found = dimension.position(&printed).or_else(|| dimension.position(alias?));
-        // A dimension that is empty has its own problem already.
-        if found.is_none() && !dimension.values.is_empty() {
-            let help = nearest(&printed, dimension.names()).map_or_else(
-                || format!("there are {}", dimension.names().collect::<Vec<_>>().join(", ")),
-                |near| format!("did you mean `{near}`?"),
-            );
-            let message = format!("no cell has the {} `{printed}`", dimension.name);
-            self.toml.problem_with_help(value.span.clone(), message, "matches nothing", help);
-        }
-        found
-    }
 }
 
 /// Is one path the other, or above it?
-fn overlap(a: &str, b: &str) -> bool {
+pub(super) fn overlap(a: &str, b: &str) -> bool {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

@@ -6,7 +6,9 @@ mod cell;
 mod expand;
 mod file;
 mod find;
+mod names;
 mod read;
+mod rules;
 mod select;
 
 use std::sync::Arc;
