@@ -21,33 +21,41 @@ use crate::{
 const SNAPSHOT_AFTER: u64 = 256 << 10;
 
 /// An entry as the cache holds it: kind, name and outputs, without the pre-image.
-pub struct EntryRef<'a>(Bytes<'a>);
+pub struct EntryRef<'a> {
+    head: Bytes<'a>,
+    stamp: Stamp,
+    kind: TaskKind,
+}
 
 enum Bytes<'a> {
     Mapped(&'a [u8]),
     Shared(Arc<[u8]>),
 }
 
-impl EntryRef<'_> {
-    fn head(&self) -> Option<encode::Head<'_>> {
-        encode::decode_head(match &self.0 {
+impl Bytes<'_> {
+    fn decode(&self) -> Option<encode::Head<'_>> {
+        encode::decode_head(match self {
             Bytes::Mapped(bytes) => bytes,
             Bytes::Shared(bytes) => bytes,
         })
     }
-    fn stamp(&self) -> Stamp {
-        self.head().map_or(0, |head| head.stamp)
+}
+
+impl<'a> EntryRef<'a> {
+    fn new(head: Bytes<'a>) -> Option<Self> {
+        let encode::Head { stamp, kind, .. } = head.decode()?;
+        Some(Self { head, stamp, kind })
     }
     #[must_use]
-    pub fn kind(&self) -> Option<TaskKind> {
-        self.head().map(|head| head.kind)
+    pub fn kind(&self) -> TaskKind {
+        self.kind
     }
     #[must_use]
-    pub fn task(&self) -> Option<&str> {
-        self.head().map(|head| head.task)
+    pub fn task(&self) -> &str {
+        self.head.decode().map_or("", |head| head.task)
     }
     pub fn outputs(&self) -> Outputs<'_> {
-        self.head().map_or_else(Outputs::default, |head| head.outputs)
+        self.head.decode().map_or_else(Outputs::default, |head| head.outputs)
     }
 }
 
@@ -58,11 +66,11 @@ impl Cache {
         let (snapshot, segments) = self.known();
         let mapped = snapshot.and_then(|snapshot| {
             let row = snapshot.lookup(Table::Entries, key).next()?;
-            Some(EntryRef(Bytes::Mapped(snapshot.head(&row)?)))
+            EntryRef::new(Bytes::Mapped(snapshot.head(&row)?))
         });
         match segments.index.entries.get(key) {
-            Some(indexed) if mapped.as_ref().is_none_or(|mapped| mapped.stamp() < indexed.stamp) => {
-                Some(EntryRef(Bytes::Shared(indexed.head.clone())))
+            Some(indexed) if mapped.as_ref().is_none_or(|mapped| mapped.stamp < indexed.stamp) => {
+                EntryRef::new(Bytes::Shared(indexed.head.clone()))
             }
             _ => mapped,
         }

@@ -35,6 +35,8 @@ fn child() {
             (first..first + 100).for_each(|n| record(&cache, n));
         }
         "fill" => limits::fill(&root),
+        "read only" => limits::read_only(&root),
+        "small disk" => limits::small_disk(&root),
         "hold a lock" => {
             let _lock = Cache::open(&root).unwrap().lock_key(&digest("key")).unwrap();
             say("held");

@@ -1,6 +1,6 @@
 //! Disks that are full, and folders that cannot be written to.
 
-use std::{fs, io::Read, path::Path};
+use std::{fs, io::Read, path::Path, process::Command};
 
 use nix::sys::{
     resource::{Resource, setrlimit},
@@ -89,6 +89,81 @@ fn a_folder_that_cannot_be_made_reads_as_empty() {
         let expected = format!("cannot write to the cache {}: Not a directory (os error 20)", root.display());
         assert_eq!((failure.to_string(), failure.exit_code()), (expected, crate::error::exit::USAGE));
     }
+}
+
+/// On a cache with one entry and one object, mounted read-only; runs in a process of its own.
+pub fn read_only(root: &Path) {
+    let cache = Cache::open(root).unwrap();
+    let digest = Digest::of("object");
+    assert_eq!(outputs(&cache.entry(&super::digest(1)).unwrap()), entry(TaskKind::Parse, 1, 1, 1).outputs);
+    assert_eq!(cache.get(&digest).unwrap().as_deref(), Some(&b"object"[..]));
+    assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest, "there is nothing to write");
+    assert_eq!(cache.fingerprint(), cache.fingerprint());
+    say(&cache.ensure_writable().unwrap_err().to_string());
+    say(&cache.put(b"other", Durability::Plain).unwrap_err().to_string());
+    say(&cache.record_entry(&entry(TaskKind::Parse, 2, 1, 1)).unwrap_err().to_string());
+    say(&cache.lock_key(&digest).err().unwrap().to_string());
+}
+
+/// On a file system of 1 MiB; runs in a process of its own.
+pub fn small_disk(root: &Path) {
+    let cache = Cache::open(root).unwrap();
+    say(&cache.ensure_writable().unwrap_err().to_string());
+    let mut noise = vec![0; 2 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut noise);
+    say(&cache.put(&noise, Durability::Plain).unwrap_err().to_string());
+    for n in 0.. {
+        if let Err(e) = cache.record_attempt(&attempt(n, 0, n, n)) {
+            say(&e.to_string());
+            let again = Cache::open(root).unwrap();
+            assert!((0..n).all(|n| again.attempts(&digest(n)).len() == 1) && again.attempts(&digest(n)).is_empty());
+            return;
+        }
+    }
+}
+
+/// What a role says where `mount` was run before; `None` where this user may not mount.
+fn on_a_mount(mount: &str, role: &str, root: &Path) -> Option<Vec<String>> {
+    let role = process(role, root, 0);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", &format!("{mount} && exec \"$@\""), "sh"]);
+    command.arg(role.get_program()).args(role.get_args()).env("CACHE", root);
+    command.envs(role.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let may = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"])
+        .output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no mounts here");
+        return None;
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    Some(said(&text).map(str::to_owned).collect())
+}
+
+#[test]
+fn a_read_only_cache_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path()).unwrap();
+    cache.put(b"object", Durability::Plain).unwrap();
+    cache.record_entry(&entry(TaskKind::Parse, 1, 1, 1)).unwrap();
+    let mount = "mount --bind \"$CACHE\" \"$CACHE\" && mount -o remount,bind,ro \"$CACHE\"";
+    let Some(said) = on_a_mount(mount, "read only", folder.path()) else { return };
+    let expected =
+        format!("cannot write to the cache {}: Read-only file system (os error 30)", folder.path().display());
+    assert_eq!(said, vec![expected; 4]);
+}
+
+#[test]
+fn a_small_disk_is_refused_before_a_build_and_survived_in_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = "mount -t tmpfs -o size=1m none \"$CACHE\"";
+    let Some(said) = on_a_mount(mount, "small disk", folder.path()) else { return };
+    let cache = format!("cannot write to the cache {}: ", folder.path().display());
+    let full = format!("{cache}No space left on device (os error 28)");
+    let expected = [format!("{cache}its disk has 0 MiB free, and a build needs 16 MiB"), full.clone(), full];
+    assert_eq!(said, expected);
 }
 
 #[test]
