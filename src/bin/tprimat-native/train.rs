@@ -58,7 +58,7 @@ impl<'a> Trainer<'a> {
 
     /// Forward of the first micro-batch, before any training.
     pub fn dump_logits(&self, path: &Path) -> Result<(), Stop> {
-        let (inputs, _) = self.batch(0)?;
+        let inputs = self.batches(1)?.0.f_select(0, 0)?;
         let logits = tch::no_grad(|| {
             let hidden = self.model.forward(&(0..self.model.num_parts()), &inputs)?;
             self.model.logits(&hidden)
@@ -91,10 +91,9 @@ impl<'a> Trainer<'a> {
     fn step(&mut self, step: u64) -> Result<Step, TchError> {
         let micro_steps = self.job.data.gradient_accumulation_steps;
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
-        let mut tokens = 0;
-        for micro_step in 0..micro_steps {
-            let (inputs, targets) = self.batch((step - 1) * micro_steps + micro_step)?;
-            tokens += inputs.numel() as u64;
+        let (inputs, targets) = self.batches(step)?;
+        for micro_step in 0..micro_steps as i64 {
+            let (inputs, targets) = (inputs.f_select(0, micro_step)?, targets.f_select(0, micro_step)?);
             let weight = 1.0 / micro_steps as f64;
             let part = backward::run(&self.model, &mut self.parameters, &self.segments, &inputs, &targets, weight)?;
             loss = loss.f_add(&part)?;
@@ -105,17 +104,17 @@ impl<'a> Trainer<'a> {
         // The only wait of a step: the copy comes after all work that was queued.
         let read = Tensor::f_stack(&[loss, grad_norm], 0)?.f_to_device(Device::Cpu)?;
         let at = |index| read.f_double_value(&[index]);
-        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens })
+        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens: inputs.numel() as u64 })
     }
 
-    /// Inputs and targets of a micro-batch, counted over the whole run.
-    fn batch(&self, number: u64) -> Result<(Tensor, Tensor), TchError> {
-        let (rows, length) = (self.job.data.micro_batch_size, self.job.data.seq_length);
+    /// Inputs and targets of all micro-batches of a step, `[micro_steps, rows, seq_length]`, in one transfer each.
+    fn batches(&self, step: u64) -> Result<(Tensor, Tensor), TchError> {
+        let data = &self.job.data;
+        let rows = data.micro_batch_size * data.gradient_accumulation_steps;
         let vocab = self.model.head().size()[0] as u64;
-        let (inputs, targets) = tokens::batch(self.job.seed, number * rows, rows, length, vocab);
-        let tensor = |values: &[i64]| {
-            Tensor::f_from_slice(values)?.f_reshape([rows as i64, length as i64])?.f_to_device(self.device)
-        };
+        let (inputs, targets) = tokens::batch(self.job.seed, (step - 1) * rows, rows, data.seq_length, vocab);
+        let size = [data.gradient_accumulation_steps, data.micro_batch_size, data.seq_length].map(|n| n as i64);
+        let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_reshape(size)?.f_to_device(self.device);
         Ok((tensor(&inputs)?, tensor(&targets)?))
     }
 
