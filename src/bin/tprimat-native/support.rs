@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused() {
-        let edits: [(&str, fn(&mut Job)); 14] = [
+        type Edit = fn(&mut Job);
+        let edits: [(&str, Edit); 14] = [
             ("architecture", |j| j.model.architecture = "gpt2".into()),
             ("QKV bias", |j| j.model.qkv_bias = true),
             ("precision", |j| j.precision = "fp8".into()),

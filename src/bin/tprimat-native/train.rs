@@ -7,7 +7,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::Job;
 
 use crate::{
-    backward::{self, Segment},
+    backward::{self, Plan},
     device,
     events::Events,
     model::Model,
@@ -25,7 +25,7 @@ pub struct Trainer<'a> {
     device: Device,
     parameters: Parameters,
     model: Model,
-    segments: Vec<Segment>,
+    plan: Plan,
     initialisation: &'static str,
 }
 
@@ -51,9 +51,9 @@ impl<'a> Trainer<'a> {
         }
         let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
         let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
-        let segments = backward::segments(model.num_parts(), checkpoint_every as usize);
+        let plan = Plan::new(model.num_parts(), checkpoint_every as usize);
         let initialisation = if weights_file.is_some() { "file" } else { "random" };
-        Ok(Self { job, device, parameters, model, segments, initialisation })
+        Ok(Self { job, device, parameters, model, plan, initialisation })
     }
 
     /// Forward of the first micro-batch, before any training.
@@ -95,7 +95,7 @@ impl<'a> Trainer<'a> {
         for micro_step in 0..micro_steps as i64 {
             let (inputs, targets) = (inputs.f_select(0, micro_step)?, targets.f_select(0, micro_step)?);
             let weight = 1.0 / micro_steps as f64;
-            let part = backward::run(&self.model, &mut self.parameters, &self.segments, &inputs, &targets, weight)?;
+            let part = backward::run(&self.model, &mut self.parameters, &self.plan, &inputs, &targets, weight)?;
             loss = loss.f_add(&part)?;
         }
         let grad_norm = self.parameters.grad_norm()?;
@@ -132,7 +132,7 @@ impl<'a> Trainer<'a> {
     /// Settings as the tensors and the loop have them; sizes are read off the tensors.
     fn effective(&self) -> Value {
         let Job { data, optimizer, .. } = self.job;
-        let checkpointed = self.segments.iter().filter(|s| s.recompute).count();
+        let checkpointed = self.plan.segments.iter().filter(|s| s.recompute).count();
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
             "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps,
