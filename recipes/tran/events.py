@@ -71,6 +71,7 @@ def describe(events, args, model, optimizer, data):
     dtype = {torch.float32: "fp32", torch.bfloat16: "bf16"}[next(model.parameters()).dtype]
     drop = [v for k, v in config.to_dict().items() if k.endswith(("dropout", "_pdrop")) and isinstance(v, (int, float))]
     on_gpu = args.device.type == "cuda"
+    compiled = hasattr(events.trainer.model_wrapped, "_orig_mod")
     effective = {
         "micro_batch_size": args.per_device_train_batch_size,
         "global_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
@@ -94,9 +95,9 @@ def describe(events, args, model, optimizer, data):
         "context_parallel_size": 1,
         "data_parallel_size": args.world_size,
         "num_gpus": args.world_size,
-        "compile": args.torch_compile,
-        **({"compile_mode": args.torch_compile_mode or "default"} if args.torch_compile else {}),
-        "activation_checkpointing": model.is_gradient_checkpointing,
+        "compile": compiled,
+        **({"compile_mode": args.torch_compile_mode or "default"} if compiled else {}),
+        "activation_checkpointing": any(getattr(m, "gradient_checkpointing", False) for m in model.modules()),
         "offload": False,
         "dropout": max(drop, default=0.0),
         "architecture": config.model_type,

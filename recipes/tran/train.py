@@ -8,6 +8,7 @@ optimizer and the model have them, not as the job asked for them.
 import argparse
 import json
 import os
+import sys
 
 RUN_DIR = os.environ.get("TPRIMAT_RUN_DIR", ".")
 # Before transformers is imported, which reads them once.
@@ -18,6 +19,7 @@ import torch
 import transformers
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
+sys.dont_write_bytecode = True  # the recipe's folder is an input of the run: leave nothing in it
 from events import Events, emit, stop
 from workload import SyntheticTokens, learning_rate_factor
 
@@ -160,7 +162,9 @@ def main():
         load_weights(model, weights)
     model.to(args.device, torch.bfloat16 if pure_bf16 else torch.float32)
     if job["activation_checkpointing"]:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # transformers 5.17 knows the older name only.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     optimizers = build_optimizer(job, model, on_gpu)
     trainer = Trainer(model=model, args=args, train_dataset=SyntheticTokens(job), optimizers=optimizers)
     for callback in (PrinterCallback, ProgressCallback):

@@ -25,7 +25,7 @@ pub struct Segment {
 }
 
 /// With `checkpoint_every` = n, layers 0, n, 2n, … are segments that are recomputed; 0 = none are.
-pub fn segments(num_parts: usize, checkpoint_every: usize) -> Vec<Segment> {
+fn segments(num_parts: usize, checkpoint_every: usize) -> Vec<Segment> {
     let mut list: Vec<Segment> = Vec::new();
     for part in 0..num_parts {
         let is_layer = part > 0 && part < num_parts - 1;
@@ -38,18 +38,30 @@ pub fn segments(num_parts: usize, checkpoint_every: usize) -> Vec<Segment> {
     list
 }
 
+/// How a micro-batch is cut up.
+pub struct Plan {
+    pub segments: Vec<Segment>,
+    logits_at_once: i64,
+}
+
+impl Plan {
+    pub fn new(num_parts: usize, checkpoint_every: usize) -> Self {
+        Self { segments: segments(num_parts, checkpoint_every), logits_at_once: LOGITS_AT_ONCE }
+    }
+}
+
 /// Adds the gradients of `mean loss * weight` to `parameters`, and returns that product, an fp32 scalar on the device.
 pub fn run(
     model: &Model,
     parameters: &mut Parameters,
-    segments: &[Segment],
+    plan: &Plan,
     inputs: &Tensor,
     targets: &Tensor,
     weight: f64,
 ) -> Result<Tensor, TchError> {
     let mut kept = Vec::new();
     let mut x = inputs.shallow_clone();
-    for segment in segments {
+    for segment in &plan.segments {
         let input = if segment.parts.start == 0 { x } else { x.f_detach()?.f_set_requires_grad(true)? };
         let forward = || model.forward(&segment.parts, &input);
         x = if segment.recompute { tch::no_grad(forward)? } else { forward()? };
@@ -57,7 +69,7 @@ pub fn run(
         kept.push((segment, input, output));
     }
 
-    let (loss, mut gradient) = head(model, parameters, &x, targets, weight)?;
+    let (loss, mut gradient) = head(model, parameters, plan, &x, targets, weight)?;
     drop(x);
     while let Some((segment, input, output)) = kept.pop() {
         let output = match output {
@@ -85,6 +97,7 @@ pub fn run(
 fn head(
     model: &Model,
     parameters: &mut Parameters,
+    plan: &Plan,
     hidden: &Tensor,
     targets: &Tensor,
     weight: f64,
@@ -94,7 +107,7 @@ fn head(
     let targets = targets.f_reshape([-1])?;
     let predictions = (batch * (length - 1)) as f64;
     let count = batch * length;
-    let at_once = (LOGITS_AT_ONCE / model.head().size()[0]).max(1);
+    let at_once = (plan.logits_at_once / model.head().size()[0]).max(1);
 
     let mut loss = Tensor::f_zeros([], (Kind::Float, hidden.device()))?;
     let mut gradients = Vec::new();
@@ -119,18 +132,59 @@ fn head(
 
 #[cfg(test)]
 mod tests {
+    use tch::Device;
+    use tprimat::plan::ModelShape;
+
     use super::*;
+    use crate::{shape::Shape, tokens, weights};
 
     #[test]
     fn segments_cover_every_part_once() {
-        let whole = segments(6, 0);
-        assert_eq!(whole, [Segment { parts: 0..6, recompute: false }]);
-        let all = segments(4, 1);
-        let recomputed: Vec<bool> = all.iter().map(|s| s.recompute).collect();
-        assert_eq!(recomputed, [false, true, true, false]);
-        let every_second = segments(7, 2);
-        let ranges: Vec<Range<usize>> = every_second.iter().map(|s| s.parts.clone()).collect();
-        assert_eq!(ranges, [0..1, 1..2, 2..3, 3..4, 4..5, 5..6, 6..7]);
-        assert_eq!(segments(8, 3).iter().map(|s| s.parts.clone()).collect::<Vec<_>>(), [0..1, 1..2, 2..4, 4..5, 5..8]);
+        let ranges = |every| segments(8, every).into_iter().map(|s| s.parts).collect::<Vec<_>>();
+        assert_eq!(segments(8, 0), [Segment { parts: 0..8, recompute: false }]);
+        assert_eq!(ranges(1), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6, 6..7, 7..8]);
+        assert_eq!(ranges(3), [0..1, 1..2, 2..4, 4..5, 5..8]);
+        let recomputed: Vec<bool> = segments(8, 3).iter().map(|s| s.recompute).collect();
+        assert_eq!(recomputed, [false, true, false, true, false]);
+    }
+
+    /// Loss and gradient norm of one micro-batch of a tiny model.
+    fn loss_and_norm(tied: bool, plan: impl Fn(usize) -> Plan) -> (f64, f64) {
+        let model = ModelShape {
+            num_layers: 2,
+            hidden_size: 16,
+            ffn_hidden_size: 32,
+            num_attention_heads: 2,
+            num_kv_heads: 1,
+            vocab_size: 50,
+            rope_theta: 1e4,
+            norm_eps: 1e-5,
+            tie_embeddings: tied,
+            ..ModelShape::default()
+        };
+        let shape = Shape::of(&model).unwrap();
+        let mut parameters = Parameters::new(&shape.parameters(), Kind::Float, Kind::Float, 0.0, Device::Cpu).unwrap();
+        weights::initialise(&mut parameters, 3, Device::Cpu).unwrap();
+        let model = Model::new(&shape, &parameters, 7, Device::Cpu).unwrap();
+        let (inputs, targets) = tokens::batch(3, 0, 2, 7, 50);
+        let tensor = |values: &[i64]| Tensor::from_slice(values).reshape([2, 7]);
+        let plan = plan(model.num_parts());
+        let loss = run(&model, &mut parameters, &plan, &tensor(&inputs), &tensor(&targets), 1.0).unwrap();
+        (loss.double_value(&[]), parameters.grad_norm().unwrap().double_value(&[]))
+    }
+
+    #[test]
+    fn cutting_up_changes_nothing() {
+        for tied in [false, true] {
+            let whole = loss_and_norm(tied, |parts| Plan::new(parts, 0));
+            assert!((whole.0 - 50_f64.ln()).abs() < 0.1 && whole.1 > 0.0, "{whole:?}");
+            // 3 rows of logits at a time, of 14: the last chunk is a short one.
+            let chunked = loss_and_norm(tied, |parts| Plan { logits_at_once: 150, ..Plan::new(parts, 0) });
+            let recomputed = loss_and_norm(tied, |parts| Plan::new(parts, 1));
+            for other in [chunked, recomputed] {
+                assert!((other.0 / whole.0 - 1.0).abs() < 1e-5, "{other:?} {whole:?}");
+                assert!((other.1 / whole.1 - 1.0).abs() < 1e-5, "{other:?} {whole:?}");
+            }
+        }
     }
 }

@@ -4,6 +4,9 @@ use tprimat::plan::Job;
 
 use crate::shape::Shape;
 
+/// Bound of counts that are multiplied with each other.
+const MOST: u64 = 1 << 20;
+
 /// Every reason why `job` cannot be run as it stands; empty = it can.
 pub fn refusals(job: &Job) -> Vec<String> {
     let mut reasons = Vec::new();
@@ -49,10 +52,10 @@ pub fn refusals(job: &Job) -> Vec<String> {
         ("micro_batch_size", data.micro_batch_size, 1),
         ("gradient_accumulation_steps", data.gradient_accumulation_steps, 1),
         ("seq_length", data.seq_length, 2),
-        ("train_iters", job.train_iters, 1),
     ] {
-        refuse(value < least, format!("{name} = {value} is below {least}"));
+        refuse(!(least..=MOST).contains(&value), format!("{name} = {value} is not within {least} to {MOST}"));
     }
+    refuse(job.train_iters == 0, "train_iters = 0: nothing to train".into());
     let product = data.micro_batch_size.checked_mul(data.gradient_accumulation_steps);
     refuse(
         product != Some(data.global_batch_size),
@@ -102,7 +105,8 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused() {
-        let edits: [(&str, fn(&mut Job)); 14] = [
+        type Edit = fn(&mut Job);
+        let edits: [(&str, Edit); 14] = [
             ("architecture", |j| j.model.architecture = "gpt2".into()),
             ("QKV bias", |j| j.model.qkv_bias = true),
             ("precision", |j| j.precision = "fp8".into()),

@@ -7,7 +7,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::Job;
 
 use crate::{
-    backward::{self, Segment},
+    backward::{self, Plan},
     device,
     events::Events,
     model::Model,
@@ -25,7 +25,7 @@ pub struct Trainer<'a> {
     device: Device,
     parameters: Parameters,
     model: Model,
-    segments: Vec<Segment>,
+    plan: Plan,
     initialisation: &'static str,
 }
 
@@ -51,14 +51,14 @@ impl<'a> Trainer<'a> {
         }
         let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
         let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
-        let segments = backward::segments(model.num_parts(), checkpoint_every as usize);
+        let plan = Plan::new(model.num_parts(), checkpoint_every as usize);
         let initialisation = if weights_file.is_some() { "file" } else { "random" };
-        Ok(Self { job, device, parameters, model, segments, initialisation })
+        Ok(Self { job, device, parameters, model, plan, initialisation })
     }
 
     /// Forward of the first micro-batch, before any training.
     pub fn dump_logits(&self, path: &Path) -> Result<(), Stop> {
-        let (inputs, _) = self.batch(0)?;
+        let inputs = self.batches(1)?.0.f_select(0, 0)?;
         let logits = tch::no_grad(|| {
             let hidden = self.model.forward(&(0..self.model.num_parts()), &inputs)?;
             self.model.logits(&hidden)
@@ -91,12 +91,11 @@ impl<'a> Trainer<'a> {
     fn step(&mut self, step: u64) -> Result<Step, TchError> {
         let micro_steps = self.job.data.gradient_accumulation_steps;
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
-        let mut tokens = 0;
-        for micro_step in 0..micro_steps {
-            let (inputs, targets) = self.batch((step - 1) * micro_steps + micro_step)?;
-            tokens += inputs.numel() as u64;
+        let (inputs, targets) = self.batches(step)?;
+        for micro_step in 0..micro_steps as i64 {
+            let (inputs, targets) = (inputs.f_select(0, micro_step)?, targets.f_select(0, micro_step)?);
             let weight = 1.0 / micro_steps as f64;
-            let part = backward::run(&self.model, &mut self.parameters, &self.segments, &inputs, &targets, weight)?;
+            let part = backward::run(&self.model, &mut self.parameters, &self.plan, &inputs, &targets, weight)?;
             loss = loss.f_add(&part)?;
         }
         let grad_norm = self.parameters.grad_norm()?;
@@ -105,17 +104,17 @@ impl<'a> Trainer<'a> {
         // The only wait of a step: the copy comes after all work that was queued.
         let read = Tensor::f_stack(&[loss, grad_norm], 0)?.f_to_device(Device::Cpu)?;
         let at = |index| read.f_double_value(&[index]);
-        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens })
+        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens: inputs.numel() as u64 })
     }
 
-    /// Inputs and targets of a micro-batch, counted over the whole run.
-    fn batch(&self, number: u64) -> Result<(Tensor, Tensor), TchError> {
-        let (rows, length) = (self.job.data.micro_batch_size, self.job.data.seq_length);
+    /// Inputs and targets of all micro-batches of a step, `[micro_steps, rows, seq_length]`, in one transfer each.
+    fn batches(&self, step: u64) -> Result<(Tensor, Tensor), TchError> {
+        let data = &self.job.data;
+        let rows = data.micro_batch_size * data.gradient_accumulation_steps;
         let vocab = self.model.head().size()[0] as u64;
-        let (inputs, targets) = tokens::batch(self.job.seed, number * rows, rows, length, vocab);
-        let tensor = |values: &[i64]| {
-            Tensor::f_from_slice(values)?.f_reshape([rows as i64, length as i64])?.f_to_device(self.device)
-        };
+        let (inputs, targets) = tokens::batch(self.job.seed, (step - 1) * rows, rows, data.seq_length, vocab);
+        let size = [data.gradient_accumulation_steps, data.micro_batch_size, data.seq_length].map(|n| n as i64);
+        let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_reshape(size)?.f_to_device(self.device);
         Ok((tensor(&inputs)?, tensor(&targets)?))
     }
 
@@ -133,7 +132,7 @@ impl<'a> Trainer<'a> {
     /// Settings as the tensors and the loop have them; sizes are read off the tensors.
     fn effective(&self) -> Value {
         let Job { data, optimizer, .. } = self.job;
-        let checkpointed = self.segments.iter().filter(|s| s.recompute).count();
+        let checkpointed = self.plan.segments.iter().filter(|s| s.recompute).count();
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
             "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps,
