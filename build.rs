@@ -9,7 +9,16 @@ use std::{
 const CODE: &[(&str, &[&str])] = &[
     ("PARSE", &["src/parse", "src/analyze/attest.rs", "src/analyze/contract.rs", "src/analyze/result.rs"]),
     ("AGGREGATE", &["src/analyze/summary.rs", "src/analyze/stats.rs"]),
-    ("COMPARE", &["src/analyze/compare.rs", "src/analyze/contract.rs", "src/analyze/flops.rs", "src/analyze/peaks.rs", "src/analyze/stats.rs"]),
+    (
+        "COMPARE",
+        &[
+            "src/analyze/compare.rs",
+            "src/analyze/contract.rs",
+            "src/analyze/flops.rs",
+            "src/analyze/peaks.rs",
+            "src/analyze/stats.rs",
+        ],
+    ),
     ("PLOT", &["src/report/plot.rs"]),
     ("REPORT", &["src/report", "src/analyze/unified.rs"]),
     ("ALL", &["src", "recipes", "templates"]),

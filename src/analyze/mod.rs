@@ -20,10 +20,10 @@ mod stats;
 mod summary;
 mod unified;
 
+pub use crate::plan::shape::count_parameters;
 pub use attest::*;
 pub use compare::*;
 pub use contract::*;
-pub use crate::plan::shape::count_parameters;
 pub use flops::*;
 pub use peaks::*;
 pub use result::*;

@@ -20,7 +20,9 @@ use crate::{
     analyze::Comparison,
     cache::{Cache, TaskKind},
     error::{Error, Result, exit},
-    execute::{self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost},
+    execute::{
+        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost,
+    },
     graph::{Dag, Engine, State, Statuses},
     plan::{Plan, PlanRequest, Vendor, load_config},
 };
@@ -66,10 +68,16 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     }
     if stale.iter().any(|r| r.kind == TaskKind::Train) {
         for platform in plan.facts.write_missing()? {
-            talk.report(&Event::Note { message: format!("tprimat.lock: pinned this host's facts for {platform}; commit the file") });
+            talk.report(&Event::Note {
+                message: format!("tprimat.lock: pinned this host's facts for {platform}; commit the file"),
+            });
         }
         for name in execute::dropped_env(&request.env) {
-            talk.report(&Event::Note { message: format!("{name} is set here and is not passed to trainers; declare it in config.yaml to use it") });
+            talk.report(&Event::Note {
+                message: format!(
+                    "{name} is set here and is not passed to trainers; declare it in config.yaml to use it"
+                ),
+            });
         }
     }
     let engine = project::engine(&plan, &dag, &cache, &args.common);
@@ -78,7 +86,6 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let options = BuildOptions {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
         fail_fast: args.fail_fast,
-        cooldown: cooldown(&plan),
     };
     let summary = execute::build(&engine, &mut statuses, &options, &host, interrupts, &talk);
     // What a run of an earlier, killed build left while we waited for its supervisor.
@@ -89,7 +96,13 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if let Some(signal) = interrupts.asked() {
         return Err(Error::Interrupted(signal));
     }
-    finish(&Ended { engine: &engine, statuses: &statuses, summary, seconds: started.elapsed().as_secs_f64() }, args, &request, &memo_name, &talk)
+    finish(
+        &Ended { engine: &engine, statuses: &statuses, summary, seconds: started.elapsed().as_secs_f64() },
+        args,
+        &request,
+        &memo_name,
+        &talk,
+    )
 }
 
 struct Ended<'a> {
@@ -105,14 +118,13 @@ fn say_nothing_to_do(args: &BuildArgs, text: &str) -> Result<i32> {
         print_json(&value)?;
     } else {
         let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
-        eprintln!("{}: nothing to do, {} tasks are fresh", value["matrix"].as_str().unwrap_or(""), value["summary"]["fresh"]);
+        eprintln!(
+            "{}: nothing to do, {} tasks are fresh",
+            value["matrix"].as_str().unwrap_or(""),
+            value["summary"]["fresh"]
+        );
     }
     Ok(exit::OK)
-}
-
-fn cooldown(plan: &Plan) -> Duration {
-    let seconds = plan.config.get("benchmarking.runs.cooldown_seconds").and_then(Value::as_f64).unwrap_or(0.0);
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 fn reporters(args: &BuildArgs) -> Result<Reporters> {
@@ -163,7 +175,9 @@ fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &B
     let must_train: Vec<usize> = {
         let engine = project::engine(plan, dag, cache, &args.common);
         let statuses = engine.evaluate_all()?;
-        let is_stale = |n: &petgraph::graph::NodeIndex| dag.task(*n).kind == TaskKind::Train && statuses.get(*n).state == State::Stale;
+        let is_stale = |n: &petgraph::graph::NodeIndex| {
+            dag.task(*n).kind == TaskKind::Train && statuses.get(*n).state == State::Stale
+        };
         dag.order.iter().filter(|n| is_stale(n)).map(|n| dag.task(*n).cell as usize).collect()
     };
     must_train.into_iter().for_each(|cell| plan.cells[cell].selected = false);
@@ -177,7 +191,9 @@ fn open_generations(engine: &Engine) -> Result<()> {
         let task = engine.dag.task(*node);
         let status = statuses.get(*node);
         let is_measured = matches!(status.state, State::Fresh | State::Failed);
-        if task.kind == TaskKind::Train && is_measured && engine.plan.cells[task.cell as usize].selected
+        if task.kind == TaskKind::Train
+            && is_measured
+            && engine.plan.cells[task.cell as usize].selected
             && let Some(key) = status.key
             && opened.insert(key)
         {
@@ -194,7 +210,12 @@ fn before_training(engine: &Engine, stale: &[Row], host: &TrainHost) -> Result<(
         let cell = row.cell.unwrap_or(0);
         let of = &engine.plan.matrix.cells[cell];
         let vendor = engine.plan.prepared(cell).map_or(Vendor::Cpu, |p| p.job().vendor);
-        by_platform.entry(&of.platform).or_insert_with(|| (vendor, BTreeMap::new())).1.entry(&of.framework).or_insert(cell);
+        by_platform
+            .entry(&of.platform)
+            .or_insert_with(|| (vendor, BTreeMap::new()))
+            .1
+            .entry(&of.framework)
+            .or_insert(cell);
     }
     let mut problems = Vec::new();
     for (platform, (vendor, frameworks)) in by_platform {
@@ -212,13 +233,23 @@ fn before_training(engine: &Engine, stale: &[Row], host: &TrainHost) -> Result<(
     if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
 }
 
-fn finish(ended: &Ended, args: &BuildArgs, request: &PlanRequest, memo_name: &crate::digest::Digest, talk: &Talk) -> Result<i32> {
+fn finish(
+    ended: &Ended,
+    args: &BuildArgs,
+    request: &PlanRequest,
+    memo_name: &crate::digest::Digest,
+    talk: &Talk,
+) -> Result<i32> {
     let Ended { engine, statuses, summary, seconds } = ended;
     let after = rows(engine, statuses);
     let count = |state| after.iter().filter(|r| r.state == state).count();
     let comparison = comparison(engine, statuses)?;
     let contradicted: usize = comparison.as_ref().map_or(0, |c| c.contradicted);
-    let incomplete = engine.cell_states(statuses).iter().filter(|(_, s)| s.get("missing").is_some() || s.get("failed").is_some()).count();
+    let incomplete = engine
+        .cell_states(statuses)
+        .iter()
+        .filter(|(_, s)| s.get("missing").is_some() || s.get("failed").is_some())
+        .count();
     let failed = count(State::Failed);
     talk.report(&Event::BuildFinished {
         ok: count(State::Fresh),

@@ -44,12 +44,17 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let dag = Dag::new(&plan)?;
     let twins = crate::execute::derived::same_launch(&plan)?;
     for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
-        eprintln!("note: `{}` launches exactly what `{}` does: one measurement serves both", plan.cells[cell].id, plan.cells[first].id);
+        eprintln!(
+            "note: `{}` launches exactly what `{}` does: one measurement serves both",
+            plan.cells[cell].id, plan.cells[first].id
+        );
     }
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.common.json {
-        print_json(&json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks }))?;
+        print_json(
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks }),
+        )?;
     } else {
         print(&format!(
             "{}: {} cells ({unsupported} unsupported), {launches} launch files render, {tasks} tasks; no problem found\n",
@@ -66,7 +71,8 @@ fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
     let text = String::from_utf8_lossy(bytes);
     for (number, line) in text.lines().enumerate() {
         let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]{}<>|&`".contains(c));
-        let path = words.filter(|w| w.starts_with('/') && w.len() > 1 && w[1..].starts_with(|c: char| c.is_alphanumeric()))
+        let path = words
+            .filter(|w| w.starts_with('/') && w.len() > 1 && w[1..].starts_with(|c: char| c.is_alphanumeric()))
             .find(|w| !ALLOWED.iter().any(|a| w.starts_with(a)));
         if let Some(path) = path.filter(|_| !line.trim_start().starts_with("//")) {
             return Some(

@@ -43,7 +43,9 @@ pub fn run(at: Option<&Path>, args: &CleanArgs) -> Result<i32> {
 
 fn confirmed(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        return Err(Error::invalid(Problem::new("`clean --cache` asks first, and there is no terminal").help("say --yes")));
+        return Err(Error::invalid(
+            Problem::new("`clean --cache` asks first, and there is no terminal").help("say --yes"),
+        ));
     }
     let mut err = std::io::stderr();
     let _ = write!(err, "{question} [y/N] ");

@@ -16,14 +16,23 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
     let root = project::root(at)?;
-    let request = PlanRequest { root: root.clone(), sets: args.sets.clone(), env: project::environment(), ..PlanRequest::default() };
+    let request = PlanRequest {
+        root: root.clone(),
+        sets: args.sets.clone(),
+        env: project::environment(),
+        ..PlanRequest::default()
+    };
     let config = load_config(&root.join("config.yaml"), &request)?;
     match args.get.as_slice() {
         [] => {}
         [get, path] if get == "get" => {
             if let Some(value) = config.get(path) {
                 let value = serde_json::to_value(value).unwrap_or_default();
-                if args.json { print_json(&value)? } else { print(&format!("{}\n", plain(&value)))? }
+                if args.json {
+                    print_json(&value)?
+                } else {
+                    print(&format!("{}\n", plain(&value)))?
+                }
                 return Ok(exit::OK);
             }
             let known: Vec<String> = config.effective().map(|(path, ..)| path.to_string()).collect();

@@ -36,7 +36,9 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
         let node = dag.node(row.kind, row.cell.unwrap_or(0) as u32, row.repeat);
         let preimage = engine.preimage(node, &statuses);
         let changes = match &preimage {
-            Some(_) if state_name(row.state) != "fresh" => changed_fields(&cache, row.kind, &row.label, preimage.as_deref()),
+            Some(_) if state_name(row.state) != "fresh" => {
+                changed_fields(&cache, row.kind, &row.label, preimage.as_deref())
+            }
             _ => None,
         };
         let _ = writeln!(text, "{:<11}  {}  {}", state_name(row.state), row.label, row.reason);
@@ -53,6 +55,10 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
             "changes": changes.unwrap_or_default(), "preimage": preimage,
         }));
     }
-    if args.common.json { print_json(&Value::Array(values))? } else { print(&text)? }
+    if args.common.json {
+        print_json(&Value::Array(values))?
+    } else {
+        print(&text)?
+    }
     Ok(exit::OK)
 }

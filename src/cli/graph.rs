@@ -28,7 +28,9 @@ pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
         let name = label(&plan, &dag.task(node));
         let _ = match args.format {
             GraphFormat::Dot => writeln!(text, "  n{} [label={:?}];", node.index(), name),
-            GraphFormat::Mermaid => writeln!(text, "  n{}[\"{}\"]", node.index(), name.replace('"', "#quot;").replace('#', "#35;")),
+            GraphFormat::Mermaid => {
+                writeln!(text, "  n{}[\"{}\"]", node.index(), name.replace('"', "#quot;").replace('#', "#35;"))
+            }
         };
     }
     for edge in dag.graph.edge_indices() {

@@ -17,7 +17,8 @@ pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
         (Some(at), None) => at.to_owned(),
         (None, folder) => folder.clone().unwrap_or_else(|| PathBuf::from(".")),
     };
-    let mut files: Vec<(String, &[u8])> = vec![("config.yaml".into(), embedded_file("config.yaml").unwrap_or_default())];
+    let mut files: Vec<(String, &[u8])> =
+        vec![("config.yaml".into(), embedded_file("config.yaml").unwrap_or_default())];
     files.extend(embedded_under("pipelines/").map(|(name, bytes)| (format!("pipelines/{name}"), bytes)));
     files.push((".gitignore".into(), IGNORE));
     if root.join("config.yaml").exists() {

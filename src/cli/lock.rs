@@ -29,7 +29,9 @@ pub fn run(at: Option<&Path>, args: &LockArgs) -> Result<i32> {
     }
     let recipes: Vec<(String, Vendor, Vec<&Recipe>)> = by_platform
         .iter()
-        .map(|(platform, (vendor, ids))| (platform.clone(), *vendor, ids.iter().map(|id| &plan.recipes.recipes[id]).collect()))
+        .map(|(platform, (vendor, ids))| {
+            (platform.clone(), *vendor, ids.iter().map(|id| &plan.recipes.recipes[id]).collect())
+        })
         .collect();
     let changes: Vec<(String, Vec<FactDiff>)> = if args.update {
         plan.facts.update(&recipes)?
@@ -41,7 +43,8 @@ pub fn run(at: Option<&Path>, args: &LockArgs) -> Result<i32> {
         recipes.iter().map(drift).collect::<Result<_>>()?
     };
     if args.common.json {
-        let rows: Vec<_> = changes.iter().map(|(platform, diffs)| json!({ "platform": platform, "differences": diffs })).collect();
+        let rows: Vec<_> =
+            changes.iter().map(|(platform, diffs)| json!({ "platform": platform, "differences": diffs })).collect();
         print_json(&json!({ "updated": args.update, "platforms": rows }))?;
         return Ok(exit::OK);
     }
@@ -49,11 +52,17 @@ pub fn run(at: Option<&Path>, args: &LockArgs) -> Result<i32> {
     for (platform, diffs) in &changes {
         let verb = if args.update { "changed" } else { "differs" };
         for diff in diffs {
-            let show = |fact: &Option<crate::host::Fact>| fact.as_ref().map_or_else(|| "nothing".to_owned(), |f| json!(f).to_string());
+            let show = |fact: &Option<crate::host::Fact>| {
+                fact.as_ref().map_or_else(|| "nothing".to_owned(), |f| json!(f).to_string())
+            };
             let _ = writeln!(text, "{platform}: {} {verb}: {} → {}", diff.name, show(&diff.locked), show(&diff.found));
         }
         if diffs.is_empty() {
-            let known = if plan.facts.lock().section(platform).is_some() { "as pinned, as far as this host can tell" } else { "not pinned yet; the first build pins it" };
+            let known = if plan.facts.lock().section(platform).is_some() {
+                "as pinned, as far as this host can tell"
+            } else {
+                "not pinned yet; the first build pins it"
+            };
             let _ = writeln!(text, "{platform}: {known}");
         }
     }

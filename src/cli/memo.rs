@@ -56,7 +56,9 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     let env: BTreeMap<_, _> = request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str())).collect();
     let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
     let asked = (args.cached_only, args.require_complete, args.common.select.retry_failed);
-    Digest::of(format!("{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {env:?}"))
+    Digest::of(format!(
+        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {env:?}"
+    ))
 }
 
 /// The verdict of the last build, if nothing that it depends on has changed.
@@ -124,7 +126,14 @@ fn stamp(path: &Path) -> Option<Stamp> {
     let taken = unix_now();
     let meta = std::fs::metadata(path).ok()?;
     let digest = Digest::of_file(path).ok()?;
-    Some(Stamp { size: meta.len(), mtime: nanos(meta.mtime(), meta.mtime_nsec()), ctime: nanos(meta.ctime(), meta.ctime_nsec()), inode: meta.ino(), digest, taken })
+    Some(Stamp {
+        size: meta.len(),
+        mtime: nanos(meta.mtime(), meta.mtime_nsec()),
+        ctime: nanos(meta.ctime(), meta.ctime_nsec()),
+        inode: meta.ino(),
+        digest,
+        taken,
+    })
 }
 
 fn nanos(seconds: i64, nanoseconds: i64) -> i128 {
@@ -140,6 +149,7 @@ fn is_same(path: &Path, stamp: Option<&Stamp>) -> bool {
     }
     let (mtime, ctime) = (nanos(meta.mtime(), meta.mtime_nsec()), nanos(meta.ctime(), meta.ctime_nsec()));
     let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < stamp.taken;
-    let is_untouched = (mtime, ctime, meta.ino()) == (stamp.mtime, stamp.ctime, stamp.inode) && settled(mtime) && settled(ctime);
+    let is_untouched =
+        (mtime, ctime, meta.ino()) == (stamp.mtime, stamp.ctime, stamp.inode) && settled(mtime) && settled(ctime);
     is_untouched || Digest::of_file(path).ok() == Some(stamp.digest)
 }

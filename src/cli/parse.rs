@@ -34,7 +34,8 @@ pub fn run(args: &ParseArgs) -> Result<i32> {
     if args.json {
         print_json(&trace)?;
     } else {
-        let mut text = format!("format {format}, {} steps{}\n", trace.steps.len(), if trace.finished { ", finished" } else { "" });
+        let mut text =
+            format!("format {format}, {} steps{}\n", trace.steps.len(), if trace.finished { ", finished" } else { "" });
         for (name, value) in &trace.effective.0 {
             let _ = writeln!(text, "  {name} = {value}");
         }

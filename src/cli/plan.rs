@@ -55,7 +55,8 @@ pub struct Row {
 
 impl Row {
     fn json(&self, plan: &Plan) -> Value {
-        let mut row = json!({ "id": self.label, "kind": kind_name(self.kind), "state": self.state, "reason": self.reason });
+        let mut row =
+            json!({ "id": self.label, "kind": kind_name(self.kind), "state": self.state, "reason": self.reason });
         if let Some(cell) = self.cell {
             row["cell"] = json!(plan.cells[cell].id);
         }
@@ -92,7 +93,15 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
             let preimage = engine.preimage(node, statuses);
             reason.describe(engine.cache, task.kind, &label, preimage.as_deref())
         });
-        rows.push(Row { kind: task.kind, label, cell, repeat: task.repeat, state: status.state, reason, key: status.key });
+        rows.push(Row {
+            kind: task.kind,
+            label,
+            cell,
+            repeat: task.repeat,
+            state: status.state,
+            reason,
+            key: status.key,
+        });
     }
     rows
 }
@@ -140,7 +149,11 @@ impl Estimate {
             (None, 0) => "nothing to train".into(),
             (None, n) => format!("estimated time: not known, {} never ran before", runs(n)),
             (Some(s), 0) => format!("estimated time: {} of training, by the last runs of the same cells", duration(s)),
-            (Some(s), n) => format!("estimated time: {} of training by the last runs of the same cells, and {} that never ran before", duration(s), runs(n)),
+            (Some(s), n) => format!(
+                "estimated time: {} of training by the last runs of the same cells, and {} that never ran before",
+                duration(s),
+                runs(n)
+            ),
         }
     }
 }
@@ -179,7 +192,9 @@ pub fn list(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
         let rows: Vec<Value> = cells
             .map(|c| match &c.support {
                 Support::Ready(_) => json!({ "cell": c.id, "repeats": c.repeats, "supported": true }),
-                Support::Unsupported(why) => json!({ "cell": c.id, "repeats": c.repeats, "supported": false, "reason": why }),
+                Support::Unsupported(why) => {
+                    json!({ "cell": c.id, "repeats": c.repeats, "supported": false, "reason": why })
+                }
             })
             .collect();
         print_json(&rows)?;

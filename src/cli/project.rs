@@ -30,7 +30,9 @@ pub fn root(at: Option<&Path>) -> Result<PathBuf> {
 /// The caller's environment, as far as it is text.
 #[must_use]
 pub fn environment() -> BTreeMap<String, String> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 pub fn request(at: Option<&Path>, common: &Common) -> Result<PlanRequest> {
@@ -70,7 +72,6 @@ pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Commo
         cache,
         code: CodeDigests::default(),
         options: Options { retry_failed: common.select.retry_failed },
-        statistics: json!(settings.statistics),
         compare_settings: json!(settings.compare),
         report_settings: json!({}),
     }
@@ -82,7 +83,9 @@ pub fn split_repeat(text: &str) -> Result<(&str, Option<u32>)> {
         None => Ok((text, None)),
         Some((cell, repeat)) => match repeat.parse() {
             Ok(repeat) if repeat > 0 => Ok((cell, Some(repeat))),
-            _ => Err(Error::invalid(Problem::new(format!("`#{repeat}` is not a repeat")).help("repeats count from 1: CELL#2"))),
+            _ => Err(Error::invalid(
+                Problem::new(format!("`#{repeat}` is not a repeat")).help("repeats count from 1: CELL#2"),
+            )),
         },
     }
 }

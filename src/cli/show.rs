@@ -54,10 +54,13 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     };
     let Some(bytes) = bytes else {
         let message = format!("there is no fresh result of `{}`", args.cell);
-        return Err(Error::Failed { message, help: Some("`tprimat explain` says why; `tprimat build` makes it".into()) });
+        return Err(Error::Failed {
+            message,
+            help: Some("`tprimat explain` says why; `tprimat build` makes it".into()),
+        });
     };
-    let value: serde_json::Value =
-        serde_json::from_slice(&bytes).map_err(|e| Error::Cache(format!("the record of `{}` is not readable: {e}", args.cell)))?;
+    let value: serde_json::Value = serde_json::from_slice(&bytes)
+        .map_err(|e| Error::Cache(format!("the record of `{}` is not readable: {e}", args.cell)))?;
     if args.common.json {
         print_json(&value)?;
     } else {

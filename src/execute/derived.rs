@@ -27,7 +27,6 @@ use crate::{
 
 /// Settings of the later stages; each is in the key of the task that reads it.
 pub struct Settings {
-    pub statistics: Statistics,
     pub compare: CompareAll,
 }
 
@@ -42,7 +41,6 @@ pub struct CompareAll {
 impl Settings {
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
-        let warmup_steps = plan.config.get("benchmarking.warmup.skip_steps").and_then(Value::as_u64).unwrap_or(0);
         let specs = plan.config.table("benchmarking.enhanced_metrics.hardware_specs");
         let mut overrides = Vec::new();
         for (platform, spec) in &specs {
@@ -56,10 +54,7 @@ impl Settings {
             }
         }
         let prices = serde_json::json!(plan.config.table("benchmarking.enhanced_metrics.cloud_costs"));
-        Self {
-            statistics: Statistics { warmup_steps },
-            compare: CompareAll { settings: CompareSettings::default(), peaks: Peaks { overrides }, prices },
-        }
+        Self { compare: CompareAll { settings: CompareSettings::default(), peaks: Peaks { overrides }, prices } }
     }
 }
 
@@ -119,7 +114,8 @@ struct PublishedCell {
 pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> DerivedWork {
     let task = engine.dag.task(node);
     let cell = task.cell as usize;
-    let digest_of = |kind, cell, repeat| statuses.get(engine.dag.node(kind, cell, repeat)).outputs().first().map(|o| o.digest);
+    let digest_of =
+        |kind, cell, repeat| statuses.get(engine.dag.node(kind, cell, repeat)).outputs().first().map(|o| o.digest);
     match task.kind {
         TaskKind::Render => DerivedWork::Render(match &statuses.get(node).made {
             Made::Rendered(_, files) => files.clone(),
@@ -138,7 +134,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
             results: (1..=engine.plan.cells[cell].repeats)
                 .filter_map(|r| Some((r, digest_of(TaskKind::Parse, task.cell, r)?)))
                 .collect(),
-            statistics: Settings::of(engine.plan).statistics,
+            statistics: engine.plan.prepared(cell).map(|p| p.resolved.statistics.clone()).unwrap_or_default(),
         },
         TaskKind::Compare => DerivedWork::Compare {
             cells: cell_seeds(engine, statuses),
@@ -209,7 +205,8 @@ fn file_names(plan: &Plan) -> Vec<String> {
                     name = format!("{name}_{axis}-{value}");
                 }
             }
-            let safe: String = name.chars().map(|ch| if ch.is_alphanumeric() || "-_.".contains(ch) { ch } else { '-' }).collect();
+            let safe: String =
+                name.chars().map(|ch| if ch.is_alphanumeric() || "-_.".contains(ch) { ch } else { '-' }).collect();
             format!("{safe}.json")
         })
         .collect()
@@ -222,7 +219,8 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
     for (id, (cell, planned)) in (0u32..).zip(plan.cells.iter().enumerate()) {
         let Support::Ready(prepared) = &planned.support else { continue };
         let aggregate = statuses.get(engine.dag.node(TaskKind::Aggregate, id, 0));
-        let (crate::graph::State::Fresh, Some(summary), Some(key)) = (aggregate.state, aggregate.outputs().first(), aggregate.key)
+        let (crate::graph::State::Fresh, Some(summary), Some(key)) =
+            (aggregate.state, aggregate.outputs().first(), aggregate.key)
         else {
             continue;
         };
@@ -231,7 +229,9 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
             input: input(plan, cell, CellState::Missing { reason: String::new() }, None),
             summary: summary.digest,
             results: (1..=planned.repeats)
-                .filter_map(|r| Some((r, statuses.get(engine.dag.node(TaskKind::Parse, id, r)).outputs().first()?.digest)))
+                .filter_map(|r| {
+                    Some((r, statuses.get(engine.dag.node(TaskKind::Parse, id, r)).outputs().first()?.digest))
+                })
                 .collect(),
             job: Box::new(prepared.job().clone()),
             key,
@@ -325,7 +325,9 @@ pub fn read_comparison(cache: &Cache, digest: Option<Digest>) -> Result<Comparis
 }
 
 fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
-    cache.get(digest)?.ok_or_else(|| Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short())))
+    cache.get(digest)?.ok_or_else(|| {
+        Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short()))
+    })
 }
 
 fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
@@ -341,7 +343,13 @@ fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
 
 /// Collects what the train task at `node` needs.
 #[must_use]
-pub fn train_work(engine: &Engine, node: NodeIndex, statuses: &Statuses, devices: Vec<usize>, preimage: &str) -> TrainWork {
+pub fn train_work(
+    engine: &Engine,
+    node: NodeIndex,
+    statuses: &Statuses,
+    devices: Vec<usize>,
+    preimage: &str,
+) -> TrainWork {
     let task = engine.dag.task(node);
     let cell = task.cell as usize;
     let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
@@ -372,7 +380,7 @@ pub fn train_work(engine: &Engine, node: NodeIndex, statuses: &Statuses, devices
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
         log_format: recipe.file.log.format.clone(),
-        timeout_seconds: prepared.resolved.timeout.as_deref().and_then(crate::plan::seconds),
+        timeout_seconds: prepared.resolved.timeout_seconds,
         exclusive: !prepared.resolved.share,
         devices,
     }

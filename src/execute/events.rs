@@ -215,8 +215,13 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
                 }
                 self.last_step.insert(task.clone(), now);
             }
-            Event::TaskFinished { task, .. } => {
-                self.last_step.remove(task);
+            // Parsing and its like are worth a line only when they go wrong.
+            Event::TaskStarted { repeat: None, .. } => return,
+            Event::TaskStarted { task, .. } => drop(self.last_step.insert(task.clone(), Instant::now())),
+            Event::TaskFinished { task, outcome, .. } => {
+                if self.last_step.remove(task).is_none() && *outcome == Outcome::Ok {
+                    return;
+                }
             }
             _ => {}
         }

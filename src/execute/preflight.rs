@@ -21,7 +21,8 @@ pub fn preflight(recipe: &Recipe, host: &TrainHost) -> Vec<Problem> {
     }
     for program in &require.programs {
         if program == "tprimat-native" && host.native.is_none() {
-            let help = "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+            let help =
+                "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
             problems.push(missing(recipe, "the program `tprimat-native`", help));
         }
     }
@@ -34,7 +35,11 @@ pub fn preflight(recipe: &Recipe, host: &TrainHost) -> Vec<Problem> {
             )),
             Ok(absent) => {
                 for module in absent {
-                    let help = format!("`{} -m pip install {module}`; recipes/{}/requirements.*.txt lists them all", host.python.display(), recipe.file.id);
+                    let help = format!(
+                        "`{} -m pip install {module}`; recipes/{}/requirements.*.txt lists them all",
+                        host.python.display(),
+                        recipe.file.id
+                    );
                     problems.push(missing(recipe, &format!("the Python module `{module}`"), &help));
                 }
             }
@@ -50,7 +55,12 @@ fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {
 /// Modules that cannot be found; none is imported, for torch alone takes seconds.
 fn absent_modules(python: &Path, modules: &[String]) -> Result<Vec<String>, String> {
     const PROGRAM: &str = "import sys, importlib.util as u\nsys.path = [p for p in sys.path if p]\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
-    let output = Command::new(python).args(["-E", "-c", PROGRAM]).args(modules).stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    let output = Command::new(python)
+        .args(["-E", "-c", PROGRAM])
+        .args(modules)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| e.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("failed").to_owned());
     }

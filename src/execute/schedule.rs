@@ -14,8 +14,8 @@ use std::{
 use petgraph::{Direction, graph::NodeIndex};
 
 use super::{
-    derived::{self, DerivedWork},
     Talk,
+    derived::{self, DerivedWork},
     events::{Event, Outcome},
     interrupt::Interrupts,
     train::{RunningSet, TrainHost, TrainWork, ingest, remove, train},
@@ -31,8 +31,6 @@ pub struct BuildOptions {
     /// How many tasks at once.
     pub jobs: usize,
     pub fail_fast: bool,
-    /// Idle time between two exclusive runs.
-    pub cooldown: Duration,
 }
 
 /// How a build ended, in tasks.
@@ -85,8 +83,13 @@ pub fn build(
     interrupts: Interrupts,
     talk: &Talk,
 ) -> Result<BuildSummary> {
-    let stale: Vec<NodeIndex> =
-        engine.dag.order.iter().copied().filter(|n| statuses.get(*n).state == State::Stale && is_wanted(engine, *n)).collect();
+    let stale: Vec<NodeIndex> = engine
+        .dag
+        .order
+        .iter()
+        .copied()
+        .filter(|n| statuses.get(*n).state == State::Stale && is_wanted(engine, *n))
+        .collect();
     let wanted: BTreeSet<NodeIndex> = stale.iter().copied().collect();
     talk.report(&Event::BuildStarted { tasks: engine.dag.graph.node_count(), stale: stale.len() });
     let mut scheduler = Scheduler {
@@ -163,7 +166,8 @@ pub fn build(
 /// Selected cells' tasks, and the tasks over all cells.
 fn is_wanted(engine: &Engine, node: NodeIndex) -> bool {
     let task = engine.dag.task(node);
-    matches!(task.kind, TaskKind::Compare | TaskKind::Plot | TaskKind::Report) || engine.plan.cells[task.cell as usize].selected
+    matches!(task.kind, TaskKind::Compare | TaskKind::Plot | TaskKind::Report)
+        || engine.plan.cells[task.cell as usize].selected
 }
 
 enum Work {
@@ -233,7 +237,11 @@ impl Scheduler<'_> {
                 later.push((repeat, cell, node, key));
                 continue;
             }
-            let needed = if prepared.job().vendor == crate::plan::Vendor::Cpu { 0 } else { prepared.job().parallelism.num_gpus as usize };
+            let needed = if prepared.job().vendor == crate::plan::Vendor::Cpu {
+                0
+            } else {
+                prepared.job().parallelism.num_gpus as usize
+            };
             if needed > self.free_gpus.len() {
                 break;
             }
@@ -304,8 +312,10 @@ impl Scheduler<'_> {
             }
             Finished::Trained(attempt) => {
                 self.record_nested(node)?;
-                if run.exclusive && !self.options.cooldown.is_zero() {
-                    self.cool_until = Some(Instant::now() + self.options.cooldown);
+                let cell = self.engine.dag.task(node).cell as usize;
+                let idle = self.engine.plan.prepared(cell).map_or(0.0, |p| p.resolved.cooldown_seconds);
+                if run.exclusive {
+                    self.cool_until = Some(Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default());
                 }
                 let attempt = attempt?;
                 let waiting = self.keys.remove(&key).unwrap_or_default();
@@ -329,7 +339,8 @@ impl Scheduler<'_> {
                         State::Failed
                     }
                 };
-                let status = Status { state, reason: None, key: Some(key), made: Made::Attempt(std::sync::Arc::new(attempt)) };
+                let status =
+                    Status { state, reason: None, key: Some(key), made: Made::Attempt(std::sync::Arc::new(attempt)) };
                 for other in waiting {
                     statuses.set(other, status.clone());
                     self.done(other, statuses)?;
@@ -362,7 +373,9 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
         match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
             Ok(attempt) => {
                 let outcome = crate::graph::outcome_text(&attempt.outcome);
-                talk.report(&Event::Note { message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task) });
+                talk.report(&Event::Note {
+                    message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task),
+                });
                 remove(&leftover.dir);
             }
             // A folder that says nothing is no measurement; everything else is worth an error.

@@ -85,12 +85,25 @@ struct Meta {
 
 /// Variables that every child gets from the caller; their values are in no key.
 const PASSED: &[&str] = &[
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ", "HF_TOKEN", "HF_HOME", "XDG_CACHE_HOME",
-    "http_proxy", "https_proxy", "no_proxy",
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TZ",
+    "HF_TOKEN",
+    "HF_HOME",
+    "XDG_CACHE_HOME",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
 ];
 
 /// Families of variables that change what trainers do. They are never passed on by accident, and what was set is reported.
-const DROPPED: &[&str] = &["NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_", "LD_", "PYTHON"];
+const DROPPED: &[&str] =
+    &["NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_", "LD_", "PYTHON"];
 
 /// Which variables of the caller change trainers and are not passed on.
 #[must_use]
@@ -212,12 +225,8 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
         Vendor::Cpu => vec!["cpu".to_owned()],
         _ => work.devices.iter().filter_map(|i| host.gpu_locks.get(*i).cloned()).collect(),
     };
-    let meta = Meta {
-        key: work.key,
-        task: work.label.clone(),
-        preimage: work.preimage.clone(),
-        generation: work.generation,
-    };
+    let meta =
+        Meta { key: work.key, task: work.label.clone(), preimage: work.preimage.clone(), generation: work.generation };
     Ok(RunSpec {
         run_id: id.to_owned(),
         dir: dir.to_owned(),
@@ -260,9 +269,10 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
                     steps_total: Some(work.train_iters),
                     step_time_seconds: step.step_time_seconds,
                     loss: step.loss,
-                    tokens_per_second: step.step_time_seconds.filter(|t| *t > 0.0).map(|t| {
-                        step.tokens.unwrap_or(work.tokens_per_step) as f64 / t
-                    }),
+                    tokens_per_second: step
+                        .step_time_seconds
+                        .filter(|t| *t > 0.0)
+                        .map(|t| step.tokens.unwrap_or(work.tokens_per_step) as f64 / t),
                 });
             }
         });
@@ -369,7 +379,8 @@ fn tail_of(path: &Path, most: u64) -> Vec<u8> {
 pub fn live_run(runs: &Path, task: &str) -> Option<PathBuf> {
     let folders = std::fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
     folders.filter(|dir| !dir.join("exit.json").exists()).find(|dir| {
-        let spec = std::fs::read(dir.join("spec.json")).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
+        let spec =
+            std::fs::read(dir.join("spec.json")).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
         spec.is_some_and(|s| s.meta.get("task").and_then(|t| t.as_str()) == Some(task))
     })
 }

@@ -42,7 +42,11 @@ impl Preimage {
 
     /// Adds one field for each item of a map, as `prefix.name`.
     #[must_use]
-    pub fn fields<'a, V: Serialize + 'a>(mut self, prefix: &str, items: impl IntoIterator<Item = (&'a str, V)>) -> Self {
+    pub fn fields<'a, V: Serialize + 'a>(
+        mut self,
+        prefix: &str,
+        items: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Self {
         for (name, value) in items {
             // File names are foreign: escape what could be mistaken for the line's own punctuation.
             let name = name.replace('%', "%25").replace('\n', "%0A").replace('=', "%3D");
@@ -143,10 +147,9 @@ pub fn changes(old: &str, new: &str, nested: &dyn Fn(&Digest) -> Option<String>)
         }
         let inner = |v: Option<&&str>| nested(&v?.trim_matches('"').parse().ok()?);
         match (inner(a), inner(b)) {
-            (Some(a), Some(b)) => changes.extend(self::changes(&a, &b, nested).into_iter().map(|c| Change {
-                field: format!("{name}.{}", c.field),
-                ..c
-            })),
+            (Some(a), Some(b)) => changes.extend(
+                self::changes(&a, &b, nested).into_iter().map(|c| Change { field: format!("{name}.{}", c.field), ..c }),
+            ),
             _ => changes.push(Change {
                 field: (*name).to_owned(),
                 old: a.map(|v| (*v).to_owned()),

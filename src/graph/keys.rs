@@ -69,11 +69,19 @@ impl Engine<'_> {
         Some(image.finish())
     }
 
-    pub(super) fn aggregate_key(&self, results: &[(u32, Digest)]) -> Keyed {
+    pub(super) fn aggregate_key(&self, cell: usize, results: &[(u32, Digest)]) -> Keyed {
         Preimage::new(TaskKind::Aggregate)
-            .field("statistics", &self.statistics)
+            .field("statistics", &self.plan.prepared(cell).map(|p| &p.resolved.statistics))
             .field("code", &self.code.aggregate)
-            .fields("result", results.iter().map(|(repeat, digest)| (repeat.to_string(), digest)).collect::<Vec<_>>().iter().map(|(r, d)| (r.as_str(), *d)))
+            .fields(
+                "result",
+                results
+                    .iter()
+                    .map(|(repeat, digest)| (repeat.to_string(), digest))
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .map(|(r, d)| (r.as_str(), *d)),
+            )
             .finish()
     }
 

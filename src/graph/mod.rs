@@ -6,8 +6,8 @@ mod keys;
 mod reason;
 mod state;
 
+pub use code::BUILD;
 pub use code::CodeDigests;
 pub use dag::{Dag, Task, label};
-pub use code::BUILD;
 pub use reason::{Reason, changed_fields, outcome_text};
 pub use state::{Engine, Made, Options, State, Status, Statuses};

@@ -90,8 +90,7 @@ pub struct Statuses(Vec<Option<Status>>);
 impl Statuses {
     #[must_use]
     pub fn get(&self, node: NodeIndex) -> &Status {
-        static UNKNOWN: Status =
-            Status { state: State::Stale, reason: None, key: None, made: Made::Nothing };
+        static UNKNOWN: Status = Status { state: State::Stale, reason: None, key: None, made: Made::Nothing };
         self.0[node.index()].as_ref().unwrap_or(&UNKNOWN)
     }
     pub fn set(&mut self, node: NodeIndex, status: Status) {
@@ -121,7 +120,6 @@ pub struct Engine<'a> {
     pub cache: &'a Cache,
     pub code: CodeDigests,
     pub options: Options,
-    pub statistics: Value,
     pub compare_settings: Value,
     pub report_settings: Value,
 }
@@ -219,8 +217,10 @@ impl Engine<'_> {
         for (name, _) in &self.plan.recipe(cell).templates {
             files.push(self.plan.recipes.templates.render(name, &context)?);
         }
-        let outputs =
-            files.iter().map(|f| Output { name: f.name.clone(), digest: f.digest, size: f.bytes.len() as u64 }).collect();
+        let outputs = files
+            .iter()
+            .map(|f| Output { name: f.name.clone(), digest: f.digest, size: f.bytes.len() as u64 })
+            .collect();
         Ok(Status { made: Made::Rendered(outputs, files), ..recorded })
     }
 
@@ -238,15 +238,19 @@ impl Engine<'_> {
         if let Some(attempt) = valid().find(|a| self.is_usable(cell, a, need)) {
             return Status { made: Made::Attempt(Arc::new(attempt.clone())), ..Status::new(State::Fresh) }.key(key);
         }
-        let lost = valid().next().map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
+        let lost =
+            valid().next().map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
         let failed = current().filter(|a| a.outcome != AttemptOutcome::Ok).last();
         let reason = match (lost, failed) {
             (Some(lost), _) => lost,
             (None, Some(attempt)) => {
                 let text = outcome_text(&attempt.outcome);
-                let lasting = matches!(&attempt.outcome, AttemptOutcome::Failed { class, .. } if class.is_deterministic());
+                let lasting =
+                    matches!(&attempt.outcome, AttemptOutcome::Failed { class, .. } if class.is_deterministic());
                 if lasting && !self.options.retry_failed {
-                    let reason = Reason::Because(format!("failed ({text}); runs again with --retry-failed or when its key changes"));
+                    let reason = Reason::Because(format!(
+                        "failed ({text}); runs again with --retry-failed or when its key changes"
+                    ));
                     let made = Made::Attempt(Arc::new(attempt.clone()));
                     return Status { made, ..Status::because(State::Failed, reason) }.key(key);
                 }
@@ -297,7 +301,7 @@ impl Engine<'_> {
                 None => Status::because(State::Waiting, Reason::Because("no repeats are asked for".into())),
             };
         }
-        self.recorded(self.aggregate_key(&results).0)
+        self.recorded(self.aggregate_key(cell, &results).0)
     }
 
     fn compare(&self, statuses: &Statuses) -> Status {
@@ -322,7 +326,9 @@ impl Engine<'_> {
                     Support::Ready(_) => {
                         let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
                         match (status.state, status.outputs().first()) {
-                            (State::Fresh, Some(summary)) => json!({ "summary": summary.digest, "repeats": cell.repeats }),
+                            (State::Fresh, Some(summary)) => {
+                                json!({ "summary": summary.digest, "repeats": cell.repeats })
+                            }
                             (State::Waiting | State::Failed, _) => {
                                 let why = match &status.reason {
                                     Some(Reason::Because(text)) => text.clone(),
@@ -357,7 +363,10 @@ impl Engine<'_> {
         let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), &self.cell_states(statuses));
         let status = self.recorded(key);
         if status.state == State::Fresh
-            && let Some(name) = crate::execute::publish::first_unpublished(&crate::execute::publish::output_dir(self.plan), status.outputs())
+            && let Some(name) = crate::execute::publish::first_unpublished(
+                &crate::execute::publish::output_dir(self.plan),
+                status.outputs(),
+            )
         {
             return Status::because(State::Stale, Reason::Unpublished(name)).key(key);
         }
@@ -391,6 +400,7 @@ impl Engine<'_> {
             TaskKind::Train => self.train_key(c, repeat, of(TaskKind::Render, 0).outputs())?,
             TaskKind::Parse => self.parse_key(c, of(TaskKind::Train, repeat).attempt()?)?,
             TaskKind::Aggregate => self.aggregate_key(
+                c,
                 &(1..=self.plan.cells[c].repeats)
                     .filter_map(|r| Some((r, of(TaskKind::Parse, r).outputs().first()?.digest)))
                     .collect::<Vec<_>>(),

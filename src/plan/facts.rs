@@ -145,7 +145,8 @@ impl FactBook {
                 }
             }
             (_, Err(why)) => {
-                let known = Err(format!("tprimat.lock has no section for {platform} with {}, and {why}", recipe.file.id));
+                let known =
+                    Err(format!("tprimat.lock has no section for {platform} with {}, and {why}", recipe.file.id));
                 return Ok(PlatformFacts { known, available });
             }
         };
@@ -174,7 +175,9 @@ impl FactBook {
             && let (Some(model), Some(Fact::Text(found))) = (model, found)
             && !names_same_sku(model, &found)
         {
-            return Err(format!("platform {platform} is a {model}, this host has a {found} (--set hardware.platforms.{platform}.gpu_model=…)"));
+            return Err(format!(
+                "platform {platform} is a {model}, this host has a {found} (--set hardware.platforms.{platform}.gpu_model=…)"
+            ));
         }
         Ok(count)
     }
@@ -227,7 +230,10 @@ impl FactBook {
         }
         let mut lock = self.lock.clone();
         for (platform, found) in &self.missing {
-            let mut section = lock.section(platform).cloned().unwrap_or_else(|| Section { facts: found.facts.clone(), ..Section::default() });
+            let mut section = lock
+                .section(platform)
+                .cloned()
+                .unwrap_or_else(|| Section { facts: found.facts.clone(), ..Section::default() });
             section.packages.extend(found.packages.clone());
             lock = lock.with_section(platform, section);
         }
@@ -269,7 +275,10 @@ fn names_same_sku(declared: &str, found: &str) -> bool {
     };
     let found = words(found);
     // Form factors and vendor names are told in different ways; the model number decides.
-    words(declared).iter().filter(|w| w.chars().any(|c| c.is_ascii_digit()) && !w.ends_with("gb")).all(|w| found.contains(w))
+    words(declared)
+        .iter()
+        .filter(|w| w.chars().any(|c| c.is_ascii_digit()) && !w.ends_with("gb"))
+        .all(|w| found.contains(w))
 }
 
 fn python(root: &Path, config: &Config) -> PathBuf {
@@ -295,7 +304,10 @@ mod tests {
     #[test]
     fn a_declared_model_matches_what_the_driver_calls_it() {
         assert!(names_same_sku("H100", "NVIDIA H100 80GB HBM3"));
-        assert!(names_same_sku("NVIDIA H100 SXM5 80GB", "NVIDIA H100 80GB HBM3") || !names_same_sku("H100 SXM5", "NVIDIA H100 80GB HBM3"));
+        assert!(
+            names_same_sku("NVIDIA H100 SXM5 80GB", "NVIDIA H100 80GB HBM3")
+                || !names_same_sku("H100 SXM5", "NVIDIA H100 80GB HBM3")
+        );
         assert!(!names_same_sku("H100", "NVIDIA H200"));
         assert!(names_same_sku("AMD Instinct MI300X", "MI300X"));
     }

@@ -131,7 +131,17 @@ impl Plan {
         let mut read = vec![config_path, matrix_path, root.join("tprimat.lock")];
         read.extend(inputs.files.keys().map(|name| root.join(name)));
         let read_folders = inputs.files.keys().filter_map(|name| Some(root.join(name).parent()?.to_owned())).collect();
-        Ok(Self { root: root.clone(), config, recipes, matrix, cells, facts, read, read_folders, allow_drift: request.allow_drift })
+        Ok(Self {
+            root: root.clone(),
+            config,
+            recipes,
+            matrix,
+            cells,
+            facts,
+            read,
+            read_folders,
+            allow_drift: request.allow_drift,
+        })
     }
 
     #[must_use]
@@ -247,7 +257,8 @@ impl Inputs {
     }
 
     fn of(&self, globs: &[String]) -> Vec<(String, Digest)> {
-        let names: std::collections::BTreeSet<&String> = globs.iter().filter_map(|g| self.globs.get(g)).flatten().collect();
+        let names: std::collections::BTreeSet<&String> =
+            globs.iter().filter_map(|g| self.globs.get(g)).flatten().collect();
         names.into_iter().map(|name| (name.clone(), self.files[name])).collect()
     }
 }
@@ -262,7 +273,10 @@ fn expand_glob(root: &Path, pattern: &str) -> Result<Vec<String>> {
         .map_err(|e| Error::invalid(Problem::new(format!("`{pattern}` is not a glob: {e}"))))?
         .compile_matcher();
     // Start below the part of the pattern that is not a glob, never at the cache.
-    let fixed: PathBuf = Path::new(pattern).components().take_while(|c| !c.as_os_str().to_string_lossy().contains(['*', '?', '[', '{'])).collect();
+    let fixed: PathBuf = Path::new(pattern)
+        .components()
+        .take_while(|c| !c.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']))
+        .collect();
     let (mut found, mut pending) = (Vec::new(), vec![fixed]);
     while let Some(below) = pending.pop() {
         for entry in std::fs::read_dir(root.join(&below)).into_iter().flatten().flatten() {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{DataJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, shape};
 use crate::{
+    analyze::Statistics,
     config::{Config, View},
     error::Problem,
     matrix::Cell,
@@ -26,7 +27,10 @@ pub struct Resolved {
     pub share: bool,
     /// Globs of project files that belong in the train key.
     pub inputs: Vec<String>,
-    pub timeout: Option<String>,
+    pub timeout_seconds: Option<f64>,
+    /// Idle time after each measured run of this cell.
+    pub cooldown_seconds: f64,
+    pub statistics: Statistics,
 }
 
 /// Collects problems, so that one pass reports all of them.
@@ -109,10 +113,22 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         env: environment(&mut r, cell, vendor, recipe),
         share: r.bool(&format!("frameworks.{}.share", cell.framework)).unwrap_or(recipe.file.launch.share),
         inputs: strings(r.view.table(&format!("frameworks.{}", cell.framework)).get("inputs")),
-        timeout: r.string(&format!("frameworks.{}.timeout", cell.framework)).or_else(|| recipe.file.run.timeout.clone()),
+        timeout_seconds: timeout(&mut r, &cell.framework, recipe),
+        cooldown_seconds: r.f64("benchmarking.runs.cooldown_seconds").unwrap_or(0.0),
+        statistics: Statistics { warmup_steps: r.u64("benchmarking.warmup.skip_steps").unwrap_or(0) },
         job,
     };
     if r.problems.is_empty() { Ok(resolved) } else { Err(r.problems) }
+}
+
+fn timeout(r: &mut Reader, framework: &str, recipe: &Recipe) -> Option<f64> {
+    let path = format!("frameworks.{framework}.timeout");
+    let text = r.string(&path).or_else(|| recipe.file.run.timeout.clone())?;
+    let seconds = super::seconds(&text);
+    if seconds.is_none() {
+        r.problem(&path, format!("`{text}` is not a duration"), "expected something like 90s, 30m or 6h");
+    }
+    seconds
 }
 
 fn vendor(r: &mut Reader, platform: &str) -> Vendor {
@@ -182,7 +198,8 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
 fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
     let platform_gpus = format!("hardware.platforms.{}.num_gpus", cell.platform);
     let found = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, vendor, &cell.framework);
-    let (path, block) = found.unwrap_or_else(|| (format!("parallelism.{}", cell.parallelism).into(), Default::default()));
+    let (path, block) =
+        found.unwrap_or_else(|| (format!("parallelism.{}", cell.parallelism).into(), Default::default()));
     let num_gpus = match block.num_gpus {
         Some(n) => n,
         None => r.u64(&platform_gpus).unwrap_or(1),
@@ -193,7 +210,10 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
     if model_parallel.saturating_mul(dp) != num_gpus {
         r.problem(
             &path,
-            format!("{cell}: TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, but there are {num_gpus} GPUs", model_parallel.saturating_mul(dp)),
+            format!(
+                "{cell}: TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, but there are {num_gpus} GPUs",
+                model_parallel.saturating_mul(dp)
+            ),
             "TP × PP × CP × DP must equal the number of GPUs",
         );
     }
@@ -258,26 +278,21 @@ fn framework(r: &Reader, id: &str) -> BTreeMap<String, Value> {
 
 fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> BTreeMap<String, String> {
     let mut env = recipe.file.launch.env.clone();
-    let shipped = crate::config::vendor_names(vendor);
-    let mut tables: Vec<String> = shipped.iter().map(|name| format!("platform_optimizations.{name}.env")).collect();
-    if !shipped.contains(&&*cell.platform) {
-        tables.push(format!("platform_optimizations.{}.env", cell.platform));
-    }
-    tables.push(format!("hardware.platforms.{}.env", cell.platform));
-    tables.push(format!("frameworks.{}.env", cell.framework));
-    for path in tables {
-        for (name, value) in r.view.table(&path) {
-            let text = match value {
-                Value::String(s) => s,
-                Value::Number(n) => n.to_string(),
-                Value::Bool(b) => i32::from(b).to_string(),
-                Value::Null => continue,
-                _ => {
-                    r.problem(&format!("{path}.{name}"), format!("`{name}` is not a string or a number"), "here");
-                    continue;
-                }
-            };
-            env.insert(name, text);
+    env.extend(
+        r.view
+            .platform_env(&cell.platform, vendor)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_string())),
+    );
+    let path = format!("frameworks.{}.env", cell.framework);
+    for (name, value) in r.view.table(&path) {
+        match value {
+            Value::String(text) => drop(env.insert(name, text)),
+            Value::Null => drop(env.remove(&name)),
+            Value::Array(_) | Value::Object(_) => {
+                r.problem(&format!("{path}.{name}"), format!("`{name}` is not a string or a number"), "here");
+            }
+            number => drop(env.insert(name, number.to_string())),
         }
     }
     env
@@ -294,7 +309,8 @@ pub(super) fn strings(value: Option<&Value>) -> Vec<String> {
 /// Rules across fields.
 fn check(r: &mut Reader, cell: &Cell, job: &Job) {
     let (data, p, m) = (&job.data, &job.parallelism, &job.model);
-    let product = data.micro_batch_size.saturating_mul(p.data_parallel_size).saturating_mul(data.gradient_accumulation_steps);
+    let product =
+        data.micro_batch_size.saturating_mul(p.data_parallel_size).saturating_mul(data.gradient_accumulation_steps);
     if product != data.global_batch_size {
         r.problem(
             "training.data.global_batch_size",
@@ -319,11 +335,22 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
     let tp = p.tensor_model_parallel_size;
     if m.num_attention_heads % tp != 0 {
         let path = format!("models.{}.num_attention_heads", cell.model);
-        r.problem(&path, format!("{cell}: {} attention heads do not divide by TP {tp}", m.num_attention_heads), "heads % TP must be 0");
+        r.problem(
+            &path,
+            format!("{cell}: {} attention heads do not divide by TP {tp}", m.num_attention_heads),
+            "heads % TP must be 0",
+        );
     }
     if m.num_kv_heads == 0 || m.num_attention_heads % m.num_kv_heads != 0 {
         let path = format!("models.{}.num_kv_heads", cell.model);
-        r.problem(&path, format!("`{}`: {} heads cannot share {} key-value heads", cell.model, m.num_attention_heads, m.num_kv_heads), "heads % KV heads must be 0");
+        r.problem(
+            &path,
+            format!(
+                "`{}`: {} heads cannot share {} key-value heads",
+                cell.model, m.num_attention_heads, m.num_kv_heads
+            ),
+            "heads % KV heads must be 0",
+        );
     }
     let pp = p.pipeline_model_parallel_size;
     if m.num_layers % pp != 0 {
@@ -333,17 +360,32 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
     if m.max_position_embeddings > 0 && data.seq_length > m.max_position_embeddings {
         r.problem(
             "training.data.seq_length",
-            format!("{cell}: a sequence of {} is longer than the {} learned positions of `{}`", data.seq_length, m.max_position_embeddings, cell.model),
+            format!(
+                "{cell}: a sequence of {} is longer than the {} learned positions of `{}`",
+                data.seq_length, m.max_position_embeddings, cell.model
+            ),
             "too long for this model",
         );
     }
     if job.optimizer.r#type != "adamw" {
-        r.problem("training.optimizer.type", format!("`{}` is not an optimiser tprimat knows", job.optimizer.r#type), "expected adamw");
+        r.problem(
+            "training.optimizer.type",
+            format!("`{}` is not an optimiser tprimat knows", job.optimizer.r#type),
+            "expected adamw",
+        );
     }
     if !["fp32", "bf16"].contains(&job.optimizer.state_precision.as_str()) {
-        r.problem("training.optimizer.state_precision", format!("`{}` is not a state precision", job.optimizer.state_precision), "expected fp32 or bf16");
+        r.problem(
+            "training.optimizer.state_precision",
+            format!("`{}` is not a state precision", job.optimizer.state_precision),
+            "expected fp32 or bf16",
+        );
     }
     if job.optimizer.warmup_steps > job.train_iters {
-        r.problem("training.optimizer.warmup_steps", format!("{cell}: {} warm-up steps in a run of {}", job.optimizer.warmup_steps, job.train_iters), "longer than the run");
+        r.problem(
+            "training.optimizer.warmup_steps",
+            format!("{cell}: {} warm-up steps in a run of {}", job.optimizer.warmup_steps, job.train_iters),
+            "longer than the run",
+        );
     }
 }

@@ -10,7 +10,15 @@ use super::ModelShape;
 /// matrix V·h unless tied. GPT-2: learned positions, two MLP matrices, biases and two-parameter norms.
 #[must_use]
 pub fn count_parameters(m: &ModelShape) -> Option<u64> {
-    let needed = [m.num_layers, m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.num_kv_heads, m.head_dim, m.vocab_size];
+    let needed = [
+        m.num_layers,
+        m.hidden_size,
+        m.ffn_hidden_size,
+        m.num_attention_heads,
+        m.num_kv_heads,
+        m.head_dim,
+        m.vocab_size,
+    ];
     if needed.contains(&0) || (m.architecture == "gpt2" && m.max_position_embeddings == 0) {
         return None;
     }

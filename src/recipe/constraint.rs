@@ -53,7 +53,8 @@ mod tests {
     use super::*;
 
     fn applies(when: Value) -> bool {
-        let job = json!({"compile": true, "precision": "fp8", "parallelism": {"num_gpus": 8}, "model": {"dataset": null}});
+        let job =
+            json!({"compile": true, "precision": "fp8", "parallelism": {"num_gpus": 8}, "model": {"dataset": null}});
         Constraint { when: serde_json::from_value(when).unwrap(), reason: String::new() }.applies(&job)
     }
 

@@ -158,8 +158,11 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
     if file.id != id {
         let at = source.text.find("id").unwrap_or(0);
         return Err(Error::invalid(
-            Problem::new(format!("the recipe calls itself `{}`, its folder `{id}`", file.id))
-                .at(&source, at..at + 2, "must be the folder's name"),
+            Problem::new(format!("the recipe calls itself `{}`, its folder `{id}`", file.id)).at(
+                &source,
+                at..at + 2,
+                "must be the folder's name",
+            ),
         ));
     }
     let mut used = Vec::new();
@@ -255,10 +258,13 @@ mod tests {
     fn a_project_overrides_a_recipe_by_name_and_adds_its_own() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
-            crate::files::write_atomically(&root.path().join(path), text.as_bytes(), crate::files::Durability::Plain).unwrap();
+            crate::files::write_atomically(&root.path().join(path), text.as_bytes(), crate::files::Durability::Plain)
+                .unwrap();
         };
         let recipe = |id: &str| {
-            format!("id = \"{id}\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = [\"x.sh.j2\"]\ncommand = [\"bash\", \"x.sh\"]\n[log]\nformat = \"tprimat\"\n")
+            format!(
+                "id = \"{id}\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = [\"x.sh.j2\"]\ncommand = [\"bash\", \"x.sh\"]\n[log]\nformat = \"tprimat\"\n"
+            )
         };
         write("recipes/native/recipe.toml", &recipe("native"));
         write("recipes/mine/recipe.toml", &recipe("mine"));

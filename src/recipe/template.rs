@@ -103,9 +103,10 @@ fn shell_words(value: &Value) -> Result<String, minijinja::Error> {
             let words: Result<Vec<_>, _> = value.try_iter()?.map(|v| word(&v)).collect();
             Ok(words?.join(" "))
         }
-        minijinja::value::ValueKind::Map => {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, "a table is not a shell word; name one of its fields"))
-        }
+        minijinja::value::ValueKind::Map => Err(minijinja::Error::new(
+            ErrorKind::InvalidOperation,
+            "a table is not a shell word; name one of its fields",
+        )),
         _ => word(value),
     }
 }
@@ -126,9 +127,9 @@ fn problem(error: &minijinja::Error, source: Option<&Arc<Source>>) -> Problem {
         None => problem,
     };
     match error.kind() {
-        ErrorKind::UndefinedError => {
-            problem.help("templates see `job`; `tprimat schema job` lists its fields, `frameworks.<id>.*` is `job.framework.*`")
-        }
+        ErrorKind::UndefinedError => problem.help(
+            "templates see `job`; `tprimat schema job` lists its fields, `frameworks.<id>.*` is `job.framework.*`",
+        ),
         _ => problem,
     }
 }
@@ -166,7 +167,8 @@ mod tests {
 
     #[test]
     fn json_and_yaml_get_encoded_values() {
-        let text = render("c.yaml.j2", "a: {{ s }}\nb: {{ l }}\n", &context! { s => "x: \"y\"\n", l => vec![1, 2] }).unwrap();
+        let text =
+            render("c.yaml.j2", "a: {{ s }}\nb: {{ l }}\n", &context! { s => "x: \"y\"\n", l => vec![1, 2] }).unwrap();
         assert_eq!(text, "a: \"x: \\\"y\\\"\\n\"\nb: [1,2]\n");
     }
 
