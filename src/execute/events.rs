@@ -196,12 +196,13 @@ impl<W: Write + Send> Reporter for JsonLines<W> {
 pub struct PlainLines<W> {
     sink: Quietly<W>,
     every: Duration,
-    last_step: HashMap<String, Instant>,
+    /// Running measurements, with the time of the last step that was told.
+    running: HashMap<String, Option<Instant>>,
 }
 
 impl<W: Write> PlainLines<W> {
     pub fn new(writer: W, every: Duration) -> Self {
-        Self { sink: Quietly { writer: Some(writer) }, every, last_step: HashMap::new() }
+        Self { sink: Quietly { writer: Some(writer) }, every, running: HashMap::new() }
     }
 }
 
@@ -210,16 +211,17 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
         match event {
             Event::Step { task, .. } => {
                 let now = Instant::now();
-                if self.last_step.get(task).is_some_and(|last| now.duration_since(*last) < self.every) {
+                let last = self.running.insert(task.clone(), Some(now)).flatten();
+                if let Some(last) = last.filter(|last| now.duration_since(*last) < self.every) {
+                    self.running.insert(task.clone(), Some(last));
                     return;
                 }
-                self.last_step.insert(task.clone(), now);
             }
             // Parsing and its like are worth a line only when they go wrong.
             Event::TaskStarted { repeat: None, .. } => return,
-            Event::TaskStarted { task, .. } => drop(self.last_step.insert(task.clone(), Instant::now())),
+            Event::TaskStarted { task, .. } => drop(self.running.insert(task.clone(), None)),
             Event::TaskFinished { task, outcome, .. } => {
-                if self.last_step.remove(task).is_none() && *outcome == Outcome::Ok {
+                if self.running.remove(task).is_none() && *outcome == Outcome::Ok {
                     return;
                 }
             }
