@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh machine with Rust, Python 3 and a C++ compiler:
+#   make quickstart   set up, train for real on the CPU, end with a table and a picture
+#   make test         set up, run all tests
+
+VENV   := .venv
+PYTHON := $(CURDIR)/$(VENV)/bin/python
+CARGO  ?= cargo
+
+# tch finds libtorch in the PyTorch of the first python3 in PATH.
+export LIBTORCH_USE_PYTORCH := 1
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.PHONY: quickstart build test lint doc bench clean
+
+quickstart: build
+	target/release/tprimat build quickstart.toml
+	@echo "the picture: output/compare.png"
+
+build: $(VENV)/.ready
+	$(CARGO) build --release --features native
+
+test: $(VENV)/.ready
+	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features native
+
+lint: $(VENV)/.ready
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --features native -- -D warnings
+
+doc: $(VENV)/.ready
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features native --lib
+
+bench: build
+	python3 benches/orchestration.py
+
+$(VENV)/.ready: recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r recipes/native/requirements.cpu.txt -r recipes/tran/requirements.cpu.txt
+	@touch $@
+
+clean:
+	rm -rf target $(VENV) output
