@@ -69,6 +69,7 @@ fn embed(root: &Path) {
     }
     out.push_str("];\n");
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("embedded.rs");
+    #[expect(clippy::disallowed_methods, reason = "cargo owns OUT_DIR")]
     fs::write(target, out).expect("OUT_DIR is writable");
 }
 

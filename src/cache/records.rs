@@ -87,7 +87,7 @@ impl Cache {
     pub fn last_seconds(&self, task: &str) -> Option<f64> {
         let last = self.last_of(TaskKind::Train, task)?;
         let attempts = self.attempts(&last.key);
-        attempts.iter().map(|a| a.ended_at - a.started_at).filter(|s| *s > 0.0).next_back()
+        attempts.iter().map(|a| a.ended_at - a.started_at).rfind(|s| *s > 0.0)
     }
 
     /// What ran last under a task's name, for "what changed". A training's is its last attempt.

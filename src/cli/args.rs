@@ -58,7 +58,7 @@ impl Command {
             Self::Build(a) => a.common.json,
             Self::Plan(a) | Self::List(a) | Self::Check(a) => a.common.json,
             Self::Explain(a) | Self::Show(a) => a.common.json,
-            Self::Compare(a) => a.common.json,
+            Self::Compare(a) => a.json,
             Self::Parse(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.common.json,
@@ -174,11 +174,14 @@ pub struct LogsArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
+    /// A matrix, two cells of it, or both: `compare`, `compare M`, `compare A B`, `compare M A B`
+    #[arg(value_names = ["MATRIX", "A", "B"], num_args = 0..=3)]
+    pub names: Vec<String>,
     #[command(flatten)]
-    pub common: Common,
-    /// Two cells instead of the whole matrix
-    #[arg(long, num_args = 2, value_names = ["A", "B"])]
-    pub cells: Vec<String>,
+    pub select: Select,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
     /// Allow one contract field to differ; every table says so
     #[arg(long, value_name = "FIELD")]
     pub across: Vec<String>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    args::CompareArgs,
+    args::{Common, CompareArgs},
     output::{print, print_json, width},
     project,
 };
@@ -16,27 +16,33 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
-    let named: Vec<usize> = args.cells.iter().map(|id| plan.find(id)).collect::<Result<_>>()?;
+    let (matrix, cells) = match args.names.as_slice() {
+        [matrix] => (Some(matrix.clone()), &[][..]),
+        [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),
+        cells => (None, cells),
+    };
+    let common = Common { matrix, select: args.select.clone(), json: args.json };
+    let plan = Plan::load(&project::request(at, &common)?)?;
+    let named: Vec<usize> = cells.iter().map(|id| plan.find(id)).collect::<Result<_>>()?;
     if let Some(baseline) = &args.baseline {
         plan.find(baseline)?;
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::engine(&plan, &dag, &cache, &common);
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
     settings.settings.across.clone_from(&args.across);
     settings.settings.baseline.clone_from(&args.baseline);
     settings.settings.named = !named.is_empty();
-    let mut cells = derived::cell_seeds(&engine, &statuses);
+    let mut seeds = derived::cell_seeds(&engine, &statuses);
     if !named.is_empty() {
         // In the order they were named: the first is the baseline.
-        let mut taken: Vec<Option<derived::CellSeed>> = cells.into_iter().map(Some).collect();
-        cells = named.iter().filter_map(|cell| taken[*cell].take()).collect();
+        let mut taken: Vec<Option<derived::CellSeed>> = seeds.into_iter().map(Some).collect();
+        seeds = named.iter().filter_map(|cell| taken[*cell].take()).collect();
     }
-    let comparison = derived::compare_cells(cells, &settings, &cache)?;
-    if args.common.json {
+    let comparison = derived::compare_cells(seeds, &settings, &cache)?;
+    if args.json {
         print_json(&comparison)?;
     } else {
         print(&crate::report::table(&comparison, width()))?;

@@ -220,10 +220,10 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             // Parsing and its like are worth a line only when they go wrong.
             Event::TaskStarted { repeat: None, .. } => return,
             Event::TaskStarted { task, .. } => drop(self.running.insert(task.clone(), None)),
-            Event::TaskFinished { task, outcome, .. } => {
-                if self.running.remove(task).is_none() && *outcome == Outcome::Ok {
-                    return;
-                }
+            Event::TaskFinished { task, outcome, .. }
+                if self.running.remove(task).is_none() && *outcome == Outcome::Ok =>
+            {
+                return;
             }
             _ => {}
         }

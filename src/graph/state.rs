@@ -240,7 +240,7 @@ impl Engine<'_> {
         }
         let lost =
             valid().next().map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
-        let failed = current().filter(|a| a.outcome != AttemptOutcome::Ok).last();
+        let failed = current().rfind(|a| a.outcome != AttemptOutcome::Ok);
         let reason = match (lost, failed) {
             (Some(lost), _) => lost,
             (None, Some(attempt)) => {
