@@ -16,6 +16,14 @@ pub enum TaskKind {
     Report,
 }
 
+impl TaskKind {
+    /// One for the whole matrix, not one a cell.
+    #[must_use]
+    pub fn is_over_all(self) -> bool {
+        matches!(self, Self::Compare | Self::Plot | Self::Report)
+    }
+}
+
 /// One file that a task left: an object of the cache under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {

@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use petgraph::graph::NodeIndex;
 use serde_json::{Value, json};
 
 use super::{
     args::BuildArgs,
     memo,
     output::{print, print_json, width},
-    plan::{Row, rows, state_name},
+    plan::{rows, state_name},
     project,
 };
 use crate::{
@@ -56,32 +57,28 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if args.remeasure {
         open_generations(&project::engine(&plan, &dag, &cache, &args.common))?;
     }
-    let stale = {
-        let engine = project::engine(&plan, &dag, &cache, &args.common);
-        let statuses = engine.evaluate_all()?;
-        let stale = rows(&engine, &statuses).into_iter().filter(|r| r.state == State::Stale).collect::<Vec<_>>();
-        before_training(&engine, &stale, &host)?;
-        stale
-    };
+    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let mut statuses = engine.evaluate_all()?;
+    let is_stale = |n: &&NodeIndex| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
+    let stale: Vec<NodeIndex> = dag.order.iter().filter(is_stale).copied().collect();
     if !stale.is_empty() {
         cache.ensure_writable()?;
     }
-    if stale.iter().any(|r| r.kind == TaskKind::Train) {
+    let trains: Vec<usize> =
+        stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
+    if !trains.is_empty() {
+        before_training(&engine, &trains, &host)?;
         for platform in plan.facts.write_missing()? {
-            talk.report(&Event::Note {
-                message: format!("tprimat.lock: pinned this host's facts for {platform}; commit the file"),
-            });
+            let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
+            talk.report(&Event::Note { message });
         }
-        for name in execute::dropped_env(&request.env) {
-            talk.report(&Event::Note {
-                message: format!(
-                    "{name} is set here and is not passed to trainers; declare it in config.yaml to use it"
-                ),
-            });
+        let dropped = execute::dropped_env(&request.env);
+        if !dropped.is_empty() {
+            let message =
+                format!("not passed to trainers (declare them in config.yaml to use them): {}", dropped.join(", "));
+            talk.report(&Event::Note { message });
         }
     }
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
-    let mut statuses = engine.evaluate_all()?;
     let interrupts = execute::install_interrupt_handler()?;
     let options = BuildOptions {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
@@ -204,10 +201,9 @@ fn open_generations(engine: &Engine) -> Result<()> {
 }
 
 /// Everything that can be known to go wrong before the first second of training.
-fn before_training(engine: &Engine, stale: &[Row], host: &TrainHost) -> Result<()> {
+fn before_training(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<()> {
     let mut by_platform: BTreeMap<&str, (Vendor, BTreeMap<&str, usize>)> = BTreeMap::new();
-    for row in stale.iter().filter(|r| r.kind == TaskKind::Train) {
-        let cell = row.cell.unwrap_or(0);
+    for &cell in cells {
         let of = &engine.plan.matrix.cells[cell];
         let vendor = engine.plan.prepared(cell).map_or(Vendor::Cpu, |p| p.job().vendor);
         by_platform

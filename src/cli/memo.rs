@@ -65,6 +65,10 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
 pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
     let root = cache_dir_of(request)?;
     let cache = Cache::open(&root).ok()?;
+    // What a killed build left must be swept, and only the whole path does that.
+    if std::fs::read_dir(root.join("runs")).is_ok_and(|mut runs| runs.next().is_some()) {
+        return None;
+    }
     let memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
     let same = memo.files.iter().all(|(path, stamp)| is_same(path, stamp.as_ref()))
         && memo.listings.iter().all(|(path, digest)| listing(path) == *digest)

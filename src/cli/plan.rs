@@ -75,14 +75,14 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
     let mut nodes: Vec<_> = engine.dag.graph.node_indices().collect();
     nodes.sort_by_key(|n| {
         let task = engine.dag.task(*n);
-        let is_over_all = matches!(task.kind, TaskKind::Compare | TaskKind::Plot | TaskKind::Report);
+        let is_over_all = task.kind.is_over_all();
         let position = if task.kind == TaskKind::Aggregate { u32::MAX } else { task.repeat };
         (is_over_all, task.cell, position, task.kind)
     });
     let mut rows = Vec::with_capacity(nodes.len());
     for node in nodes {
         let task = engine.dag.task(node);
-        let is_over_all = matches!(task.kind, TaskKind::Compare | TaskKind::Plot | TaskKind::Report);
+        let is_over_all = task.kind.is_over_all();
         let cell = (!is_over_all).then_some(task.cell as usize);
         if cell.is_some_and(|c| !engine.plan.cells[c].selected) {
             continue;

@@ -88,7 +88,7 @@ pub fn build(
         .order
         .iter()
         .copied()
-        .filter(|n| statuses.get(*n).state == State::Stale && is_wanted(engine, *n))
+        .filter(|n| statuses.get(*n).state == State::Stale && engine.is_wanted(*n))
         .collect();
     let wanted: BTreeSet<NodeIndex> = stale.iter().copied().collect();
     talk.report(&Event::BuildStarted { tasks: engine.dag.graph.node_count(), stale: stale.len() });
@@ -161,13 +161,6 @@ pub fn build(
         Some(error) => Err(error),
         None => Ok(summary),
     }
-}
-
-/// Selected cells' tasks, and the tasks over all cells.
-fn is_wanted(engine: &Engine, node: NodeIndex) -> bool {
-    let task = engine.dag.task(node);
-    matches!(task.kind, TaskKind::Compare | TaskKind::Plot | TaskKind::Report)
-        || engine.plan.cells[task.cell as usize].selected
 }
 
 enum Work {

@@ -180,6 +180,13 @@ impl Engine<'_> {
         (repeats, aggregate)
     }
 
+    /// Does a build run this task if it is stale? Selected cells' tasks, and those over all cells.
+    #[must_use]
+    pub fn is_wanted(&self, node: NodeIndex) -> bool {
+        let task = self.dag.task(node);
+        task.kind.is_over_all() || self.plan.cells[task.cell as usize].selected
+    }
+
     /// State of one task, from the states of those it waits for.
     pub fn evaluate(&self, node: NodeIndex, statuses: &Statuses) -> Result<Status> {
         let Task { kind, cell, repeat } = self.dag.task(node);

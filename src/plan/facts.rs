@@ -224,7 +224,7 @@ impl FactBook {
     }
 
     /// Adds what the lock lacks; returns the platforms that were added.
-    pub fn write_missing(&mut self) -> Result<Vec<String>> {
+    pub fn write_missing(&self) -> Result<Vec<String>> {
         if self.missing.is_empty() {
             return Ok(Vec::new());
         }
@@ -238,8 +238,7 @@ impl FactBook {
             lock = lock.with_section(platform, section);
         }
         write_atomically(&self.root.join("tprimat.lock"), lock.to_toml().as_bytes(), Durability::Synced)?;
-        self.lock = lock;
-        Ok(std::mem::take(&mut self.missing).into_keys().collect())
+        Ok(self.missing.keys().cloned().collect())
     }
 
     /// Replaces the sections of the given platforms by what this host has; returns the differences.

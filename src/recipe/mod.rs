@@ -1,4 +1,4 @@
-//! recipes/<id>/ and templates/ → [`Recipe`]s: how a framework runs, and what it cannot do.
+//! `recipes/<id>/` and templates/ → [`Recipe`]s: how a framework runs, and what it cannot do.
 //!
 //! Shipped recipes and templates are embedded in the binary; a project's own win by name.
 mod constraint;
