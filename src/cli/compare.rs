@@ -48,5 +48,9 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         print(&crate::report::table(&comparison, width()))?;
     }
     // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
-    Ok(if settings.settings.named && !comparison.comparable { exit::FAILED } else { exit::OK })
+    Ok(if settings.settings.named && (!comparison.comparable || comparison.rows.len() < 2) {
+        exit::FAILED
+    } else {
+        exit::OK
+    })
 }

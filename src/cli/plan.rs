@@ -12,7 +12,7 @@ use super::{
 use crate::{
     cache::{Cache, TaskKind},
     error::{Result, exit},
-    graph::{Dag, Engine, State, Statuses, key::kind_name, label},
+    graph::{Dag, Engine, Reason, State, Statuses, key::kind_name, label},
     plan::{Plan, Support},
 };
 
@@ -90,8 +90,9 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
         let status = statuses.get(node);
         let label = label(engine.plan, &task);
         let reason = status.reason.as_ref().map_or_else(String::new, |reason| {
-            let preimage = engine.preimage(node, statuses);
-            reason.describe(engine.cache, task.kind, &label, preimage.as_deref())
+            // Only a missing record is explained by a diff; the other reasons say it all.
+            let now = if *reason == Reason::NoRecord { engine.present(node, statuses) } else { None };
+            reason.describe(engine.cache, task.kind, &label, now.as_ref())
         });
         rows.push(Row {
             kind: task.kind,

@@ -9,5 +9,5 @@ mod state;
 pub use code::BUILD;
 pub use code::CodeDigests;
 pub use dag::{Dag, Task, label};
-pub use reason::{Reason, changed_fields, outcome_text};
+pub use reason::{Present, Reason, changed_fields, outcome_text};
 pub use state::{Engine, Made, Options, State, Status, Statuses};

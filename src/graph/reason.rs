@@ -2,8 +2,16 @@
 
 use crate::{
     cache::{AttemptOutcome, Cache, TaskKind},
+    digest::Digest,
     graph::key::{Change, changes},
 };
+
+/// What a task's key is made of now.
+pub struct Present {
+    pub preimage: String,
+    /// The job, which the pre-image names by its digest; before a build the cache does not know it.
+    pub job: Option<(Digest, String)>,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
@@ -26,12 +34,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason in words. `task` is the task's label, `preimage` its present pre-image.
+    /// The reason in words. `task` is the task's label, `now` its present pre-image.
     #[must_use]
-    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, preimage: Option<&str>) -> String {
+    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, now: Option<&Present>) -> String {
         match self {
             Self::NoRecord => {
-                let changes = self::changed_fields(cache, kind, task, preimage);
+                let changes = self::changed_fields(cache, kind, task, now);
                 match changes.as_deref() {
                     None => "never run".into(),
                     Some([]) => "its record is gone from the cache".into(),
@@ -52,9 +60,17 @@ impl Reason {
 
 /// What changed since this task last ran; `None` if it never did.
 #[must_use]
-pub fn changed_fields(cache: &Cache, kind: TaskKind, task: &str, preimage: Option<&str>) -> Option<Vec<Change>> {
+pub fn changed_fields(cache: &Cache, kind: TaskKind, task: &str, now: Option<&Present>) -> Option<Vec<Change>> {
     let last = cache.last_of(kind, task)?;
-    Some(changes(&last.preimage, preimage?, &|digest| cache.preimage(digest)))
+    let now = now?;
+    let nested = |digest: &Digest| {
+        now.job
+            .as_ref()
+            .filter(|(job, _)| job == digest)
+            .map(|(_, text)| text.clone())
+            .or_else(|| cache.preimage(digest))
+    };
+    Some(changes(&last.preimage, &now.preimage, &nested))
 }
 
 /// `oom: exit 1`, for people.

@@ -9,7 +9,7 @@ use petgraph::graph::NodeIndex;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::{CodeDigests, Dag, Reason, Task, label, reason::outcome_text};
+use super::{CodeDigests, Dag, Present, Reason, Task, label, reason::outcome_text};
 use crate::{
     cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
     digest::Digest,
@@ -344,6 +344,7 @@ impl Engine<'_> {
                                 let name = if status.state == State::Failed { "failed" } else { "missing" };
                                 json!({ name: why })
                             }
+                            _ if cell.selected => json!({ "missing": "stale; a build makes it" }),
                             _ => json!({ "missing": "stale, and not selected" }),
                         }
                     }
@@ -394,6 +395,15 @@ impl Engine<'_> {
     fn upstream(&self, kind: TaskKind, cell: usize, repeat: u32) -> Status {
         let task = Task { kind, cell: u32::try_from(cell).unwrap_or(0), repeat };
         Status::because(State::Stale, Reason::Upstream(label(self.plan, &task)))
+    }
+
+    /// The task's present pre-image with what it names, where it can be known.
+    #[must_use]
+    pub fn present(&self, node: NodeIndex, statuses: &Statuses) -> Option<Present> {
+        let task = self.dag.task(node);
+        let prepared = self.plan.prepared(task.cell as usize).filter(|_| !task.kind.is_over_all());
+        let job = prepared.map(|p| (p.job_digest, p.job_text.clone()));
+        Some(Present { preimage: self.preimage(node, statuses)?, job })
     }
 
     /// The task's present pre-image, where it can be known.
