@@ -150,9 +150,15 @@ fn train_host(plan: &Plan, request: &PlanRequest, cache: &Cache) -> Result<Train
         hostname: facts.hostname.clone().unwrap_or_default(),
         caller_env: request.env.clone(),
         grace_seconds: GRACE_SECONDS,
-        gpu_locks: vendor.map(|v| facts.device_locks(v)).unwrap_or_default(),
+        gpus: vendor.map(|v| gpus(plan, v)).unwrap_or_default(),
         tprimat,
     })
+}
+
+/// The GPUs that runs may be given: index, lock name.
+fn gpus(plan: &Plan, vendor: Vendor) -> Vec<(usize, String)> {
+    let locks = plan.facts.host().device_locks(vendor);
+    plan.facts.usable_gpus(vendor).into_iter().filter_map(|i| Some((i, locks.get(i)?.clone()))).collect()
 }
 
 /// One folder for the whole host, whoever runs tprimat on it.

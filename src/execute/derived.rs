@@ -342,14 +342,13 @@ fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
 }
 
 /// Collects what the train task at `node` needs.
-#[must_use]
 pub fn train_work(
     engine: &Engine,
     node: NodeIndex,
     statuses: &Statuses,
     devices: Vec<usize>,
     preimage: &str,
-) -> TrainWork {
+) -> Result<TrainWork> {
     let task = engine.dag.task(node);
     let cell = task.cell as usize;
     let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
@@ -357,12 +356,10 @@ pub fn train_work(
     let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
     let key = statuses.get(node).key.expect("a stale train task has a key");
     let job = prepared.job();
-    let launch_files = render
-        .outputs()
-        .iter()
-        .map(|o| (o.name.clone(), engine.cache.get(&o.digest).ok().flatten().unwrap_or_default()))
-        .collect();
-    TrainWork {
+    // A launch file that is lost or damaged must not run as an empty one.
+    let launch_files = render.outputs().iter().map(|o| Ok((o.name.clone(), need(engine.cache, &o.digest, &o.name)?)));
+    let launch_files = launch_files.collect::<Result<_>>()?;
+    Ok(TrainWork {
         label: label(engine.plan, &task),
         cell: engine.plan.cells[cell].id.clone(),
         repeat: task.repeat,
@@ -383,5 +380,5 @@ pub fn train_work(
         timeout_seconds: prepared.resolved.timeout_seconds,
         exclusive: !prepared.resolved.share,
         devices,
-    }
+    })
 }

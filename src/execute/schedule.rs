@@ -107,7 +107,7 @@ pub fn build(
         trains: BTreeSet::new(),
         keys: HashMap::new(),
         running: HashMap::new(),
-        free_gpus: (0..host.gpu_locks.len()).collect(),
+        free_gpus: (0..host.gpus.len()).collect(),
         cool_until: None,
         stopping: false,
         error: None,
@@ -250,7 +250,14 @@ impl Scheduler<'_> {
         self.keys.insert(key, Vec::new());
         let gpus: Vec<usize> = self.free_gpus.drain(..needed).collect();
         let preimage = self.engine.preimage(node, statuses).unwrap_or_default();
-        let work = derived::train_work(self.engine, node, statuses, gpus.clone(), &preimage);
+        let work = match derived::train_work(self.engine, node, statuses, gpus.clone(), &preimage) {
+            Ok(work) => work,
+            Err(error) => {
+                self.stopping = true;
+                self.error.get_or_insert(error);
+                return None;
+            }
+        };
         self.start(node, exclusive, gpus, preimage, statuses);
         Some((node, Work::Train(Box::new(work))))
     }

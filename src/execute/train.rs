@@ -54,7 +54,7 @@ pub struct TrainWork {
     pub log_format: String,
     pub timeout_seconds: Option<f64>,
     pub exclusive: bool,
-    /// Device indices given to this run; empty on the cpu platform.
+    /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu platform.
     pub devices: Vec<usize>,
 }
 
@@ -70,8 +70,8 @@ pub struct TrainHost {
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
     pub grace_seconds: f64,
-    /// Lock names of the accelerators, by index.
-    pub gpu_locks: Vec<String>,
+    /// The accelerators that runs may be given: index as its driver counts, lock name.
+    pub gpus: Vec<(usize, String)>,
 }
 
 /// What a run folder says about its run, for a tprimat that finds it later.
@@ -215,7 +215,8 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
         write_atomically(&path, job, Durability::Plain)?;
         set("TPRIMAT_JOB", path_text(&path)?);
     }
-    let ids = work.devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let given: Vec<&(usize, String)> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
+    let ids = given.iter().map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",");
     match work.vendor {
         Vendor::Cpu => {}
         Vendor::Nvd => set("CUDA_VISIBLE_DEVICES", ids),
@@ -223,7 +224,7 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
     }
     let devices = match work.vendor {
         Vendor::Cpu => vec!["cpu".to_owned()],
-        _ => work.devices.iter().filter_map(|i| host.gpu_locks.get(*i).cloned()).collect(),
+        _ => given.iter().map(|(_, lock)| lock.clone()).collect(),
     };
     let meta =
         Meta { key: work.key, task: work.label.clone(), preimage: work.preimage.clone(), generation: work.generation };

@@ -84,6 +84,26 @@ impl HostFacts {
         gpus.iter().enumerate().map(name).collect()
     }
 
+    /// Of a vendor's GPUs, the indices that this process may use: what the caller's `CUDA_VISIBLE_DEVICES` or
+    /// `HIP_VISIBLE_DEVICES` leaves, as a batch system sets it. Unset = all of them.
+    #[must_use]
+    pub fn usable(&self, vendor: Vendor, visible: Option<&str>) -> Vec<usize> {
+        let gpus = match vendor {
+            Vendor::Cpu => return Vec::new(),
+            Vendor::Nvd => &self.nvd,
+            Vendor::Amd => &self.amd,
+        };
+        let Some(visible) = visible else { return (0..gpus.len()).collect() };
+        let find = |name: &str| match name.parse::<usize>() {
+            Ok(index) => Some(index).filter(|i| *i < gpus.len()),
+            Err(_) => {
+                gpus.iter().position(|g| g.uuid.as_deref().is_some_and(|u| !name.is_empty() && u.starts_with(name)))
+            }
+        };
+        // As CUDA reads it: the list ends at the first name that means nothing.
+        visible.split(',').map(|name| find(name.trim())).take_while(Option::is_some).flatten().collect()
+    }
+
     /// What a platform's numbers depend on, for tprimat.lock; without recipes. `None`: no such device here.
     #[must_use]
     pub fn section(&self, vendor: Vendor) -> Option<Section> {
@@ -266,6 +286,17 @@ fn amd_gpu(device: &Path, driver: Option<String>) -> GpuFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_gpus_that_the_caller_was_given_are_used() {
+        let gpu = |uuid: &str| GpuFacts { uuid: Some(uuid.into()), ..GpuFacts::default() };
+        let host = HostFacts { nvd: vec![gpu("GPU-aa"), gpu("GPU-bb"), gpu("GPU-cc")], ..HostFacts::default() };
+        assert_eq!(host.usable(Vendor::Nvd, None), [0, 1, 2]);
+        assert_eq!(host.usable(Vendor::Nvd, Some("2,0")), [2, 0]);
+        assert_eq!(host.usable(Vendor::Nvd, Some("GPU-bb")), [1]);
+        assert_eq!(host.usable(Vendor::Nvd, Some("1,-1,2")), [1]);
+        assert!(host.usable(Vendor::Nvd, Some("")).is_empty());
+    }
     use crate::files::{Durability, write_atomically};
 
     fn h100(uuid: &str) -> GpuFacts {

@@ -33,7 +33,7 @@ impl PlatformFacts {
         let available = self.available.as_ref().map_err(Clone::clone)?;
         let wanted = job.parallelism.num_gpus as usize;
         if job.vendor != Vendor::Cpu && wanted > *available {
-            return Err(format!("needs {wanted} GPUs, this host has {available}"));
+            return Err(format!("needs {wanted} GPUs, {available} can be used here"));
         }
         Ok(())
     }
@@ -44,6 +44,8 @@ pub struct FactBook {
     root: PathBuf,
     lock: Lock,
     allow_drift: bool,
+    /// What the caller's environment leaves of each vendor's GPUs.
+    visible: BTreeMap<Vendor, String>,
     host: OnceLock<HostFacts>,
     book: HashMap<(String, String), Arc<PlatformFacts>>,
     /// Sections that this host would add to the lock.
@@ -52,11 +54,13 @@ pub struct FactBook {
 }
 
 impl FactBook {
-    pub fn load(root: &Path, allow_drift: bool) -> Result<Self> {
+    pub fn load(root: &Path, allow_drift: bool, env: &BTreeMap<String, String>) -> Result<Self> {
+        let names = [(Vendor::Nvd, "CUDA_VISIBLE_DEVICES"), (Vendor::Amd, "HIP_VISIBLE_DEVICES")];
         Ok(Self {
             root: root.to_owned(),
             lock: Lock::load(&root.join("tprimat.lock"))?,
             allow_drift,
+            visible: names.iter().filter_map(|(vendor, name)| Some((*vendor, env.get(*name)?.clone()))).collect(),
             host: OnceLock::new(),
             book: HashMap::new(),
             missing: BTreeMap::new(),
@@ -164,6 +168,12 @@ impl FactBook {
         Ok(PlatformFacts { known: Ok(known), available })
     }
 
+    /// GPUs of a vendor that runs may be given.
+    #[must_use]
+    pub fn usable_gpus(&self, vendor: Vendor) -> Vec<usize> {
+        self.host().usable(vendor, self.visible.get(&vendor).map(String::as_str))
+    }
+
     fn available(&self, platform: &str, vendor: Vendor, model: Option<&str>) -> Result<usize, String> {
         let host = self.host();
         let count = host.platforms().into_iter().find(|(v, _)| *v == vendor).map_or(0, |(_, count)| count);
@@ -179,7 +189,7 @@ impl FactBook {
                 "platform {platform} is a {model}, this host has a {found} (--set hardware.platforms.{platform}.gpu_model=…)"
             ));
         }
-        Ok(count)
+        Ok(if vendor == Vendor::Cpu { count } else { self.usable_gpus(vendor).len() })
     }
 
     fn probed(&self, vendor: Vendor, recipe: &Recipe) -> Result<Section> {

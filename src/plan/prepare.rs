@@ -94,7 +94,7 @@ impl Plan {
         let recipes = collect(RecipeSet::load(root), &mut problems)?;
         let matrix_path = matrix::find(request.matrix.as_deref(), root)?;
         let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
-        let mut facts = FactBook::load(root, request.allow_drift)?;
+        let mut facts = FactBook::load(root, request.allow_drift, &request.env)?;
         let text = crate::files::read_to_string(&matrix_path)?;
         let source = Source::new(relative(&matrix_path, root), text);
         let auto = facts.auto_platform(&config, &source.text);
