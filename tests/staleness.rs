@@ -57,6 +57,9 @@ fn a_description_a_comment_blank_lines_and_key_order_are_read_by_nobody() {
     project.expect_nothing();
     project.edit("matrix.toml", "repeats = 2", "# twice\nrepeats     = 2");
     project.expect_nothing();
+    let own = "full_name: mine, description: my own, timeout: 2h, command:";
+    project.edit("config.yaml", "cooldown_seconds: 0", "cooldown_seconds: 0.5").edit("config.yaml", "command:", own);
+    project.expect_nothing();
 }
 
 #[test]
@@ -296,6 +299,38 @@ fn a_log_and_its_result_are_not_measured_again_while_their_summary_is_there() {
 }
 
 #[test]
+fn what_only_people_read_of_a_run_is_not_measured_again() {
+    let project = Project::built();
+    let first = format!("{SMALL}#1");
+    project.lose(project.output(TaskKind::Train, &format!("train {first}"), "times"));
+    project.expect_nothing();
+    project.lose_result(&first);
+    let parse = format!("parse {first}");
+    project.expect(&[&parse, &format!("aggregate {SMALL}"), LATER], &[&parse]);
+}
+
+#[test]
+fn declared_globs_see_files_come_and_go() {
+    let project = Project::new();
+    project.edit("config.yaml", "inputs: [train.sh]", "inputs: [train.sh, \"lib/**/*.sh\"]");
+    project.write("lib/a.sh", "# a").write("lib/deep/notes.md", "none of it");
+    assert_eq!(project.build(&[]).code, 0);
+    project.write("lib/deep/b.sh", "# b");
+    // As people call it: the note that the last build left must see it too.
+    let (code, out, _) = project.tprimat(&["build", "--json"]);
+    let says: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &says["ran"], project.launches()), (0, &json!(13), 8));
+    project.expect_nothing();
+    project.remove("lib/deep/b.sh");
+    project.expect(&["report m"], &["report m"]);
+    // A glob over everything sees nothing of what builds write themselves.
+    project.edit("config.yaml", "lib/**/*.sh", "**/*.{sh,json,toml}");
+    assert_eq!(project.build(&[]).code, 0);
+    project.write("cache/runs/left/cmd.sh", "# of a run that was killed").write("output/mine.json", "{}");
+    project.expect_nothing();
+}
+
+#[test]
 fn what_was_published_is_published_again() {
     let project = Project::built();
     project.remove("output/train_cpu_cmd_small.json");
@@ -303,6 +338,10 @@ fn what_was_published_is_published_again() {
     project.write("output/compare.txt", "nonsense");
     project.expect(&["report m"], &["report m"]);
     assert!(project.read("output/compare.txt").contains(SMALL));
+    let config = project.read("config.yaml");
+    project.write("config.yaml", &(config + "\npaths: { output: elsewhere }\n"));
+    project.expect(&["report m"], &["report m"]);
+    assert!(project.path("elsewhere/compare.png").is_file());
 }
 
 #[test]
@@ -385,25 +424,53 @@ fn remeasuring_keeps_what_was_measured() {
     project.expect_nothing();
 }
 
-#[test]
-fn two_cells_that_ask_for_the_same_share_a_measurement_and_say_so() {
-    let project = Project::new();
-    let same = project
-        .read("config.yaml")
-        .replace("  large:", "  twin: &twin")
-        .lines()
-        .find(|l| l.contains("small:"))
-        .unwrap()
-        .replace("small:", "twin:");
-    project.edit("config.yaml", "models:\n", &format!("models:\n{same}\n"));
+/// A second model of the same shape, in place of `large`.
+fn with_twin(project: &Project) {
+    let config = project.read("config.yaml");
+    let small = config.lines().find(|line| line.starts_with("  small:")).unwrap();
+    project.edit("config.yaml", "models:\n", &format!("models:\n{}\n", small.replace("small:", "twin:")));
     project.edit("matrix.toml", "[\"small\", \"large\"]", "[\"small\", \"twin\"]");
+}
+
+#[test]
+fn cells_that_ask_for_the_same_share_a_measurement_and_say_so() {
+    let project = Project::new();
+    with_twin(&project);
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (0, 2), "{}", built.stderr);
-    let table = project.read("output/compare.txt");
-    assert!(table.contains("cpu/cmd/twin/single") && table.contains("same"), "{table}");
     let attempt = |cell: &str| project.json(&["show", cell])["repeats"][0]["attempt"].clone();
+    let is_said = || project.read("output/compare.txt").contains("launch the very same bytes");
     assert_eq!(attempt(SMALL), attempt("cpu/cmd/twin/single"));
+    assert!(is_said());
     project.expect_nothing();
+    // Another file that one of them declares makes them two.
+    let own = "\n[[override]]\nwhere = { model = \"twin\" }\nset = { \"frameworks.cmd.inputs\" = [\"matrix.toml\"] }\n";
+    project.write("matrix.toml", &(project.read("matrix.toml") + own));
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    assert!(!is_said());
+}
+
+#[test]
+fn platforms_whose_facts_agree_share_a_measurement_and_say_so() {
+    let project = Project::new();
+    project.edit(
+        "config.yaml",
+        "  platforms:\n",
+        "  platforms:\n    box: { vendor: cpu, env: { OF_PLATFORM: \"0\" } }\n",
+    );
+    project.edit("matrix.toml", "platform = \"cpu\"", "platform = [\"cpu\", \"box\"]");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    assert!(project.read("output/compare.txt").contains("box/cmd/small/single and cpu/cmd/small/single launch"));
+}
+
+#[test]
+fn a_failure_is_shared_as_well() {
+    let project = Project::new();
+    with_twin(&project);
+    project.write("mood.sh", IMPORT_ERROR);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+    assert_eq!(project.plan(&[])["train cpu/cmd/twin/single#2"].state, "failed");
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
 }
 
 #[test]
@@ -474,7 +541,7 @@ impl Game {
     fn new(seed: u64) -> Self {
         let (project, world) = (Project::new(), World::default());
         let history = vec![format!("seed {seed}")];
-        let mut game = Self { dice: Dice(seed), project, world, oracle: Oracle::default(), history };
+        let game = Self { dice: Dice(seed), project, world, oracle: Oracle::default(), history };
         game.save();
         game
     }

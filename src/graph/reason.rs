@@ -2,6 +2,7 @@
 
 use crate::{
     cache::{AttemptOutcome, Cache, TaskKind},
+    digest::Digest,
     graph::key::{Change, changes},
 };
 
@@ -26,12 +27,20 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason in words. `task` is the task's label, `preimage` its present pre-image.
+    /// The reason in words. `task` is the task's label, `preimage` its present pre-image, `nested` a text that the
+    /// pre-image names by its digest.
     #[must_use]
-    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, preimage: Option<&str>) -> String {
+    pub fn describe(
+        &self,
+        cache: &Cache,
+        kind: TaskKind,
+        task: &str,
+        preimage: Option<&str>,
+        nested: Option<&str>,
+    ) -> String {
         match self {
             Self::NoRecord => {
-                let changes = self::changed_fields(cache, kind, task, preimage);
+                let changes = self::changed_fields(cache, kind, task, preimage, nested);
                 match changes.as_deref() {
                     None => "never run".into(),
                     Some([]) => "its record is gone from the cache".into(),
@@ -52,9 +61,21 @@ impl Reason {
 
 /// What changed since this task last ran; `None` if it never did.
 #[must_use]
-pub fn changed_fields(cache: &Cache, kind: TaskKind, task: &str, preimage: Option<&str>) -> Option<Vec<Change>> {
+pub fn changed_fields(
+    cache: &Cache,
+    kind: TaskKind,
+    task: &str,
+    preimage: Option<&str>,
+    nested: Option<&str>,
+) -> Option<Vec<Change>> {
     let last = cache.last_of(kind, task)?;
-    Some(changes(&last.preimage, preimage?, &|digest| cache.preimage(digest)))
+    // What has not run yet is not in the cache: the present text comes from the caller.
+    let nested = nested.map(|text| (Digest::of(text), text));
+    let text = |digest: &Digest| match nested {
+        Some((present, text)) if present == *digest => Some(text.to_owned()),
+        _ => cache.preimage(digest),
+    };
+    Some(changes(&last.preimage, preimage?, &text))
 }
 
 /// `oom: exit 1`, for people.

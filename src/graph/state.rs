@@ -265,13 +265,14 @@ impl Engine<'_> {
         }
     }
 
-    /// Can this attempt serve? Its log is there, or nothing needs the log because its result is.
+    /// Can this attempt serve? Its log is there, or nothing needs the log because its result is. Whatever else the
+    /// run left is read by people only.
     fn is_usable(&self, cell: usize, attempt: &Attempt, need: Need) -> bool {
         let parsed = self.parse_key(cell, attempt).is_some_and(|(key, _)| match need {
             Need::Outputs => self.recorded(key).state == State::Fresh,
             Need::Records => self.cache.outputs(&key).is_some(),
         });
-        parsed || attempt.outputs.iter().all(|o| self.cache.has(&o.digest))
+        parsed || attempt.log().is_none_or(|log| self.cache.has(&log.digest))
     }
 
     fn parse(&self, cell: usize, repeat: u32, train: &Status, need: Need) -> Status {
@@ -387,6 +388,14 @@ impl Engine<'_> {
     fn upstream(&self, kind: TaskKind, cell: usize, repeat: u32) -> Status {
         let task = Task { kind, cell: u32::try_from(cell).unwrap_or(0), repeat };
         Status::because(State::Stale, Reason::Upstream(label(self.plan, &task)))
+    }
+
+    /// The text that pre-images of the task's cell name by its digest: the job.
+    #[must_use]
+    pub fn nested(&self, node: NodeIndex) -> Option<&str> {
+        let Task { kind, cell, .. } = self.dag.task(node);
+        let reads_job = matches!(kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse);
+        self.plan.prepared(cell as usize).filter(|_| reads_job).map(|p| p.job_text.as_str())
     }
 
     /// The task's present pre-image, where it can be known.

@@ -61,7 +61,9 @@ impl Oracle {
                 _ => TaskKind::Report,
             };
             let outputs = cache.last_of(kind, id).unwrap_or_else(|| panic!("{id} ran and left no record")).outputs;
-            outputs.iter().for_each(|o| drop(self.gone.remove(&o.digest)));
+            for output in outputs.iter() {
+                self.gone.remove(&output.digest);
+            }
             if kind == TaskKind::Report {
                 self.published.extend(outputs.iter().map(|o| (o.name.clone(), o.digest)));
             }
@@ -207,7 +209,9 @@ impl Walk<'_> {
         if !self.is_plan {
             // What is made again from the same is the same.
             let outputs = self.oracle.made.entry(inputs.clone()).or_default();
-            outputs.iter().for_each(|o| drop(self.oracle.gone.remove(&o.digest)));
+            for output in outputs.iter() {
+                self.oracle.gone.remove(&output.digest);
+            }
         }
         self.ids.insert(id, inputs);
     }
