@@ -79,6 +79,15 @@ impl Oracle {
         there.sort();
         there
     }
+    /// The log and the result of a measurement, as far as they are there.
+    pub fn of_measurement(&self, number: u32) -> Vec<Digest> {
+        let is_named = |o: &&Output| ["log", "result.json"].contains(&&*o.name) && !self.gone.contains(&o.digest);
+        let of = [measured(number), result(number)].into_iter().filter_map(|inputs| self.made.get(&inputs)).flatten();
+        of.filter(is_named).map(|o| o.digest).collect()
+    }
+    pub fn measurements(&self) -> u32 {
+        self.measured
+    }
     pub fn lose(&mut self, digest: Digest) {
         self.gone.insert(digest);
     }
