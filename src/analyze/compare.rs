@@ -161,6 +161,9 @@ pub struct AbsentCell {
     /// `failed`, `contradicted`, `missing`, `unsupported` or `unmeasured`.
     pub state: String,
     pub reason: String,
+    /// Repeats that contradict the cell's job.
+    #[serde(default)]
+    pub contradicted: usize,
 }
 
 #[must_use]
@@ -216,20 +219,28 @@ impl Arm<'_> {
 }
 
 fn arm(cell: &CellInput) -> Result<Arm<'_>, AbsentCell> {
-    let absent = |state: &str, reason: String| AbsentCell { cell: cell.cell.clone(), state: state.to_owned(), reason };
+    let absent = |state: &str, reason: String| AbsentCell {
+        cell: cell.cell.clone(),
+        state: state.to_owned(),
+        reason,
+        contradicted: 0,
+    };
     match &cell.state {
         CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
             (Some(estimate), Some(step_time)) => Ok(Arm { cell, summary, estimate, step_time, group: 0 }),
             _ => {
-                let first = |wanted: fn(&RepeatStatus) -> bool| summary.repeats.iter().any(|r| wanted(&r.status));
-                let state = if first(|s| matches!(s, RepeatStatus::Contradicted { .. })) {
+                let count =
+                    |wanted: fn(&RepeatStatus) -> bool| summary.repeats.iter().filter(|r| wanted(&r.status)).count();
+                let contradicted = count(|s| matches!(s, RepeatStatus::Contradicted { .. }));
+                let state = if contradicted > 0 {
                     "contradicted"
-                } else if first(|s| matches!(s, RepeatStatus::Failed { .. })) {
+                } else if count(|s| matches!(s, RepeatStatus::Failed { .. })) > 0 {
                     "failed"
                 } else {
                     "unmeasured"
                 };
-                Err(absent(state, summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned())))
+                let reason = summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned());
+                Err(AbsentCell { contradicted, ..absent(state, reason) })
             }
         },
         CellState::Failed { class, evidence } => {

@@ -66,6 +66,14 @@ pub struct Attempt {
     pub suspect: Option<String>,
 }
 
+impl Attempt {
+    /// What its result is made from.
+    #[must_use]
+    pub fn log(&self) -> Option<&Output> {
+        self.outputs.iter().find(|o| o.name == "log")
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum AttemptOutcome {

@@ -300,7 +300,9 @@ fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Compared>> 
     let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
     let Some(output) = status.outputs().first() else { return Ok(None) };
     let comparison = execute::derived::read_comparison(engine.cache, Some(output.digest))?;
-    let contradicted = comparison.rows.iter().map(|r| r.contradicted).sum();
+    // A cell of which no repeat counts has no row.
+    let contradicted = comparison.rows.iter().map(|r| r.contradicted).sum::<usize>()
+        + comparison.absent.iter().map(|a| a.contradicted).sum::<usize>();
     Ok(Some(Compared { comparison, contradicted }))
 }
 

@@ -58,7 +58,8 @@ impl Settings {
     }
 }
 
-/// For each cell, an earlier cell that launches byte for byte the same, if there is one.
+/// For each cell, an earlier cell that launches byte for byte the same, if there is one: their train keys agree, so
+/// they share one measurement.
 pub fn same_launch(plan: &Plan) -> Result<Vec<Option<usize>>> {
     let mut seen: BTreeMap<(Digest, String), usize> = BTreeMap::new();
     let mut twins = vec![None; plan.cells.len()];
@@ -66,8 +67,9 @@ pub fn same_launch(plan: &Plan) -> Result<Vec<Option<usize>>> {
         let Support::Ready(prepared) = &planned.support else { continue };
         let of = &plan.matrix.cells[cell];
         let Ok(facts) = &prepared.facts.known else { continue };
-        let env = serde_json::to_string(&(&prepared.resolved.env, facts)).unwrap_or_default();
-        let launch = (prepared.job_digest, format!("{}\n{}\n{env}", of.framework, of.platform));
+        let resolved = &prepared.resolved;
+        let rest = (&of.framework, &resolved.env, resolved.share, &prepared.inputs, facts);
+        let launch = (prepared.job_digest, serde_json::to_string(&rest).unwrap_or_default());
         match seen.get(&launch) {
             Some(first) => twins[cell] = Some(*first),
             None => drop(seen.insert(launch, cell)),
@@ -249,8 +251,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
         DerivedWork::Parse { attempt, job, format } => {
-            let log = attempt.outputs.iter().find(|o| o.name == "log");
-            let bytes = match log {
+            let bytes = match attempt.log() {
                 Some(log) => need(cache, &log.digest, "log")?,
                 None => Vec::new(),
             };

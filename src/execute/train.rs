@@ -172,7 +172,7 @@ fn valid_attempt(cache: &Cache, key: &Digest, generation: u32) -> Option<Attempt
         a.generation == generation
             && a.outcome == AttemptOutcome::Ok
             && a.suspect.is_none()
-            && a.outputs.iter().all(|o| cache.has(&o.digest))
+            && a.log().is_none_or(|log| cache.has(&log.digest))
     };
     cache.attempts(key).into_iter().find(usable)
 }

@@ -272,13 +272,14 @@ impl Engine<'_> {
         }
     }
 
-    /// Can this attempt serve? Its log is there, or nothing needs the log because its result is.
+    /// Can this attempt serve? Its log is there, or nothing needs the log because its result is. Whatever else the
+    /// run left is read by people only.
     fn is_usable(&self, cell: usize, attempt: &Attempt, need: Need) -> bool {
         let parsed = self.parse_key(cell, attempt).is_some_and(|(key, _)| match need {
             Need::Outputs => self.recorded(key).state == State::Fresh,
             Need::Records => self.cache.outputs(&key).is_some(),
         });
-        parsed || attempt.outputs.iter().all(|o| self.cache.has(&o.digest))
+        parsed || attempt.log().is_none_or(|log| self.cache.has(&log.digest))
     }
 
     fn parse(&self, cell: usize, repeat: u32, train: &Status, need: Need) -> Status {

@@ -1,7 +1,7 @@
 //! Loads the inputs of a project and prepares every cell of a matrix.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{Arc, LazyLock},
 };
@@ -130,7 +130,7 @@ impl Plan {
         }
         let mut read = vec![config_path, matrix_path, root.join("tprimat.lock")];
         read.extend(inputs.files.keys().map(|name| root.join(name)));
-        let read_folders = inputs.files.keys().filter_map(|name| Some(root.join(name).parent()?.to_owned())).collect();
+        let read_folders = inputs.folders.iter().map(|name| root.join(name)).collect();
         Ok(Self {
             root: root.clone(),
             config,
@@ -223,11 +223,15 @@ fn prepare(
 struct Inputs {
     globs: HashMap<String, Vec<String>>,
     files: BTreeMap<String, Digest>,
+    /// Folders that globs were looked for in, also those without a match: one may appear there.
+    folders: BTreeSet<PathBuf>,
 }
 
 impl Inputs {
     fn gather(root: &Path, config: &Config, cells: &[Cell]) -> Result<Self> {
-        let mut inputs = Self { globs: HashMap::new(), files: BTreeMap::new() };
+        let mut inputs = Self { globs: HashMap::new(), files: BTreeMap::new(), folders: BTreeSet::new() };
+        let path = |key, default| PathBuf::from(config.get(key).and_then(Value::as_str).unwrap_or(default));
+        let made = [path("paths.cache", "cache"), path("paths.output", "output")];
         let nothing = &Values::default();
         for cell in cells {
             // Only settings that cells share or override can differ; the cost is one look-up a cell.
@@ -237,7 +241,7 @@ impl Inputs {
             for glob in super::resolve::strings(Some(value)) {
                 let glob = glob.as_str();
                 if !inputs.globs.contains_key(glob) {
-                    let matched = expand_glob(root, glob)?;
+                    let matched = expand_glob(root, glob, &made, &mut inputs.folders)?;
                     if matched.is_empty() {
                         let message = format!("no file of the project matches the input `{glob}`");
                         return Err(Error::invalid(config.problem_at(&path, message, "matches nothing")));
@@ -257,13 +261,13 @@ impl Inputs {
     }
 
     fn of(&self, globs: &[String]) -> Vec<(String, Digest)> {
-        let names: std::collections::BTreeSet<&String> =
-            globs.iter().filter_map(|g| self.globs.get(g)).flatten().collect();
+        let names: BTreeSet<&String> = globs.iter().filter_map(|g| self.globs.get(g)).flatten().collect();
         names.into_iter().map(|name| (name.clone(), self.files[name])).collect()
     }
 }
 
-fn expand_glob(root: &Path, pattern: &str) -> Result<Vec<String>> {
+/// Files below `root` that match, but none in the folders that builds themselves write to.
+fn expand_glob(root: &Path, pattern: &str, made: &[PathBuf], folders: &mut BTreeSet<PathBuf>) -> Result<Vec<String>> {
     if !pattern.contains(['*', '?', '[', '{']) {
         return Ok(if root.join(pattern).is_file() { vec![pattern.to_owned()] } else { Vec::new() });
     }
@@ -272,7 +276,7 @@ fn expand_glob(root: &Path, pattern: &str) -> Result<Vec<String>> {
         .build()
         .map_err(|e| Error::invalid(Problem::new(format!("`{pattern}` is not a glob: {e}"))))?
         .compile_matcher();
-    // Start below the part of the pattern that is not a glob, never at the cache.
+    // Start below the part of the pattern that is not a glob.
     let fixed: PathBuf = Path::new(pattern)
         .components()
         .take_while(|c| !c.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']))
@@ -282,11 +286,12 @@ fn expand_glob(root: &Path, pattern: &str) -> Result<Vec<String>> {
         for entry in std::fs::read_dir(root.join(&below)).into_iter().flatten().flatten() {
             let path = below.join(entry.file_name());
             if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                pending.push(path);
+                pending.extend(Some(path).filter(|path| !made.contains(path)));
             } else if glob.is_match(&path) {
                 found.extend(path.to_str().map(str::to_owned));
             }
         }
+        folders.insert(below);
     }
     found.sort();
     Ok(found)
