@@ -34,10 +34,11 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
             continue;
         }
         let node = dag.node(row.kind, row.cell.unwrap_or(0) as u32, row.repeat);
-        let now = engine.present(node, &statuses);
-        let preimage = now.as_ref().map(|n| n.preimage.clone());
+        let preimage = engine.preimage(node, &statuses);
         let changes = match &preimage {
-            Some(_) if state_name(row.state) != "fresh" => changed_fields(&cache, row.kind, &row.label, now.as_ref()),
+            Some(_) if state_name(row.state) != "fresh" => {
+                changed_fields(&cache, row.kind, &row.label, || engine.present(node, &statuses))
+            }
             _ => None,
         };
         let _ = writeln!(text, "{:<11}  {}  {}", state_name(row.state), row.label, row.reason);

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     cache::{Cache, TaskKind},
     error::{Result, exit},
-    graph::{Dag, Engine, Reason, State, Statuses, key::kind_name, label},
+    graph::{Dag, Engine, State, Statuses, key::kind_name, label},
     plan::{Plan, Support},
 };
 
@@ -37,6 +37,9 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     } else {
         print(&text(&plan, &rows, &counts, &estimate))?;
     }
+    // The process ends here: to free 100,000 tasks one by one first would only take time.
+    drop(engine);
+    std::mem::forget((rows, statuses, dag, plan));
     Ok(if args.exit_code && counts.contains_key("stale") { exit::STALE } else { exit::OK })
 }
 
@@ -90,9 +93,7 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
         let status = statuses.get(node);
         let label = label(engine.plan, &task);
         let reason = status.reason.as_ref().map_or_else(String::new, |reason| {
-            // Only a missing record is explained by a diff; the other reasons say it all.
-            let now = if *reason == Reason::NoRecord { engine.present(node, statuses) } else { None };
-            reason.describe(engine.cache, task.kind, &label, now.as_ref())
+            reason.describe(engine.cache, task.kind, &label, || engine.present(node, statuses))
         });
         rows.push(Row {
             kind: task.kind,

@@ -266,8 +266,8 @@ impl Scheduler<'_> {
         let task = self.engine.dag.task(node);
         let name = label(self.engine.plan, &task);
         let status = statuses.get(node);
-        let now = self.engine.present(node, statuses);
-        let reason = status.reason.as_ref().map(|r| r.describe(self.engine.cache, task.kind, &name, now.as_ref()));
+        let present = || self.engine.present(node, statuses);
+        let reason = status.reason.as_ref().map(|r| r.describe(self.engine.cache, task.kind, &name, present));
         let cell = matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse | TaskKind::Aggregate)
             .then(|| self.engine.plan.cells[task.cell as usize].id.clone());
         self.talk.report(&Event::TaskStarted {
@@ -358,7 +358,7 @@ impl Scheduler<'_> {
         if matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse)
             && let Some(prepared) = self.engine.plan.prepared(task.cell as usize)
         {
-            self.engine.cache.record_preimage(&prepared.job_text)?;
+            self.engine.cache.record_preimage(&prepared.job_text())?;
         }
         Ok(())
     }

@@ -34,9 +34,9 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason in words. `task` is the task's label, `now` its present pre-image.
+    /// The reason in words. `task` is the task's label; `now` gives its present pre-image, where that is needed.
     #[must_use]
-    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, now: Option<&Present>) -> String {
+    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, now: impl FnOnce() -> Option<Present>) -> String {
         match self {
             Self::NoRecord => {
                 let changes = self::changed_fields(cache, kind, task, now);
@@ -60,9 +60,14 @@ impl Reason {
 
 /// What changed since this task last ran; `None` if it never did.
 #[must_use]
-pub fn changed_fields(cache: &Cache, kind: TaskKind, task: &str, now: Option<&Present>) -> Option<Vec<Change>> {
+pub fn changed_fields(
+    cache: &Cache,
+    kind: TaskKind,
+    task: &str,
+    now: impl FnOnce() -> Option<Present>,
+) -> Option<Vec<Change>> {
     let last = cache.last_of(kind, task)?;
-    let now = now?;
+    let now = now()?;
     let nested = |digest: &Digest| {
         now.job
             .as_ref()
