@@ -16,12 +16,15 @@ pub enum Durability {
     Plain,
 }
 
+/// Begins the name of a file that is being written.
+pub const TEMPORARY: &str = ".tmp-";
+
 /// Replaces `path` by `bytes`: temporary in the same folder, (sync,) rename. Creates the folder.
 pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     create_dir_all(folder)?;
     let write = || -> io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(folder)?;
+        let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
         temporary.write_all(bytes)?;
         if durability == Durability::Synced {
             temporary.as_file().sync_all()?;

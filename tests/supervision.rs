@@ -167,6 +167,16 @@ fn the_environment_is_exactly_what_was_given() {
     }
 }
 
+/// Without a shell, for some shells unblock signals themselves.
+#[test]
+fn no_signal_is_blocked_in_the_trainer() {
+    let scene = Scene::new();
+    let mut spec = scene.spec("mask", "");
+    spec.argv = ["grep", "SigBlk", "/proc/self/status"].map(str::to_owned).into();
+    run(&spec);
+    assert_eq!(log(&spec), "SigBlk:\t0000000000000000\n");
+}
+
 #[test]
 fn the_trainer_starts_with_a_clean_slate() {
     let scene = Scene::new();

@@ -89,10 +89,10 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
     }
-    let summary = summary?;
-    if let Some(signal) = interrupts.asked() {
-        return Err(Error::Interrupted(signal));
-    }
+    let summary = match (summary, interrupts.asked()) {
+        (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => return Err(Error::Interrupted(signal)),
+        (summary, _) => summary?,
+    };
     finish(
         &Ended { engine: &engine, statuses: &statuses, summary, seconds: started.elapsed().as_secs_f64() },
         args,

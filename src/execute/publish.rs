@@ -8,7 +8,7 @@ use crate::{
     cache::{Cache, Output},
     digest::Digest,
     error::{Error, Result},
-    files::{Durability, write_atomically},
+    files::{Durability, TEMPORARY, write_atomically},
     plan::Plan,
 };
 
@@ -29,8 +29,10 @@ pub fn first_unpublished(folder: &Path, outputs: &[Output]) -> Option<String> {
     outputs.par_iter().find_first(differs).map(|output| output.name.clone())
 }
 
-/// Writes the outputs that are not there yet as they should be.
+/// Writes the outputs that are not there yet as they should be; one tprimat at a time.
 pub fn publish(folder: &Path, cache: &Cache, outputs: &[Output]) -> Result<()> {
+    let _alone = cache.lock_key(&Digest::of("publish"))?;
+    remove_temporaries(folder);
     for output in outputs {
         if first_unpublished(folder, std::slice::from_ref(output)).is_none() {
             continue;
@@ -41,4 +43,12 @@ pub fn publish(folder: &Path, cache: &Cache, outputs: &[Output]) -> Result<()> {
         write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
     }
     Ok(())
+}
+
+/// What a tprimat left that was killed while it published; nobody else publishes now.
+fn remove_temporaries(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(TEMPORARY)) {
+        let _ = std::fs::remove_file(entry.path());
+    }
 }

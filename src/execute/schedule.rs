@@ -18,7 +18,8 @@ use super::{
     derived::{self, DerivedWork},
     events::{Event, Outcome},
     interrupt::Interrupts,
-    train::{RunningSet, TrainHost, TrainWork, ingest, remove, train},
+    sweep::remove,
+    train::{RunningSet, TrainHost, TrainWork, ingest, train},
 };
 use crate::{
     cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},

@@ -141,7 +141,7 @@ impl Inbox {
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
             set.add(signal);
         }
-        // Blocked here, not in the trainer: the standard library empties the mask of what it starts.
+        // Blocked here, not in the trainer: `launch` unblocks them there.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self { signals, lifeline_closed: false, asked: false, hurry: false })
@@ -285,10 +285,12 @@ impl Supervisor {
             command.process_group(0);
             let in_child = move || {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
+                // What is blocked here would stay blocked there: not even SIGTERM would get through.
+                sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
                 // The supervisor may have died before the line above took hold.
                 if getppid() == supervisor { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
             };
-            // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+            // SAFETY: between fork and exec it makes system calls and allocates nothing.
             unsafe { command.pre_exec(in_child) };
             Ok(())
         };

@@ -2,22 +2,29 @@
 
 use std::{
     fs::{self, File, OpenOptions},
+    io,
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use super::{
     process::Tree,
     run::{RunExit, RunSpec, log_path, owner_lock_path, read_exit, spec_path, supervisor_lock_path},
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files,
+};
+
+/// Held shared while a run folder is made, which has no owner yet; a sweep that gets it alone knows that such
+/// a folder is a dead tprimat's.
+const MAKING: &str = ".making.lock";
+/// Begins the name of a folder that is being removed: nothing in it counts any more.
+const GONE: &str = ".gone-";
 
 /// What a supervisor may take beyond the run's grace to end a tree and record it.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(15);
-/// A folder that has no lock by now belongs to a tprimat that died before it started the run.
-const STRAY_AGE: Duration = Duration::from_secs(3600);
-
 /// A run that nobody waits for any more. While this lives, no other tprimat takes it up.
 #[derive(Debug)]
 pub struct Leftover {
@@ -34,25 +41,67 @@ pub struct Leftover {
     _supervisor: File,
 }
 
+/// To be held from before a run folder is made until its run has an owner.
+pub(super) fn making(runs_dir: &Path) -> Result<File> {
+    files::create_dir_all(runs_dir)?;
+    let path = runs_dir.join(MAKING);
+    let lock = || -> io::Result<File> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        file.lock_shared()?;
+        Ok(file)
+    };
+    lock().map_err(Error::io("cannot lock", &path))
+}
+
+/// Removes a run folder whose contents are in the cache. A kill in between leaves all of it or something
+/// that the next sweep removes, never half a run.
+pub fn remove(dir: &Path) {
+    let Some(name) = dir.file_name() else { return };
+    let mut gone = std::ffi::OsString::from(GONE);
+    gone.push(name);
+    let gone = dir.with_file_name(gone);
+    // What cannot be removed is swept by a later build, which finds the attempt recorded already.
+    #[expect(clippy::disallowed_methods, reason = "no file is written")]
+    let renamed = fs::rename(dir, &gone);
+    let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
+}
+
 /// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over.
 pub fn sweep(runs_dir: &Path) -> Result<Vec<Leftover>> {
+    remove_strays(runs_dir)?;
+    Ok(folders(runs_dir)?.iter().filter_map(|dir| take_up(dir)).collect())
+}
+
+fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(runs_dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::io("cannot read the folder", runs_dir)(error)),
     };
     // Not through links: what they point to is not ours to end or remove.
     let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
     folders.sort();
-    Ok(folders.iter().filter_map(|dir| take_up(dir)).collect())
+    Ok(folders)
+}
+
+/// Removes folders that never became a run, and those whose removal was cut short.
+fn remove_strays(runs_dir: &Path) -> Result<()> {
+    let Ok(lock) = OpenOptions::new().read(true).write(true).open(runs_dir.join(MAKING)) else { return Ok(()) };
+    if lock.try_lock().is_err() {
+        return Ok(());
+    }
+    for dir in folders(runs_dir)? {
+        let is_gone = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(GONE));
+        if is_gone || !owner_lock_path(&dir).exists() {
+            let _ = fs::remove_dir_all(&dir);
+        }
+    }
+    Ok(())
 }
 
 fn take_up(dir: &Path) -> Option<Leftover> {
-    let Ok(owner) = OpenOptions::new().read(true).write(true).open(owner_lock_path(dir)) else {
-        remove_stray(dir);
-        return None;
-    };
+    let owner = OpenOptions::new().read(true).write(true).open(owner_lock_path(dir)).ok()?;
     owner.try_lock().ok()?;
     // Another sweep may have removed the folder between the two lines above.
     if !same_file(&owner, &owner_lock_path(dir)) {
@@ -91,13 +140,6 @@ fn wait_for_supervisor(dir: &Path, patience: Duration) -> Option<File> {
         thread::sleep(Duration::from_millis(10));
     }
     Some(file)
-}
-
-fn remove_stray(dir: &Path) {
-    let age = fs::metadata(dir).and_then(|m| m.modified()).ok().and_then(|t| SystemTime::now().duration_since(t).ok());
-    if age.is_some_and(|age| age > STRAY_AGE) {
-        let _ = fs::remove_dir_all(dir);
-    }
 }
 
 fn same_file(open: &File, path: &Path) -> bool {

@@ -21,9 +21,10 @@ use super::{
     events::Event,
     progress::Tail,
     run::{ExitKind, RunExit, RunSpec, RunState, Running, start},
+    sweep::{making, remove},
 };
 use crate::{
-    cache::{Attempt, AttemptOutcome, Cache, Output},
+    cache::{Attempt, AttemptOutcome, Cache, KeyLock, Output},
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
@@ -82,6 +83,9 @@ struct Meta {
     preimage: String,
     generation: u32,
 }
+
+/// How often a key that another tprimat holds is looked at.
+const KEY_LOOK: Duration = Duration::from_millis(50);
 
 /// Variables that every child gets from the caller; their values are in no key.
 const PASSED: &[&str] = &[
@@ -144,15 +148,17 @@ impl RunningSet {
 
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
 pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Attempt> {
-    let _in_flight = cache.lock_key(&work.key)?;
+    let _in_flight = in_flight(work, cache, running, talk)?;
     cache.refresh()?;
     if let Some(done) = valid_attempt(cache, &work.key, work.generation) {
         return Ok(done);
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
+    let making = making(&host.runs)?;
     let spec = prepare(work, host, &id, &dir)?;
     let run = Arc::new(start(&spec, &host.tprimat)?);
+    drop(making);
     running.add(&run);
     let over = AtomicBool::new(false);
     let exit = std::thread::scope(|scope| {
@@ -165,6 +171,25 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
     remove(&dir);
     Ok(attempt)
+}
+
+/// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
+fn in_flight(work: &TrainWork, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<KeyLock> {
+    let mut is_told = false;
+    loop {
+        if let Some(lock) = cache.try_lock_key(&work.key)? {
+            return Ok(lock);
+        }
+        if running.stopped.load(Ordering::SeqCst) {
+            return Err(Error::Interrupted(0));
+        }
+        if !is_told {
+            let what_for = "another tprimat, which runs the same training".to_owned();
+            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for });
+            is_told = true;
+        }
+        std::thread::sleep(KEY_LOOK);
+    }
 }
 
 fn valid_attempt(cache: &Cache, key: &Digest, generation: u32) -> Option<Attempt> {
@@ -320,12 +345,6 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
     };
     cache.record_attempt(&attempt)?;
     Ok(attempt)
-}
-
-/// Removes a run folder whose contents are in the cache.
-pub fn remove(dir: &Path) {
-    // What cannot be removed is swept by a later build, which finds the attempt recorded already.
-    let _ = std::fs::remove_dir_all(dir);
 }
 
 fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {

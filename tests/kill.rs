@@ -1,0 +1,384 @@
+//! Builds that are killed, interrupted, or run twice at once: nothing measured is lost or measured
+//! again, nothing is torn, and nobody is left behind. Trainers are shell scripts.
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{BuildHasher, RandomState},
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use support::{ONE_RUN, Project, files_below, until};
+use tprimat::{
+    cache::{Attempt, AttemptOutcome, Cache},
+    digest::Digest,
+};
+
+/// Twelve runs: those of `tiny` share the host, those of `wide` have it to themselves.
+const TWELVE_RUNS: &str = r#"[matrix]
+name = "stubs"
+platform = "cpu"
+framework = "cmd"
+model = ["tiny", "wide"]
+parallelism = "single"
+repeats = 3
+
+[matrix.axes.seed]
+path = "training.seed"
+values = [1, 2]
+
+[[override]]
+where = { model = "tiny" }
+set = { "frameworks.cmd.share" = true }
+"#;
+
+const KILLS: u32 = 50;
+
+fn signal(child: &Child, signal: Signal) {
+    // It may have ended in between.
+    let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
+}
+
+/// When to kill.
+#[derive(Debug)]
+enum Moment {
+    After(Duration),
+    /// So long after tprimat said its so-manieth event.
+    AfterEvent(usize, Duration),
+}
+
+/// Numbers that are random, and the same for the same seed.
+struct Dice {
+    seed: u64,
+    rolled: u64,
+}
+
+impl Dice {
+    fn new() -> Self {
+        let seed = std::env::var("TPRIMAT_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        Self { seed: seed.unwrap_or_else(|| RandomState::new().hash_one("dice")), rolled: 0 }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.rolled += 1;
+        let digest = Digest::of(format!("{} {}", self.seed, self.rolled));
+        u64::from_le_bytes(digest.0[..8].try_into().unwrap()) % bound
+    }
+
+    /// Half of them at any time, half just after something happened: most writes are there.
+    fn moment(&mut self) -> Moment {
+        if self.below(2) == 0 {
+            Moment::After(Duration::from_micros(self.below(400_000)))
+        } else {
+            Moment::AfterEvent(self.below(40) as usize + 1, Duration::from_micros(self.below(4000)))
+        }
+    }
+}
+
+fn build_and_kill(project: &Project, more: &[&str], moment: &Moment) {
+    let mut child = project.tprimat(&["build", "--events", "-"]).args(more).stderr(Stdio::null()).spawn().unwrap();
+    match moment {
+        Moment::After(time) => thread::sleep(*time),
+        Moment::AfterEvent(count, time) => {
+            let events = BufReader::new(child.stdout.take().unwrap()).lines();
+            events.take(*count).for_each(drop);
+            thread::sleep(*time);
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// What differs between two builds of the same thing: times, hosts, ids of attempts.
+fn without_circumstances(mut value: Value) -> Value {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                // `key` is that of the aggregate, which covers the results, which say when they were measured.
+                for name in ["timestamp", "host", "started_at", "ended_at", "attempt", "attempts", "key"] {
+                    map.remove(name);
+                }
+                map.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    strip(&mut value);
+    value
+}
+
+/// Where two values differ, as paths.
+fn differences(path: &str, a: &Value, b: &Value) -> Vec<String> {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
+            a.iter().flat_map(|(name, value)| differences(&format!("{path}.{name}"), value, &b[name])).collect()
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            (0..a.len()).flat_map(|i| differences(&format!("{path}[{i}]"), &a[i], &b[i])).collect()
+        }
+        _ if a == b => Vec::new(),
+        _ => vec![format!("{path}: {a} / {b}").chars().take(300).collect()],
+    }
+}
+
+/// All that a project has to show, without circumstances; every published JSON must parse.
+fn results(project: &Project, cells: &[&str]) -> BTreeMap<String, Value> {
+    let mut results = BTreeMap::new();
+    for name in project.names_in("output") {
+        let bytes = fs::read(project.path("output").join(&name)).unwrap();
+        let value = match name.rsplit_once('.') {
+            Some((_, "json")) => serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{name} is torn: {e}")),
+            _ => Value::String(Digest::of(bytes).to_string()),
+        };
+        results.insert(name, without_circumstances(value));
+    }
+    for cell in cells {
+        for repeat in ["", "#1", "#2", "#3"] {
+            let name = format!("{cell}{repeat}");
+            let shown = project.run(&["show", &name, "--json"]).ends_with(0).json();
+            results.insert(name, without_circumstances(shown));
+        }
+    }
+    results
+}
+
+/// Every object in the cache is what its name says.
+#[track_caller]
+fn verify_objects(project: &Project) {
+    let cache = Cache::open(&project.path("cache")).unwrap();
+    let objects = files_below(&project.path("cache/objects"));
+    assert!(!objects.is_empty());
+    for path in objects {
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let digest: Digest = (name(path.parent().unwrap()) + &name(&path)).parse().unwrap();
+        let bytes = cache.get(&digest).unwrap().unwrap_or_else(|| panic!("{} is damaged", path.display()));
+        assert_eq!(Digest::of(bytes), digest);
+    }
+}
+
+/// The attempts at each train task, the highest generation first.
+fn attempts(project: &Project) -> BTreeMap<String, Vec<Attempt>> {
+    let cache = Cache::open(&project.path("cache")).unwrap();
+    let plan = project.run(&["plan", "--json"]).ends_with(0).json();
+    let trains = plan["tasks"].as_array().unwrap().iter().filter(|task| task["kind"] == "train");
+    trains
+        .map(|task| {
+            let key: Digest = task["key"].as_str().unwrap().parse().unwrap();
+            (task["id"].as_str().unwrap().to_owned(), cache.attempts(&key))
+        })
+        .collect()
+}
+
+#[test]
+fn killed_fifty_times_a_build_ends_as_if_nothing_had_happened() {
+    let cells = ["tiny@1", "tiny@2", "wide@1", "wide@2"].map(|cell| {
+        let (model, seed) = cell.split_once('@').unwrap();
+        format!("cpu/cmd/{model}/single@seed={seed}")
+    });
+    let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+
+    let project = Project::new(TWELVE_RUNS);
+    let mut dice = Dice::new();
+    println!("TPRIMAT_TEST_SEED={}", dice.seed);
+    for _ in 0..KILLS {
+        let moment = dice.moment();
+        // All done: publish or measure again, or there would be nothing left to disturb.
+        let again = match project.path("output/compare.txt").exists() {
+            true if dice.below(2) == 0 => &["--remeasure"][..],
+            true => {
+                fs::remove_dir_all(project.path("output")).unwrap();
+                &[]
+            }
+            false => &[],
+        };
+        println!("{moment:?} {again:?}, {} launches so far", project.launches());
+        build_and_kill(&project, again, &moment);
+    }
+    project.run(&["build"]).ends_with(0);
+
+    assert_eq!(project.processes(), [], "left behind");
+    assert_eq!(project.names_in("cache/runs"), [".making.lock"], "run folders left");
+    verify_objects(&project);
+    let attempts = attempts(&project);
+    assert_eq!(attempts.len(), 12);
+    for (task, attempts) in &attempts {
+        let measured: Vec<u32> =
+            attempts.iter().filter(|a| a.outcome == AttemptOutcome::Ok).map(|a| a.generation).collect();
+        assert!(!measured.is_empty(), "{task}: {attempts:?}");
+        assert!(measured.is_sorted_by(|a, b| a > b), "{task} was measured twice in one generation: {attempts:?}");
+    }
+    let recorded: usize = attempts.values().map(Vec::len).sum();
+    assert!(project.launches() <= recorded, "{} launches, {recorded} attempts: one was lost", project.launches());
+
+    let undisturbed = Project::new(TWELVE_RUNS);
+    undisturbed.run(&["build"]).ends_with(0);
+    assert_eq!(undisturbed.launches(), 12);
+    let (ours, theirs) = (results(&project, &cells), results(&undisturbed, &cells));
+    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
+    let differences: Vec<String> =
+        theirs.iter().flat_map(|(name, theirs)| differences(name, &ours[name], theirs)).collect();
+    assert_eq!(differences, [""; 0]);
+    assert_eq!(project.run(&["build", "--json"]).ends_with(0).json()["ran"], 0);
+}
+
+/// Runs of a few seconds, each of which says when it is up.
+fn slow(project: &Project) {
+    project.edit("trainer.sh", "sleep 0.005", "echo up >> \"$TPRIMAT_PROJECT_DIR/up\"; sleep 0.3");
+}
+
+fn is_up(project: &Project) -> bool {
+    project.path("up").exists()
+}
+
+/// A build in a process group of its own, as a shell's job has it.
+fn build(project: &Project) -> Child {
+    project.tprimat(&["build"]).process_group(0).spawn().unwrap()
+}
+
+/// Ctrl-C: the terminal signals the whole group.
+fn signal_group(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(-child.id().cast_signed()), signal).unwrap();
+}
+
+#[test]
+fn what_had_finished_when_tprimat_was_killed_is_taken_in_not_run_again() {
+    let project = Project::new(ONE_RUN);
+    slow(&project);
+    let mut child = build(&project);
+    until("it trains", || is_up(&project));
+    // Stopped, it cannot take the result in before it is killed.
+    signal(&child, Signal::SIGSTOP);
+    until("the run is recorded", || {
+        project.names_in("cache/runs").iter().any(|run| project.path("cache/runs").join(run).join("exit.json").exists())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(
+        built.stderr.contains("took in a run that an earlier build left: train cpu/cmd/tiny/single#1 (ok)"),
+        "{}",
+        built.stderr
+    );
+    assert_eq!(project.launches(), 1);
+    assert_eq!(project.names_in("cache/runs"), [".making.lock"]);
+}
+
+#[test]
+fn a_run_folder_that_was_half_made_or_half_removed_goes_away() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    for half in ["cache/runs/20260101T000000Z-made/cmd.sh", "cache/runs/.gone-20260101T000000Z-removed/owner.lock"] {
+        project.write(half, "");
+    }
+    project.edit("trainer.sh", "sleep 0.005", "sleep 0.006");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.names_in("cache/runs"), [".making.lock"]);
+}
+
+/// Agent and workers as torchrun has them: sessions of their own, and for a moment deaf to SIGTERM.
+const TORCHRUN_LIKE: &str = r#"
+for rank in 1 2 3; do
+    setsid bash -c 'trap "trap \"\" TERM; sleep 0.4; exit 1" TERM; echo $$ >> "$TPRIMAT_PROJECT_DIR/up"; while :; do sleep 0.1; done' &
+done
+trap 'wait; exit 1' TERM
+wait
+"#;
+
+/// As above, but not even a grace period helps.
+const DEAF: &str = r#"
+for rank in 1 2 3; do
+    setsid bash -c 'trap "" TERM; echo $$ >> "$TPRIMAT_PROJECT_DIR/up"; while :; do sleep 0.1; done' &
+done
+wait
+"#;
+
+fn three_are_up(project: &Project) -> bool {
+    fs::read_to_string(project.path("up")).is_ok_and(|up| up.lines().count() == 3)
+}
+
+#[test]
+fn an_interrupt_ends_the_tree_and_the_next_build_completes() {
+    for (asked, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let project = Project::new(ONE_RUN);
+        // The same files before and after: what was interrupted is the same training.
+        project.write("agent.sh", TORCHRUN_LIKE);
+        project.edit("trainer.sh", "job()", "[ -e \"$TPRIMAT_PROJECT_DIR/agent.sh\" ] && . ./agent.sh\njob()");
+        let child = build(&project);
+        until("all ranks are up", || three_are_up(&project));
+        let begun = Instant::now();
+        signal_group(&child, asked);
+        let ran = support::Ran::from(child.wait_with_output().unwrap()).ends_with(code);
+        let took = begun.elapsed();
+        assert!(took > Duration::from_millis(400) && took < Duration::from_secs(10), "{took:?}");
+        assert_eq!(project.processes(), [], "{asked}");
+        assert!(ran.stderr.ends_with("error: interrupted\n"), "{}", ran.stderr);
+        let plan = project.run(&["plan"]).ends_with(0).stdout;
+        assert!(plan.contains("stale        train cpu/cmd/tiny/single#1"), "{plan}");
+
+        fs::remove_file(project.path("agent.sh")).unwrap();
+        project.run(&["build"]).ends_with(0);
+        assert_eq!(project.launches(), 2);
+        assert_eq!(project.names_in("cache/runs"), [".making.lock"]);
+    }
+}
+
+#[test]
+fn a_second_interrupt_cuts_the_grace_short() {
+    let project = Project::new(ONE_RUN);
+    project.write("trainer.sh", DEAF);
+    let mut child = build(&project);
+    until("all ranks are up", || three_are_up(&project));
+    let begun = Instant::now();
+    signal_group(&child, Signal::SIGINT);
+    thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "the first one gives the workers time");
+    signal_group(&child, Signal::SIGINT);
+    support::Ran::from(child.wait_with_output().unwrap()).ends_with(130);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(project.processes(), []);
+}
+
+#[test]
+fn two_builds_at_once_measure_everything_once() {
+    let project = Project::new(TWELVE_RUNS);
+    let children = [build(&project), build(&project)];
+    for child in children {
+        support::Ran::from(child.wait_with_output().unwrap()).ends_with(0);
+    }
+    assert_eq!(project.launches(), 12);
+    for (task, attempts) in attempts(&project) {
+        assert_eq!(attempts.len(), 1, "{task}");
+    }
+    assert_eq!(project.run(&["build", "--json"]).ends_with(0).json()["ran"], 0);
+}
+
+#[test]
+fn a_build_that_waits_for_another_says_so_and_can_be_interrupted() {
+    let project = Project::new(ONE_RUN);
+    slow(&project);
+    let first = build(&project);
+    until("it trains", || is_up(&project));
+    let mut second = build(&project);
+    let mut said = String::new();
+    let mut lines = BufReader::new(second.stderr.take().unwrap());
+    while !said.contains("waiting for another tprimat") {
+        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    signal_group(&second, Signal::SIGINT);
+    assert_eq!(second.wait().unwrap().code(), Some(130));
+    support::Ran::from(first.wait_with_output().unwrap()).ends_with(0);
+    assert_eq!(project.launches(), 1);
+}
