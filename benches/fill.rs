@@ -33,7 +33,7 @@ fn main() -> std::process::ExitCode {
 }
 
 fn fill(root: PathBuf) -> Result<usize> {
-    let mut plan = Plan::load(&PlanRequest { root, ..PlanRequest::default() })?;
+    let plan = Plan::load(&PlanRequest { root, ..PlanRequest::default() })?;
     // As the first build does, whose trainings these stand for.
     plan.facts.write_missing()?;
     let cache = Cache::open(&plan.root.join("cache"))?;
