@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tests write their fixtures as they like")]
+
 //! A project of stub trainers in a folder of its own, and tprimat run on it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
