@@ -45,6 +45,15 @@ pub fn create_dir_all(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::io("cannot create the folder", path))
 }
 
+/// A folder in which every user of the host may make files and remove only their own, like /tmp.
+pub fn create_shared_dir(path: &Path) -> Result<()> {
+    create_dir_all(path)?;
+    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
+    // Refused where somebody else made the folder, who has done this already.
+    let _ = fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o1777));
+    Ok(())
+}
+
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(Error::io("cannot read", path))
 }

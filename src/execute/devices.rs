@@ -59,7 +59,7 @@ fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
     if device.is_empty() || device.starts_with('.') || !device.chars().all(plain) {
         return Err(Error::Failed { message: format!("`{device}` cannot be the name of a device"), help: None });
     }
-    files::create_dir_all(folder)?;
+    files::create_shared_dir(folder)?;
     Ok(folder.join(format!("{device}.lock")))
 }
 
