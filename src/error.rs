@@ -110,8 +110,12 @@ impl Error {
 
 /// Errors that the same command would meet again: the set-up is wrong, not the run.
 fn is_lasting(error: &io::Error) -> bool {
-    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
-    matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | NotADirectory | IsADirectory)
+    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    // `InvalidData`: a text that is not UTF-8.
+    matches!(
+        error.kind(),
+        NotFound | PermissionDenied | ReadOnlyFilesystem | NotADirectory | IsADirectory | InvalidData
+    )
 }
 
 /// Exit codes, the whole table.

@@ -71,7 +71,9 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Init(args) => init::run(at, &args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => {
-            clap_complete::generate(args.shell, &mut Cli::command(), "tprimat", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "tprimat", &mut script);
+            output::print(&String::from_utf8_lossy(&script))?;
             Ok(exit::OK)
         }
     }

@@ -20,10 +20,9 @@ use crate::{
 pub fn root(at: Option<&Path>) -> Result<PathBuf> {
     let start = at.map_or_else(std::env::current_dir, |dir| dir.canonicalize());
     let start = start.map_err(Error::io("cannot find the folder", at.unwrap_or(Path::new("."))))?;
-    start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned).ok_or_else(|| Error::Io {
-        what: "there is no config.yaml in this folder or above it:",
-        path: start.clone(),
-        source: std::io::Error::new(std::io::ErrorKind::NotFound, "`tprimat init` writes a starter project"),
+    start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned).ok_or_else(|| {
+        let problem = Problem::new(format!("there is no config.yaml in {} or above it", start.display()));
+        Error::invalid(problem.help("`tprimat init` writes a starter project"))
     })
 }
 

@@ -253,7 +253,11 @@ impl Running {
     fn without_supervisor(&self, status: ExitStatus) -> Result<RunExit> {
         let ended = Tree::marked(&self.spec.run_id).end(self.spec.grace(), &mut || false);
         let Some(signal) = status.signal() else {
-            let said = supervisor_said(&self.spec.dir).unwrap_or_else(|| status.to_string());
+            let in_code = || match status.code() {
+                Some(errno) if errno > 1 => io::Error::from_raw_os_error(errno).to_string(),
+                _ => status.to_string(),
+            };
+            let said = supervisor_said(&self.spec.dir).unwrap_or_else(in_code);
             let message = format!("the supervisor of run {} failed: {said}", self.spec.run_id);
             return Err(Error::Failed { message, help: None });
         };

@@ -52,7 +52,8 @@ const SETTLE: Duration = Duration::from_millis(500);
 /// No environment is larger; a length beyond it is not one that tprimat sent.
 const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 
-/// Body of `tprimat __supervise DIR`; returns the process's exit code.
+/// Body of `tprimat __supervise DIR`; returns the process's exit code: the error's number where it has one, for
+/// on a full disk the supervisor has no other way to say it.
 #[must_use]
 pub fn supervise(dir: &Path) -> i32 {
     match prepare(dir).and_then(Supervisor::run) {
@@ -60,7 +61,12 @@ pub fn supervise(dir: &Path) -> i32 {
         Err(error) => {
             // Into supervisor.log, where tprimat looks when there is no exit.json.
             let _ = writeln!(io::stderr(), "{error}");
-            1
+            match error {
+                // Of an error with a path around it only the kind is left.
+                Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => libc::ENOSPC,
+                Error::Io { source, .. } => source.raw_os_error().unwrap_or(1),
+                _ => 1,
+            }
         }
     }
 }

@@ -8,11 +8,13 @@ use toml::de::DeTable;
 use super::read::{At, Item, Reader, in_file_order, json, print};
 use crate::{
     config::{Config, Leaf, Origin, Setting, is_plain_name},
-    error::{Problem, Source},
+    error::{Problem, Source, nearest},
 };
 
 /// The dimensions that every cell has, in the order of its name.
 pub(super) const BASE: [&str; 4] = ["platform", "framework", "model", "parallelism"];
+/// Of [matrix].
+const KEYS: &[&str] = &["name", "platform", "framework", "model", "parallelism", "repeats", "axes"];
 const MAX_REPEATS: i64 = 10_000;
 
 /// One dimension of the product: one of [`BASE`], or an axis that sets a path of the config.
@@ -123,8 +125,7 @@ impl FileReader<'_> {
                 &empty
             }
         };
-        let known = ["name", "platform", "framework", "model", "parallelism", "repeats", "axes"];
-        self.toml.only_keys(matrix, "[matrix]", &known);
+        self.toml.only_keys(matrix, "[matrix]", KEYS);
         for base in BASE {
             self.base_dimension(matrix, base, root.get("matrix").map(toml::Spanned::span));
         }
@@ -159,7 +160,10 @@ impl FileReader<'_> {
         let names = match matrix.get(base) {
             Some(item) => self.toml.texts(item, base),
             None => {
-                if let Some(head) = head {
+                // A key that is only misspelt was told of already.
+                let names = |key: &str| !KEYS.contains(&key) && nearest(key, KEYS.iter().copied()) == Some(base);
+                let is_misspelt = matrix.keys().any(|key| names(key.as_ref()));
+                if let Some(head) = head.filter(|_| !is_misspelt) {
                     self.toml.problem(head, format!("[matrix] has no `{base}`"), "one is wanted");
                 }
                 Vec::new()

@@ -32,6 +32,7 @@ pub fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
     };
     Err(Error::invalid(Problem::new(message).help(match near {
         Some(near) => format!("did you mean `{near}`?"),
+        None if root.join("matrix.toml").is_file() && known.is_empty() => "there is matrix.toml alone".to_owned(),
         None if known.is_empty() => "`tprimat init` writes a starter one".to_owned(),
         None => format!("{FOLDER} has {}", known.join(", ")),
     })))

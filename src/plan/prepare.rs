@@ -13,7 +13,7 @@ use super::{Job, PlatformFacts, Resolved, facts::FactBook, resolve};
 use crate::{
     config::{Config, Values},
     digest::Digest,
-    error::{Error, Problem, Result, Source},
+    error::{Error, Problem, Result, Source, nearest},
     graph::key::canonical,
     matrix::{self, Cell, Matrix, Selection},
     recipe::{Recipe, RecipeSet},
@@ -123,19 +123,14 @@ impl Plan {
             .map(|(cell, selected)| prepare(cell, *selected, &config, &recipes, &facts, &inputs))
             .collect();
         let mut cells = Vec::with_capacity(prepared.len());
-        for result in prepared {
+        let mut of_cells = CellProblems::default();
+        for (result, cell) in prepared.into_iter().zip(&matrix.cells) {
             match result {
                 Ok(cell) => cells.push(cell),
-                // Cells share their config: report one problem once, however many cells meet it.
-                Err(more) => {
-                    for problem in more {
-                        if !problems.contains(&problem) {
-                            problems.push(problem);
-                        }
-                    }
-                }
+                Err(more) => more.into_iter().for_each(|problem| of_cells.add(&cell.to_string(), problem)),
             }
         }
+        problems.extend(of_cells.finish());
         if !problems.is_empty() {
             return Err(Error::Invalid(problems));
         }
@@ -168,12 +163,59 @@ impl Plan {
         }
     }
 
+    /// The cell that was meant; its axes may have been left out.
+    fn near(&self, id: &str) -> Option<&str> {
+        let ids = || self.cells.iter().map(|c| c.id.as_str());
+        let base = |id: &'_ str| id.find('@').unwrap_or(id.len());
+        let near = nearest(id, ids()).or_else(|| nearest(id, ids().map(|id| &id[..base(id)])))?;
+        ids().find(|id| *id == near || id[..base(id)] == *near)
+    }
+
     /// Position of a cell by its id.
     pub fn find(&self, id: &str) -> Result<usize> {
         self.cells.iter().position(|c| c.id == id).ok_or_else(|| Error::NothingSelected {
             message: format!("the matrix `{}` has no cell `{id}`", self.matrix.name),
-            help: crate::error::nearest(id, self.cells.iter().map(|c| c.id.as_str()))
-                .map(|near| format!("did you mean `{near}`?")),
+            help: Some(
+                self.near(id).map_or_else(
+                    || "`tprimat list` names the cells".to_owned(),
+                    |near| format!("did you mean `{near}`?"),
+                ),
+            ),
+        })
+    }
+}
+
+/// Cells share their config: one problem is told once, however many cells meet it.
+#[derive(Default)]
+struct CellProblems {
+    /// The first cell that met it, the problem without that cell's name, how many more met it.
+    found: Vec<(Option<String>, Problem, usize)>,
+}
+
+impl CellProblems {
+    fn add(&mut self, cell: &str, mut problem: Problem) {
+        let named = problem.message.strip_prefix(cell).and_then(|rest| rest.strip_prefix(": ")).map(str::to_owned);
+        let cell = named.is_some().then(|| cell.to_owned());
+        if let Some(message) = named {
+            problem.message = message;
+        }
+        match self.found.iter_mut().find(|(_, known, _)| *known == problem) {
+            Some((_, _, more)) => *more += 1,
+            None => self.found.push((cell, problem, 0)),
+        }
+    }
+
+    fn finish(self) -> impl Iterator<Item = Problem> {
+        self.found.into_iter().map(|(cell, mut problem, more)| {
+            let others = match more {
+                0 => String::new(),
+                1 => " and 1 more cell".to_owned(),
+                _ => format!(" and {more} more cells"),
+            };
+            if let Some(cell) = cell {
+                problem.message = format!("{cell}{others}: {}", problem.message);
+            }
+            problem
         })
     }
 }

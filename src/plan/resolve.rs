@@ -211,7 +211,7 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
         r.problem(
             &path,
             format!(
-                "{cell}: TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, but there are {num_gpus} GPUs",
+                "{cell}: TP {tp} × PP {pp} × CP {cp} × DP {dp} = {}, and num_gpus is {num_gpus}",
                 model_parallel.saturating_mul(dp)
             ),
             "TP × PP × CP × DP must equal the number of GPUs",

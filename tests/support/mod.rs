@@ -2,6 +2,7 @@
 
 //! A project of stub trainers in a folder of its own, and tprimat run on it.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
 
 use std::{
     fs,

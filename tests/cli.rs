@@ -1,0 +1,343 @@
+//! What a user meets: every error as it is printed, exit codes, and the small subcommands.
+
+#![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
+
+mod support;
+
+use std::{
+    fs,
+    io::Read,
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+use support::{ONE_RUN, Project, Ran, files_below};
+
+/// Two cells that share all their settings: one mistake is one message.
+const TWO_CELLS: &str = r#"[matrix]
+name = "two"
+platform = "cpu"
+framework = "cmd"
+model = ["tiny", "wide"]
+parallelism = "single"
+repeats = 1
+"#;
+
+/// stderr, with what differs from run to run replaced.
+fn said(project: &Project, ran: &Ran) -> String {
+    assert_eq!(ran.stdout, "", "an error prints no data");
+    ran.stderr.replace(project.folder().to_str().unwrap(), "[folder]")
+}
+
+/// Snapshots what a failing command says.
+macro_rules! message {
+    ($name:literal, $project:expr, $arguments:expr, $code:expr) => {
+        let project = &$project;
+        let ran = project.run(&$arguments).ends_with($code);
+        insta::assert_snapshot!($name, said(project, &ran));
+    };
+}
+
+#[test]
+fn mistakes_in_the_config_are_shown_where_they_are() {
+    let config = |old: &str, new: &str| {
+        let project = Project::new(TWO_CELLS);
+        project.edit("config.yaml", old, new);
+        project
+    };
+    let misspelt = config("seq_length: 16", "seq_lenght: 16");
+    message!("config_unknown_key", misspelt, ["check"], 2);
+    let mistyped = config("seq_length: 16", "seq_length: long");
+    message!("config_wrong_type", mistyped, ["build"], 2);
+    let impossible = config("num_gpus: 1, DP: 1", "num_gpus: 1, DP: 1, TP: 2");
+    message!("config_impossible_parallelism", impossible, ["plan"], 2);
+    let indivisible = config("micro_batch_size: 1, global_batch_size: 2", "micro_batch_size: 2, global_batch_size: 3");
+    message!("config_indivisible_batch", indivisible, ["plan"], 2);
+    let unreadable = config("models:", "models: [");
+    message!("config_not_yaml", unreadable, ["plan"], 2);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let project = Project::new(TWO_CELLS);
+    project.edit("config.yaml", "vocab_size: 32", "vocab_size: many");
+    project.edit("config.yaml", "skip_steps", "skip_step");
+    message!("several_problems", project, ["check"], 2);
+}
+
+#[test]
+fn mistakes_in_the_matrix_are_shown_where_they_are() {
+    let project = Project::new(TWO_CELLS);
+    project.write("misspelt.toml", &TWO_CELLS.replace("platform", "platfrom"));
+    message!("matrix_unknown_key", project, ["plan", "misspelt.toml"], 2);
+    project.write("broken.toml", "[matrix\n");
+    message!("matrix_not_toml", project, ["plan", "broken.toml"], 2);
+    project.write("stranger.toml", &TWO_CELLS.replace("tiny", "tyni"));
+    message!("matrix_unknown_model", project, ["plan", "stranger.toml"], 2);
+    fs::write(project.path("latin.toml"), b"[matrix]\nname = \"caf\xe9\"\n").unwrap();
+    message!("matrix_not_utf8", project, ["plan", "latin.toml"], 2);
+}
+
+#[test]
+fn a_missing_template_variable_is_shown_in_the_template() {
+    let project = Project::new(TWO_CELLS);
+    project.write("templates/cmd.sh.j2", "#!/usr/bin/env bash\nexec train --length {{ job.data.seq_lenght }}\n");
+    for command in ["check", "plan", "build"] {
+        message!("template_undefined", project, [command], 2);
+    }
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_is() {
+    let project = Project::new(TWO_CELLS);
+    message!("select_unknown_model", project, ["build", "--only", "cpu/cmd/tyni"], 4);
+    message!("select_unknown_axis", project, ["build", "--where", "seed=1"], 2);
+    message!("matrix_not_there", project, ["plan", "quickstrat.toml"], 2);
+    message!("cell_not_there", project, ["show", "cpu/cmd/tiny/singel"], 4);
+    message!("repeat_not_there", project, ["explain", "cpu/cmd/tiny/single#0"], 2);
+    message!("log_not_there", project, ["logs", "cpu/cmd/tiny/single"], 1);
+    message!("schema_not_there", project, ["schema", "jbo"], 2);
+    message!("setting_not_there", project, ["config", "get", "training.data.seq_lenght"], 2);
+    message!("file_not_there", project, ["parse", "no.log"], 2);
+    message!("clean_without_terminal", project, ["clean", "--cache"], 2);
+    message!("set_without_value", project, ["plan", "--set", "training.seed"], 2);
+    message!("folder_not_there", project, ["-C", "nowhere", "plan"], 2);
+    message!("project_not_there", Project::empty(), ["plan"], 2);
+}
+
+#[test]
+fn with_json_an_error_is_one_value_on_stdout() {
+    let project = Project::new(TWO_CELLS);
+    for (arguments, code) in [
+        (vec!["plan", "--set", "training.data.seq_length=x"], 2),
+        (vec!["build", "--only", "amd"], 4),
+        (vec!["show", "cpu/cmd/tiny/single"], 1),
+        (vec!["compare", "nothing.toml"], 2),
+        (vec!["parse", "no.log"], 2),
+    ] {
+        let ran = project.run(&[&arguments[..], &["--json"]].concat()).ends_with(code);
+        let error = &ran.json()["error"];
+        assert_eq!(error["exit_code"], code, "{arguments:?}");
+        assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{arguments:?}");
+        assert!(error["problems"].as_array().is_some_and(|problems| !problems.is_empty()), "{arguments:?}");
+        assert_eq!(ran.stderr, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    let project = Project::new(TWO_CELLS);
+    for arguments in [&["plan"][..], &["frob"], &["plan", "nothing.toml"]] {
+        let ran: Ran = project.tprimat(arguments).env("NO_COLOR", "1").output().unwrap().into();
+        assert!(!ran.stdout.contains('\x1b') && !ran.stderr.contains('\x1b'), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let project = Project::new(TWO_CELLS);
+    for command in ["tprimat plan", "tprimat completions bash", "tprimat schema config", "tprimat config"] {
+        let script = format!("{command} | true; echo ${{PIPESTATUS[0]}}").replace("tprimat", support::TPRIMAT);
+        let ran: Ran = project.command("bash").args(["-c", &script]).output().unwrap().into();
+        // It may also have written all before the reader was gone.
+        assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("0\n", ""), "{command}");
+    }
+}
+
+#[test]
+fn an_initialised_folder_is_a_project_and_is_not_initialised_twice() {
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    let config = project.read("config.yaml");
+    project.run(&["check", "quickstart.toml"]).ends_with(0);
+    project.run(&["check", "matrix.toml"]).ends_with(0);
+    let plan = project.run(&["plan", "quickstart.toml"]).ends_with(0).stdout;
+    assert!(
+        plan.contains("train cpu/native/llama-tiny/single#3") && plan.contains("train cpu/tran/qwen-tiny/single#1")
+    );
+    message!("init_twice", project, ["init"], 2);
+    assert_eq!(project.read("config.yaml"), config);
+    assert!(!project.path("cache/runs").exists());
+}
+
+#[test]
+fn the_small_subcommands_print_what_their_readers_can_read() {
+    let project = Project::new(TWO_CELLS);
+    for name in ["job", "events", "trace", "result", "summary", "comparison", "config"] {
+        assert!(project.run(&["schema", name]).ends_with(0).json().is_object(), "{name}");
+    }
+    assert_eq!(project.run(&["config", "get", "training.data.seq_length"]).ends_with(0).stdout, "16\n");
+    assert!(project.run(&["--version"]).ends_with(0).stdout.starts_with("tprimat "));
+
+    let bash = |script: String| -> Ran { project.command("bash").args(["-euc", &script]).output().unwrap().into() };
+    let tprimat = support::TPRIMAT;
+    bash(format!("{tprimat} completions bash > c.sh; bash -n c.sh; . ./c.sh; complete -p tprimat")).ends_with(0);
+    project.edit("config.yaml", "command: [bash, trainer.sh]", r#"command: "echo \"it's\" $HOME; exit 3""#);
+    let name = "TPRIMAT_FRAMEWORKS_CMD_COMMAND";
+    let evaluated = bash(format!("eval \"$({tprimat} config --shell)\"; printf %s \"${name}\"")).ends_with(0);
+    assert_eq!(evaluated.stdout, r#"echo "it's" $HOME; exit 3"#);
+
+    let graph = project.run(&["graph"]).ends_with(0).stdout;
+    let body = graph.strip_prefix("digraph tprimat {\n").and_then(|rest| rest.strip_suffix("}\n")).unwrap();
+    let (mut nodes, mut edges) = (Vec::new(), Vec::new());
+    for line in body.lines().map(|line| line.trim().strip_suffix(';').unwrap()).skip(2) {
+        match line.split_once(" -> ") {
+            Some((from, to)) => edges.push((from, to)),
+            None => nodes.push(line.split_once(" [label=\"").unwrap().0),
+        }
+    }
+    assert_eq!(nodes.len(), 2 * 4 + 3, "{graph}");
+    assert!(edges.iter().all(|(from, to)| nodes.contains(from) && nodes.contains(to)), "{graph}");
+}
+
+#[test]
+fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
+    let project = Project::new(ONE_RUN);
+    assert_eq!(project.run(&["lock"]).ends_with(0).stdout, "cpu: not pinned yet; the first build pins it\n");
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(built.stderr.contains("tprimat.lock: pinned this host's facts for cpu"), "{}", built.stderr);
+    assert_eq!(project.run(&["lock"]).ends_with(0).stdout, "cpu: as pinned, as far as this host can tell\n");
+
+    // A fact that is in no key: what was measured stays fresh, and a new run is refused.
+    project.edit("tprimat.lock", "[platform.cpu]\n", "[platform.cpu]\ndriver = \"1.0\"\n");
+    project.edit("trainer.sh", "sleep 0.005", "sleep 0.006");
+    let refused = project.run(&["build"]).ends_with(2).stderr;
+    for part in
+        ["× this host differs from tprimat.lock: cpu, driver\n", "─[tprimat.lock:7:1]", "locked \"1.0\", found nothing"]
+    {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(project.launches(), 1);
+    assert!(project.run(&["lock"]).ends_with(0).stdout.contains("cpu: driver differs: \"1.0\" → nothing"));
+    project.edit("trainer.sh", "sleep 0.006", "sleep 0.005");
+    project.run(&["show", "cpu/cmd/tiny/single"]).ends_with(0);
+    assert!(project.run(&["compare"]).ends_with(0).stdout.contains("cpu/cmd/tiny/single"));
+
+    // A fact that keys cover.
+    let lock = project.read("tprimat.lock");
+    let pinned = lock.lines().find(|line| line.starts_with("cores = ")).unwrap();
+    project.edit("tprimat.lock", pinned, "cores = 4096");
+    let refused = project.run(&["build"]).ends_with(2).stderr;
+    assert!(refused.contains("cpu, cores") && refused.contains("locked 4096, found "), "{refused}");
+    assert_eq!(project.launches(), 1);
+    // What is here was measured here before the lock was edited.
+    project.run(&["build", "--allow-drift"]).ends_with(0);
+    assert_eq!(project.launches(), 1);
+    project.run(&["build", "--allow-drift", "--repeats", "2"]).ends_with(0);
+    assert_eq!(project.launches(), 2);
+    project.run(&["lock", "--update"]).ends_with(0);
+    assert_eq!(project.run(&["build", "--repeats", "2", "--json"]).ends_with(0).json()["summary"]["stale"], 0);
+    assert_eq!(project.launches(), 2);
+}
+
+#[test]
+fn secrets_reach_trainers_and_nothing_else() {
+    const SECRET: &str = "hf_5ecret0fThisTest";
+    let project = Project::new(ONE_RUN);
+    project.edit("trainer.sh", "job()", "echo token of ${#HF_TOKEN} characters, nccl ${NCCL_DEBUG-unset}\njob()");
+    let build = project.tprimat(&["build"]).env("HF_TOKEN", SECRET).env("NCCL_DEBUG", "INFO").output().unwrap();
+    let ran = Ran::from(build).ends_with(0);
+    assert!(!ran.stderr.contains(SECRET) && !ran.stdout.contains(SECRET));
+    assert!(ran.stderr.contains("NCCL_DEBUG is set here and is not passed to trainers"), "{}", ran.stderr);
+    let log = project.run(&["logs", "cpu/cmd/tiny/single"]).ends_with(0).stdout;
+    assert!(log.contains(&format!("token of {} characters, nccl unset", SECRET.len())), "{log}");
+    let cache = tprimat::cache::Cache::open(&project.path("cache")).unwrap();
+    for path in files_below(&project.root()) {
+        let name = path.strip_prefix(project.path("cache/objects")).ok().map(|p| p.to_str().unwrap().replace('/', ""));
+        let bytes = match name.and_then(|name| name.parse().ok()) {
+            Some(digest) => cache.get(&digest).unwrap().unwrap(),
+            None => fs::read(&path).unwrap(),
+        };
+        assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{}", path.display());
+    }
+}
+
+/// Runs a script with mounts of its own; `None` where this machine does not allow that.
+fn with_mounts(project: &Project, script: &str) -> Option<Ran> {
+    let unshare = |arguments: &[&str]| -> Command {
+        let mut command = project.command("unshare");
+        command.args(["--mount", "--user", "--map-root-user"]).args(arguments);
+        command
+    };
+    let probe = "mkdir -p probe && mount -t tmpfs none probe";
+    let can = unshare(&["bash", "-c", probe]).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("skipped: this machine does not let users mount");
+        return None;
+    }
+    Some(unshare(&["bash", "-c", script]).env("T", support::TPRIMAT).output().unwrap().into())
+}
+
+/// The parts of a script's output, each after a line `== name`.
+fn parts(text: &str) -> Vec<(&str, &str)> {
+    text.split("== ").skip(1).map(|part| part.split_once('\n').unwrap()).collect()
+}
+
+#[test]
+fn a_full_disk_is_said_and_nothing_is_lost() {
+    let project = Project::new(ONE_RUN);
+    fs::create_dir(project.path("cache")).unwrap();
+    let fills = "[ -e \"$TPRIMAT_PROJECT_DIR/fill\" ] && head -c 64m /dev/zero > \"$TPRIMAT_PROJECT_DIR/cache/fill\" 2>/dev/null\njob()";
+    project.edit("trainer.sh", "job()", fills);
+    let script = r#"
+        mount -t tmpfs -o size=24m none cache
+        echo "== full before"; head -c 12m /dev/zero > cache/fill; $T build 2>&1; echo $?
+        rm cache/fill; touch fill
+        echo "== full while it trains"; $T build 2>&1; echo $?
+        rm cache/fill fill
+        echo "== space again"; $T build --json 2>/dev/null; echo "exit $?"; wc -l < launches; ls cache/runs
+    "#;
+    let Some(ran) = with_mounts(&project, script) else { return };
+    let parts = parts(&ran.stdout);
+    let [(_, before), (_, during), (_, after)] = parts[..] else { panic!("{ran:?}") };
+    assert!(
+        before.starts_with("error: cannot write to the cache") && before.ends_with("needs 16 MiB\n2\n"),
+        "{before}"
+    );
+    assert!(during.contains("No space left on device") && during.ends_with("\n1\n"), "{during}");
+    assert_eq!(during.matches("error:").count(), 1, "{during}");
+    let (json, rest) = after.split_once("exit ").unwrap();
+    let value: Value = serde_json::from_str(json).unwrap();
+    assert_eq!((&value["summary"]["failed"], &value["incomplete"]), (&0.into(), &0.into()));
+    // The run that could not be recorded, and the one that was.
+    assert_eq!(rest, "0\n2\n", "{after}");
+    assert!(project.path("output/compare.json").exists());
+}
+
+#[test]
+fn a_read_only_cache_serves_what_it_has() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let before = files_below(&project.path("cache"));
+    let script = r#"
+        mount --bind cache cache && mount -o remount,bind,ro cache
+        for command in plan "show cpu/cmd/tiny/single" compare build "explain cpu/cmd/tiny/single"; do
+            echo "== $command"; $T $command > /dev/null; echo $?
+        done
+        echo "== build with work"; $T build --repeats 2 2>&1; echo $?
+    "#;
+    let Some(ran) = with_mounts(&project, script) else { return };
+    let parts = parts(&ran.stdout);
+    assert_eq!(parts.len(), 6, "{ran:?}");
+    for (name, result) in &parts[..5] {
+        assert_eq!(*result, "0\n", "{name}: {}", ran.stderr);
+    }
+    let refused = format!(
+        "error: cannot write to the cache {}: Read-only file system (os error 30)\n2\n",
+        project.path("cache").display()
+    );
+    assert_eq!(parts[5].1, refused);
+    assert_eq!(project.launches(), 1);
+    assert_eq!(files_below(&project.path("cache")), before);
+}
+
+#[test]
+fn events_on_stdout_are_one_json_value_a_line() {
+    let project = Project::new(ONE_RUN);
+    let mut child = project.tprimat(&["build", "--events", "-"]).spawn().unwrap();
+    let mut events = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut events).unwrap();
+    assert!(child.wait().unwrap().success());
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(events.len() > 10, "{events:?}");
+}
