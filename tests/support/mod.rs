@@ -1,5 +1,3 @@
-#![expect(clippy::disallowed_methods, reason = "tests write their fixtures as they like")]
-
 //! A project of stub trainers in a folder of its own, and tprimat run on it.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
