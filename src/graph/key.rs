@@ -7,7 +7,7 @@
 //! A value that is itself large and structured (the job) is a nested pre-image: the line holds its
 //! digest, the cache holds its text, and [`changes`] looks inside.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -17,26 +17,67 @@ use crate::{cache::TaskKind, digest::Digest};
 /// Bump to void every key of every kind.
 const VERSION: u32 = 1;
 
+/// Lines `name = JSON`, in one buffer.
+#[derive(Default)]
+struct Lines {
+    text: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+/// Where a line lies in the text, and where the name ends that it begins with.
+struct Line {
+    start: usize,
+    name_end: usize,
+    end: usize,
+}
+
+impl Lines {
+    /// Adds a line; `name` writes its name.
+    fn add(&mut self, name: impl FnOnce(&mut Vec<u8>), value: &(impl Serialize + ?Sized)) {
+        let start = self.text.len();
+        name(&mut self.text);
+        let name_end = self.text.len();
+        self.text.extend_from_slice(b" = ");
+        serde_json::to_writer(&mut self.text, value).expect("keys cover plain data");
+        self.lines.push(Line { start, name_end, end: self.text.len() });
+    }
+
+    fn name(&self, line: &Line) -> &[u8] {
+        &self.text[line.start..line.name_end]
+    }
+
+    /// The header, then the lines sorted by name.
+    fn sorted(&self, header: &str) -> String {
+        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        lines.sort_unstable_by_key(|line| (self.name(line), &self.text[line.name_end..line.end]));
+        let mut text = Vec::with_capacity(header.len() + self.text.len() + lines.len() + 1);
+        text.extend_from_slice(header.as_bytes());
+        text.push(b'\n');
+        for line in lines {
+            text.extend_from_slice(&self.text[line.start..line.end]);
+            text.push(b'\n');
+        }
+        String::from_utf8(text).expect("names and JSON are UTF-8")
+    }
+}
+
 /// Builds one pre-image.
 pub struct Preimage {
     kind: TaskKind,
-    lines: BTreeMap<String, String>,
+    lines: Lines,
 }
 
 impl Preimage {
     #[must_use]
     pub fn new(kind: TaskKind) -> Self {
-        Self { kind, lines: BTreeMap::new() }
+        Self { kind, lines: Lines { text: Vec::with_capacity(1024), lines: Vec::with_capacity(16) } }
     }
 
     /// Adds one field. Giving a name twice is a bug of the caller.
     #[must_use]
-    pub fn field(mut self, name: impl Into<String>, value: &(impl Serialize + ?Sized)) -> Self {
-        let name = name.into();
+    pub fn field(mut self, name: &str, value: &(impl Serialize + ?Sized)) -> Self {
         debug_assert!(!name.contains(['\n', '=']), "a field name must not look like a line: {name}");
-        let text = serde_json::to_string(value).expect("keys cover plain data");
-        let previous = self.lines.insert(name, text);
-        debug_assert!(previous.is_none(), "a key field was given twice");
+        self.lines.add(|text| text.extend_from_slice(name.as_bytes()), value);
         self
     }
 
@@ -48,20 +89,33 @@ impl Preimage {
         items: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Self {
         for (name, value) in items {
-            // File names are foreign: escape what could be mistaken for the line's own punctuation.
-            let name = name.replace('%', "%25").replace('\n', "%0A").replace('=', "%3D");
-            self = self.field(format!("{prefix}.{name}"), &value);
+            let escaped = |text: &mut Vec<u8>| {
+                text.extend_from_slice(prefix.as_bytes());
+                text.push(b'.');
+                // File names are foreign: escape what could be mistaken for the line's own punctuation.
+                for byte in name.bytes() {
+                    match byte {
+                        b'%' => text.extend_from_slice(b"%25"),
+                        b'\n' => text.extend_from_slice(b"%0A"),
+                        b'=' => text.extend_from_slice(b"%3D"),
+                        plain => text.push(plain),
+                    }
+                }
+            };
+            self.lines.add(escaped, &value);
         }
         self
     }
 
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("tprimat-key {VERSION} {}\n", kind_name(self.kind));
-        for (name, value) in &self.lines {
-            let _ = writeln!(text, "{name} = {value}");
-        }
-        text
+        let is_first = |(number, line)| {
+            let name = self.lines.name(line);
+            self.lines.lines[..number].iter().all(|other| self.lines.name(other) != name)
+        };
+        // The lists of cells are too long to compare each name with each.
+        debug_assert!(self.lines.lines.len() > 100 || self.lines.lines.iter().enumerate().all(is_first), "a field twice");
+        self.lines.sorted(&format!("tprimat-key {VERSION} {}", kind_name(self.kind)))
     }
 
     /// The key and its pre-image.
@@ -89,28 +143,28 @@ pub fn kind_name(kind: TaskKind) -> &'static str {
 /// equals `default`, so that a field added later with a default voids no key.
 #[must_use]
 pub fn canonical(header: &str, value: &Value, default: &Value) -> String {
-    let mut lines = Vec::with_capacity(64);
-    leaves(String::new(), value, Some(default), &mut lines);
-    lines.sort_unstable();
-    let mut text = format!("{header}\n");
-    for (path, leaf) in lines {
-        let _ = writeln!(text, "{path} = {leaf}");
-    }
-    text
+    let mut lines = Lines::default();
+    leaves(&mut String::new(), value, Some(default), &mut lines);
+    lines.sorted(header)
 }
 
-fn leaves(path: String, value: &Value, default: Option<&Value>, lines: &mut Vec<(String, String)>) {
+fn leaves(path: &mut String, value: &Value, default: Option<&Value>, lines: &mut Lines) {
     if Some(value) == default {
         return;
     }
     match value {
         Value::Object(map) => {
             for (key, child) in map {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let length = path.len();
+                if length > 0 {
+                    path.push('.');
+                }
+                path.push_str(key);
                 leaves(path, child, default.and_then(|d| d.get(key)), lines);
+                path.truncate(length);
             }
         }
-        leaf => lines.push((path.replace('\n', "%0A"), leaf.to_string())),
+        leaf => lines.add(|text| text.extend_from_slice(path.replace('\n', "%0A").as_bytes()), leaf),
     }
 }
 
