@@ -37,7 +37,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
         let preimage = engine.preimage(node, &statuses);
         let changes = match &preimage {
             Some(_) if state_name(row.state) != "fresh" => {
-                changed_fields(&cache, row.kind, &row.label, preimage.as_deref())
+                changed_fields(&cache, row.kind, &row.label, || preimage.clone())
             }
             _ => None,
         };

@@ -90,8 +90,7 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
         let status = statuses.get(node);
         let label = label(engine.plan, &task);
         let reason = status.reason.as_ref().map_or_else(String::new, |reason| {
-            let preimage = engine.preimage(node, statuses);
-            reason.describe(engine.cache, task.kind, &label, preimage.as_deref())
+            reason.describe(engine.cache, task.kind, &label, || engine.preimage(node, statuses))
         });
         rows.push(Row {
             kind: task.kind,

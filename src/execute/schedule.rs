@@ -266,7 +266,8 @@ impl Scheduler<'_> {
         let task = self.engine.dag.task(node);
         let name = label(self.engine.plan, &task);
         let status = statuses.get(node);
-        let reason = status.reason.as_ref().map(|r| r.describe(self.engine.cache, task.kind, &name, Some(&preimage)));
+        let cache = self.engine.cache;
+        let reason = status.reason.as_ref().map(|r| r.describe(cache, task.kind, &name, || Some(preimage.clone())));
         let cell = matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse | TaskKind::Aggregate)
             .then(|| self.engine.plan.cells[task.cell as usize].id.clone());
         self.talk.report(&Event::TaskStarted {

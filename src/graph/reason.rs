@@ -26,9 +26,15 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason in words. `task` is the task's label, `preimage` its present pre-image.
+    /// The reason in words. `task` is the task's label; `preimage` gives its present pre-image, where that is needed.
     #[must_use]
-    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, preimage: Option<&str>) -> String {
+    pub fn describe(
+        &self,
+        cache: &Cache,
+        kind: TaskKind,
+        task: &str,
+        preimage: impl FnOnce() -> Option<String>,
+    ) -> String {
         match self {
             Self::NoRecord => {
                 let changes = self::changed_fields(cache, kind, task, preimage);
@@ -52,9 +58,14 @@ impl Reason {
 
 /// What changed since this task last ran; `None` if it never did.
 #[must_use]
-pub fn changed_fields(cache: &Cache, kind: TaskKind, task: &str, preimage: Option<&str>) -> Option<Vec<Change>> {
+pub fn changed_fields(
+    cache: &Cache,
+    kind: TaskKind,
+    task: &str,
+    preimage: impl FnOnce() -> Option<String>,
+) -> Option<Vec<Change>> {
     let last = cache.last_of(kind, task)?;
-    Some(changes(&last.preimage, preimage?, &|digest| cache.preimage(digest)))
+    Some(changes(&last.preimage, &preimage()?, &|digest| cache.preimage(digest)))
 }
 
 /// `oom: exit 1`, for people.
