@@ -2,8 +2,6 @@
 //!
 //! Per cell `render`; per repeat `train → parse`; per cell `aggregate`; then `compare → plot → report`.
 
-use std::collections::HashMap;
-
 use petgraph::{
     algo::toposort,
     graph::{DiGraph, NodeIndex},
@@ -28,23 +26,20 @@ pub struct Dag {
     pub graph: DiGraph<Task, ()>,
     /// Every task after all that it waits for.
     pub order: Vec<NodeIndex>,
-    index: HashMap<Task, NodeIndex>,
+    /// Of each cell, the node of its render; its aggregate, and train and parse of each repeat, follow.
+    first: Vec<NodeIndex>,
 }
 
 impl Dag {
     pub fn new(plan: &Plan) -> Result<Self> {
         let per_cell = plan.cells.first().map_or(1, |c| 2 + 2 * c.repeats as usize);
         let mut graph = DiGraph::with_capacity(plan.cells.len() * per_cell + 3, plan.cells.len() * per_cell + 3);
-        let mut index = HashMap::with_capacity(plan.cells.len() * per_cell + 3);
-        let mut add = |graph: &mut DiGraph<Task, ()>, kind, cell, repeat| {
-            let task = Task { kind, cell, repeat };
-            let node = graph.add_node(task);
-            index.insert(task, node);
-            node
-        };
+        let mut first = Vec::with_capacity(plan.cells.len());
+        let add = |graph: &mut DiGraph<Task, ()>, kind, cell, repeat| graph.add_node(Task { kind, cell, repeat });
         let compare = add(&mut graph, TaskKind::Compare, 0, 0);
         for (cell, plan) in (0u32..).zip(&plan.cells) {
             let render = add(&mut graph, TaskKind::Render, cell, 0);
+            first.push(render);
             if matches!(plan.support, Support::Unsupported(_)) {
                 continue;
             }
@@ -67,14 +62,25 @@ impl Dag {
             let label = label(plan, &graph[cycle.node_id()]);
             Error::invalid(Problem::new(format!("task `{label}` waits for itself")))
         })?;
-        Ok(Self { graph, order, index })
+        Ok(Self { graph, order, first })
     }
 
     /// # Panics
     /// If the plan has no such task.
     #[must_use]
     pub fn node(&self, kind: TaskKind, cell: u32, repeat: u32) -> NodeIndex {
-        self.index[&Task { kind, cell, repeat }]
+        let in_cell = |offset: u32| self.first[cell as usize].index() + offset as usize;
+        let node = NodeIndex::new(match kind {
+            TaskKind::Compare => 0,
+            TaskKind::Render => in_cell(0),
+            TaskKind::Aggregate => in_cell(1),
+            TaskKind::Train => in_cell(2 * repeat),
+            TaskKind::Parse => in_cell(2 * repeat + 1),
+            TaskKind::Plot => self.graph.node_count() - 2,
+            TaskKind::Report => self.graph.node_count() - 1,
+        });
+        assert_eq!(self.graph[node], Task { kind, cell, repeat }, "the plan has no such task");
+        node
     }
 
     #[must_use]
