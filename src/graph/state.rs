@@ -171,8 +171,8 @@ impl Engine<'_> {
     fn repeats(&self, cell: usize, render: &Status, need: Need) -> (Vec<(Status, Status)>, Status) {
         let repeats: Vec<_> = (1..=self.plan.cells[cell].repeats)
             .map(|repeat| {
-                let train = self.train(cell, repeat, render, need);
-                let parse = self.parse(cell, repeat, &train, need);
+                let (train, parse) = self.train(cell, repeat, render, need);
+                let parse = parse.unwrap_or_else(|| self.parse(cell, repeat, &train, need));
                 (train, parse)
             })
             .collect();
@@ -187,7 +187,7 @@ impl Engine<'_> {
         let c = cell as usize;
         Ok(match kind {
             TaskKind::Render => self.render(c)?,
-            TaskKind::Train => self.train(c, repeat, of(TaskKind::Render, 0), Need::Outputs),
+            TaskKind::Train => self.train(c, repeat, of(TaskKind::Render, 0), Need::Outputs).0,
             TaskKind::Parse => self.parse(c, repeat, of(TaskKind::Train, repeat), Need::Outputs),
             TaskKind::Aggregate => {
                 let parses: Vec<_> = (1..=self.plan.cells[c].repeats).map(|r| (r, of(TaskKind::Parse, r))).collect();
@@ -224,23 +224,36 @@ impl Engine<'_> {
         Ok(Status { made: Made::Rendered(outputs, files), ..recorded })
     }
 
-    fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> Status {
-        let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported) };
+    /// The state of a training, and that of its parse where it was found on the way.
+    fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> (Status, Option<Status>) {
+        let alone = |status| (status, None);
+        let Some(prepared) = self.plan.prepared(cell) else { return alone(Status::new(State::Unsupported)) };
         let key = match &prepared.facts.known {
-            Err(why) => return Status::because(State::Waiting, Reason::Because(why.clone())),
+            Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.clone()))),
             Ok(_) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
         };
-        let attempts = self.cache.attempts(&key);
+        let mut attempts = self.cache.attempts(&key);
         let generation = self.cache.generation(&key);
-        let current = || attempts.iter().filter(|a| a.generation == generation);
-        let valid = || current().filter(|a| a.outcome == AttemptOutcome::Ok && a.suspect.is_none());
+        attempts.retain(|a| a.generation == generation);
         // The valid attempt with the lowest id; but one whose log is lost serves only while its result is there.
-        if let Some(attempt) = valid().find(|a| self.is_usable(cell, a, need)) {
-            return Status { made: Made::Attempt(Arc::new(attempt.clone())), ..Status::new(State::Fresh) }.key(key);
+        let usable = attempts.iter().enumerate().filter(|(_, a)| is_valid(a)).find_map(|(number, attempt)| {
+            let parse = self.parse_of(cell, attempt, need);
+            let serves = parse.state == State::Fresh || attempt.outputs.iter().all(|o| self.cache.has(&o.digest));
+            serves.then_some((number, parse))
+        });
+        if let Some((number, parse)) = usable {
+            let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
+            return (Status { made, ..Status::new(State::Fresh) }.key(key), Some(parse));
         }
-        let lost =
-            valid().next().map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
-        let failed = current().filter(|a| a.outcome != AttemptOutcome::Ok).last();
+        alone(self.untrained(cell, key, generation, &attempts))
+    }
+
+    /// The state of a training without an attempt that can serve; `attempts` are those of its generation.
+    fn untrained(&self, cell: usize, key: Digest, generation: u32, attempts: &[Attempt]) -> Status {
+        let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported) };
+        let lost = attempts.iter().find(|a| is_valid(a));
+        let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
+        let failed = attempts.iter().rfind(|a| a.outcome != AttemptOutcome::Ok);
         let reason = match (lost, failed) {
             (Some(lost), _) => lost,
             (None, Some(attempt)) => {
@@ -265,24 +278,18 @@ impl Engine<'_> {
         }
     }
 
-    /// Can this attempt serve? Its log is there, or nothing needs the log because its result is.
-    fn is_usable(&self, cell: usize, attempt: &Attempt, need: Need) -> bool {
-        let parsed = self.parse_key(cell, attempt).is_some_and(|(key, _)| match need {
-            Need::Outputs => self.recorded(key).state == State::Fresh,
-            Need::Records => self.cache.outputs(&key).is_some(),
-        });
-        parsed || attempt.outputs.iter().all(|o| self.cache.has(&o.digest))
+    /// The state of parsing what an attempt left.
+    fn parse_of(&self, cell: usize, attempt: &Attempt, need: Need) -> Status {
+        let (key, _) = self.parse_key(cell, attempt).expect("the cell is supported");
+        match (need, self.cache.outputs(&key)) {
+            (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
+            (_, outputs) => self.found(key, outputs),
+        }
     }
 
     fn parse(&self, cell: usize, repeat: u32, train: &Status, need: Need) -> Status {
         match (train.state, train.attempt()) {
-            (State::Fresh | State::Failed, Some(attempt)) => {
-                let (key, _) = self.parse_key(cell, attempt).expect("the cell is supported");
-                match (need, self.cache.outputs(&key)) {
-                    (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
-                    _ => self.recorded(key),
-                }
-            }
+            (State::Fresh | State::Failed, Some(attempt)) => self.parse_of(cell, attempt, need),
             (State::Stale, _) => self.upstream(TaskKind::Train, cell, repeat),
             (State::Failed, None) => Status { state: State::Failed, ..train.clone() },
             (state, _) => Status { key: None, ..Status { state, ..train.clone() } },
@@ -375,7 +382,11 @@ impl Engine<'_> {
 
     /// Fresh if a record is under this key and all that it left is still there.
     fn recorded(&self, key: Digest) -> Status {
-        let Some(outputs) = self.cache.outputs(&key) else {
+        self.found(key, self.cache.outputs(&key))
+    }
+
+    fn found(&self, key: Digest, outputs: Option<Vec<Output>>) -> Status {
+        let Some(outputs) = outputs else {
             return Status::because(State::Stale, Reason::NoRecord).key(key);
         };
         match outputs.iter().find(|o| !self.cache.has(&o.digest)) {
@@ -413,4 +424,8 @@ impl Engine<'_> {
         };
         Some(keyed.1)
     }
+}
+
+fn is_valid(attempt: &Attempt) -> bool {
+    attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_none()
 }
