@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+
 use crate::{
     cache::{Cache, Output},
     digest::Digest,
@@ -24,7 +26,7 @@ pub fn first_unpublished(folder: &Path, outputs: &[Output]) -> Option<String> {
         let same_size = std::fs::metadata(&path).is_ok_and(|m| m.len() == output.size);
         !same_size || Digest::of_file(&path).ok() != Some(output.digest)
     };
-    outputs.iter().find(differs).map(|output| output.name.clone())
+    outputs.par_iter().find_first(differs).map(|output| output.name.clone())
 }
 
 /// Writes the outputs that are not there yet as they should be.
