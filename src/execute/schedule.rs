@@ -358,7 +358,7 @@ impl Scheduler<'_> {
         if matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse)
             && let Some(prepared) = self.engine.plan.prepared(task.cell as usize)
         {
-            self.engine.cache.record_preimage(&prepared.job_text)?;
+            self.engine.cache.record_preimage(&prepared.job_text())?;
         }
         Ok(())
     }

@@ -18,7 +18,6 @@ use crate::{cache::TaskKind, digest::Digest};
 const VERSION: u32 = 1;
 
 /// Lines `name = JSON`, in one buffer.
-#[derive(Default)]
 struct Lines {
     text: Vec<u8>,
     lines: Vec<Line>,
@@ -143,7 +142,7 @@ pub fn kind_name(kind: TaskKind) -> &'static str {
 /// equals `default`, so that a field added later with a default voids no key.
 #[must_use]
 pub fn canonical(header: &str, value: &Value, default: &Value) -> String {
-    let mut lines = Lines::default();
+    let mut lines = Lines { text: Vec::with_capacity(4096), lines: Vec::with_capacity(64) };
     leaves(&mut String::new(), value, Some(default), &mut lines);
     lines.sorted(header)
 }

@@ -66,8 +66,7 @@ pub enum Support {
 /// A cell that can be planned.
 pub struct Prepared {
     pub resolved: Resolved,
-    /// Canonical text of the job, the nested pre-image in keys, and its digest.
-    pub job_text: String,
+    /// Digest of the job's text.
     pub job_digest: Digest,
     /// Project files that the command declares: path, digest.
     pub inputs: Vec<(String, Digest)>,
@@ -79,10 +78,22 @@ impl Prepared {
     pub fn job(&self) -> &Job {
         &self.resolved.job
     }
+
+    /// Canonical text of the job, the nested pre-image in keys. Made anew: only what runs needs it.
+    #[must_use]
+    pub fn job_text(&self) -> String {
+        job_text(&as_json(self.job()))
+    }
 }
 
-static DEFAULT_JOB: LazyLock<Value> =
-    LazyLock::new(|| serde_json::to_value(Job::default()).expect("a job is plain data"));
+fn as_json(job: &Job) -> Value {
+    serde_json::to_value(job).expect("a job is plain data")
+}
+
+fn job_text(job: &Value) -> String {
+    static DEFAULT: LazyLock<Value> = LazyLock::new(|| as_json(&Job::default()));
+    canonical("tprimat-job 1", job, &DEFAULT)
+}
 
 impl Plan {
     /// Loads config.yaml, the matrix and the recipes, and prepares every cell. All problems of all files at once.
@@ -200,7 +211,7 @@ fn prepare(
         return support(Support::Unsupported(format!("there is no recipe `{}` yet", cell.framework)));
     };
     let resolved = resolve(config, cell, recipe)?;
-    let job = serde_json::to_value(&resolved.job).expect("a job is plain data");
+    let job = as_json(&resolved.job);
     if !recipe.file.vendors.contains(&resolved.job.vendor) {
         let vendors: Vec<_> = recipe.file.vendors.iter().map(|v| v.name()).collect();
         let reason = format!("`{}` runs on {} only", cell.framework, vendors.join(", "));
@@ -209,10 +220,8 @@ fn prepare(
     if let Some(constraint) = recipe.file.unsupported.iter().find(|c| c.applies(&job)) {
         return support(Support::Unsupported(constraint.reason.clone()));
     }
-    let job_text = canonical("tprimat-job 1", &job, &DEFAULT_JOB);
     support(Support::Ready(Box::new(Prepared {
-        job_digest: Digest::of(&job_text),
-        job_text,
+        job_digest: Digest::of(job_text(&job)),
         inputs: inputs.of(&resolved.inputs),
         facts: facts.of(&cell.platform, &cell.framework),
         resolved,

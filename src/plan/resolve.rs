@@ -112,7 +112,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     let resolved = Resolved {
         env: environment(&mut r, cell, vendor, recipe),
         share: r.bool(&format!("frameworks.{}.share", cell.framework)).unwrap_or(recipe.file.launch.share),
-        inputs: strings(r.view.table(&format!("frameworks.{}", cell.framework)).get("inputs")),
+        inputs: strings(r.view.get(&format!("frameworks.{}.inputs", cell.framework))),
         timeout_seconds: timeout(&mut r, &cell.framework, recipe),
         cooldown_seconds: r.f64("benchmarking.runs.cooldown_seconds").unwrap_or(0.0),
         statistics: Statistics { warmup_steps: r.u64("benchmarking.warmup.skip_steps").unwrap_or(0) },
