@@ -91,7 +91,8 @@ fn log(job: &Job, key: &Digest) -> String {
     let mut text = format!("{start}\n");
     for step in 1..=job.train_iters {
         let seconds = 0.05 + f64::from(key.0[step as usize % 32]) * 1e-5;
-        let event = json!({ "event": "step", "step": step, "step_time_seconds": seconds, "loss": 8.0 - step as f64 / 100.0 });
+        let event =
+            json!({ "event": "step", "step": step, "step_time_seconds": seconds, "loss": 8.0 - step as f64 / 100.0 });
         let _ = writeln!(text, "{event}");
     }
     let _ = writeln!(text, "{}", json!({ "event": "end", "status": "ok", "steps": job.train_iters }));

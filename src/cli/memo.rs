@@ -65,14 +65,34 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
 pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
     let root = cache_dir_of(request)?;
     let cache = Cache::open(&root).ok()?;
-    let memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
-    let same = memo.files.iter().all(|(path, stamp)| is_same(path, stamp.as_ref()))
-        && memo.listings.iter().all(|(path, digest)| listing(path) == *digest)
-        && cache.fingerprint() == memo.cache;
+    let mut memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
+    let mut is_outdated = false;
+    for (path, stamp) in &mut memo.files {
+        match look(path, stamp.as_ref()) {
+            Seen::Untouched => {}
+            Seen::Reread(new) => {
+                is_outdated |= new.is_settled();
+                *stamp = Some(new);
+            }
+            Seen::Changed => return None,
+        }
+    }
+    let same = memo.listings.iter().all(|(path, digest)| listing(path) == *digest) && cache.fingerprint() == memo.cache;
+    if same && is_outdated {
+        // What a build has just written is too young to be trusted by its stamp; from now on it is.
+        write(&cache, name, &memo);
+    }
     same.then(|| memo.verdict.to_string())
 }
 
-/// Files a memo. A memo that cannot be written costs time, nothing else.
+/// A memo that cannot be written costs time, nothing else.
+fn write(cache: &Cache, name: &Digest, memo: &Memo) {
+    if let Ok(bytes) = serde_json::to_vec(memo) {
+        let _ = cache.store_memo(name, &bytes);
+    }
+}
+
+/// Files a memo.
 pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Value) {
     let plan = engine.plan;
     let mut files = BTreeMap::new();
@@ -97,10 +117,7 @@ pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Valu
         files.insert(path, stamp);
     }
     let cache = engine.cache.fingerprint();
-    let memo = Memo { cache, files, listings, verdict: verdict.clone() };
-    if let Ok(bytes) = serde_json::to_vec(&memo) {
-        let _ = engine.cache.store_memo(name, &bytes);
-    }
+    write(engine.cache, name, &Memo { cache, files, listings, verdict: verdict.clone() });
 }
 
 fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Option<Stamp>>, listings: &mut BTreeMap<PathBuf, Digest>) {
@@ -140,16 +157,59 @@ fn nanos(seconds: i64, nanoseconds: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
 }
 
-fn is_same(path: &Path, stamp: Option<&Stamp>) -> bool {
-    let (Ok(meta), Some(stamp)) = (std::fs::metadata(path), stamp) else {
-        return stamp.is_none() && !path.exists();
-    };
-    if meta.len() != stamp.size {
-        return false;
+impl Stamp {
+    /// Were the file's times old enough when they were read that no later write can have the same ones?
+    fn is_settled(&self) -> bool {
+        let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < self.taken;
+        settled(self.mtime) && settled(self.ctime)
     }
-    let (mtime, ctime) = (nanos(meta.mtime(), meta.mtime_nsec()), nanos(meta.ctime(), meta.ctime_nsec()));
-    let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < stamp.taken;
-    let is_untouched =
-        (mtime, ctime, meta.ino()) == (stamp.mtime, stamp.ctime, stamp.inode) && settled(mtime) && settled(ctime);
-    is_untouched || Digest::of_file(path).ok() == Some(stamp.digest)
+}
+
+/// What has become of a file since its stamp was taken.
+enum Seen {
+    Untouched,
+    /// Its bytes are the same; the stamp as it would be taken now.
+    Reread(Stamp),
+    Changed,
+}
+
+fn look(path: &Path, stamp: Option<&Stamp>) -> Seen {
+    let (Ok(meta), Some(old)) = (std::fs::metadata(path), stamp) else {
+        return if stamp.is_none() && !path.exists() { Seen::Untouched } else { Seen::Changed };
+    };
+    if meta.len() != old.size {
+        return Seen::Changed;
+    }
+    let times = (nanos(meta.mtime(), meta.mtime_nsec()), nanos(meta.ctime(), meta.ctime_nsec()));
+    if (times, meta.ino()) == ((old.mtime, old.ctime), old.inode) && old.is_settled() {
+        return Seen::Untouched;
+    }
+    match self::stamp(path) {
+        Some(new) if new.digest == old.digest => Seen::Reread(new),
+        _ => Seen::Changed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Durability, write_atomically};
+
+    #[test]
+    fn a_young_stamp_is_not_trusted_and_a_settled_one_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        assert!(matches!(look(&path, None), Seen::Untouched));
+        write_atomically(&path, b"one", Durability::Plain).unwrap();
+        assert!(matches!(look(&path, None), Seen::Changed));
+
+        let mut old = stamp(&path).unwrap();
+        old.taken = old.ctime as f64 / 1e9 + 1.0;
+        assert!(matches!(look(&path, Some(&old)), Seen::Reread(new) if new.digest == old.digest));
+        old.taken += 2.0;
+        assert!(matches!(look(&path, Some(&old)), Seen::Untouched));
+
+        write_atomically(&path, b"two", Durability::Plain).unwrap();
+        assert!(matches!(look(&path, Some(&old)), Seen::Changed));
+    }
 }

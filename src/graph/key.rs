@@ -7,7 +7,7 @@
 //! A value that is itself large and structured (the job) is a nested pre-image: the line holds its
 //! digest, the cache holds its text, and [`changes`] looks inside.
 
-use std::{collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -113,7 +113,10 @@ impl Preimage {
             self.lines.lines[..number].iter().all(|other| self.lines.name(other) != name)
         };
         // The lists of cells are too long to compare each name with each.
-        debug_assert!(self.lines.lines.len() > 100 || self.lines.lines.iter().enumerate().all(is_first), "a field twice");
+        debug_assert!(
+            self.lines.lines.len() > 100 || self.lines.lines.iter().enumerate().all(is_first),
+            "a field twice"
+        );
         self.lines.sorted(&format!("tprimat-key {VERSION} {}", kind_name(self.kind)))
     }
 
