@@ -143,10 +143,14 @@ class Case:
             out.write("\nbuild plot: make compare\nbuild report: make compare plot\n")
 
     def call(self, command, folder):
-        done = subprocess.run(command, cwd=folder, env=self.environment, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return done.stdout + done.stderr
+        """The end of what a command says. All of it would make this script large, and with it its children's peaks."""
+        with tempfile.TemporaryFile() as said:
+            code = subprocess.run(command, cwd=folder, env=self.environment, stdout=said, stderr=said).returncode
+            said.seek(max(0, said.seek(0, os.SEEK_END) - 2000))
+            text = said.read().decode(errors="replace")
+        if code != 0:
+            sys.exit(f"{' '.join(command)} failed:\n{text}")
+        return text
 
     def tprimat(self, *words):
         return [str(self.binary), *words]
@@ -162,7 +166,7 @@ class Case:
         time.sleep(2.5)
         said = self.call(self.tprimat("build"), self.project)
         if "nothing to do" not in said:
-            sys.exit(f"a second build has something to do:\n{said[-2000:]}")
+            sys.exit(f"a second build has something to do:\n{said}")
         if "no work to do" not in self.call(["ninja"], self.graph):
             sys.exit("a second ninja has something to do")
         other = self.cells * TASKS_PER_CELL + 3 - trainings
@@ -172,7 +176,7 @@ class Case:
         """Alternates the two commands; one run of each before the measured ones."""
         said = self.call(tprimat_command, self.project)
         if expect not in said:
-            sys.exit(f"{' '.join(tprimat_command)} does not say `{expect}`:\n{said[-2000:]}")
+            sys.exit(f"{' '.join(tprimat_command)} does not say `{expect}`:\n{said}")
         self.call(ninja_command, self.graph)
         ours, theirs = [], []
         for _ in range(self.rounds):
