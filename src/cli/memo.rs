@@ -97,8 +97,8 @@ pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Valu
     let plan = engine.plan;
     let mut files = BTreeMap::new();
     let mut listings = BTreeMap::new();
-    for path in plan.read.iter().cloned() {
-        files.insert(path.clone(), stamp(&path));
+    for path in &plan.read {
+        files.insert(path.clone(), stamp(path));
     }
     for folder in ["recipes", "templates"] {
         collect(&plan.root.join(folder), &mut files, &mut listings);
