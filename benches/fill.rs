@@ -45,7 +45,6 @@ fn fill(root: PathBuf) -> Result<usize> {
         code: CodeDigests::default(),
         options: Options::default(),
         compare_settings: json!({}),
-        report_settings: json!({}),
     };
     let statuses = engine.evaluate_all()?;
     let mut count = 0;

@@ -213,7 +213,6 @@ fn with_engine<T>(project: &Project, code: CodeDigests, look: impl FnOnce(&Engin
         code,
         options: Options::default(),
         compare_settings: json!(derived::Settings::of(&plan).compare),
-        report_settings: json!({}),
     })
 }
 

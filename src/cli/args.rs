@@ -98,7 +98,7 @@ pub struct Select {
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
     /// Measured runs a cell, whatever the matrix says
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
     /// Take cells whose last attempt failed as stale
     #[arg(long)]
@@ -113,7 +113,7 @@ pub struct BuildArgs {
     #[command(flatten)]
     pub common: Common,
     /// Run nothing: the same as `plan`
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, conflicts_with_all = ["remeasure", "cached_only", "events"])]
     pub dry_run: bool,
     /// How many tasks at once; measured runs are alone all the same [default: cores]
     #[arg(short, long, value_name = "N")]
@@ -131,7 +131,7 @@ pub struct BuildArgs {
     #[arg(long)]
     pub require_complete: bool,
     /// Train nothing: use what the cache has
-    #[arg(long)]
+    #[arg(long, conflicts_with = "remeasure")]
     pub cached_only: bool,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     analyze::Comparison,
     cache::{Cache, TaskKind},
-    error::{Error, Result, exit},
+    error::{Error, Problem, Result, exit},
     execute::{
         self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost,
     },
@@ -35,6 +35,10 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let started = Instant::now();
+    if args.common.json && args.events.as_deref() == Some(Path::new("-")) {
+        let problem = Problem::new("--json and --events - would both write to stdout");
+        return Err(Error::invalid(problem.help("give --events a file")));
+    }
     let request = project::request(at, &args.common)?;
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
@@ -55,7 +59,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         leave_out_what_must_train(&mut plan, &dag, &cache, args)?;
     }
     if args.remeasure {
-        open_generations(&project::engine(&plan, &dag, &cache, &args.common))?;
+        open_generations(&project::engine(&plan, &dag, &cache, &args.common), &host)?;
     }
     let engine = project::engine(&plan, &dag, &cache, &args.common);
     let mut statuses = engine.evaluate_all()?;
@@ -68,16 +72,16 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
     if !trains.is_empty() {
         before_training(&engine, &trains, &host)?;
-        for platform in plan.facts.write_missing()? {
-            let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
-            talk.report(&Event::Note { message });
-        }
         let dropped = execute::dropped_env(&request.env);
         if !dropped.is_empty() {
             let message =
                 format!("not passed to trainers (declare them in config.yaml to use them): {}", dropped.join(", "));
             talk.report(&Event::Note { message });
         }
+    }
+    for platform in plan.facts.write_missing()? {
+        let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
+        talk.report(&Event::Note { message });
     }
     let interrupts = execute::install_interrupt_handler()?;
     let options = BuildOptions {
@@ -187,21 +191,28 @@ fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &B
     Ok(())
 }
 
-fn open_generations(engine: &Engine) -> Result<()> {
+/// Opens the next generation of every selected measurement; not before it is known that they can be made again.
+fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
     let statuses = engine.evaluate_all()?;
-    let mut opened = std::collections::BTreeSet::new();
-    for node in &engine.dag.order {
-        let task = engine.dag.task(*node);
-        let status = statuses.get(*node);
-        let is_measured = matches!(status.state, State::Fresh | State::Failed);
-        if task.kind == TaskKind::Train
-            && is_measured
-            && engine.plan.cells[task.cell as usize].selected
-            && let Some(key) = status.key
-            && opened.insert(key)
-        {
-            engine.cache.open_generation(&key)?;
+    let is_measured = |n: &&NodeIndex| {
+        engine.dag.task(**n).kind == TaskKind::Train
+            && engine.is_wanted(**n)
+            && matches!(statuses.get(**n).state, State::Fresh | State::Failed)
+    };
+    let measured: Vec<NodeIndex> = engine.dag.order.iter().filter(is_measured).copied().collect();
+    let cells: Vec<usize> = measured.iter().map(|n| engine.dag.task(*n).cell as usize).collect();
+    engine.cache.ensure_writable()?;
+    for &cell in &cells {
+        let prepared = engine.plan.prepared(cell);
+        if let Some(Err(why)) = prepared.map(|p| p.facts.here(p.job())) {
+            let message = format!("`{}` cannot be measured anew here: {why}", engine.plan.cells[cell].id);
+            return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
         }
+    }
+    before_training(engine, &cells, host)?;
+    let keys: std::collections::BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
+    for key in keys {
+        engine.cache.open_generation(&key)?;
     }
     Ok(())
 }

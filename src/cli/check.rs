@@ -10,6 +10,7 @@ use super::{
     project,
 };
 use crate::{
+    cache::Cache,
     error::{Error, Problem, Result, exit},
     graph::{Dag, label},
     plan::{Plan, Support},
@@ -42,7 +43,9 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
         return Err(Error::Invalid(problems));
     }
     let dag = Dag::new(&plan)?;
-    let twins = crate::execute::derived::same_launch(&plan)?;
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let twins = crate::execute::derived::same_launch(&engine, &engine.evaluate_all()?);
     for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
         eprintln!(
             "note: `{}` launches exactly what `{}` does: one measurement serves both",

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     cache::Cache,
-    error::{Result, exit},
+    error::{Error, Problem, Result, exit},
     execute::derived,
     graph::Dag,
     plan::Plan,
@@ -24,6 +24,11 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
     let common = Common { matrix, select: args.select.clone(), json: args.json };
     let plan = Plan::load(&project::request(at, &common)?)?;
     let named: Vec<usize> = cells.iter().map(|id| plan.find(id)).collect::<Result<_>>()?;
+    if let [a, b] = named.as_slice()
+        && a == b
+    {
+        return Err(Error::invalid(Problem::new(format!("`{}` is compared with itself", plan.cells[*a].id))));
+    }
     if let Some(baseline) = &args.baseline {
         plan.find(baseline)?;
     }

@@ -8,12 +8,15 @@ use super::{
     project,
 };
 use crate::{
-    error::{Result, exit},
+    error::{Error, Problem, Result, exit},
     graph::{Dag, label},
     plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
+    if args.common.json {
+        return Err(Error::invalid(Problem::new("`graph` prints DOT or Mermaid; `plan --json` has the tasks as JSON")));
+    }
     let plan = Plan::load(&project::request(at, &args.common)?)?;
     let dag = Dag::new(&plan)?;
     let is_shown = |node| {

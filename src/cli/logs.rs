@@ -8,12 +8,15 @@ use super::{
 };
 use crate::{
     cache::{Cache, TaskKind},
-    error::{Error, Result, exit},
+    error::{Error, Problem, Result, exit},
     graph::Dag,
     plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
+    if args.common.json {
+        return Err(Error::invalid(Problem::new("`logs` prints a log byte for byte; `show CELL#N --json` has it as JSON")));
+    }
     let plan = Plan::load(&project::request(at, &args.common)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let (cell, repeat) = (plan.find(id)?, repeat.unwrap_or(1));

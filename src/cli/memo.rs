@@ -53,7 +53,7 @@ struct Stamp {
 
 /// What the memo is filed under: the binary, the request, the caller's environment.
 pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
-    let env: BTreeMap<_, _> = request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str())).collect();
+    let env: BTreeMap<_, _> = request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
     let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
     let asked = (args.cached_only, args.require_complete, args.common.select.retry_failed);
     Digest::of(format!(
@@ -61,12 +61,17 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     ))
 }
 
+/// Secrets pass through to trainers and are hashed nowhere.
+fn is_secret(name: &str) -> bool {
+    ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"].iter().any(|part| name.to_uppercase().contains(part))
+}
+
 /// The verdict of the last build, if nothing that it depends on has changed.
 pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
     let root = cache_dir_of(request)?;
     let cache = Cache::open(&root).ok()?;
     // What a killed build left must be swept, and only the whole path does that.
-    if std::fs::read_dir(root.join("runs")).is_ok_and(|mut runs| runs.next().is_some()) {
+    if std::fs::read_dir(root.join("runs")).is_ok_and(|runs| runs.flatten().any(|r| !r.file_name().to_string_lossy().starts_with('.'))) {
         return None;
     }
     let mut memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
@@ -99,6 +104,10 @@ fn write(cache: &Cache, name: &Digest, memo: &Memo) {
 /// Files a memo.
 pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Value) {
     let plan = engine.plan;
+    // Facts that were probed can change with no file changing.
+    if !plan.facts.are_all_locked() {
+        return;
+    }
     let mut files = BTreeMap::new();
     let mut listings = BTreeMap::new();
     for path in &plan.read {

@@ -145,9 +145,10 @@ impl Estimate {
         estimate
     }
 
-    fn sentence(&self) -> String {
+    fn sentence(&self, waiting: usize) -> String {
         let runs = |n: usize| if n == 1 { "1 run".to_owned() } else { format!("{n} runs") };
         match (self.seconds, self.unknown) {
+            (None, 0) if waiting > 0 => format!("nothing to train here, {} of training wait", runs(waiting)),
             (None, 0) => "nothing to train".into(),
             (None, n) => format!("estimated time: not known, {} never ran before", runs(n)),
             (Some(s), 0) => format!("estimated time: {} of training, by the last runs of the same cells", duration(s)),
@@ -182,7 +183,8 @@ fn text(plan: &Plan, rows: &[Row], counts: &BTreeMap<&'static str, usize>, estim
     }
     let parts: Vec<String> =
         STATES.iter().filter_map(|s| Some(format!("{} {}", counts.get(state_name(*s))?, state_name(*s)))).collect();
-    let _ = writeln!(text, "{}: {}; {}", plan.matrix.name, parts.join(", "), estimate.sentence());
+    let waiting = rows.iter().filter(|r| r.kind == TaskKind::Train && r.state == State::Waiting).count();
+    let _ = writeln!(text, "{}: {}; {}", plan.matrix.name, parts.join(", "), estimate.sentence(waiting));
     text
 }
 

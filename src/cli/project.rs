@@ -72,7 +72,6 @@ pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Commo
         code: CodeDigests::default(),
         options: Options { retry_failed: common.select.retry_failed },
         compare_settings: json!(settings.compare),
-        report_settings: json!({}),
     }
 }
 

@@ -58,24 +58,23 @@ impl Settings {
     }
 }
 
-/// For each cell, an earlier cell that launches byte for byte the same, if there is one: their train keys agree, so
-/// they share one measurement.
-pub fn same_launch(plan: &Plan) -> Result<Vec<Option<usize>>> {
-    let mut seen: BTreeMap<(Digest, String), usize> = BTreeMap::new();
-    let mut twins = vec![None; plan.cells.len()];
-    for (cell, planned) in plan.cells.iter().enumerate() {
-        let Support::Ready(prepared) = &planned.support else { continue };
-        let of = &plan.matrix.cells[cell];
-        let Ok(facts) = &prepared.facts.known else { continue };
-        let resolved = &prepared.resolved;
-        let rest = (&of.framework, &resolved.env, resolved.share, &prepared.inputs, facts);
-        let launch = (prepared.job_digest, serde_json::to_string(&rest).unwrap_or_default());
-        match seen.get(&launch) {
+/// For each cell, an earlier cell with the same train keys, if there is one: they share one measurement, so
+/// what differs between them never reached the trainer.
+#[must_use]
+pub fn same_launch(engine: &Engine, statuses: &Statuses) -> Vec<Option<usize>> {
+    let mut seen: BTreeMap<Digest, usize> = BTreeMap::new();
+    let mut twins = vec![None; engine.plan.cells.len()];
+    for (id, (cell, planned)) in (0u32..).zip(engine.plan.cells.iter().enumerate()) {
+        if matches!(planned.support, Support::Unsupported(_)) || planned.repeats == 0 {
+            continue;
+        }
+        let Some(key) = statuses.get(engine.dag.node(TaskKind::Train, id, 1)).key else { continue };
+        match seen.get(&key) {
             Some(first) => twins[cell] = Some(*first),
-            None => drop(seen.insert(launch, cell)),
+            None => drop(seen.insert(key, cell)),
         }
     }
-    Ok(twins)
+    twins
 }
 
 /// What one derived task needs, owned.
@@ -96,6 +95,7 @@ pub struct CellSeed {
 
 pub struct ReportWork {
     output_dir: PathBuf,
+    matrix: String,
     peaks: Peaks,
     comparison: Option<Digest>,
     pictures: Vec<Output>,
@@ -145,6 +145,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
         TaskKind::Plot => DerivedWork::Plot { comparison: digest_of(TaskKind::Compare, 0, 0) },
         TaskKind::Report => DerivedWork::Report(Box::new(ReportWork {
             output_dir: publish::output_dir(engine.plan),
+            matrix: engine.plan.matrix.name.clone(),
             peaks: Settings::of(engine.plan).compare.peaks,
             comparison: digest_of(TaskKind::Compare, 0, 0),
             pictures: statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec(),
@@ -172,7 +173,7 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
 #[must_use]
 pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
     let plan = engine.plan;
-    let twins = same_launch(plan).unwrap_or_else(|_| vec![None; plan.cells.len()]);
+    let twins = same_launch(engine, statuses);
     let states = engine.cell_states(statuses);
     let mut seeds = Vec::with_capacity(states.len());
     for (cell, (_, state)) in states.into_iter().enumerate() {
@@ -303,7 +304,7 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
             outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
         }
     }
-    publish::publish(&work.output_dir, cache, &outputs)?;
+    publish::publish(&work.output_dir, &work.matrix, cache, &outputs)?;
     Ok(outputs)
 }
 
@@ -367,6 +368,7 @@ pub fn train_work(
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
+        seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),

@@ -1,6 +1,9 @@
 //! output/: what people open. Written from the cache, whole or not at all.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use rayon::prelude::*;
 
@@ -29,8 +32,14 @@ pub fn first_unpublished(folder: &Path, outputs: &[Output]) -> Option<String> {
     outputs.par_iter().find_first(differs).map(|output| output.name.clone())
 }
 
-/// Writes the outputs that are not there yet as they should be; one tprimat at a time.
-pub fn publish(folder: &Path, cache: &Cache, outputs: &[Output]) -> Result<()> {
+/// Which matrix published which file with which digest: what a matrix no longer publishes is removed by this.
+const MANIFEST: &str = ".published.json";
+
+type Manifest = BTreeMap<String, BTreeMap<String, Digest>>;
+
+/// Writes the outputs that are not there yet as they should be, and removes what the matrix published earlier and
+/// does not publish any more; one tprimat at a time.
+pub fn publish(folder: &Path, matrix: &str, cache: &Cache, outputs: &[Output]) -> Result<()> {
     let _alone = cache.lock_key(&Digest::of("publish"))?;
     remove_temporaries(folder);
     for output in outputs {
@@ -41,6 +50,21 @@ pub fn publish(folder: &Path, cache: &Cache, outputs: &[Output]) -> Result<()> {
             .get(&output.digest)?
             .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;
         write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
+    }
+    let path = folder.join(MANIFEST);
+    let mut manifest: Manifest = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let now: BTreeMap<String, Digest> = outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
+    let before = manifest.insert(matrix.to_owned(), now).unwrap_or_default();
+    for (name, digest) in &before {
+        let is_published = manifest.values().any(|files| files.contains_key(name));
+        // Only what is still as it was published: a file that people changed is theirs.
+        if !is_published && Digest::of_file(&folder.join(name)).ok() == Some(*digest) {
+            let _ = std::fs::remove_file(folder.join(name));
+        }
+    }
+    if before != manifest[matrix] {
+        let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Cache(e.to_string()))?;
+        write_atomically(&path, &text, Durability::Plain)?;
     }
     Ok(())
 }

@@ -248,19 +248,33 @@ impl Scheduler<'_> {
         }
         let (repeat, cell, node, key, exclusive, needed) = found?;
         self.trains.remove(&(repeat, cell, node));
+        // Another cell with the same launch may have been measured since: then there is nothing to run.
+        match self.engine.evaluate(node, statuses) {
+            Ok(status) if status.state != State::Stale => {
+                statuses.set(node, status);
+                return match self.done(node, statuses) {
+                    Ok(()) => self.next(statuses),
+                    Err(error) => self.give_up(error),
+                };
+            }
+            Ok(_) => {}
+            Err(error) => return self.give_up(error),
+        }
         self.keys.insert(key, Vec::new());
         let gpus: Vec<usize> = self.free_gpus.drain(..needed).collect();
         let preimage = self.engine.preimage(node, statuses).unwrap_or_default();
         let work = match derived::train_work(self.engine, node, statuses, gpus.clone(), &preimage) {
             Ok(work) => work,
-            Err(error) => {
-                self.stopping = true;
-                self.error.get_or_insert(error);
-                return None;
-            }
+            Err(error) => return self.give_up(error),
         };
         self.start(node, exclusive, gpus, preimage, statuses);
         Some((node, Work::Train(Box::new(work))))
+    }
+
+    fn give_up<T>(&mut self, error: Error) -> Option<T> {
+        self.stopping = true;
+        self.error.get_or_insert(error);
+        None
     }
 
     fn start(&mut self, node: NodeIndex, exclusive: bool, gpus: Vec<usize>, preimage: String, statuses: &Statuses) {

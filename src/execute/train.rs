@@ -4,7 +4,7 @@
 //! folder goes. In between, whoever dies, the next build finds the folder (see `sweep`) and takes it in.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::TcpListener,
     path::{Path, PathBuf},
     sync::{
@@ -40,6 +40,8 @@ pub struct TrainWork {
     pub key: Digest,
     pub preimage: String,
     pub generation: u32,
+    /// Attempts that were known when this one was planned.
+    pub seen: BTreeSet<String>,
     pub launch_files: Vec<(String, Vec<u8>)>,
     pub recipe_files: Vec<(String, Vec<u8>)>,
     /// The job in full, where the recipe reads it.
@@ -150,7 +152,7 @@ impl RunningSet {
 pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Attempt> {
     let _in_flight = in_flight(work, cache, running, talk)?;
     cache.refresh()?;
-    if let Some(done) = valid_attempt(cache, &work.key, work.generation) {
+    if let Some(done) = made_meanwhile(cache, work) {
         return Ok(done);
     }
     let id = attempt_id();
@@ -192,14 +194,16 @@ fn in_flight(work: &TrainWork, cache: &Cache, running: &RunningSet, talk: &Talk)
     }
 }
 
-fn valid_attempt(cache: &Cache, key: &Digest, generation: u32) -> Option<Attempt> {
-    let usable = |a: &Attempt| {
-        a.generation == generation
-            && a.outcome == AttemptOutcome::Ok
-            && a.suspect.is_none()
-            && a.log().is_none_or(|log| cache.has(&log.digest))
+/// What another tprimat did while this one waited for the key: a measurement, or a failure that would come again.
+fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
+    let serves = |a: &Attempt| match &a.outcome {
+        _ if a.generation != work.generation => false,
+        AttemptOutcome::Ok => a.suspect.is_none() && a.log().is_none_or(|log| cache.has(&log.digest)),
+        AttemptOutcome::Failed { class, .. } => class.is_deterministic() && !work.seen.contains(&a.id),
     };
-    cache.attempts(key).into_iter().find(usable)
+    let attempts = cache.attempts(&work.key);
+    let best = attempts.iter().filter(|a| serves(a)).min_by_key(|a| a.outcome != AttemptOutcome::Ok);
+    best.cloned()
 }
 
 /// Sorts by time, and two hosts never make the same one.
@@ -355,7 +359,7 @@ fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {
     };
     let mut summary = ExitSummary::default();
     let status = match &exit.status {
-        ExitKind::Code(0) => return AttemptOutcome::Ok,
+        ExitKind::Code(0) => return ended_well(log, TAIL),
         ExitKind::Code(code) => {
             summary.code = Some(*code);
             format!("exit {code}")
@@ -379,6 +383,19 @@ fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {
     };
     let failure = parse::classify(&tail_of(log, TAIL), &summary);
     AttemptOutcome::Failed { class: failure.class, evidence: failure.evidence, status }
+}
+
+/// Exit 0 is the trainer's word only if its log does not say otherwise.
+fn ended_well(log: &Path, most: u64) -> AttemptOutcome {
+    let tail = tail_of(log, most);
+    match parse::detect(&tail).and_then(|format| parse::parse(format, &tail).failure) {
+        None => AttemptOutcome::Ok,
+        Some(failure) => AttemptOutcome::Failed {
+            class: failure.class,
+            evidence: failure.evidence,
+            status: "exit 0, but the trainer reports an error".into(),
+        },
+    }
 }
 
 fn tail_of(path: &Path, most: u64) -> Vec<u8> {

@@ -8,6 +8,7 @@ pub struct CodeDigests {
     pub compare: String,
     pub plot: String,
     pub report: String,
+    pub native: String,
 }
 
 impl Default for CodeDigests {
@@ -18,6 +19,7 @@ impl Default for CodeDigests {
             compare: env!("TPRIMAT_CODE_COMPARE").into(),
             plot: env!("TPRIMAT_CODE_PLOT").into(),
             report: env!("TPRIMAT_CODE_REPORT").into(),
+            native: env!("TPRIMAT_CODE_NATIVE").into(),
         }
     }
 }

@@ -106,6 +106,13 @@ impl Preimage {
         self
     }
 
+    /// Adds the leaves of a structured value, each under its path, so that a change names the leaf.
+    #[must_use]
+    pub fn tree(mut self, prefix: &str, value: &Value) -> Self {
+        leaves(&mut prefix.to_owned(), value, None, &mut self.lines);
+        self
+    }
+
     #[must_use]
     pub fn text(&self) -> String {
         let is_first = |(number, line)| {

@@ -1,9 +1,9 @@
-//! What each task's key covers. This file is the list; `docs` and `explain` repeat it.
+//! What each task's key covers. This file is the list; ARCHITECTURE.md repeats it, `explain` shows it.
 //!
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
 //! | render | template text, names of the launch files, job | prices, descriptions, plot style |
-//! | train | rendered bytes, the recipe's other files, command, declared inputs and environment, the lock's facts that the recipe names, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
+//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt and how it ended, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
 //! | compare | digests of the summaries, contract rules, prices, peaks, its source | anything else |
@@ -39,11 +39,17 @@ impl Engine<'_> {
             .field("command", &launch.command)
             .field("launch_abi", &launch.launch_abi)
             .field("repeat", &repeat)
+            // Devices are handed out at launch, so they count even where no launch file names them.
+            .field("num_gpus", &prepared.job().parallelism.num_gpus)
+            .field("vendor", &prepared.job().vendor)
             .fields("rendered", rendered.iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("recipe", self.plan.recipe(cell).files.iter().map(|(name, _, digest)| (name.as_str(), digest)))
             .fields("input", prepared.inputs.iter().map(|(name, digest)| (name.as_str(), digest)))
             .fields("env", prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), value)))
             .fields("fact", facts.iter().map(|(name, value)| (name.as_str(), value)));
+        if self.plan.recipe(cell).file.require.programs.iter().any(|p| p == "tprimat-native") {
+            image = image.field("program.tprimat-native", &self.code.native);
+        }
         if launch.reads_job {
             image = image.field("job", &prepared.job_digest);
         }
@@ -87,7 +93,7 @@ impl Engine<'_> {
 
     pub(super) fn compare_key(&self, cells: &[(String, serde_json::Value)]) -> Keyed {
         Preimage::new(TaskKind::Compare)
-            .field("settings", &self.compare_settings)
+            .tree("settings", &self.compare_settings)
             .field("order", &Digest::of(cells.iter().map(|(id, _)| format!("{id}\n")).collect::<String>()))
             .field("code", &self.code.compare)
             .fields("cell", cells.iter().map(|(id, state)| (id.as_str(), state)))
@@ -105,7 +111,6 @@ impl Engine<'_> {
         Preimage::new(TaskKind::Report)
             .field("code", &self.code.report)
             .field("cells", &Digest::of(serde_json::to_vec(cells).unwrap_or_default()))
-            .field("settings", &self.report_settings)
             .fields("compare", compare.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("plot", plot.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
             .finish()

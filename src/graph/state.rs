@@ -121,7 +121,6 @@ pub struct Engine<'a> {
     pub code: CodeDigests,
     pub options: Options,
     pub compare_settings: Value,
-    pub report_settings: Value,
 }
 
 impl Engine<'_> {

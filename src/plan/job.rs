@@ -2,7 +2,7 @@
 //!
 //! A trainer reads it as JSON from `$TPRIMAT_JOB`; templates see it as `job`. It holds no name of a
 //! cell, a strategy or a platform, no path, no host and no price: two cells whose jobs agree ask
-//! for the same measurement. In keys, a field at its default is left out (see [`Job::canonical`]),
+//! for the same measurement. In keys, a field at its default is left out (see `graph::key::canonical`),
 //! so that a new field voids nothing.
 
 use std::collections::BTreeMap;

@@ -144,6 +144,11 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
     let at = |key: &str| format!("models.{model}.{key}");
     let heads = r.positive(&at("num_attention_heads"));
     let hidden = r.positive(&at("hidden_size"));
+    let head_dim = r.u64(&at("head_dim"));
+    if head_dim.is_none() && hidden % heads != 0 {
+        let message = format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
+        r.problem(&at("hidden_size"), message, "hidden_size % num_attention_heads must be 0, or head_dim stated");
+    }
     let rope_scaling = r.view.table(&at("rope_scaling"));
     let architecture = r.string(&at("architecture"));
     let mut shape = ModelShape {
@@ -153,7 +158,7 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
         ffn_hidden_size: r.positive(&at("ffn_hidden_size")),
         num_attention_heads: heads,
         num_kv_heads: r.u64(&at("num_kv_heads")).unwrap_or(heads),
-        head_dim: r.u64(&at("head_dim")).unwrap_or(hidden / heads),
+        head_dim: head_dim.unwrap_or(hidden / heads),
         vocab_size: r.positive(&at("vocab_size")),
         max_position_embeddings: r.u64(&at("max_position_embeddings")).unwrap_or(0),
         rope_theta: r.f64(&at("rope_theta")).unwrap_or(0.0),
@@ -173,16 +178,17 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
             Err(e) => r.problem(&at("rope_scaling"), format!("rope_scaling of `{model}`: {e}"), "here"),
         }
     }
+    let tolerance = r.f64("validation.num_parameters_tolerance").unwrap_or(0.02);
     match shape::count_parameters(&shape) {
         Some(count) => {
             shape.num_parameters = count;
             if let Some(stated) = r.f64(&at("num_parameters"))
-                && (stated - count as f64).abs() > 0.02 * count as f64
+                && (stated - count as f64).abs() > tolerance * count as f64
             {
                 r.problem(
                     &at("num_parameters"),
                     format!("`{model}` is said to have {stated} parameters, its shape has {count}"),
-                    "more than 2 % off",
+                    &format!("more than {} % off", tolerance * 100.0),
                 );
             }
         }
