@@ -196,15 +196,16 @@ fn killed_fifty_times_a_build_ends_as_if_nothing_had_happened() {
     let mut dice = Dice::new();
     println!("TPRIMAT_TEST_SEED={}", dice.seed);
     for _ in 0..KILLS {
-        let moment = dice.moment();
         // All done: publish or measure again, or there would be nothing left to disturb.
-        let again = match project.path("output/compare.txt").exists() {
-            true if dice.below(2) == 0 => &["--remeasure"][..],
-            true => {
+        let is_published = project.path("output/compare.txt").exists();
+        let (again, moment) = match is_published.then(|| dice.below(3)) {
+            None => (&[][..], dice.moment()),
+            Some(0) => (&["--remeasure"][..], dice.moment()),
+            Some(_) => {
                 fs::remove_dir_all(project.path("output")).unwrap();
-                &[]
+                // Publishing is soon over.
+                (&[][..], Moment::After(Duration::from_micros(dice.below(60_000))))
             }
-            false => &[],
         };
         println!("{moment:?} {again:?}, {} launches so far", project.launches());
         build_and_kill(&project, again, &moment);
@@ -384,5 +385,31 @@ fn a_build_that_waits_for_another_says_so_and_can_be_interrupted() {
     signal_group(&second, Signal::SIGINT);
     assert_eq!(second.wait().unwrap().code(), Some(130));
     support::Ran::from(first.wait_with_output().unwrap()).ends_with(0);
+    assert_eq!(project.launches(), 1);
+}
+
+#[test]
+fn killed_while_it_publishes_it_leaves_whole_files_and_then_publishes_all() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let published = || -> BTreeMap<String, Vec<u8>> {
+        let names = project.names_in("output").into_iter();
+        names.map(|name| (name.clone(), fs::read(project.path("output").join(name)).unwrap())).collect()
+    };
+    let whole = published();
+    for moment in 0..40 {
+        // Not there if the kill came first.
+        let _ = fs::remove_dir_all(project.path("output"));
+        build_and_kill(&project, &[], &Moment::AfterEvent(2, Duration::from_micros(moment * 400)));
+        for (name, bytes) in published().iter().filter(|(name, _)| !name.starts_with('.')) {
+            assert!(whole.get(name) == Some(bytes), "{name} is torn");
+        }
+        // Not removed first: what the kill left is still there.
+        if moment % 8 == 7 {
+            project.run(&["build"]).ends_with(0);
+            assert_eq!(published().keys().collect::<Vec<_>>(), whole.keys().collect::<Vec<_>>());
+            assert!(published() == whole);
+        }
+    }
     assert_eq!(project.launches(), 1);
 }
