@@ -155,16 +155,18 @@ fn results(project: &Project, cells: &[&str]) -> BTreeMap<String, Value> {
     results
 }
 
-/// Every object in the cache is what its name says.
+/// Every file is whole: what is published, and every object in the cache.
 #[track_caller]
-fn verify_objects(project: &Project) {
+fn nothing_is_torn(project: &Project) {
+    for name in project.names_in("output").iter().filter(|name| name.ends_with(".json") && !name.starts_with('.')) {
+        let text = project.read(&format!("output/{name}"));
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|e| panic!("{name} is torn: {e}"));
+    }
     let cache = Cache::open(&project.path("cache")).unwrap();
-    let objects = files_below(&project.path("cache/objects"));
-    assert!(!objects.is_empty());
-    for path in objects {
+    for path in files_below(&project.path("cache/objects")) {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let digest: Digest = (name(path.parent().unwrap()) + &name(&path)).parse().unwrap();
-        let bytes = cache.get(&digest).unwrap().unwrap_or_else(|| panic!("{} is damaged", path.display()));
+        let bytes = cache.get(&digest).unwrap().unwrap_or_else(|| panic!("{} is torn", path.display()));
         assert_eq!(Digest::of(bytes), digest);
     }
 }
@@ -194,24 +196,27 @@ fn killed_fifty_times_a_build_ends_as_if_nothing_had_happened() {
     let mut dice = Dice::new();
     println!("TPRIMAT_TEST_SEED={}", dice.seed);
     for _ in 0..KILLS {
-        let moment = dice.moment();
         // All done: publish or measure again, or there would be nothing left to disturb.
-        let again = match project.path("output/compare.txt").exists() {
-            true if dice.below(2) == 0 => &["--remeasure"][..],
-            true => {
+        let is_published = project.path("output/compare.txt").exists();
+        let (again, moment) = match is_published.then(|| dice.below(3)) {
+            None => (&[][..], dice.moment()),
+            Some(0) => (&["--remeasure"][..], dice.moment()),
+            Some(_) => {
                 fs::remove_dir_all(project.path("output")).unwrap();
-                &[]
+                // Publishing is soon over.
+                (&[][..], Moment::After(Duration::from_micros(dice.below(60_000))))
             }
-            false => &[],
         };
         println!("{moment:?} {again:?}, {} launches so far", project.launches());
         build_and_kill(&project, again, &moment);
+        // Now, for the next build would repair it.
+        nothing_is_torn(&project);
     }
     project.run(&["build"]).ends_with(0);
 
     assert_eq!(project.processes(), [], "left behind");
     assert_eq!(project.names_in("cache/runs"), [".making.lock"], "run folders left");
-    verify_objects(&project);
+    nothing_is_torn(&project);
     let attempts = attempts(&project);
     assert_eq!(attempts.len(), 12);
     for (task, attempts) in &attempts {
@@ -380,5 +385,31 @@ fn a_build_that_waits_for_another_says_so_and_can_be_interrupted() {
     signal_group(&second, Signal::SIGINT);
     assert_eq!(second.wait().unwrap().code(), Some(130));
     support::Ran::from(first.wait_with_output().unwrap()).ends_with(0);
+    assert_eq!(project.launches(), 1);
+}
+
+#[test]
+fn killed_while_it_publishes_it_leaves_whole_files_and_then_publishes_all() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let published = || -> BTreeMap<String, Vec<u8>> {
+        let names = project.names_in("output").into_iter();
+        names.map(|name| (name.clone(), fs::read(project.path("output").join(name)).unwrap())).collect()
+    };
+    let whole = published();
+    for moment in 0..40 {
+        // Not there if the kill came first.
+        let _ = fs::remove_dir_all(project.path("output"));
+        build_and_kill(&project, &[], &Moment::AfterEvent(2, Duration::from_micros(moment * 400)));
+        for (name, bytes) in published().iter().filter(|(name, _)| !name.starts_with('.')) {
+            assert!(whole.get(name) == Some(bytes), "{name} is torn");
+        }
+        // Not removed first: what the kill left is still there.
+        if moment % 8 == 7 {
+            project.run(&["build"]).ends_with(0);
+            assert_eq!(published().keys().collect::<Vec<_>>(), whole.keys().collect::<Vec<_>>());
+            assert!(published() == whole);
+        }
+    }
     assert_eq!(project.launches(), 1);
 }
