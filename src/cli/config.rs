@@ -44,7 +44,11 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
                 .map(|(p, value, _)| format!("{p} = {}\n", plain(&json!(value))))
                 .collect();
             if !lines.is_empty() {
-                if args.json { print_json(&config.table(path))? } else { print(&lines)? }
+                if args.json {
+                    print_json(&config.table(path))?
+                } else {
+                    print(&lines)?
+                }
                 return Ok(exit::OK);
             }
             let problem = Problem::new(format!("config.yaml has no `{path}`"));

@@ -15,7 +15,9 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     if args.common.json {
-        return Err(Error::invalid(Problem::new("`logs` prints a log byte for byte; `show CELL#N --json` has it as JSON")));
+        return Err(Error::invalid(Problem::new(
+            "`logs` prints a log byte for byte; `show CELL#N --json` has it as JSON",
+        )));
     }
     let plan = Plan::load(&project::request(at, &args.common)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;

@@ -53,7 +53,8 @@ struct Stamp {
 
 /// What the memo is filed under: the binary, the request, the caller's environment.
 pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
-    let env: BTreeMap<_, _> = request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
+    let env: BTreeMap<_, _> =
+        request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
     let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
     let asked = (args.cached_only, args.require_complete, args.common.select.retry_failed);
     Digest::of(format!(
@@ -71,7 +72,9 @@ pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
     let root = cache_dir_of(request)?;
     let cache = Cache::open(&root).ok()?;
     // What a killed build left must be swept, and only the whole path does that.
-    if std::fs::read_dir(root.join("runs")).is_ok_and(|runs| runs.flatten().any(|r| !r.file_name().to_string_lossy().starts_with('.'))) {
+    if std::fs::read_dir(root.join("runs"))
+        .is_ok_and(|runs| runs.flatten().any(|r| !r.file_name().to_string_lossy().starts_with('.')))
+    {
         return None;
     }
     let mut memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;

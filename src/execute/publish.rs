@@ -52,7 +52,8 @@ pub fn publish(folder: &Path, matrix: &str, cache: &Cache, outputs: &[Output]) -
         write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
     }
     let path = folder.join(MANIFEST);
-    let mut manifest: Manifest = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let mut manifest: Manifest =
+        std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
     let now: BTreeMap<String, Digest> = outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
     let before = manifest.insert(matrix.to_owned(), now).unwrap_or_default();
     for (name, digest) in &before {

@@ -145,7 +145,7 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
     let heads = r.positive(&at("num_attention_heads"));
     let hidden = r.positive(&at("hidden_size"));
     let head_dim = r.u64(&at("head_dim"));
-    if head_dim.is_none() && hidden % heads != 0 {
+    if head_dim.is_none() && !hidden.is_multiple_of(heads) {
         let message = format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
         r.problem(&at("hidden_size"), message, "hidden_size % num_attention_heads must be 0, or head_dim stated");
     }
