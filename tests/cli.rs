@@ -341,3 +341,34 @@ fn events_on_stdout_are_one_json_value_a_line() {
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(events.len() > 10, "{events:?}");
 }
+
+#[test]
+fn a_second_build_has_nothing_to_do_and_notices_when_it_has() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let idle = project.run(&["build"]).ends_with(0);
+    assert!(idle.stderr.contains("nothing to do"), "{}", idle.stderr);
+    // What a build pins is not forgotten because nothing has to run.
+    fs::remove_file(project.path("tprimat.lock")).unwrap();
+    project.run(&["build"]).ends_with(0);
+    assert!(project.path("tprimat.lock").exists());
+    assert_eq!(project.launches(), 1);
+    // A published file that somebody changed is published again.
+    fs::write(project.path("output/compare.txt"), "forged").unwrap();
+    project.run(&["build"]).ends_with(0);
+    assert!(!project.read("output/compare.txt").contains("forged"));
+}
+
+#[test]
+fn remeasuring_that_cannot_run_voids_nothing() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let lock = project.read("tprimat.lock");
+    let pinned = lock.lines().find(|line| line.starts_with("cores = ")).unwrap();
+    project.edit("tprimat.lock", pinned, "cores = 4096");
+    project.run(&["build", "--remeasure"]).ends_with(2);
+    project.edit("tprimat.lock", "cores = 4096", pinned);
+    assert_eq!(project.run(&["plan", "--json"]).ends_with(0).json()["summary"]["stale"], 0);
+    project.run(&["build", "--cached-only", "--remeasure"]).ends_with(2);
+    assert_eq!(project.launches(), 1);
+}

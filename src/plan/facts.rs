@@ -237,10 +237,10 @@ impl FactBook {
         Error::Invalid(problems.collect())
     }
 
-    /// Are all keys made of the lock alone, whatever this host has now?
+    /// Once what was missing is written: are all keys made of the lock alone, whatever this host has later?
     #[must_use]
     pub fn are_all_locked(&self) -> bool {
-        self.missing.is_empty() && !self.allow_drift && !self.is_auto
+        !self.allow_drift && !self.is_auto
     }
 
     /// Adds what the lock lacks; returns the platforms that were added.
