@@ -259,6 +259,11 @@ struct Grouped {
 }
 
 impl Grouped {
+    /// The baseline first.
+    fn baseline_first(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.baseline).chain(self.members.iter().copied().filter(|i| *i != self.baseline))
+    }
+
     fn describe(&self, arms: &[Arm<'_>]) -> Group {
         let base = &arms[self.baseline];
         Group {
@@ -293,14 +298,16 @@ fn blocking(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<FieldDi
     differences(&a.summary.contract, &b.summary.contract).into_iter().filter(forbids).collect()
 }
 
-/// Sorts the arms into groups, each with its baseline.
+/// Sorts the arms into groups, each with its baseline. To fit is not transitive, for a value that is not stated fits
+/// any; so a member fits every other member, and any of them can be the baseline.
 fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Grouped> {
     let mut groups: Vec<Grouped> = Vec::new();
     for i in 0..arms.len() {
-        let fits = |group: &Grouped| {
-            let (a, b) = (&arms[i], &arms[group.members[0]]);
+        let fits_arm = |b: &usize| {
+            let (a, b) = (&arms[i], &arms[*b]);
             is_expected(a, b, settings) && blocking(a, b, settings).is_empty()
         };
+        let fits = |group: &Grouped| group.members.iter().all(fits_arm);
         let at = groups.iter().position(fits).unwrap_or_else(|| {
             groups.push(Grouped { baseline: i, members: Vec::new() });
             groups.len() - 1
@@ -327,10 +334,13 @@ fn difference(a: &Arm<'_>, b: &Arm<'_>, field: FieldDifference, refused: bool) -
 fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Difference> {
     let mut all = Vec::new();
     for (i, group) in groups.iter().enumerate() {
-        let a = &arms[group.baseline];
-        if let Some(first) = groups[..i].iter().find(|g| is_expected(a, &arms[g.baseline], settings)) {
-            let b = &arms[first.baseline];
-            all.extend(blocking(a, b, settings).into_iter().map(|field| difference(a, b, field, true)));
+        let expected = |g: &&Grouped| is_expected(&arms[group.baseline], &arms[g.baseline], settings);
+        let Some(first) = groups[..i].iter().find(expected) else { continue };
+        // The two baselines may lack the value that other members differ in.
+        let pairs = group.baseline_first().flat_map(|a| first.baseline_first().map(move |b| (&arms[a], &arms[b])));
+        let found = pairs.map(|(a, b)| (a, b, blocking(a, b, settings))).find(|(.., fields)| !fields.is_empty());
+        if let Some((a, b, fields)) = found {
+            all.extend(fields.into_iter().map(|field| difference(a, b, field, true)));
         }
     }
     all
@@ -506,7 +516,9 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::{
-        analyze::{RunResult, Statistics, attest::tests::job, summarize, summary::tests::run_of},
+        analyze::{
+            ContractField, RunResult, Source, Statistics, attest::tests::job, summarize, summary::tests::run_of,
+        },
         parse::DeviceLine,
         plan::Job,
     };
@@ -606,6 +618,40 @@ pub(crate) mod tests {
         assert!(forced.comparable);
         assert_eq!(forced.speedups[0].labels[0], "across global_batch_size: 128, not 8");
         assert!(forced.notes.iter().any(|n| n.contains("across global_batch_size")), "{:?}", forced.notes);
+    }
+
+    /// A cell whose trainer states this dropout.
+    fn with_dropout(name: &str, dropout: Option<f64>) -> CellInput {
+        let mut cell = measured(name, &job(), &[1.0, 1.1, 1.2], None);
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        summary.contract.0.extend(dropout.map(|value| ContractField {
+            field: "dropout".into(),
+            tier: Tier::Workload,
+            value: json!(value),
+            source: Source::Effective,
+        }));
+        cell
+    }
+
+    #[test]
+    fn a_value_that_is_not_stated_does_not_join_two_that_differ() {
+        let names = ["cpu/native/llama/single", "cpu/tran/llama/single", "cpu/cmd/llama/single"];
+        for order in [[None, Some(0.1), Some(0.0)], [Some(0.1), None, Some(0.0)], [Some(0.1), Some(0.0), None]] {
+            let cells: Vec<_> = names.iter().zip(order).map(|(name, dropout)| with_dropout(name, dropout)).collect();
+            for baseline in [None, Some(names[0]), Some(names[1]), Some(names[2])] {
+                let settings = CompareSettings { baseline: baseline.map(str::to_owned), ..Default::default() };
+                let all = compare_with(&cells, settings);
+                assert!(!all.comparable && all.groups.len() == 2, "{order:?} {baseline:?}: {:?}", all.groups);
+                let refused: Vec<_> = all.differences.iter().filter(|d| d.refused).collect();
+                assert!(matches!(refused[..], [d] if d.field.field == "dropout" && d.field.is_known()), "{refused:?}");
+                assert!(all.notes.iter().any(|n| n.contains("is not compared with") && n.contains("dropout")));
+                assert_eq!(all.speedups.len(), 1);
+                assert!(all.speedups[0].labels.is_empty());
+            }
+            let crossed =
+                compare_with(&cells, CompareSettings { across: vec!["dropout".into()], ..Default::default() });
+            assert!(crossed.comparable && crossed.groups.len() == 1);
+        }
     }
 
     #[test]
