@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AttestationStatus, Curve, Estimate, FieldDifference, MIN_REPEATS, Memory, Mfu, Peaks, RepeatStatus, StepTime,
-    Summary, Tier, differences, holm, welch,
+    Summary, Tier, differences, holm, settings::WARMUP, welch,
 };
 use crate::parse::FailureClass;
 
@@ -18,6 +18,9 @@ const LEVEL: f64 = 0.05;
 
 /// Under this strategy nothing at all may differ but platform and framework.
 const STRICT_STRATEGY: &str = "identical_config";
+
+/// Why such a speed-up has no verdict.
+const OTHER_WARMUP: &str = "another warm-up: significance not assessed";
 
 /// One cell of the matrix, with what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,13 +50,19 @@ pub enum CellState {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CompareSettings {
-    /// Fields of the workload that may differ; every figure that crosses one says so.
+    /// Fields of the workload, or `warmup`, that may differ; every figure that crosses one says so.
     pub across: Vec<String>,
     /// Cell that others are divided by, in place of the first of each group.
     pub baseline: Option<String>,
     /// The user named the cells, so every pair of them was asked for; otherwise only cells of one model and
     /// strategy kind are expected to be comparable.
     pub named: bool,
+}
+
+impl CompareSettings {
+    fn crosses_warmup(&self) -> bool {
+        self.across.iter().any(|field| field == WARMUP)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -259,6 +268,11 @@ struct Grouped {
 }
 
 impl Grouped {
+    /// The baseline first.
+    fn baseline_first(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.baseline).chain(self.members.iter().copied().filter(|i| *i != self.baseline))
+    }
+
     fn describe(&self, arms: &[Arm<'_>]) -> Group {
         let base = &arms[self.baseline];
         Group {
@@ -293,14 +307,16 @@ fn blocking(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<FieldDi
     differences(&a.summary.contract, &b.summary.contract).into_iter().filter(forbids).collect()
 }
 
-/// Sorts the arms into groups, each with its baseline.
+/// Sorts the arms into groups, each with its baseline. To fit is not transitive, for a value that is not stated fits
+/// any; so a member fits every other member, and any of them can be the baseline.
 fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Grouped> {
     let mut groups: Vec<Grouped> = Vec::new();
     for i in 0..arms.len() {
-        let fits = |group: &Grouped| {
-            let (a, b) = (&arms[i], &arms[group.members[0]]);
+        let fits_arm = |b: &usize| {
+            let (a, b) = (&arms[i], &arms[*b]);
             is_expected(a, b, settings) && blocking(a, b, settings).is_empty()
         };
+        let fits = |group: &Grouped| group.members.iter().all(fits_arm);
         let at = groups.iter().position(fits).unwrap_or_else(|| {
             groups.push(Grouped { baseline: i, members: Vec::new() });
             groups.len() - 1
@@ -327,10 +343,13 @@ fn difference(a: &Arm<'_>, b: &Arm<'_>, field: FieldDifference, refused: bool) -
 fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Difference> {
     let mut all = Vec::new();
     for (i, group) in groups.iter().enumerate() {
-        let a = &arms[group.baseline];
-        if let Some(first) = groups[..i].iter().find(|g| is_expected(a, &arms[g.baseline], settings)) {
-            let b = &arms[first.baseline];
-            all.extend(blocking(a, b, settings).into_iter().map(|field| difference(a, b, field, true)));
+        let expected = |g: &&Grouped| is_expected(&arms[group.baseline], &arms[g.baseline], settings);
+        let Some(first) = groups[..i].iter().find(expected) else { continue };
+        // The two baselines may lack the value that other members differ in.
+        let pairs = group.baseline_first().flat_map(|a| first.baseline_first().map(move |b| (&arms[a], &arms[b])));
+        let found = pairs.map(|(a, b)| (a, b, blocking(a, b, settings))).find(|(.., fields)| !fields.is_empty());
+        if let Some((a, b, fields)) = found {
+            all.extend(fields.into_iter().map(|field| difference(a, b, field, true)));
         }
     }
     all
@@ -343,7 +362,21 @@ fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<String> {
         let across = d.tier == Tier::Workload && settings.across.contains(&d.field);
         if across { format!("across {}", d.sentence()) } else { d.sentence() }
     };
-    known.map(label).collect()
+    let warmup = warmup_difference(a.summary, b.summary)
+        .map(|words| if settings.crosses_warmup() { format!("across {words}") } else { words });
+    warmup.into_iter().chain(known.map(label)).collect()
+}
+
+/// `warm-up 9, not 5 steps`: the two do not measure the same part of a run.
+fn warmup_difference(a: &Summary, b: &Summary) -> Option<String> {
+    let mut parts = Vec::new();
+    if a.warmup_steps != b.warmup_steps {
+        parts.push(format!("warm-up {}, not {} steps", a.warmup_steps, b.warmup_steps));
+    }
+    if a.steady_state != b.steady_state {
+        parts.push(format!("warm-up {}, not {}", a.steady_state, b.steady_state));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Speedup> {
@@ -354,9 +387,11 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
             let (n_a, n_b) = (a.estimate.values.len(), b.estimate.values.len());
             let test = welch(&a.estimate.values, &b.estimate.values);
             let least = n_a.min(n_b);
+            let same_warmup = settings.crosses_warmup() || warmup_difference(a.summary, b.summary).is_none();
             let reason = match &test {
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
+                Some(_) if !same_warmup => Some(OTHER_WARMUP.to_owned()),
                 Some(_) if least < MIN_REPEATS => Some(format!("{least} repeats: significance needs {MIN_REPEATS}")),
                 Some(_) => None,
             };
@@ -465,6 +500,11 @@ fn notes(
             }
         }
     }
+    if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
+        notes.push(format!(
+            "Cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`."
+        ));
+    }
     for row in rows {
         if let Mfu::Error { reason } = &row.mfu {
             notes.push(format!("{}: MFU is impossible: {reason}.", row.cell));
@@ -506,7 +546,9 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::{
-        analyze::{RunResult, Statistics, attest::tests::job, summarize, summary::tests::run_of},
+        analyze::{
+            ContractField, RunResult, Source, Statistics, attest::tests::job, summarize, summary::tests::run_of,
+        },
         parse::DeviceLine,
         plan::Job,
     };
@@ -606,6 +648,71 @@ pub(crate) mod tests {
         assert!(forced.comparable);
         assert_eq!(forced.speedups[0].labels[0], "across global_batch_size: 128, not 8");
         assert!(forced.notes.iter().any(|n| n.contains("across global_batch_size")), "{:?}", forced.notes);
+    }
+
+    /// A cell whose trainer states this dropout.
+    fn with_dropout(name: &str, dropout: Option<f64>) -> CellInput {
+        let mut cell = measured(name, &job(), &[1.0, 1.1, 1.2], None);
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        summary.contract.0.extend(dropout.map(|value| ContractField {
+            field: "dropout".into(),
+            tier: Tier::Workload,
+            value: json!(value),
+            source: Source::Effective,
+        }));
+        cell
+    }
+
+    #[test]
+    fn a_value_that_is_not_stated_does_not_join_two_that_differ() {
+        let names = ["cpu/native/llama/single", "cpu/tran/llama/single", "cpu/cmd/llama/single"];
+        for order in [[None, Some(0.1), Some(0.0)], [Some(0.1), None, Some(0.0)], [Some(0.1), Some(0.0), None]] {
+            let cells: Vec<_> = names.iter().zip(order).map(|(name, dropout)| with_dropout(name, dropout)).collect();
+            for baseline in [None, Some(names[0]), Some(names[1]), Some(names[2])] {
+                let settings = CompareSettings { baseline: baseline.map(str::to_owned), ..Default::default() };
+                let all = compare_with(&cells, settings);
+                assert!(!all.comparable && all.groups.len() == 2, "{order:?} {baseline:?}: {:?}", all.groups);
+                let refused: Vec<_> = all.differences.iter().filter(|d| d.refused).collect();
+                assert!(matches!(refused[..], [d] if d.field.field == "dropout" && d.field.is_known()), "{refused:?}");
+                assert!(all.notes.iter().any(|n| n.contains("is not compared with") && n.contains("dropout")));
+                assert_eq!(all.speedups.len(), 1);
+                assert!(all.speedups[0].labels.is_empty());
+            }
+            let crossed =
+                compare_with(&cells, CompareSettings { across: vec!["dropout".into()], ..Default::default() });
+            assert!(crossed.comparable && crossed.groups.len() == 1);
+        }
+    }
+
+    #[test]
+    fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
+        let mut cells = [
+            measured("cpu/native/llama/single", &job(), &[1.0, 1.01, 0.99], None),
+            measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+        ];
+        let set = |cell: &mut CellInput, steps: u64, steady_state: &str| {
+            let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+            (summary.warmup_steps, summary.steady_state) = (steps, steady_state.to_owned());
+        };
+        set(&mut cells[0], 5, "declared");
+        set(&mut cells[1], 9, "declared");
+        let all = compare_all(&cells);
+        let [speedup] = &all.speedups[..] else { panic!("{:?}", all.speedups) };
+        assert_eq!((speedup.significant, speedup.p_value), (None, None));
+        assert_eq!(speedup.reason.as_deref(), Some(OTHER_WARMUP));
+        assert_eq!(
+            (&speedup.labels, &all.rows[1].labels),
+            (&vec!["warm-up 9, not 5 steps".to_owned()], &speedup.labels)
+        );
+        assert!(all.notes.iter().any(|n| n.contains("do not measure the same steps")), "{:?}", all.notes);
+        let asked = compare_with(&cells, CompareSettings { across: vec!["warmup".into()], ..Default::default() });
+        assert_eq!(asked.speedups[0].significant, Some(true));
+        assert_eq!(asked.speedups[0].labels, ["across warm-up 9, not 5 steps"]);
+        set(&mut cells[1], 5, "detected");
+        let found = &compare_all(&cells).speedups[0];
+        assert_eq!((found.significant, &found.labels[0][..]), (None, "warm-up detected, not declared"));
+        set(&mut cells[1], 5, "declared");
+        assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub use contract::*;
 pub use flops::*;
 pub use peaks::*;
 pub use result::*;
-pub use settings::Tier;
+pub use settings::{Tier, fields, known_field};
 pub use stats::*;
 pub use summary::*;
 pub use unified::*;

@@ -6,6 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::FlopsPerToken;
+use crate::{
+    config::{vendor_named, vendor_names},
+    plan::Vendor,
+};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -94,6 +98,7 @@ const SKUS: &[Sku] = &[
 /// A peak that the configuration states, with where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PeakOverride {
+    /// Platform id, or one of the vendor's names; the id wins.
     pub platform: String,
     pub precision: String,
     pub tflops: f64,
@@ -110,8 +115,12 @@ impl Peaks {
     /// The dense peak, or why there is none; never a guess.
     pub fn of(&self, platform: &str, device: Option<&str>, precision: &str) -> Result<Peak, String> {
         let precision = precision.to_lowercase();
-        let wanted = |o: &&PeakOverride| o.platform == platform && o.precision.eq_ignore_ascii_case(&precision);
-        if let Some(stated) = self.overrides.iter().find(wanted) {
+        let vendor = vendor_of(platform, device);
+        let mut names = std::iter::once(platform).chain(vendor.map_or(&[][..], vendor_names).iter().copied());
+        let stated = |name: &str| {
+            self.overrides.iter().find(|o| o.platform == name && o.precision.eq_ignore_ascii_case(&precision))
+        };
+        if let Some(stated) = names.find_map(stated) {
             return Ok(Peak { tflops: stated.tflops, source: stated.source.clone() });
         }
         let Some(device) = device else { return Err("the log does not name the device".to_owned()) };
@@ -129,6 +138,12 @@ impl Peaks {
         let tflops = tflops.ok_or_else(|| format!("no {precision} peak rate is known for \"{device}\""))?;
         Ok(Peak { tflops, source: sku.source.to_owned() })
     }
+}
+
+/// The vendor that a platform's id or, on a platform of the user's own, the device's name tells.
+fn vendor_of(platform: &str, device: Option<&str>) -> Option<Vendor> {
+    let first_word = || device?.split_whitespace().next().map(str::to_lowercase);
+    vendor_named(platform).or_else(|| vendor_named(&first_word()?))
 }
 
 /// "NVIDIA  H100 PCIe" → "h100 pcie".
@@ -215,6 +230,25 @@ mod tests {
         let peaks = Peaks { overrides: vec![stated] };
         assert_eq!(peaks.of("lab", None, "BF16").unwrap().tflops, 800.0);
         assert!(peaks.of("nvd", None, "bf16").is_err());
+    }
+
+    #[test]
+    fn a_peak_may_be_stated_for_a_vendor_and_the_platforms_own_wins() {
+        let stated = |platform: &str, tflops| PeakOverride {
+            platform: platform.into(),
+            precision: "bf16".into(),
+            tflops,
+            source: "measured".into(),
+        };
+        let peaks = Peaks { overrides: vec![stated("nvidia", 700.0), stated("nvd", 800.0), stated("rocm", 900.0)] };
+        let of = |platform, device| peaks.of(platform, device, "bf16").ok().map(|p| p.tflops);
+        assert_eq!(of("nvd", None), Some(800.0));
+        assert_eq!(of("amd", None), Some(900.0));
+        // A platform of the user's own is of the vendor that its device names.
+        assert_eq!(of("lab", Some("AMD Instinct MI999")), Some(900.0));
+        assert_eq!((of("lab", None), of("cpu", None)), (None, None));
+        let vendor_only = Peaks { overrides: vec![stated("nvidia", 700.0)] };
+        assert_eq!(vendor_only.of("nvd", None, "bf16").unwrap().tflops, 700.0);
     }
 
     #[test]

@@ -93,6 +93,12 @@ impl RunResult {
                 evidence: failure.evidence.clone(),
                 status: "exit 0, but the trainer reports an error".to_owned(),
             },
+            // Its speed is not that of a training: what follows a NaN is no longer the work that was asked for.
+            (RunOutcome::Ok, None) if !nan_losses(&trace).is_empty() => RunOutcome::Failed {
+                class: FailureClass::Nan,
+                evidence: nan_losses(&trace),
+                status: "exit 0, but the log has NaN losses".to_owned(),
+            },
             _ => facts.outcome,
         };
         let attestation = attest(&trace, job, outcome == RunOutcome::Ok);
@@ -126,6 +132,11 @@ impl RunResult {
     }
 }
 
+/// What the log says of NaN losses, as far as it is worth quoting.
+fn nan_losses(trace: &Trace) -> Vec<String> {
+    trace.anomalies.iter().filter(|a| a.kind == "nan_loss").map(|a| a.detail.clone()).take(3).collect()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use serde_json::json;
@@ -133,7 +144,7 @@ pub(super) mod tests {
     use super::*;
     use crate::{
         analyze::attest::tests::{job, trace},
-        parse::Failure,
+        parse::{Anomaly, Failure},
     };
 
     pub fn facts(outcome: RunOutcome) -> RunFacts {
@@ -163,5 +174,19 @@ pub(super) mod tests {
         trace.failure = Some(Failure { class: FailureClass::Nan, evidence: vec!["loss is nan".into()] });
         let result = RunResult::from(trace, &job(), facts(RunOutcome::Ok));
         assert!(matches!(result.outcome, RunOutcome::Failed { class: FailureClass::Nan, .. }));
+    }
+
+    #[test]
+    fn a_run_that_exits_well_with_nan_losses_did_not_succeed() {
+        let mut trace = trace(json!({}), None);
+        trace.anomalies.push(Anomaly { kind: "missing_steps".into(), detail: "steps 3 to 4".into() });
+        assert_eq!(RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok)).outcome, RunOutcome::Ok);
+        trace.anomalies.push(Anomaly { kind: "nan_loss".into(), detail: "at step 2".into() });
+        let result = RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok));
+        let RunOutcome::Failed { class, evidence, .. } = result.outcome else { panic!("{:?}", result.outcome) };
+        assert_eq!((class, evidence), (FailureClass::Nan, vec!["at step 2".to_owned()]));
+        // A run that already failed keeps its own class.
+        let oom = RunOutcome::Failed { class: FailureClass::Oom, evidence: vec![], status: "exit 1".into() };
+        assert_eq!(RunResult::from(trace, &job(), facts(oom.clone())).outcome, oom);
     }
 }

@@ -110,6 +110,20 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
 ];
 
+/// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be compared across.
+pub(super) const WARMUP: &str = "warmup";
+
+/// Everything that [`CompareSettings::across`](super::CompareSettings) can name.
+pub fn fields() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|s| s.name).chain([WARMUP])
+}
+
+/// Is `name` one of [`fields`]?
+#[must_use]
+pub fn known_field(name: &str) -> bool {
+    fields().any(|field| field == name)
+}
+
 impl Setting {
     /// What the trainer states, in canonical spelling.
     pub fn effective(&self, stated: &BTreeMap<String, Value>) -> Option<Value> {
@@ -189,8 +203,14 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let names: std::collections::BTreeSet<_> = SETTINGS.iter().map(|s| s.name).collect();
-        assert_eq!(names.len(), SETTINGS.len());
+        let names: std::collections::BTreeSet<_> = fields().collect();
+        assert_eq!(names.len(), SETTINGS.len() + 1);
+    }
+
+    #[test]
+    fn fields_are_known_by_their_own_name_only() {
+        assert!(["global_batch_size", "dropout", "precision", "warmup"].into_iter().all(known_field));
+        assert!(!["global_batchsize", "world_size", "", "Precision"].into_iter().any(known_field));
     }
 
     #[test]
