@@ -372,3 +372,18 @@ fn remeasuring_that_cannot_run_voids_nothing() {
     project.run(&["build", "--cached-only", "--remeasure"]).ends_with(2);
     assert_eq!(project.launches(), 1);
 }
+
+#[test]
+fn a_run_that_ends_well_and_proves_nothing_is_no_success() {
+    let project = Project::new(ONE_RUN);
+    // The trainer reports an error and exits 0 all the same.
+    project.edit(
+        "trainer.sh",
+        "job()",
+        "echo '{\"event\":\"error\",\"class\":\"nccl\",\"message\":\"watchdog\"}'; exit 0\njob()",
+    );
+    let ran = project.run(&["build"]).ends_with(1);
+    assert!(ran.stderr.contains("nccl"), "{}", ran.stderr);
+    // It is tried again, for it may not happen again.
+    assert_eq!(project.run(&["plan", "--json"]).ends_with(0).json()["summary"]["stale"], 6);
+}

@@ -1,7 +1,7 @@
 //! `build`: runs what is stale, compares, publishes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -210,7 +210,7 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
         }
     }
     before_training(engine, &cells, host)?;
-    let keys: std::collections::BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
+    let keys: BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
     for key in keys {
         engine.cache.open_generation(&key)?;
     }
@@ -257,12 +257,8 @@ fn finish(
     let after = rows(engine, statuses);
     let count = |state| after.iter().filter(|r| r.state == state).count();
     let comparison = comparison(engine, statuses)?;
-    let contradicted: usize = comparison.as_ref().map_or(0, |c| c.contradicted);
-    let incomplete = engine
-        .cell_states(statuses)
-        .iter()
-        .filter(|(_, s)| s.get("missing").is_some() || s.get("failed").is_some())
-        .count();
+    let verdict = Verdict::of(engine, comparison.as_ref());
+    let (contradicted, incomplete) = (verdict.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
     talk.report(&Event::BuildFinished {
         ok: count(State::Fresh),
@@ -271,7 +267,7 @@ fn finish(
         unsupported: count(State::Unsupported),
         seconds: *seconds,
     });
-    let code = if failed > 0 || contradicted > 0 {
+    let code = if failed > 0 || verdict.is_bad() {
         exit::FAILED
     } else if args.require_complete && incomplete > 0 {
         exit::STALE
@@ -284,37 +280,67 @@ fn finish(
     }
     let value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
-        "contradicted": contradicted, "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
+        "failed_repeats": verdict.failed, "contradicted": contradicted, "unmeasured": verdict.unmeasured,
+        "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
     });
     if args.common.json {
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {
-            print(&crate::report::table(&comparison.comparison, width()))?;
+            print(&crate::report::table(comparison, width()))?;
         }
         let output = execute::publish::output_dir(engine.plan);
         eprintln!("results, table and picture: {}", output.strip_prefix(&request.root).unwrap_or(&output).display());
     }
     if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
-        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "contradicted": 0, "incomplete": 0, "output": value["output"] });
+        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "unmeasured": 0, "incomplete": 0, "output": value["output"] });
         memo::store(engine, statuses, memo_name, &idle);
     }
     Ok(code)
 }
 
-struct Compared {
-    comparison: Comparison,
-    contradicted: usize,
+fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {
+    let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
+    let digest = status.outputs().first().map(|o| o.digest);
+    digest.map(|digest| execute::derived::read_comparison(engine.cache, Some(digest))).transpose()
 }
 
-fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Compared>> {
-    let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
-    let Some(output) = status.outputs().first() else { return Ok(None) };
-    let comparison = execute::derived::read_comparison(engine.cache, Some(output.digest))?;
-    // A cell of which no repeat counts has no row.
-    let contradicted = comparison.rows.iter().map(|r| r.contradicted).sum::<usize>()
-        + comparison.absent.iter().map(|a| a.contradicted).sum::<usize>();
-    Ok(Some(Compared { comparison, contradicted }))
+/// What the results of the selected cells say, which no task's own state shows: a run can end well and prove nothing.
+#[derive(Default)]
+struct Verdict {
+    failed: usize,
+    contradicted: usize,
+    unmeasured: usize,
+    /// Cells of the matrix, selected or not, without all the repeats that were asked for.
+    incomplete: usize,
+}
+
+impl Verdict {
+    fn of(engine: &Engine, comparison: Option<&Comparison>) -> Self {
+        let Some(comparison) = comparison else { return Self::default() };
+        let selected: BTreeSet<&str> = engine.plan.cells.iter().filter(|c| c.selected).map(|c| c.id.as_str()).collect();
+        let rows = comparison.rows.iter().filter(|r| selected.contains(r.cell.as_str()));
+        let mut verdict = Self {
+            incomplete: comparison.rows.iter().filter(|r| (r.n as u64) < u64::from(r.repeats_wanted)).count()
+                + comparison.absent.iter().filter(|a| a.state != "unsupported").count(),
+            ..Self::default()
+        };
+        for row in rows {
+            verdict.failed += row.failed;
+            verdict.contradicted += row.contradicted;
+        }
+        // A cell of which no repeat counts has no row.
+        for absent in comparison.absent.iter().filter(|a| selected.contains(a.cell.as_str())) {
+            verdict.contradicted += absent.contradicted;
+            verdict.failed += usize::from(absent.state == "failed");
+            verdict.unmeasured += usize::from(absent.state == "unmeasured");
+        }
+        verdict
+    }
+
+    fn is_bad(&self) -> bool {
+        self.failed + self.contradicted + self.unmeasured > 0
+    }
 }
 
 /// The config alone, for what must be known before the plan.

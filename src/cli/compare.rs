@@ -8,14 +8,23 @@ use super::{
     project,
 };
 use crate::{
+    analyze,
     cache::Cache,
-    error::{Error, Problem, Result, exit},
+    error::{Error, Problem, Result, exit, nearest},
     execute::derived,
     graph::Dag,
     plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
+    if let Some(unknown) = args.across.iter().find(|f| !analyze::known_field(f)) {
+        let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
+        let near = nearest(unknown, analyze::fields()).map(|near| format!("did you mean `{near}`?"));
+        return Err(Error::invalid(match near {
+            Some(near) => problem.help(near),
+            None => problem,
+        }));
+    }
     let (matrix, cells) = match args.names.as_slice() {
         [matrix] => (Some(matrix.clone()), &[][..]),
         [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),

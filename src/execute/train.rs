@@ -84,6 +84,7 @@ struct Meta {
     task: String,
     preimage: String,
     generation: u32,
+    log_format: String,
 }
 
 /// How often a key that another tprimat holds is looked at.
@@ -255,8 +256,13 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
         Vendor::Cpu => vec!["cpu".to_owned()],
         _ => given.iter().map(|(_, lock)| lock.clone()).collect(),
     };
-    let meta =
-        Meta { key: work.key, task: work.label.clone(), preimage: work.preimage.clone(), generation: work.generation };
+    let meta = Meta {
+        key: work.key,
+        task: work.label.clone(),
+        preimage: work.preimage.clone(),
+        generation: work.generation,
+        log_format: work.log_format.clone(),
+    };
     Ok(RunSpec {
         run_id: id.to_owned(),
         dir: dir.to_owned(),
@@ -340,7 +346,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         task: meta.task,
         preimage: meta.preimage,
         generation: meta.generation,
-        outcome: outcome(exit, log),
+        outcome: outcome(exit, log, &meta.log_format),
         outputs,
         started_at: exit.map_or(now, |e| e.started_at),
         ended_at: exit.map_or(now, |e| e.ended_at),
@@ -351,7 +357,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
     Ok(attempt)
 }
 
-fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {
+fn outcome(exit: Option<&RunExit>, log: &Path, log_format: &str) -> AttemptOutcome {
     const TAIL: u64 = 8 << 20;
     let Some(exit) = exit else {
         let evidence = vec!["the run ended without a record of how".to_owned()];
@@ -359,7 +365,7 @@ fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {
     };
     let mut summary = ExitSummary::default();
     let status = match &exit.status {
-        ExitKind::Code(0) => return ended_well(log, TAIL),
+        ExitKind::Code(0) => return ended_well(&tail_of(log, TAIL), log_format),
         ExitKind::Code(code) => {
             summary.code = Some(*code);
             format!("exit {code}")
@@ -386,9 +392,8 @@ fn outcome(exit: Option<&RunExit>, log: &Path) -> AttemptOutcome {
 }
 
 /// Exit 0 is the trainer's word only if its log does not say otherwise.
-fn ended_well(log: &Path, most: u64) -> AttemptOutcome {
-    let tail = tail_of(log, most);
-    match parse::detect(&tail).and_then(|format| parse::parse(format, &tail).failure) {
+fn ended_well(log_tail: &[u8], log_format: &str) -> AttemptOutcome {
+    match parse::parse(log_format, log_tail).failure {
         None => AttemptOutcome::Ok,
         Some(failure) => AttemptOutcome::Failed {
             class: failure.class,
