@@ -124,6 +124,9 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     pub attestation: AttestationStatus,
+    /// Fields of the workload that only the job states, not the trainer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub declared_only: Vec<String>,
     /// How this cell differs from its group's baseline, in words; shown wherever it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
@@ -475,6 +478,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         precision,
         device: device.and_then(|d| d.name.clone()),
         attestation: summary.attestation,
+        declared_only: summary.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
         curves: summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| r.curve.clone()).collect(),
     }
@@ -491,6 +495,14 @@ pub fn mfu_of(platform: &str, summary: &Summary, tokens_per_second_per_gpu: f64,
         peaks.of(platform, device.and_then(|d| d.name.as_deref()), precision)
     };
     Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak)
+}
+
+/// `dropout, packing`; of many, the first and how many more.
+fn few(names: &[String]) -> String {
+    const MOST: usize = 4;
+    let (told, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
+    let told = told.join(", ");
+    if more.is_empty() { told } else { format!("{told} and {} more", more.len()) }
 }
 
 fn notes(
@@ -513,6 +525,9 @@ fn notes(
     for row in rows.iter().filter(|r| !r.labels.is_empty()) {
         let baseline = &groups[row.group].baseline;
         notes.push(format!("{} differs from {baseline} in {}.", row.cell, row.labels.join("; ")));
+    }
+    for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
+        notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));
     }
     for cell in cells {
         if let Some(other) = &cell.same_launch_as {
@@ -829,6 +844,27 @@ pub(crate) mod tests {
         }
         let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
         assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("no timed step"), "{absent:?}");
+    }
+
+    #[test]
+    fn what_only_the_job_states_is_said() {
+        let mut cell = measured("cpu/native/llama/single", &job(), &[1.0], None);
+        let note = |cell: &CellInput| {
+            let all = compare_all(std::slice::from_ref(cell));
+            all.notes.into_iter().find(|n| n.ends_with(": declared, not stated by the trainer."))
+        };
+        assert!(note(&cell).unwrap().contains("llama/single: architecture, num_layers, hidden_size and 1"));
+        assert!(compare_all(std::slice::from_ref(&cell)).rows[0].declared_only.iter().any(|f| f == "optimizer"));
+        let mut keep = |declared: &[&str]| {
+            let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+            for field in &mut summary.contract.0 {
+                field.source = if declared.contains(&&*field.field) { Source::Declared } else { Source::Effective };
+            }
+            note(&cell)
+        };
+        let two = "cpu/native/llama/single: optimizer, data: declared, not stated by the trainer.";
+        assert_eq!(keep(&["data", "optimizer", "seed"]).as_deref(), Some(two));
+        assert_eq!(keep(&["seed"]), None);
     }
 
     #[test]
