@@ -78,6 +78,15 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// Cells without figures, in matrix order.
     pub absent: Vec<AbsentCell>,
+    /// Repeats that failed, of all cells; a cell that failed as a whole is one.
+    #[serde(default)]
+    pub failed: usize,
+    /// Repeats that contradict their job, of all cells.
+    #[serde(default)]
+    pub contradicted: usize,
+    /// Repeats that ended well with nothing to measure, of all cells.
+    #[serde(default)]
+    pub unmeasured: usize,
     pub notes: Vec<String>,
 }
 
@@ -97,6 +106,9 @@ pub struct Row {
     pub repeats_wanted: u32,
     pub failed: usize,
     pub contradicted: usize,
+    /// Ended well with nothing to measure.
+    #[serde(default)]
+    pub unmeasured: usize,
     pub tokens_per_second_per_gpu: Estimate,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
@@ -112,6 +124,9 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     pub attestation: AttestationStatus,
+    /// Fields of the workload that only the job states, not the trainer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub declared_only: Vec<String>,
     /// How this cell differs from its group's baseline, in words; shown wherever it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
@@ -208,8 +223,28 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, peaks: &Peaks) -
         speedups,
         differences,
         absent,
+        failed: repeats(cells, is_failed)
+            + cells.iter().filter(|c| matches!(c.state, CellState::Failed { .. })).count(),
+        contradicted: repeats(cells, is_contradicted),
+        unmeasured: repeats(cells, is_unmeasured),
         notes,
     }
+}
+
+/// Repeats of all cells, with figures or without.
+fn repeats(cells: &[CellInput], wanted: fn(&RepeatStatus) -> bool) -> usize {
+    let of_cell = |c: &CellInput| if let CellState::Ok { summary } = &c.state { summary.count_of(wanted) } else { 0 };
+    cells.iter().map(of_cell).sum()
+}
+
+fn is_failed(status: &RepeatStatus) -> bool {
+    matches!(status, RepeatStatus::Failed { .. })
+}
+fn is_contradicted(status: &RepeatStatus) -> bool {
+    matches!(status, RepeatStatus::Contradicted { .. })
+}
+fn is_unmeasured(status: &RepeatStatus) -> bool {
+    matches!(status, RepeatStatus::Unmeasured { .. })
 }
 
 /// A cell with figures.
@@ -238,12 +273,10 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, AbsentCell> {
         CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
             (Some(estimate), Some(step_time)) => Ok(Arm { cell, summary, estimate, step_time, group: 0 }),
             _ => {
-                let count =
-                    |wanted: fn(&RepeatStatus) -> bool| summary.repeats.iter().filter(|r| wanted(&r.status)).count();
-                let contradicted = count(|s| matches!(s, RepeatStatus::Contradicted { .. }));
+                let contradicted = summary.count_of(is_contradicted);
                 let state = if contradicted > 0 {
                     "contradicted"
-                } else if count(|s| matches!(s, RepeatStatus::Failed { .. })) > 0 {
+                } else if summary.count_of(is_failed) > 0 {
                     "failed"
                 } else {
                     "unmeasured"
@@ -432,8 +465,9 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         group: arm.group,
         n: summary.n,
         repeats_wanted: cell.repeats_wanted,
-        failed: summary.count_of(|s| matches!(s, RepeatStatus::Failed { .. })),
-        contradicted: summary.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. })),
+        failed: summary.count_of(is_failed),
+        contradicted: summary.count_of(is_contradicted),
+        unmeasured: summary.count_of(is_unmeasured),
         tokens_per_second_per_gpu: arm.estimate.clone(),
         tokens_per_second: summary.tokens_per_second,
         step_time: arm.step_time.clone(),
@@ -444,6 +478,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         precision,
         device: device.and_then(|d| d.name.clone()),
         attestation: summary.attestation,
+        declared_only: summary.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
         curves: summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| r.curve.clone()).collect(),
     }
@@ -460,6 +495,14 @@ pub fn mfu_of(platform: &str, summary: &Summary, tokens_per_second_per_gpu: f64,
         peaks.of(platform, device.and_then(|d| d.name.as_deref()), precision)
     };
     Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak)
+}
+
+/// `dropout, packing`; of many, the first and how many more.
+fn few(names: &[String]) -> String {
+    const MOST: usize = 4;
+    let (told, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
+    let told = told.join(", ");
+    if more.is_empty() { told } else { format!("{told} and {} more", more.len()) }
 }
 
 fn notes(
@@ -482,6 +525,9 @@ fn notes(
     for row in rows.iter().filter(|r| !r.labels.is_empty()) {
         let baseline = &groups[row.group].baseline;
         notes.push(format!("{} differs from {baseline} in {}.", row.cell, row.labels.join("; ")));
+    }
+    for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
+        notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));
     }
     for cell in cells {
         if let Some(other) = &cell.same_launch_as {
@@ -547,9 +593,10 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         analyze::{
-            ContractField, RunResult, Source, Statistics, attest::tests::job, summarize, summary::tests::run_of,
+            ContractField, RunOutcome, RunResult, Source, Statistics, attest::tests::job, result::tests::facts,
+            summarize, summary::tests::run_of,
         },
-        parse::DeviceLine,
+        parse::{Anomaly, DeviceLine},
         plan::Job,
     };
 
@@ -761,6 +808,63 @@ pub(crate) mod tests {
         assert_eq!(states, ["failed", "missing", "unsupported", "unmeasured"]);
         assert_eq!(comparison.absent[0].reason, "oom: CUDA out of memory");
         assert!(comparison.rows.is_empty() && comparison.comparable);
+    }
+
+    #[test]
+    fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_reason() {
+        let run = |times: &[f64]| run_of(&job(), times, json!({"global_batch_size": 8}));
+        let of = |name: &str, runs: Vec<RunResult>| {
+            let runs: Vec<_> = (1..).zip(runs).collect();
+            cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
+        };
+        let nan = || {
+            let mut trace = run(&[3.0, 1.0]).trace;
+            trace.anomalies.push(Anomaly { kind: "nan_loss".into(), detail: "loss is nan".into() });
+            let asked = Job { train_iters: 2, ..job() };
+            RunResult::from(trace, &asked, facts(RunOutcome::Ok))
+        };
+        let contradicted = run_of(&job(), &[3.0, 1.0], json!({"global_batch_size": 64}));
+        let oom = CellState::Failed { class: FailureClass::Oom, evidence: vec![] };
+        let all = compare_all(&[
+            of("a/b/c/d", vec![run(&[3.0, 1.0]), nan(), run(&[3.0])]),
+            of("a/b/c/e", vec![run(&[3.0])]),
+            of("a/b/c/f", vec![nan(), contradicted]),
+            cell("a/b/c/g", oom),
+            cell("a/b/c/h", CellState::Missing { reason: "not run".into() }),
+        ]);
+        assert_eq!((all.failed, all.contradicted, all.unmeasured), (3, 1, 2));
+        let row = &all.rows[0];
+        assert_eq!((row.n, row.failed, row.contradicted, row.unmeasured), (1, 1, 0, 1));
+        for said in ["repeat 2 failed (nan): loss is nan", "repeat 3 is not counted: no timed step", "1 of 3 repeats"] {
+            assert!(
+                all.notes.iter().any(|n| n.starts_with("a/b/c/d: ") && n.contains(said)),
+                "{said}: {:?}",
+                all.notes
+            );
+        }
+        let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
+        assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("no timed step"), "{absent:?}");
+    }
+
+    #[test]
+    fn what_only_the_job_states_is_said() {
+        let mut cell = measured("cpu/native/llama/single", &job(), &[1.0], None);
+        let note = |cell: &CellInput| {
+            let all = compare_all(std::slice::from_ref(cell));
+            all.notes.into_iter().find(|n| n.ends_with(": declared, not stated by the trainer."))
+        };
+        assert!(note(&cell).unwrap().contains("llama/single: architecture, num_layers, hidden_size and 1"));
+        assert!(compare_all(std::slice::from_ref(&cell)).rows[0].declared_only.iter().any(|f| f == "optimizer"));
+        let mut keep = |declared: &[&str]| {
+            let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+            for field in &mut summary.contract.0 {
+                field.source = if declared.contains(&&*field.field) { Source::Declared } else { Source::Effective };
+            }
+            note(&cell)
+        };
+        let two = "cpu/native/llama/single: optimizer, data: declared, not stated by the trainer.";
+        assert_eq!(keep(&["data", "optimizer", "seed"]).as_deref(), Some(two));
+        assert_eq!(keep(&["seed"]), None);
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn memory(row: &Row) -> String {
 
 fn repeats(row: &Row) -> String {
     let mut text = format!("{}/{}", row.n, row.repeats_wanted);
-    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted")] {
+    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted"), (row.unmeasured, "unmeasured")] {
         if count > 0 {
             _ = write!(text, ", {count} {what}");
         }
@@ -279,6 +279,15 @@ mod tests {
             measured("cpu/tran/llama-tiny/single", &test_job(), &[0.4], Some(("cpu", "EPYC"))),
         ];
         insta::assert_snapshot!(table(&compare(&cells, &CompareSettings::default(), &Peaks::default()), 140));
+    }
+
+    #[test]
+    fn repeats_that_do_not_count_stand_beside_those_that_do() {
+        let steps = [vec![3.0, 1.0], vec![3.0]];
+        let cells = [measured_steps("cpu/native/llama/single", &test_job(), &steps, None)];
+        let text = table(&compare(&cells, &CompareSettings::default(), &Peaks::default()), 200);
+        assert!(text.contains("1/3, 1 unmeasured"), "{text}");
+        assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");
     }
 
     #[test]
