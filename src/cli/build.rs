@@ -328,6 +328,7 @@ impl Verdict {
         for row in rows {
             verdict.failed += row.failed;
             verdict.contradicted += row.contradicted;
+            verdict.unmeasured += row.unmeasured;
         }
         // A cell of which no repeat counts has no row.
         for absent in comparison.absent.iter().filter(|a| selected.contains(a.cell.as_str())) {
