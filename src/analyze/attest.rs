@@ -115,8 +115,8 @@ pub(super) mod tests {
 
     use super::*;
     use crate::{
-        analyze::flops::tests::shape,
         parse::{Effective, Step},
+        plan::shape::tests::shape,
         plan::{DataJob, OptimizerJob},
     };
 

@@ -48,10 +48,11 @@ pub fn count_parameters(m: &ModelShape) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn shape(architecture: &str, sizes: [u64; 7], tied: bool) -> ModelShape {
+    /// Layers, hidden, ffn, heads, key-value heads, head dimension, vocabulary.
+    pub fn shape(architecture: &str, sizes: [u64; 7], tied: bool) -> ModelShape {
         let [num_layers, hidden_size, ffn_hidden_size, num_attention_heads, num_kv_heads, head_dim, vocab_size] = sizes;
         ModelShape {
             architecture: architecture.into(),
@@ -90,5 +91,7 @@ mod tests {
     #[test]
     fn absurd_shapes_do_not_overflow() {
         assert_eq!(count_parameters(&shape("llama", [u64::MAX; 7], false)), None);
+        assert_eq!(count_parameters(&shape("mamba", [1; 7], false)), None);
+        assert_eq!(count_parameters(&ModelShape::default()), None);
     }
 }
