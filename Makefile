@@ -30,6 +30,7 @@ doc: $(VENV)/.ready
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features native --lib
 
 bench: build
+	$(CARGO) build --release --bin tprimat --example fill
 	python3 benches/orchestration.py
 
 $(VENV)/.ready: recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt

@@ -106,6 +106,7 @@ def describe(events, args, model, optimizer, data):
         "ffn_hidden_size": getattr(config, "intermediate_size", None) or config.n_inner,
         "num_attention_heads": config.num_attention_heads,
         "num_kv_heads": getattr(config, "num_key_value_heads", config.num_attention_heads),
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         "vocab_size": config.vocab_size,
         "tie_embeddings": config.tie_word_embeddings,
         "qkv_bias": any(name.endswith(("q_proj.bias", "c_attn.bias")) for name, _ in model.named_parameters()),

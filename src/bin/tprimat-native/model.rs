@@ -171,6 +171,7 @@ impl Model {
             "ffn_hidden_size": rows(&first.gate.weight),
             "num_attention_heads": rows(&first.q.weight) / self.head_dim,
             "num_kv_heads": rows(&first.k.weight) / self.head_dim,
+            "head_dim": self.head_dim,
             "vocab_size": rows(&self.embedding),
             "tie_embeddings": self.is_tied(),
             "qkv_bias": first.q.bias.is_some(),
