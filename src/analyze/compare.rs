@@ -579,7 +579,7 @@ fn notes(
     let tested = speedups.iter().filter(|s| s.significant.is_some()).count();
     if tested > 0 {
         notes.push(format!(
-            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}.",
+            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}; the intervals of speed-ups are not corrected.",
             if tested == 1 { "comparison" } else { "comparisons" }
         ));
     }
