@@ -528,12 +528,16 @@ fn listener() {
 fn the_first_interrupt_asks_the_second_insists_and_the_third_ends() {
     let scene = Scene::new();
     let file = scene.folder.path().join("heard");
-    let mut listener = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "listener", "--ignored"])
-        .env("TPRIMAT_TEST_FILE", &file)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut listener = Command::new(std::env::current_exe().unwrap());
+    listener.args(["--exact", "listener", "--ignored"]).env("TPRIMAT_TEST_FILE", &file).stdout(Stdio::null());
+    // Tests may run in the background of a script, where SIGINT is ignored, and children inherit that.
+    let heed = || {
+        // SAFETY: the default action runs no code of ours.
+        unsafe { nix::sys::signal::signal(Signal::SIGINT, nix::sys::signal::SigHandler::SigDfl) }?;
+        Ok(())
+    };
+    // SAFETY: `sigaction` is async-signal-safe.
+    let mut listener = unsafe { std::os::unix::process::CommandExt::pre_exec(&mut listener, heed) }.spawn().unwrap();
     let pid = Pid::from_raw(listener.id().cast_signed());
     let hears = |expected: &str| until(expected, || fs::read_to_string(&file).is_ok_and(|heard| heard == expected));
     hears("None false");

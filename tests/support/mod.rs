@@ -158,6 +158,9 @@ impl Project {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        // Tests may run in the background of a script, where SIGINT is ignored, and children inherit that.
+        // SAFETY: `sigaction` is async-signal-safe.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, heed_interrupts) };
         command
     }
 
@@ -209,4 +212,11 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+fn heed_interrupts() -> std::io::Result<()> {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: the default action runs no code of ours.
+    unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }?;
+    Ok(())
 }
