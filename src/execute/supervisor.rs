@@ -28,7 +28,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
-        signal::{SigSet, SigmaskHow, Signal, sigprocmask},
+        signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
     },
     unistd::{getpid, getppid, setsid},
@@ -293,7 +293,12 @@ impl Supervisor {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
                 // What is blocked here would stay blocked there: not even SIGTERM would get through.
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-                // The supervisor may have died before the line above took hold.
+                // A shell in the background ignores these, and so would the trainer.
+                for ignored in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
+                    // SAFETY: the default action runs no code of ours.
+                    unsafe { signal(ignored, SigHandler::SigDfl) }?;
+                }
+                // The supervisor may have died before the line that ties the trainer to it took hold.
                 if getppid() == supervisor { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
             };
             // SAFETY: between fork and exec it makes system calls and allocates nothing.
