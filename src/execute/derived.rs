@@ -20,7 +20,7 @@ use crate::{
     files::Durability,
     graph::{Engine, Made, Statuses, label},
     parse,
-    plan::{Job, Plan, Support, Vendor},
+    plan::{Job, Plan, Support},
     recipe::Rendered,
     report,
 };
@@ -363,8 +363,6 @@ pub fn train_work(
     let launch_files = launch_files.collect::<Result<_>>()?;
     Ok(TrainWork {
         label: label(engine.plan, &task),
-        cell: engine.plan.cells[cell].id.clone(),
-        repeat: task.repeat,
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
@@ -376,7 +374,6 @@ pub fn train_work(
         declared_env: prepared.resolved.env.clone(),
         pass_env: recipe.file.launch.pass_env.clone(),
         vendor: job.vendor,
-        num_gpus: if job.vendor == Vendor::Cpu { 0 } else { job.parallelism.num_gpus },
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
         log_format: recipe.file.log.format.clone(),

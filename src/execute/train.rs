@@ -35,8 +35,6 @@ use crate::{
 /// All that one train task needs, owned: it runs on a thread of its own.
 pub struct TrainWork {
     pub label: String,
-    pub cell: String,
-    pub repeat: u32,
     pub key: Digest,
     pub preimage: String,
     pub generation: u32,
@@ -51,7 +49,6 @@ pub struct TrainWork {
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
     pub vendor: Vendor,
-    pub num_gpus: u64,
     pub train_iters: u64,
     pub tokens_per_step: u64,
     pub log_format: String,

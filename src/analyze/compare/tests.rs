@@ -1,0 +1,293 @@
+use serde_json::json;
+
+use super::*;
+use crate::{
+    analyze::{
+        ContractField, RunOutcome, RunResult, Source, Statistics, attest::tests::job, result::tests::facts, summarize,
+        summary::tests::run_of,
+    },
+    parse::{Anomaly, DeviceLine},
+    plan::Job,
+};
+
+pub fn cell(name: &str, state: CellState) -> CellInput {
+    let parts: Vec<&str> = name.split(['/', '@']).collect();
+    CellInput {
+        cell: name.to_owned(),
+        platform: parts[0].to_owned(),
+        framework: parts[1].to_owned(),
+        model: parts[2].to_owned(),
+        parallelism: parts[3].to_owned(),
+        axes: BTreeMap::new(),
+        repeats_wanted: 3,
+        state,
+        same_launch_as: None,
+    }
+}
+
+/// A cell whose repeats take these mean step times.
+pub fn measured(name: &str, job: &Job, times: &[f64], device: Option<(&str, &str)>) -> CellInput {
+    let steps: Vec<Vec<f64>> = times.iter().map(|t| vec![t * 3.0, t * 0.98, t * 1.02]).collect();
+    measured_steps(name, job, &steps, device)
+}
+
+/// A cell with these step times in each repeat; the first step is warm-up.
+pub fn measured_steps(name: &str, job: &Job, repeats: &[Vec<f64>], device: Option<(&str, &str)>) -> CellInput {
+    let run = |times: &Vec<f64>| -> RunResult {
+        let stated = json!({"global_batch_size": job.data.global_batch_size, "seq_length": job.data.seq_length,
+            "num_gpus": job.parallelism.num_gpus, "precision": job.precision});
+        let mut run = run_of(job, times, stated);
+        run.trace.device =
+            device.map(|(kind, name)| DeviceLine { r#type: kind.into(), name: Some(name.into()), count: None });
+        run
+    };
+    let runs: Vec<(u32, RunResult)> = repeats.iter().enumerate().map(|(i, t)| (i as u32 + 1, run(t))).collect();
+    cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
+}
+
+fn compare_with(cells: &[CellInput], settings: CompareSettings) -> Comparison {
+    compare(cells, &settings, &Peaks::default())
+}
+fn compare_all(cells: &[CellInput]) -> Comparison {
+    compare_with(cells, CompareSettings::default())
+}
+
+#[test]
+fn a_clear_speedup_is_significant_and_noise_is_not() {
+    let comparison = compare_all(&[
+        measured("cpu/native/llama/single", &job(), &[1.0, 1.01, 0.99], None),
+        measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+        measured("cpu/cmd/llama/single", &job(), &[1.0, 1.02, 0.985], None),
+    ]);
+    assert!(comparison.comparable && comparison.groups.len() == 1);
+    let [slow, same] = &comparison.speedups[..] else { panic!("{:?}", comparison.speedups) };
+    assert_eq!(
+        (slow.b.as_str(), slow.significant, same.significant),
+        ("cpu/native/llama/single", Some(true), Some(false))
+    );
+    assert!((slow.ratio - 0.5).abs() < 0.01 && slow.ci95.unwrap()[1] < 0.55);
+}
+
+#[test]
+fn few_repeats_give_no_verdict_and_say_why() {
+    let cells = |n: usize| {
+        let times = [1.0, 1.01, 0.99];
+        [
+            measured("cpu/native/llama/single", &job(), &times, None),
+            measured("cpu/tran/llama/single", &job(), &times[..n], None),
+        ]
+    };
+    let one = &compare_all(&cells(1)).speedups[0];
+    assert_eq!((one.ci95, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
+    let two = &compare_all(&cells(2)).speedups[0];
+    assert!(two.ci95.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
+}
+
+fn big_batch() -> Job {
+    let mut job = job();
+    job.data.global_batch_size = 128;
+    job.data.gradient_accumulation_steps = 64;
+    job
+}
+
+#[test]
+fn different_workloads_are_refused_or_labelled() {
+    let cells = [
+        measured("nvd/nemo/llama/maximum_performance", &job(), &[1.0, 1.1, 1.2], None),
+        measured("amd/prim/llama/maximum_performance", &big_batch(), &[1.0, 1.1, 1.2], None),
+    ];
+    let refused = compare_all(&cells);
+    assert!(!refused.comparable && refused.speedups.is_empty() && refused.groups.len() == 2);
+    let why: Vec<_> = refused.differences.iter().filter(|d| d.refused).map(|d| d.field.field.as_str()).collect();
+    assert_eq!(why, ["global_batch_size"]);
+    let forced =
+        compare_with(&cells, CompareSettings { across: vec!["global_batch_size".into()], ..Default::default() });
+    assert!(forced.comparable);
+    assert_eq!(forced.speedups[0].labels[0], "across global_batch_size: 128, not 8");
+    assert!(forced.notes.iter().any(|n| n.contains("across global_batch_size")), "{:?}", forced.notes);
+}
+
+/// A cell whose trainer states this dropout.
+fn with_dropout(name: &str, dropout: Option<f64>) -> CellInput {
+    let mut cell = measured(name, &job(), &[1.0, 1.1, 1.2], None);
+    let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+    summary.contract.0.extend(dropout.map(|value| ContractField {
+        field: "dropout".into(),
+        tier: Tier::Workload,
+        value: json!(value),
+        source: Source::Effective,
+    }));
+    cell
+}
+
+#[test]
+fn a_value_that_is_not_stated_does_not_join_two_that_differ() {
+    let names = ["cpu/native/llama/single", "cpu/tran/llama/single", "cpu/cmd/llama/single"];
+    for order in [[None, Some(0.1), Some(0.0)], [Some(0.1), None, Some(0.0)], [Some(0.1), Some(0.0), None]] {
+        let cells: Vec<_> = names.iter().zip(order).map(|(name, dropout)| with_dropout(name, dropout)).collect();
+        for baseline in [None, Some(names[0]), Some(names[1]), Some(names[2])] {
+            let settings = CompareSettings { baseline: baseline.map(str::to_owned), ..Default::default() };
+            let all = compare_with(&cells, settings);
+            assert!(!all.comparable && all.groups.len() == 2, "{order:?} {baseline:?}: {:?}", all.groups);
+            let refused: Vec<_> = all.differences.iter().filter(|d| d.refused).collect();
+            assert!(matches!(refused[..], [d] if d.field.field == "dropout" && d.field.is_known()), "{refused:?}");
+            assert!(all.notes.iter().any(|n| n.contains("is not compared with") && n.contains("dropout")));
+            assert_eq!(all.speedups.len(), 1);
+            assert!(all.speedups[0].labels.is_empty());
+        }
+        let crossed = compare_with(&cells, CompareSettings { across: vec!["dropout".into()], ..Default::default() });
+        assert!(crossed.comparable && crossed.groups.len() == 1);
+    }
+}
+
+#[test]
+fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
+    let mut cells = [
+        measured("cpu/native/llama/single", &job(), &[1.0, 1.01, 0.99], None),
+        measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+    ];
+    let set = |cell: &mut CellInput, steps: u64, steady_state: &str| {
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        (summary.warmup_steps, summary.steady_state) = (steps, steady_state.to_owned());
+    };
+    set(&mut cells[0], 5, "declared");
+    set(&mut cells[1], 9, "declared");
+    let all = compare_all(&cells);
+    let [speedup] = &all.speedups[..] else { panic!("{:?}", all.speedups) };
+    assert_eq!((speedup.significant, speedup.p_value), (None, None));
+    assert_eq!(speedup.reason.as_deref(), Some(OTHER_WARMUP));
+    assert_eq!((&speedup.labels, &all.rows[1].labels), (&vec!["warm-up 9, not 5 steps".to_owned()], &speedup.labels));
+    assert!(all.notes.iter().any(|n| n.contains("do not measure the same steps")), "{:?}", all.notes);
+    let asked = compare_with(&cells, CompareSettings { across: vec!["warmup".into()], ..Default::default() });
+    assert_eq!(asked.speedups[0].significant, Some(true));
+    assert_eq!(asked.speedups[0].labels, ["across warm-up 9, not 5 steps"]);
+    set(&mut cells[1], 5, "detected");
+    let found = &compare_all(&cells).speedups[0];
+    assert_eq!((found.significant, &found.labels[0][..]), (None, "warm-up detected, not declared"));
+    set(&mut cells[1], 5, "declared");
+    assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
+}
+
+#[test]
+fn precision_may_differ_under_maximum_performance_only() {
+    let mut fp8 = job();
+    fp8.precision = "fp8".into();
+    let cells = |strategy: &str| {
+        [
+            measured(&format!("nvd/nemo/llama/{strategy}"), &job(), &[1.0, 1.1, 1.2], None),
+            measured(&format!("amd/prim/llama/{strategy}"), &fp8, &[1.0, 1.1, 1.2], None),
+        ]
+    };
+    let open = compare_all(&cells("maximum_performance"));
+    assert!(open.comparable);
+    assert_eq!(open.speedups[0].labels, ["precision: fp8, not bf16"]);
+    let strict = compare_all(&cells("identical_config"));
+    assert!(!strict.comparable && strict.speedups.is_empty());
+}
+
+#[test]
+fn strategies_and_models_of_one_matrix_stand_apart_without_a_complaint() {
+    let mut qwen = job();
+    qwen.model.architecture = "qwen2".into();
+    let cells = [
+        measured("nvd/nemo/llama/maximum_performance", &job(), &[1.0], None),
+        measured("nvd/nemo/llama/identical_config", &job(), &[1.0], None),
+        measured("nvd/nemo/qwen/maximum_performance", &qwen, &[1.0], None),
+    ];
+    let all = compare_all(&cells);
+    assert!(all.comparable && all.groups.len() == 3);
+    let asked =
+        compare_with(&[cells[0].clone(), cells[2].clone()], CompareSettings { named: true, ..Default::default() });
+    assert!(!asked.comparable);
+}
+
+#[test]
+fn cells_without_figures_are_listed_with_their_reason() {
+    let failed = CellState::Failed { class: FailureClass::Oom, evidence: vec!["CUDA out of memory".into()] };
+    let comparison = compare_all(&[
+        cell("a/b/c/d", failed),
+        cell("a/b/c/e", CellState::Missing { reason: "not run".into() }),
+        cell("a/b/c/f", CellState::Unsupported { reason: "Primus needs AMD".into() }),
+        measured("a/b/c/g", &job(), &[], None),
+    ]);
+    let states: Vec<_> = comparison.absent.iter().map(|r| r.state.as_str()).collect();
+    assert_eq!(states, ["failed", "missing", "unsupported", "unmeasured"]);
+    assert_eq!(comparison.absent[0].reason, "oom: CUDA out of memory");
+    assert!(comparison.rows.is_empty() && comparison.comparable);
+}
+
+#[test]
+fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_reason() {
+    let run = |times: &[f64]| run_of(&job(), times, json!({"global_batch_size": 8}));
+    let of = |name: &str, runs: Vec<RunResult>| {
+        let runs: Vec<_> = (1..).zip(runs).collect();
+        cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
+    };
+    let nan = || {
+        let mut trace = run(&[3.0, 1.0]).trace;
+        trace.anomalies.push(Anomaly { kind: "nan_loss".into(), detail: "loss is nan".into() });
+        let asked = Job { train_iters: 2, ..job() };
+        RunResult::from(trace, &asked, facts(RunOutcome::Ok))
+    };
+    let contradicted = run_of(&job(), &[3.0, 1.0], json!({"global_batch_size": 64}));
+    let oom = CellState::Failed { class: FailureClass::Oom, evidence: vec![] };
+    let all = compare_all(&[
+        of("a/b/c/d", vec![run(&[3.0, 1.0]), nan(), run(&[3.0])]),
+        of("a/b/c/e", vec![run(&[3.0])]),
+        of("a/b/c/f", vec![nan(), contradicted]),
+        cell("a/b/c/g", oom),
+        cell("a/b/c/h", CellState::Missing { reason: "not run".into() }),
+    ]);
+    assert_eq!((all.failed, all.contradicted, all.unmeasured), (3, 1, 2));
+    let row = &all.rows[0];
+    assert_eq!((row.n, row.failed, row.contradicted, row.unmeasured), (1, 1, 0, 1));
+    for said in ["repeat 2 failed (nan): loss is nan", "repeat 3 is not counted: no timed step", "1 of 3 repeats"] {
+        assert!(all.notes.iter().any(|n| n.starts_with("a/b/c/d: ") && n.contains(said)), "{said}: {:?}", all.notes);
+    }
+    let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
+    assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("no timed step"), "{absent:?}");
+}
+
+#[test]
+fn what_only_the_job_states_is_said() {
+    let mut cell = measured("cpu/native/llama/single", &job(), &[1.0], None);
+    let note = |cell: &CellInput| {
+        let all = compare_all(std::slice::from_ref(cell));
+        all.notes.into_iter().find(|n| n.ends_with(": declared, not stated by the trainer."))
+    };
+    assert!(note(&cell).unwrap().contains("llama/single: architecture, num_layers, hidden_size and 1"));
+    assert!(compare_all(std::slice::from_ref(&cell)).rows[0].declared_only.iter().any(|f| f == "optimizer"));
+    let mut keep = |declared: &[&str]| {
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        for field in &mut summary.contract.0 {
+            field.source = if declared.contains(&&*field.field) { Source::Declared } else { Source::Effective };
+        }
+        note(&cell)
+    };
+    let two = "cpu/native/llama/single: optimizer, data: declared, not stated by the trainer.";
+    assert_eq!(keep(&["data", "optimizer", "seed"]).as_deref(), Some(two));
+    assert_eq!(keep(&["seed"]), None);
+}
+
+#[test]
+fn the_baseline_can_be_named_and_identical_launches_are_noted() {
+    let mut cells = [
+        measured("cpu/native/llama/single", &job(), &[1.0, 1.1], None),
+        measured("cpu/tran/llama/single", &job(), &[2.0, 2.1], None),
+    ];
+    cells[1].same_launch_as = Some(cells[0].cell.clone());
+    let named = CompareSettings { baseline: Some("cpu/tran/llama/single".into()), ..Default::default() };
+    let comparison = compare_with(&cells, named);
+    assert_eq!(comparison.speedups[0].b, "cpu/tran/llama/single");
+    assert!(comparison.notes.iter().any(|n| n.contains("very same bytes")));
+    let absent = CompareSettings { baseline: Some("x".into()), ..Default::default() };
+    assert!(compare_with(&cells, absent).notes.iter().any(|n| n.contains("has no figures")));
+}
+
+#[test]
+fn mfu_needs_a_known_device() {
+    let mfu = |device| compare_all(&[measured("nvd/native/llama/single", &job(), &[1.0], device)]).rows[0].mfu.clone();
+    assert!(matches!(mfu(Some(("cuda", "NVIDIA H100 80GB HBM3"))), Mfu::Ok { .. }));
+    assert!(matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Absent { reason } if reason.contains("CPU")));
+    assert!(matches!(mfu(None), Mfu::Absent { .. }));
+}
