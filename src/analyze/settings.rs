@@ -104,6 +104,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Convergence, "beta2", &[], |j| real(j.optimizer.beta2)),
     setting(Convergence, "eps", &[], |j| real(j.optimizer.eps)),
     setting(Convergence, "clip_grad", &[], |j| real(j.optimizer.clip_grad)),
+    setting(Convergence, "init_std", &["initializer_range", "init_method_std"], |j| real(j.initialisation.std)),
     setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
     setting(Convergence, "train_iters", &["max_steps"], |j| count(j.train_iters)),
     setting(Convergence, "rope_theta", &[], |j| only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))),

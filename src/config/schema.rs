@@ -146,6 +146,9 @@ pub struct Training {
     /// Optimiser state on the CPU.
     pub offload: bool,
     pub seed: u64,
+    /// Standard deviation of the normal distribution that matrices begin with.
+    #[schemars(range(min = 0))]
+    pub init_std: f64,
 }
 
 impl Default for Training {
@@ -161,6 +164,7 @@ impl Default for Training {
             sac_frequency: 1,
             offload: false,
             seed: 1234,
+            init_std: 0.02,
         }
     }
 }

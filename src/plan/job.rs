@@ -40,6 +40,7 @@ pub struct Job {
     pub sac_frequency: u64,
     pub offload: bool,
     pub seed: u64,
+    pub initialisation: InitJob,
     pub parallelism: ParallelismJob,
     /// `frameworks.<id>.*` of config.yaml, as written.
     pub framework: BTreeMap<String, serde_json::Value>,
@@ -114,6 +115,19 @@ pub struct OptimizerJob {
     pub clip_grad: f64,
     /// `fp32` (master weights and moments in fp32) or `bf16` (weights and moments in bf16).
     pub state_precision: String,
+}
+
+/// How weights begin: matrices normal(0, std), norms 1, biases 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct InitJob {
+    pub std: f64,
+}
+
+impl Default for InitJob {
+    fn default() -> Self {
+        Self { std: 0.02 }
+    }
 }
 
 /// Degrees of parallelism; TP × PP × CP × DP = num_gpus.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{DataJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, shape};
+use super::{DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, shape};
 use crate::{
     analyze::Statistics,
     config::{Config, View},
@@ -105,6 +105,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         sac_frequency: r.u64("training.sac_frequency").unwrap_or(1),
         offload: r.bool("training.offload").unwrap_or(false),
         seed: r.u64("training.seed").unwrap_or(0),
+        initialisation: InitJob { std: r.f64("training.init_std").unwrap_or(0.02) },
         parallelism,
         framework: framework(&r, &cell.framework),
     };
@@ -284,6 +285,7 @@ fn framework(r: &Reader, id: &str) -> BTreeMap<String, Value> {
 
 fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> BTreeMap<String, String> {
     let mut env = recipe.file.launch.env.clone();
+    env.extend(recipe.file.env.get(&vendor).cloned().unwrap_or_default());
     env.extend(
         r.view
             .platform_env(&cell.platform, vendor)

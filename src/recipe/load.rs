@@ -18,6 +18,9 @@ use crate::{
     plan::Vendor,
 };
 
+/// The folder below recipes/ that is no recipe, but what the trainers of several recipes share.
+const LIBRARY: &str = "lib";
+
 /// recipe.toml.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +30,12 @@ pub struct RecipeFile {
     pub name: String,
     pub vendors: Vec<Vendor>,
     pub launch: Launch,
+    /// Declared environment of one vendor, over `launch.env`; part of the key.
+    #[serde(default)]
+    pub env: BTreeMap<Vendor, BTreeMap<String, String>>,
+    /// Base image of a vendor's container.
+    #[serde(default)]
+    pub image: BTreeMap<Vendor, String>,
     #[serde(default)]
     pub lock: LockNeeds,
     #[serde(default)]
@@ -46,6 +55,9 @@ pub struct RecipeFile {
 pub struct Launch {
     /// Template files, from the recipe folder or templates/; rendered into the run folder without `.j2`.
     pub templates: Vec<String>,
+    /// Files of recipes/lib that the recipe's own program imports: copied beside it, and part of the key as its own are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub library: Vec<String>,
     /// The command, run in the run folder.
     pub command: Vec<String>,
     /// Hand the whole job over as `$TPRIMAT_JOB`. A recipe that does not reads job fields through its templates only.
@@ -86,12 +98,32 @@ pub struct Require {
     pub programs: Vec<String>,
     #[serde(default)]
     pub python_modules: Vec<String>,
+    #[serde(default)]
+    pub checkouts: Vec<Checkout>,
+}
+
+/// Somebody else's repository, checked out on the host. Its path reaches scripts in a variable; its commit is a fact
+/// of the lock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkout {
+    /// The variable that the launch script reads: `PRIMUS_PATH`.
+    pub variable: String,
+    /// Where config.yaml says it is: `paths.primus`.
+    pub setting: String,
+    /// A file that tells such a checkout from any other folder.
+    pub file: String,
+    /// How to get one, in a line.
+    pub help: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
     pub format: String,
+    /// For the format `regex`: named groups are fields of a step (`step`, `loss`, `step_time_seconds`, …).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patterns: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -125,6 +157,7 @@ impl RecipeSet {
         let mut ids: BTreeSet<String> =
             embedded_under("recipes/").filter_map(|(path, _)| Some(path.split_once('/')?.0.to_owned())).collect();
         let own = root.join("recipes");
+        ids.remove(LIBRARY);
         for entry in fs::read_dir(&own).into_iter().flatten().flatten() {
             if entry.path().join("recipe.toml").is_file() {
                 ids.extend(entry.file_name().into_string());
@@ -181,6 +214,15 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
         templates.add(&unique, Source::new(place, text))?;
     }
     files.retain(|name, _| !name.ends_with(".j2"));
+    let shared = if file.launch.library.is_empty() { BTreeMap::new() } else { library(root)? };
+    for name in &file.launch.library {
+        let bytes = shared.get(name).ok_or_else(|| {
+            let at = source.text.find(name.as_str()).unwrap_or(0);
+            let problem = Problem::new(format!("recipes/{LIBRARY} has no file `{name}`"));
+            Error::invalid(problem.at(&source, at..at + name.len(), "named here"))
+        })?;
+        files.entry(name.clone()).or_insert_with(|| bytes.clone());
+    }
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
     let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
     let defaults = Values::new(id, &nested(&file.defaults));
@@ -200,13 +242,27 @@ fn nested(flat: &BTreeMap<String, serde_json::Value>) -> serde_json::Value {
     root
 }
 
+/// The shared library: the embedded files, and the project's own over them by name.
+fn library(root: &Path) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
+    let mut files = embedded(LIBRARY);
+    let own = root.join("recipes").join(LIBRARY);
+    if own.is_dir() {
+        files.extend(read_folder(&own)?);
+    }
+    Ok(files)
+}
+
 /// All files of a recipe's folder: the project's folder if it has one, else the embedded one.
 fn folder(root: &Path, id: &str) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
     let own = root.join("recipes").join(id);
-    if !own.join("recipe.toml").is_file() {
-        let prefix = format!("recipes/{id}/");
-        return Ok(embedded_under(&prefix).map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect());
-    }
+    if own.join("recipe.toml").is_file() { read_folder(&own) } else { Ok(embedded(id)) }
+}
+
+fn embedded(id: &str) -> BTreeMap<String, Cow<'static, [u8]>> {
+    embedded_under(&format!("recipes/{id}/")).map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect()
+}
+
+fn read_folder(own: &Path) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
     let mut files = BTreeMap::new();
     let mut pending = vec![String::new()];
     while let Some(below) = pending.pop() {
