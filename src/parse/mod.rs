@@ -3,10 +3,21 @@
 //! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
 mod builder;
 mod classify;
+mod composer;
 mod events;
 mod format;
 mod lines;
+mod llama_recipes;
+mod llmc;
+mod maxtext;
+mod mlperf;
+mod nanogpt;
+mod numbers;
 mod parser;
+mod patterns;
+mod telemetry;
+#[cfg(test)]
+mod testing;
 mod tprimat;
 mod trace;
 
@@ -16,4 +27,5 @@ pub use events::*;
 pub use format::names;
 pub use lines::MAX_LINE;
 pub use parser::*;
+pub use patterns::PatternError;
 pub use trace::*;

@@ -7,7 +7,9 @@ use super::{
     Step, Trace,
     builder::Builder,
     format::{self, Evidence, Format, Reader, TABLE},
-    lines::{MAX_LINE, Splitter},
+    lines::{Line, MAX_LINE, Splitter},
+    mlperf,
+    patterns::{self, PatternError, Patterns},
     tprimat,
 };
 
@@ -21,10 +23,38 @@ pub struct LogSection {
     pub patterns: Vec<String>,
 }
 
+/// The format that a recipe's patterns make up.
+const PATTERNS: &str = "regex";
+
 impl LogSection {
     #[must_use]
     pub fn named(format: &str) -> Self {
         Self { format: format.to_owned(), patterns: Vec::new() }
+    }
+
+    /// Why logs cannot be read so, if they cannot.
+    pub fn check(&self) -> Result<(), PatternError> {
+        self.reader().map(drop)
+    }
+
+    fn reader(&self) -> Result<(&'static str, Box<dyn Reader>), PatternError> {
+        if self.format == PATTERNS {
+            let patterns = Patterns::compile(&self.patterns)?;
+            return Ok((PATTERNS, Box::new(patterns::Log::new(patterns))));
+        }
+        let error = |message, help| Err(PatternError { at: None, message, help });
+        let Some(format) = format::named(&self.format) else {
+            let known: Vec<_> = format::names().chain([PATTERNS]).collect();
+            let near =
+                crate::error::nearest(&self.format, known.iter().copied()).map(|n| format!("did you mean `{n}`? "));
+            let help = format!("{}formats: {}", near.unwrap_or_default(), known.join(", "));
+            return error(format!("`{}` is not a log format", self.format), Some(help));
+        };
+        if !self.patterns.is_empty() {
+            let help = "format = \"regex\" reads logs by patterns".to_owned();
+            return error(format!("the format `{}` takes no patterns", self.format), Some(help));
+        }
+        Ok((format.name, (format.reader)()))
     }
 }
 
@@ -37,8 +67,24 @@ pub struct Parser {
     splitter: Splitter,
     state: State,
     builder: Builder,
-    /// Trainers that tprimat starts may state their settings as events between their own lines.
+    beside: Beside,
+}
+
+/// What any trainer's log may hold between its own lines: tprimat's events and MLPerf's entries.
+struct Beside {
     events: tprimat::Events,
+    mlperf: mlperf::Entries,
+}
+
+impl Beside {
+    fn line(&mut self, format: &str, line: &Line<'_>, out: &mut Builder) {
+        if format != "tprimat" && tprimat::may_be_event(&line.text) {
+            self.events.line(line, out);
+        }
+        if format != "mlperf" && mlperf::may_be_entry(&line.text) {
+            self.mlperf.line(line, out);
+        }
+    }
 }
 
 enum State {
@@ -56,11 +102,8 @@ struct Detecting {
 impl Parser {
     /// For a log whose format is known; `Err`: why it cannot be read so.
     pub fn new(section: &LogSection) -> Result<Self, String> {
-        let format = format::named(&section.format).ok_or_else(|| {
-            let known: Vec<_> = format::names().collect();
-            format!("no parser for \"{}\"; known: {}", section.format, known.join(", "))
-        })?;
-        Ok(Self::with(reading(format)))
+        let (name, reader) = section.reader().map_err(|e| e.message)?;
+        Ok(Self::with(State::Reading(name, reader)))
     }
 
     /// For a log of any format.
@@ -71,18 +114,20 @@ impl Parser {
     }
 
     fn with(state: State) -> Self {
-        Self { splitter: Splitter::default(), state, builder: Builder::default(), events: tprimat::Events::default() }
+        Self {
+            splitter: Splitter::default(),
+            state,
+            builder: Builder::default(),
+            beside: Beside { events: tprimat::Events::default(), mlperf: mlperf::Entries::beside() },
+        }
     }
 
     pub fn feed(&mut self, chunk: &[u8]) {
         match &mut self.state {
             State::Reading(name, reader) => {
-                let (builder, events) = (&mut self.builder, &mut self.events);
-                let foreign = *name != "tprimat";
+                let (builder, beside) = (&mut self.builder, &mut self.beside);
                 self.splitter.feed(chunk, |line| {
-                    if foreign && tprimat::may_be_event(&line.text) {
-                        events.line(line, builder);
-                    }
+                    beside.line(name, line, builder);
                     reader.line(line, builder);
                 });
             }
@@ -144,11 +189,9 @@ impl Parser {
             trace.format = "unknown".to_owned();
             return trace;
         };
-        let (builder, events) = (&mut self.builder, &mut self.events);
+        let (builder, beside) = (&mut self.builder, &mut self.beside);
         self.splitter.finish(|line| {
-            if name != "tprimat" && tprimat::may_be_event(&line.text) {
-                events.line(line, builder);
-            }
+            beside.line(name, line, builder);
             reader.line(line, builder);
         });
         reader.end(builder);
@@ -198,7 +241,7 @@ pub struct Live {
 impl Live {
     #[must_use]
     pub fn new(section: &LogSection) -> Self {
-        Self { reader: format::named(&section.format).map(|f| (f.reader)()), last: None }
+        Self { reader: section.reader().ok().map(|(_, reader)| reader), last: None }
     }
 
     /// The newest step that `line` (with or without its line end) states, if it is further than any before.
