@@ -18,6 +18,7 @@ mod patterns;
 mod telemetry;
 #[cfg(test)]
 mod testing;
+mod tfevents;
 mod tprimat;
 mod trace;
 
@@ -28,4 +29,5 @@ pub use format::names;
 pub use lines::MAX_LINE;
 pub use parser::*;
 pub use patterns::PatternError;
+pub use tfevents::{TfEvents, tfevents};
 pub use trace::*;

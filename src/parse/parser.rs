@@ -10,6 +10,7 @@ use super::{
     lines::{Line, MAX_LINE, Splitter},
     mlperf,
     patterns::{self, PatternError, Patterns},
+    tfevents::{self, TfEvents},
     tprimat,
 };
 
@@ -90,6 +91,8 @@ impl Beside {
 enum State {
     Detecting(Box<Detecting>),
     Reading(&'static str, Box<dyn Reader>),
+    /// No lines: TensorBoard's event file.
+    Events(Box<TfEvents>),
 }
 
 struct Detecting {
@@ -102,6 +105,9 @@ struct Detecting {
 impl Parser {
     /// For a log whose format is known; `Err`: why it cannot be read so.
     pub fn new(section: &LogSection) -> Result<Self, String> {
+        if section.format == tfevents::FORMAT {
+            return Ok(Self::with(State::Events(Box::default())));
+        }
         let (name, reader) = section.reader().map_err(|e| e.message)?;
         Ok(Self::with(State::Reading(name, reader)))
     }
@@ -131,6 +137,7 @@ impl Parser {
                     reader.line(line, builder);
                 });
             }
+            State::Events(events) => events.feed(chunk),
             State::Detecting(detecting) => {
                 let best = &mut detecting.best;
                 self.splitter.feed(chunk, |line| {
@@ -142,6 +149,13 @@ impl Parser {
                 });
                 if detecting.head.len() < HEAD {
                     detecting.head.extend_from_slice(chunk);
+                }
+                // Its first bytes tell an event file; a log's lines that were seen before them say nothing.
+                if detecting.seen < tfevents::HEADER && tfevents::begins(&detecting.head) {
+                    let mut events = Box::<TfEvents>::default();
+                    events.feed(&detecting.head);
+                    self.state = State::Events(events);
+                    return;
                 }
                 detecting.seen += chunk.len();
                 if best.contains(&Evidence::Strong) {
@@ -177,6 +191,7 @@ impl Parser {
     pub fn format(&self) -> Option<&'static str> {
         match &self.state {
             State::Reading(name, _) => Some(name),
+            State::Events(_) => Some(tfevents::FORMAT),
             State::Detecting(_) => None,
         }
     }
@@ -184,10 +199,10 @@ impl Parser {
     #[must_use]
     pub fn finish(mut self) -> Trace {
         self.choose();
-        let State::Reading(name, mut reader) = self.state else {
-            let mut trace = self.builder.finish();
-            trace.format = "unknown".to_owned();
-            return trace;
+        let (name, mut reader) = match self.state {
+            State::Reading(name, reader) => (name, reader),
+            State::Events(events) => return events.finish(),
+            State::Detecting(_) => return Trace { format: "unknown".to_owned(), ..self.builder.finish() },
         };
         let (builder, beside) = (&mut self.builder, &mut self.beside);
         self.splitter.finish(|line| {
