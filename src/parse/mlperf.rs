@@ -131,25 +131,28 @@ impl Entries {
         let samples = samples.and_then(whole);
         let mut step = Step { consumed_samples: samples.filter(|n| *n > 0), ..Step::default() };
         let number = self.number(samples);
+        // With a throughput, an entry sums up a block of steps between two evaluations: its time is their mean.
+        let of_block = stats.contains_key("throughput");
         let mut is_step = false;
         for (name, value) in stats {
             let Some(value) = number_of(value) else { continue };
             match name.as_str() {
-                "train_step_time" => (step.step_time_seconds, is_step) = (duration(value), true),
-                "reduced_train_loss" | "train_loss" | "loss" => {
+                "train_step_time" if !of_block => (step.step_time_seconds, is_step) = (duration(value), true),
+                "reduced_train_loss" | "train_loss" | "loss" if !of_block => {
                     (step.loss, is_step) = (finite(value, "nan_loss", number, &mut out.notes), true);
                 }
                 "lr" | "learning_rate" => step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0),
                 "grad_norm" => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
                 "val_loss" | "validation_loss" => evaluation("validation_loss", value, samples, out),
-                // Of all GPUs together, over the block since the last evaluation.
+                // Of all GPUs together.
                 "throughput" if value.is_finite() => {
                     step.other.insert("samples_per_second_global".into(), value);
                     is_step |= samples.is_some_and(|n| n > 0);
                 }
                 name if value.is_finite() && step.other.len() < MAX_OTHER => {
                     let unit = if name.ends_with("_time") { "_seconds" } else { "" };
-                    step.other.insert(format!("{}{unit}", cut(name, 60)).into(), value);
+                    let block = if of_block { "block_" } else { "" };
+                    step.other.insert(format!("{block}{}{unit}", cut(name, 60)).into(), value);
                 }
                 _ => {}
             }
@@ -260,7 +263,7 @@ mod tests {
                 ", \"step\": 16.0",
             ),
             entry(6000, "tracked_stats", "{\"train_step_time\": 0.5, \"reduced_train_loss\": NaN}", ", \"step\": 32.0"),
-            entry(7000, "tracked_stats", "{\"throughput\": 24.5}", ", \"step\": 160"),
+            entry(7000, "tracked_stats", "{\"throughput\": 24.5, \"train_step_time\": 0.6}", ", \"step\": 160"),
             entry(7500, "eval_accuracy", "3.25", ", \"samples_count\": 160"),
             entry(9000, "run_stop", "null", &format!(", \"samples_count\": 160, \"status\": \"{status}\"")),
             ":::MLLOG {\"key\": \"ev".to_owned(),
@@ -279,6 +282,7 @@ mod tests {
             [(1, Some(16), Some(0.75), Some(12.5)), (2, Some(32), Some(0.5), None), (10, Some(160), None, None)]
         );
         assert_eq!(trace.steps[2].other["samples_per_second_global"], 24.5);
+        assert_eq!(trace.steps[2].other["block_train_step_time_seconds"], 0.6, "no step's own time");
         for (name, value) in [
             ("run_start_unix_milliseconds", 4000.0),
             ("run_stop_unix_milliseconds", 9000.0),

@@ -122,7 +122,7 @@ impl AmdSmi {
         for column in &self.monitor {
             let Some(word) = words.next() else { break };
             let is_unit = |w: &&str| !w.starts_with(|c: char| c.is_ascii_digit() || c == '-') && *w != "N/A";
-            let unit = words.next_if(|w| is_unit(&w)).unwrap_or_default();
+            let unit = words.next_if(|w| is_unit(w)).unwrap_or_default();
             match column.as_str() {
                 "GPU" if word.parse::<u32>().is_ok() => sample.device = word.to_owned(),
                 // Not a row of this table.
