@@ -1,7 +1,12 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
 use super::{
-    builder::Builder, composer, lines::Line, llama_recipes, llmc, maxtext, mlperf, nanogpt, telemetry, tprimat,
+    builder::Builder,
+    composer,
+    lines::Line,
+    llama_recipes, llmc, maxtext,
+    megatron::{self, Megatron},
+    mlperf, nanogpt, telemetry, tprimat,
 };
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
@@ -31,6 +36,11 @@ pub struct Format {
 /// In order of precedence: a format stands before those whose lines it prints as well.
 pub static TABLE: &[Format] = &[
     Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() },
+    Format { name: "primus", evidence: megatron::primus, reader: || Box::<Megatron>::default() },
+    Format { name: "megatron-bridge", evidence: megatron::bridge, reader: || Box::<Megatron>::default() },
+    Format { name: "gpt-neox", evidence: megatron::neox, reader: || Box::<Megatron>::default() },
+    Format { name: "megatron-deepspeed", evidence: megatron::deepspeed, reader: || Box::<Megatron>::default() },
+    Format { name: "megatron", evidence: megatron::megatron, reader: || Box::<Megatron>::default() },
     Format { name: "nanogpt", evidence: nanogpt::evidence, reader: || Box::<nanogpt::Log>::default() },
     Format { name: "llm.c", evidence: llmc::evidence, reader: || Box::<llmc::Log>::default() },
     Format { name: "maxtext", evidence: maxtext::evidence, reader: || Box::<maxtext::Log>::default() },

@@ -1,15 +1,21 @@
 //! Log bytes → [`Trace`]. One file a format; every one takes any bytes at all and never panics.
 //!
 //! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
+mod arguments;
 mod builder;
+mod causes;
 mod classify;
 mod composer;
 mod events;
 mod format;
+mod iteration;
+mod launcher;
 mod lines;
 mod llama_recipes;
 mod llmc;
+mod loose;
 mod maxtext;
+mod megatron;
 mod mlperf;
 mod nanogpt;
 mod numbers;
@@ -21,6 +27,7 @@ mod testing;
 mod tfevents;
 mod tprimat;
 mod trace;
+mod words;
 
 pub use builder::MAX_STEPS;
 pub use classify::*;
