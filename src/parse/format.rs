@@ -1,6 +1,6 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
-use super::{builder::Builder, lines::Line, tprimat};
+use super::{builder::Builder, lines::Line, torchtitan, tprimat};
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
 pub trait Reader: Send {
@@ -27,8 +27,10 @@ pub struct Format {
 }
 
 /// In order of precedence: a format stands before those whose lines it prints as well.
-pub static TABLE: &[Format] =
-    &[Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() }];
+pub static TABLE: &[Format] = &[
+    Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() },
+    Format { name: "torchtitan", evidence: torchtitan::evidence, reader: || Box::<torchtitan::Torchtitan>::default() },
+];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.
 pub fn names() -> impl Iterator<Item = &'static str> {

@@ -7,8 +7,12 @@ mod events;
 mod format;
 mod lines;
 mod parser;
+mod titan_settings;
+mod torchtitan;
 mod tprimat;
+mod tqdm;
 mod trace;
+mod values;
 
 pub use builder::MAX_STEPS;
 pub use classify::*;
