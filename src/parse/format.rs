@@ -1,6 +1,6 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
-use super::{builder::Builder, lines::Line, torchtitan, tprimat};
+use super::{builder::Builder, lines::Line, nemo, torchtitan, tprimat};
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
 pub trait Reader: Send {
@@ -30,6 +30,7 @@ pub struct Format {
 pub static TABLE: &[Format] = &[
     Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() },
     Format { name: "torchtitan", evidence: torchtitan::evidence, reader: || Box::<torchtitan::Torchtitan>::default() },
+    Format { name: "nemo", evidence: nemo::evidence, reader: || Box::<nemo::Nemo>::default() },
 ];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.
