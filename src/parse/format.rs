@@ -1,6 +1,6 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
-use super::{builder::Builder, lines::Line, nemo, torchtitan, tprimat};
+use super::{automodel, builder::Builder, deepspeed, hf, lines::Line, nemo, torchtitan, tprimat};
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
 pub trait Reader: Send {
@@ -31,6 +31,9 @@ pub static TABLE: &[Format] = &[
     Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() },
     Format { name: "torchtitan", evidence: torchtitan::evidence, reader: || Box::<torchtitan::Torchtitan>::default() },
     Format { name: "nemo", evidence: nemo::evidence, reader: || Box::<nemo::Nemo>::default() },
+    Format { name: "automodel", evidence: automodel::evidence, reader: || Box::<automodel::Automodel>::default() },
+    Format { name: "hf-trainer", evidence: hf::evidence, reader: || Box::<hf::HuggingFace>::default() },
+    Format { name: "deepspeed", evidence: deepspeed::evidence, reader: || Box::<deepspeed::DeepSpeed>::default() },
 ];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.
