@@ -2,12 +2,18 @@
 //!
 //! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
 mod arguments;
+mod automodel;
 mod builder;
 mod causes;
 mod classify;
 mod composer;
+mod deepspeed;
+mod deepspeed_config;
 mod events;
 mod format;
+mod hf;
+mod hf_fields;
+mod hf_settings;
 mod iteration;
 mod launcher;
 mod lines;
@@ -18,6 +24,9 @@ mod maxtext;
 mod megatron;
 mod mlperf;
 mod nanogpt;
+mod nemo;
+mod nemo_bars;
+mod nemo_settings;
 mod numbers;
 mod parser;
 mod patterns;
@@ -25,8 +34,12 @@ mod telemetry;
 #[cfg(test)]
 mod testing;
 mod tfevents;
+mod titan_settings;
+mod torchtitan;
 mod tprimat;
+mod tqdm;
 mod trace;
+mod values;
 mod words;
 
 pub use builder::MAX_STEPS;
