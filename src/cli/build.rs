@@ -240,7 +240,7 @@ fn before_training(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result
             }
         }
         for recipe in recipes {
-            problems.extend(execute::preflight(recipe, host));
+            problems.extend(execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host));
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
