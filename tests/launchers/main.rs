@@ -3,10 +3,13 @@
 #![recursion_limit = "256"]
 #![allow(clippy::disallowed_methods, reason = "plays the trainers, which write files as they like")]
 
+mod checkout;
 mod fields;
 mod megatron_deepspeed;
 mod nemo;
 mod primus;
 mod render;
 mod rendered;
+#[path = "../support/mod.rs"]
+mod support;
 mod verbatim;
