@@ -121,7 +121,7 @@ def main():
         found |= effective(job, model, device, "last" if sync_last else "every")
         events.start(**checked(job, found, count))
         loop.run(job, events, dataset, device, micro_step, update)
-        dist.destroy_process_group()
+        loop.leave()
 
 
 if __name__ == "__main__":
