@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn shipped_recipes_load_without_a_project() {
         let set = RecipeSet::load(Path::new("/nonexistent")).unwrap();
-        assert_eq!(set.ids(), ["cmd", "native", "tran"]);
+        assert_eq!(set.ids(), ["cmd", "mega", "mlm", "native", "titan", "tran"]);
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
         write("recipes/mine/x.sh.j2", "own");
         write("templates/x.sh.j2", "shared");
         let set = RecipeSet::load(root.path()).unwrap();
-        assert_eq!(set.ids(), ["cmd", "mine", "native", "tran"]);
+        assert_eq!(set.ids(), ["cmd", "mega", "mine", "mlm", "native", "titan", "tran"]);
         assert_eq!(set.recipes["native"].templates[0].1, Digest::of("shared"));
         assert_eq!(set.recipes["mine"].templates[0].1, Digest::of("own"));
         assert_eq!(set.recipes["mine"].files.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["lib/a.py"]);
