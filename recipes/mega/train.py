@@ -20,6 +20,8 @@ from events import Events, dtype_name, runs_out_of_memory, stop, world
 from job import Job
 from workload import LearningRate, micro_batch, open_dataset
 
+# Small pieces that megatron-core itself hands to torch.compile.
+FUSED = ("bias_activation_fusion", "bias_dropout_fusion", "cross_entropy_loss_fusion")
 PLAIN = ("ddp", "none", "no_shard")
 ZERO_1 = ("", "zero1", "distributed_optimizer", "optim")
 
@@ -182,7 +184,7 @@ def in_effect(job, config, model, settings, optimizer, batches):
         "global_batch_size": batches.rows * micro_steps * dp,
         "train_iters": job["train_iters"],
         "precision": "fp8" if config.fp8 else "bf16" if config.bf16 else "fp32",
-        "optimizer": {"adam": "adamw"}.get(settings.optimizer, settings.optimizer),
+        "optimizer": "adamw" if settings.decoupled_weight_decay else "adam",
         "learning_rate": settings.lr,
         "min_learning_rate": settings.min_lr,
         "warmup_steps": job["optimizer"]["warmup_steps"],
@@ -208,6 +210,7 @@ def in_effect(job, config, model, settings, optimizer, batches):
         "packing": getattr(batches.dataset, "packing", "none"),
         "initialisation": "random",
         "layers": "transformer_engine" if network.HAVE_TE else "megatron.core local",
+        "jit_fused": [name for name in FUSED if getattr(config, name)],
         "attention": type(stage.decoder.layers[0].self_attention.core_attention).__name__,
         "adam": f"{inner.__module__}.{inner.__name__}" + (" fused" if groups[0].get("fused") else ""),
     }

@@ -149,13 +149,26 @@ def build_optimizers(model_parts, config, parallel_dims):
     return DecayOnMatrices(model_parts, getattr(torch.optim, config.name), settings)
 
 
+def pipeline(model, parallel_dims, job_config, device, args, parallelize_fn, loss_fn):
+    """As torchtitan does it; there the gradient is that of the sum over all tokens, and clipping always bites."""
+    training = job_config.training
+    tokens = training.global_batch_size * (training.seq_len - 1)
+
+    def mean_gradient(predictions, labels):
+        total = loss_fn(predictions, labels)
+        mean = total / tokens
+        return mean + (total - mean).detach()  # the value that torchtitan divides when it logs
+
+    return pipeline_llm(model, parallel_dims, job_config, device, args, parallelize_fn, mean_gradient)
+
+
 def train_spec(job):
     rates = LearningRate(job)  # torchtitan's own cosine is one step behind the job's
     return TrainSpec(
         model_cls=Network,
         model_args={"job": model_args(job)},
         parallelize_fn=parallelize,
-        pipelining_fn=pipeline_llm,
+        pipelining_fn=pipeline,
         build_optimizers_fn=build_optimizers,
         build_lr_schedulers_fn=lambda optimizers, config, steps: LRSchedulersContainer(optimizers, rates.factor),
         build_dataloader_fn=lambda dp_world_size, dp_rank, tokenizer, job_config: Batches(

@@ -6,6 +6,7 @@ synthetic or indexed tokens, the job's schedule and weight decay; and prints one
 
 import importlib.util
 import logging
+import os
 import sys
 
 import torch
@@ -38,15 +39,15 @@ def refuse(job):
         [
             (model["architecture"] not in ("llama", "mistral"), f"architecture {model['architecture']!r}"),
             (model["qkv_bias"], "a QKV bias: torchtitan's Llama has none"),
-            (model["head_dim"] * model["num_attention_heads"] != model["hidden_size"], "heads that do not make the width"),
-            (model["tie_embeddings"] and (tp > 1 or pp > 1), "tied embeddings with TP or PP"),
+            (model["head_dim"] * model["num_attention_heads"] != model["hidden_size"], "a head_dim of its own"),
+            (model["tie_embeddings"] and tp * pp * cp > 1, "tied embeddings with TP, PP or CP"),
             (not (torch.cuda.is_available() and backend), f"this PyTorch sees no device of vendor {job['vendor']!r}"),
             (product != processes, f"TP x PP x CP x DP = {product} with {processes} processes"),
             (parallel["num_gpus"] != processes, f"{parallel['num_gpus']} GPUs with {processes} processes"),
             (batch != data["global_batch_size"], "a global_batch_size that is not MBS x DP x GA"),
             (data["seq_length"] % (tp * 2 * cp if cp > 1 else tp), "a seq_length that TP and CP do not divide"),
             (parallel["sharding"] not in PLAIN + SHARDED, f"sharding {parallel['sharding']!r}"),
-            (whole and dp > 1 and (tp > 1 or pp > 1 or cp > 1), "DDP with another kind of parallelism"),
+            (whole and dp > 1, "DDP: torchtitan 0.2.2 averages gradients of losses that it has averaged already"),
             (mixed and whole and cp == 1 and (tp > 1 or pp > 1), "mixed precision under TP or PP without FSDP"),
             (job["offload"] and whole, "offload without FSDP"),
             (job["optimizer"]["type"] != "adamw", f"optimizer {job['optimizer']['type']!r}"),
@@ -65,7 +66,9 @@ class Trainer(torchtitan.train.Trainer):
     def __init__(self, config):
         rank, processes, _ = world()
         pp = config.parallelism.pipeline_parallel_degree
-        if rank != processes // pp * (pp - 1):  # the first rank that knows the loss speaks for all
+        speaker = processes // pp * (pp - 1)  # the first rank that knows the loss
+        os.environ["LOG_RANK"] = str(speaker)  # torchtitan warns if this is not the one that is listened to
+        if rank != speaker:
             logging.getLogger().setLevel(logging.WARNING)
         super().__init__(config)
 
@@ -74,7 +77,8 @@ class Trainer(torchtitan.train.Trainer):
         expected = JOB["model"]["num_parameters"]
         if expected and count != expected:
             stop(2, "launch", f"the model has {count} parameters, the job's shape {expected}")
-        different = [f"{name} is {effective[name]!r}, not {value!r}" for name, value in asked(JOB) if effective[name] != value]
+        pairs = [(name, effective[name], value) for name, value in asked(JOB)]
+        different = [f"{name} is {there!r}, not {value!r}" for name, there, value in pairs if there != value]
         if different:
             stop(2, "launch", "torchtitan's configuration is not the job's: " + ", ".join(different))
         JOB.refuse_unread()
@@ -82,7 +86,8 @@ class Trainer(torchtitan.train.Trainer):
         super().train()
 
     def count_parameters(self):
-        count = torch.tensor([sum(p.numel() for part in self.model_parts for p in part.parameters())], device=self.device)
+        own = sum(p.numel() for part in self.model_parts for p in part.parameters())
+        count = torch.tensor([own], device=self.device)
         if self.parallel_dims.pp_enabled:
             torch.distributed.all_reduce(count, group=self.parallel_dims.get_mesh("pp").get_group())
         return int(count)
@@ -115,9 +120,10 @@ def in_effect(trainer):
     cuts = training.local_batch_size // config.parallelism.pipeline_parallel_microbatch_size if dims.pp_enabled else 1
     dp, micro_steps = dims.dp_replicate * dims.dp_shard, trainer.gradient_accumulation_steps * cuts
     layer = next(iter(part.layers.values()))
-    names = dict(next(iter(trainer.model_parts)).named_parameters())
+    names = dict(part.named_parameters())
     hidden = next(p for name, p in names.items() if name.endswith("feed_forward.w1.weight")).shape[0]
-    return precision(trainer) | recomputed(part) | {
+    compiled = {"compile": True, "compile_mode": "default"} if hasattr(layer, "_orig_mod") else {"compile": False}
+    return precision(trainer) | recomputed(part) | compiled | {
         "architecture": JOB["model"]["architecture"],
         "num_layers": args.n_layers,
         "hidden_size": args.dim,
@@ -153,8 +159,6 @@ def in_effect(trainer):
         "data_parallel_size": dp,
         "num_gpus": dims.world_size,
         "sharding": sharding(trainer),
-        "compile": hasattr(layer, "_orig_mod"),
-        **({"compile_mode": "default"} if hasattr(layer, "_orig_mod") else {}),
         "offload": training.enable_cpu_offload,
         "data": trainer.dataloader.dataset.data_class,
         "attention_mask": args.attn_mask_type,
@@ -177,10 +181,8 @@ def precision(trainer):
 
 
 def recomputed(part):
-    layers = list(part.layers.values())
-    count = sum("_checkpoint_wrapped_module" in name for layer in layers for name, _ in layer.named_children())
-    compiled = [getattr(layer, "_orig_mod", None) for layer in layers]
-    count += sum("_checkpoint_wrapped_module" in dict(inner.named_children()) for inner in compiled if inner is not None)
+    layers = [getattr(layer, "_orig_mod", layer) for layer in part.layers.values()]
+    count = sum(hasattr(layer, "_checkpoint_wrapped_module") for layer in layers)
     if not count:
         return {"activation_checkpointing": False}
     frequency = {"sac_frequency": len(layers) // count} if len(layers) % count == 0 else {}
@@ -191,7 +193,7 @@ def sharding(trainer):
     """In the job's word where it says the same."""
     dims, asked_for = trainer.parallel_dims, JOB["parallelism"]["sharding"]
     if not dims.fsdp_enabled:
-        return asked_for if asked_for in PLAIN or dims.dp_replicate * dims.dp_shard == 1 and asked_for else "none"
+        return asked_for or "none"  # one replica: nothing to shard, whatever was asked for
     never = trainer.job_config.parallelism.fsdp_reshard_after_forward == "never"
     words = ("zero2", "shard_grad_op") if never else ("fsdp", "fsdp2", "zero3", "full_shard")
     return asked_for if asked_for in words else words[0]

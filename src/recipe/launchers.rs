@@ -93,10 +93,13 @@ fn pretrain_gpt_gets_the_job_as_arguments() {
         ("--mock-data", ""),
         ("--no-gradient-accumulation-fusion", ""),
     ] {
-        let same = |a: &str| a == value || matches!((a.parse(), value.parse()), (Ok::<f64, _>(a), Ok(v)) if a == v);
+        let number = |text: &str| text.parse::<f64>().ok();
+        let same = |a: &str| a == value || number(a).is_some_and(|n| number(value) == Some(n));
         assert!(words(&given, option).is_some_and(|a| same(&a)), "{option}: {:?}", given.get(option));
     }
-    for absent in ["--recompute-granularity", "--fp8-format", "--add-qkv-bias", "--data-path", "--optimizer-cpu-offload"] {
+    for absent in
+        ["--recompute-granularity", "--fp8-format", "--add-qkv-bias", "--data-path", "--optimizer-cpu-offload"]
+    {
         assert!(!given.contains_key(absent), "{absent}");
     }
 
@@ -121,4 +124,46 @@ fn our_own_programs_start_one_process_a_gpu() {
         assert_eq!(words(&given, "--nproc-per-node").as_deref(), Some("8"), "{recipe}");
         assert!(words(&given, "--master-port").is_some_and(|w| w.starts_with("4321 /recipe/train.py")), "{recipe}");
     }
+}
+
+fn titan(job: &Job) -> toml::Table {
+    render("titan", "titan.toml.j2", job).parse().unwrap()
+}
+
+#[test]
+fn torchtitan_s_configuration_is_the_job_s() {
+    let mut job = job();
+    job.parallelism.pipeline_model_parallel_size = 2;
+    let config = titan(&job);
+    let get = |path: &str| path.split('.').fold(&toml::Value::Table(config.clone()), |at, key| &at[key]).to_string();
+    for (path, value) in [
+        ("training.steps", "50"),
+        ("training.seq_len", "4096"),
+        ("training.global_batch_size", "128"),
+        ("training.local_batch_size", "64"),
+        ("training.max_norm", "1.0"),
+        ("training.dtype", "\"float32\""),
+        ("training.mixed_precision_param", "\"bfloat16\""),
+        ("parallelism.pipeline_parallel_microbatch_size", "1"),
+        ("parallelism.pipeline_parallel_degree", "2"),
+        ("parallelism.tensor_parallel_degree", "4"),
+        ("parallelism.data_parallel_shard_degree", "2"),
+        ("optimizer.eps", "0.00000001"),
+        ("lr_scheduler.warmup_steps", "10"),
+        ("activation_checkpoint.mode", "\"none\""),
+        ("compile.enable", "false"),
+        ("metrics.log_freq", "1"),
+        ("debug.seed", "7"),
+    ] {
+        assert_eq!(get(path), value, "{path}");
+    }
+
+    (job.activation_checkpointing, job.sac_frequency, job.precision) = (true, 2, "fp8".into());
+    (job.optimizer.clip_grad, job.compile, job.parallelism.pipeline_model_parallel_size) = (0.0, true, 1);
+    let config = titan(&job);
+    assert_eq!(config["activation_checkpoint"]["selective_ac_option"].as_str(), Some("2"));
+    assert_eq!(config["model"]["converters"][0].as_str(), Some("float8"));
+    assert_eq!(config["quantize"]["linear"]["float8"]["recipe_name"].as_str(), Some("rowwise"));
+    assert_eq!(config["training"]["max_norm"].as_float(), Some(f64::INFINITY));
+    assert_eq!(config["training"]["local_batch_size"].as_integer(), Some(1));
 }
