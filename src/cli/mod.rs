@@ -7,6 +7,7 @@ mod compare;
 mod config;
 mod explain;
 mod graph;
+mod image;
 mod init;
 mod lock;
 mod logs;
@@ -14,6 +15,7 @@ mod memo;
 mod output;
 mod parse;
 mod plan;
+mod profile;
 mod project;
 mod schema;
 mod show;
@@ -67,6 +69,8 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Config(args) => config::run(at, &args),
         Command::Graph(args) => graph::run(at, &args),
         Command::Lock(args) => lock::run(at, &args),
+        Command::Image(args) => image::run(at, &args),
+        Command::Shell(args) => image::shell(at, &args),
         Command::Clean(args) => clean::run(at, &args),
         Command::Init(args) => init::run(at, &args),
         Command::Schema(args) => schema::run(&args),

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Keys of `frameworks.<id>` that tprimat itself reads; the rest goes to the job as it is.
-const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs"];
+const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs", "image"];
 
 /// What resolving a cell gives.
 pub struct Resolved {

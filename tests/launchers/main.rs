@@ -8,6 +8,7 @@ mod fields;
 mod megatron_deepspeed;
 mod nemo;
 mod primus;
+mod profile;
 mod render;
 mod rendered;
 #[path = "../support/mod.rs"]
