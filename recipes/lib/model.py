@@ -21,11 +21,13 @@ ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral", "gpt2
 def shape_refusals(job):
     """(applies, reason) of shapes that `build` cannot make."""
     model = job["model"]
-    architecture, biased = model["architecture"], model["qkv_bias"]
+    architecture, biased, heads = model["architecture"], model["qkv_bias"], model["num_attention_heads"]
     return [
         (architecture not in ARCHITECTURES, f"architecture {architecture!r}"),
         (biased and architecture in ("llama", "mistral"), "a QKV bias in this architecture"),
         (not biased and architecture in ("qwen2", "gpt2"), f"{architecture} without QKV bias"),
+        (architecture == "gpt2" and model["num_kv_heads"] != heads, "grouped queries in GPT-2"),
+        (architecture in ("qwen2", "gpt2") and model["head_dim"] * heads != model["hidden_size"], "this head_dim"),
     ]
 
 
