@@ -3,6 +3,8 @@
 //! Shipped recipes and templates are embedded in the binary; a project's own win by name.
 mod constraint;
 mod embedded;
+#[cfg(test)]
+mod launchers;
 mod load;
 mod template;
 
