@@ -27,7 +27,7 @@ fn run(job: &Job) -> (Value, String) {
 /// The log says what the job asked for, and nothing contradicts it.
 #[track_caller]
 fn attested(job: &Job, log: &str) {
-    let trace = parse::parse("tprimat", log.as_bytes());
+    let trace = parse::parse(&parse::LogSection::named("tprimat"), log.as_bytes());
     let attestation = attest(&trace, job, true);
     let contradicted: Vec<_> = attestation.contradicted().collect();
     assert!(contradicted.is_empty(), "{contradicted:#?}");
