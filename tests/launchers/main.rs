@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "plays the trainers, which write files as they like")]
 
 mod checkout;
+mod container;
 mod fields;
 mod megatron_deepspeed;
 mod nemo;
