@@ -5,6 +5,7 @@ mod check;
 mod clean;
 mod compare;
 mod config;
+mod data;
 mod explain;
 mod graph;
 mod init;
@@ -66,6 +67,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Check(args) => check::run(at, &args),
         Command::Config(args) => config::run(at, &args),
         Command::Graph(args) => graph::run(at, &args),
+        Command::Data(args) => data::run(&args),
         Command::Lock(args) => lock::run(at, &args),
         Command::Clean(args) => clean::run(at, &args),
         Command::Init(args) => init::run(at, &args),

@@ -12,6 +12,7 @@ use toml::{
 };
 
 use crate::{
+    digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
     files,
 };
@@ -37,7 +38,12 @@ pub struct Section {
     pub facts: BTreeMap<String, Fact>,
     /// Recipe → package → version. A package that is not installed is left out.
     pub packages: BTreeMap<String, BTreeMap<String, String>>,
+    /// `datasets` and `tokenizers`: name → digest of the content.
+    pub data: BTreeMap<String, BTreeMap<String, String>>,
 }
+
+/// The tables of [`Section::data`].
+const DATA_TABLES: [&str; 2] = ["datasets", "tokenizers"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
@@ -110,18 +116,42 @@ impl Section {
         self.packages.insert(recipe.to_owned(), installed.collect());
     }
 
+    /// Digest of a dataset or tokenizer, by its table.
+    #[must_use]
+    pub fn digest(&self, table: &str, name: &str) -> Option<&str> {
+        self.data.get(table)?.get(name).map(String::as_str)
+    }
+
+    pub fn set_digest(&mut self, table: &str, name: &str, digest: Digest) {
+        self.data.entry(table.to_owned()).or_default().insert(name.to_owned(), digest.to_string());
+    }
+
+    pub fn extend_data(&mut self, data: &BTreeMap<String, BTreeMap<String, String>>) {
+        for (table, digests) in data {
+            self.data.entry(table.clone()).or_default().extend(digests.clone());
+        }
+    }
+
     /// Where `probed` contradicts this section, by name. Recipes that only one of the two knows are
     /// no contradiction: not every build probes every recipe, and a new one is still to be written.
     #[must_use]
     pub fn diff(&self, probed: &Self) -> Vec<FactDiff> {
         let mut all = differences("", &self.facts, &probed.facts);
+        let facts = |versions: &BTreeMap<String, String>| -> BTreeMap<String, Fact> {
+            versions.iter().map(|(name, version)| (name.clone(), Fact::Text(version.clone()))).collect()
+        };
         for (recipe, locked) in &self.packages {
             if let Some(found) = probed.packages.get(recipe) {
-                let facts = |versions: &BTreeMap<String, String>| -> BTreeMap<String, Fact> {
-                    versions.iter().map(|(name, version)| (name.clone(), Fact::Text(version.clone()))).collect()
-                };
                 all.extend(differences(&format!("recipe.{recipe}.packages."), &facts(locked), &facts(found)));
             }
+        }
+        for (table, locked) in &self.data {
+            let mut locked = facts(locked);
+            let found = facts(probed.data.get(table).unwrap_or(&BTreeMap::new()));
+            // Not every build looks at every dataset.
+            locked.retain(|name, _| found.contains_key(name));
+            let found = found.into_iter().filter(|(name, _)| locked.contains_key(name)).collect();
+            all.extend(differences(&format!("{table}."), &locked, &found));
         }
         all
     }
@@ -135,6 +165,10 @@ impl Section {
         });
         if !self.packages.is_empty() {
             table.insert("recipe".into(), toml::Value::Table(recipes.collect()));
+        }
+        for (name, digests) in self.data.iter().filter(|(_, digests)| !digests.is_empty()) {
+            let digests = digests.iter().map(|(name, digest)| (name.clone(), digest.clone().into()));
+            table.insert(name.clone(), toml::Value::Table(digests.collect()));
         }
         table
     }
@@ -220,6 +254,11 @@ impl Reader<'_> {
                 }
                 continue;
             }
+            if DATA_TABLES.contains(&name) {
+                let digests = self.texts(value, "a table of digests", "expected a digest in quotes");
+                section.data.insert(name.to_owned(), digests);
+                continue;
+            }
             match value.get_ref() {
                 DeValue::String(text) => drop(section.facts.insert(name.to_owned(), Fact::Text(text.to_string()))),
                 other => match integer(other) {
@@ -240,16 +279,21 @@ impl Reader<'_> {
                 self.unknown(name, place, &["packages"]);
                 continue;
             }
-            for (package, _, value) in self.table(value, "a table of packages") {
-                match value.get_ref() {
-                    DeValue::String(version) => drop(versions.insert(package.to_owned(), version.to_string())),
-                    _ => {
-                        self.wrong(value.span(), format!("`{package}` cannot be read"), "expected a version in quotes")
-                    }
-                }
-            }
+            versions.extend(self.texts(value, "a table of packages", "expected a version in quotes"));
         }
         versions
+    }
+
+    /// A table in which every value is a text.
+    fn texts(&mut self, value: &Spanned<DeValue>, table: &str, expected: &str) -> BTreeMap<String, String> {
+        let mut texts = BTreeMap::new();
+        for (name, _, value) in self.table(value, table) {
+            match value.get_ref() {
+                DeValue::String(text) => drop(texts.insert(name.to_owned(), text.to_string())),
+                _ => self.wrong(value.span(), format!("`{name}` cannot be read"), expected),
+            }
+        }
+        texts
     }
 
     fn table<'t, 'i>(&mut self, value: &'t Spanned<DeValue<'i>>, expected: &str) -> Entries<'t, 'i> {
@@ -385,6 +429,23 @@ transformers = "5.0.1"
     }
 
     #[test]
+    fn only_data_that_both_know_can_differ() {
+        let with = |name: &str, digest: &str| {
+            let mut section = section();
+            section.data.entry("datasets".into()).or_default().insert(name.into(), digest.into());
+            section
+        };
+        let locked = with("c4", "aa");
+        assert!(locked.diff(&section()).is_empty() && locked.diff(&with("pile", "bb")).is_empty());
+        assert_eq!(locked.diff(&with("c4", "bb"))[0].name, "datasets.c4");
+        let lock = Lock::default().with_section("nvd", locked);
+        assert_eq!(Lock::parse(&Source::new("", lock.to_toml())), Ok(lock.clone()));
+        assert!(lock.to_toml().contains("[platform.nvd.datasets]\nc4 = \"aa\"\n"), "{}", lock.to_toml());
+        let text = "version = 1\n[platform.nvd.datasets]\nc4 = 1";
+        assert_eq!(problems(text), ["tprimat.lock:3:6: `c4` cannot be read"]);
+    }
+
+    #[test]
     fn exactly_the_lines_that_differ_are_named() {
         let locked = section();
         assert!(locked.diff(&locked).is_empty());
@@ -410,14 +471,15 @@ transformers = "5.0.1"
     proptest! {
         #[test]
         fn any_lock_survives_writing_and_reading(
-            facts in prop::collection::btree_map(".*".prop_filter("reserved", |n| n != "recipe"), ".*", 0..5),
+            facts in prop::collection::btree_map(".*".prop_filter("reserved", |n| n != "recipe" && !DATA_TABLES.contains(&n.as_str())), ".*", 0..5),
             number in any::<i64>(),
             packages in prop::collection::btree_map(".*", prop::collection::btree_map(".*", ".*", 0..3), 0..3),
+            digests in prop::collection::btree_map(".*", ".*", 1..3),
             platform in ".*",
         ) {
             let mut facts: BTreeMap<String, Fact> = facts.into_iter().map(|(n, t)| (n, Fact::Text(t))).collect();
             facts.insert("count".into(), Fact::Number(number));
-            let lock = Lock::default().with_section(&platform, Section { facts, packages });
+            let lock = Lock::default().with_section(&platform, Section { facts, packages, data: [("datasets".to_owned(), digests)].into() });
             let text = lock.to_toml();
             prop_assert_eq!(Lock::parse(&Source::new("", text.clone())), Ok(lock.clone()));
             prop_assert_eq!(lock.to_toml(), text);

@@ -110,6 +110,9 @@ impl Reader {
             let stated = settings.iter().filter(|(_, v)| !v.is_null());
             self.trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
         }
+        if let Some(epochs) = self.trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
+            self.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
+        }
         self.trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
         self.trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
         if let Some(Value::Object(versions)) = event.get("versions") {
