@@ -153,14 +153,26 @@ mod tests {
         let prefix = folder.path().join("d");
         let mut writer = Writer::create(&prefix, Dtype::U16).unwrap();
         writer.sequence(&[1, 2, 3]).unwrap();
+        writer.end_document().unwrap();
         writer.finish().unwrap();
         let mut memo = DataMemo::load(folder.path());
         let digest = memo.digest(DataKind::Dataset, &prefix).unwrap();
         assert_eq!(digest, data::fingerprint(&prefix).unwrap().0);
         memo.save();
-        // The files are young: read again, and not taken from the memo.
-        let mut again = DataMemo::load(folder.path());
-        again.known.get_mut(&prefix).unwrap().digest = Digest::of("something else");
-        assert_eq!(again.digest(DataKind::Dataset, &prefix).unwrap(), digest);
+        // A wrong digest shows whether the memo is believed.
+        let path = folder.path().join("memos/data.json");
+        let mut noted: serde_json::Value = serde_json::from_slice(&crate::files::read(&path).unwrap()).unwrap();
+        let entry = &mut noted[prefix.to_str().unwrap()];
+        entry["digest"] = Digest::of("something else").to_string().into();
+        let mut digest_by = |later: f64| {
+            for stamp in entry["stamps"].as_array_mut().unwrap() {
+                stamp["taken"] = (stamp["taken"].as_f64().unwrap() + later).into();
+            }
+            let known = serde_json::from_value(entry.clone()).unwrap();
+            let mut memo = DataMemo { known: [(prefix.clone(), known)].into(), ..DataMemo::default() };
+            memo.digest(DataKind::Dataset, &prefix).unwrap()
+        };
+        assert_eq!(digest_by(0.0), digest, "the files are young: read again");
+        assert_eq!(digest_by(10.0), Digest::of("something else"));
     }
 }
