@@ -291,7 +291,7 @@ fn cross_check(timed: &[(&Step, f64)], ours: f64) -> Option<CrossCheck> {
 }
 
 fn memory(step: &Step) -> Option<Memory> {
-    let name = |s: &Option<String>| s.clone().unwrap_or_else(|| "not_stated".to_owned());
+    let name = |s: &Option<std::borrow::Cow<str>>| s.as_deref().unwrap_or("not_stated").to_owned();
     Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
 }
 

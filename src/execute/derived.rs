@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Result},
     files::Durability,
     graph::{Engine, Made, Statuses, label},
-    parse,
+    parse::{self, LogSection},
     plan::{DataKind, Job, Plan, Prepared, Support},
     recipe::Rendered,
     report,
@@ -85,7 +85,7 @@ pub fn same_launch(engine: &Engine, statuses: &Statuses) -> Vec<Option<usize>> {
 /// What one derived task needs, owned.
 pub enum DerivedWork {
     Render(Vec<Rendered>),
-    Parse { attempt: Arc<Attempt>, job: Box<Job>, format: String },
+    Parse { attempt: Arc<Attempt>, job: Box<Job>, log: LogSection },
     Aggregate { results: Vec<(u32, Digest)>, statistics: Statistics },
     Compare { cells: Vec<CellSeed>, settings: Box<CompareAll> },
     Plot { comparison: Option<Digest> },
@@ -134,7 +134,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
             DerivedWork::Parse {
                 attempt: train.attempt().expect("parse is stale only after an attempt").clone(),
                 job: Box::new(prepared.job().clone()),
-                format: engine.plan.recipe(cell).file.log.format.clone(),
+                log: engine.plan.recipe(cell).file.log.clone(),
             }
         }
         TaskKind::Aggregate => DerivedWork::Aggregate {
@@ -256,7 +256,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
     };
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
-        DerivedWork::Parse { attempt, job, format } => {
+        DerivedWork::Parse { attempt, job, log: section } => {
             let bytes = match attempt.log() {
                 Some(log) => need(cache, &log.digest, "log")?,
                 None => Vec::new(),
@@ -268,7 +268,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 ended_at: attempt.ended_at,
                 outcome: (&attempt.outcome).into(),
             };
-            let result = RunResult::from(parse::parse(&format, &bytes), &job, facts);
+            let result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
             Ok(vec![put("result.json", &json_bytes(&result)?)?])
         }
         DerivedWork::Aggregate { results, statistics } => {
@@ -382,7 +382,7 @@ pub fn train_work(
         vendor: job.vendor,
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
-        log_format: recipe.file.log.format.clone(),
+        log_section: recipe.file.log.clone(),
         timeout_seconds: prepared.resolved.timeout_seconds,
         exclusive: !prepared.resolved.share,
         devices,

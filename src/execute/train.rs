@@ -28,7 +28,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
-    parse::{self, ExitSummary, FailureClass},
+    parse::{self, ExitSummary, FailureClass, LogSection},
     plan::Vendor,
 };
 
@@ -53,7 +53,7 @@ pub struct TrainWork {
     pub vendor: Vendor,
     pub train_iters: u64,
     pub tokens_per_step: u64,
-    pub log_format: String,
+    pub log_section: LogSection,
     pub timeout_seconds: Option<f64>,
     pub exclusive: bool,
     /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu platform.
@@ -83,7 +83,8 @@ struct Meta {
     task: String,
     preimage: String,
     generation: u32,
-    log_format: String,
+    #[serde(default)]
+    log_section: LogSection,
 }
 
 /// How often a key that another tprimat holds is looked at.
@@ -261,7 +262,7 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
         task: work.label.clone(),
         preimage: work.preimage.clone(),
         generation: work.generation,
-        log_format: work.log_format.clone(),
+        log_section: work.log_section.clone(),
     };
     Ok(RunSpec {
         run_id: id.to_owned(),
@@ -294,7 +295,7 @@ fn free_port() -> Result<u16> {
 /// Reports the run's progress until it is over.
 fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
     let mut tail = Tail::new(&run.log_path());
-    let mut live = parse::Live::new(&work.log_format);
+    let mut live = parse::Live::new(&work.log_section);
     let mut waiting_for = None;
     while !over.load(Ordering::SeqCst) {
         let _ = tail.poll(&mut |line| {
@@ -346,7 +347,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         task: meta.task,
         preimage: meta.preimage,
         generation: meta.generation,
-        outcome: outcome(exit, log, &meta.log_format),
+        outcome: outcome(exit, log, &meta.log_section),
         outputs,
         started_at: exit.map_or(now, |e| e.started_at),
         ended_at: exit.map_or(now, |e| e.ended_at),
@@ -357,7 +358,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
     Ok(attempt)
 }
 
-fn outcome(exit: Option<&RunExit>, log: &Path, log_format: &str) -> AttemptOutcome {
+fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptOutcome {
     const TAIL: u64 = 8 << 20;
     let Some(exit) = exit else {
         let evidence = vec!["the run ended without a record of how".to_owned()];
@@ -365,7 +366,7 @@ fn outcome(exit: Option<&RunExit>, log: &Path, log_format: &str) -> AttemptOutco
     };
     let mut summary = ExitSummary::default();
     let status = match &exit.status {
-        ExitKind::Code(0) => return ended_well(&tail_of(log, TAIL), log_format),
+        ExitKind::Code(0) => return ended_well(&tail_of(log, TAIL), section),
         ExitKind::Code(code) => {
             summary.code = Some(*code);
             format!("exit {code}")
@@ -392,8 +393,8 @@ fn outcome(exit: Option<&RunExit>, log: &Path, log_format: &str) -> AttemptOutco
 }
 
 /// Exit 0 is the trainer's word only if its log does not say otherwise.
-fn ended_well(log_tail: &[u8], log_format: &str) -> AttemptOutcome {
-    match parse::parse(log_format, log_tail).failure {
+fn ended_well(log_tail: &[u8], section: &LogSection) -> AttemptOutcome {
+    match parse::parse(section, log_tail).failure {
         None => AttemptOutcome::Ok,
         Some(failure) => AttemptOutcome::Failed {
             class: failure.class,

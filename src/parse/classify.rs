@@ -1,9 +1,9 @@
 //! Why did a run fail? Its exit status and the end of its log → a class and the lines that say so.
 
 use super::{
-    Failure, FailureClass, detect,
-    lines::{cut, lines},
-    parse,
+    Failure, FailureClass,
+    lines::{cut, for_each_line},
+    parse_any,
 };
 
 /// How much of a log's end is searched.
@@ -110,12 +110,12 @@ pub fn classify(log: &[u8], status: &ExitSummary) -> Failure {
     if let Some(error) = &status.launch_error {
         return Failure { class: FailureClass::Launch, evidence: vec![cut(error, CHARS)] };
     }
-    let trace = detect(log).map(|format| parse(format, log));
-    let said_by_trainer = trace.as_ref().and_then(|t| t.failure.clone());
+    let trace = parse_any(log);
+    let said_by_trainer = trace.failure.clone();
     if let Some(said) = said_by_trainer.as_ref().filter(|f| f.class != FailureClass::Unknown) {
         return said.clone();
     }
-    let stepped = trace.is_some_and(|t| !t.steps.is_empty());
+    let stepped = !trace.steps.is_empty();
     let evidence = Evidence::gather(log);
 
     let text_says = |class| !evidence.of(class).is_empty() && (!stepped || !AT_START.contains(&class));
@@ -158,20 +158,21 @@ struct Evidence {
 impl Evidence {
     fn gather(log: &[u8]) -> Self {
         let mut all = Self::default();
-        for line in lines(log) {
-            let text = line.text.trim();
-            if text.is_empty() || CONSEQUENCES.iter().any(|c| text.contains(c)) {
-                continue;
-            }
-            if let Some(class) = class_of(text) {
-                all.add(class, text);
-            }
-            if all.tail.len() == LINES {
-                all.tail.remove(0);
-            }
-            all.tail.push(cut(text, CHARS));
-        }
+        for_each_line(log, |line| all.line(line.text.trim()));
         all
+    }
+
+    fn line(&mut self, text: &str) {
+        if text.is_empty() || CONSEQUENCES.iter().any(|c| text.contains(c)) {
+            return;
+        }
+        if let Some(class) = class_of(text) {
+            self.add(class, text);
+        }
+        if self.tail.len() == LINES {
+            self.tail.remove(0);
+        }
+        self.tail.push(cut(text, CHARS));
     }
 
     fn add(&mut self, class: Class, text: &str) {

@@ -1,4 +1,4 @@
-//! A log's bytes → its lines, whatever the bytes are.
+//! A log's bytes → its lines, whatever the bytes are, in memory that does not grow with the log.
 
 use std::borrow::Cow;
 
@@ -13,31 +13,67 @@ pub struct Line<'a> {
     pub ended: bool,
 }
 
-/// The non-empty lines of `log`. A carriage return ends a line too: progress bars redraw with it.
-pub fn lines(log: &[u8]) -> impl Iterator<Item = Line<'_>> {
-    let mut rest = log;
-    std::iter::from_fn(move || {
-        while !rest.is_empty() {
-            let (line, ended) = match rest.iter().position(|b| matches!(b, b'\n' | b'\r')) {
-                Some(at) => {
-                    let line = &rest[..at];
-                    rest = &rest[at + 1..];
-                    (line, true)
-                }
-                None => (std::mem::take(&mut rest), false),
-            };
-            if !line.is_empty() {
-                let text = String::from_utf8_lossy(&line[..line.len().min(MAX_LINE)]);
-                return Some(Line { text: without_ansi(text), ended });
+/// Cuts chunks of a log into lines. A carriage return ends a line too: progress bars redraw with it.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    /// The beginning of a line whose end is in a chunk to come; at most [`MAX_LINE`] bytes of it.
+    pending: Vec<u8>,
+    /// Lines that were longer than [`MAX_LINE`].
+    pub cut: u64,
+}
+
+impl Splitter {
+    /// Hands every line that `chunk` ends to `take`; empty ones are left out.
+    pub fn feed(&mut self, chunk: &[u8], mut take: impl FnMut(&Line<'_>)) {
+        let mut start = 0;
+        for end in memchr::memchr2_iter(b'\n', b'\r', chunk) {
+            let piece = &chunk[start..end];
+            start = end + 1;
+            if self.pending.is_empty() {
+                self.line(piece, true, &mut take);
+            } else {
+                self.keep(piece);
+                let whole = std::mem::take(&mut self.pending);
+                self.line(&whole, true, &mut take);
+                self.pending = whole;
+                self.pending.clear();
             }
         }
-        None
-    })
+        self.keep(&chunk[start..]);
+    }
+
+    /// The last line, if it has no line end.
+    pub fn finish(&mut self, mut take: impl FnMut(&Line<'_>)) {
+        let rest = std::mem::take(&mut self.pending);
+        self.line(&rest, false, &mut take);
+    }
+
+    /// One byte more than is looked at, so that a line that was cut is known as such.
+    fn keep(&mut self, piece: &[u8]) {
+        let room = (MAX_LINE + 1).saturating_sub(self.pending.len());
+        self.pending.extend_from_slice(&piece[..piece.len().min(room)]);
+    }
+
+    fn line(&mut self, bytes: &[u8], ended: bool, take: &mut impl FnMut(&Line<'_>)) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.cut += u64::from(bytes.len() > MAX_LINE);
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]);
+        take(&Line { text: without_ansi(text), ended });
+    }
+}
+
+/// The non-empty lines of a log that is in memory.
+pub fn for_each_line(log: &[u8], mut take: impl FnMut(&Line<'_>)) {
+    let mut splitter = Splitter::default();
+    splitter.feed(log, &mut take);
+    splitter.finish(&mut take);
 }
 
 /// Drops terminal escape sequences (colours, cursor moves, titles).
 fn without_ansi(text: Cow<'_, str>) -> Cow<'_, str> {
-    if !text.contains('\x1b') {
+    if memchr::memchr(b'\x1b', text.as_bytes()).is_none() {
         return text;
     }
     let mut out = String::with_capacity(text.len());
@@ -74,22 +110,48 @@ pub fn cut(text: &str, chars: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn texts(log: &[u8]) -> Vec<String> {
-        lines(log).map(|l| l.text.into_owned()).collect()
+        let mut all = Vec::new();
+        for_each_line(log, |line| all.push(line.text.clone().into_owned()));
+        all
     }
 
     #[test]
     fn line_ends_colours_and_broken_utf8() {
         assert_eq!(texts(b"a\r\n\r10%|#\r\x1b[1;32mok\x1b[0m\n\xff"), ["a", "10%|#", "ok", "\u{fffd}"]);
-        assert_eq!(lines(b"a\nb").map(|l| l.ended).collect::<Vec<_>>(), [true, false]);
+        let mut ended = Vec::new();
+        for_each_line(b"a\nb", |line| ended.push(line.ended));
+        assert_eq!(ended, [true, false]);
         assert_eq!(texts(b"\x1b]0;title\x07x\n\x1b[\n\x1b"), ["x", "", ""]);
     }
 
     #[test]
-    fn an_endless_line_is_cut() {
-        let log = vec![b'x'; MAX_LINE + 10];
-        assert_eq!(lines(&log).map(|l| l.text.len()).collect::<Vec<_>>(), [MAX_LINE]);
+    fn an_endless_line_is_cut_and_the_next_one_is_read() {
+        let mut log = vec![b'x'; MAX_LINE + 10];
+        log.extend_from_slice(b"\nnext");
+        let mut splitter = Splitter::default();
+        let mut lengths = Vec::new();
+        for chunk in log.chunks(1000) {
+            splitter.feed(chunk, |line| lengths.push(line.text.len()));
+        }
+        splitter.finish(|line| lengths.push(line.text.len()));
+        assert_eq!((lengths, splitter.cut), (vec![MAX_LINE, 4], 1));
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_change_nothing(log in "[ab\n\r\u{1b}\\[0m]{0,200}", size in 1usize..40) {
+            let mut splitter = Splitter::default();
+            let mut all = Vec::new();
+            for chunk in log.as_bytes().chunks(size) {
+                splitter.feed(chunk, |line| all.push(line.text.clone().into_owned()));
+            }
+            splitter.finish(|line| all.push(line.text.clone().into_owned()));
+            prop_assert_eq!(all, texts(log.as_bytes()));
+        }
     }
 }

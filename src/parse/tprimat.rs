@@ -1,12 +1,14 @@
 //! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around them.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
 use super::{
-    Anomaly, Effective, Failure, FailureClass, Step, Trace,
-    lines::{Line, cut, lines},
+    Effective, Failure, FailureClass, Step,
+    builder::{Builder, Notes},
+    format::{Evidence, Reader},
+    lines::{Line, cut},
 };
 
 /// Attempts to read an object per line: keeps the work on hostile lines linear.
@@ -15,80 +17,70 @@ const MAX_TRIES: usize = 8;
 const MAX_SECONDS: f64 = 1e7;
 const MAX_BYTES: u64 = 1 << 50;
 
-pub fn parse(log: &[u8]) -> Trace {
-    let mut reader = Reader::default();
-    for line in lines(log) {
-        reader.line(&line);
-    }
-    reader.finish()
+/// Is it worth reading the line as an event? Cheap, for lines between which events may stand.
+pub fn may_be_event(line: &str) -> bool {
+    memchr::memmem::find(line.as_bytes(), b"\"event\"").is_some()
 }
 
-/// Is there a start or a step among the first lines?
-pub fn is_format(log: &[u8]) -> bool {
-    lines(&log[..log.len().min(4 << 20)]).take(20_000).any(|line| {
-        objects(&line.text).0.iter().any(|event| match event.get("event").and_then(Value::as_str) {
-            Some("start") => text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")),
-            Some("step") => event.get("step").is_some_and(Value::is_u64),
-            _ => false,
-        })
-    })
+pub fn evidence(line: &str) -> Evidence {
+    let is_event = |event: &Map<String, Value>| match event.get("event").and_then(Value::as_str) {
+        Some("start") => text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")),
+        Some("step") => event.get("step").is_some_and(Value::is_u64),
+        _ => false,
+    };
+    let says_so = may_be_event(line) && objects(line).0.iter().any(is_event);
+    if says_so { Evidence::Strong } else { Evidence::None }
 }
 
-/// The steps that one line states.
-pub fn steps(line: &str) -> Vec<Step> {
-    let is_step = |event: &Map<String, Value>| event.get("event").and_then(Value::as_str) == Some("step");
-    objects(line).0.iter().filter(|e| is_step(e)).filter_map(|e| step(e, &mut Notes::default())).collect()
-}
-
+/// Reads events, between whatever else stands in the log.
 #[derive(Default)]
-struct Reader {
-    trace: Trace,
+pub struct Events {
     start: Option<Map<String, Value>>,
-    steps: BTreeMap<u64, Step>,
     steps_said: Option<u64>,
-    notes: Notes,
 }
 
-impl Reader {
-    fn line(&mut self, line: &Line<'_>) {
+impl Reader for Events {
+    fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
         let (events, lost) = objects(&line.text);
         let cut_off = !line.ended && events.is_empty() && line.text.trim_start().starts_with("{\"");
         if lost || cut_off {
             let kind = if line.ended { "unreadable_line" } else { "truncated" };
-            self.notes.add(kind, || cut(&line.text, 160));
+            out.notes.add(kind, || cut(&line.text, 160));
         }
         for event in events {
-            self.event(event);
+            self.event(event, out);
         }
     }
 
-    fn event(&mut self, event: Map<String, Value>) {
+    fn end(&mut self, out: &mut Builder) {
+        let logged = out.trace.steps.iter().map(|s| s.steps_averaged.unwrap_or(1)).sum::<u64>();
+        if let Some(said) = self.steps_said.filter(|said| *said != logged) {
+            out.notes.add("step_count", || format!("the trainer says {said} steps, the log has {logged}"));
+        }
+    }
+}
+
+impl Events {
+    fn event(&mut self, event: Map<String, Value>, out: &mut Builder) {
         match event.get("event").and_then(Value::as_str) {
-            Some("start") => self.start(event),
+            Some("start") => self.start(event, out),
             Some("step") => {
-                if let Some(step) = step(&event, &mut self.notes) {
-                    let number = step.step;
-                    match self.steps.entry(number) {
-                        std::collections::btree_map::Entry::Vacant(entry) => _ = entry.insert(step),
-                        std::collections::btree_map::Entry::Occupied(_) => {
-                            self.notes.add("duplicate_step", || format!("step {number} again; the first one counts"));
-                        }
-                    }
+                if let Some(step) = step(&event, &mut out.notes) {
+                    out.step(step);
                 }
             }
             Some("end") => {
                 let status = text(&event, "status").unwrap_or("missing");
-                self.trace.finished = status == "ok";
+                out.trace.finished = status == "ok";
                 if status != "ok" {
-                    self.notes.add("end_status", || cut(status, 80));
+                    out.notes.add("end_status", || cut(status, 80));
                 }
                 self.steps_said = event.get("steps").and_then(whole);
             }
             Some("error") => {
                 let class = event.get("class").cloned().and_then(|c| serde_json::from_value(c).ok());
                 let message = text(&event, "message").map(|m| cut(m, 300));
-                // The first one is the cause, later ones follow from it.
-                self.trace.failure.get_or_insert_with(|| Failure {
+                out.failure(Failure {
                     class: class.unwrap_or(FailureClass::Unknown),
                     evidence: message.into_iter().collect(),
                 });
@@ -98,49 +90,29 @@ impl Reader {
         }
     }
 
-    fn start(&mut self, event: Map<String, Value>) {
+    fn start(&mut self, event: Map<String, Value>, out: &mut Builder) {
         if let Some(first) = &self.start {
             let same = |key| first.get(key) == event.get(key);
             if !same("effective") || !same("num_parameters") {
-                self.notes.add("second_start", || "a later start event differs; the first one counts".to_owned());
+                out.notes.add("second_start", || "a later start event differs; the first one counts".to_owned());
             }
             return;
         }
+        let trace = &mut out.trace;
         if let Some(Value::Object(settings)) = event.get("effective") {
             let stated = settings.iter().filter(|(_, v)| !v.is_null());
-            self.trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
+            trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
         }
-        if let Some(epochs) = self.trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
-            self.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
+        if let Some(epochs) = trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
+            out.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
         }
-        self.trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
-        self.trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
+        trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
+        trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
         if let Some(Value::Object(versions)) = event.get("versions") {
             let stated = versions.iter().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
-            self.trace.versions = stated.collect();
+            trace.versions = stated.collect();
         }
         self.start = Some(event);
-    }
-
-    fn finish(mut self) -> Trace {
-        let mut expected = 1;
-        for &number in self.steps.keys() {
-            if number > expected {
-                let last = number - 1;
-                self.notes.add("missing_steps", || {
-                    if last == expected { format!("{last}") } else { format!("{expected}–{last}") }
-                });
-            }
-            expected = number.saturating_add(1);
-        }
-        let logged = self.steps.len() as u64;
-        if let Some(said) = self.steps_said.filter(|said| *said != logged) {
-            self.notes.add("step_count", || format!("the trainer says {said} steps, the log has {logged}"));
-        }
-        self.trace.format = "tprimat".to_owned();
-        self.trace.steps = self.steps.into_values().collect();
-        self.trace.anomalies = self.notes.finish();
-        self.trace
     }
 }
 
@@ -176,10 +148,9 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         notes.add(&cut(kind, 40), || format!("step {number}, as the trainer says"));
     }
     let memory_bytes = event.get("memory_bytes").and_then(whole).filter(|n| *n > 0 && *n < MAX_BYTES);
-    let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| cut(s, 40));
+    let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| Cow::Owned(cut(s, 40)));
     Some(Step {
         step: number,
-        steps_averaged: None,
         step_time_seconds,
         loss,
         learning_rate,
@@ -190,6 +161,7 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         memory_bytes,
         memory_kind: with_memory("memory_kind"),
         memory_source: with_memory("memory_source"),
+        ..Step::default()
     })
 }
 
@@ -297,46 +269,18 @@ fn whole(value: &Value) -> Option<u64> {
     (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
 }
 
-/// Anomalies by kind, each told a few times and then counted.
-#[derive(Default)]
-struct Notes {
-    kinds: Vec<(String, Vec<String>, usize)>,
-}
-
-impl Notes {
-    const TOLD: usize = 8;
-    const KINDS: usize = 32;
-
-    fn add(&mut self, kind: &str, detail: impl FnOnce() -> String) {
-        let at = self.kinds.iter().position(|(k, ..)| k == kind).or_else(|| {
-            (self.kinds.len() < Self::KINDS).then(|| {
-                self.kinds.push((kind.to_owned(), Vec::new(), 0));
-                self.kinds.len() - 1
-            })
-        });
-        if let Some((_, told, more)) = at.and_then(|at| self.kinds.get_mut(at)) {
-            if told.len() < Self::TOLD { told.push(detail()) } else { *more += 1 }
-        }
-    }
-
-    fn finish(self) -> Vec<Anomaly> {
-        let mut all = Vec::new();
-        for (kind, told, more) in self.kinds {
-            all.extend(told.into_iter().map(|detail| Anomaly { kind: kind.clone(), detail }));
-            if more > 0 {
-                all.push(Anomaly { kind, detail: format!("and {more} more") });
-            }
-        }
-        all
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::parse::{Event, events_schema};
+    use crate::parse::{Event, LogSection, Trace, events_schema};
+
+    fn parse(log: &[u8]) -> Trace {
+        crate::parse::parse(&LogSection::named("tprimat"), log)
+    }
 
     const LOG: &str = concat!(
         "[W socket.cpp:697] a warning\n",
@@ -364,15 +308,22 @@ mod tests {
         assert_eq!((trace.steps[1].loss, trace.steps[1].grad_norm), (None, None));
         assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
         assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
-        assert_eq!(kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "missing_steps", "step_count"]);
+        assert_eq!(kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
+    }
+
+    #[test]
+    fn data_seen_more_than_once_is_said() {
+        let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
+        assert_eq!(kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
+        assert_eq!(kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
     }
 
     #[test]
     fn absurd_values_are_absent_and_said() {
-        let log = br#"{"event":"step","step":1,"step_time_seconds":-3,"memory_bytes":99999999999999999999,"tokens":0}
+        let log = br#"{"event":"step","step":1,"loss":1,"step_time_seconds":-3,"memory_bytes":99999999999999999999,"tokens":0}
 {"event":"step","step":0}
 {"event":"step","step":18446744073709551615,"step_time_seconds":1e300,"loss":"inf"}
-{"event":"step","step":1,"step_time_seconds":3}
+{"event":"step","step":1,"loss":2}
 {"event":"step","st"#;
         let trace = parse(log);
         assert_eq!(trace.steps.len(), 2);

@@ -2,7 +2,7 @@
 //!
 //! Every field is an `Option` or a list: what the log does not state is absent, never 0.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,31 @@ use serde::{Deserialize, Serialize};
 pub struct Trace {
     /// Name of the log format, as in a recipe's `[log] format`.
     pub format: String,
+    /// Sorted by step; each step once.
     pub steps: Vec<Step>,
+    /// Lines that state a step, also those that other ranks or a resumed run repeat.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub step_lines: u64,
     pub effective: Effective,
+    /// Of the whole model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_parameters: Option<u64>,
+    /// The most that one tensor- and pipeline-parallel rank says that it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_parameters_per_rank: Option<u64>,
+    /// Memory that ranks report apart from steps.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub memory: Vec<MemoryReport>,
+    /// Lines of such reports, of which at most [`MAX_REPORTS`] are kept.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub memory_lines: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub evaluations: Vec<Evaluation>,
+    /// What the log states of the whole run, by the log's own words with the unit at the end: `train_runtime_seconds`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub totals: BTreeMap<String, f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub telemetry: Vec<TelemetrySample>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceLine>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
@@ -27,12 +48,19 @@ pub struct Trace {
     pub finished: bool,
 }
 
+/// Reports, evaluations and samples that a trace keeps of each kind.
+pub const MAX_REPORTS: usize = 4096;
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// One optimiser step, or the mean over `steps_averaged` of them ending with `step`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
-    /// Counted from 1.
+    /// As the log counts: most trainers' first step is 1; NeMo, nanoGPT and MaxText begin with 0.
     pub step: u64,
-    /// How many steps the values are a mean of; absent = 1.
+    /// How many steps step time and loss are a mean of; absent = 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_averaged: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,12 +83,99 @@ pub struct Step {
     pub tflops_per_gpu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// What `memory_bytes` counts: `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used`, `peak_rss`.
+    /// What `memory_bytes` counts: `peak_allocated`, `peak_reserved`, `allocated`, `reserved`, `device_used`,
+    /// `process_device_used`, `peak_rss`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_kind: Option<String>,
-    /// Who counted it: `torch`, `nvml`, `proc`.
+    pub memory_kind: Option<Cow<'static, str>>,
+    /// Who counted it: `torch`, `hip`, `rocm-smi`, `nvml`, `proc`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_source: Option<String>,
+    pub memory_source: Option<Cow<'static, str>>,
+    /// Sequences of this optimiser step over all ranks, as the trainer prints them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_batch_size: Option<u64>,
+    /// Sequences since the beginning of training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumed_samples: Option<u64>,
+    /// The trainer's means over earlier steps as well (Primus prints `this/mean`); never used as this step's values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running_average: Option<Box<RunningAverage>>,
+    /// Further memory figures of the line.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub memory_figures: Vec<MemoryFigure>,
+    /// What else the line says, by the log's own word with the unit at the end: `data_time_seconds`, `mfu_percent`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub other: BTreeMap<Cow<'static, str>, f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunningAverage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_time_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_gpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tflops_per_gpu: Option<f64>,
+}
+
+/// One memory figure, in bytes whatever the log calls its unit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryFigure {
+    /// As [`Step::memory_kind`], and `device_free`, `device_total`.
+    pub kind: Cow<'static, str>,
+    /// As [`Step::memory_source`].
+    pub source: Cow<'static, str>,
+    pub bytes: u64,
+}
+
+/// What one rank says of its memory after some step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_step: Option<u64>,
+    pub figures: Vec<MemoryFigure>,
+}
+
+/// A value measured on held-out data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evaluation {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Where the log counts sequences instead of steps (MLPerf).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// `validation_loss`, `eval_accuracy`, `perplexity`, …
+    pub name: String,
+    pub value: f64,
+}
+
+/// One reading of one device by nvidia-smi, rocm-smi or amd-smi; what the tool does not know is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TelemetrySample {
+    /// As the tool counts its devices, behind the host's name where lines have one: `node7/3`.
+    pub device: String,
+    /// As the tool writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_watts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_used_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_total_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_mhz: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_clock_mhz: Option<f64>,
 }
 
 /// Settings as the trainer itself reports them, by the job's names.

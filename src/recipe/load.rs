@@ -15,6 +15,7 @@ use crate::{
     config::Values,
     digest::Digest,
     error::{Error, Problem, Result, Source},
+    parse::LogSection,
     plan::Vendor,
 };
 
@@ -115,15 +116,6 @@ pub struct Checkout {
     pub file: String,
     /// How to get one, in a line.
     pub help: String,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogSection {
-    pub format: String,
-    /// For the format `regex`: named groups are fields of a step (`step`, `loss`, `step_time_seconds`, …).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub patterns: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

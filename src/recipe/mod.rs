@@ -8,5 +8,5 @@ mod template;
 
 pub use constraint::Constraint;
 pub use embedded::{embedded_file, embedded_under};
-pub use load::{Checkout, Launch, LogSection, Recipe, RecipeFile, RecipeSet, Require, RunSection};
+pub use load::{Checkout, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection};
 pub use template::{Rendered, Templates, context};

@@ -1,0 +1,342 @@
+//! Puts together what a format's reader finds: steps in order, each once, settings, notes.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{Anomaly, Evaluation, Failure, MAX_REPORTS, MemoryReport, RunningAverage, Step, TelemetrySample, Trace};
+
+/// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is the mean of both,
+/// so that a log of any length is read in the same memory.
+pub const MAX_STEPS: usize = 1 << 17;
+
+/// Values of one step that two lines state are the same up to this.
+const SAME: f64 = 0.02;
+
+/// Collects one log's trace.
+#[derive(Default)]
+pub struct Builder {
+    pub trace: Trace,
+    pub notes: Notes,
+    /// Values of a line are means since the line before it (Megatron, NeMo): how many steps each stands for follows
+    /// from the step numbers.
+    pub averages: bool,
+    condensed: u32,
+}
+
+impl Builder {
+    /// One line's step. Of a step that was stated before, only what is new is taken: ranks and resumed runs repeat.
+    pub fn step(&mut self, step: Step) {
+        self.trace.step_lines += 1;
+        let steps = &mut self.trace.steps;
+        if steps.last().is_none_or(|last| last.step < step.step) {
+            steps.push(step);
+            if steps.len() > MAX_STEPS {
+                self.condense();
+            }
+            return;
+        }
+        match steps.binary_search_by_key(&step.step, |s| s.step) {
+            Ok(at) => {
+                let number = step.step;
+                if merge(&mut steps[at], step) {
+                    self.notes.add("duplicate_step", || format!("step {number} again; the first one counts"));
+                }
+            }
+            Err(at) if self.condensed == 0 => steps.insert(at, step),
+            // Between two entries that are means already: too late to be told apart.
+            Err(_) => self.notes.add("late_step", || format!("step {} out of order; it is left out", step.step)),
+        }
+    }
+
+    /// The step of the newest line, for a line that says more about it.
+    pub fn last_step(&mut self) -> Option<&mut Step> {
+        self.trace.steps.last_mut()
+    }
+
+    /// A setting by the job's name, as the trainer states it. What is stated first counts.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
+        let value = value.into();
+        if value.is_null() {
+            return;
+        }
+        match self.trace.effective.0.get(name) {
+            None => drop(self.trace.effective.0.insert(name.to_owned(), value)),
+            Some(first) if *first == value => {}
+            Some(first) => {
+                let detail = format!("{name} is {first}, later {value}; the first one counts");
+                self.notes.add("setting_restated", || detail);
+            }
+        }
+    }
+
+    pub fn memory(&mut self, report: MemoryReport) {
+        self.trace.memory_lines += 1;
+        if self.trace.memory.len() < MAX_REPORTS {
+            self.trace.memory.push(report);
+        }
+    }
+
+    pub fn evaluation(&mut self, evaluation: Evaluation) {
+        if self.trace.evaluations.len() < MAX_REPORTS {
+            self.trace.evaluations.push(evaluation);
+        }
+    }
+
+    pub fn sample(&mut self, sample: TelemetrySample) {
+        if self.trace.telemetry.len() < MAX_REPORTS {
+            self.trace.telemetry.push(sample);
+        } else {
+            self.notes.add("samples_left_out", || format!("more than {MAX_REPORTS} readings"));
+        }
+    }
+
+    /// A figure of the whole run; the last one counts.
+    pub fn total(&mut self, name: &str, value: f64) {
+        if value.is_finite() && (self.trace.totals.len() < 64 || self.trace.totals.contains_key(name)) {
+            self.trace.totals.insert(name.to_owned(), value);
+        }
+    }
+
+    /// What the trainer itself says of its end. The first one is the cause, later ones follow from it.
+    pub fn failure(&mut self, failure: Failure) {
+        self.trace.failure.get_or_insert(failure);
+    }
+
+    pub fn finish(mut self) -> Trace {
+        if self.averages {
+            self.spread();
+        }
+        self.tell_missing();
+        self.trace.anomalies.extend(self.notes.finish());
+        self.trace
+    }
+
+    /// Two neighbours → their mean, over the whole series.
+    fn condense(&mut self) {
+        self.condensed += 1;
+        let old = std::mem::take(&mut self.trace.steps);
+        let mut pairs = old.into_iter();
+        while let Some(first) = pairs.next() {
+            self.trace.steps.push(match pairs.next() {
+                Some(second) => mean_of(&first, second),
+                None => first,
+            });
+        }
+        if self.condensed == 1 {
+            self.notes.add("condensed", || {
+                format!("more than {MAX_STEPS} steps: neighbours stand together as means (steps_averaged)")
+            });
+        }
+    }
+
+    /// How many steps each line is the mean of: the distance to the line before it, but never more than the usual one,
+    /// for lines may be missing.
+    fn spread(&mut self) {
+        let steps = &mut self.trace.steps;
+        if self.condensed > 0 {
+            return;
+        }
+        let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
+        let Some(usual) = interval(steps, &gaps) else { return };
+        for at in 0..steps.len() {
+            if steps[at].steps_averaged.is_some() {
+                continue;
+            }
+            // Before the first line there is only its own number to go by.
+            let gap = if at == 0 { steps[0].step.max(1) } else { gaps[at - 1] };
+            steps[at].steps_averaged = Some(gap.min(usual)).filter(|n| *n > 1);
+        }
+    }
+
+    fn tell_missing(&mut self) {
+        let steps = &self.trace.steps;
+        let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
+        let usual = interval(steps, &gaps).unwrap_or(1);
+        let (mut told, notes) = (0u32, &mut self.notes);
+        let mut missing =
+            |first: u64, last: u64| {
+                told += 1;
+                if told <= 64 {
+                    notes.add("missing_steps", || {
+                        if first == last { format!("{last}") } else { format!("{first}–{last}") }
+                    });
+                }
+            };
+        if usual == 1
+            && let Some(first) = steps.first().filter(|s| s.step > 1 && s.steps_averaged.is_none())
+        {
+            missing(1, first.step - 1);
+        }
+        for (pair, gap) in steps.windows(2).zip(&gaps) {
+            if *gap > usual {
+                missing(pair[0].step + usual, pair[1].step - 1);
+            }
+        }
+    }
+}
+
+/// Every how many steps the log has a line: the most common distance; `None` for a single line.
+fn interval(steps: &[Step], gaps: &[u64]) -> Option<u64> {
+    if let [gap] = gaps {
+        // Two lines: an interval counts from the beginning, so it divides the step numbers; else lines are missing.
+        return Some(if steps[0].step.is_multiple_of(*gap) { *gap } else { 1 });
+    }
+    let mut counts = std::collections::BTreeMap::<u64, usize>::new();
+    gaps.iter().for_each(|gap| *counts.entry(*gap).or_default() += 1);
+    // Of two that are as common, the smaller: the larger one has a line missing.
+    counts.into_iter().rev().max_by_key(|(_, n)| *n).map(|(gap, _)| gap)
+}
+
+/// Takes what `a` lacks from `b`; true if they contradict each other.
+fn merge(a: &mut Step, b: Step) -> bool {
+    let mut differs = false;
+    macro_rules! take {
+        ($($field:ident),*) => {$(
+            match (&a.$field, b.$field) {
+                (None, value) => a.$field = value,
+                (Some(first), Some(second)) => {
+                    let (first, second) = (*first as f64, second as f64);
+                    differs |= (first - second).abs() > SAME * first.abs().max(second.abs());
+                }
+                (Some(_), None) => {}
+            }
+        )*};
+    }
+    take!(step_time_seconds, loss, learning_rate, grad_norm, tokens, tokens_per_second_per_gpu, tflops_per_gpu);
+    take!(global_batch_size, consumed_samples, steps_averaged);
+    // Memory is each rank's own: the largest one is what counts.
+    if b.memory_bytes > a.memory_bytes {
+        (a.memory_bytes, a.memory_kind, a.memory_source) = (b.memory_bytes, b.memory_kind, b.memory_source);
+    }
+    if a.running_average.is_none() {
+        a.running_average = b.running_average;
+    }
+    if a.memory_figures.is_empty() {
+        a.memory_figures = b.memory_figures;
+    }
+    for (name, value) in b.other {
+        a.other.entry(name).or_insert(value);
+    }
+    differs
+}
+
+/// One entry for two neighbours, weighted by the steps that each stands for.
+fn mean_of(first: &Step, mut second: Step) -> Step {
+    let (n, m) = (first.steps_averaged.unwrap_or(1), second.steps_averaged.unwrap_or(1));
+    let all = n + m;
+    let mean = |a: Option<f64>, b: Option<f64>| Some((a? * n as f64 + b? * m as f64) / all as f64);
+    let larger = first.memory_bytes > second.memory_bytes;
+    second.steps_averaged = Some(all);
+    second.step_time_seconds = mean(first.step_time_seconds, second.step_time_seconds);
+    second.loss = mean(first.loss, second.loss);
+    second.grad_norm = mean(first.grad_norm, second.grad_norm);
+    second.tokens_per_second_per_gpu = mean(first.tokens_per_second_per_gpu, second.tokens_per_second_per_gpu);
+    second.tflops_per_gpu = mean(first.tflops_per_gpu, second.tflops_per_gpu);
+    if larger {
+        second.memory_bytes = first.memory_bytes;
+        second.memory_kind = first.memory_kind.clone();
+        second.memory_source = first.memory_source.clone();
+    }
+    second.running_average = None::<Box<RunningAverage>>;
+    second.memory_figures = Vec::new();
+    second.other = std::collections::BTreeMap::<Cow<'static, str>, f64>::new();
+    second
+}
+
+/// Anomalies by kind, each told a few times and then counted.
+#[derive(Default)]
+pub struct Notes {
+    kinds: Vec<(String, Vec<String>, usize)>,
+}
+
+impl Notes {
+    const TOLD: usize = 8;
+    const KINDS: usize = 32;
+
+    pub fn add(&mut self, kind: &str, detail: impl FnOnce() -> String) {
+        let at = self.kinds.iter().position(|(k, ..)| k == kind).or_else(|| {
+            (self.kinds.len() < Self::KINDS).then(|| {
+                self.kinds.push((kind.to_owned(), Vec::new(), 0));
+                self.kinds.len() - 1
+            })
+        });
+        if let Some((_, told, more)) = at.and_then(|at| self.kinds.get_mut(at)) {
+            if told.len() < Self::TOLD { told.push(detail()) } else { *more += 1 }
+        }
+    }
+
+    pub fn finish(self) -> Vec<Anomaly> {
+        let mut all = Vec::new();
+        for (kind, told, more) in self.kinds {
+            all.extend(told.into_iter().map(|detail| Anomaly { kind: kind.clone(), detail }));
+            if more > 0 {
+                all.push(Anomaly { kind, detail: format!("and {more} more") });
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built(steps: &[u64], averages: bool) -> Trace {
+        let mut builder = Builder { averages, ..Builder::default() };
+        for step in steps {
+            builder.step(Step { step: *step, step_time_seconds: Some(*step as f64), ..Step::default() });
+        }
+        builder.finish()
+    }
+
+    #[test]
+    fn a_line_every_k_steps_is_a_mean_of_k() {
+        let weights =
+            |steps: &[u64]| -> Vec<Option<u64>> { built(steps, true).steps.iter().map(|s| s.steps_averaged).collect() };
+        assert_eq!(weights(&[10, 20, 30]), [Some(10); 3]);
+        assert_eq!(weights(&[1, 10, 20, 30]), [None, Some(9), Some(10), Some(10)]);
+        assert_eq!(weights(&[10, 20, 60, 70]), [Some(10); 4], "a missing line makes no mean of 40");
+        assert_eq!(weights(&[5426, 5427]), [None; 2]);
+        assert_eq!(weights(&[7]), [None], "one line alone says nothing of its interval");
+    }
+
+    #[test]
+    fn repeated_lines_add_what_is_new_and_contradictions_are_told() {
+        let mut builder = Builder::default();
+        builder.step(Step { step: 1, loss: Some(2.0), memory_bytes: Some(5), ..Step::default() });
+        builder.step(Step { step: 1, grad_norm: Some(1.0), memory_bytes: Some(9), ..Step::default() });
+        builder.step(Step { step: 1, loss: Some(2.001), ..Step::default() });
+        assert!(builder.notes.kinds.is_empty());
+        builder.step(Step { step: 1, loss: Some(3.0), ..Step::default() });
+        let trace = builder.finish();
+        assert_eq!((trace.steps.len(), trace.step_lines), (1, 4));
+        let step = &trace.steps[0];
+        assert_eq!((step.loss, step.grad_norm, step.memory_bytes), (Some(2.0), Some(1.0), Some(9)));
+        assert_eq!(trace.anomalies[0].kind, "duplicate_step");
+    }
+
+    #[test]
+    fn an_endless_series_is_condensed_to_honest_means() {
+        let count = 3 * MAX_STEPS as u64;
+        let trace = built(&(1..=count).collect::<Vec<_>>(), false);
+        assert!(trace.steps.len() <= MAX_STEPS);
+        let weight = |s: &Step| s.steps_averaged.unwrap_or(1);
+        assert_eq!(trace.steps.iter().map(weight).sum::<u64>(), count);
+        let total: f64 = trace.steps.iter().map(|s| s.step_time_seconds.unwrap() * weight(s) as f64).sum();
+        let exact = (count * (count + 1) / 2) as f64;
+        assert!((total / exact - 1.0).abs() < 1e-12);
+        assert_eq!(trace.anomalies[0].kind, "condensed");
+    }
+
+    #[test]
+    fn gaps_are_told() {
+        let told = |steps: &[u64]| -> Vec<String> {
+            built(steps, false).anomalies.into_iter().map(|a| format!("{} {}", a.kind, a.detail)).collect()
+        };
+        assert_eq!(told(&[1, 2, 4, 8]), ["missing_steps 3", "missing_steps 5–7"]);
+        assert_eq!(told(&[2, 3, 4]), ["missing_steps 1"]);
+        assert_eq!(told(&[10, 20, 30]), Vec::<String>::new());
+        assert_eq!(told(&[0, 1, 2]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,40 @@
+//! The table of log formats: which there are, how a line speaks for one, and who reads it.
+
+use super::{builder::Builder, lines::Line, tprimat};
+
+/// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
+pub trait Reader: Send {
+    fn line(&mut self, line: &Line<'_>, out: &mut Builder);
+    /// After the last line.
+    fn end(&mut self, _out: &mut Builder) {}
+}
+
+/// How much a line says about who wrote it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evidence {
+    #[default]
+    None,
+    /// Such a line is usual in this format, but others have it as well: an argument dump.
+    Weak,
+    /// Only this format, or one built on it, has such lines: a step.
+    Strong,
+}
+
+pub struct Format {
+    pub name: &'static str,
+    pub evidence: fn(&str) -> Evidence,
+    pub reader: fn() -> Box<dyn Reader>,
+}
+
+/// In order of precedence: a format stands before those whose lines it prints as well.
+pub static TABLE: &[Format] =
+    &[Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() }];
+
+/// Names that a recipe's `[log] format` may give, besides `regex`.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|f| f.name)
+}
+
+pub fn named(name: &str) -> Option<&'static Format> {
+    TABLE.iter().find(|f| f.name == name)
+}

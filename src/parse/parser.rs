@@ -1,0 +1,244 @@
+//! Bytes, in chunks of any size → a [`Trace`]; the memory does not grow with the log.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Step, Trace,
+    builder::Builder,
+    format::{self, Evidence, Format, Reader, TABLE},
+    lines::{MAX_LINE, Splitter},
+    tprimat,
+};
+
+/// How a recipe's log is to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogSection {
+    pub format: String,
+    /// For the format `regex`: named groups are fields of a step (`step`, `loss`, `step_time_seconds`, …).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patterns: Vec<String>,
+}
+
+impl LogSection {
+    #[must_use]
+    pub fn named(format: &str) -> Self {
+        Self { format: format.to_owned(), patterns: Vec::new() }
+    }
+}
+
+/// Bytes of a log's beginning that are kept until its format is known.
+const HEAD: usize = 64 << 20;
+/// A line that only one format has may still be a relative's: so much more is read before the format is chosen.
+const AFTER_EVIDENCE: usize = 1 << 20;
+
+pub struct Parser {
+    splitter: Splitter,
+    state: State,
+    builder: Builder,
+    /// Trainers that tprimat starts may state their settings as events between their own lines.
+    events: tprimat::Events,
+}
+
+enum State {
+    Detecting(Box<Detecting>),
+    Reading(&'static str, Box<dyn Reader>),
+}
+
+struct Detecting {
+    head: Vec<u8>,
+    best: Vec<Evidence>,
+    strong_at: Option<usize>,
+    seen: usize,
+}
+
+impl Parser {
+    /// For a log whose format is known; `Err`: why it cannot be read so.
+    pub fn new(section: &LogSection) -> Result<Self, String> {
+        let format = format::named(&section.format).ok_or_else(|| {
+            let known: Vec<_> = format::names().collect();
+            format!("no parser for \"{}\"; known: {}", section.format, known.join(", "))
+        })?;
+        Ok(Self::with(reading(format)))
+    }
+
+    /// For a log of any format.
+    #[must_use]
+    pub fn detecting() -> Self {
+        let best = vec![Evidence::None; TABLE.len()];
+        Self::with(State::Detecting(Box::new(Detecting { head: Vec::new(), best, strong_at: None, seen: 0 })))
+    }
+
+    fn with(state: State) -> Self {
+        Self { splitter: Splitter::default(), state, builder: Builder::default(), events: tprimat::Events::default() }
+    }
+
+    pub fn feed(&mut self, chunk: &[u8]) {
+        match &mut self.state {
+            State::Reading(name, reader) => {
+                let (builder, events) = (&mut self.builder, &mut self.events);
+                let foreign = *name != "tprimat";
+                self.splitter.feed(chunk, |line| {
+                    if foreign && tprimat::may_be_event(&line.text) {
+                        events.line(line, builder);
+                    }
+                    reader.line(line, builder);
+                });
+            }
+            State::Detecting(detecting) => {
+                let best = &mut detecting.best;
+                self.splitter.feed(chunk, |line| {
+                    for (best, format) in best.iter_mut().zip(TABLE) {
+                        if *best != Evidence::Strong {
+                            *best = (*best).max((format.evidence)(&line.text));
+                        }
+                    }
+                });
+                if detecting.head.len() < HEAD {
+                    detecting.head.extend_from_slice(chunk);
+                }
+                detecting.seen += chunk.len();
+                if best.contains(&Evidence::Strong) {
+                    let at = *detecting.strong_at.get_or_insert(detecting.seen);
+                    if detecting.seen >= at + AFTER_EVIDENCE {
+                        self.choose();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the detection, and reads what was kept.
+    fn choose(&mut self) {
+        let State::Detecting(detecting) = &mut self.state else { return };
+        let strongest = detecting.best.iter().copied().max().unwrap_or_default();
+        let format = TABLE.iter().zip(&detecting.best).find(|(_, e)| **e == strongest && **e > Evidence::None);
+        let Some((format, _)) = format else { return };
+        let head = std::mem::take(&mut detecting.head);
+        let left_out = detecting.seen.saturating_sub(head.len());
+        if left_out > 0 {
+            let detail =
+                format!("{left_out} bytes before the first step were not kept, settings among them may be missing");
+            self.builder.notes.add("late_start", || detail);
+        }
+        self.state = reading(format);
+        self.splitter = Splitter::default();
+        self.feed(&head);
+    }
+
+    /// The format that is read, once it is known.
+    #[must_use]
+    pub fn format(&self) -> Option<&'static str> {
+        match &self.state {
+            State::Reading(name, _) => Some(name),
+            State::Detecting(_) => None,
+        }
+    }
+
+    #[must_use]
+    pub fn finish(mut self) -> Trace {
+        self.choose();
+        let State::Reading(name, mut reader) = self.state else {
+            let mut trace = self.builder.finish();
+            trace.format = "unknown".to_owned();
+            return trace;
+        };
+        let (builder, events) = (&mut self.builder, &mut self.events);
+        self.splitter.finish(|line| {
+            if name != "tprimat" && tprimat::may_be_event(&line.text) {
+                events.line(line, builder);
+            }
+            reader.line(line, builder);
+        });
+        reader.end(builder);
+        if self.splitter.cut > 0 {
+            let count = self.splitter.cut;
+            self.builder.notes.add("long_line", || format!("{count} lines longer than {MAX_LINE} bytes were cut"));
+        }
+        self.builder.trace.format = name.to_owned();
+        self.builder.finish()
+    }
+}
+
+fn reading(format: &'static Format) -> State {
+    State::Reading(format.name, (format.reader)())
+}
+
+/// What a log in memory says. A format that cannot be read gives an empty trace with the anomaly `unknown_format`.
+#[must_use]
+pub fn parse(section: &LogSection, log: &[u8]) -> Trace {
+    match Parser::new(section) {
+        Ok(mut parser) => {
+            parser.feed(log);
+            parser.finish()
+        }
+        Err(why) => {
+            let mut builder = Builder::default();
+            builder.notes.add("unknown_format", || why);
+            Trace { format: section.format.clone(), ..builder.finish() }
+        }
+    }
+}
+
+/// What a log in memory says, whatever its format.
+#[must_use]
+pub fn parse_any(log: &[u8]) -> Trace {
+    let mut parser = Parser::detecting();
+    parser.feed(log);
+    parser.finish()
+}
+
+/// Reads a log while it grows, line by line, for the progress display.
+pub struct Live {
+    reader: Option<Box<dyn Reader>>,
+    last: Option<u64>,
+}
+
+impl Live {
+    #[must_use]
+    pub fn new(section: &LogSection) -> Self {
+        Self { reader: format::named(&section.format).map(|f| (f.reader)()), last: None }
+    }
+
+    /// The newest step that `line` (with or without its line end) states, if it is further than any before.
+    pub fn feed(&mut self, line: &[u8]) -> Option<Step> {
+        let reader = self.reader.as_mut()?;
+        let mut builder = Builder::default();
+        super::lines::for_each_line(line, |line| reader.line(line, &mut builder));
+        let step = builder.trace.steps.pop().filter(|s| self.last.is_none_or(|last| s.step > last))?;
+        self.last = Some(step.step);
+        Some(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_reports_each_step_once_and_skips_what_other_ranks_repeat() {
+        let mut live = Live::new(&LogSection::named("tprimat"));
+        assert_eq!(live.feed(b"loading weights\n"), None);
+        let step = live.feed(b"[rank0]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}\r\n").unwrap();
+        assert_eq!((step.step, step.loss), (1, Some(2.5)));
+        assert_eq!(live.feed(b"[rank1]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}"), None);
+        assert_eq!(live.feed(br#"{"event":"step","step":2}"#).map(|s| s.step), Some(2));
+        assert_eq!(Live::new(&LogSection::named("nothing")).feed(br#"{"event":"step","step":2}"#), None);
+    }
+
+    #[test]
+    fn an_unknown_format_is_said_and_not_guessed() {
+        let trace = parse(&LogSection::named("nothing"), b"iteration 1/ 10");
+        assert_eq!(trace.anomalies[0].kind, "unknown_format");
+        assert!(trace.steps.is_empty());
+    }
+
+    #[test]
+    fn detects_the_own_format_behind_noise_only() {
+        let start = b"warning: x\n[rank0]: {\"event\": \"start\", \"schema\": \"tprimat.events/1\"}\n";
+        assert_eq!(parse_any(start).format, "tprimat");
+        assert_eq!(parse_any(b"{\"event\": \"click\"}\n{\"other\": 1}\n").format, "unknown");
+        assert_eq!(parse_any(b"").format, "unknown");
+    }
+}
