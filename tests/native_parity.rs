@@ -16,6 +16,8 @@ fn agrees_with_transformers() {
         .args(["--binary", env!("CARGO_BIN_EXE_tprimat-native")])
         .arg("--train")
         .arg(root.join("recipes/tran/train.py"))
+        // A launch puts the shared files beside the program.
+        .env("PYTHONPATH", root.join("recipes/lib"))
         .status()
         .expect("TPRIMAT_PYTHON starts");
     assert!(status.success(), "the two disagree, or one of them failed; the figures are above");
