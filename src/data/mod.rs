@@ -1,8 +1,8 @@
 //! Token files: Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`.
 //!
 //! [`Index`] reads any bytes as an `.idx`, [`Dataset`] both files, [`Samples`] cuts them into the sequences that every
-//! trainer of ours sees in the same order; [`verify`] tells what is wrong with them, [`fingerprint`] names their content,
-//! [`encode`] makes them from text.
+//! trainer of ours sees in the same order; [`verify()`] tells what is wrong with them, [`fingerprint()`] names their content,
+//! [`encode()`] makes them from text.
 
 mod dataset;
 mod encode;
