@@ -379,6 +379,13 @@ pub fn train_work(
         declared_env: prepared.resolved.env.clone(),
         data_env: data_env(&engine.plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
+        checkouts: engine
+            .plan
+            .facts
+            .checkouts(recipe)
+            .into_iter()
+            .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
+            .collect(),
         vendor: job.vendor,
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
