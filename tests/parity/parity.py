@@ -54,6 +54,7 @@ JOB = {
     "sac_frequency": 1,
     "offload": False,
     "seed": 20261,
+    "initialisation": {"std": 0.02},
     "parallelism": {
         "tensor_model_parallel_size": 1,
         "pipeline_model_parallel_size": 1,
