@@ -25,7 +25,7 @@ use crate::{
         self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost,
     },
     graph::{Dag, Engine, State, Statuses},
-    plan::{Plan, PlanRequest, Vendor, load_config},
+    plan::{Plan, PlanRequest, Prepared, Vendor, load_config},
 };
 
 /// Between SIGTERM and SIGKILL.
@@ -211,7 +211,7 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
     engine.cache.ensure_writable()?;
     for &cell in &cells {
         let prepared = engine.plan.prepared(cell);
-        if let Some(Err(why)) = prepared.map(|p| p.facts.here(p.job())) {
+        if let Some(Err(why)) = prepared.map(Prepared::here) {
             let message = format!("`{}` cannot be measured anew here: {why}", engine.plan.cells[cell].id);
             return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
         }
@@ -250,6 +250,8 @@ fn before_training(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result
             problems.extend(execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host));
         }
     }
+    let trained: Vec<&Prepared> = cells.iter().filter_map(|&cell| engine.plan.prepared(cell)).collect();
+    problems.extend(execute::preflight_data(&trained)?);
     if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
 }
 

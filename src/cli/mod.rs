@@ -5,6 +5,7 @@ mod check;
 mod clean;
 mod compare;
 mod config;
+mod data;
 mod explain;
 mod graph;
 mod image;
@@ -68,6 +69,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Check(args) => check::run(at, &args),
         Command::Config(args) => config::run(at, &args),
         Command::Graph(args) => graph::run(at, &args),
+        Command::Data(args) => data::run(&args),
         Command::Lock(args) => lock::run(at, &args),
         Command::Image(args) => image::run(at, &args),
         Command::Shell(args) => image::shell(at, &args),

@@ -2,7 +2,11 @@
 //!
 //! `prepare` collects what a task needs while the states are at hand; `run` does it on any thread.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
@@ -15,12 +19,13 @@ use crate::{
         Summary,
     },
     cache::{Attempt, Cache, Output, TaskKind},
+    data::prefix_of,
     digest::Digest,
     error::{Error, Result},
     files::Durability,
     graph::{Engine, Made, Statuses, label},
     parse::{self, LogSection},
-    plan::{Job, Plan, Support},
+    plan::{DataKind, Job, Plan, Prepared, Support},
     recipe::Rendered,
     report,
 };
@@ -381,6 +386,7 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),
+        data_env: data_env(&engine.plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
         checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
         vendor: job.vendor,
@@ -391,4 +397,19 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         exclusive: !prepared.resolved.share,
         devices: Vec::new(),
     }
+}
+
+/// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name on a hub.
+fn data_env(root: &Path, prepared: &Prepared) -> BTreeMap<String, String> {
+    let variable = |kind: DataKind| format!("TPRIMAT_{}", kind.name().to_uppercase());
+    let place = |(kind, path): (&DataKind, &String)| {
+        let full = root.join(path);
+        let place = match kind {
+            DataKind::Dataset => prefix_of(&full).display().to_string(),
+            DataKind::Tokenizer if full.exists() => full.display().to_string(),
+            DataKind::Tokenizer => path.clone(),
+        };
+        (variable(*kind), place)
+    };
+    prepared.resolved.data_paths.iter().map(place).collect()
 }

@@ -46,6 +46,8 @@ pub struct TrainWork {
     pub job_json: Option<Vec<u8>>,
     pub command: Vec<String>,
     pub declared_env: BTreeMap<String, String>,
+    /// Where data files are on this host.
+    pub data_env: BTreeMap<String, String>,
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
     /// Where checkouts are on this host, by the variable that the script reads.
@@ -231,6 +233,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         }
     }
     env.extend(work.declared_env.clone());
+    env.extend(work.data_env.clone());
     let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);
