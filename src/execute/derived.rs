@@ -259,8 +259,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             let facts = RunFacts {
                 attempt: attempt.id.clone(),
                 host: attempt.host.clone(),
-                started_at: attempt.started_at,
-                ended_at: attempt.ended_at,
+                started_at: Some(attempt.started_at),
+                ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
             let result = RunResult::from(parse::parse(&section, &bytes), &job, facts);

@@ -8,4 +8,4 @@ pub mod shape;
 pub use facts::{FactBook, PlatformFacts, seconds};
 pub use job::*;
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
-pub use resolve::{Resolved, resolve};
+pub use resolve::{Resolved, model_shape, resolve};
