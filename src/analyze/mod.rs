@@ -35,6 +35,7 @@ pub use claim::*;
 pub use compare::*;
 pub use contract::*;
 pub use conventions::*;
+pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use flops::*;
 pub use peaks::*;
 pub use result::*;

@@ -229,7 +229,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         host: result.host.clone(),
         status,
         steady: steady.ok(),
-        memory: most(steps.iter().filter_map(memory)),
+        memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
         loss_at_end: last.and_then(|s| s.loss),
         last_step: last.map(|s| s.step),
         curve: Curve {
@@ -295,6 +295,13 @@ fn cross_check(timed: &[(&Step, f64)], ours: f64) -> Option<CrossCheck> {
 fn memory(step: &Step) -> Option<Memory> {
     let name = |s: &Option<std::borrow::Cow<str>>| s.as_deref().unwrap_or("not_stated").to_owned();
     Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
+}
+
+/// What ranks report of memory in use, apart from their steps.
+fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Memory> {
+    let figures = trace.memory.iter().flat_map(|report| &report.figures);
+    let in_use = figures.filter(|f| !matches!(&*f.kind, "device_free" | "device_total"));
+    in_use.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
 }
 
 /// The largest figure of each kind and source.
