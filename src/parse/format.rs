@@ -1,6 +1,11 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
-use super::{builder::Builder, lines::Line, tprimat};
+use super::{
+    builder::Builder,
+    lines::Line,
+    megatron::{self, Megatron},
+    tprimat,
+};
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
 pub trait Reader: Send {
@@ -27,8 +32,14 @@ pub struct Format {
 }
 
 /// In order of precedence: a format stands before those whose lines it prints as well.
-pub static TABLE: &[Format] =
-    &[Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() }];
+pub static TABLE: &[Format] = &[
+    Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() },
+    Format { name: "primus", evidence: megatron::primus, reader: || Box::<Megatron>::default() },
+    Format { name: "megatron-bridge", evidence: megatron::bridge, reader: || Box::<Megatron>::default() },
+    Format { name: "gpt-neox", evidence: megatron::neox, reader: || Box::<Megatron>::default() },
+    Format { name: "megatron-deepspeed", evidence: megatron::deepspeed, reader: || Box::<Megatron>::default() },
+    Format { name: "megatron", evidence: megatron::megatron, reader: || Box::<Megatron>::default() },
+];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.
 pub fn names() -> impl Iterator<Item = &'static str> {

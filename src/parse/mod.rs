@@ -1,14 +1,21 @@
 //! Log bytes → [`Trace`]. One file a format; every one takes any bytes at all and never panics.
 //!
 //! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
+mod arguments;
 mod builder;
+mod causes;
 mod classify;
 mod events;
 mod format;
+mod iteration;
+mod launcher;
 mod lines;
+mod loose;
+mod megatron;
 mod parser;
 mod tprimat;
 mod trace;
+mod words;
 
 pub use builder::MAX_STEPS;
 pub use classify::*;

@@ -1,7 +1,8 @@
 //! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
+use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
@@ -19,7 +20,8 @@ const MAX_BYTES: u64 = 1 << 50;
 
 /// Is it worth reading the line as an event? Cheap, for lines between which events may stand.
 pub fn may_be_event(line: &str) -> bool {
-    memchr::memmem::find(line.as_bytes(), b"\"event\"").is_some()
+    static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"event\""));
+    EVENT.find(line.as_bytes()).is_some()
 }
 
 pub fn evidence(line: &str) -> Evidence {
