@@ -4,7 +4,7 @@ use super::{
     builder::Builder,
     lines::Line,
     megatron::{self, Megatron},
-    tprimat,
+    nemo, torchtitan, tprimat,
 };
 
 /// Reads one log, line by line. It may keep what it needs of earlier lines, in bounded memory.
@@ -39,6 +39,8 @@ pub static TABLE: &[Format] = &[
     Format { name: "gpt-neox", evidence: megatron::neox, reader: || Box::<Megatron>::default() },
     Format { name: "megatron-deepspeed", evidence: megatron::deepspeed, reader: || Box::<Megatron>::default() },
     Format { name: "megatron", evidence: megatron::megatron, reader: || Box::<Megatron>::default() },
+    Format { name: "torchtitan", evidence: torchtitan::evidence, reader: || Box::<torchtitan::Torchtitan>::default() },
+    Format { name: "nemo", evidence: nemo::evidence, reader: || Box::<nemo::Nemo>::default() },
 ];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.

@@ -12,10 +12,17 @@ mod launcher;
 mod lines;
 mod loose;
 mod megatron;
+mod nemo;
+mod nemo_bars;
+mod nemo_settings;
 mod parser;
+mod titan_settings;
+mod torchtitan;
 mod tprimat;
+mod tqdm;
 mod trace;
 mod words;
+mod values;
 
 pub use builder::MAX_STEPS;
 pub use classify::*;
