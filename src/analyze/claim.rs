@@ -16,8 +16,8 @@ pub struct Claim {
     pub fields: Option<BTreeSet<String>>,
 }
 
-/// Settings that a model's shape decides.
-const MODEL: [&str; 12] = [
+/// Settings that a model's shape decides. Its constants cost no work, so a name alone does not claim them.
+const MODEL: [&str; 10] = [
     "architecture",
     "num_layers",
     "hidden_size",
@@ -28,9 +28,13 @@ const MODEL: [&str; 12] = [
     "vocab_size",
     "tie_embeddings",
     "qkv_bias",
-    "rope_theta",
-    "norm_eps",
 ];
+
+/// Is `field` one that a model's shape decides?
+#[must_use]
+pub fn is_of_model(field: &str) -> bool {
+    field == "num_parameters" || MODEL.contains(&field)
+}
 
 impl Claim {
     #[must_use]

@@ -515,7 +515,9 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
 pub fn mfu_of(platform: &str, summary: &Summary, tokens_per_second_per_gpu: f64, peaks: &Peaks) -> Mfu {
     let device = summary.device.as_ref();
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
-    let peak = if device.is_some_and(|d| d.r#type == "cpu") {
+    let peak = if ["", "not stated"].contains(&precision) {
+        Err("the precision is not stated".to_owned())
+    } else if device.is_some_and(|d| d.r#type == "cpu") {
         Err("MFU is not defined for a CPU".to_owned())
     } else {
         peaks.of(platform, device.and_then(|d| d.name.as_deref()), precision)

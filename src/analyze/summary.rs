@@ -345,9 +345,11 @@ fn notes(
                 notes.push(format!("repeat {n} failed ({}){said}", class.name()));
             }
             RepeatStatus::Contradicted { fields } => {
-                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {}", fields.join(", ")));
-                let shown = result.attestation.contradicted().filter_map(|f| Some((&f.field, f.arithmetic.as_ref()?)));
-                notes.extend(shown.map(|(field, arithmetic)| format!("repeat {n}: {field}: {arithmetic}")));
+                let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
+                let shown: Vec<String> = shown.collect();
+                let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
+                let fields = fields.join(", ");
+                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}"));
             }
             RepeatStatus::Unmeasured { reason } => notes.push(format!("repeat {n} is not counted: {reason}")),
         }

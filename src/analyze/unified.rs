@@ -214,7 +214,8 @@ pub fn unified(
         step_times,
         loss_values,
         learning_rates,
-        attestation: shown.map(|r| r.attestation.clone()),
+        // With no repeat that counts, the first one says why.
+        attestation: shown.or(results.first().map(|(_, result)| result)).map(|r| r.attestation.clone()),
         contract: contract.clone(),
         environment: Environment { hosts: summary.hosts.clone(), versions: summary.versions.clone() },
         provenance: Provenance {
@@ -344,6 +345,18 @@ mod tests {
             assert!(json.pointer(path).is_some(), "{path} in {json:#}");
         }
         assert_eq!(serde_json::from_value::<Unified>(json).unwrap(), unified);
+    }
+
+    #[test]
+    fn a_cell_that_only_contradicts_says_so_at_the_top() {
+        let stated = serde_json::json!({ "global_batch_size": 64 });
+        let results = [(1, crate::analyze::summary::tests::run_of(&job(), &[1.0, 1.0], stated))];
+        let summary = summarize(&results, &Statistics { warmup_steps: 1 });
+        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
+        let json = serde_json::to_value(unified(&input, None, &job(), &results, &Peaks::default())).unwrap();
+        assert_eq!(json["attestation"]["status"], "contradicted");
+        assert_eq!(json["repeats"][0]["status"], "contradicted");
+        assert!(json["performance_metrics"].is_null(), "no figure stands for it");
     }
 
     #[test]

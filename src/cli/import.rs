@@ -152,14 +152,17 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit) -> Result<se
         let same = known.iter().any(|k| k.recorded.id() == run.recorded.id());
         Ok(known.iter().filter(|_| !same).find_map(|k| run.other_workload(k)))
     };
-    if let Some(difference) = conflict(&cell, &run)? {
-        if cell_given {
+    if cell_given {
+        if let Some(difference) = conflict(&cell, &run)? {
             let message = format!("`{cell}` holds an import of another workload: {difference}");
             let help = format!("they are no repeats of each other; name another cell, as `{cell}@file=…`");
             return Err(Error::Failed { message, help: Some(help) });
         }
+    } else if imports.runs(&cell, cache)?.iter().any(|known| known.id() != recorded.id()) {
+        // Only who names a cell says that two files are repeats of one.
         // Named after its file, the run is a cell of its own.
-        let word: String = unit.name.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        let stem = unit.name.trim_end_matches(".json").trim_end_matches(".log").trim_end_matches(".txt");
+        let word: String = stem.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
         guess.rest = vec![word.trim_matches('-').to_owned()];
         cell = guess.cell();
         run = ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, &cell))?;

@@ -27,12 +27,13 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let imports = Imports::of(&cache);
     let mut rows = Vec::new();
     for (at, cell) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
-        let mut row = json!({ "cell": cell.id, "repeats": cell.repeats });
-        row["supported"] = json!(matches!(cell.support, Support::Ready(_)));
+        let supported = matches!(cell.support, Support::Ready(_));
+        let mut row = json!({ "cell": cell.id, "repeats": cell.repeats, "supported": supported });
         if let Support::Unsupported(why) = &cell.support {
             row["reason"] = json!(why);
         }
-        match measured(&dag, &statuses, &cache, at)? {
+        let summary = if supported { measured(&dag, &statuses, &cache, at)? } else { None };
+        match summary {
             Some(summary) => row["contradicted"] = json!(contradicted(&summary)),
             None if !imports.digests(&cell.id).is_empty() => tell_imports(&mut row, &plan, &cache, &imports)?,
             None => {}

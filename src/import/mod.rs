@@ -2,7 +2,6 @@
 //!
 //! An import is stored as it came, under its own name: it is under no train key, so no build ever takes it for a
 //! measurement. What it shows is read out of the stored bytes whenever it is asked for, by the parsers of the day.
-mod events;
 mod gather;
 mod gpus;
 mod names;

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use super::{Kind, OldResult, Recorded, Source, events, read_result};
+use super::{Kind, OldResult, Recorded, Source, read_result};
 use crate::{
     cache::Cache,
     error::{Error, Problem, Result},
@@ -18,13 +18,10 @@ const MAX_RESULT: u64 = 256 << 20;
 /// One run as it was read, whatever it was read from.
 pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
-        (Kind::Log, sources) => log(cache, sources),
+        // The parser knows an event file by its first bytes.
+        (Kind::Log | Kind::Events, sources) => log(cache, sources),
         (Kind::Result, [source]) => read_result(&whole(cache, source)?).map_err(|why| unreadable(source, &why)),
-        (Kind::Events, [source]) => {
-            let trace = events::read(&whole(cache, source)?).map_err(|why| unreadable(source, &why))?;
-            Ok(OldResult { trace, ..OldResult::default() })
-        }
-        (_, _) => Err(Error::Cache("the record of an import names no file".to_owned())),
+        (Kind::Result, _) => Err(Error::Cache("the record of an imported result names no file, or several".to_owned())),
     }
 }
 

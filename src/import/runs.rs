@@ -122,14 +122,17 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         notes.push(format!("repeat {n} is imported from {}: not measured by tprimat", run.recorded.from()));
         let published = run.result.trace.totals.get("published_tokens_per_second_per_gpu");
         let ours = summary.repeats.iter().find(|r| r.repeat == n).and_then(|r| r.steady.as_ref());
-        if let Some((published, ours)) = published.zip(ours) {
+        let differs = |(published, ours): &(&f64, &crate::analyze::Steady)| {
+            (*published / ours.tokens_per_second_per_gpu - 1.0).abs() > 0.005
+        };
+        if let Some((published, ours)) = published.zip(ours).filter(differs) {
             notes.push(format!(
                 "repeat {n}: the file publishes {published:.0} tokens/s/GPU; its labels and steps, {} of warm-up dropped, give {:.0}",
                 statistics.warmup_steps, ours.tokens_per_second_per_gpu
             ));
         }
     }
-    summary.notes.splice(0..0, notes);
+    summary.notes.extend(notes);
     summary
 }
 

@@ -65,6 +65,9 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
         }
         None => _ = writeln!(out, "  no rate: {:?}", repeat.status),
     }
+    for note in summary.notes.iter().filter(|n| n.contains("without the slow ones")) {
+        _ = writeln!(out, "  {}", note.trim_start_matches("repeat 1: "));
+    }
     if let Some(rate) = trace.totals.get("published_tokens_per_second_per_gpu") {
         _ = writeln!(out, "  the file publishes {} tokens/s/GPU", number(*rate));
     }
@@ -104,7 +107,7 @@ fn fields(out: &mut String, run: &ImportedRun) {
         _ = writeln!(out, "  {}: {}", field.field, field.arithmetic.as_deref().unwrap_or_default());
     }
     let silent: Vec<String> = of(AttestationStatus::NotStated)
-        .filter(|f| f.arithmetic.is_none())
+        .filter(|f| f.arithmetic.is_none() && !crate::analyze::is_of_model(&f.field))
         .map(|f| format!("{} {}", f.field, shown(&f.declared)))
         .collect();
     if !silent.is_empty() {

@@ -21,8 +21,8 @@ mod torchtitan;
 mod tprimat;
 mod tqdm;
 mod trace;
-mod words;
 mod values;
+mod words;
 
 pub use builder::MAX_STEPS;
 pub use classify::*;
