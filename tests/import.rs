@@ -74,7 +74,7 @@ fn a_label_that_the_figures_contradict_is_marked_everywhere() {
     let shown = project.run(&["show", cell]).ends_with(0).stdout;
     assert!(shown.contains("CONTRADICTED") && shown.contains("no run counts"), "{shown}");
     let summary = project.run(&["show", cell, "--json"]).ends_with(0).json();
-    assert_eq!((&summary["n"], &summary["repeats"][0]["status"]), (&json!(0), &json!("contradicted")));
+    assert_eq!((&summary["n"], &summary["repeats"][0]["status"]["status"]), (&json!(0), &json!("contradicted")));
     assert_eq!(summary["imported"][0]["sources"][0]["name"], "benchmark_rocm_tiny.json");
     let result = project.run(&["show", &format!("{cell}#1"), "--json"]).ends_with(0).json();
     assert_eq!(result["attestation"]["status"], "contradicted");
