@@ -90,8 +90,13 @@ fn contradictions(value: &serde_json::Value) -> String {
     let list = |value: &serde_json::Value, path: &str| value.pointer(path).and_then(|v| v.as_array()).cloned();
     let text = |value: &serde_json::Value, path: &str| value.pointer(path).map(ToString::to_string).unwrap_or_default();
     let mut lines = String::new();
-    for repeat in list(value, "/repeats").unwrap_or_default().iter().filter(|r| r["status"]["status"] == "contradicted") {
-        lines += &format!("# CONTRADICTED, not counted: repeat {} in {}\n", repeat["repeat"], text(repeat, "/status/fields"));
+    for repeat in list(value, "/repeats").unwrap_or_default().iter().filter(|r| r["status"]["status"] == "contradicted")
+    {
+        lines += &format!(
+            "# CONTRADICTED, not counted: repeat {} in {}\n",
+            repeat["repeat"],
+            text(repeat, "/status/fields")
+        );
     }
     let fields = list(value, "/attestation/fields").unwrap_or_default();
     for field in fields.iter().filter(|f| f["status"] == "contradicted") {

@@ -200,7 +200,8 @@ impl Causes {
 
     /// What the log alone says of its end: `None` where training came to its end, or went on after what was said.
     pub fn verdict(&self, trace: &Trace) -> Option<Failure> {
-        let told = self.launcher_at.is_some_and(|at| !self.went_on(at, BUFFERED));
+        // A launcher speaks when its processes are gone: steps after that are those of a restart.
+        let told = self.launcher_at.is_some_and(|at| !self.went_on(at, 0));
         if !told && ended(trace) {
             return None;
         }

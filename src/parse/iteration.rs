@@ -49,6 +49,10 @@ pub fn header(text: &str, at: usize) -> Option<Header> {
     // `[2026-01-31 12:00:00.123456] iteration`
     let before = &bytes[..at];
     let stamp = before.iter().rposition(|b| *b != b' ').map_or(&[][..], |last| &before[..=last]);
+    // NeMo's `epoch 0, iteration 3/19 |` counts otherwise.
+    if stamp.last() == Some(&b',') {
+        return None;
+    }
     let microseconds = matches!(stamp, [.., b':', _, _, b'.', a, b, c, d, e, f, b']'] if [a, b, c, d, e, f].iter().all(|b| b.is_ascii_digit()));
     Some(Header { number, total, end: at_now + 1, microseconds })
 }
@@ -314,6 +318,7 @@ mod tests {
         assert_eq!(head("saving checkpoint at iteration     100 to /x"), None);
         assert_eq!(head("validation loss at iteration 50 | lm loss value: 8"), None);
         assert_eq!(head("iteration 99999999999999999999999/ 5 |"), None);
+        assert_eq!(head("Training epoch 0, iteration 3/19 | lr: 1e-06"), None);
         assert_eq!(head("iteration"), None);
     }
 

@@ -99,7 +99,7 @@ pub struct Megatron {
 impl Reader for Megatron {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
         let text = &*line.text;
-        let mut at = 0;
+        let (mut at, memory_lines) = (0, out.trace.memory_lines);
         while let Some(found) = FINDER.find(&text[at..]) {
             let (start, end) = (at + found.start(), at + found.end());
             at = match MARKS[found.pattern().as_usize()].1 {
@@ -118,6 +118,8 @@ impl Reader for Megatron {
                 }
             };
         }
+        // Ranks whose reports share a line.
+        out.trace.memory_lines = out.trace.memory_lines.min(memory_lines + 1);
     }
 
     fn end(&mut self, out: &mut Builder) {

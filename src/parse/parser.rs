@@ -9,6 +9,9 @@ use super::{
     causes::Causes,
     format::{self, Evidence, Format, Reader, TABLE},
     lines::{Line, MAX_LINE, Splitter},
+    mlperf,
+    patterns::{self, PatternError, Patterns},
+    tfevents::{self, TfEvents},
     tprimat,
 };
 
@@ -22,10 +25,38 @@ pub struct LogSection {
     pub patterns: Vec<String>,
 }
 
+/// The format that a recipe's patterns make up.
+const PATTERNS: &str = "regex";
+
 impl LogSection {
     #[must_use]
     pub fn named(format: &str) -> Self {
         Self { format: format.to_owned(), patterns: Vec::new() }
+    }
+
+    /// Why logs cannot be read so, if they cannot.
+    pub fn check(&self) -> Result<(), PatternError> {
+        self.reader().map(drop)
+    }
+
+    fn reader(&self) -> Result<(&'static str, Box<dyn Reader>), PatternError> {
+        if self.format == PATTERNS {
+            let patterns = Patterns::compile(&self.patterns)?;
+            return Ok((PATTERNS, Box::new(patterns::Log::new(patterns))));
+        }
+        let error = |message, help| Err(PatternError { at: None, message, help });
+        let Some(format) = format::named(&self.format) else {
+            let known: Vec<_> = format::names().chain([PATTERNS]).collect();
+            let near =
+                crate::error::nearest(&self.format, known.iter().copied()).map(|n| format!("did you mean `{n}`? "));
+            let help = format!("{}formats: {}", near.unwrap_or_default(), known.join(", "));
+            return error(format!("`{}` is not a log format", self.format), Some(help));
+        };
+        if !self.patterns.is_empty() {
+            let help = "format = \"regex\" reads logs by patterns".to_owned();
+            return error(format!("the format `{}` takes no patterns", self.format), Some(help));
+        }
+        Ok((format.name, (format.reader)()))
     }
 }
 
@@ -42,14 +73,29 @@ pub struct Parser {
     splitter: Splitter,
     state: State,
     builder: Builder,
+    beside: Beside,
+}
+
+/// What is looked for between the lines of any format.
+struct Beside {
     /// Trainers that tprimat starts may state their settings as events between their own lines.
     events: tprimat::Events,
+    /// Evaluations and settings; the steps are the trainer's own lines.
+    mlperf: mlperf::Entries,
     causes: Causes,
+}
+
+impl Beside {
+    fn new() -> Self {
+        Self { events: tprimat::Events::default(), mlperf: mlperf::Entries::beside(), causes: Causes::default() }
+    }
 }
 
 enum State {
     Detecting(Box<Detecting>),
     Reading(&'static str, Box<dyn Reader>),
+    /// No lines: TensorBoard's event file.
+    Events(Box<TfEvents>),
 }
 
 struct Detecting {
@@ -89,11 +135,11 @@ impl Detecting {
 impl Parser {
     /// For a log whose format is known; `Err`: why it cannot be read so.
     pub fn new(section: &LogSection) -> Result<Self, String> {
-        let format = format::named(&section.format).ok_or_else(|| {
-            let known: Vec<_> = format::names().collect();
-            format!("no parser for \"{}\"; known: {}", section.format, known.join(", "))
-        })?;
-        Ok(Self::with(reading(format)))
+        if section.format == tfevents::FORMAT {
+            return Ok(Self::with(State::Events(Box::default())));
+        }
+        let (name, reader) = section.reader().map_err(|e| e.message)?;
+        Ok(Self::with(State::Reading(name, reader)))
     }
 
     /// For a log of any format.
@@ -105,13 +151,7 @@ impl Parser {
     }
 
     fn with(state: State) -> Self {
-        Self {
-            splitter: Splitter::default(),
-            state,
-            builder: Builder::default(),
-            events: tprimat::Events::default(),
-            causes: Causes::default(),
-        }
+        Self { splitter: Splitter::default(), state, builder: Builder::default(), beside: Beside::new() }
     }
 
     pub fn feed(&mut self, chunk: &[u8]) {
@@ -121,19 +161,26 @@ impl Parser {
     }
 
     fn piece(&mut self, piece: &[u8]) {
-        let Self { splitter, state, builder, events, causes } = self;
+        let Self { splitter, state, builder, beside } = self;
         match state {
             State::Reading(name, reader) => {
-                splitter.feed(piece, |line| read(name, reader.as_mut(), line, builder, events, causes));
+                splitter.feed(piece, |line| read(name, reader.as_mut(), line, builder, beside));
             }
+            State::Events(events) => events.feed(piece),
             State::Detecting(detecting) => {
                 let best = &mut detecting.best;
-                splitter.feed(piece, |line| weigh(line, best, causes));
+                splitter.feed(piece, |line| weigh(line, best, &mut beside.causes));
                 if best.contains(&Evidence::Strong) {
                     detecting.strong_at.get_or_insert(detecting.seen + piece.len());
                 }
+                let first = detecting.seen < tfevents::HEADER;
                 detecting.keep(piece);
-                if detecting.strong_at.is_some_and(|at| detecting.seen >= at + AFTER_EVIDENCE) {
+                // Its first bytes tell an event file; what they look like as lines says nothing.
+                if first && tfevents::begins(&detecting.head) {
+                    let mut events = Box::<TfEvents>::default();
+                    events.feed(&detecting.head);
+                    self.state = State::Events(events);
+                } else if detecting.strong_at.is_some_and(|at| detecting.seen >= at + AFTER_EVIDENCE) {
                     self.choose();
                 }
             }
@@ -155,7 +202,7 @@ impl Parser {
         let (head, recent) = (std::mem::take(&mut detecting.head), std::mem::take(&mut detecting.recent));
         self.state = reading(format);
         self.splitter = Splitter::default();
-        self.causes = Causes::default();
+        self.beside.causes = Causes::default();
         self.feed(&head);
         self.feed(&recent);
     }
@@ -165,6 +212,7 @@ impl Parser {
     pub fn format(&self) -> Option<&'static str> {
         match &self.state {
             State::Reading(name, _) => Some(name),
+            State::Events(_) => Some(tfevents::FORMAT),
             State::Detecting(_) => None,
         }
     }
@@ -182,44 +230,42 @@ impl Parser {
     pub(super) fn end(mut self) -> (Trace, Causes) {
         if let State::Detecting(detecting) = &mut self.state {
             // The last line, if it has no line end: it may be the only one.
-            let (best, causes) = (&mut detecting.best, &mut self.causes);
+            let (best, causes) = (&mut detecting.best, &mut self.beside.causes);
             self.splitter.finish(|line| weigh(line, best, causes));
         }
         self.choose();
-        let Self { mut splitter, state, mut builder, mut events, mut causes } = self;
-        let State::Reading(name, mut reader) = state else {
-            let mut trace = builder.finish();
-            trace.format = "unknown".to_owned();
-            return (trace, causes);
+        let Self { mut splitter, state, mut builder, mut beside } = self;
+        let (name, mut reader) = match state {
+            State::Reading(name, reader) => (name, reader),
+            State::Events(events) => return (events.finish(), Causes::default()),
+            State::Detecting(_) => {
+                return (Trace { format: "unknown".to_owned(), ..builder.finish() }, beside.causes);
+            }
         };
-        splitter.finish(|line| read(name, reader.as_mut(), line, &mut builder, &mut events, &mut causes));
+        splitter.finish(|line| read(name, reader.as_mut(), line, &mut builder, &mut beside));
         reader.end(&mut builder);
         if splitter.cut > 0 {
             let count = splitter.cut;
             builder.notes.add("long_line", || format!("{count} lines longer than {MAX_LINE} bytes were cut"));
         }
         builder.trace.format = name.to_owned();
-        (builder.finish(), causes)
+        (builder.finish(), beside.causes)
     }
 }
 
 /// One line for the format's reader, and for what is looked for in every format.
-fn read(
-    name: &str,
-    reader: &mut dyn Reader,
-    line: &Line<'_>,
-    builder: &mut Builder,
-    events: &mut tprimat::Events,
-    causes: &mut Causes,
-) {
+fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Builder, beside: &mut Beside) {
     let steps = builder.trace.step_lines;
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
-        events.line(line, builder);
+        beside.events.line(line, builder);
+    }
+    if name != "mlperf" && mlperf::may_be_entry(&line.text) {
+        beside.mlperf.line(line, builder);
     }
     reader.line(line, builder);
-    causes.line(&line.text);
+    beside.causes.line(&line.text);
     if builder.trace.step_lines > steps {
-        causes.step();
+        beside.causes.step();
     }
 }
 
@@ -270,7 +316,7 @@ pub struct Live {
 impl Live {
     #[must_use]
     pub fn new(section: &LogSection) -> Self {
-        Self { reader: format::named(&section.format).map(|f| (f.reader)()), last: None }
+        Self { reader: section.reader().ok().map(|(_, reader)| reader), last: None }
     }
 
     /// The newest step that `line` (with or without its line end) states, if it is further than any before.

@@ -190,7 +190,7 @@ fn objects(line: &str) -> (Vec<Map<String, Value>>, bool) {
 }
 
 /// The object that `text` starts with, and its length in `text`.
-fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
+pub fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
     let read = |text: &str| {
         let mut values = serde_json::Deserializer::from_str(text).into_iter::<Map<String, Value>>();
         let object = values.next()?.ok()?;
@@ -245,12 +245,12 @@ fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
     (Cow::Owned(out), places)
 }
 
-fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+pub fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     event.get(key).and_then(Value::as_str)
 }
 
 /// A number, also one that stands in quotes.
-fn number_of(value: &Value) -> Option<f64> {
+pub fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_f64(),
         Value::String(s) => s.trim().parse().ok(),
@@ -259,7 +259,7 @@ fn number_of(value: &Value) -> Option<f64> {
 }
 
 /// A count, also one that is written `2048.0`.
-fn whole(value: &Value) -> Option<u64> {
+pub fn whole(value: &Value) -> Option<u64> {
     if let Some(n) = value.as_u64() {
         return Some(n);
     }
