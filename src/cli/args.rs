@@ -32,6 +32,8 @@ pub enum Command {
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
     Compare(CompareArgs),
+    /// Take in logs and results that others measured; they are shown beside yours, labelled
+    Import(ImportArgs),
     /// Say what a log says
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
@@ -66,6 +68,7 @@ impl Command {
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Compare(a) => a.json,
             Self::Parse(a) => a.json,
+            Self::Import(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.common.json,
             Self::Data(a) => match &a.command {
@@ -222,6 +225,28 @@ pub struct CompareArgs {
     /// The cell that speed-ups are relative to
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImportArgs {
+    /// A cell, with --log, --result or --tfevents; else files, and folders with names as the suites wrote them
+    #[arg(value_name = "CELL | PATH")]
+    pub names: Vec<String>,
+    /// A trainer's log; several are the ranks of one run, in their order
+    #[arg(long, value_name = "FILE")]
+    pub log: Vec<PathBuf>,
+    /// A result file of an older suite (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub result: Vec<PathBuf>,
+    /// A TensorBoard event file
+    #[arg(long, value_name = "FILE")]
+    pub tfevents: Vec<PathBuf>,
+    /// The matrix that may have the cell [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -147,6 +147,18 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     if r.problems.is_empty() { Ok(resolved) } else { Err(r.problems) }
 }
 
+/// The shape that config.yaml gives a model, for runs that are no cell of a matrix.
+#[must_use]
+pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
+    if !config.children("models").any(|known| known == id) {
+        return None;
+    }
+    let nothing = crate::config::Values::default();
+    let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new() };
+    let shape = model(&mut r, id);
+    r.problems.is_empty().then_some(shape)
+}
+
 fn timeout(r: &mut Reader, framework: &str, recipe: &Recipe) -> Option<f64> {
     let path = format!("frameworks.{framework}.timeout");
     let text = r.string(&path).or_else(|| recipe.file.run.timeout.clone())?;
