@@ -412,7 +412,7 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),
-        data_env: data_env(&engine.plan.root, prepared),
+        data_env: data_env(&plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
         checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
         vendor: job.vendor,
