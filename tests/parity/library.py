@@ -7,8 +7,10 @@ import contextlib
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
+import tempfile
 import types
 import unittest
 from pathlib import Path
@@ -25,6 +27,7 @@ import model as models
 import parity
 import tprimat_callback as callback
 from job import Fields, Job
+from workload import micro_batch, open_dataset
 
 
 def job(**changes):
@@ -167,6 +170,30 @@ class ModelTests(unittest.TestCase):
             events, code = printed(lambda: models.use_fp8(models.build(job()), job()))
         self.assertEqual((code, events[0]["class"]), (2, "launch"))
         self.assertIn("transformer_engine", events[0]["message"])
+
+
+class DataTests(unittest.TestCase):
+    def test_tokens_come_from_the_dataset_that_the_job_names(self):
+        one = job(model=parity.MODELS["llama"] | {"dataset": "corpus", "tokenizer": "words"})
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TPRIMAT_DATASET", None)
+            events, code = printed(lambda: open_dataset(one))
+        self.assertEqual((code, events[0]["class"]), (2, "launch"))
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TPRIMAT_DATASET": f"{folder}/text"}):
+            tokens = [n % 331 for n in range(5 * 64)]
+            Path(folder, "text.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+            head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 1, 2)
+            Path(folder, "text.idx").write_bytes(head + struct.pack("<iqqq", len(tokens), 0, 0, 1))
+            data = open_dataset(one)
+            rank_1 = micro_batch(data, 1, rows=1, replica=1, replicas=2)
+        self.assertEqual(rank_1["input_ids"].tolist(), [tokens[3 * 64 : 4 * 64]])
+        self.assertEqual((data.effective()["data"], data.effective()["dataset"]), ("real", "corpus"))
+        self.assertEqual({"model.dataset", "model.tokenizer"} & one.unread().keys(), set())
+
+    def test_ranks_share_a_step_without_overlap(self):
+        data = [{"input_ids": torch.tensor([n])} for n in range(12)]
+        batches = [micro_batch(data, n, 2, rank, 3)["input_ids"].flatten().tolist() for n in range(2) for rank in range(3)]
+        self.assertEqual(sum(batches, []), list(range(12)))
 
 
 class CallbackTests(unittest.TestCase):
