@@ -297,11 +297,11 @@ fn memory(step: &Step) -> Option<Memory> {
     Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
 }
 
-/// What ranks report of memory in use, apart from their steps.
+/// What ranks report of memory apart from their steps: peaks, not what happened to be in use just then.
 fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Memory> {
     let figures = trace.memory.iter().flat_map(|report| &report.figures);
-    let in_use = figures.filter(|f| !matches!(&*f.kind, "device_free" | "device_total"));
-    in_use.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
+    let peaks = figures.filter(|f| f.kind.starts_with("peak_") || f.kind == "device_used");
+    peaks.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
 }
 
 /// The largest figure of each kind and source.
