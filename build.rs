@@ -15,7 +15,7 @@ const CODE: &[(&str, &[&str])] = &[
     ("PLOT", &["src/report"]),
     ("REPORT", &["src/report", "src/analyze", "src/plan/shape.rs"]),
     // The trainer that ships with tprimat: its source is in its train keys, as a recipe's own program is.
-    ("NATIVE", &["src/bin/tprimat-native"]),
+    ("NATIVE", &["src/bin/tprimat-native", "src/data/dataset.rs", "src/data/index.rs", "src/data/samples.rs"]),
     ("ALL", &["src", "recipes", "templates"]),
 ];
 

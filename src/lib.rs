@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`config`] | config.yaml, environment, `--set` | [`config::Config`]: every value with its origin |
 //! | [`matrix`] | pipelines/*.toml, selection | cells: the points of the matrix |
+//! | [`data`] | .bin/.idx, text | token files: verified, named by content, cut into samples |
 //! | [`recipe`] | recipes/*, templates/* | [`recipe::Recipe`]: how a framework runs, what it cannot do |
 //! | [`plan`] | cells × recipes × config | [`plan::Job`]s: all that one cell depends on |
 //! | [`graph`] | jobs × lock × cache | petgraph DAG of tasks, keys, states and their reasons |
@@ -22,6 +23,7 @@ pub mod analyze;
 pub mod cache;
 pub mod cli;
 pub mod config;
+pub mod data;
 pub mod digest;
 pub mod error;
 pub mod execute;

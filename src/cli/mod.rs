@@ -5,8 +5,10 @@ mod check;
 mod clean;
 mod compare;
 mod config;
+mod data;
 mod explain;
 mod graph;
+mod image;
 mod import;
 mod init;
 mod list;
@@ -16,6 +18,7 @@ mod memo;
 mod output;
 mod parse;
 mod plan;
+mod profile;
 mod project;
 mod schema;
 mod show;
@@ -69,7 +72,10 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Check(args) => check::run(at, &args),
         Command::Config(args) => config::run(at, &args),
         Command::Graph(args) => graph::run(at, &args),
+        Command::Data(args) => data::run(&args),
         Command::Lock(args) => lock::run(at, &args),
+        Command::Image(args) => image::run(at, &args),
+        Command::Shell(args) => image::shell(at, &args),
         Command::Clean(args) => clean::run(at, &args),
         Command::Init(args) => init::run(at, &args),
         Command::Schema(args) => schema::run(&args),

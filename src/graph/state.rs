@@ -235,9 +235,9 @@ impl Engine<'_> {
     fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> (Status, Option<Status>) {
         let alone = |status| (status, None);
         let Some(prepared) = self.plan.prepared(cell) else { return alone(Status::new(State::Unsupported)) };
-        let key = match &prepared.facts.known {
-            Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.clone()))),
-            Ok(_) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
+        let key = match prepared.known() {
+            Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.to_owned()))),
+            Ok(()) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
         };
         let mut attempts = self.cache.attempts(&key);
         let generation = self.cache.generation(&key);
@@ -280,7 +280,7 @@ impl Engine<'_> {
             (None, None) if generation > 0 => Reason::Remeasure(generation),
             (None, None) => Reason::NoRecord,
         };
-        match prepared.facts.here(prepared.job()) {
+        match prepared.here() {
             Err(why) => Status::because(State::Waiting, Reason::Because(why)).key(key),
             Ok(()) => Status::because(State::Stale, reason).key(key),
         }

@@ -271,6 +271,10 @@ impl Notes {
         }
     }
 
+    pub fn has(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|(k, ..)| k == kind)
+    }
+
     pub fn finish(self) -> Vec<Anomaly> {
         let mut all = Vec::new();
         for (kind, told, more) in self.kinds {

@@ -1,8 +1,9 @@
 //! The table of log formats: which there are, how a line speaks for one, and who reads it.
 
 use super::{
+    automodel,
     builder::Builder,
-    composer,
+    composer, deepspeed, hf,
     lines::Line,
     llama_recipes, llmc, maxtext,
     megatron::{self, Megatron},
@@ -43,6 +44,7 @@ pub static TABLE: &[Format] = &[
     Format { name: "megatron", evidence: megatron::megatron, reader: || Box::<Megatron>::default() },
     Format { name: "torchtitan", evidence: torchtitan::evidence, reader: || Box::<torchtitan::Torchtitan>::default() },
     Format { name: "nemo", evidence: nemo::evidence, reader: || Box::<nemo::Nemo>::default() },
+    Format { name: "automodel", evidence: automodel::evidence, reader: || Box::<automodel::Automodel>::default() },
     Format { name: "nanogpt", evidence: nanogpt::evidence, reader: || Box::<nanogpt::Log>::default() },
     Format { name: "llm.c", evidence: llmc::evidence, reader: || Box::<llmc::Log>::default() },
     Format { name: "maxtext", evidence: maxtext::evidence, reader: || Box::<maxtext::Log>::default() },
@@ -52,6 +54,8 @@ pub static TABLE: &[Format] = &[
         evidence: llama_recipes::evidence,
         reader: || Box::<llama_recipes::Log>::default(),
     },
+    Format { name: "hf-trainer", evidence: hf::evidence, reader: || Box::<hf::HuggingFace>::default() },
+    Format { name: "deepspeed", evidence: deepspeed::evidence, reader: || Box::<deepspeed::DeepSpeed>::default() },
     // After the trainers whose steps it goes with: their own lines say more of a step.
     Format { name: "mlperf", evidence: mlperf::evidence, reader: || Box::<mlperf::Entries>::default() },
     // Readings of devices; a trainer's log may show some before it begins.

@@ -2,12 +2,18 @@
 //!
 //! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
 mod arguments;
+mod automodel;
 mod builder;
 mod causes;
 mod classify;
 mod composer;
+mod deepspeed;
+mod deepspeed_config;
 mod events;
 mod format;
+mod hf;
+mod hf_fields;
+mod hf_settings;
 mod iteration;
 mod launcher;
 mod lines;

@@ -7,16 +7,13 @@ use super::{
     DeviceLine, MemoryReport,
     builder::Builder,
     torchtitan::{model_memory, rank},
-    values::{after, count_after, has, number, rest, whole},
+    values::{Block, after, count_after, has, number, rest, whole},
 };
-
-/// Lines of a dump that are kept to be read as one.
-const MAX_DUMP: usize = 1 << 18;
 
 #[derive(Default)]
 pub struct Settings {
     /// A dump over several lines, as far as it has come.
-    dump: Option<String>,
+    dump: Option<Block>,
     precision: Option<&'static str>,
     quantised: bool,
     warmup_adjusted: bool,
@@ -36,7 +33,7 @@ impl Settings {
         } else if let Some(config) =
             ["Running with args: ", "Running with configs: "].iter().find_map(|k| rest(text, k))
         {
-            self.dump = Some(String::new());
+            self.dump = Some(Block::default());
             self.collect(config, out);
         } else {
             self.header(text, out);
@@ -108,17 +105,16 @@ impl Settings {
     }
 
     fn collect(&mut self, text: &str, out: &mut Builder) {
-        let Some(dump) = &mut self.dump else { return };
-        dump.push_str(text);
-        let whole = dump.trim_end().ends_with('}');
-        if let Some(config) = json(dump).filter(|_| whole) {
-            self.dump = None;
-            for (group, members) in config {
-                let Value::Object(members) = members else { continue };
-                members.iter().for_each(|(key, value)| self.setting((&group, key), value, out));
-            }
-        } else if dump.len() > MAX_DUMP || has(text, "Starting job") {
-            self.dump = None;
+        let Some(block) = &mut self.dump else { return };
+        let config = match block.add(text) {
+            Ok(None) => return,
+            Ok(Some(whole)) => json(&whole).unwrap_or_default(),
+            Err(()) => Map::new(),
+        };
+        self.dump = None;
+        for (group, members) in config {
+            let Value::Object(members) = members else { continue };
+            members.iter().for_each(|(key, value)| self.setting((&group, key), value, out));
         }
     }
 

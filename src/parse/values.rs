@@ -153,6 +153,33 @@ fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
+/// Lines of an object that is printed over several, until its braces are closed.
+#[derive(Default)]
+pub struct Block {
+    text: String,
+    depth: i64,
+}
+
+impl Block {
+    /// A longer one is none.
+    const MAX: usize = 1 << 18;
+
+    /// The whole text with the line that closes it; `Err` where there will be none.
+    pub fn add(&mut self, line: &str) -> Result<Option<String>, ()> {
+        for byte in line.bytes() {
+            self.depth += i64::from(byte == b'{') - i64::from(byte == b'}');
+        }
+        self.text.push_str(line);
+        self.text.push('\n');
+        match self.depth {
+            _ if self.text.len() > Self::MAX => Err(()),
+            0 => Ok(Some(std::mem::take(&mut self.text))),
+            1.. => Ok(None),
+            _ => Err(()),
+        }
+    }
+}
+
 /// Takes the numbers of one step in; what cannot be is absent and told.
 pub struct Checks<'a> {
     pub step: u64,
