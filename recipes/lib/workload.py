@@ -1,9 +1,12 @@
-"""What every trainer here must agree on: the synthetic tokens and the learning rate of each step."""
+"""What every trainer here must agree on: the tokens, their order over ranks, and the learning rate of each step."""
 
 import math
+import os
 
 import numpy as np
 import torch
+
+from tprimat_callback import stop
 
 GAMMA = 0x9E3779B97F4A7C15
 
@@ -17,6 +20,8 @@ def mix(z):
 
 class SyntheticTokens(torch.utils.data.Dataset):
     """The tokens of src/bin/tprimat-native/tokens.rs: vocab_size * u^4, u uniform by (seed, sequence, position)."""
+
+    data_class = "random"
 
     def __init__(self, job):
         self.seed, self.vocab_size = job["seed"], job["model"]["vocab_size"]
@@ -36,17 +41,49 @@ class SyntheticTokens(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def learning_rate_factor(job):
+def open_dataset(job):
+    """All sequences of the run, in order: `[i]` → input_ids and labels. Synthetic, or those of $TPRIMAT_DATASET."""
+    if job["model"]["dataset"] is None:
+        return SyntheticTokens(job)
+    prefix = os.environ.get("TPRIMAT_DATASET")
+    if not prefix:
+        stop(2, "launch", "the job has a dataset, and $TPRIMAT_DATASET does not say where it is")
+    from data import IndexedTokens
+
+    job.ignore("model.tokenizer", "the dataset holds tokens, no text")
+    return IndexedTokens(prefix, job)
+
+
+def micro_batch(dataset, number, rows, replica=0, replicas=1):
+    """Micro-batch `number` (from 0, over the whole run) of a data-parallel replica: replicas take turns."""
+    first = (number * replicas + replica) * rows
+    examples = [dataset[i] for i in range(first, first + rows)]
+    return {name: torch.stack([example[name] for example in examples]) for name in examples[0]}
+
+
+class LearningRate:
     """As in src/bin/tprimat-native/schedule.rs: linear from step 1, then cosine; the last step is at the minimum."""
-    optimizer, steps = job["optimizer"], job["train_iters"]
-    high, low, warmup = optimizer["learning_rate"], optimizer["min_learning_rate"], optimizer["warmup_steps"]
 
-    def factor(done):
-        step = done + 1
-        if step <= warmup:
-            return step / warmup
-        progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-        rate = low + (high - low) * 0.5 * (1.0 + math.cos(math.pi * progress))
-        return rate / high if high else 0.0
+    def __init__(self, job):
+        optimizer = job["optimizer"]
+        self.high, self.low = optimizer["learning_rate"], optimizer["min_learning_rate"]
+        self.warmup, self.steps = optimizer["warmup_steps"], job["train_iters"]
 
-    return factor
+    def at(self, step):
+        """The rate of `step`, counted from 1."""
+        if step <= self.warmup:
+            return self.high * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        return self.low + (self.high - self.low) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+    def factor(self, done):
+        """For torch's LambdaLR: the rate of the step after `done` steps, over the highest one."""
+        return self.at(done + 1) / self.high if self.high else 0.0
+
+    def apply(self, optimizer, step):
+        """Sets the rate of `step` in every group, and returns it."""
+        rate = self.at(step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+            group.setdefault("initial_lr", self.high)
+        return rate

@@ -72,6 +72,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
     if !trains.is_empty() {
         before_training(&engine, &trains, &host)?;
+        for message in unversioned(&plan, &trains) {
+            talk.report(&Event::Note { message });
+        }
         let dropped = execute::dropped_env(&request.env);
         if !dropped.is_empty() {
             let message =
@@ -240,10 +243,23 @@ fn before_training(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result
             }
         }
         for recipe in recipes {
-            problems.extend(execute::preflight(recipe, host));
+            problems.extend(execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host));
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+}
+
+/// Checkouts whose content nobody can name by a commit.
+fn unversioned(plan: &Plan, cells: &[usize]) -> BTreeSet<String> {
+    let facts = cells.iter().filter_map(|cell| plan.prepared(*cell)?.facts.known.as_ref().ok());
+    let names = facts.flat_map(|known| known.keys());
+    let variables = names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
+    let note = |variable| {
+        format!(
+            "the checkout in ${variable} is no git repository: results are filed under the digest of one file of it"
+        )
+    };
+    variables.map(note).collect()
 }
 
 fn finish(

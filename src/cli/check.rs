@@ -73,8 +73,9 @@ fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
     const ALLOWED: [&str; 6] = ["/usr/bin/env", "/bin/sh", "/bin/bash", "/dev/null", "/dev/shm", "/proc/"];
     let text = String::from_utf8_lossy(bytes);
     for (number, line) in text.lines().enumerate() {
-        let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]{}<>|&`".contains(c));
+        let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]<>|&`".contains(c));
         let path = words
+            .map(|w| w.trim_matches(['{', '}'])) // what follows ${NAME} is below that folder
             .filter(|w| w.starts_with('/') && w.len() > 1 && w[1..].starts_with(|c: char| c.is_alphanumeric()))
             .find(|w| !ALLOWED.iter().any(|a| w.starts_with(a)));
         if let Some(path) = path.filter(|_| !line.trim_start().starts_with("//")) {

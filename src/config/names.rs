@@ -7,12 +7,13 @@ const VENDORS: [(Vendor, &[&str]); 3] =
     [(Vendor::Nvd, &["nvd", "nvidia", "cuda"]), (Vendor::Amd, &["amd", "rocm"]), (Vendor::Cpu, &["cpu"])];
 
 /// Shipped frameworks: the id first, then the names that people know them by.
-const FRAMEWORKS: [&[&str]; 10] = [
+const FRAMEWORKS: [&[&str]; 11] = [
     &["native"],
     &["tran", "transformers", "huggingface", "hf"],
     &["fsdp", "fsdp2", "pytorch-fsdp"],
     &["deep", "deepspeed"],
-    &["mega", "megatron", "megatron-lm", "megatron-core"],
+    &["mega", "megatron", "megatron-core"],
+    &["mlm", "megatron-lm", "megatron_lm"],
     &["nemo"],
     &["prim", "primus"],
     &["mgds", "megatron-deepspeed", "megatron_deepspeed"],

@@ -102,7 +102,7 @@ fn shipped_strategies_fit_their_gpus_and_divide_every_batch_and_every_head() {
                     assert_eq!(batch % dp, 0, "{path}");
                     assert_eq!((of("num_attention_heads") % tp, of("num_kv_heads") % tp), (0, 0), "{path} {model}");
                     if strategy == "identical_config" {
-                        assert_eq!(tp > 1, matches!(framework, "mega" | "nemo" | "mgds" | "prim") && dp == 2);
+                        assert_eq!(tp > 1, matches!(framework, "mega" | "mlm" | "nemo" | "mgds" | "prim") && dp == 2);
                     }
                 }
             }

@@ -373,6 +373,13 @@ pub fn train_work(
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),
         pass_env: recipe.file.launch.pass_env.clone(),
+        checkouts: engine
+            .plan
+            .facts
+            .checkouts(recipe)
+            .into_iter()
+            .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
+            .collect(),
         vendor: job.vendor,
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),

@@ -1,4 +1,4 @@
-//! What must be there before the first second of training: commands, programs, Python modules.
+//! What must be there before the first second of training: commands, programs, Python modules, checkouts.
 
 use std::{
     collections::BTreeMap,
@@ -7,11 +7,14 @@ use std::{
 };
 
 use super::TrainHost;
-use crate::{error::Problem, recipe::Recipe};
+use crate::{
+    error::Problem,
+    recipe::{Checkout, Recipe},
+};
 
-/// What a recipe needs and this host lacks.
+/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are.
 #[must_use]
-pub fn preflight(recipe: &Recipe, host: &TrainHost) -> Vec<Problem> {
+pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], host: &TrainHost) -> Vec<Problem> {
     let require = &recipe.file.require;
     let mut problems = Vec::new();
     for command in &require.commands {
@@ -26,6 +29,7 @@ pub fn preflight(recipe: &Recipe, host: &TrainHost) -> Vec<Problem> {
             problems.push(missing(recipe, "the program `tprimat-native`", help));
         }
     }
+    problems.extend(checkouts.iter().filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())));
     if !require.python_modules.is_empty() {
         match absent_modules(&host.python, &require.python_modules) {
             Err(why) => problems.push(missing(
@@ -50,6 +54,30 @@ pub fn preflight(recipe: &Recipe, host: &TrainHost) -> Vec<Problem> {
 
 fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {
     Problem::new(format!("recipe `{}` needs {what}, which is not there", recipe.file.id)).help(help)
+}
+
+fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) -> Option<Problem> {
+    let Checkout { variable, setting, file, help } = checkout;
+    let what = match path {
+        None => format!("a checkout: neither ${variable} nor {setting} in config.yaml says where it is"),
+        Some(path) if !path.is_dir() => format!("its checkout at {} ({setting}, ${variable})", path.display()),
+        Some(path) if !path.join(file).is_file() => {
+            return Some(
+                Problem::new(format!(
+                    "recipe `{}`: {} ({setting}, ${variable}) is no such checkout: it has no {file}",
+                    recipe.file.id,
+                    path.display()
+                ))
+                .help(help.clone()),
+            );
+        }
+        Some(_) => return None,
+    };
+    let message = match path {
+        None => format!("recipe `{}` needs {what}", recipe.file.id),
+        Some(_) => format!("recipe `{}` needs {what}, which is not there", recipe.file.id),
+    };
+    Some(Problem::new(message).help(help.clone()))
 }
 
 /// Modules that cannot be found; none is imported, for torch alone takes seconds.

@@ -48,6 +48,8 @@ pub struct TrainWork {
     pub declared_env: BTreeMap<String, String>,
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
+    /// Where checkouts are on this host, by the variable that the script reads.
+    pub checkouts: Vec<(String, PathBuf)>,
     pub vendor: Vendor,
     pub train_iters: u64,
     pub tokens_per_step: u64,
@@ -237,6 +239,9 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
     set("TPRIMAT_PORT", free_port()?.to_string());
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);
+    }
+    for (variable, path) in &work.checkouts {
+        set(variable, path_text(path)?);
     }
     if let Some(job) = &work.job_json {
         let path = dir.join("job.json");

@@ -37,6 +37,8 @@ pub struct Section {
     pub facts: BTreeMap<String, Fact>,
     /// Recipe → package → version. A package that is not installed is left out.
     pub packages: BTreeMap<String, BTreeMap<String, String>>,
+    /// Recipe → variable of a checkout → `commit`, `dirty` or `content`. A checkout that is not there is left out.
+    pub checkouts: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,17 +112,29 @@ impl Section {
         self.packages.insert(recipe.to_owned(), installed.collect());
     }
 
+    /// The checkouts of `recipe`, by variable, as `checkout_facts` found them.
+    pub fn set_checkouts(&mut self, recipe: &str, found: BTreeMap<String, BTreeMap<String, String>>) {
+        let there = found.into_iter().filter(|(_, facts)| !facts.is_empty());
+        self.checkouts.insert(recipe.to_owned(), there.collect());
+    }
+
     /// Where `probed` contradicts this section, by name. Recipes that only one of the two knows are
     /// no contradiction: not every build probes every recipe, and a new one is still to be written.
     #[must_use]
     pub fn diff(&self, probed: &Self) -> Vec<FactDiff> {
+        let facts = |texts: &BTreeMap<String, String>| -> BTreeMap<String, Fact> {
+            texts.iter().map(|(name, text)| (name.clone(), Fact::Text(text.clone()))).collect()
+        };
         let mut all = differences("", &self.facts, &probed.facts);
         for (recipe, locked) in &self.packages {
             if let Some(found) = probed.packages.get(recipe) {
-                let facts = |versions: &BTreeMap<String, String>| -> BTreeMap<String, Fact> {
-                    versions.iter().map(|(name, version)| (name.clone(), Fact::Text(version.clone()))).collect()
-                };
                 all.extend(differences(&format!("recipe.{recipe}.packages."), &facts(locked), &facts(found)));
+            }
+        }
+        for (recipe, locked) in &self.checkouts {
+            if let Some(found) = probed.checkouts.get(recipe) {
+                let (locked, found) = (facts(&flat(locked)), facts(&flat(found)));
+                all.extend(differences(&format!("recipe.{recipe}.checkouts."), &locked, &found));
             }
         }
         all
@@ -128,16 +142,36 @@ impl Section {
 
     fn to_table(&self) -> toml::Table {
         let mut table: toml::Table = self.facts.iter().map(|(name, fact)| (name.clone(), fact.into())).collect();
-        let recipes = self.packages.iter().map(|(recipe, versions)| {
-            let versions = versions.iter().map(|(name, version)| (name.clone(), version.clone().into()));
-            let packages = toml::Value::Table(versions.collect());
-            (recipe.clone(), toml::Value::Table([("packages".to_owned(), packages)].into_iter().collect()))
-        });
-        if !self.packages.is_empty() {
-            table.insert("recipe".into(), toml::Value::Table(recipes.collect()));
+        let texts = |texts: &BTreeMap<String, String>| -> toml::Value {
+            toml::Value::Table(texts.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect())
+        };
+        let mut recipes = toml::Table::new();
+        let mut put = |recipe: &String, name: &str, value: toml::Value| {
+            let of = recipes.entry(recipe.clone()).or_insert_with(|| toml::Table::new().into());
+            of.as_table_mut().map(|table| table.insert(name.to_owned(), value));
+        };
+        for (recipe, versions) in &self.packages {
+            put(recipe, "packages", texts(versions));
+        }
+        for (recipe, checkouts) in &self.checkouts {
+            put(
+                recipe,
+                "checkouts",
+                toml::Value::Table(checkouts.iter().map(|(v, f)| (v.clone(), texts(f))).collect()),
+            );
+        }
+        if !recipes.is_empty() {
+            table.insert("recipe".into(), recipes.into());
         }
         table
     }
+}
+
+/// `PRIMUS_PATH.commit` → text.
+fn flat(checkouts: &BTreeMap<String, BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    let all =
+        checkouts.iter().flat_map(|(variable, facts)| facts.iter().map(move |(name, text)| (variable, name, text)));
+    all.map(|(variable, name, text)| (format!("{variable}.{name}"), text.clone())).collect()
 }
 
 fn differences(prefix: &str, locked: &BTreeMap<String, Fact>, found: &BTreeMap<String, Fact>) -> Vec<FactDiff> {
@@ -215,8 +249,7 @@ impl Reader<'_> {
         for (name, _, value) in self.table(value, "a table of facts") {
             if name == "recipe" {
                 for (recipe, _, value) in self.table(value, "a table of recipes") {
-                    let versions = self.recipe(value);
-                    section.packages.insert(recipe.to_owned(), versions);
+                    self.recipe(recipe, value, &mut section);
                 }
                 continue;
             }
@@ -233,23 +266,33 @@ impl Reader<'_> {
         section
     }
 
-    fn recipe(&mut self, value: &Spanned<DeValue>) -> BTreeMap<String, String> {
-        let mut versions = BTreeMap::new();
+    fn recipe(&mut self, recipe: &str, value: &Spanned<DeValue>, section: &mut Section) {
         for (name, place, value) in self.table(value, "a table") {
-            if name != "packages" {
-                self.unknown(name, place, &["packages"]);
-                continue;
-            }
-            for (package, _, value) in self.table(value, "a table of packages") {
-                match value.get_ref() {
-                    DeValue::String(version) => drop(versions.insert(package.to_owned(), version.to_string())),
-                    _ => {
-                        self.wrong(value.span(), format!("`{package}` cannot be read"), "expected a version in quotes")
-                    }
+            match name {
+                "packages" => {
+                    drop(section.packages.insert(recipe.to_owned(), self.texts(value, "a version in quotes")))
                 }
+                "checkouts" => {
+                    let checkouts = self.table(value, "a table of checkouts").into_iter();
+                    let facts = checkouts.map(|(variable, _, value)| {
+                        (variable.to_owned(), self.texts(value, "a commit or a digest in quotes"))
+                    });
+                    section.checkouts.insert(recipe.to_owned(), facts.collect());
+                }
+                _ => self.unknown(name, place, &["packages", "checkouts"]),
             }
         }
-        versions
+    }
+
+    fn texts(&mut self, value: &Spanned<DeValue>, expected: &str) -> BTreeMap<String, String> {
+        let mut texts = BTreeMap::new();
+        for (name, _, value) in self.table(value, "a table") {
+            match value.get_ref() {
+                DeValue::String(text) => drop(texts.insert(name.to_owned(), text.to_string())),
+                _ => self.wrong(value.span(), format!("`{name}` cannot be read"), &format!("expected {expected}")),
+            }
+        }
+        texts
     }
 
     fn table<'t, 'i>(&mut self, value: &'t Spanned<DeValue<'i>>, expected: &str) -> Entries<'t, 'i> {
@@ -394,6 +437,10 @@ transformers = "5.0.1"
         probed.set("cores", Some(Fact::Number(2)));
         probed.packages.get_mut("tran").unwrap().insert("apex".into(), "0.1".into());
         probed.packages.insert("native".into(), BTreeMap::new());
+        let at = |commit: &str| [("PRIMUS_PATH".to_owned(), [("commit".to_owned(), commit.to_owned())].into())].into();
+        let mut locked = locked;
+        locked.set_checkouts("prim", at("a1"));
+        probed.set_checkouts("prim", at("b2"));
         let diff =
             |name: &str, locked: Option<Fact>, found: Option<Fact>| FactDiff { name: name.into(), locked, found };
         assert_eq!(
@@ -403,6 +450,7 @@ transformers = "5.0.1"
                 diff("count", Some(Fact::Number(8)), None),
                 diff("driver", Some("570.124.06".into()), Some("580.1".into())),
                 diff("recipe.tran.packages.apex", None, Some("0.1".into())),
+                diff("recipe.prim.checkouts.PRIMUS_PATH.commit", Some("a1".into()), Some("b2".into())),
             ]
         );
     }
@@ -413,11 +461,13 @@ transformers = "5.0.1"
             facts in prop::collection::btree_map(".*".prop_filter("reserved", |n| n != "recipe"), ".*", 0..5),
             number in any::<i64>(),
             packages in prop::collection::btree_map(".*", prop::collection::btree_map(".*", ".*", 0..3), 0..3),
+            checkout in prop::collection::btree_map(".*", ".*", 0..3),
             platform in ".*",
         ) {
             let mut facts: BTreeMap<String, Fact> = facts.into_iter().map(|(n, t)| (n, Fact::Text(t))).collect();
             facts.insert("count".into(), Fact::Number(number));
-            let lock = Lock::default().with_section(&platform, Section { facts, packages });
+            let checkouts = [("prim".to_owned(), [("PRIMUS_PATH".to_owned(), checkout)].into())].into();
+            let lock = Lock::default().with_section(&platform, Section { facts, packages, checkouts });
             let text = lock.to_toml();
             prop_assert_eq!(Lock::parse(&Source::new("", text.clone())), Ok(lock.clone()));
             prop_assert_eq!(lock.to_toml(), text);

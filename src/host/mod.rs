@@ -1,9 +1,11 @@
 //! This machine: what it is (probe), and what a platform's numbers were pinned to (tprimat.lock).
 
+mod checkout;
 mod lock;
 mod probe;
 mod python;
 
+pub use checkout::checkout_facts;
 pub use lock::{Fact, FactDiff, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe};
 pub use python::python_packages;

@@ -15,7 +15,7 @@ use crate::{
     files::{Durability, write_atomically},
     host::{self, Fact, FactDiff, HostFacts, Lock, Section},
     matrix::Cell,
-    recipe::{Recipe, RecipeSet},
+    recipe::{Checkout, Recipe, RecipeSet},
 };
 
 /// Facts of one (platform, recipe), as its train keys cover them.
@@ -53,6 +53,8 @@ pub struct FactBook {
     /// Sections that this host would add to the lock.
     pub missing: BTreeMap<String, Section>,
     python: PathBuf,
+    /// What config.yaml says of where checkouts are, by setting.
+    checkouts: HashMap<String, PathBuf>,
 }
 
 impl FactBook {
@@ -68,6 +70,7 @@ impl FactBook {
             book: HashMap::new(),
             missing: BTreeMap::new(),
             python: PathBuf::from("python3"),
+            checkouts: HashMap::new(),
         })
     }
 
@@ -113,7 +116,16 @@ impl FactBook {
             let vendor = config.vendor(platform).unwrap_or_default();
             let model = config.get(&format!("hardware.platforms.{platform}.gpu_model")).and_then(Value::as_str);
             for framework in frameworks {
-                let facts = self.facts(platform, vendor, model, &recipes.recipes[framework])?;
+                let recipe = &recipes.recipes[framework];
+                if !recipe.file.vendors.contains(&vendor) {
+                    continue;
+                }
+                for checkout in &recipe.file.require.checkouts {
+                    if let Some(path) = config.get(&checkout.setting).and_then(Value::as_str) {
+                        self.checkouts.insert(checkout.setting.clone(), self.root.join(path));
+                    }
+                }
+                let facts = self.facts(platform, vendor, model, recipe)?;
                 self.book.insert((platform.to_owned(), framework.to_owned()), Arc::new(facts));
             }
         }
@@ -132,8 +144,11 @@ impl FactBook {
     fn facts(&mut self, platform: &str, vendor: Vendor, model: Option<&str>, recipe: &Recipe) -> Result<PlatformFacts> {
         let available = self.available(platform, vendor, model);
         let locked = self.lock.section(platform);
-        let needs_packages = !recipe.file.lock.packages.is_empty();
-        let is_locked = locked.is_some_and(|s| !needs_packages || s.packages.contains_key(&recipe.file.id));
+        let (id, needs_packages) = (&recipe.file.id, !recipe.file.lock.packages.is_empty());
+        let needs_checkouts = !recipe.file.require.checkouts.is_empty();
+        let is_locked = locked.is_some_and(|s| {
+            (!needs_packages || s.packages.contains_key(id)) && (!needs_checkouts || s.checkouts.contains_key(id))
+        });
         let section = match (locked, &available) {
             (Some(section), _) if is_locked && !self.allow_drift => section.clone(),
             (Some(section), Err(_)) if is_locked => section.clone(),
@@ -143,12 +158,11 @@ impl FactBook {
                     let missing = self.missing.entry(platform.to_owned()).or_default();
                     missing.facts.clone_from(&probed.facts);
                     missing.packages.extend(probed.packages.clone());
+                    missing.checkouts.extend(probed.checkouts.clone());
                 }
                 // One fact the lock has and one it lacks must not be mixed from two states of a host.
                 match locked {
-                    Some(section) if !self.allow_drift => {
-                        Section { facts: section.facts.clone(), packages: probed.packages }
-                    }
+                    Some(section) if !self.allow_drift => Section { facts: section.facts.clone(), ..probed },
                     _ => probed,
                 }
             }
@@ -169,7 +183,17 @@ impl FactBook {
                 known.insert(format!("package.{name}"), version.clone().into());
             }
         }
+        for (variable, facts) in section.checkouts.get(&recipe.file.id).into_iter().flatten() {
+            known.extend(facts.iter().map(|(name, text)| (format!("checkout.{variable}.{name}"), text.clone().into())));
+        }
         Ok(PlatformFacts { known: Ok(known), available })
+    }
+
+    /// Where the recipe's checkouts are on this host; `None`: config.yaml does not say.
+    #[must_use]
+    pub fn checkouts<'r>(&self, recipe: &'r Recipe) -> Vec<(&'r Checkout, Option<PathBuf>)> {
+        let all = recipe.file.require.checkouts.iter();
+        all.map(|checkout| (checkout, self.checkouts.get(&checkout.setting).cloned())).collect()
     }
 
     /// GPUs of a vendor that runs may be given.
@@ -204,6 +228,15 @@ impl FactBook {
             let found = host::python_packages(&self.python, &names).unwrap_or_default();
             section.set_packages(&recipe.file.id, &found);
         }
+        let mut found = BTreeMap::new();
+        for (checkout, path) in self.checkouts(recipe) {
+            let Some(path) = path else { continue };
+            let facts = host::checkout_facts(&path, &checkout.file)?;
+            found.insert(checkout.variable.clone(), facts);
+        }
+        if !recipe.file.require.checkouts.is_empty() {
+            section.set_checkouts(&recipe.file.id, found);
+        }
         Ok(section)
     }
 
@@ -212,7 +245,9 @@ impl FactBook {
         let Some(locked) = self.lock.section(platform) else { return Ok(Vec::new()) };
         let mut probed = self.host().section(vendor).unwrap_or_default();
         for recipe in recipes {
-            probed.packages.extend(self.probed(vendor, recipe)?.packages);
+            let found = self.probed(vendor, recipe)?;
+            probed.packages.extend(found.packages);
+            probed.checkouts.extend(found.checkouts);
         }
         Ok(locked.diff(&probed))
     }
@@ -255,6 +290,7 @@ impl FactBook {
                 .cloned()
                 .unwrap_or_else(|| Section { facts: found.facts.clone(), ..Section::default() });
             section.packages.extend(found.packages.clone());
+            section.checkouts.extend(found.checkouts.clone());
             lock = lock.with_section(platform, section);
         }
         write_atomically(&self.root.join("tprimat.lock"), lock.to_toml().as_bytes(), Durability::Synced)?;
@@ -268,7 +304,9 @@ impl FactBook {
         for (platform, vendor, recipes) in platforms {
             let Some(mut section) = self.host().section(*vendor) else { continue };
             for recipe in recipes {
-                section.packages.extend(self.probed(*vendor, recipe)?.packages);
+                let found = self.probed(*vendor, recipe)?;
+                section.packages.extend(found.packages);
+                section.checkouts.extend(found.checkouts);
             }
             let old = lock.section(platform).cloned().unwrap_or_default();
             changes.push((platform.clone(), old.diff(&section)));

@@ -11,7 +11,7 @@ use super::{DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, Rop
 use crate::{
     analyze::Statistics,
     config::{Config, View},
-    error::Problem,
+    error::{Problem, nearest},
     matrix::Cell,
     recipe::Recipe,
 };
@@ -107,7 +107,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         seed: r.u64("training.seed").unwrap_or(0),
         initialisation: InitJob { std: r.f64("training.init_std").unwrap_or(0.02) },
         parallelism,
-        framework: framework(&r, &cell.framework),
+        framework: framework(&mut r, &cell.framework, recipe),
     };
     check(&mut r, cell, &job);
     let resolved = Resolved {
@@ -278,9 +278,22 @@ fn precision(r: &mut Reader) -> String {
     name
 }
 
-fn framework(r: &Reader, id: &str) -> BTreeMap<String, Value> {
-    let table = r.view.table(&format!("frameworks.{id}"));
-    table.into_iter().filter(|(key, _)| !OWN_FRAMEWORK_KEYS.contains(&key.as_str())).collect()
+fn framework(r: &mut Reader, id: &str, recipe: &Recipe) -> BTreeMap<String, Value> {
+    let mut table = r.view.table(&format!("frameworks.{id}"));
+    table.retain(|key, _| !OWN_FRAMEWORK_KEYS.contains(&key.as_str()));
+    let Some(known) = &recipe.file.launch.options else { return table };
+    for key in table.keys().filter(|key| !known.contains(key)) {
+        let path = format!("frameworks.{id}.{key}");
+        let names = known.iter().map(String::as_str).chain(OWN_FRAMEWORK_KEYS.iter().copied());
+        let help = match nearest(key, names.clone()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("it has {}", names.collect::<Vec<_>>().join(", ")),
+        };
+        let problem =
+            r.view.problem_at(&path, format!("the recipe `{id}` has no option `{key}`"), "would change nothing");
+        r.problems.push(problem.help(help));
+    }
+    table
 }
 
 fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> BTreeMap<String, String> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// `[[unsupported]]` of recipe.toml: all conditions of `when` hold → the cell is unsupported because of `reason`.
 ///
 /// A condition names a field of the job by its dotted path and gives
-/// a value (equal), a list (any of them), `">n"` / `"<n"` (a number beyond it), `"*"` (present),
+/// a value (equal), a list (any of them), `">n"` / `"<n"` (a number beyond it), `"*"` (present and not empty),
 /// or `""` (absent or empty).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,10 +31,8 @@ fn lookup<'a>(job: &'a Value, path: &str) -> Option<&'a Value> {
 fn holds(actual: Option<&Value>, condition: &Value) -> bool {
     match condition {
         Value::Array(any) => any.iter().any(|one| holds(actual, one)),
-        Value::String(s) if s == "*" => actual.is_some(),
-        Value::String(s) if s.is_empty() => {
-            actual.is_none_or(|v| v.as_str() == Some("") || v.as_array().is_some_and(Vec::is_empty))
-        }
+        Value::String(s) if s == "*" => !is_empty(actual),
+        Value::String(s) if s.is_empty() => is_empty(actual),
         Value::String(s) if s.starts_with(['>', '<']) => {
             let (Some(actual), Ok(limit)) = (actual.and_then(Value::as_f64), s[1..].trim().parse::<f64>()) else {
                 return false;
@@ -46,6 +44,10 @@ fn holds(actual: Option<&Value>, condition: &Value) -> bool {
     }
 }
 
+fn is_empty(value: Option<&Value>) -> bool {
+    value.is_none_or(|v| v.as_str() == Some("") || v.as_array().is_some_and(Vec::is_empty))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -53,8 +55,7 @@ mod tests {
     use super::*;
 
     fn applies(when: Value) -> bool {
-        let job =
-            json!({"compile": true, "precision": "fp8", "parallelism": {"num_gpus": 8}, "model": {"dataset": null}});
+        let job = json!({"compile": true, "precision": "fp8", "parallelism": {"num_gpus": 8, "sharding": ""}, "model": {"dataset": null}});
         Constraint { when: serde_json::from_value(when).unwrap(), reason: String::new() }.applies(&job)
     }
 
@@ -67,6 +68,7 @@ mod tests {
         assert!(!applies(json!({"parallelism.num_gpus": ">8"})));
         assert!(applies(json!({"parallelism.num_gpus": 8.0})));
         assert!(!applies(json!({"model.dataset": "*"})));
+        assert!(!applies(json!({"parallelism.sharding": "*"})));
         assert!(applies(json!({"framework.command": ""})));
         assert!(!applies(json!({})), "an empty condition must not switch a recipe off");
     }

@@ -46,9 +46,20 @@ pub struct RecipeFile {
     pub run: RunSection,
     #[serde(default)]
     pub unsupported: Vec<Constraint>,
+    /// Fields of the job that change nothing about a run of this recipe.
+    #[serde(default)]
+    pub ignored: Vec<Ignored>,
     /// Defaults for config.yaml paths, under every other layer.
     #[serde(default)]
     pub defaults: BTreeMap<String, serde_json::Value>,
+}
+
+/// A field of the job, by its dotted path, that this recipe may leave unread, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ignored {
+    pub field: String,
+    pub reason: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,6 +75,9 @@ pub struct Launch {
     /// Hand the whole job over as `$TPRIMAT_JOB`. A recipe that does not reads job fields through its templates only.
     #[serde(default)]
     pub reads_job: bool,
+    /// The keys that `frameworks.<id>` may have, beside those of every framework; absent = any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<Vec<String>>,
     /// May run beside other runs.
     #[serde(default)]
     pub share: bool,
@@ -319,10 +333,12 @@ fn find_template(
 mod tests {
     use super::*;
 
+    const SHIPPED: &[&str] = &["cmd", "mega", "mgds", "mlm", "native", "nemo", "prim", "titan", "tran"];
+
     #[test]
     fn shipped_recipes_load_without_a_project() {
         let set = RecipeSet::load(Path::new("/nonexistent")).unwrap();
-        assert_eq!(set.ids(), ["cmd", "native", "tran"]);
+        assert_eq!(set.ids(), SHIPPED);
     }
 
     #[test]
@@ -343,7 +359,8 @@ mod tests {
         write("recipes/mine/x.sh.j2", "own");
         write("templates/x.sh.j2", "shared");
         let set = RecipeSet::load(root.path()).unwrap();
-        assert_eq!(set.ids(), ["cmd", "mine", "native", "tran"]);
+        let all: BTreeSet<_> = SHIPPED.iter().copied().chain(["mine"]).collect();
+        assert_eq!(set.ids().into_iter().collect::<BTreeSet<_>>(), all);
         assert_eq!(set.recipes["native"].templates[0].1, Digest::of("shared"));
         assert_eq!(set.recipes["mine"].templates[0].1, Digest::of("own"));
         assert_eq!(set.recipes["mine"].files.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["lib/a.py"]);

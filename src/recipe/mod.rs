@@ -3,10 +3,12 @@
 //! Shipped recipes and templates are embedded in the binary; a project's own win by name.
 mod constraint;
 mod embedded;
+#[cfg(test)]
+mod launchers;
 mod load;
 mod template;
 
 pub use constraint::Constraint;
 pub use embedded::{embedded_file, embedded_under};
-pub use load::{Checkout, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection};
+pub use load::{Checkout, Ignored, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection};
 pub use template::{Rendered, Templates, context};

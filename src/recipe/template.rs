@@ -1,8 +1,8 @@
 //! minijinja templates, with quoting by file type.
 //!
-//! In `*.sh.j2` every interpolation is one shell word (a list: one word an item); in `*.json.j2`,
-//! `*.yaml.j2` and `*.toml.j2` it is a JSON value. `| safe` opts out. Undefined names and nulls are errors: a launcher
-//! with a hole in it must not run.
+//! In `*.sh.j2` every interpolation is one shell word (a list: one word an item); in `*.json.j2` and `*.toml.j2` it is a
+//! JSON value, in `*.yaml.j2` one that YAML 1.1 readers take for the same value. `| safe` opts out. Undefined names and
+//! nulls are errors: a launcher with a hole in it must not run. `fail(reason)` refuses what a template cannot express.
 
 use std::{ops::Range, sync::Arc};
 
@@ -43,8 +43,12 @@ impl Default for Templates {
         env.set_syntax(syntax.expect("the default delimiters are distinct"));
         env.set_auto_escape_callback(|name| match name.strip_suffix(".j2").and_then(|n| n.rsplit('.').next()) {
             Some("sh") => AutoEscape::Custom("shell".into()),
-            Some("json" | "yaml" | "yml" | "toml") => AutoEscape::Custom("json".into()),
+            Some("json" | "toml") => AutoEscape::Custom("json".into()),
+            Some("yaml" | "yml") => AutoEscape::Custom("yaml".into()),
             _ => AutoEscape::None,
+        });
+        env.add_function("fail", |reason: String| -> Result<Value, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
         });
         env.set_formatter(format);
         Self { env, sources: Vec::new() }
@@ -84,7 +88,11 @@ fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), mini
                     "the value is null; give it with `| default(…)` or guard it with `{% if %}`",
                 ));
             }
-            let text = if *kind == *"shell" { shell_words(value)? } else { json(value)? };
+            let text = match kind.as_ref() {
+                "shell" => shell_words(value)?,
+                "yaml" => yaml(&as_json(value)?),
+                _ => as_json(value)?.to_string(),
+            };
             out.write_str(&text).map_err(minijinja::Error::from)
         }
         _ => minijinja::escape_formatter(out, state, value),
@@ -111,9 +119,44 @@ fn shell_words(value: &Value) -> Result<String, minijinja::Error> {
     }
 }
 
-fn json(value: &Value) -> Result<String, minijinja::Error> {
-    serde_json::to_string(value)
+fn as_json(value: &Value) -> Result<serde_json::Value, minijinja::Error> {
+    serde_json::to_value(value)
         .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, "not a JSON value").with_source(e))
+}
+
+/// JSON that a YAML 1.1 reader such as PyYAML takes for the same value: it wants a point and a sign in `1.0e-8`, and
+/// folds or refuses some characters that JSON leaves as they are.
+fn yaml(value: &serde_json::Value) -> String {
+    use serde_json::Value::{Array, Number, Object, String};
+    let string = |s: &str| {
+        let mut text = serde_json::Value::from(s).to_string();
+        for c in ['\u{7f}', '\u{2028}', '\u{2029}', '\u{feff}', '\u{fffe}', '\u{ffff}']
+            .into_iter()
+            .chain('\u{80}'..='\u{9f}')
+        {
+            if text.contains(c) {
+                text = text.replace(c, &format!("\\u{:04x}", c as u32));
+            }
+        }
+        text
+    };
+    match value {
+        Number(n) => match n.to_string().split_once('e') {
+            None => n.to_string(),
+            Some((digits, exponent)) => {
+                let point = if digits.contains('.') { "" } else { ".0" };
+                let sign = if exponent.starts_with(['-', '+']) { "" } else { "+" };
+                format!("{digits}{point}e{sign}{exponent}")
+            }
+        },
+        String(s) => string(s),
+        Array(items) => format!("[{}]", items.iter().map(yaml).collect::<Vec<_>>().join(", ")),
+        Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| format!("{}: {}", string(name), yaml(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
 }
 
 fn problem(error: &minijinja::Error, source: Option<&Arc<Source>>) -> Problem {
@@ -169,7 +212,18 @@ mod tests {
     fn json_and_yaml_get_encoded_values() {
         let text =
             render("c.yaml.j2", "a: {{ s }}\nb: {{ l }}\n", &context! { s => "x: \"y\"\n", l => vec![1, 2] }).unwrap();
-        assert_eq!(text, "a: \"x: \\\"y\\\"\\n\"\nb: [1,2]\n");
+        assert_eq!(text, "a: \"x: \\\"y\\\"\\n\"\nb: [1, 2]\n");
+        let numbers = context! { v => vec![1e-8, 3e-4, 2.5e20, 1.0] };
+        assert_eq!(render("c.yaml.j2", "{{ v }}", &numbers).unwrap(), "[1.0e-8, 0.0003, 2.5e+20, 1.0]");
+        assert_eq!(render("c.json.j2", "{{ v }}", &numbers).unwrap(), "[1e-8,0.0003,2.5e+20,1.0]");
+    }
+
+    #[test]
+    fn a_template_can_refuse_with_its_reason() {
+        let error = render("x.sh.j2", "a\n{{ fail('no ' ~ what) }}\n", &context! { what => "way" }).unwrap_err();
+        let Error::Invalid(problems) = error else { panic!("{error}") };
+        assert!(problems[0].message.contains("no way"), "{problems:?}");
+        assert_eq!(problems[0].position().unwrap().1, 2);
     }
 
     proptest! {

@@ -1,0 +1,244 @@
+"""transformers' models in the job's shape: built, filled, and changed as the job asks.
+
+`build` gives parameters without storage (device meta), so that a model larger than one device can be sharded first;
+`materialise` gives them storage, `initialise` or `load` values. What is in effect is noted in
+`model.tprimat_effective`, which the start event takes over.
+"""
+
+import functools
+import hashlib
+
+import torch
+import transformers
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from events import plain_name
+from tprimat_callback import stop
+
+ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral", "gpt2": "GPT2"}
+
+
+def shape_refusals(job):
+    """(applies, reason) of shapes that `build` cannot make."""
+    model = job["model"]
+    architecture, biased, heads = model["architecture"], model["qkv_bias"], model["num_attention_heads"]
+    return [
+        (architecture not in ARCHITECTURES, f"architecture {architecture!r}"),
+        (biased and architecture in ("llama", "mistral"), "a QKV bias in this architecture"),
+        (not biased and architecture in ("qwen2", "gpt2"), f"{architecture} without QKV bias"),
+        (architecture == "gpt2" and model["num_kv_heads"] != heads, "grouped queries in GPT-2"),
+        (architecture in ("qwen2", "gpt2") and model["head_dim"] * heads != model["hidden_size"], "this head_dim"),
+    ]
+
+
+def configure(job):
+    m, length = job["model"], job["data"]["seq_length"]
+    common = {
+        "vocab_size": m["vocab_size"],
+        "tie_word_embeddings": m["tie_embeddings"],
+        "initializer_range": job["initialisation"]["std"],
+        "attn_implementation": "sdpa",
+        "use_cache": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if m["architecture"] == "gpt2":
+        return transformers.GPT2Config(
+            n_layer=m["num_layers"],
+            n_embd=m["hidden_size"],
+            n_inner=m["ffn_hidden_size"],
+            n_head=m["num_attention_heads"],
+            n_positions=m["max_position_embeddings"] or length,
+            layer_norm_epsilon=m["norm_eps"],
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **common,
+        )
+    name = ARCHITECTURES[m["architecture"]]
+    rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
+    if m["rope_scaling"]:
+        rope |= {"rope_type": "llama3"} | dict(m["rope_scaling"])
+    return getattr(transformers, f"{name}Config")(
+        num_hidden_layers=m["num_layers"],
+        hidden_size=m["hidden_size"],
+        intermediate_size=m["ffn_hidden_size"],
+        num_attention_heads=m["num_attention_heads"],
+        num_key_value_heads=m["num_kv_heads"],
+        max_position_embeddings=m["max_position_embeddings"] or length,
+        rms_norm_eps=m["norm_eps"],
+        rope_parameters=rope,
+        **({"head_dim": m["head_dim"]} if m["head_dim"] and name != "Qwen2" else {}),
+        **({"sliding_window": None} if name == "Mistral" else {}),
+        **common,
+    )
+
+
+def build(job, dtype=torch.float32):
+    """The model with parameters of `dtype` on the meta device, and its buffers (RoPE's frequencies) on the CPU."""
+    from accelerate import init_empty_weights
+
+    config = configure(job)
+    with init_empty_weights(include_buffers=False):
+        model = getattr(transformers, f"{ARCHITECTURES[config.model_type]}" + model_suffix(config))(config)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(parameter.to(dtype)))
+    tie(model)
+    return model.train()
+
+
+def model_suffix(config):
+    return "LMHeadModel" if config.model_type == "gpt2" else "ForCausalLM"
+
+
+def tie(model):
+    if model.config.tie_word_embeddings:
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+
+
+def materialise(model, device, buffers_on=None):
+    """Gives parameters storage on `device`, with no values yet; buffers keep theirs, on `buffers_on` or `device`."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.to_empty(device=device)
+    for name, buffer in buffers.items():
+        owner, _, leaf = name.rpartition(".")
+        model.get_submodule(owner)._buffers[leaf] = buffer.to(buffers_on or device)
+    tie(model)
+    return model
+
+
+def fill(model, tensor_of):
+    """Copies `tensor_of(name, parameter)`, whole tensors, into the parameters; each rank takes its own shard."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            whole = tensor_of(plain_name(name), parameter)
+            if isinstance(parameter, DTensor):
+                shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+                parameter.to_local().copy_(shard.to_local())
+            else:
+                parameter.copy_(whole)
+
+
+def fresh(seed, std, name, shape, device):
+    """The first value of a parameter: matrices normal(0, std), norms 1, biases 0.
+
+    A function of the seed and the name alone: every trainer, however it shards, begins with the same weights on the
+    same kind of device.
+    """
+    if len(shape) < 2:
+        return torch.zeros(shape, device=device) if name.endswith(".bias") else torch.ones(shape, device=device)
+    key = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
+    return torch.empty(shape, device=device).normal_(0.0, std, generator=generator)
+
+
+def initialise(model, job, device):
+    seed, std = job["seed"], job["initialisation"]["std"]
+    fill(model, lambda name, parameter: fresh(seed, std, name, parameter.shape, device))
+    note(model, initialisation="random", init_std=std)
+
+
+def load(model, path, device):
+    """Weights from a safetensors file; every parameter must be there, and nothing else."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        there = set(file.keys())
+        names = {plain_name(name) for name, _ in model.named_parameters()}
+        tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+        if names - there or there - names - tied:
+            missing, unexpected = sorted(names - there), sorted(there - names - tied)
+            stop(2, "launch", f"{path} does not fit the model: missing {missing}, unexpected {unexpected}")
+        fill(model, lambda name, _: file.get_tensor(name).to(device))
+    note(model, initialisation="file")
+
+
+def note(model, **effective):
+    model.tprimat_effective = getattr(model, "tprimat_effective", {}) | effective
+
+
+def decoder_layers(model):
+    return model.transformer.h if model.config.model_type == "gpt2" else model.model.layers
+
+
+def parameter_groups(model, weight_decay):
+    """Weight decay is on tensors of two or more dimensions."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def adamw(model, job, fused):
+    """torch's AdamW as the job asks; its moments have the dtype of the parameters."""
+    o = job["optimizer"]
+    groups, betas = parameter_groups(model, o["weight_decay"]), (o["beta1"], o["beta2"])
+    return torch.optim.AdamW(groups, lr=o["learning_rate"], betas=betas, eps=o["eps"], fused=fused)
+
+
+def checkpoint_layers(model, job):
+    """Recomputes every `sac_frequency`-th decoder layer in the backward pass, if the job asks for it."""
+    if not job["activation_checkpointing"]:
+        return note(model, activation_checkpointing=False)
+    every = job["sac_frequency"]
+    # transformers 5.17 knows the older name only.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    for number, layer in enumerate(decoder_layers(model)):
+        layer.gradient_checkpointing = number % every == 0
+    chosen = [n for n, layer in enumerate(decoder_layers(model)) if layer.gradient_checkpointing]
+    steps = {b - a for a, b in zip(chosen, chosen[1:])}
+    frequency = steps.pop() if len(steps) == 1 else every
+    return note(model, activation_checkpointing=bool(chosen), sac_frequency=frequency)
+
+
+def compile_layers(model, job):
+    """torch.compile, one decoder layer at a time, in the job's mode."""
+    if not job["compile"]:
+        return note(model, compile=False)
+    mode = job["compile_mode"] or "default"
+    for layer in decoder_layers(model):
+        layer.compile(mode=mode)
+    return note(model, compile=True, compile_mode=mode)
+
+
+def use_fp8(model, job):
+    """Transformer Engine: FP8 matrix products in the decoder layers; embeddings and the head stay as they are.
+
+    Before `materialise`. Refuses where the package is missing, or the shape does not divide.
+    """
+    try:
+        import transformer_engine.pytorch as te
+        from transformer_engine.common.recipe import DelayedScaling, Format
+    except ImportError as error:
+        stop(2, "launch", f"precision fp8 needs the Python module transformer_engine: {error}")
+    m = job["model"]
+    job.refuse(
+        [
+            (m["architecture"] == "gpt2", "FP8: GPT-2's Conv1D has no counterpart in Transformer Engine"),
+            (m["hidden_size"] % 16 or m["ffn_hidden_size"] % 16, "FP8 needs sizes that are multiples of 16"),
+            ((job["data"]["micro_batch_size"] * job["data"]["seq_length"]) % 16, "FP8 needs 16·n tokens a batch"),
+            (job["fp8_param"], "weights kept in FP8 (fp8_param)"),
+        ]
+    )
+    hybrid = job["fp8_hybrid"]
+    recipe = DelayedScaling(fp8_format=Format.HYBRID if hybrid else Format.E4M3)
+    for layer in decoder_layers(model):
+        for name, linear in [(n, m) for n, m in layer.named_modules() if isinstance(m, torch.nn.Linear)]:
+            owner, _, leaf = name.rpartition(".")
+            biased, dtype = linear.bias is not None, linear.weight.dtype
+            other = te.Linear(linear.in_features, linear.out_features, biased, params_dtype=dtype, device="meta")
+            setattr(layer.get_submodule(owner), leaf, other)
+        layer.forward = under_fp8(te, recipe, layer.forward)
+    note(model, precision="fp8", fp8_hybrid=hybrid, fp8_param=False)
+
+
+def under_fp8(te, recipe, forward):
+    @functools.wraps(forward)
+    def wrapped(*args, **kwargs):
+        with te.fp8_autocast(enabled=True, fp8_recipe=recipe):
+            return forward(*args, **kwargs)
+
+    return wrapped

@@ -1,0 +1,48 @@
+"""pretrain_gpt.py of the checkout in $MEGATRON_DEEPSPEED_PATH, with Llama 3's scaled RoPE, which it lacks.
+
+    train.py [--rope-scaling FACTOR LOW HIGH ORIGINAL] ARGUMENTS OF pretrain_gpt.py
+"""
+
+import math
+import os
+import runpy
+import sys
+
+sys.dont_write_bytecode = True  # the checkout is a fact of the lock: leave nothing in it
+
+
+def scaled(inverse_frequencies, factor, low, high, original):
+    """Long waves are slowed by `factor`, short ones stay, those between are blended."""
+    import torch
+
+    waves = 2 * math.pi / inverse_frequencies
+    blend = ((original / waves - low) / (high - low)).clamp(0.0, 1.0)
+    return torch.lerp(inverse_frequencies / factor, inverse_frequencies, blend)
+
+
+def scale_rope(numbers):
+    from megatron.model import rotary_pos_embedding as rotary
+
+    plain = rotary.RotaryEmbedding.__init__
+
+    def initialise(self, *args, **kwargs):
+        plain(self, *args, **kwargs)
+        self.inv_freq = scaled(self.inv_freq, *numbers)
+
+    rotary.RotaryEmbedding.__init__ = initialise
+
+
+def main():
+    checkout = os.environ["MEGATRON_DEEPSPEED_PATH"]
+    sys.path.insert(0, checkout)
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--rope-scaling"]:
+        scale_rope([float(number) for number in arguments[1:5]])
+        arguments = arguments[5:]
+    program = os.path.join(checkout, "pretrain_gpt.py")
+    sys.argv = [program, *arguments]
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
