@@ -133,6 +133,14 @@ impl Reader for Megatron {
     }
 }
 
+/// Primus' prefix says which rank of how many writes: `[rank-7/8]`.
+fn ranks_of(text: &str) -> Option<u64> {
+    let (_, after) = text.split_once("[rank-")?;
+    let (rank, ranks) = after.split_once(']')?.0.split_once('/')?;
+    let (rank, ranks): (u64, u64) = (rank.parse().ok()?, ranks.parse().ok()?);
+    (rank < ranks).then_some(ranks)
+}
+
 impl Megatron {
     fn iteration(&mut self, text: &str, head: &Header, ended: bool, out: &mut Builder) -> usize {
         self.arguments.tell(out);
@@ -151,6 +159,9 @@ impl Megatron {
                 out.set("global_batch_size", batch);
             }
             out.set("train_iters", head.total);
+            if let Some(ranks) = ranks_of(text) {
+                out.set("num_gpus", ranks);
+            }
         }
         if let Some(what) = self.between.take() {
             out.notes.add("checkpoint_in_interval", || {

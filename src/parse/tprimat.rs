@@ -105,6 +105,9 @@ impl Events {
             let stated = settings.iter().filter(|(_, v)| !v.is_null());
             trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
         }
+        if let Some(epochs) = trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
+            out.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
+        }
         trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
         trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
         if let Some(Value::Object(versions)) = event.get("versions") {
@@ -308,6 +311,13 @@ mod tests {
         assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
         assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
         assert_eq!(kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
+    }
+
+    #[test]
+    fn data_seen_more_than_once_is_said() {
+        let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
+        assert_eq!(kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
+        assert_eq!(kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
     }
 
     #[test]
