@@ -59,7 +59,9 @@ impl Splitter {
             return;
         }
         self.cut += u64::from(bytes.len() > MAX_LINE);
-        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]);
+        let bytes = &bytes[..bytes.len().min(MAX_LINE)];
+        // The check alone is much faster than the repair.
+        let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         take(&Line { text: without_ansi(text), ended });
     }
 }

@@ -217,10 +217,7 @@ fn read(
         events.line(line, builder);
     }
     reader.line(line, builder);
-    causes.line(&line.text);
-    if builder.trace.step_lines > steps {
-        causes.step();
-    }
+    if builder.trace.step_lines > steps { causes.step_line(&line.text) } else { causes.line(&line.text) }
 }
 
 /// One line's evidence for each format.
