@@ -123,7 +123,7 @@ impl Builder {
         }
         let (half, odd) = (steps.len() / 2, steps.len() % 2);
         if odd == 1 {
-            steps.swap_remove(half);
+            steps.swap(half, 2 * half);
         }
         steps.truncate(half + odd);
         if self.condensed == 1 {
