@@ -36,7 +36,7 @@ fn names() -> Vec<&'static str> {
 }
 
 fn not_a_format(format: &str) -> Error {
-    let near = crate::error::nearest(format, names().into_iter()).map(|n| format!("did you mean `{n}`? "));
+    let near = crate::error::nearest(format, names()).map(|n| format!("did you mean `{n}`? "));
     let help = format!("{}formats: {}", near.unwrap_or_default(), names().join(", "));
     Error::invalid(Problem::new(format!("`{format}` is not a log format")).help(help))
 }

@@ -296,7 +296,7 @@ fn is_shell(text: &str) -> bool {
 fn says_failure(text: &str) -> bool {
     let Some((_, code)) = text.rsplit_once("code") else { return true };
     let digits: String = code.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
-    digits.parse::<u64>().map_or(true, |code| code != 0)
+    digits.parse::<u64>() != Ok(0)
 }
 
 /// A line without the prefixes that launchers and loggers put before it: `[rank3]: `, `[default0]:`, `3: `.
