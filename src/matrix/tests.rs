@@ -305,8 +305,8 @@ fn what_selects_nothing_names_the_nearest() {
     );
     assert_eq!(none(&matrix, "zzzzzzzz"), "--only zzzzzzzz: no cell has the platform `zzzzzzzz` | there are nvd, amd");
     assert_eq!(
-        none(&single, "nvd/native@compile=true"),
-        "--only nvd/native@compile=true: no cell has all of these | the nearest cell is nvd/native/llama-1b/single@compile=false"
+        selected(&shipped_matrix("multi-gpu.toml"), &only(&["h200/tran/llama"])).unwrap_err(),
+        "--only h200/tran/llama: no cell has all of these | the nearest cell is h200/tran/llama-1b/four_gpus"
     );
     assert_eq!(
         none(&single, "nvd@compil=true"),
