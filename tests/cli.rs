@@ -39,6 +39,18 @@ macro_rules! message {
 }
 
 #[test]
+fn commands_on_an_unsupported_cell_say_why() {
+    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"prim\""));
+    for command in ["logs", "show", "explain"] {
+        let ran = project.run(&[command, "cpu/prim/tiny/single"]);
+        assert!(
+            ran.stderr.contains("runs on amd only") || ran.stdout.contains("runs on amd only"),
+            "{command}: {ran:?}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_in_the_config_are_shown_where_they_are() {
     let config = |old: &str, new: &str| {
         let project = Project::new(TWO_CELLS);

@@ -1,41 +1,37 @@
-//! tprimat-native computes what transformers computes: logits and 20 training steps, on the CPU.
+//! All trainers compute what transformers computes, on the CPU: tprimat-native its logits and 20 training steps, the
+//! Python trainers the same steps in one process and in two.
 //!
 //! Needs a Python with torch, transformers, accelerate and safetensors, named by TPRIMAT_PYTHON.
 #![cfg(feature = "native")]
 
-use std::{path::Path, process::Command};
+use std::process::Command;
 
-#[test]
-fn agrees_with_transformers() {
+fn run(script: &str, arguments: &[&str]) {
     let Some(python) = std::env::var_os("TPRIMAT_PYTHON") else {
         panic!("set TPRIMAT_PYTHON to a Python that has recipes/tran/requirements.cpu.txt installed");
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let status = Command::new(python)
-        .arg(root.join("tests/parity/parity.py"))
-        .args(["--binary", env!("CARGO_BIN_EXE_tprimat-native")])
-        .arg("--train")
-        .arg(root.join("recipes/tran/train.py"))
-        // A launch puts the shared files beside the program.
-        .env("PYTHONPATH", root.join("recipes/lib"))
-        .status()
-        .expect("TPRIMAT_PYTHON starts");
-    assert!(status.success(), "the two disagree, or one of them failed; the figures are above");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/parity/");
+    let status = Command::new(python).arg(format!("{folder}{script}")).args(arguments).status();
+    assert!(status.expect("TPRIMAT_PYTHON starts").success(), "{script}: the figures are above");
 }
 
 #[test]
-fn reads_datasets_as_the_shared_python_does() {
-    let Some(python) = std::env::var_os("TPRIMAT_PYTHON") else {
-        panic!("set TPRIMAT_PYTHON to a Python that has recipes/tran/requirements.cpu.txt installed");
-    };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let status = Command::new(python)
-        .arg(root.join("tests/parity/dataset.py"))
-        .args(["--binary", env!("CARGO_BIN_EXE_tprimat-native")])
-        .arg("--library")
-        .arg(root.join("recipes/lib"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .status()
-        .expect("TPRIMAT_PYTHON starts");
-    assert!(status.success(), "the two readers disagree; the figures are above");
+fn native_agrees_with_transformers() {
+    run("parity.py", &["--binary", env!("CARGO_BIN_EXE_tprimat-native")]);
+}
+
+/// DeepSpeed is not among the requirements of the tests; `trainers.py deep` compares it where it is installed.
+#[test]
+fn python_trainers_agree_with_transformers() {
+    run("trainers.py", &["tran", "fsdp"]);
+}
+
+#[test]
+fn trainer_library() {
+    run("library.py", &[]);
+}
+
+#[test]
+fn native_reads_datasets_as_the_shared_python_does() {
+    run("dataset.py", &["--binary", env!("CARGO_BIN_EXE_tprimat-native")]);
 }

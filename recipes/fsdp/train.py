@@ -82,7 +82,7 @@ def main():
     job.ignore("model.primus_config", "a name that only Primus knows")
 
     with runs_out_of_memory():
-        device = loop.join(job)
+        device = loop.join(job, "cpu:gloo,cuda:nccl" if job["offload"] else "nccl")
         o = job["optimizer"]
         model = models.build(job, torch.bfloat16 if o["state_precision"] == "bf16" else torch.float32)
         count = sum(p.numel() for p in model.parameters())

@@ -47,11 +47,11 @@ def settings(model=None, optimizer=None, rates=None, dataset=None):
         "seed": torch.initial_seed(),
     }
     if dataset is not None:
-        found |= {"data": dataset.data_class, "packing": getattr(dataset, "packing", "none")}
-        found["seq_length"] = len(dataset[0]["input_ids"])
+        found |= {"packing": "none", "seq_length": len(dataset[0]["input_ids"])} | dataset.effective()
     if optimizer is not None:
         found |= optimizer_in_effect(optimizer)
-        found["optimizer_state_precision"] = dtype_name(optimizer.param_groups[0]["params"][0].dtype)
+        dtypes = {dtype_name(p.dtype) for group in optimizer.param_groups for p in group["params"]}
+        found |= {"optimizer_state_precision": dtypes.pop()} if len(dtypes) == 1 else {}
     if rates is not None:
         found |= {"learning_rate": rates.high, "min_learning_rate": rates.low, "warmup_steps": rates.warmup}
     if model is not None:

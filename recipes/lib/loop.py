@@ -10,17 +10,18 @@ from events import world
 from workload import micro_batch
 
 
-def join(job):
+def join(job, gpu_backend="nccl"):
     """Joins the process group that torchrun describes, or makes one of a single process; this rank's device."""
     rank, processes, local_rank = world()
     if job["vendor"] == "cpu":
         device, backend = torch.device("cpu"), "gloo"
     else:
-        device, backend = torch.device("cuda", local_rank), "cpu:gloo,cuda:nccl"
+        device, backend = torch.device("cuda", local_rank), gpu_backend
         torch.cuda.set_device(device)
     if "RANK" in os.environ:
         dist.init_process_group(backend)
-    else:  # no port needed
+    else:  # a process alone: libraries look for torchrun's variables all the same, but no port is needed
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         dist.init_process_group(backend, store=dist.HashStore(), rank=rank, world_size=processes)
     torch.manual_seed(job["seed"])
     return device

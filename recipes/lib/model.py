@@ -5,6 +5,7 @@
 `model.tprimat_effective`, which the start event takes over.
 """
 
+import contextlib
 import functools
 import hashlib
 
@@ -74,22 +75,24 @@ def configure(job):
     )
 
 
+def construct(job):
+    """The model as transformers makes it, under whatever context the caller set up; its values are to be replaced."""
+    config = configure(job)
+    suffix = "LMHeadModel" if config.model_type == "gpt2" else "ForCausalLM"
+    return getattr(transformers, ARCHITECTURES[config.model_type] + suffix)(config).train()
+
+
 def build(job, dtype=torch.float32):
     """The model with parameters of `dtype` on the meta device, and its buffers (RoPE's frequencies) on the CPU."""
     from accelerate import init_empty_weights
 
-    config = configure(job)
     with init_empty_weights(include_buffers=False):
-        model = getattr(transformers, f"{ARCHITECTURES[config.model_type]}" + model_suffix(config))(config)
+        model = construct(job)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             setattr(module, name, torch.nn.Parameter(parameter.to(dtype)))
     tie(model)
-    return model.train()
-
-
-def model_suffix(config):
-    return "LMHeadModel" if config.model_type == "gpt2" else "ForCausalLM"
+    return model
 
 
 def tie(model):
@@ -99,19 +102,31 @@ def tie(model):
 
 def materialise(model, device, buffers_on=None):
     """Gives parameters storage on `device`, with no values yet; buffers keep theirs, on `buffers_on` or `device`."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = buffers_of(model)
     model.to_empty(device=device)
-    for name, buffer in buffers.items():
-        owner, _, leaf = name.rpartition(".")
-        model.get_submodule(owner)._buffers[leaf] = buffer.to(buffers_on or device)
+    put_buffers(model, buffers, buffers_on or device)
     tie(model)
     return model
 
 
-def fill(model, tensor_of):
-    """Copies `tensor_of(name, parameter)`, whole tensors, into the parameters; each rank takes its own shard."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
+def buffers_of(model):
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def put_buffers(model, buffers, device):
+    """Buffers as they were, in their own precision: RoPE's frequencies in bf16 are other positions."""
+    for name, buffer in buffers.items():
+        owner, _, leaf = name.rpartition(".")
+        model.get_submodule(owner)._buffers[leaf] = buffer.to(device)
+
+
+def fill(model, tensor_of, gathered=contextlib.nullcontext):
+    """Copies `tensor_of(name, parameter)`, whole tensors, into the parameters; each rank takes its own shard.
+
+    `gathered(parameter)` is a context in which the parameter is whole, where sharding is not torch's own.
+    """
+    for name, parameter in model.named_parameters():
+        with torch.no_grad(), gathered(parameter):
             whole = tensor_of(plain_name(name), parameter)
             if isinstance(parameter, DTensor):
                 shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
@@ -133,13 +148,13 @@ def fresh(seed, std, name, shape, device):
     return torch.empty(shape, device=device).normal_(0.0, std, generator=generator)
 
 
-def initialise(model, job, device):
+def initialise(model, job, device, gathered=contextlib.nullcontext):
     seed, std = job["seed"], job["initialisation"]["std"]
-    fill(model, lambda name, parameter: fresh(seed, std, name, parameter.shape, device))
+    fill(model, lambda name, parameter: fresh(seed, std, name, parameter.shape, device), gathered)
     note(model, initialisation="random", init_std=std)
 
 
-def load(model, path, device):
+def load(model, path, device, gathered=contextlib.nullcontext):
     """Weights from a safetensors file; every parameter must be there, and nothing else."""
     from safetensors import safe_open
 
@@ -150,7 +165,7 @@ def load(model, path, device):
         if names - there or there - names - tied:
             missing, unexpected = sorted(names - there), sorted(there - names - tied)
             stop(2, "launch", f"{path} does not fit the model: missing {missing}, unexpected {unexpected}")
-        fill(model, lambda name, _: file.get_tensor(name).to(device))
+        fill(model, lambda name, _: file.get_tensor(name).to(device), gathered)
     note(model, initialisation="file")
 
 
@@ -165,10 +180,12 @@ def decoder_layers(model):
 def parameter_groups(model, weight_decay):
     """Weight decay is on tensors of two or more dimensions."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    decayed = [len(getattr(p, "ds_shape", p.shape)) >= 2 for p in trained]  # ZeRO-3 leaves an empty vector of each
+    groups = [
+        {"params": [p for p, yes in zip(trained, decayed) if yes], "weight_decay": weight_decay},
+        {"params": [p for p, yes in zip(trained, decayed) if not yes], "weight_decay": 0.0},
     ]
+    return [group for group in groups if group["params"]]
 
 
 def adamw(model, job, fused):
@@ -178,14 +195,14 @@ def adamw(model, job, fused):
     return torch.optim.AdamW(groups, lr=o["learning_rate"], betas=betas, eps=o["eps"], fused=fused)
 
 
-def checkpoint_layers(model, job):
+def checkpoint_layers(model, job, reentrant=False):
     """Recomputes every `sac_frequency`-th decoder layer in the backward pass, if the job asks for it."""
     if not job["activation_checkpointing"]:
         return note(model, activation_checkpointing=False)
     every = job["sac_frequency"]
     # transformers 5.17 knows the older name only.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
+    enable({"use_reentrant": reentrant})
     for number, layer in enumerate(decoder_layers(model)):
         layer.gradient_checkpointing = number % every == 0
     chosen = [n for n, layer in enumerate(decoder_layers(model)) if layer.gradient_checkpointing]

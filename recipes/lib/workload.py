@@ -21,8 +21,6 @@ def mix(z):
 class SyntheticTokens(torch.utils.data.Dataset):
     """The tokens of src/bin/tprimat-native/tokens.rs: vocab_size * u^4, u uniform by (seed, sequence, position)."""
 
-    data_class = "random"
-
     def __init__(self, job):
         self.seed, self.vocab_size = job["seed"], job["model"]["vocab_size"]
         self.length = job["train_iters"] * job["data"]["global_batch_size"]
@@ -39,6 +37,9 @@ class SyntheticTokens(torch.utils.data.Dataset):
         fourth = ((u * u) >> np.uint64(32)) ** np.uint64(2) >> np.uint64(32)
         tokens = torch.from_numpy(((fourth * np.uint64(self.vocab_size)) >> np.uint64(32)).astype(np.int64))
         return {"input_ids": tokens, "labels": tokens}
+
+    def effective(self):
+        return {"data": "random"}
 
 
 def open_dataset(job):

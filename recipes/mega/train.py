@@ -205,7 +205,7 @@ def in_effect(job, config, model, settings, optimizer, batches):
         "sharding": sharding(job, settings),
         "compile": False,
         "offload": settings.optimizer_cpu_offload or config.cpu_offloading,
-        "data": batches.dataset.data_class,
+        **batches.dataset.effective(),
         "attention_mask": "causal",
         "packing": getattr(batches.dataset, "packing", "none"),
         "initialisation": "random",

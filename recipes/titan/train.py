@@ -160,7 +160,7 @@ def in_effect(trainer):
         "num_gpus": dims.world_size,
         "sharding": sharding(trainer),
         "offload": training.enable_cpu_offload,
-        "data": trainer.dataloader.dataset.data_class,
+        **trainer.dataloader.dataset.effective(),
         "attention_mask": args.attn_mask_type,
         "packing": getattr(trainer.dataloader.dataset, "packing", "none"),
         "initialisation": "random",

@@ -44,6 +44,10 @@ pub enum Command {
     Data(DataArgs),
     /// Show or update what tprimat.lock pins
     Lock(LockArgs),
+    /// Build a framework's container image
+    Image(ImageArgs),
+    /// Open a shell in a framework's container, with the project and the GPUs
+    Shell(ShellArgs),
     /// Remove published output, or the whole cache
     Clean(CleanArgs),
     /// Write a starter project into a folder
@@ -140,9 +144,32 @@ pub struct BuildArgs {
     /// Train nothing: use what the cache has
     #[arg(long, conflicts_with = "remeasure")]
     pub cached_only: bool,
+    /// Run each selected cell once under a profiler and measure nothing; traces go to the output folder
+    #[arg(long, value_enum, value_name = "PROFILER", conflicts_with_all = ["dry_run", "remeasure", "cached_only"])]
+    pub profile: Option<ProfilerName>,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum ProfilerName {
+    /// NVIDIA Nsight Systems
+    Nsys,
+    /// ROCm's rocprofv3
+    Rocprof,
+    /// torch's own profiler, in tprimat's trainers
+    Torch,
+}
+
+impl From<ProfilerName> for crate::execute::Profiler {
+    fn from(name: ProfilerName) -> Self {
+        match name {
+            ProfilerName::Nsys => Self::Nsys,
+            ProfilerName::Rocprof => Self::Rocprof,
+            ProfilerName::Torch => Self::Torch,
+        }
+    }
 }
 
 impl BuildArgs {
@@ -302,6 +329,62 @@ pub struct EncodeArgs {
     /// Print exactly one JSON value
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum ImageCommand {
+    /// Render the Dockerfile of a framework and build it with docker or podman
+    Build(ImageBuildArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageBuildArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// The base image [default: frameworks.<id>.image of config.yaml, then the recipe's]
+    #[arg(long, value_name = "IMAGE")]
+    pub base: Option<String>,
+    /// Let the container run as this user instead of the base image's, which is often root
+    #[arg(long, value_name = "UID[:GID]")]
+    pub user: Option<String>,
+    /// The name of the image [default: tprimat/<framework>:<vendor>]
+    #[arg(long, value_name = "NAME")]
+    pub tag: Option<String>,
+    /// Print the Dockerfile and the command; build nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ShellArgs {
+    /// Whose GPUs, and whose environment
+    pub platform: String,
+    /// Whose image [default: the first framework of config.yaml with one]
+    #[arg(long, value_name = "FRAMEWORK")]
+    pub framework: Option<String>,
+    /// Another image
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+    /// Print the command; run nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// What to run in place of a shell
+    #[arg(last = true)]
+    pub command: Vec<String>,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -15,7 +15,7 @@ use super::{
     memo,
     output::{print, print_json, width},
     plan::{rows, state_name},
-    project,
+    profile, project,
 };
 use crate::{
     analyze::Comparison,
@@ -43,6 +43,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
         && !args.remeasure
+        && args.profile.is_none()
         && let Some(text) = memo::nothing_to_do(&request, &memo_name)
     {
         return say_nothing_to_do(args, &text);
@@ -53,6 +54,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let talk = Talk::new(reporters(args)?);
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
+    }
+    if profile::asked(&plan, args) {
+        return profile::run(&plan, args, &host, &talk);
     }
     let dag = Dag::new(&plan)?;
     if args.cached_only {

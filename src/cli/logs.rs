@@ -10,7 +10,7 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     graph::Dag,
-    plan::Plan,
+    plan::{Plan, Support},
 };
 
 pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
@@ -22,6 +22,9 @@ pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let (cell, repeat) = (plan.find(id)?, repeat.unwrap_or(1));
+    if let Support::Unsupported(why) = &plan.cells[cell].support {
+        return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
+    }
     let cache_dir = project::cache_dir(&plan);
     let cache = Cache::open(&cache_dir)?;
     if args.follow

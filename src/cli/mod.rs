@@ -8,6 +8,7 @@ mod config;
 mod data;
 mod explain;
 mod graph;
+mod image;
 mod init;
 mod lock;
 mod logs;
@@ -15,6 +16,7 @@ mod memo;
 mod output;
 mod parse;
 mod plan;
+mod profile;
 mod project;
 mod schema;
 mod show;
@@ -69,6 +71,8 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Graph(args) => graph::run(at, &args),
         Command::Data(args) => data::run(&args),
         Command::Lock(args) => lock::run(at, &args),
+        Command::Image(args) => image::run(at, &args),
+        Command::Shell(args) => image::shell(at, &args),
         Command::Clean(args) => clean::run(at, &args),
         Command::Init(args) => init::run(at, &args),
         Command::Schema(args) => schema::run(&args),

@@ -213,9 +213,7 @@ fn file_names(plan: &Plan) -> Vec<String> {
                     name = format!("{name}_{axis}-{value}");
                 }
             }
-            let safe: String =
-                name.chars().map(|ch| if ch.is_alphanumeric() || "-_.".contains(ch) { ch } else { '-' }).collect();
-            format!("{safe}.json")
+            format!("{}.json", publish::safe_name(&name))
         })
         .collect()
 }
@@ -357,43 +355,48 @@ pub fn train_work(
     preimage: &str,
 ) -> Result<TrainWork> {
     let task = engine.dag.task(node);
-    let cell = task.cell as usize;
-    let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
-    let recipe = engine.plan.recipe(cell);
     let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
     let key = statuses.get(node).key.expect("a stale train task has a key");
-    let job = prepared.job();
     // A launch file that is lost or damaged must not run as an empty one.
     let launch_files = render.outputs().iter().map(|o| Ok((o.name.clone(), need(engine.cache, &o.digest, &o.name)?)));
-    let launch_files = launch_files.collect::<Result<_>>()?;
     Ok(TrainWork {
         label: label(engine.plan, &task),
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
+        devices,
+        ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
+    })
+}
+
+/// How a cell is run, whatever for: without a key, and without devices.
+pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) -> TrainWork {
+    let prepared = plan.prepared(cell).expect("what runs is supported");
+    let (recipe, job) = (plan.recipe(cell), prepared.job());
+    let checkouts = plan.facts.checkouts(recipe).into_iter();
+    TrainWork {
+        label: plan.cells[cell].id.clone(),
+        key: Digest::of(""),
+        preimage: String::new(),
+        generation: 0,
+        seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),
-        data_env: data_env(&engine.plan.root, prepared),
+        data_env: data_env(&plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
-        checkouts: engine
-            .plan
-            .facts
-            .checkouts(recipe)
-            .into_iter()
-            .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
-            .collect(),
+        checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
         vendor: job.vendor,
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
         log_section: recipe.file.log.clone(),
         timeout_seconds: prepared.resolved.timeout_seconds,
         exclusive: !prepared.resolved.share,
-        devices,
-    })
+        devices: Vec::new(),
+    }
 }
 
 /// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name on a hub.

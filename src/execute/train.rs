@@ -210,14 +210,14 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
 }
 
 /// Sorts by time, and two hosts never make the same one.
-fn attempt_id() -> String {
+pub(super) fn attempt_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     let now = jiff::Timestamp::now();
     let random = RandomState::new().hash_one(std::process::id());
     format!("{}-{random:016x}", now.strftime("%Y%m%dT%H%M%S%.6fZ"))
 }
 
-fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
+pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
     for (name, bytes) in &work.launch_files {
         write_atomically(&dir.join(name), bytes, Durability::Plain)?;
     }

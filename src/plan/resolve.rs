@@ -19,7 +19,24 @@ use crate::{
 };
 
 /// Keys of `frameworks.<id>` that tprimat itself reads; the rest goes to the job as it is.
-const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs"];
+const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs", "image"];
+
+/// What `sharding` may say; a recipe refuses those that it has not. A name that nobody knows would change nothing.
+const SHARDING: &[&str] = &[
+    "ddp",
+    "none",
+    "no_shard",
+    "zero1",
+    "distributed_optimizer",
+    "optim",
+    "zero2",
+    "shard_grad_op",
+    "zero3",
+    "fsdp",
+    "fsdp2",
+    "full_shard",
+    "hsdp",
+];
 
 /// What resolving a cell gives.
 pub struct Resolved {
@@ -248,13 +265,22 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
             "TP × PP × CP × DP must equal the number of GPUs",
         );
     }
+    let sharding = block.sharding.clone().unwrap_or_default();
+    if !sharding.is_empty() && !SHARDING.contains(&sharding.as_str()) {
+        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is no way of sharding"), "named here");
+        let help = nearest(&sharding, SHARDING.iter().copied()).map_or_else(
+            || format!("expected one of {}", SHARDING.join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        r.problems.push(problem.help(help));
+    }
     ParallelismJob {
         tensor_model_parallel_size: tp,
         pipeline_model_parallel_size: pp,
         context_parallel_size: cp,
         data_parallel_size: dp,
         num_gpus,
-        sharding: block.sharding.clone().unwrap_or_default(),
+        sharding,
     }
 }
 

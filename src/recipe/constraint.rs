@@ -9,7 +9,7 @@ use serde_json::Value;
 ///
 /// A condition names a field of the job by its dotted path and gives
 /// a value (equal), a list (any of them), `">n"` / `"<n"` (a number beyond it), `"*"` (present and not empty),
-/// or `""` (absent or empty).
+/// `""` (absent or empty), or `{ not = … }` with any of these.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constraint {
@@ -30,6 +30,7 @@ fn lookup<'a>(job: &'a Value, path: &str) -> Option<&'a Value> {
 
 fn holds(actual: Option<&Value>, condition: &Value) -> bool {
     match condition {
+        Value::Object(table) => table.get("not").is_some_and(|condition| !holds(actual, condition)),
         Value::Array(any) => any.iter().any(|one| holds(actual, one)),
         Value::String(s) if s == "*" => !is_empty(actual),
         Value::String(s) if s.is_empty() => is_empty(actual),
@@ -70,6 +71,10 @@ mod tests {
         assert!(!applies(json!({"model.dataset": "*"})));
         assert!(!applies(json!({"parallelism.sharding": "*"})));
         assert!(applies(json!({"framework.command": ""})));
+        assert!(
+            applies(json!({"precision": {"not": ["bf16", "fp32"]}})) && applies(json!({"model.dataset": {"not": "*"}}))
+        );
+        assert!(!applies(json!({"precision": {"not": "fp8"}})) && !applies(json!({"precision": {"nor": "bf16"}})));
         assert!(!applies(json!({})), "an empty condition must not switch a recipe off");
     }
 }
