@@ -9,6 +9,7 @@ use std::{
 /// The analysis is one net of functions, so it counts as a whole.
 const CODE: &[(&str, &[&str])] = &[
     ("PARSE", &["src/parse", "src/analyze", "src/plan/shape.rs"]),
+    ("IMPORT", &["src/import", "src/parse", "src/analyze", "src/plan/shape.rs"]),
     ("AGGREGATE", &["src/analyze", "src/plan/shape.rs"]),
     ("COMPARE", &["src/analyze", "src/plan/shape.rs"]),
     ("PLOT", &["src/report"]),

@@ -33,6 +33,31 @@ pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Re
     write().map_err(Error::io("cannot write", path))
 }
 
+/// Moves a file or a folder, over what is there; a copy where `to` is on another file system.
+pub fn move_to(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().unwrap_or(Path::new("."));
+    create_dir_all(folder)?;
+    let _ = if to.is_dir() { fs::remove_dir_all(to) } else { fs::remove_file(to) };
+    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
+    if fs::rename(from, to).is_ok() {
+        return Ok(());
+    }
+    if from.is_dir() {
+        create_dir_all(to)?;
+        for entry in fs::read_dir(from).map_err(Error::io("cannot read the folder", from))?.flatten() {
+            move_to(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        return Ok(());
+    }
+    let copy = || -> io::Result<()> {
+        let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
+        io::copy(&mut fs::File::open(from)?, temporary.as_file_mut())?;
+        temporary.persist(to).map_err(|e| e.error)?;
+        Ok(())
+    };
+    copy().map_err(Error::io("cannot write", to))
+}
+
 /// A file too large for memory, written bit by bit: in place only once it is committed, gone if it never is.
 pub struct Staged {
     file: io::BufWriter<tempfile::NamedTempFile>,
@@ -80,31 +105,6 @@ fn put_in_place(temporary: tempfile::NamedTempFile, path: &Path, durability: Dur
         fs::File::open(folder)?.sync_all()?;
     }
     Ok(())
-}
-
-/// Moves a file or a folder, over what is there; a copy where `to` is on another file system.
-pub fn move_to(from: &Path, to: &Path) -> Result<()> {
-    let folder = to.parent().unwrap_or(Path::new("."));
-    create_dir_all(folder)?;
-    let _ = if to.is_dir() { fs::remove_dir_all(to) } else { fs::remove_file(to) };
-    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
-    if fs::rename(from, to).is_ok() {
-        return Ok(());
-    }
-    if from.is_dir() {
-        create_dir_all(to)?;
-        for entry in fs::read_dir(from).map_err(Error::io("cannot read the folder", from))?.flatten() {
-            move_to(&entry.path(), &to.join(entry.file_name()))?;
-        }
-        return Ok(());
-    }
-    let copy = || -> io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
-        io::copy(&mut fs::File::open(from)?, temporary.as_file_mut())?;
-        temporary.persist(to).map_err(|e| e.error)?;
-        Ok(())
-    };
-    copy().map_err(Error::io("cannot write", to))
 }
 
 pub fn create_dir_all(path: &Path) -> Result<()> {

@@ -15,6 +15,7 @@
 //! | [`host`] | this machine | its facts, tprimat.lock |
 //! | [`parse`] | log bytes | [`parse::Trace`] |
 //! | [`analyze`] | traces | results, summaries, comparisons (pure) |
+//! | [`import`] | logs and results of others | runs that are shown beside ours, labelled |
 //! | [`report`] | comparisons | tables and pictures (pure; writes nothing itself) |
 //! | [`cli`] | arguments | a request, an exit code |
 
@@ -29,6 +30,7 @@ pub mod execute;
 pub mod files;
 pub mod graph;
 pub mod host;
+pub mod import;
 pub mod matrix;
 pub mod parse;
 pub mod plan;

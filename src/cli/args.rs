@@ -32,6 +32,8 @@ pub enum Command {
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
     Compare(CompareArgs),
+    /// Take in logs and results that others measured; they are shown beside yours, labelled
+    Import(ImportArgs),
     /// Say what a log says
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
@@ -66,6 +68,7 @@ impl Command {
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Compare(a) => a.json,
             Self::Parse(a) => a.json,
+            Self::Import(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.common.json,
             Self::Data(a) => match &a.command {
@@ -225,6 +228,28 @@ pub struct CompareArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+pub struct ImportArgs {
+    /// A cell, with --log, --result or --tfevents; else files, and folders with names as the suites wrote them
+    #[arg(value_name = "CELL | PATH")]
+    pub names: Vec<String>,
+    /// A trainer's log; several are the ranks of one run, in their order
+    #[arg(long, value_name = "FILE")]
+    pub log: Vec<PathBuf>,
+    /// A result file of an older suite (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub result: Vec<PathBuf>,
+    /// A TensorBoard event file
+    #[arg(long, value_name = "FILE")]
+    pub tfevents: Vec<PathBuf>,
+    /// The matrix that may have the cell [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct ParseArgs {
     /// A log, or `-` for stdin
     pub file: PathBuf,
@@ -270,6 +295,62 @@ pub struct LockArgs {
     /// Write what this host has now
     #[arg(long)]
     pub update: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum ImageCommand {
+    /// Render the Dockerfile of a framework and build it with docker or podman
+    Build(ImageBuildArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageBuildArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// The base image [default: frameworks.<id>.image of config.yaml, then the recipe's]
+    #[arg(long, value_name = "IMAGE")]
+    pub base: Option<String>,
+    /// Let the container run as this user instead of the base image's, which is often root
+    #[arg(long, value_name = "UID[:GID]")]
+    pub user: Option<String>,
+    /// The name of the image [default: tprimat/<framework>:<vendor>]
+    #[arg(long, value_name = "NAME")]
+    pub tag: Option<String>,
+    /// Print the Dockerfile and the command; build nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ShellArgs {
+    /// Whose GPUs, and whose environment
+    pub platform: String,
+    /// Whose image [default: the first framework of config.yaml with one]
+    #[arg(long, value_name = "FRAMEWORK")]
+    pub framework: Option<String>,
+    /// Another image
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+    /// Print the command; run nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// What to run in place of a shell
+    #[arg(last = true)]
+    pub command: Vec<String>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -329,62 +410,6 @@ pub struct EncodeArgs {
     /// Print exactly one JSON value
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImageArgs {
-    #[command(subcommand)]
-    pub command: ImageCommand,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum ImageCommand {
-    /// Render the Dockerfile of a framework and build it with docker or podman
-    Build(ImageBuildArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImageBuildArgs {
-    /// A framework, or a cell of it: platform/framework/…
-    #[arg(value_name = "CELL|FRAMEWORK")]
-    pub target: String,
-    /// For which platform, where no cell says it
-    #[arg(long, value_name = "PLATFORM")]
-    pub platform: Option<String>,
-    /// The base image [default: frameworks.<id>.image of config.yaml, then the recipe's]
-    #[arg(long, value_name = "IMAGE")]
-    pub base: Option<String>,
-    /// Let the container run as this user instead of the base image's, which is often root
-    #[arg(long, value_name = "UID[:GID]")]
-    pub user: Option<String>,
-    /// The name of the image [default: tprimat/<framework>:<vendor>]
-    #[arg(long, value_name = "NAME")]
-    pub tag: Option<String>,
-    /// Print the Dockerfile and the command; build nothing
-    #[arg(long)]
-    pub print: bool,
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ShellArgs {
-    /// Whose GPUs, and whose environment
-    pub platform: String,
-    /// Whose image [default: the first framework of config.yaml with one]
-    #[arg(long, value_name = "FRAMEWORK")]
-    pub framework: Option<String>,
-    /// Another image
-    #[arg(long, value_name = "NAME")]
-    pub image: Option<String>,
-    /// Print the command; run nothing
-    #[arg(long)]
-    pub print: bool,
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-    /// What to run in place of a shell
-    #[arg(last = true)]
-    pub command: Vec<String>,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -9,7 +9,9 @@ mod data;
 mod explain;
 mod graph;
 mod image;
+mod import;
 mod init;
+mod list;
 mod lock;
 mod logs;
 mod memo;
@@ -61,10 +63,11 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Build(args) => build::run(at, &args),
         Command::Plan(args) => plan::run(at, &args),
         Command::Explain(args) => explain::run(at, &args),
-        Command::List(args) => plan::list(at, &args),
+        Command::List(args) => list::run(at, &args),
         Command::Show(args) => show::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Compare(args) => compare::run(at, &args),
+        Command::Import(args) => import::run(at, &args),
         Command::Parse(args) => parse::run(&args),
         Command::Check(args) => check::run(at, &args),
         Command::Config(args) => config::run(at, &args),

@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Result},
     files::Durability,
     graph::{Engine, Made, Statuses, label},
+    import::{self, Claims},
     parse::{self, LogSection},
     plan::{DataKind, Job, Plan, Prepared, Support},
     recipe::Rendered,
@@ -96,6 +97,19 @@ pub enum DerivedWork {
 pub struct CellSeed {
     input: CellInput,
     summary: Option<Digest>,
+    /// What is claimed of the imports that stand in for a measurement.
+    imported: Option<Box<(Claims, Statistics)>>,
+}
+
+impl CellSeed {
+    /// A cell of imports only; no matrix needs to have it.
+    #[must_use]
+    pub fn imported(plan: &Plan, cell: &str) -> Self {
+        let state = CellState::Missing { reason: "nothing was imported".to_owned() };
+        let input = import::input(cell, &[], state);
+        let claims = (import::claim_for(plan, cell), import::statistics(plan));
+        Self { input, summary: None, imported: Some(Box::new(claims)) }
+    }
 }
 
 pub struct ReportWork {
@@ -172,6 +186,7 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
         repeats_wanted: plan.cells[cell].repeats,
         state,
         same_launch_as,
+        imported: Vec::new(),
     }
 }
 
@@ -184,13 +199,17 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
     for (cell, (_, state)) in states.into_iter().enumerate() {
         let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
         let summary = text("summary").and_then(|d| d.parse().ok());
+        if state.get("imported").is_some() {
+            seeds.push(CellSeed::imported(plan, &plan.cells[cell].id));
+            continue;
+        }
         let state = match (text("unsupported"), text("failed"), text("missing")) {
             (Some(why), ..) => CellState::Unsupported { reason: why },
             (_, Some(why), _) | (.., Some(why)) => CellState::Missing { reason: why },
             _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
         };
         let twin = twins[cell].map(|first| plan.cells[first].id.clone());
-        seeds.push(CellSeed { input: input(plan, cell, state, twin), summary });
+        seeds.push(CellSeed { input: input(plan, cell, state, twin), summary, imported: None });
     }
     seeds
 }
@@ -262,8 +281,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             let facts = RunFacts {
                 attempt: attempt.id.clone(),
                 host: attempt.host.clone(),
-                started_at: attempt.started_at,
-                ended_at: attempt.ended_at,
+                started_at: Some(attempt.started_at),
+                ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
             let result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
@@ -314,8 +333,15 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
 /// Compares cells whose summaries are in the cache.
 pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache) -> Result<Comparison> {
     let mut inputs = Vec::with_capacity(cells.len());
-    for CellSeed { mut input, summary } in cells {
-        if let Some(digest) = summary {
+    let imports = import::Imports::of(cache);
+    for CellSeed { mut input, summary, imported } in cells {
+        if let Some((claims, statistics)) = imported.as_deref() {
+            let runs = import::runs(cache, &imports, &input.cell, claims)?;
+            if !runs.is_empty() {
+                let summary = import::summary(&runs, statistics);
+                input = import::input(&input.cell, &runs, CellState::Ok { summary: Box::new(summary) });
+            }
+        } else if let Some(digest) = summary {
             input.state = CellState::Ok { summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?) };
         }
         inputs.push(input);

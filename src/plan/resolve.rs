@@ -111,9 +111,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     let mut r = Reader { view: config.view(&recipe.defaults, &cell.overlay), problems: Vec::new() };
     let vendor = vendor(&mut r, &cell.platform);
     let parallelism = parallelism(&mut r, cell, vendor);
-    let kinds = [DataKind::Dataset, DataKind::Tokenizer];
-    let named: BTreeMap<DataKind, (String, String)> =
-        kinds.into_iter().filter_map(|kind| Some((kind, named_file(&mut r, &cell.model, kind)?))).collect();
+    let named = named_files(&mut r, &cell.model);
     let job = Job {
         vendor,
         model: model(&mut r, &cell.model, &named),
@@ -147,6 +145,19 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     if r.problems.is_empty() { Ok(resolved) } else { Err(r.problems) }
 }
 
+/// The shape that config.yaml gives a model, for runs that are no cell of a matrix.
+#[must_use]
+pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
+    if !config.children("models").any(|known| known == id) {
+        return None;
+    }
+    let nothing = crate::config::Values::default();
+    let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new() };
+    let named = named_files(&mut r, id);
+    let shape = model(&mut r, id, &named);
+    r.problems.is_empty().then_some(shape)
+}
+
 fn timeout(r: &mut Reader, framework: &str, recipe: &Recipe) -> Option<f64> {
     let path = format!("frameworks.{framework}.timeout");
     let text = r.string(&path).or_else(|| recipe.file.run.timeout.clone())?;
@@ -164,6 +175,11 @@ fn vendor(r: &mut Reader, platform: &str) -> Vendor {
         r.problem(&path, format!("`{name}` is not a vendor"), "expected nvd (nvidia, cuda), amd (rocm) or cpu");
         Vendor::Cpu
     })
+}
+
+fn named_files(r: &mut Reader, model: &str) -> BTreeMap<DataKind, (String, String)> {
+    let kinds = [DataKind::Dataset, DataKind::Tokenizer];
+    kinds.into_iter().filter_map(|kind| Some((kind, named_file(r, model, kind)?))).collect()
 }
 
 /// What a model's dataset or tokenizer is called, and its path; nothing where the path is not set, or empty.

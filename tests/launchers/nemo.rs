@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use serde_json::{Value, json};
 use tprimat::{
-    analyze::{AttestationStatus, attest},
+    analyze::{AttestationStatus, Claim, attest},
     parse,
     plan::Job,
 };
@@ -28,7 +28,7 @@ fn run(job: &Job) -> (Value, String) {
 #[track_caller]
 fn attested(job: &Job, log: &str) {
     let trace = parse::parse(&parse::LogSection::named("tprimat"), log.as_bytes());
-    let attestation = attest(&trace, job, true);
+    let attestation = attest(&trace, &Claim::of(job), true);
     let contradicted: Vec<_> = attestation.contradicted().collect();
     assert!(contradicted.is_empty(), "{contradicted:#?}");
     assert_eq!(attestation.status, AttestationStatus::Attested);

@@ -1,6 +1,6 @@
 """Do tprimat-native and recipes/lib/data.py see the same samples of a dataset? Exits 1 if not.
 
-    python dataset.py --binary target/debug/tprimat-native
+    python dataset.py --binary target/debug/tprimat-native --library recipes/lib
 """
 
 import argparse
@@ -17,10 +17,6 @@ import torch
 from safetensors.torch import load_file
 
 from parity import JOB, MODELS
-
-sys.dont_write_bytecode = True  # recipes/ is embedded in tprimat
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes/lib"))
-from data import IndexedTokens
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 
@@ -45,7 +41,11 @@ def run(binary, job, folder, prefix, *arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", required=True, type=Path, help="tprimat-native")
+    parser.add_argument("--library", required=True, type=Path, help="recipes/lib")
     arguments = parser.parse_args()
+    sys.path.insert(0, str(arguments.library.resolve()))
+    from data import IndexedTokens
+
     random = np.random.default_rng(5)
     job = JOB | {"model": MODELS["llama"] | {"dataset": "words"}, "train_iters": 3}
     # 8 rows of a dataset with 5 sequences: they begin again within the first micro-batch.
