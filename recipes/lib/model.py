@@ -245,8 +245,8 @@ def use_fp8(model, job):
     for layer in decoder_layers(model):
         for name, linear in [(n, m) for n, m in layer.named_modules() if isinstance(m, torch.nn.Linear)]:
             owner, _, leaf = name.rpartition(".")
-            biased, dtype = linear.bias is not None, linear.weight.dtype
-            other = te.Linear(linear.in_features, linear.out_features, biased, params_dtype=dtype, device="meta")
+            how = {"bias": linear.bias is not None, "params_dtype": linear.weight.dtype, "device": "meta"}
+            other = te.Linear(linear.in_features, linear.out_features, **how)
             setattr(layer.get_submodule(owner), leaf, other)
         layer.forward = under_fp8(te, recipe, layer.forward)
     note(model, precision="fp8", fp8_hybrid=hybrid, fp8_param=False)
@@ -255,6 +255,7 @@ def use_fp8(model, job):
 def under_fp8(te, recipe, forward):
     @functools.wraps(forward)
     def wrapped(*args, **kwargs):
+        # The older name is the one that every release so far has.
         with te.fp8_autocast(enabled=True, fp8_recipe=recipe):
             return forward(*args, **kwargs)
 
