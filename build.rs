@@ -9,12 +9,13 @@ use std::{
 /// The analysis is one net of functions, so it counts as a whole.
 const CODE: &[(&str, &[&str])] = &[
     ("PARSE", &["src/parse", "src/analyze", "src/plan/shape.rs"]),
+    ("IMPORT", &["src/import", "src/parse", "src/analyze", "src/plan/shape.rs"]),
     ("AGGREGATE", &["src/analyze", "src/plan/shape.rs"]),
     ("COMPARE", &["src/analyze", "src/plan/shape.rs"]),
     ("PLOT", &["src/report"]),
     ("REPORT", &["src/report", "src/analyze", "src/plan/shape.rs"]),
     // The trainer that ships with tprimat: its source is in its train keys, as a recipe's own program is.
-    ("NATIVE", &["src/bin/tprimat-native"]),
+    ("NATIVE", &["src/bin/tprimat-native", "src/data/dataset.rs", "src/data/index.rs", "src/data/samples.rs"]),
     ("ALL", &["src", "recipes", "templates"]),
 ];
 

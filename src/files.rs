@@ -3,9 +3,11 @@
 use std::{
     fs, io,
     io::Write,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
@@ -26,18 +28,83 @@ pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Re
     let write = || -> io::Result<()> {
         let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
         temporary.write_all(bytes)?;
-        if durability == Durability::Synced {
-            temporary.as_file().sync_all()?;
-        }
-        #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
-        fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
-        temporary.persist(path).map_err(|e| e.error)?;
-        if durability == Durability::Synced {
-            fs::File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+        put_in_place(temporary, path, durability)
     };
     write().map_err(Error::io("cannot write", path))
+}
+
+/// Moves a file or a folder, over what is there; a copy where `to` is on another file system.
+pub fn move_to(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().unwrap_or(Path::new("."));
+    create_dir_all(folder)?;
+    let _ = if to.is_dir() { fs::remove_dir_all(to) } else { fs::remove_file(to) };
+    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
+    if fs::rename(from, to).is_ok() {
+        return Ok(());
+    }
+    if from.is_dir() {
+        create_dir_all(to)?;
+        for entry in fs::read_dir(from).map_err(Error::io("cannot read the folder", from))?.flatten() {
+            move_to(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        return Ok(());
+    }
+    let copy = || -> io::Result<()> {
+        let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
+        io::copy(&mut fs::File::open(from)?, temporary.as_file_mut())?;
+        temporary.persist(to).map_err(|e| e.error)?;
+        Ok(())
+    };
+    copy().map_err(Error::io("cannot write", to))
+}
+
+/// A file too large for memory, written bit by bit: in place only once it is committed, gone if it never is.
+pub struct Staged {
+    file: io::BufWriter<tempfile::NamedTempFile>,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Creates the folder.
+    pub fn create(path: &Path) -> Result<Self> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        create_dir_all(folder)?;
+        let file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder);
+        let file = io::BufWriter::with_capacity(1 << 20, file.map_err(Error::io("cannot write", path))?);
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    pub fn commit(self, durability: Durability) -> Result<()> {
+        let Self { file, path } = self;
+        let write = || -> io::Result<()> {
+            let temporary = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            put_in_place(temporary, &path, durability)
+        };
+        write().map_err(Error::io("cannot write", &path))
+    }
+}
+
+impl Write for Staged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn put_in_place(temporary: tempfile::NamedTempFile, path: &Path, durability: Durability) -> io::Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if durability == Durability::Synced {
+        temporary.as_file().sync_all()?;
+    }
+    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
+    fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    temporary.persist(path).map_err(|e| e.error)?;
+    if durability == Durability::Synced {
+        fs::File::open(folder)?.sync_all()?;
+    }
+    Ok(())
 }
 
 pub fn create_dir_all(path: &Path) -> Result<()> {
@@ -66,4 +133,83 @@ pub fn read_to_string(path: &Path) -> Result<String> {
 #[must_use]
 pub fn unix_now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+}
+
+/// A file changed less than this before its stamp was taken may change again under the same stamp.
+const RACY_SECONDS: f64 = 2.0;
+
+/// By what a file is known to be the one it was, without reading it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamp {
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    mtime: i128,
+    ctime: i128,
+    inode: u64,
+    /// Taken at, seconds since 1970.
+    taken: f64,
+}
+
+impl Stamp {
+    /// Taken before the file is read.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let taken = unix_now();
+        let meta = fs::metadata(path)?;
+        let nanos = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
+        Ok(Self {
+            size: meta.len(),
+            mtime: nanos(meta.mtime(), meta.mtime_nsec()),
+            ctime: nanos(meta.ctime(), meta.ctime_nsec()),
+            inode: meta.ino(),
+            taken,
+        })
+    }
+
+    /// Were the file's times old enough when they were read that no later write can have the same ones?
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < self.taken;
+        settled(self.mtime) && settled(self.ctime)
+    }
+
+    /// Does `now`, taken later, prove that nobody wrote in between?
+    #[must_use]
+    pub fn is_still(&self, now: &Self) -> bool {
+        let of = |s: &Self| (s.size, s.mtime, s.ctime, s.inode);
+        of(self) == of(now) && self.is_settled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_young_stamp_is_not_trusted_and_a_settled_one_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write_atomically(&path, b"one", Durability::Plain).unwrap();
+        let mut old = Stamp::of(&path).unwrap();
+        old.taken = old.ctime as f64 / 1e9 + 1.0;
+        assert!(!old.is_still(&Stamp::of(&path).unwrap()));
+        old.taken += 2.0;
+        assert!(old.is_still(&Stamp::of(&path).unwrap()));
+        write_atomically(&path, b"two", Durability::Plain).unwrap();
+        assert!(!old.is_still(&Stamp::of(&path).unwrap()));
+    }
+
+    #[test]
+    fn a_staged_file_is_there_only_when_committed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/file");
+        let mut staged = Staged::create(&path).unwrap();
+        staged.write_all(b"half").unwrap();
+        drop(staged);
+        assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 0);
+        let mut staged = Staged::create(&path).unwrap();
+        staged.write_all(b"whole").unwrap();
+        staged.commit(Durability::Synced).unwrap();
+        assert_eq!(read(&path).unwrap(), b"whole");
+    }
 }

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`config`] | config.yaml, environment, `--set` | [`config::Config`]: every value with its origin |
 //! | [`matrix`] | pipelines/*.toml, selection | cells: the points of the matrix |
+//! | [`data`] | .bin/.idx, text | token files: verified, named by content, cut into samples |
 //! | [`recipe`] | recipes/*, templates/* | [`recipe::Recipe`]: how a framework runs, what it cannot do |
 //! | [`plan`] | cells × recipes × config | [`plan::Job`]s: all that one cell depends on |
 //! | [`graph`] | jobs × lock × cache | petgraph DAG of tasks, keys, states and their reasons |
@@ -14,6 +15,7 @@
 //! | [`host`] | this machine | its facts, tprimat.lock |
 //! | [`parse`] | log bytes | [`parse::Trace`] |
 //! | [`analyze`] | traces | results, summaries, comparisons (pure) |
+//! | [`import`] | logs and results of others | runs that are shown beside ours, labelled |
 //! | [`report`] | comparisons | tables and pictures (pure; writes nothing itself) |
 //! | [`cli`] | arguments | a request, an exit code |
 
@@ -21,12 +23,14 @@ pub mod analyze;
 pub mod cache;
 pub mod cli;
 pub mod config;
+pub mod data;
 pub mod digest;
 pub mod error;
 pub mod execute;
 pub mod files;
 pub mod graph;
 pub mod host;
+pub mod import;
 pub mod matrix;
 pub mod parse;
 pub mod plan;

@@ -11,7 +11,11 @@ fn run(script: &str, arguments: &[&str]) {
         panic!("set TPRIMAT_PYTHON to a Python that has recipes/tran/requirements.cpu.txt installed");
     };
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/parity/");
-    let status = Command::new(python).arg(format!("{folder}{script}")).args(arguments).status();
+    let status = Command::new(python)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg(format!("{folder}{script}"))
+        .args(arguments)
+        .status();
     assert!(status.expect("TPRIMAT_PYTHON starts").success(), "{script}: the figures are above");
 }
 
@@ -29,4 +33,10 @@ fn python_trainers_agree_with_transformers() {
 #[test]
 fn trainer_library() {
     run("library.py", &[]);
+}
+
+#[test]
+fn reads_datasets_as_the_shared_python_does() {
+    let library = concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/lib");
+    run("dataset.py", &["--binary", env!("CARGO_BIN_EXE_tprimat-native"), "--library", library]);
 }

@@ -88,6 +88,18 @@ def device(count=None):
     return {"type": "cpu", "count": 1, "name": name}
 
 
+def profiler():
+    """torch's profiler over steps 3 to 5, started, where `tprimat build --profile torch` asks for its trace."""
+    folder, torch = os.environ.get("TPRIMAT_PROFILE_DIR"), sys.modules.get("torch")
+    if not folder or torch is None or rank() != 0:
+        return None
+    write = lambda profile: profile.export_chrome_trace(os.path.join(folder, "trace.json"))
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
+    profile = torch.profiler.profile(schedule=schedule, on_trace_ready=write)
+    profile.start()
+    return profile
+
+
 def versions():
     """Versions of Python and of the frameworks that this process has loaded."""
     names = ("torch", "transformers", "accelerate", "deepspeed", "lightning", "nemo", "transformer_engine")
@@ -141,6 +153,7 @@ class Events:
 
     def __init__(self, trainer):
         self.trainer, self.last, self.steps, self.found_nan = trainer, None, 0, False
+        self.profiler = None
 
     def start(self, effective, num_parameters=None, **more):
         """Just before the first step. `effective`: settings in effect, by the job's names."""
@@ -150,6 +163,7 @@ class Events:
         known = {"schema": SCHEMA, "trainer": self.trainer, "effective": effective}
         known |= {"num_parameters": num_parameters} if num_parameters else {}
         emit("start", **known | {"device": device(), "versions": versions()} | more)
+        self.profiler = profiler()
         self.last = time.perf_counter()
 
     def lap(self):
@@ -169,9 +183,13 @@ class Events:
             if math.isnan(values["loss"]):
                 self.found_nan, values["anomaly"] = True, "nan_loss"
         self.steps = step
+        if self.profiler:
+            self.profiler.step()
         emit("step", step=step, **memory() | values)
 
     def end(self, status="ok"):
+        if self.profiler:
+            self.profiler.stop()
         if self.found_nan:
             stop(1, "nan", f"the loss is not a number at step {self.steps}")
         emit("end", status=status, steps=self.steps)

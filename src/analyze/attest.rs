@@ -4,11 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::settings::{SETTINGS, agree};
-use crate::{
-    parse::Trace,
-    plan::{Job, ModelShape},
+use super::{
+    Claim,
+    cross::interval,
+    settings::{SETTINGS, agree},
 };
+use crate::{parse::Trace, plan::ModelShape};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -20,61 +21,108 @@ pub enum AttestationStatus {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attestation {
-    /// `contradicted` if any field is; `attested` if what the throughput rests on is stated and agrees: tokens
-    /// of an optimiser step, and devices; else `not_stated`.
+    /// `contradicted` if any field is; `attested` if what the throughput rests on is stated by the trainer and agrees, or
+    /// is shown by its own figures: tokens of an optimiser step, and devices; else `not_stated`.
     pub status: AttestationStatus,
     pub fields: Vec<FieldAttestation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldAttestation {
-    /// A setting by the job's name; `steps_run` (last step of the log), `tokens_per_step` (as printed) and
-    /// `batch_product` (micro-batch × data-parallel × accumulation, all as stated, against the stated batch) besides.
+    /// A setting by the job's name; `steps_run` (steps up to the log's last line), `tokens_per_step` (as printed) and
+    /// `batch_product` (micro-batch × data-parallel × accumulation against the batch) besides; and cross-checks of the
+    /// trainer's own figures: `tokens_per_step_from_rate`, `flops_per_token_from_rate`, `global_batch_size_from_samples`,
+    /// `first_loss`, `learning_rate_schedule`, and of a published file `tokens_per_step_from_published` and
+    /// `avg_step_time_from_steps`.
     pub field: String,
-    pub declared: Value,
+    /// Absent where nobody claims anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Value>,
     pub status: AttestationStatus,
+    /// How `effective` follows from what the log says, where it is computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arithmetic: Option<String>,
 }
 
 impl Attestation {
     pub fn contradicted(&self) -> impl Iterator<Item = &FieldAttestation> {
         self.fields.iter().filter(|f| f.status == AttestationStatus::Contradicted)
     }
-    fn is_attested(&self, field: &str) -> bool {
+    pub(super) fn is_attested(&self, field: &str) -> bool {
         self.fields.iter().any(|f| f.field == field && f.status == AttestationStatus::Attested)
     }
     /// Are the tokens of an optimiser step the trainer's own statement?
     #[must_use]
     pub fn attests_tokens(&self) -> bool {
-        (self.is_attested("global_batch_size") && self.is_attested("seq_length")) || self.is_attested("tokens_per_step")
+        let batch = self.is_attested("global_batch_size") || self.is_attested("global_batch_size_from_samples");
+        (batch && self.is_attested("seq_length"))
+            || self.is_attested("tokens_per_step")
+            || self.is_attested("tokens_per_step_from_rate")
+    }
+    /// Are devices and tokens of a step both the trainer's own statement, or shown by its own figures?
+    fn attests_throughput(&self) -> bool {
+        self.attests_tokens() && (self.is_attested("num_gpus") || self.is_attested("tokens_per_step_from_rate"))
+    }
+    /// Adds what was found later, and judges again.
+    pub(super) fn extend(&mut self, fields: Vec<FieldAttestation>) {
+        self.fields.extend(fields);
+        self.status = if self.contradicted().next().is_some() {
+            AttestationStatus::Contradicted
+        } else if self.attests_throughput() {
+            AttestationStatus::Attested
+        } else {
+            AttestationStatus::NotStated
+        };
     }
 }
 
 /// `complete`: the run claims to have reached its end, so all its steps must be there.
 #[must_use]
-pub fn attest(trace: &Trace, job: &Job, complete: bool) -> Attestation {
+pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
+    let job = &claim.job;
     let stated = &trace.effective.0;
     let mut fields: Vec<FieldAttestation> = SETTINGS
         .iter()
-        .filter_map(|setting| Some(field(setting.name, (setting.declared)(job)?, setting.effective(stated))))
+        .filter_map(|setting| {
+            let effective = setting.effective(stated);
+            let Some(declared) = claim.declared(setting) else {
+                // Nobody claims it, but the throughput rests on it and the trainer states it.
+                return effective.filter(|_| RATE.contains(&setting.name)).map(|value| FieldAttestation {
+                    field: setting.name.to_owned(),
+                    declared: None,
+                    effective: Some(value),
+                    status: AttestationStatus::Attested,
+                    arithmetic: None,
+                });
+            };
+            Some(field(setting.name, declared, effective))
+        })
         .collect();
     if let Some(declared) = super::count_parameters(&job.model) {
         let padding = padding_parameters(trace, &job.model);
         fields.push(field("num_parameters", (declared + padding).into(), trace.num_parameters.map(Value::from)));
     }
-    if complete && job.train_iters > 0 {
-        let last = trace.steps.last().map_or(0, |s| s.step);
-        fields.push(field("steps_run", job.train_iters.into(), Some(last.into())));
+    if complete && job.train_iters > 0 && claim.covers("train_iters") {
+        fields.push(steps_run(trace, job.train_iters));
     }
-    if let Some(tokens) = job.data.global_batch_size.checked_mul(job.data.seq_length).filter(|t| *t > 0) {
+    let batch_is_claimed = claim.covers("global_batch_size") && claim.covers("seq_length");
+    if let Some(tokens) =
+        job.data.global_batch_size.checked_mul(job.data.seq_length).filter(|t| *t > 0 && batch_is_claimed)
+    {
         let mut printed = trace.steps.iter().filter_map(|s| s.tokens);
         let first = printed.next();
         // One step that differs is enough to contradict.
         let shown = std::iter::once(first).flatten().chain(printed).find(|t| *t != tokens).or(first);
         fields.push(field("tokens_per_step", tokens.into(), shown.map(Value::from)));
     }
-    let stated_count = |name| SETTINGS.iter().find(|s| s.name == name)?.effective(stated)?.as_u64();
+    let stated_count = |name| {
+        let setting = SETTINGS.iter().find(|s| s.name == name)?;
+        // The labels of an imported file must agree with each other, too.
+        let label = || claim.declared(setting).filter(|_| claim.fields.is_some());
+        setting.effective(stated).or_else(label)?.as_u64()
+    };
     if let (Some(batch), Some(micro), Some(ranks), Some(accumulation)) = (
         stated_count("global_batch_size"),
         stated_count("micro_batch_size"),
@@ -82,15 +130,29 @@ pub fn attest(trace: &Trace, job: &Job, complete: bool) -> Attestation {
         stated_count("gradient_accumulation_steps"),
     ) {
         let product = micro.saturating_mul(ranks).saturating_mul(accumulation);
-        fields.push(field("batch_product", batch.into(), Some(product.into())));
+        let arithmetic = Some(format!("{micro} × {ranks} × {accumulation} = {product}"));
+        fields.push(FieldAttestation { arithmetic, ..field("batch_product", batch.into(), Some(product.into())) });
     }
-    let mut attestation = Attestation { status: AttestationStatus::NotStated, fields };
-    if attestation.contradicted().next().is_some() {
-        attestation.status = AttestationStatus::Contradicted;
-    } else if attestation.attests_tokens() && attestation.is_attested("num_gpus") {
-        attestation.status = AttestationStatus::Attested;
-    }
+    let mut attestation = Attestation { status: AttestationStatus::NotStated, fields: Vec::new() };
+    attestation.extend(fields);
     attestation
+}
+
+/// What a rate is made of.
+const RATE: [&str; 3] = ["global_batch_size", "seq_length", "num_gpus"];
+
+/// The steps up to the log's last line; of a log with a line every k steps, up to k − 1 more were run.
+fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
+    let batch = trace.effective.0.get("global_batch_size").and_then(Value::as_u64);
+    let from = super::cross::counts_from(&trace.steps, batch);
+    let last = trace.steps.last().map_or(0, |s| s.step + 1 - from);
+    let every = interval(&trace.steps);
+    let found = field("steps_run", declared.into(), Some(last.into()));
+    if last < declared && declared - last < every {
+        let arithmetic = Some(format!("the last line is of step {last}, and there is one every {every} steps"));
+        return FieldAttestation { status: AttestationStatus::Attested, arithmetic, ..found };
+    }
+    found
 }
 
 fn field(name: &str, declared: Value, effective: Option<Value>) -> FieldAttestation {
@@ -99,7 +161,7 @@ fn field(name: &str, declared: Value, effective: Option<Value>) -> FieldAttestat
         Some(effective) if agree(&declared, effective) => AttestationStatus::Attested,
         Some(_) => AttestationStatus::Contradicted,
     };
-    FieldAttestation { field: name.to_owned(), declared, effective, status }
+    FieldAttestation { field: name.to_owned(), declared: Some(declared), effective, status, arithmetic: None }
 }
 
 /// Parameters that a trainer has more because it pads the vocabulary, and says so.
@@ -117,8 +179,12 @@ pub(super) mod tests {
     use crate::{
         parse::{Effective, Step},
         plan::shape::tests::shape,
-        plan::{DataJob, OptimizerJob},
+        plan::{DataJob, Job, OptimizerJob},
     };
+
+    fn attest(trace: &Trace, job: &Job, complete: bool) -> Attestation {
+        super::attest(trace, &Claim::of(job), complete)
+    }
 
     pub fn job() -> Job {
         Job {

@@ -37,6 +37,9 @@ pub struct CellInput {
     /// An earlier cell whose launch files are the same bytes: their difference is noise.
     #[serde(default)]
     pub same_launch_as: Option<String>,
+    /// Files that the runs were imported from; empty for what tprimat measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -99,6 +102,9 @@ pub struct Row {
     pub parallelism: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub axes: BTreeMap<String, String>,
+    /// Files that the runs were imported from; empty for what tprimat measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
     /// Index into `groups`.
     pub group: usize,
     /// Repeats that count, of those wanted.
@@ -188,6 +194,8 @@ pub struct AbsentCell {
     /// Repeats that contradict the cell's job.
     #[serde(default)]
     pub contradicted: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
 }
 
 #[must_use]
@@ -208,7 +216,8 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, peaks: &Peaks) -
         differences
             .extend(all.into_iter().filter(FieldDifference::is_known).map(|field| difference(arm, base, field, false)));
     }
-    let refused = refused(&arms, &grouped, settings);
+    let mut refused = refused(&arms, &grouped, settings);
+    refused.extend(refused_without_figures(cells, &arms, settings));
     let comparable = refused.is_empty();
     differences.extend(refused);
     let speedups = speedups(&arms, &grouped, settings);
@@ -268,6 +277,7 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, AbsentCell> {
         state: state.to_owned(),
         reason,
         contradicted: 0,
+        imported: cell.imported.clone(),
     };
     match &cell.state {
         CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
@@ -388,6 +398,18 @@ fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> 
     all
 }
 
+/// Two cells were named, and one has no figures that count: what forbids the comparison is told all the same.
+fn refused_without_figures(cells: &[CellInput], arms: &[Arm<'_>], settings: &CompareSettings) -> Vec<Difference> {
+    let ([a, b], true) = (cells, settings.named && arms.len() < 2) else { return Vec::new() };
+    let (CellState::Ok { summary: of_a }, CellState::Ok { summary: of_b }) = (&a.state, &b.state) else {
+        return Vec::new();
+    };
+    let forbids = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload && !settings.across.contains(&d.field);
+    let found = differences(&of_b.contract, &of_a.contract).into_iter().filter(forbids);
+    let told = |field| Difference { cell_a: b.cell.clone(), cell_b: a.cell.clone(), field, refused: true };
+    found.map(told).collect()
+}
+
 /// What a reader must know beside any figure that puts `a` next to `b`.
 fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<String> {
     let known = differences(&a.summary.contract, &b.summary.contract).into_iter().filter(FieldDifference::is_known);
@@ -397,7 +419,10 @@ fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<String> {
     };
     let warmup = warmup_difference(a.summary, b.summary)
         .map(|words| if settings.crosses_warmup() { format!("across {words}") } else { words });
-    warmup.into_iter().chain(known.map(label)).collect()
+    // What somebody else measured is not what we did, whatever its figures are.
+    let imported = (a.cell.imported.is_empty() != b.cell.imported.is_empty())
+        .then(|| format!("{} is imported", if a.cell.imported.is_empty() { &b.cell.cell } else { &a.cell.cell }));
+    imported.into_iter().chain(warmup).chain(known.map(label)).collect()
 }
 
 /// `warm-up 9, not 5 steps`: the two do not measure the same part of a run.
@@ -462,6 +487,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         model: cell.model.clone(),
         parallelism: cell.parallelism.clone(),
         axes: cell.axes.clone(),
+        imported: cell.imported.clone(),
         group: arm.group,
         n: summary.n,
         repeats_wanted: cell.repeats_wanted,
@@ -489,7 +515,9 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
 pub fn mfu_of(platform: &str, summary: &Summary, tokens_per_second_per_gpu: f64, peaks: &Peaks) -> Mfu {
     let device = summary.device.as_ref();
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
-    let peak = if device.is_some_and(|d| d.r#type == "cpu") {
+    let peak = if ["", "not stated"].contains(&precision) {
+        Err("the precision is not stated".to_owned())
+    } else if device.is_some_and(|d| d.r#type == "cpu") {
         Err("MFU is not defined for a CPU".to_owned())
     } else {
         peaks.of(platform, device.and_then(|d| d.name.as_deref()), precision)

@@ -6,8 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::settings::{SETTINGS, Tier, agree, show};
-use crate::{parse::Trace, plan::Job};
+use super::{
+    Claim,
+    settings::{SETTINGS, Tier, agree, show},
+};
+use crate::parse::Trace;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -27,7 +30,9 @@ pub struct ContractField {
 pub enum Source {
     /// The trainer.
     Effective,
-    /// Only the job.
+    /// Nobody, but the trainer's own figures leave no other value.
+    Derived,
+    /// Only the job, or the label of an imported file.
     Declared,
 }
 
@@ -58,9 +63,9 @@ impl FieldDifference {
 impl Contract {
     /// Effective values where the trainer states them, else the declared ones.
     #[must_use]
-    pub fn of(trace: &Trace, job: &Job) -> Self {
+    pub fn of(trace: &Trace, claim: &Claim) -> Self {
         let field = |setting: &super::settings::Setting| {
-            let declared = (setting.declared)(job);
+            let declared = claim.declared(setting);
             let effective = setting.effective(&trace.effective.0);
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.
@@ -77,6 +82,26 @@ impl Contract {
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&Value> {
         self.0.iter().find(|f| f.field == field).map(|f| &f.value)
+    }
+
+    /// A value that arithmetic shows, where the trainer does not state one.
+    pub(super) fn derive(&mut self, field: &str, value: Value) {
+        let Some(at) = SETTINGS.iter().position(|s| s.name == field) else { return };
+        let found = ContractField { field: field.to_owned(), tier: SETTINGS[at].tier, value, source: Source::Derived };
+        match self.0.iter_mut().find(|f| f.field == field) {
+            Some(known) if known.source == Source::Declared => *known = found,
+            Some(_) => {}
+            None => {
+                let rank = |name: &str| SETTINGS.iter().position(|s| s.name == name);
+                let place = self.0.iter().position(|f| rank(&f.field) > Some(at)).unwrap_or(self.0.len());
+                self.0.insert(place, found);
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn source(&self, field: &str) -> Option<Source> {
+        self.0.iter().find(|f| f.field == field).map(|f| f.source)
     }
 
     #[must_use]
@@ -122,7 +147,7 @@ mod tests {
 
     #[test]
     fn effective_values_win_and_declared_ones_are_labelled() {
-        let contract = Contract::of(&trace(json!({"seq_length": 512, "dropout": 0.1}), None), &job());
+        let contract = Contract::of(&trace(json!({"seq_length": 512, "dropout": 0.1}), None), &Claim::of(&job()));
         let field = |name: &str| contract.0.iter().find(|f| f.field == name).map(|f| (f.value.clone(), f.source));
         assert_eq!(field("seq_length"), Some((json!(512), Source::Effective)));
         assert_eq!(field("dropout"), Some((json!(0.1), Source::Effective)));
@@ -135,9 +160,9 @@ mod tests {
     fn rounding_and_spelling_are_no_differences() {
         let a = Contract::of(
             &trace(json!({"learning_rate": f64::from(3e-4f32), "precision": "torch.bfloat16"}), None),
-            &job(),
+            &Claim::of(&job()),
         );
-        let b = Contract::of(&trace(json!({}), None), &job());
+        let b = Contract::of(&trace(json!({}), None), &Claim::of(&job()));
         assert_eq!(differences(&a, &b), []);
     }
 
@@ -146,7 +171,7 @@ mod tests {
         let (mut amd, mut nvidia) = (job(), job());
         amd.data.global_batch_size = 128;
         nvidia.precision = "fp8".into();
-        let contract = |job| Contract::of(&trace(json!({}), None), job);
+        let contract = |job| Contract::of(&trace(json!({}), None), &Claim::of(job));
         let found = differences(&contract(&amd), &contract(&nvidia));
         let summary: Vec<_> = found.iter().map(|d| (d.field.as_str(), d.tier, d.is_known())).collect();
         assert_eq!(summary[..2], [("global_batch_size", Tier::Workload, true), ("precision", Tier::Execution, true)]);

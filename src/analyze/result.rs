@@ -5,10 +5,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Attestation, AttestationStatus, Contract, FlopsPerToken, Source, attest, flops_per_token};
+use super::{
+    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Source, anomalies, attest,
+    cross::{self, Crossed},
+    flops_per_token,
+};
 use crate::{
     cache::AttemptOutcome,
-    parse::{FailureClass, Trace},
+    parse::{Anomaly, FailureClass, Trace},
     plan::Job,
 };
 
@@ -20,13 +24,19 @@ pub struct RunResult {
     pub outcome: RunOutcome,
     pub attempt: String,
     pub host: String,
+    /// Seconds since 1970; absent where an imported log does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<f64>,
     /// Seconds since 1970.
-    pub started_at: f64,
-    /// Seconds since 1970.
-    pub ended_at: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
     pub attestation: Attestation,
     pub contract: Contract,
     pub workload: Workload,
+    /// What a reader must know of the series: `slow_first_steps`, `level_shift`, `last_step_outlier`, `loss_collapsed`,
+    /// `first_loss`, `rate_disagrees`, …; the log's own are in `trace`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub anomalies: Vec<Anomaly>,
     pub trace: Trace,
 }
 
@@ -60,8 +70,14 @@ pub struct Workload {
     /// Tokens of one optimiser step over all devices: global_batch_size × seq_length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
-    /// `effective` where the trainer itself attests these tokens.
+    /// `effective` where the trainer itself attests these tokens, `derived` where its own figures show them.
     pub tokens_source: Source,
+    /// Where step times are not the trainer's own: how they were made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time_source: Option<String>,
+    /// The log's number of the first optimiser step, 0 or 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub counts_from: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_gpus: Option<u64>,
     pub precision: String,
@@ -72,20 +88,36 @@ pub struct Workload {
     pub flops_per_token: Option<FlopsPerToken>,
 }
 
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+fn is_one(n: &u64) -> bool {
+    *n == 1
+}
+
 /// What is known of a run besides its log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFacts {
     /// Id of the attempt.
     pub attempt: String,
     pub host: String,
-    pub started_at: f64,
-    pub ended_at: f64,
+    pub started_at: Option<f64>,
+    pub ended_at: Option<f64>,
     pub outcome: RunOutcome,
 }
 
 impl RunResult {
     #[must_use]
     pub fn from(trace: Trace, job: &Job, facts: RunFacts) -> Self {
+        Self::of_claim(trace, &Claim::of(job), facts, true)
+    }
+
+    /// `complete`: a log that ends well has all its steps; an imported excerpt may not.
+    #[must_use]
+    pub fn of_claim(mut trace: Trace, claim: &Claim, facts: RunFacts, complete: bool) -> Self {
+        let job = &claim.job;
         // A trainer that says it failed has failed, whatever its exit code.
         let outcome = match (&facts.outcome, &trace.failure) {
             (RunOutcome::Ok, Some(failure)) => RunOutcome::Failed {
@@ -101,12 +133,33 @@ impl RunResult {
             },
             _ => facts.outcome,
         };
-        let attestation = attest(&trace, job, outcome == RunOutcome::Ok);
-        let contract = Contract::of(&trace, job);
+        let mut found = batch_of_steps(&mut trace, job);
+        let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
+        let mut contract = Contract::of(&trace, claim);
+        let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));
+        let Crossed { fields, anomalies, derived, tokens_per_step } =
+            cross::cross_check(&trace, claim, &contract, counts_from);
+        attestation.extend(fields);
+        for (field, value) in derived {
+            contract.derive(field, value);
+        }
+        found.extend(anomalies);
+        let step_time_source = time_from_rate(&mut trace, &contract);
+        found.extend(anomalies::of_times(&trace.steps));
+        found.extend(anomalies::of_losses(&trace));
         let seq_length = contract.count("seq_length");
+        let product = contract.count("global_batch_size").zip(seq_length).and_then(|(b, s)| b.checked_mul(s));
+        let stated = attestation.is_attested("tokens_per_step")
+            || ["global_batch_size", "seq_length"].iter().all(|f| contract.source(f) == Some(Source::Effective));
         let workload = Workload {
-            tokens_per_step: contract.count("global_batch_size").zip(seq_length).and_then(|(b, s)| b.checked_mul(s)),
-            tokens_source: if attestation.attests_tokens() { Source::Effective } else { Source::Declared },
+            tokens_per_step: product.or(tokens_per_step),
+            tokens_source: match attestation.attests_tokens() {
+                true if stated => Source::Effective,
+                true => Source::Derived,
+                false => Source::Declared,
+            },
+            step_time_source,
+            counts_from,
             num_gpus: contract.count("num_gpus"),
             precision: super::settings::show(contract.get("precision")),
             num_parameters: super::count_parameters(&job.model),
@@ -122,6 +175,7 @@ impl RunResult {
             attestation,
             contract,
             workload,
+            anomalies: found,
             trace,
         }
     }
@@ -130,6 +184,37 @@ impl RunResult {
     pub fn is_contradicted(&self) -> bool {
         self.outcome == RunOutcome::Ok && self.attestation.status == AttestationStatus::Contradicted
     }
+}
+
+/// Takes the batch that every line states as the trainer's setting; one that changes is told.
+fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
+    let batches: std::collections::BTreeSet<u64> = trace.steps.iter().filter_map(|s| s.global_batch_size).collect();
+    let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return Vec::new() };
+    let other = batches.iter().find(|b| **b != job.data.global_batch_size).unwrap_or(first);
+    let stated = trace.effective.0.entry("global_batch_size".to_owned());
+    if batches.len() == 1 {
+        stated.or_insert_with(|| (*first).into());
+        return Vec::new();
+    }
+    // Tokens of a step are not one number then; the contradicting one stands for them.
+    stated.or_insert_with(|| (*other).into());
+    vec![anomalies::anomaly("batch_size_changes", format!("the global batch size goes from {first} to {last}"))]
+}
+
+/// Fills in step times of a trainer that prints only its rate, where it states itself what a step is.
+fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
+    let effective = |field: &str| contract.count(field).filter(|_| contract.source(field) == Some(Source::Effective));
+    let needed = ["global_batch_size", "seq_length", "num_gpus"].map(effective);
+    let [Some(batch), Some(length), Some(gpus)] = needed else { return None };
+    let tokens = batch.checked_mul(length)? as f64;
+    let has_rate = |s: &crate::parse::Step| s.tokens_per_second_per_gpu.is_some_and(|r| r > 0.0);
+    if gpus == 0 || trace.steps.iter().any(|s| s.step_time_seconds.is_some()) || !trace.steps.iter().any(has_rate) {
+        return None;
+    }
+    for step in trace.steps.iter_mut().filter(|s| has_rate(s)) {
+        step.step_time_seconds = step.tokens_per_second_per_gpu.map(|rate| tokens / (rate * gpus as f64));
+    }
+    Some("derived from the trainer's tokens/s".to_owned())
 }
 
 /// What the log says of NaN losses, as far as it is worth quoting.
@@ -151,8 +236,8 @@ pub(super) mod tests {
         RunFacts {
             attempt: "20260101T000000.000000Z-00".into(),
             host: "node1".into(),
-            started_at: 1.0,
-            ended_at: 9.0,
+            started_at: Some(1.0),
+            ended_at: Some(9.0),
             outcome,
         }
     }

@@ -96,6 +96,9 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Execution, "context_parallel_size", &[], |j| count(j.parallelism.context_parallel_size)),
     setting(Execution, "data_parallel_size", &[], |j| count(j.parallelism.data_parallel_size)),
     setting(Execution, "sharding", &[], |j| word(&j.parallelism.sharding)),
+    setting(Convergence, "dataset", &[], |j| j.model.dataset.as_deref().and_then(word)),
+    // Two files of one name are seldom of one length; only a trainer that opened it knows.
+    setting(Convergence, "dataset_tokens", &[], |_| None),
     setting(Convergence, "learning_rate", &["lr"], |j| real(j.optimizer.learning_rate)),
     setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
     setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),

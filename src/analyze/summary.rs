@@ -201,7 +201,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         device: speaker.and_then(|r| r.trace.device.clone()),
         versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
         hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
-        notes: notes(&counted, &repeats, statistics),
+        notes: notes(&counted, &repeats, results, statistics),
         workload,
         repeats,
     }
@@ -229,7 +229,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         host: result.host.clone(),
         status,
         steady: steady.ok(),
-        memory: most(steps.iter().filter_map(memory)),
+        memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
         loss_at_end: last.and_then(|s| s.loss),
         last_step: last.map(|s| s.step),
         curve: Curve {
@@ -246,7 +246,8 @@ fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Resul
     let num_gpus = workload.num_gpus.filter(|n| *n > 0).ok_or("the number of devices is not known")?;
     let weight = |step: &Step| step.steps_averaged.unwrap_or(1).max(1);
     // A mean over several steps is dropped with the first of them.
-    let is_measured = |step: &&Step| step.step.saturating_sub(weight(step)) >= statistics.warmup_steps;
+    let ordinal = |step: &Step| step.step + 1 - workload.counts_from.min(1);
+    let is_measured = |step: &&Step| ordinal(step).saturating_sub(weight(step)) >= statistics.warmup_steps;
     let timed: Vec<(&Step, f64)> =
         steps.iter().filter(is_measured).filter_map(|s| Some((s, s.step_time_seconds?))).collect();
     if timed.is_empty() {
@@ -274,7 +275,8 @@ fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Resul
         },
         tokens_per_second,
         tokens_per_second_per_gpu,
-        cross_check: cross_check(&timed, tokens_per_second_per_gpu),
+        // Times that were made from the trainer's rate cannot check it.
+        cross_check: cross_check(&timed, tokens_per_second_per_gpu).filter(|_| workload.step_time_source.is_none()),
     })
 }
 
@@ -293,6 +295,13 @@ fn cross_check(timed: &[(&Step, f64)], ours: f64) -> Option<CrossCheck> {
 fn memory(step: &Step) -> Option<Memory> {
     let name = |s: &Option<std::borrow::Cow<str>>| s.as_deref().unwrap_or("not_stated").to_owned();
     Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
+}
+
+/// What ranks report of memory in use, apart from their steps.
+fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Memory> {
+    let figures = trace.memory.iter().flat_map(|report| &report.figures);
+    let in_use = figures.filter(|f| !matches!(&*f.kind, "device_free" | "device_total"));
+    in_use.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
 }
 
 /// The largest figure of each kind and source.
@@ -320,9 +329,14 @@ fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
     })
 }
 
-fn notes(counted: &[(&RepeatSummary, &RunResult)], repeats: &[RepeatSummary], statistics: &Statistics) -> Vec<String> {
+fn notes(
+    counted: &[(&RepeatSummary, &RunResult)],
+    repeats: &[RepeatSummary],
+    results: &[(u32, RunResult)],
+    statistics: &Statistics,
+) -> Vec<String> {
     let mut notes = Vec::new();
-    for repeat in repeats {
+    for (repeat, (_, result)) in repeats.iter().zip(results) {
         let n = repeat.repeat;
         match &repeat.status {
             RepeatStatus::Ok => {}
@@ -331,7 +345,11 @@ fn notes(counted: &[(&RepeatSummary, &RunResult)], repeats: &[RepeatSummary], st
                 notes.push(format!("repeat {n} failed ({}){said}", class.name()));
             }
             RepeatStatus::Contradicted { fields } => {
-                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {}", fields.join(", ")));
+                let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
+                let shown: Vec<String> = shown.collect();
+                let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
+                let fields = fields.join(", ");
+                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}"));
             }
             RepeatStatus::Unmeasured { reason } => notes.push(format!("repeat {n} is not counted: {reason}")),
         }
@@ -342,6 +360,14 @@ fn notes(counted: &[(&RepeatSummary, &RunResult)], repeats: &[RepeatSummary], st
             ));
         }
     }
+    for (repeat, (_, result)) in repeats.iter().zip(results) {
+        let n = repeat.repeat;
+        notes.extend(slow_start(repeat, result, statistics));
+        if let Some(source) = &result.workload.step_time_source {
+            notes.push(format!("repeat {n}: step times are {source}"));
+        }
+    }
+    notes.extend(anomalies_by_kind(results));
     for (repeat, result) in counted {
         let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
         if !kinds.is_empty() {
@@ -354,6 +380,9 @@ fn notes(counted: &[(&RepeatSummary, &RunResult)], repeats: &[RepeatSummary], st
     }
     if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Declared) {
         notes.push("tokens of an optimiser step are declared: the log does not state them".to_owned());
+    }
+    if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Derived) {
+        notes.push("tokens of an optimiser step are shown by the trainer's own rate and step time".to_owned());
     }
     if statistics.warmup_steps == 0 && !counted.is_empty() {
         notes.push("no warm-up steps are dropped".to_owned());
@@ -370,6 +399,41 @@ fn notes(counted: &[(&RepeatSummary, &RunResult)], repeats: &[RepeatSummary], st
         }
     }
     notes
+}
+
+/// What is odd about the runs: each kind once, by its first case, with the repeats that have it.
+fn anomalies_by_kind(results: &[(u32, RunResult)]) -> impl Iterator<Item = String> {
+    let mut kinds: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    for (n, anomaly) in results.iter().flat_map(|(n, r)| r.anomalies.iter().map(move |a| (n, a))) {
+        match kinds.iter_mut().find(|(kind, ..)| *kind == anomaly.kind) {
+            Some((.., repeats)) if repeats.last() == Some(&n.to_string()) => {}
+            Some((.., repeats)) => repeats.push(n.to_string()),
+            None => kinds.push((&anomaly.kind, &anomaly.detail, vec![n.to_string()])),
+        }
+    }
+    // Slow first steps are told where warm-up leaves them in.
+    kinds.into_iter().filter(|(kind, ..)| *kind != "slow_first_steps").map(|(kind, detail, repeats)| {
+        let s = if repeats.len() == 1 { "" } else { "s" };
+        format!("repeat{s} {}: {kind}: {detail}", repeats.join(", "))
+    })
+}
+
+/// Slow first steps that the declared warm-up leaves in, and what the rest alone would give.
+fn slow_start(repeat: &RepeatSummary, result: &RunResult, statistics: &Statistics) -> Option<String> {
+    let slow = super::slow_first_steps(&result.trace.steps);
+    let timed: Vec<&Step> = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).collect();
+    let through = timed.get(slow.checked_sub(1)?)?.step + 1 - result.workload.counts_from.min(1);
+    let all = repeat.steady.as_ref().filter(|_| through > statistics.warmup_steps)?;
+    let rest = steady(&result.trace.steps, &result.workload, &Statistics { warmup_steps: through }).ok()?;
+    let told = result.anomalies.iter().find(|a| a.kind == "slow_first_steps")?;
+    Some(format!(
+        "repeat {}: {}; {} are dropped: without the slow ones {:.0} tokens/s/GPU, not {:.0}",
+        repeat.repeat,
+        told.detail,
+        statistics.warmup_steps,
+        rest.tokens_per_second_per_gpu,
+        all.tokens_per_second_per_gpu
+    ))
 }
 
 impl Summary {
@@ -409,7 +473,7 @@ pub(super) mod tests {
             .map(|(i, time)| Step {
                 step: i as u64 + 1,
                 step_time_seconds: Some(*time),
-                loss: Some(10.0 / (i + 1) as f64),
+                loss: Some(6.0 / (i + 1) as f64),
                 memory_bytes: Some(1000 + i as u64),
                 memory_kind: Some("peak_rss".into()),
                 memory_source: Some("proc".into()),
@@ -431,7 +495,7 @@ pub(super) mod tests {
         let estimate = summary.tokens_per_second_per_gpu.unwrap();
         assert!(close(estimate.value, 1024.0 / 3.0) && estimate.ci95.is_none() && summary.n == 1);
         assert_eq!(summary.memory, [Memory { kind: "peak_rss".into(), source: "proc".into(), bytes: 1005 }]);
-        assert_eq!((summary.loss_at_end, summary.attestation), (Some(10.0 / 6.0), AttestationStatus::Attested));
+        assert_eq!((summary.loss_at_end, summary.attestation), (Some(1.0), AttestationStatus::Attested));
         assert!(summary.notes.iter().any(|n| n.starts_with("one repeat")), "{:?}", summary.notes);
     }
 

@@ -147,8 +147,10 @@ pub struct UnifiedRepeat {
     pub attempt: String,
     pub host: String,
     /// Seconds since 1970.
-    pub started_at: f64,
-    pub ended_at: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
     #[serde(flatten)]
     pub status: RepeatStatus,
     pub attestation: Attestation,
@@ -183,7 +185,7 @@ pub fn unified(
         framework: cell.framework.clone(),
         model: cell.model.clone(),
         axes: cell.axes.clone(),
-        timestamp: shown.and_then(|r| rfc3339(r.started_at)),
+        timestamp: shown.and_then(|r| rfc3339(r.started_at?)),
         gpu_info: GpuInfo {
             device_count: contract.count("num_gpus"),
             device_name: device.and_then(|d| d.name.clone()),
@@ -212,7 +214,8 @@ pub fn unified(
         step_times,
         loss_values,
         learning_rates,
-        attestation: shown.map(|r| r.attestation.clone()),
+        // With no repeat that counts, the first one says why.
+        attestation: shown.or(results.first().map(|(_, result)| result)).map(|r| r.attestation.clone()),
         contract: contract.clone(),
         environment: Environment { hosts: summary.hosts.clone(), versions: summary.versions.clone() },
         provenance: Provenance {
@@ -260,7 +263,8 @@ fn performance(cell: &CellInput, summary: &Summary, peaks: &Peaks) -> Option<Per
     let counted = || summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let measured = counted().flat_map(|r| {
         let times = r.curve.step.iter().zip(&r.curve.step_time_seconds);
-        times.filter(|(step, _)| **step > summary.warmup_steps).filter_map(|(_, time)| *time)
+        let from = summary.workload.as_ref().map_or(1, |w| w.counts_from);
+        times.filter(move |(step, _)| **step + 1 - from > summary.warmup_steps).filter_map(|(_, time)| *time)
     });
     let (min, max) = measured.fold((f64::INFINITY, 0.0f64), |(low, high), t| (low.min(t), high.max(t)));
     Some(PerformanceMetrics {
@@ -341,6 +345,18 @@ mod tests {
             assert!(json.pointer(path).is_some(), "{path} in {json:#}");
         }
         assert_eq!(serde_json::from_value::<Unified>(json).unwrap(), unified);
+    }
+
+    #[test]
+    fn a_cell_that_only_contradicts_says_so_at_the_top() {
+        let stated = serde_json::json!({ "global_batch_size": 64 });
+        let results = [(1, crate::analyze::summary::tests::run_of(&job(), &[1.0, 1.0], stated))];
+        let summary = summarize(&results, &Statistics { warmup_steps: 1 });
+        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
+        let json = serde_json::to_value(unified(&input, None, &job(), &results, &Peaks::default())).unwrap();
+        assert_eq!(json["attestation"]["status"], "contradicted");
+        assert_eq!(json["repeats"][0]["status"], "contradicted");
+        assert!(json["performance_metrics"].is_null(), "no figure stands for it");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum Command {
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
     Compare(CompareArgs),
+    /// Take in logs and results that others measured; they are shown beside yours, labelled
+    Import(ImportArgs),
     /// Say what a log says
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
@@ -40,8 +42,14 @@ pub enum Command {
     Config(ConfigArgs),
     /// Print the DAG
     Graph(GraphArgs),
+    /// Verify, fingerprint or make token files (Megatron's .bin/.idx)
+    Data(DataArgs),
     /// Show or update what tprimat.lock pins
     Lock(LockArgs),
+    /// Build a framework's container image
+    Image(ImageArgs),
+    /// Open a shell in a framework's container, with the project and the GPUs
+    Shell(ShellArgs),
     /// Remove published output, or the whole cache
     Clean(CleanArgs),
     /// Write a starter project into a folder
@@ -60,8 +68,14 @@ impl Command {
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Compare(a) => a.json,
             Self::Parse(a) => a.json,
+            Self::Import(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.common.json,
+            Self::Data(a) => match &a.command {
+                DataCommand::Verify(a) => a.json,
+                DataCommand::Fingerprint(a) => a.json,
+                DataCommand::Encode(a) => a.json,
+            },
             _ => false,
         }
     }
@@ -133,9 +147,32 @@ pub struct BuildArgs {
     /// Train nothing: use what the cache has
     #[arg(long, conflicts_with = "remeasure")]
     pub cached_only: bool,
+    /// Run each selected cell once under a profiler and measure nothing; traces go to the output folder
+    #[arg(long, value_enum, value_name = "PROFILER", conflicts_with_all = ["dry_run", "remeasure", "cached_only"])]
+    pub profile: Option<ProfilerName>,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum ProfilerName {
+    /// NVIDIA Nsight Systems
+    Nsys,
+    /// ROCm's rocprofv3
+    Rocprof,
+    /// torch's own profiler, in tprimat's trainers
+    Torch,
+}
+
+impl From<ProfilerName> for crate::execute::Profiler {
+    fn from(name: ProfilerName) -> Self {
+        match name {
+            ProfilerName::Nsys => Self::Nsys,
+            ProfilerName::Rocprof => Self::Rocprof,
+            ProfilerName::Torch => Self::Torch,
+        }
+    }
 }
 
 impl BuildArgs {
@@ -191,6 +228,28 @@ pub struct CompareArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+pub struct ImportArgs {
+    /// A cell, with --log, --result or --tfevents; else files, and folders with names as the suites wrote them
+    #[arg(value_name = "CELL | PATH")]
+    pub names: Vec<String>,
+    /// A trainer's log; several are the ranks of one run, in their order
+    #[arg(long, value_name = "FILE")]
+    pub log: Vec<PathBuf>,
+    /// A result file of an older suite (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub result: Vec<PathBuf>,
+    /// A TensorBoard event file
+    #[arg(long, value_name = "FILE")]
+    pub tfevents: Vec<PathBuf>,
+    /// The matrix that may have the cell [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct ParseArgs {
     /// A log, or `-` for stdin
     pub file: PathBuf,
@@ -236,6 +295,121 @@ pub struct LockArgs {
     /// Write what this host has now
     #[arg(long)]
     pub update: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum ImageCommand {
+    /// Render the Dockerfile of a framework and build it with docker or podman
+    Build(ImageBuildArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageBuildArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// The base image [default: frameworks.<id>.image of config.yaml, then the recipe's]
+    #[arg(long, value_name = "IMAGE")]
+    pub base: Option<String>,
+    /// Let the container run as this user instead of the base image's, which is often root
+    #[arg(long, value_name = "UID[:GID]")]
+    pub user: Option<String>,
+    /// The name of the image [default: tprimat/<framework>:<vendor>]
+    #[arg(long, value_name = "NAME")]
+    pub tag: Option<String>,
+    /// Print the Dockerfile and the command; build nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ShellArgs {
+    /// Whose GPUs, and whose environment
+    pub platform: String,
+    /// Whose image [default: the first framework of config.yaml with one]
+    #[arg(long, value_name = "FRAMEWORK")]
+    pub framework: Option<String>,
+    /// Another image
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+    /// Print the command; run nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// What to run in place of a shell
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct DataArgs {
+    #[command(subcommand)]
+    pub command: DataCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum DataCommand {
+    /// Say what a dataset holds, and all that is wrong with it
+    Verify(VerifyArgs),
+    /// Name a dataset's content: the same wherever it lies
+    Fingerprint(FingerprintArgs),
+    /// Write a dataset from local text
+    Encode(EncodeArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// PREFIX.idx and PREFIX.bin are read
+    pub prefix: PathBuf,
+    /// Every token must be below this
+    #[arg(long, value_name = "N")]
+    pub vocab_size: Option<u64>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct FingerprintArgs {
+    /// PREFIX.idx and PREFIX.bin are read
+    pub prefix: PathBuf,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct EncodeArgs {
+    /// .txt (documents with blank lines between them) or .jsonl (one document a line)
+    #[arg(value_name = "INPUT", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// A tokenizer.json, or a folder that has one
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: PathBuf,
+    /// PREFIX.idx and PREFIX.bin are written
+    #[arg(long, value_name = "PREFIX")]
+    pub output: PathBuf,
+    /// End each document with a token [default: the tokenizer's own, where that is plain]
+    #[arg(long, value_name = "TOKEN", num_args = 0..=1, require_equals = true)]
+    pub append_eod: Option<Option<String>>,
+    /// Where in a .jsonl line the text is
+    #[arg(long, value_name = "KEY", default_value = "text")]
+    pub json_key: String,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

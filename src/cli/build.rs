@@ -15,7 +15,7 @@ use super::{
     memo,
     output::{print, print_json, width},
     plan::{rows, state_name},
-    project,
+    profile, project,
 };
 use crate::{
     analyze::Comparison,
@@ -25,7 +25,7 @@ use crate::{
         self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost,
     },
     graph::{Dag, Engine, State, Statuses},
-    plan::{Plan, PlanRequest, Vendor, load_config},
+    plan::{Plan, PlanRequest, Prepared, Vendor, load_config},
 };
 
 /// Between SIGTERM and SIGKILL.
@@ -43,6 +43,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
         && !args.remeasure
+        && args.profile.is_none()
         && let Some(text) = memo::nothing_to_do(&request, &memo_name)
     {
         return say_nothing_to_do(args, &text);
@@ -53,6 +54,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let talk = Talk::new(reporters(args)?);
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
+    }
+    if profile::asked(&plan, args) {
+        return profile::run(&plan, args, &host, &talk);
     }
     let dag = Dag::new(&plan)?;
     if args.cached_only {
@@ -207,7 +211,7 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
     engine.cache.ensure_writable()?;
     for &cell in &cells {
         let prepared = engine.plan.prepared(cell);
-        if let Some(Err(why)) = prepared.map(|p| p.facts.here(p.job())) {
+        if let Some(Err(why)) = prepared.map(Prepared::here) {
             let message = format!("`{}` cannot be measured anew here: {why}", engine.plan.cells[cell].id);
             return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
         }
@@ -246,6 +250,8 @@ fn before_training(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result
             problems.extend(execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host));
         }
     }
+    let trained: Vec<&Prepared> = cells.iter().filter_map(|&cell| engine.plan.prepared(cell)).collect();
+    problems.extend(execute::preflight_data(&trained)?);
     if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Problem, Result, exit, nearest},
     execute::derived,
     graph::Dag,
+    import::Imports,
     plan::Plan,
 };
 
@@ -32,16 +33,22 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
     };
     let common = Common { matrix, select: args.select.clone(), json: args.json };
     let plan = Plan::load(&project::request(at, &common)?)?;
-    let named: Vec<usize> = cells.iter().map(|id| plan.find(id)).collect::<Result<_>>()?;
-    if let [a, b] = named.as_slice()
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    let imports = Imports::of(&cache);
+    // A cell that the matrix does not have may have been imported.
+    let find = |id: &String| match plan.find(id) {
+        Err(_) if !imports.digests(id).is_empty() => Ok(None),
+        found => found.map(Some),
+    };
+    let named: Vec<Option<usize>> = cells.iter().map(find).collect::<Result<_>>()?;
+    if let [a, b] = cells
         && a == b
     {
-        return Err(Error::invalid(Problem::new(format!("`{}` is compared with itself", plan.cells[*a].id))));
+        return Err(Error::invalid(Problem::new(format!("`{a}` is compared with itself"))));
     }
     if let Some(baseline) = &args.baseline {
-        plan.find(baseline)?;
+        find(baseline)?;
     }
-    let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &common);
     let statuses = engine.evaluate_all()?;
@@ -53,7 +60,11 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
     if !named.is_empty() {
         // In the order they were named: the first is the baseline.
         let mut taken: Vec<Option<derived::CellSeed>> = seeds.into_iter().map(Some).collect();
-        seeds = named.iter().filter_map(|cell| taken[*cell].take()).collect();
+        let seed = |(id, cell): (&String, &Option<usize>)| match cell {
+            Some(cell) => taken[*cell].take(),
+            None => Some(derived::CellSeed::imported(&plan, id)),
+        };
+        seeds = cells.iter().zip(&named).filter_map(seed).collect();
     }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
     if args.json {

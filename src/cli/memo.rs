@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -17,13 +16,10 @@ use crate::{
     cache::{Cache, TaskKind},
     digest::Digest,
     execute::publish,
-    files::unix_now,
+    files::Stamp,
     graph::{BUILD, Engine, Statuses},
     plan::PlanRequest,
 };
-
-/// A file changed less than this before its stamp was taken may change again under the same stamp.
-const RACY_SECONDS: f64 = 2.0;
 
 /// Variables that change from shell to shell and that no project reads.
 const IDLE_VARIABLES: &[&str] =
@@ -33,22 +29,17 @@ const IDLE_VARIABLES: &[&str] =
 struct Memo {
     cache: Digest,
     /// Files by path; `None` = was not there.
-    files: BTreeMap<PathBuf, Option<Stamp>>,
+    files: BTreeMap<PathBuf, Option<Known>>,
     /// Folders that are read whole: the names in them.
     listings: BTreeMap<PathBuf, Digest>,
     verdict: Value,
 }
 
+/// A file that was read.
 #[derive(Serialize, Deserialize)]
-struct Stamp {
-    size: u64,
-    /// Nanoseconds since 1970.
-    mtime: i128,
-    ctime: i128,
-    inode: u64,
+struct Known {
+    stamp: Stamp,
     digest: Digest,
-    /// Taken at, seconds since 1970.
-    taken: f64,
 }
 
 /// What the memo is filed under: the binary, the request, the caller's environment.
@@ -83,7 +74,7 @@ pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
         match look(path, stamp.as_ref()) {
             Seen::Untouched => {}
             Seen::Reread(new) => {
-                is_outdated |= new.is_settled();
+                is_outdated |= new.stamp.is_settled();
                 *stamp = Some(new);
             }
             Seen::Changed => return None,
@@ -136,7 +127,7 @@ pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Valu
     write(engine.cache, name, &Memo { cache, files, listings, verdict: verdict.clone() });
 }
 
-fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Option<Stamp>>, listings: &mut BTreeMap<PathBuf, Digest>) {
+fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Option<Known>>, listings: &mut BTreeMap<PathBuf, Digest>) {
     listings.insert(folder.to_owned(), listing(folder));
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -155,52 +146,30 @@ fn listing(folder: &Path) -> Digest {
     Digest::of(format!("{names:?}"))
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    let taken = unix_now();
-    let meta = std::fs::metadata(path).ok()?;
-    let digest = Digest::of_file(path).ok()?;
-    Some(Stamp {
-        size: meta.len(),
-        mtime: nanos(meta.mtime(), meta.mtime_nsec()),
-        ctime: nanos(meta.ctime(), meta.ctime_nsec()),
-        inode: meta.ino(),
-        digest,
-        taken,
-    })
-}
-
-fn nanos(seconds: i64, nanoseconds: i64) -> i128 {
-    i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
-}
-
-impl Stamp {
-    /// Were the file's times old enough when they were read that no later write can have the same ones?
-    fn is_settled(&self) -> bool {
-        let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < self.taken;
-        settled(self.mtime) && settled(self.ctime)
-    }
+fn stamp(path: &Path) -> Option<Known> {
+    let stamp = Stamp::of(path).ok()?;
+    Some(Known { stamp, digest: Digest::of_file(path).ok()? })
 }
 
 /// What has become of a file since its stamp was taken.
 enum Seen {
     Untouched,
     /// Its bytes are the same; the stamp as it would be taken now.
-    Reread(Stamp),
+    Reread(Known),
     Changed,
 }
 
-fn look(path: &Path, stamp: Option<&Stamp>) -> Seen {
-    let (Ok(meta), Some(old)) = (std::fs::metadata(path), stamp) else {
-        return if stamp.is_none() && !path.exists() { Seen::Untouched } else { Seen::Changed };
+fn look(path: &Path, known: Option<&Known>) -> Seen {
+    let (Ok(now), Some(old)) = (Stamp::of(path), known) else {
+        return if known.is_none() && !path.exists() { Seen::Untouched } else { Seen::Changed };
     };
-    if meta.len() != old.size {
+    if now.size != old.stamp.size {
         return Seen::Changed;
     }
-    let times = (nanos(meta.mtime(), meta.mtime_nsec()), nanos(meta.ctime(), meta.ctime_nsec()));
-    if (times, meta.ino()) == ((old.mtime, old.ctime), old.inode) && old.is_settled() {
+    if old.stamp.is_still(&now) {
         return Seen::Untouched;
     }
-    match self::stamp(path) {
+    match stamp(path) {
         Some(new) if new.digest == old.digest => Seen::Reread(new),
         _ => Seen::Changed,
     }
@@ -212,18 +181,16 @@ mod tests {
     use crate::files::{Durability, write_atomically};
 
     #[test]
-    fn a_young_stamp_is_not_trusted_and_a_settled_one_is() {
+    fn a_young_file_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         assert!(matches!(look(&path, None), Seen::Untouched));
         write_atomically(&path, b"one", Durability::Plain).unwrap();
         assert!(matches!(look(&path, None), Seen::Changed));
 
-        let mut old = stamp(&path).unwrap();
-        old.taken = old.ctime as f64 / 1e9 + 1.0;
+        // Just written, so not settled: read again, and the same.
+        let old = stamp(&path).unwrap();
         assert!(matches!(look(&path, Some(&old)), Seen::Reread(new) if new.digest == old.digest));
-        old.taken += 2.0;
-        assert!(matches!(look(&path, Some(&old)), Seen::Untouched));
 
         write_atomically(&path, b"two", Durability::Plain).unwrap();
         assert!(matches!(look(&path, Some(&old)), Seen::Changed));

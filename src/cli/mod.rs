@@ -5,15 +5,20 @@ mod check;
 mod clean;
 mod compare;
 mod config;
+mod data;
 mod explain;
 mod graph;
+mod image;
+mod import;
 mod init;
+mod list;
 mod lock;
 mod logs;
 mod memo;
 mod output;
 mod parse;
 mod plan;
+mod profile;
 mod project;
 mod schema;
 mod show;
@@ -58,15 +63,19 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Build(args) => build::run(at, &args),
         Command::Plan(args) => plan::run(at, &args),
         Command::Explain(args) => explain::run(at, &args),
-        Command::List(args) => plan::list(at, &args),
+        Command::List(args) => list::run(at, &args),
         Command::Show(args) => show::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Compare(args) => compare::run(at, &args),
+        Command::Import(args) => import::run(at, &args),
         Command::Parse(args) => parse::run(&args),
         Command::Check(args) => check::run(at, &args),
         Command::Config(args) => config::run(at, &args),
         Command::Graph(args) => graph::run(at, &args),
+        Command::Data(args) => data::run(&args),
         Command::Lock(args) => lock::run(at, &args),
+        Command::Image(args) => image::run(at, &args),
+        Command::Shell(args) => image::shell(at, &args),
         Command::Clean(args) => clean::run(at, &args),
         Command::Init(args) => init::run(at, &args),
         Command::Schema(args) => schema::run(&args),

@@ -8,14 +8,14 @@ use super::{
 };
 use crate::{
     error::{Error, Problem, Result, exit},
-    parse::{self, LogSection, Parser, Trace},
+    parse::{self, LogSection, Parser, TelemetrySample, Trace},
 };
 
 const CHUNK: usize = 1 << 20;
 
 pub fn run(args: &ParseArgs) -> Result<i32> {
     let parser = match &args.format {
-        Some(format) => Parser::new(&LogSection::named(format)).map_err(|_| not_a_format(format))?,
+        Some(format) => parser(format)?,
         None => Parser::detecting(),
     };
     let trace = read(parser, &args.file)?;
@@ -32,13 +32,19 @@ pub fn run(args: &ParseArgs) -> Result<i32> {
 }
 
 fn names() -> Vec<&'static str> {
-    parse::names().collect()
+    parse::names().chain(["tfevents"]).collect()
 }
 
-fn not_a_format(format: &str) -> Error {
-    let near = crate::error::nearest(format, names().into_iter()).map(|n| format!("did you mean `{n}`? "));
-    let help = format!("{}formats: {}", near.unwrap_or_default(), names().join(", "));
-    Error::invalid(Problem::new(format!("`{format}` is not a log format")).help(help))
+fn parser(format: &str) -> Result<Parser> {
+    Parser::new(&LogSection::named(format)).map_err(|_| {
+        if format == "regex" {
+            let problem = Problem::new("the format `regex` is made up by a recipe's patterns");
+            return Error::invalid(problem.help("a recipe's `[log] patterns` are read by `build`"));
+        }
+        let near = crate::error::nearest(format, names()).map(|n| format!("did you mean `{n}`? "));
+        let help = format!("{}formats: {}", near.unwrap_or_default(), names().join(", "));
+        Error::invalid(Problem::new(format!("`{format}` is not a log format")).help(help))
+    })
 }
 
 /// Streams a file, or stdin where it is `-`, through a parser.
@@ -61,7 +67,12 @@ pub fn read(mut parser: Parser, file: &Path) -> Result<Trace> {
 
 fn text(trace: &Trace) -> String {
     let finished = if trace.finished { ", finished" } else { "" };
-    let mut text = format!("format {}, {} steps{finished}\n", trace.format, trace.steps.len());
+    let readings = trace.telemetry.len();
+    let counted = if readings > 0 { format!("{readings} readings") } else { format!("{} steps", trace.steps.len()) };
+    let mut text = format!("format {}, {counted}{finished}\n", trace.format);
+    if readings > 0 {
+        text += &telemetry(&trace.telemetry);
+    }
     for (name, value) in &trace.effective.0 {
         let _ = writeln!(text, "  {name} = {value}");
     }
@@ -84,4 +95,32 @@ fn text(trace: &Trace) -> String {
         let _ = writeln!(text, "failure {}: {}", failure.class.name(), failure.evidence.join(" | "));
     }
     text
+}
+
+/// Readings of devices as a table; columns that no reading fills are left out.
+fn telemetry(samples: &[TelemetrySample]) -> String {
+    let plain = |value: Option<f64>| value.map(|v| v.to_string());
+    let gib = |bytes: Option<u64>| bytes.map(|b| format!("{:.2}", b as f64 / f64::from(1 << 30)));
+    type Show<'a> = &'a dyn Fn(&TelemetrySample) -> Option<String>;
+    let columns: [(&str, Show<'_>); 11] = [
+        ("time", &|s| s.timestamp.clone()),
+        ("device", &|s| Some(s.device.clone())),
+        ("name", &|s| s.name.clone()),
+        ("power W", &|s| plain(s.power_watts)),
+        ("limit W", &|s| plain(s.power_limit_watts)),
+        ("memory GiB", &|s| gib(s.memory_used_bytes)),
+        ("of GiB", &|s| gib(s.memory_total_bytes)),
+        ("busy %", &|s| plain(s.utilization_percent)),
+        ("temperature °C", &|s| plain(s.temperature_celsius)),
+        ("clock MHz", &|s| plain(s.clock_mhz)),
+        ("memory clock MHz", &|s| plain(s.memory_clock_mhz)),
+    ];
+    let used = columns.into_iter().filter(|(_, show)| samples.iter().any(|s| show(s).is_some()));
+    let used: Vec<_> = used.collect();
+    let mut table = tabled::builder::Builder::default();
+    table.push_record(used.iter().map(|(name, _)| (*name).to_owned()));
+    for sample in samples {
+        table.push_record(used.iter().map(|(_, show)| show(sample).unwrap_or_else(|| "–".to_owned())));
+    }
+    format!("{}\n", table.build().with(tabled::settings::Style::blank()))
 }

@@ -13,7 +13,7 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Result, exit},
     graph::{Dag, Engine, State, Statuses, key::kind_name, label},
-    plan::{Plan, Support},
+    plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
@@ -186,30 +186,4 @@ fn text(plan: &Plan, rows: &[Row], counts: &BTreeMap<&'static str, usize>, estim
     let waiting = rows.iter().filter(|r| r.kind == TaskKind::Train && r.state == State::Waiting).count();
     let _ = writeln!(text, "{}: {}; {}", plan.matrix.name, parts.join(", "), estimate.sentence(waiting));
     text
-}
-
-/// `list`: the cells, each with what can be said of it without running anything.
-pub fn list(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
-    let cells = plan.cells.iter().filter(|c| c.selected);
-    if args.common.json {
-        let rows: Vec<Value> = cells
-            .map(|c| match &c.support {
-                Support::Ready(_) => json!({ "cell": c.id, "repeats": c.repeats, "supported": true }),
-                Support::Unsupported(why) => {
-                    json!({ "cell": c.id, "repeats": c.repeats, "supported": false, "reason": why })
-                }
-            })
-            .collect();
-        print_json(&rows)?;
-    } else {
-        let text: String = cells
-            .map(|c| match &c.support {
-                Support::Ready(_) => format!("{}\n", c.id),
-                Support::Unsupported(why) => format!("{}  (unsupported: {why})\n", c.id),
-            })
-            .collect();
-        print(&text)?;
-    }
-    Ok(exit::OK)
 }

@@ -11,6 +11,7 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Result},
     graph::{Dag, State},
+    import::{self, Imports},
     plan::{Plan, Support},
 };
 
@@ -34,7 +35,16 @@ fn for_people(mut value: serde_json::Value) -> Result<String> {
 pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
-    let cell = plan.find(id)?;
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    let imports = Imports::of(&cache);
+    let has_imports = !imports.digests(id).is_empty();
+    let cell = match plan.find(id) {
+        Err(_) if has_imports => return imported(&plan, &cache, &imports, args),
+        found => found?,
+    };
+    if has_imports && matches!(plan.cells[cell].support, Support::Unsupported(_)) {
+        return imported(&plan, &cache, &imports, args);
+    }
     if let Support::Unsupported(why) = &plan.cells[cell].support {
         return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
     }
@@ -42,7 +52,6 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
         let help = Some(format!("the matrix asks for {}; --repeats asks for more", plan.cells[cell].repeats));
         return Err(Error::NothingSelected { message: format!("`{}` is not among the repeats", args.cell), help });
     }
-    let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &args.common);
     let statuses = engine.evaluate_all()?;
@@ -53,18 +62,90 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
         _ => None,
     };
     let Some(bytes) = bytes else {
+        if has_imports {
+            return imported(&plan, &cache, &imports, args);
+        }
         let message = format!("there is no fresh result of `{}`", args.cell);
         return Err(Error::Failed {
             message,
             help: Some("`tprimat explain` says why; `tprimat build` makes it".into()),
         });
     };
+    if has_imports {
+        eprintln!("note: `{id}` has imports too; what was measured here is shown");
+    }
     let value: serde_json::Value = serde_json::from_slice(&bytes)
         .map_err(|e| Error::Cache(format!("the record of `{}` is not readable: {e}", args.cell)))?;
     if args.common.json {
         print_json(&value)?;
     } else {
-        print(&for_people(value)?)?;
+        let marks = contradictions(&value);
+        print(&(marks + &for_people(value)?))?;
     }
     Ok(crate::error::exit::OK)
+}
+
+/// Lines that stand above everything else: which repeats, or which fields of one, contradict the job.
+fn contradictions(value: &serde_json::Value) -> String {
+    let list = |value: &serde_json::Value, path: &str| value.pointer(path).and_then(|v| v.as_array()).cloned();
+    let text = |value: &serde_json::Value, path: &str| value.pointer(path).map(ToString::to_string).unwrap_or_default();
+    let mut lines = String::new();
+    for repeat in list(value, "/repeats").unwrap_or_default().iter().filter(|r| r["status"]["status"] == "contradicted")
+    {
+        lines += &format!(
+            "# CONTRADICTED, not counted: repeat {} in {}\n",
+            repeat["repeat"],
+            text(repeat, "/status/fields")
+        );
+    }
+    let fields = list(value, "/attestation/fields").unwrap_or_default();
+    for field in fields.iter().filter(|f| f["status"] == "contradicted") {
+        let name = field["field"].as_str().unwrap_or_default();
+        lines += &format!(
+            "# CONTRADICTED {name}: asked for {}, ran {}\n",
+            text(field, "/declared"),
+            text(field, "/effective")
+        );
+    }
+    lines
+}
+
+/// What the imports of a cell say; CELL#N is one of them.
+fn imported(plan: &Plan, cache: &Cache, imports: &Imports, args: &CellArgs) -> Result<i32> {
+    let (id, repeat) = split_repeat(&args.cell)?;
+    let statistics = import::statistics(plan);
+    let runs = import::runs(cache, imports, id, &import::claim_for(plan, id))?;
+    match repeat {
+        Some(n) => {
+            let found = usize::try_from(n).ok().and_then(|n| runs.get(n - 1));
+            let run = found.ok_or_else(|| Error::NothingSelected {
+                message: format!("`{id}` has no import {n}"),
+                help: Some(format!("there are {}", runs.len())),
+            })?;
+            if args.common.json {
+                print_json(&labelled(&run.result, run)?)?
+            } else {
+                print(&import::tell(id, n as usize, run, &statistics))?;
+            }
+        }
+        None => {
+            let summary = import::summary(&runs, &statistics);
+            if args.common.json {
+                let from: Vec<_> = runs.iter().map(|r| &r.recorded).collect();
+                let mut value = serde_json::to_value(&summary).map_err(|e| Error::Cache(e.to_string()))?;
+                value["imported"] = serde_json::json!(from);
+                print_json(&value)?;
+            } else {
+                print(&import::show(id, &runs, &summary, &statistics))?;
+            }
+        }
+    }
+    Ok(crate::error::exit::OK)
+}
+
+/// A result that says where it is from.
+fn labelled(result: &crate::analyze::RunResult, run: &import::ImportedRun) -> Result<serde_json::Value> {
+    let mut value = serde_json::to_value(result).map_err(|e| Error::Cache(e.to_string()))?;
+    value["imported"] = serde_json::json!(run.recorded);
+    Ok(value)
 }

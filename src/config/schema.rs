@@ -109,7 +109,12 @@ pub struct Model {
     pub qkv_bias: Option<bool>,
     /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
     pub dataset_path: Option<String>,
+    /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts may well agree on.
+    pub dataset_name: Option<String>,
+    /// A tokenizer.json, or a folder that has one.
     pub tokenizer_path: Option<String>,
+    /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the like.
+    pub tokenizer_name: Option<String>,
     pub nemo_recipe: Option<String>,
     pub primus_config: Option<String>,
 }

@@ -2,7 +2,11 @@
 //!
 //! `prepare` collects what a task needs while the states are at hand; `run` does it on any thread.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
@@ -15,12 +19,14 @@ use crate::{
         Summary,
     },
     cache::{Attempt, Cache, Output, TaskKind},
+    data::prefix_of,
     digest::Digest,
     error::{Error, Result},
     files::Durability,
     graph::{Engine, Made, Statuses, label},
+    import::{self, Claims},
     parse::{self, LogSection},
-    plan::{Job, Plan, Support},
+    plan::{DataKind, Job, Plan, Prepared, Support},
     recipe::Rendered,
     report,
 };
@@ -91,6 +97,19 @@ pub enum DerivedWork {
 pub struct CellSeed {
     input: CellInput,
     summary: Option<Digest>,
+    /// What is claimed of the imports that stand in for a measurement.
+    imported: Option<Box<(Claims, Statistics)>>,
+}
+
+impl CellSeed {
+    /// A cell of imports only; no matrix needs to have it.
+    #[must_use]
+    pub fn imported(plan: &Plan, cell: &str) -> Self {
+        let state = CellState::Missing { reason: "nothing was imported".to_owned() };
+        let input = import::input(cell, &[], state);
+        let claims = (import::claim_for(plan, cell), import::statistics(plan));
+        Self { input, summary: None, imported: Some(Box::new(claims)) }
+    }
 }
 
 pub struct ReportWork {
@@ -167,6 +186,7 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
         repeats_wanted: plan.cells[cell].repeats,
         state,
         same_launch_as,
+        imported: Vec::new(),
     }
 }
 
@@ -179,13 +199,17 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
     for (cell, (_, state)) in states.into_iter().enumerate() {
         let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
         let summary = text("summary").and_then(|d| d.parse().ok());
+        if state.get("imported").is_some() {
+            seeds.push(CellSeed::imported(plan, &plan.cells[cell].id));
+            continue;
+        }
         let state = match (text("unsupported"), text("failed"), text("missing")) {
             (Some(why), ..) => CellState::Unsupported { reason: why },
             (_, Some(why), _) | (.., Some(why)) => CellState::Missing { reason: why },
             _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
         };
         let twin = twins[cell].map(|first| plan.cells[first].id.clone());
-        seeds.push(CellSeed { input: input(plan, cell, state, twin), summary });
+        seeds.push(CellSeed { input: input(plan, cell, state, twin), summary, imported: None });
     }
     seeds
 }
@@ -208,9 +232,7 @@ fn file_names(plan: &Plan) -> Vec<String> {
                     name = format!("{name}_{axis}-{value}");
                 }
             }
-            let safe: String =
-                name.chars().map(|ch| if ch.is_alphanumeric() || "-_.".contains(ch) { ch } else { '-' }).collect();
-            format!("{safe}.json")
+            format!("{}.json", publish::safe_name(&name))
         })
         .collect()
 }
@@ -259,8 +281,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             let facts = RunFacts {
                 attempt: attempt.id.clone(),
                 host: attempt.host.clone(),
-                started_at: attempt.started_at,
-                ended_at: attempt.ended_at,
+                started_at: Some(attempt.started_at),
+                ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
             let result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
@@ -311,8 +333,15 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
 /// Compares cells whose summaries are in the cache.
 pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache) -> Result<Comparison> {
     let mut inputs = Vec::with_capacity(cells.len());
-    for CellSeed { mut input, summary } in cells {
-        if let Some(digest) = summary {
+    let imports = import::Imports::of(cache);
+    for CellSeed { mut input, summary, imported } in cells {
+        if let Some((claims, statistics)) = imported.as_deref() {
+            let runs = import::runs(cache, &imports, &input.cell, claims)?;
+            if !runs.is_empty() {
+                let summary = import::summary(&runs, statistics);
+                input = import::input(&input.cell, &runs, CellState::Ok { summary: Box::new(summary) });
+            }
+        } else if let Some(digest) = summary {
             input.state = CellState::Ok { summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?) };
         }
         inputs.push(input);
@@ -352,40 +381,61 @@ pub fn train_work(
     preimage: &str,
 ) -> Result<TrainWork> {
     let task = engine.dag.task(node);
-    let cell = task.cell as usize;
-    let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
-    let recipe = engine.plan.recipe(cell);
     let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
     let key = statuses.get(node).key.expect("a stale train task has a key");
-    let job = prepared.job();
     // A launch file that is lost or damaged must not run as an empty one.
     let launch_files = render.outputs().iter().map(|o| Ok((o.name.clone(), need(engine.cache, &o.digest, &o.name)?)));
-    let launch_files = launch_files.collect::<Result<_>>()?;
     Ok(TrainWork {
         label: label(engine.plan, &task),
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
+        devices,
+        ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
+    })
+}
+
+/// How a cell is run, whatever for: without a key, and without devices.
+pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) -> TrainWork {
+    let prepared = plan.prepared(cell).expect("what runs is supported");
+    let (recipe, job) = (plan.recipe(cell), prepared.job());
+    let checkouts = plan.facts.checkouts(recipe).into_iter();
+    TrainWork {
+        label: plan.cells[cell].id.clone(),
+        key: Digest::of(""),
+        preimage: String::new(),
+        generation: 0,
+        seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),
+        data_env: data_env(&plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
-        checkouts: engine
-            .plan
-            .facts
-            .checkouts(recipe)
-            .into_iter()
-            .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
-            .collect(),
+        checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
         vendor: job.vendor,
         train_iters: job.train_iters,
         tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
         log_section: recipe.file.log.clone(),
         timeout_seconds: prepared.resolved.timeout_seconds,
         exclusive: !prepared.resolved.share,
-        devices,
-    })
+        devices: Vec::new(),
+    }
+}
+
+/// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name on a hub.
+fn data_env(root: &Path, prepared: &Prepared) -> BTreeMap<String, String> {
+    let variable = |kind: DataKind| format!("TPRIMAT_{}", kind.name().to_uppercase());
+    let place = |(kind, path): (&DataKind, &String)| {
+        let full = root.join(path);
+        let place = match kind {
+            DataKind::Dataset => prefix_of(&full).display().to_string(),
+            DataKind::Tokenizer if full.exists() => full.display().to_string(),
+            DataKind::Tokenizer => path.clone(),
+        };
+        (variable(*kind), place)
+    };
+    prepared.resolved.data_paths.iter().map(place).collect()
 }

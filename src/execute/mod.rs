@@ -1,11 +1,13 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
+pub mod container;
 pub mod derived;
 mod devices;
 mod events;
 mod interrupt;
 mod preflight;
 mod process;
+mod profile;
 mod progress;
 pub mod publish;
 mod run;
@@ -18,7 +20,8 @@ mod train;
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use interrupt::{Interrupts, install_interrupt_handler};
-pub use preflight::{preflight, which};
+pub use preflight::{preflight, preflight_data, which};
+pub use profile::{Profiler, profile};
 pub use progress::Tail;
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};
 pub use schedule::{BuildOptions, BuildSummary, build, sweep_up};

@@ -1,14 +1,16 @@
 //! What must be there before the first second of training: commands, programs, Python modules, checkouts.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use super::TrainHost;
 use crate::{
-    error::Problem,
+    data,
+    error::{Problem, Result},
+    plan::{DataKind, Prepared},
     recipe::{Checkout, Recipe},
 };
 
@@ -54,6 +56,23 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
 
 fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {
     Problem::new(format!("recipe `{}` needs {what}, which is not there", recipe.file.id)).help(help)
+}
+
+/// What is wrong with the datasets that cells are about to train on, as far as milliseconds can tell; each is looked at once.
+pub fn preflight_data(cells: &[&Prepared]) -> Result<Vec<Problem>> {
+    let mut asked = BTreeSet::new();
+    for cell in cells {
+        let (vocab_size, seq_length) = (cell.job().model.vocab_size, cell.job().data.seq_length);
+        let datasets = cell.data.iter().filter(|file| file.kind == DataKind::Dataset);
+        asked.extend(datasets.map(|file| (&file.path, vocab_size, seq_length)));
+    }
+    let mut problems = Vec::new();
+    for (path, vocab_size, seq_length) in asked {
+        let help = format!("`tprimat data verify {} --vocab-size {vocab_size}` looks at all of it", path.display());
+        let found = data::verify_sampled(path, vocab_size, seq_length)?;
+        problems.extend(found.iter().map(|why| Problem::new(format!("{}: {why}", path.display())).help(help.clone())));
+    }
+    Ok(problems)
 }
 
 fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) -> Option<Problem> {

@@ -21,6 +21,12 @@ pub fn output_dir(plan: &Plan) -> PathBuf {
     plan.root.join(name)
 }
 
+/// A file name that no shell and no file system trips over.
+#[must_use]
+pub fn safe_name(name: &str) -> String {
+    name.chars().map(|ch| if ch.is_alphanumeric() || "-_.".contains(ch) { ch } else { '-' }).collect()
+}
+
 /// The first output whose published file is not what it should be.
 #[must_use]
 pub fn first_unpublished(folder: &Path, outputs: &[Output]) -> Option<String> {

@@ -46,6 +46,8 @@ pub struct TrainWork {
     pub job_json: Option<Vec<u8>>,
     pub command: Vec<String>,
     pub declared_env: BTreeMap<String, String>,
+    /// Where data files are on this host.
+    pub data_env: BTreeMap<String, String>,
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
     /// Where checkouts are on this host, by the variable that the script reads.
@@ -208,14 +210,14 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
 }
 
 /// Sorts by time, and two hosts never make the same one.
-fn attempt_id() -> String {
+pub(super) fn attempt_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     let now = jiff::Timestamp::now();
     let random = RandomState::new().hash_one(std::process::id());
     format!("{}-{random:016x}", now.strftime("%Y%m%dT%H%M%S%.6fZ"))
 }
 
-fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
+pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<RunSpec> {
     for (name, bytes) in &work.launch_files {
         write_atomically(&dir.join(name), bytes, Durability::Plain)?;
     }
@@ -231,6 +233,7 @@ fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) -> Result<R
         }
     }
     env.extend(work.declared_env.clone());
+    env.extend(work.data_env.clone());
     let mut set = |name: &str, value: String| drop(env.insert(name.to_owned(), value));
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);

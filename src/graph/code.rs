@@ -4,6 +4,8 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeDigests {
     pub parse: String,
+    /// What reads imported files.
+    pub import: String,
     pub aggregate: String,
     pub compare: String,
     pub plot: String,
@@ -15,6 +17,7 @@ impl Default for CodeDigests {
     fn default() -> Self {
         Self {
             parse: env!("TPRIMAT_CODE_PARSE").into(),
+            import: env!("TPRIMAT_CODE_IMPORT").into(),
             aggregate: env!("TPRIMAT_CODE_AGGREGATE").into(),
             compare: env!("TPRIMAT_CODE_COMPARE").into(),
             plot: env!("TPRIMAT_CODE_PLOT").into(),

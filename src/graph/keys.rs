@@ -3,7 +3,7 @@
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
 //! | render | template text, names of the launch files, job | prices, descriptions, plot style |
-//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
+//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt and how it ended, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
 //! | compare | digests of the summaries, contract rules, prices, peaks, its source | anything else |
@@ -47,6 +47,9 @@ impl Engine<'_> {
             .fields("input", prepared.inputs.iter().map(|(name, digest)| (name.as_str(), digest)))
             .fields("env", prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), value)))
             .fields("fact", facts.iter().map(|(name, value)| (name.as_str(), value)));
+        for file in &prepared.data {
+            image = image.field(file.kind.name(), file.digest.as_ref().ok()?);
+        }
         if self.plan.recipe(cell).file.require.programs.iter().any(|p| p == "tprimat-native") {
             image = image.field("program.tprimat-native", &self.code.native);
         }

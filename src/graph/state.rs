@@ -14,7 +14,8 @@ use crate::{
     cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    plan::{Plan, Support},
+    import::{self, Imports},
+    plan::{CellPlan, Plan, Support},
     recipe::{Rendered, context},
 };
 
@@ -234,9 +235,9 @@ impl Engine<'_> {
     fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> (Status, Option<Status>) {
         let alone = |status| (status, None);
         let Some(prepared) = self.plan.prepared(cell) else { return alone(Status::new(State::Unsupported)) };
-        let key = match &prepared.facts.known {
-            Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.clone()))),
-            Ok(_) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
+        let key = match prepared.known() {
+            Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.to_owned()))),
+            Ok(()) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
         };
         let mut attempts = self.cache.attempts(&key);
         let generation = self.cache.generation(&key);
@@ -279,7 +280,7 @@ impl Engine<'_> {
             (None, None) if generation > 0 => Reason::Remeasure(generation),
             (None, None) => Reason::NoRecord,
         };
-        match prepared.facts.here(prepared.job()) {
+        match prepared.here() {
             Err(why) => Status::because(State::Waiting, Reason::Because(why)).key(key),
             Ok(()) => Status::because(State::Stale, reason).key(key),
         }
@@ -332,33 +333,46 @@ impl Engine<'_> {
 
     /// What compare and report see of each cell: its summary, or why there is none.
     pub(crate) fn cell_states(&self, statuses: &Statuses) -> Vec<(String, Value)> {
+        let imports = Imports::of(self.cache);
         (0u32..)
             .zip(&self.plan.cells)
             .map(|(id, cell)| {
-                let state = match &cell.support {
-                    Support::Unsupported(reason) => json!({ "unsupported": reason }),
-                    Support::Ready(_) => {
-                        let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
-                        match (status.state, status.outputs().first()) {
-                            (State::Fresh, Some(summary)) => {
-                                json!({ "summary": summary.digest, "repeats": cell.repeats })
-                            }
-                            (State::Waiting | State::Failed, _) => {
-                                let why = match &status.reason {
-                                    Some(Reason::Because(text)) => text.clone(),
-                                    _ => String::new(),
-                                };
-                                let name = if status.state == State::Failed { "failed" } else { "missing" };
-                                json!({ name: why })
-                            }
-                            _ if cell.selected => json!({ "missing": "stale; a build makes it" }),
-                            _ => json!({ "missing": "stale, and not selected" }),
-                        }
-                    }
-                };
-                (cell.id.clone(), state)
+                let state = self.cell_state(id, cell, statuses);
+                // What others measured stands in for what was not measured here, but never for a failure.
+                let has_none = state.get("unsupported").or(state.get("missing")).is_some();
+                let imported = has_none.then(|| self.imported(&imports, &cell.id)).flatten();
+                (cell.id.clone(), imported.unwrap_or(state))
             })
             .collect()
+    }
+
+    /// What the imports of a cell depend on, if it has any.
+    fn imported(&self, imports: &Imports, cell: &str) -> Option<Value> {
+        let runs = Some(imports.digests(cell)).filter(|runs| !runs.is_empty())?;
+        let claims = serde_json::to_vec(&import::claim_for(self.plan, cell)).unwrap_or_default();
+        let statistics = import::statistics(self.plan);
+        let claims = Digest::of(claims);
+        Some(json!({ "imported": runs, "claims": claims, "statistics": statistics, "code": self.code.import }))
+    }
+
+    fn cell_state(&self, id: u32, cell: &CellPlan, statuses: &Statuses) -> Value {
+        if let Support::Unsupported(reason) = &cell.support {
+            return json!({ "unsupported": reason });
+        }
+        let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
+        match (status.state, status.outputs().first()) {
+            (State::Fresh, Some(summary)) => json!({ "summary": summary.digest, "repeats": cell.repeats }),
+            (State::Waiting | State::Failed, _) => {
+                let why = match &status.reason {
+                    Some(Reason::Because(text)) => text.clone(),
+                    _ => String::new(),
+                };
+                let name = if status.state == State::Failed { "failed" } else { "missing" };
+                json!({ name: why })
+            }
+            _ if cell.selected => json!({ "missing": "stale; a build makes it" }),
+            _ => json!({ "missing": "stale, and not selected" }),
+        }
     }
 
     fn plot(&self, compare: &Status) -> Status {

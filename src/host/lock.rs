@@ -12,6 +12,7 @@ use toml::{
 };
 
 use crate::{
+    digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
     files,
 };
@@ -37,9 +38,14 @@ pub struct Section {
     pub facts: BTreeMap<String, Fact>,
     /// Recipe → package → version. A package that is not installed is left out.
     pub packages: BTreeMap<String, BTreeMap<String, String>>,
+    /// `datasets` and `tokenizers`: name → digest of the content.
+    pub data: BTreeMap<String, BTreeMap<String, String>>,
     /// Recipe → variable of a checkout → `commit`, `dirty` or `content`. A checkout that is not there is left out.
     pub checkouts: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
 }
+
+/// The tables of [`Section::data`].
+const DATA_TABLES: [&str; 2] = ["datasets", "tokenizers"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
@@ -112,6 +118,22 @@ impl Section {
         self.packages.insert(recipe.to_owned(), installed.collect());
     }
 
+    /// Digest of a dataset or tokenizer, by its table.
+    #[must_use]
+    pub fn digest(&self, table: &str, name: &str) -> Option<&str> {
+        self.data.get(table)?.get(name).map(String::as_str)
+    }
+
+    pub fn set_digest(&mut self, table: &str, name: &str, digest: Digest) {
+        self.data.entry(table.to_owned()).or_default().insert(name.to_owned(), digest.to_string());
+    }
+
+    pub fn extend_data(&mut self, data: &BTreeMap<String, BTreeMap<String, String>>) {
+        for (table, digests) in data {
+            self.data.entry(table.clone()).or_default().extend(digests.clone());
+        }
+    }
+
     /// The checkouts of `recipe`, by variable, as `checkout_facts` found them.
     pub fn set_checkouts(&mut self, recipe: &str, found: BTreeMap<String, BTreeMap<String, String>>) {
         let there = found.into_iter().filter(|(_, facts)| !facts.is_empty());
@@ -130,6 +152,14 @@ impl Section {
             if let Some(found) = probed.packages.get(recipe) {
                 all.extend(differences(&format!("recipe.{recipe}.packages."), &facts(locked), &facts(found)));
             }
+        }
+        for (table, locked) in &self.data {
+            let mut locked = facts(locked);
+            let found = facts(probed.data.get(table).unwrap_or(&BTreeMap::new()));
+            // Not every build looks at every dataset.
+            locked.retain(|name, _| found.contains_key(name));
+            let found = found.into_iter().filter(|(name, _)| locked.contains_key(name)).collect();
+            all.extend(differences(&format!("{table}."), &locked, &found));
         }
         for (recipe, locked) in &self.checkouts {
             if let Some(found) = probed.checkouts.get(recipe) {
@@ -162,6 +192,10 @@ impl Section {
         }
         if !recipes.is_empty() {
             table.insert("recipe".into(), recipes.into());
+        }
+        for (name, digests) in self.data.iter().filter(|(_, digests)| !digests.is_empty()) {
+            let digests = digests.iter().map(|(name, digest)| (name.clone(), digest.clone().into()));
+            table.insert(name.clone(), toml::Value::Table(digests.collect()));
         }
         table
     }
@@ -251,6 +285,11 @@ impl Reader<'_> {
                 for (recipe, _, value) in self.table(value, "a table of recipes") {
                     self.recipe(recipe, value, &mut section);
                 }
+                continue;
+            }
+            if DATA_TABLES.contains(&name) {
+                let digests = self.texts(value, "a digest in quotes");
+                section.data.insert(name.to_owned(), digests);
                 continue;
             }
             match value.get_ref() {
@@ -428,6 +467,23 @@ transformers = "5.0.1"
     }
 
     #[test]
+    fn only_data_that_both_know_can_differ() {
+        let with = |name: &str, digest: &str| {
+            let mut section = section();
+            section.data.entry("datasets".into()).or_default().insert(name.into(), digest.into());
+            section
+        };
+        let locked = with("c4", "aa");
+        assert!(locked.diff(&section()).is_empty() && locked.diff(&with("pile", "bb")).is_empty());
+        assert_eq!(locked.diff(&with("c4", "bb"))[0].name, "datasets.c4");
+        let lock = Lock::default().with_section("nvd", locked);
+        assert_eq!(Lock::parse(&Source::new("", lock.to_toml())), Ok(lock.clone()));
+        assert!(lock.to_toml().contains("[platform.nvd.datasets]\nc4 = \"aa\"\n"), "{}", lock.to_toml());
+        let text = "version = 1\n[platform.nvd.datasets]\nc4 = 1";
+        assert_eq!(problems(text), ["tprimat.lock:3:6: `c4` cannot be read"]);
+    }
+
+    #[test]
     fn exactly_the_lines_that_differ_are_named() {
         let locked = section();
         assert!(locked.diff(&locked).is_empty());
@@ -458,16 +514,18 @@ transformers = "5.0.1"
     proptest! {
         #[test]
         fn any_lock_survives_writing_and_reading(
-            facts in prop::collection::btree_map(".*".prop_filter("reserved", |n| n != "recipe"), ".*", 0..5),
+            facts in prop::collection::btree_map(".*".prop_filter("reserved", |n| n != "recipe" && !DATA_TABLES.contains(&n.as_str())), ".*", 0..5),
             number in any::<i64>(),
             packages in prop::collection::btree_map(".*", prop::collection::btree_map(".*", ".*", 0..3), 0..3),
+            digests in prop::collection::btree_map(".*", ".*", 1..3),
             checkout in prop::collection::btree_map(".*", ".*", 0..3),
             platform in ".*",
         ) {
             let mut facts: BTreeMap<String, Fact> = facts.into_iter().map(|(n, t)| (n, Fact::Text(t))).collect();
             facts.insert("count".into(), Fact::Number(number));
+            let data = [("datasets".to_owned(), digests)].into();
             let checkouts = [("prim".to_owned(), [("PRIMUS_PATH".to_owned(), checkout)].into())].into();
-            let lock = Lock::default().with_section(&platform, Section { facts, packages, checkouts });
+            let lock = Lock::default().with_section(&platform, Section { facts, packages, checkouts, data });
             let text = lock.to_toml();
             prop_assert_eq!(Lock::parse(&Source::new("", text.clone())), Ok(lock.clone()));
             prop_assert_eq!(lock.to_toml(), text);

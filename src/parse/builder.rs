@@ -21,6 +21,9 @@ pub struct Builder {
     /// Values of a line are means since the line before it (Megatron, NeMo): how many steps each stands for follows
     /// from the step numbers.
     pub averages: bool,
+    /// Of a step that is stated twice the later line counts: the step was done again after a resume, and that is what
+    /// the rest of the log builds on.
+    pub latest: bool,
     condensed: u32,
 }
 
@@ -39,8 +42,10 @@ impl Builder {
         match steps.binary_search_by_key(&step.step, |s| s.step) {
             Ok(at) => {
                 let number = step.step;
-                if merge(&mut steps[at], step) {
-                    self.notes.add("duplicate_step", || format!("step {number} again; the first one counts"));
+                let (which, other) =
+                    if self.latest { ("last", std::mem::replace(&mut steps[at], step)) } else { ("first", step) };
+                if merge(&mut steps[at], other) {
+                    self.notes.add("duplicate_step", || format!("step {number} again; the {which} one counts"));
                 }
             }
             Err(at) if self.condensed == 0 => steps.insert(at, step),
@@ -266,6 +271,10 @@ impl Notes {
         }
     }
 
+    pub fn has(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|(k, ..)| k == kind)
+    }
+
     pub fn finish(self) -> Vec<Anomaly> {
         let mut all = Vec::new();
         for (kind, told, more) in self.kinds {
@@ -314,6 +323,17 @@ mod tests {
         let step = &trace.steps[0];
         assert_eq!((step.loss, step.grad_norm, step.memory_bytes), (Some(2.0), Some(1.0), Some(9)));
         assert_eq!(trace.anomalies[0].kind, "duplicate_step");
+    }
+
+    #[test]
+    fn the_later_line_counts_where_a_format_says_so() {
+        let mut builder = Builder { latest: true, ..Builder::default() };
+        builder.step(Step { step: 1, loss: Some(2.0), grad_norm: Some(1.0), memory_bytes: Some(9), ..Step::default() });
+        builder.step(Step { step: 1, loss: Some(3.0), memory_bytes: Some(5), ..Step::default() });
+        let trace = builder.finish();
+        let step = &trace.steps[0];
+        assert_eq!((step.loss, step.grad_norm, step.memory_bytes), (Some(3.0), Some(1.0), Some(9)));
+        assert_eq!(trace.anomalies[0].detail, "step 1 again; the last one counts");
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! Why did a run fail? Its exit status and the end of its log → a class and the lines that say so.
 
 use super::{
-    Failure, FailureClass,
-    lines::{cut, for_each_line},
-    parse_any,
+    Failure,
+    FailureClass::{self as Class},
+    causes::CHARS,
+    lines::cut,
+    parser::Parser,
 };
 
 /// How much of a log's end is searched.
 const SEARCHED: usize = 8 << 20;
-/// Lines of evidence kept, and characters of each.
-const LINES: usize = 5;
-const CHARS: usize = 300;
 
 /// How a process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,233 +22,62 @@ pub struct ExitSummary {
     pub launch_error: Option<String>,
 }
 
-/// Classes in order of how much they explain: when a GPU is lost or memory runs out on one rank, the
-/// others end with NCCL errors and signals, so those come after.
-const PATTERNS: &[(FailureClass, &[&str])] = &[
-    (
-        FailureClass::Node,
-        &[
-            "NVRM: Xid",
-            "Xid (PCI",
-            "uncorrectable ECC error",
-            "GPU has fallen off the bus",
-            "GPU is lost",
-            "Unable to determine the device handle for GPU",
-            "GPU Hang",
-        ],
-    ),
-    (
-        FailureClass::Oom,
-        &[
-            "CUDA out of memory",
-            "HIP out of memory",
-            "XPU out of memory",
-            "OutOfMemoryError",
-            "CUDA error: out of memory",
-            "HIP error: out of memory",
-            "hipErrorOutOfMemory",
-            "cudaErrorMemoryAllocation",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "DefaultCPUAllocator: can't allocate memory",
-            "DefaultCPUAllocator: not enough memory",
-            "std::bad_alloc",
-            "Cannot allocate memory",
-            "oom_kill event",
-        ],
-    ),
-    (FailureClass::Port, &["Address already in use", "EADDRINUSE", "failed to listen on any local network address"]),
-    (
-        FailureClass::Nan,
-        &[
-            "loss is nan",
-            "loss is NaN",
-            "Loss is NaN",
-            "found NaN in",
-            "Found NaN in",
-            "Detected NaN",
-            "NaN detected",
-            "NaN loss detected",
-            "non-finite loss",
-            "Non-finite loss",
-            "Current loss scale already at minimum",
-        ],
-    ),
-    (
-        FailureClass::Nccl,
-        &[
-            "Watchdog caught collective operation timeout",
-            "detected by watchdog at work",
-            "NCCL operations have failed or timed out",
-            "DistBackendError",
-            "NCCL error",
-            "NCCL Error",
-            "RCCL error",
-            "ncclUnhandledCudaError",
-            "ncclSystemError",
-            "ncclInternalError",
-            "ncclRemoteError",
-            "ncclInvalidUsage",
-            "connectFullMesh failed",
-            "Connection closed by peer",
-            "Connection closed by remote peer",
-        ],
-    ),
-];
-
 /// Classes that only explain a run which never got as far as a step: libraries also print such lines and go on.
-const AT_START: [FailureClass; 2] = [FailureClass::Import, FailureClass::Port];
-
-/// torchrun tells every rank that it ended itself; these are consequences.
-const CONSEQUENCES: &[&str] =
-    &["closing signal SIGTERM", "Signal 15 (SIGTERM)", "exitcode  : -15", "destroy_process_group() was not called"];
+const AT_START: [Class; 2] = [Class::Import, Class::Port];
 
 /// `log` is the run's whole output or its end; `status` how the run ended. Call it for failed runs only.
 #[must_use]
 pub fn classify(log: &[u8], status: &ExitSummary) -> Failure {
-    let log = &log[log.len().saturating_sub(SEARCHED)..];
     if let Some(error) = &status.launch_error {
-        return Failure { class: FailureClass::Launch, evidence: vec![cut(error, CHARS)] };
+        return Failure { class: Class::Launch, evidence: vec![cut(error, CHARS)] };
     }
-    let trace = parse_any(log);
+    let mut parser = Parser::detecting();
+    parser.feed(&log[log.len().saturating_sub(SEARCHED)..]);
+    let (trace, causes) = parser.end();
     let said_by_trainer = trace.failure.clone();
-    if let Some(said) = said_by_trainer.as_ref().filter(|f| f.class != FailureClass::Unknown) {
+    if let Some(said) = said_by_trainer.as_ref().filter(|f| f.class != Class::Unknown) {
         return said.clone();
     }
     let stepped = !trace.steps.is_empty();
-    let evidence = Evidence::gather(log);
-
-    let text_says = |class| !evidence.of(class).is_empty() && (!stepped || !AT_START.contains(&class));
+    let text_says = |class| !causes.of(class).is_empty() && (!stepped || !AT_START.contains(&class));
     let order = [Class::Node, Class::Oom, Class::Import, Class::Port, Class::Nan, Class::Nccl];
     if let Some(class) = order.into_iter().find(|c| text_says(*c)) {
-        return evidence.failure(class);
+        return causes.failure(class);
+    }
+    let verdict = causes.verdict(&trace);
+    if let Some(said) = verdict.filter(|f| matches!(f.class, Class::Launch | Class::Timeout)) {
+        return said;
     }
     if status.timed_out {
-        return Failure { class: Class::Timeout, evidence: evidence.tail };
+        return Failure { class: Class::Timeout, evidence: causes.tail() };
     }
     let killed_by = status.signal.or(status.code.filter(|c| [137, 143].contains(c)).map(|c| c - 128));
-    if killed_by.is_some_and(|s| [9, 15].contains(&s)) || !evidence.of(Class::Killed).is_empty() {
-        let mut failure = evidence.failure(Class::Killed);
+    if killed_by.is_some_and(|s| [9, 15].contains(&s)) || !causes.of(Class::Killed).is_empty() {
+        let mut failure = causes.failure(Class::Killed);
         if let Some(signal) = killed_by.filter(|_| failure.evidence.is_empty()) {
             failure.evidence.push(format!("ended by signal {signal}; the log ends with:"));
-            failure.evidence.extend(evidence.tail.last().cloned());
+            failure.evidence.extend(causes.tail().pop());
         }
         return failure;
     }
     if status.code.is_some_and(|c| [126, 127].contains(&c)) {
-        let said = evidence.failure(Class::Launch);
-        return if said.evidence.is_empty() { Failure { evidence: evidence.tail, ..said } } else { said };
+        let said = causes.failure(Class::Launch);
+        return if said.evidence.is_empty() { Failure { evidence: causes.tail(), ..said } } else { said };
     }
     if let Some(said) = said_by_trainer.filter(|f| !f.evidence.is_empty()) {
         return said;
     }
-    // The last exceptions say most; without one, the last lines.
-    let said = evidence.failure(Class::Unknown);
-    if said.evidence.is_empty() { Failure { evidence: evidence.tail, ..said } } else { said }
-}
-
-use FailureClass as Class;
-
-#[derive(Default)]
-struct Evidence {
-    found: Vec<(Class, Vec<String>)>,
-    tail: Vec<String>,
-}
-
-impl Evidence {
-    fn gather(log: &[u8]) -> Self {
-        let mut all = Self::default();
-        for_each_line(log, |line| all.line(line.text.trim()));
-        all
-    }
-
-    fn line(&mut self, text: &str) {
-        if text.is_empty() || CONSEQUENCES.iter().any(|c| text.contains(c)) {
-            return;
-        }
-        if let Some(class) = class_of(text) {
-            self.add(class, text);
-        }
-        if self.tail.len() == LINES {
-            self.tail.remove(0);
-        }
-        self.tail.push(cut(text, CHARS));
-    }
-
-    fn add(&mut self, class: Class, text: &str) {
-        let at = self.found.iter().position(|(c, _)| *c == class).unwrap_or_else(|| {
-            self.found.push((class, Vec::new()));
-            self.found.len() - 1
-        });
-        let kept = &mut self.found[at].1;
-        // Every rank says the same; the first lines of a cause are kept, but the last exceptions.
-        let text = cut(text, CHARS);
-        if kept.iter().any(|k| message(k) == message(&text)) {
-            return;
-        }
-        if kept.len() < LINES {
-            kept.push(text);
-        } else if class == Class::Unknown {
-            kept.remove(0);
-            kept.push(text);
-        }
-    }
-
-    fn of(&self, class: Class) -> &[String] {
-        self.found.iter().find(|(c, _)| *c == class).map_or(&[], |(_, lines)| lines)
-    }
-
-    fn failure(&self, class: Class) -> Failure {
-        Failure { class, evidence: self.of(class).to_vec() }
-    }
-}
-
-/// What one line is evidence of; `Unknown` = an exception of no known class.
-fn class_of(line: &str) -> Option<Class> {
-    if let Some((class, _)) = PATTERNS.iter().find(|(_, words)| words.iter().any(|w| line.contains(w))) {
-        return Some(*class);
-    }
-    let text = message(line);
-    if ["ModuleNotFoundError:", "ImportError:"].iter().any(|e| text.starts_with(e)) {
-        return Some(Class::Import);
-    }
-    if text.starts_with("MemoryError") {
-        return Some(Class::Oom);
-    }
-    if ["exitcode  : -9", "Signal 9 (SIGKILL)"].iter().any(|w| line.contains(w)) {
-        return Some(Class::Killed);
-    }
-    if ["command not found", "Exec format error", "cannot execute"].iter().any(|w| line.contains(w)) {
-        return Some(Class::Launch);
-    }
-    let name = text.split([':', ' ']).next().unwrap_or("");
-    let last = name.rsplit('.').next().unwrap_or("");
-    let is_exception = (last.ends_with("Error") || last.ends_with("Exception")) && last != "ChildFailedError";
-    is_exception.then_some(Class::Unknown)
-}
-
-/// A line without the prefixes that launchers and loggers put before it: `[rank3]: `, `[default0]:`, `3: `.
-fn message(line: &str) -> &str {
-    let mut text = line.trim_start();
-    loop {
-        let rest = if let Some(inner) = text.strip_prefix('[') {
-            inner.split_once(']').map(|(_, rest)| rest.strip_prefix(':').unwrap_or(rest))
-        } else {
-            text.split_once(": ")
-                .filter(|(rank, _)| !rank.is_empty() && rank.bytes().all(|b| b.is_ascii_digit()))
-                .map(|(_, rest)| rest)
-        };
-        match rest {
-            Some(rest) => text = rest.trim_start(),
-            None => return text,
-        }
-    }
+    causes.unexplained()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{
+        super::causes::{CHARS, LINES},
+        *,
+    };
 
     fn exit(code: i32) -> ExitSummary {
         ExitSummary { code: Some(code), ..ExitSummary::default() }

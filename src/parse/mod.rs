@@ -1,14 +1,46 @@
 //! Log bytes → [`Trace`]. One file a format; every one takes any bytes at all and never panics.
 //!
 //! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
+mod arguments;
+mod automodel;
 mod builder;
+mod causes;
 mod classify;
+mod composer;
+mod deepspeed;
+mod deepspeed_config;
 mod events;
 mod format;
+mod hf;
+mod hf_fields;
+mod hf_settings;
+mod iteration;
+mod launcher;
 mod lines;
+mod llama_recipes;
+mod llmc;
+mod loose;
+mod maxtext;
+mod megatron;
+mod mlperf;
+mod nanogpt;
+mod nemo;
+mod nemo_bars;
+mod nemo_settings;
+mod numbers;
 mod parser;
+mod patterns;
+mod telemetry;
+#[cfg(test)]
+mod testing;
+mod tfevents;
+mod titan_settings;
+mod torchtitan;
 mod tprimat;
+mod tqdm;
 mod trace;
+mod values;
+mod words;
 
 pub use builder::MAX_STEPS;
 pub use classify::*;
@@ -16,4 +48,6 @@ pub use events::*;
 pub use format::names;
 pub use lines::MAX_LINE;
 pub use parser::*;
+pub use patterns::PatternError;
+pub use tfevents::{TfEvents, tfevents};
 pub use trace::*;

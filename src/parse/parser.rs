@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     Step, Trace,
     builder::Builder,
+    causes::Causes,
     format::{self, Evidence, Format, Reader, TABLE},
-    lines::{MAX_LINE, Splitter},
+    lines::{Line, MAX_LINE, Splitter},
+    mlperf,
+    patterns::{self, PatternError, Patterns},
+    tfevents::{self, TfEvents},
     tprimat,
 };
 
@@ -21,89 +25,163 @@ pub struct LogSection {
     pub patterns: Vec<String>,
 }
 
+/// The format that a recipe's patterns make up.
+const PATTERNS: &str = "regex";
+
 impl LogSection {
     #[must_use]
     pub fn named(format: &str) -> Self {
         Self { format: format.to_owned(), patterns: Vec::new() }
     }
+
+    /// Why logs cannot be read so, if they cannot.
+    pub fn check(&self) -> Result<(), PatternError> {
+        self.reader().map(drop)
+    }
+
+    fn reader(&self) -> Result<(&'static str, Box<dyn Reader>), PatternError> {
+        if self.format == PATTERNS {
+            let patterns = Patterns::compile(&self.patterns)?;
+            return Ok((PATTERNS, Box::new(patterns::Log::new(patterns))));
+        }
+        let error = |message, help| Err(PatternError { at: None, message, help });
+        let Some(format) = format::named(&self.format) else {
+            let known: Vec<_> = format::names().chain([PATTERNS]).collect();
+            let near =
+                crate::error::nearest(&self.format, known.iter().copied()).map(|n| format!("did you mean `{n}`? "));
+            let help = format!("{}formats: {}", near.unwrap_or_default(), known.join(", "));
+            return error(format!("`{}` is not a log format", self.format), Some(help));
+        };
+        if !self.patterns.is_empty() {
+            let help = "format = \"regex\" reads logs by patterns".to_owned();
+            return error(format!("the format `{}` takes no patterns", self.format), Some(help));
+        }
+        Ok((format.name, (format.reader)()))
+    }
 }
 
 /// Bytes of a log's beginning that are kept until its format is known.
-const HEAD: usize = 64 << 20;
+const HEAD: usize = 16 << 20;
+/// Where the first line of a known format comes later, so much before it is kept as well.
+const BEFORE_EVIDENCE: usize = 1 << 20;
 /// A line that only one format has may still be a relative's: so much more is read before the format is chosen.
 const AFTER_EVIDENCE: usize = 1 << 20;
+/// Chunks are taken piece by piece, so that neither of the above depends on how the log comes in.
+const PIECE: usize = 64 << 10;
 
 pub struct Parser {
     splitter: Splitter,
     state: State,
     builder: Builder,
+    beside: Beside,
+}
+
+/// What is looked for between the lines of any format.
+struct Beside {
     /// Trainers that tprimat starts may state their settings as events between their own lines.
     events: tprimat::Events,
+    /// Evaluations and settings; the steps are the trainer's own lines.
+    mlperf: mlperf::Entries,
+    causes: Causes,
+}
+
+impl Beside {
+    fn new() -> Self {
+        Self { events: tprimat::Events::default(), mlperf: mlperf::Entries::beside(), causes: Causes::default() }
+    }
 }
 
 enum State {
     Detecting(Box<Detecting>),
     Reading(&'static str, Box<dyn Reader>),
+    /// No lines: TensorBoard's event file.
+    Events(Box<TfEvents>),
 }
 
 struct Detecting {
     head: Vec<u8>,
+    /// What came after the head, as far as it is kept.
+    recent: Vec<u8>,
     best: Vec<Evidence>,
     strong_at: Option<usize>,
     seen: usize,
 }
 
+impl Detecting {
+    fn keep(&mut self, piece: &[u8]) {
+        self.seen += piece.len();
+        if self.recent.is_empty() && self.head.len() + piece.len() <= HEAD {
+            self.head.extend_from_slice(piece);
+            return;
+        }
+        if self.strong_at.is_none() && self.recent.len() >= 2 * BEFORE_EVIDENCE {
+            self.recent.drain(..self.recent.len() - BEFORE_EVIDENCE);
+        }
+        self.recent.extend_from_slice(piece);
+    }
+
+    /// Bytes between the head and what is kept of the rest; cuts torn lines off on both sides of such a gap.
+    fn close_gap(&mut self) -> usize {
+        let gap = self.seen - self.head.len() - self.recent.len();
+        if gap > 0 {
+            let ends = |b: &u8| *b == b'\n' || *b == b'\r';
+            self.head.truncate(self.head.iter().rposition(ends).map_or(0, |at| at + 1));
+            self.recent.drain(..self.recent.iter().position(ends).map_or(self.recent.len(), |at| at + 1));
+        }
+        gap
+    }
+}
+
 impl Parser {
     /// For a log whose format is known; `Err`: why it cannot be read so.
     pub fn new(section: &LogSection) -> Result<Self, String> {
-        let format = format::named(&section.format).ok_or_else(|| {
-            let known: Vec<_> = format::names().collect();
-            format!("no parser for \"{}\"; known: {}", section.format, known.join(", "))
-        })?;
-        Ok(Self::with(reading(format)))
+        if section.format == tfevents::FORMAT {
+            return Ok(Self::with(State::Events(Box::default())));
+        }
+        let (name, reader) = section.reader().map_err(|e| e.message)?;
+        Ok(Self::with(State::Reading(name, reader)))
     }
 
     /// For a log of any format.
     #[must_use]
     pub fn detecting() -> Self {
         let best = vec![Evidence::None; TABLE.len()];
-        Self::with(State::Detecting(Box::new(Detecting { head: Vec::new(), best, strong_at: None, seen: 0 })))
+        let (head, recent) = (Vec::new(), Vec::new());
+        Self::with(State::Detecting(Box::new(Detecting { head, recent, best, strong_at: None, seen: 0 })))
     }
 
     fn with(state: State) -> Self {
-        Self { splitter: Splitter::default(), state, builder: Builder::default(), events: tprimat::Events::default() }
+        Self { splitter: Splitter::default(), state, builder: Builder::default(), beside: Beside::new() }
     }
 
     pub fn feed(&mut self, chunk: &[u8]) {
-        match &mut self.state {
+        for piece in chunk.chunks(PIECE) {
+            self.piece(piece);
+        }
+    }
+
+    fn piece(&mut self, piece: &[u8]) {
+        let Self { splitter, state, builder, beside } = self;
+        match state {
             State::Reading(name, reader) => {
-                let (builder, events) = (&mut self.builder, &mut self.events);
-                let foreign = *name != "tprimat";
-                self.splitter.feed(chunk, |line| {
-                    if foreign && tprimat::may_be_event(&line.text) {
-                        events.line(line, builder);
-                    }
-                    reader.line(line, builder);
-                });
+                splitter.feed(piece, |line| read(name, reader.as_mut(), line, builder, beside));
             }
+            State::Events(events) => events.feed(piece),
             State::Detecting(detecting) => {
                 let best = &mut detecting.best;
-                self.splitter.feed(chunk, |line| {
-                    for (best, format) in best.iter_mut().zip(TABLE) {
-                        if *best != Evidence::Strong {
-                            *best = (*best).max((format.evidence)(&line.text));
-                        }
-                    }
-                });
-                if detecting.head.len() < HEAD {
-                    detecting.head.extend_from_slice(chunk);
-                }
-                detecting.seen += chunk.len();
+                splitter.feed(piece, |line| weigh(line, best, &mut beside.causes));
                 if best.contains(&Evidence::Strong) {
-                    let at = *detecting.strong_at.get_or_insert(detecting.seen);
-                    if detecting.seen >= at + AFTER_EVIDENCE {
-                        self.choose();
-                    }
+                    detecting.strong_at.get_or_insert(detecting.seen + piece.len());
+                }
+                let first = detecting.seen < tfevents::HEADER;
+                detecting.keep(piece);
+                // Its first bytes tell an event file; what they look like as lines says nothing.
+                if first && tfevents::begins(&detecting.head) {
+                    let mut events = Box::<TfEvents>::default();
+                    events.feed(&detecting.head);
+                    self.state = State::Events(events);
+                } else if detecting.strong_at.is_some_and(|at| detecting.seen >= at + AFTER_EVIDENCE) {
+                    self.choose();
                 }
             }
         }
@@ -115,16 +193,18 @@ impl Parser {
         let strongest = detecting.best.iter().copied().max().unwrap_or_default();
         let format = TABLE.iter().zip(&detecting.best).find(|(_, e)| **e == strongest && **e > Evidence::None);
         let Some((format, _)) = format else { return };
-        let head = std::mem::take(&mut detecting.head);
-        let left_out = detecting.seen.saturating_sub(head.len());
+        let left_out = detecting.close_gap();
         if left_out > 0 {
             let detail =
                 format!("{left_out} bytes before the first step were not kept, settings among them may be missing");
             self.builder.notes.add("late_start", || detail);
         }
+        let (head, recent) = (std::mem::take(&mut detecting.head), std::mem::take(&mut detecting.recent));
         self.state = reading(format);
         self.splitter = Splitter::default();
+        self.beside.causes = Causes::default();
         self.feed(&head);
+        self.feed(&recent);
     }
 
     /// The format that is read, once it is known.
@@ -132,33 +212,71 @@ impl Parser {
     pub fn format(&self) -> Option<&'static str> {
         match &self.state {
             State::Reading(name, _) => Some(name),
+            State::Events(_) => Some(tfevents::FORMAT),
             State::Detecting(_) => None,
         }
     }
 
     #[must_use]
-    pub fn finish(mut self) -> Trace {
-        self.choose();
-        let State::Reading(name, mut reader) = self.state else {
-            let mut trace = self.builder.finish();
-            trace.format = "unknown".to_owned();
-            return trace;
-        };
-        let (builder, events) = (&mut self.builder, &mut self.events);
-        self.splitter.finish(|line| {
-            if name != "tprimat" && tprimat::may_be_event(&line.text) {
-                events.line(line, builder);
-            }
-            reader.line(line, builder);
-        });
-        reader.end(builder);
-        if self.splitter.cut > 0 {
-            let count = self.splitter.cut;
-            self.builder.notes.add("long_line", || format!("{count} lines longer than {MAX_LINE} bytes were cut"));
+    pub fn finish(self) -> Trace {
+        let (mut trace, causes) = self.end();
+        if trace.failure.is_none() {
+            trace.failure = causes.verdict(&trace);
         }
-        self.builder.trace.format = name.to_owned();
-        self.builder.finish()
+        trace
     }
+
+    /// What the log says, and what it says of failures.
+    pub(super) fn end(mut self) -> (Trace, Causes) {
+        if let State::Detecting(detecting) = &mut self.state {
+            // The last line, if it has no line end: it may be the only one.
+            let (best, causes) = (&mut detecting.best, &mut self.beside.causes);
+            self.splitter.finish(|line| weigh(line, best, causes));
+        }
+        self.choose();
+        let Self { mut splitter, state, mut builder, mut beside } = self;
+        let (name, mut reader) = match state {
+            State::Reading(name, reader) => (name, reader),
+            State::Events(events) => return (events.finish(), Causes::default()),
+            State::Detecting(_) => {
+                return (Trace { format: "unknown".to_owned(), ..builder.finish() }, beside.causes);
+            }
+        };
+        splitter.finish(|line| read(name, reader.as_mut(), line, &mut builder, &mut beside));
+        reader.end(&mut builder);
+        if splitter.cut > 0 {
+            let count = splitter.cut;
+            builder.notes.add("long_line", || format!("{count} lines longer than {MAX_LINE} bytes were cut"));
+        }
+        builder.trace.format = name.to_owned();
+        (builder.finish(), beside.causes)
+    }
+}
+
+/// One line for the format's reader, and for what is looked for in every format.
+fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Builder, beside: &mut Beside) {
+    let steps = builder.trace.step_lines;
+    if name != "tprimat" && tprimat::may_be_event(&line.text) {
+        beside.events.line(line, builder);
+    }
+    if name != "mlperf" && mlperf::may_be_entry(&line.text) {
+        beside.mlperf.line(line, builder);
+    }
+    reader.line(line, builder);
+    beside.causes.line(&line.text);
+    if builder.trace.step_lines > steps {
+        beside.causes.step();
+    }
+}
+
+/// One line's evidence for each format.
+fn weigh(line: &Line<'_>, best: &mut [Evidence], causes: &mut Causes) {
+    for (best, format) in best.iter_mut().zip(TABLE) {
+        if *best != Evidence::Strong {
+            *best = (*best).max((format.evidence)(&line.text));
+        }
+    }
+    causes.line(&line.text);
 }
 
 fn reading(format: &'static Format) -> State {
@@ -198,7 +316,7 @@ pub struct Live {
 impl Live {
     #[must_use]
     pub fn new(section: &LogSection) -> Self {
-        Self { reader: format::named(&section.format).map(|f| (f.reader)()), last: None }
+        Self { reader: section.reader().ok().map(|(_, reader)| reader), last: None }
     }
 
     /// The newest step that `line` (with or without its line end) states, if it is further than any before.

@@ -1,7 +1,8 @@
 //! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
+use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
@@ -19,7 +20,8 @@ const MAX_BYTES: u64 = 1 << 50;
 
 /// Is it worth reading the line as an event? Cheap, for lines between which events may stand.
 pub fn may_be_event(line: &str) -> bool {
-    memchr::memmem::find(line.as_bytes(), b"\"event\"").is_some()
+    static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"event\""));
+    EVENT.find(line.as_bytes()).is_some()
 }
 
 pub fn evidence(line: &str) -> Evidence {
@@ -102,6 +104,9 @@ impl Events {
         if let Some(Value::Object(settings)) = event.get("effective") {
             let stated = settings.iter().filter(|(_, v)| !v.is_null());
             trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
+        }
+        if let Some(epochs) = trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
+            out.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
         }
         trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
         trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
@@ -188,7 +193,7 @@ fn objects(line: &str) -> (Vec<Map<String, Value>>, bool) {
 }
 
 /// The object that `text` starts with, and its length in `text`.
-fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
+pub fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
     let read = |text: &str| {
         let mut values = serde_json::Deserializer::from_str(text).into_iter::<Map<String, Value>>();
         let object = values.next()?.ok()?;
@@ -243,12 +248,12 @@ fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
     (Cow::Owned(out), places)
 }
 
-fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+pub fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     event.get(key).and_then(Value::as_str)
 }
 
 /// A number, also one that stands in quotes.
-fn number_of(value: &Value) -> Option<f64> {
+pub fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Number(n) => n.as_f64(),
         Value::String(s) => s.trim().parse().ok(),
@@ -257,7 +262,7 @@ fn number_of(value: &Value) -> Option<f64> {
 }
 
 /// A count, also one that is written `2048.0`.
-fn whole(value: &Value) -> Option<u64> {
+pub fn whole(value: &Value) -> Option<u64> {
     if let Some(n) = value.as_u64() {
         return Some(n);
     }
@@ -306,6 +311,13 @@ mod tests {
         assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
         assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
         assert_eq!(kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
+    }
+
+    #[test]
+    fn data_seen_more_than_once_is_said() {
+        let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
+        assert_eq!(kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
+        assert_eq!(kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
     }
 
     #[test]

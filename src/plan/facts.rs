@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Job, Vendor};
+use super::{CellPlan, DataFile, DataKind, Job, Support, Vendor, data::DataMemo};
 use crate::{
     config::Config,
     error::{Error, Problem, Result, Source},
@@ -52,6 +52,9 @@ pub struct FactBook {
     book: HashMap<(String, String), Arc<PlatformFacts>>,
     /// Sections that this host would add to the lock.
     pub missing: BTreeMap<String, Section>,
+    /// Datasets and tokenizers, by platform, kind and name.
+    data: BTreeMap<(String, DataKind, String), DataFile>,
+    cache: PathBuf,
     python: PathBuf,
     /// What config.yaml says of where checkouts are, by setting.
     checkouts: HashMap<String, PathBuf>,
@@ -69,6 +72,8 @@ impl FactBook {
             host: OnceLock::new(),
             book: HashMap::new(),
             missing: BTreeMap::new(),
+            data: BTreeMap::new(),
+            cache: PathBuf::new(),
             python: PathBuf::from("python3"),
             checkouts: HashMap::new(),
         })
@@ -139,6 +144,57 @@ impl FactBook {
             Arc::new(PlatformFacts { known: Err(why.clone()), available: Err(why) })
         };
         self.book.get(&(platform.to_owned(), framework.to_owned())).cloned().unwrap_or_else(unknown)
+    }
+
+    /// Looks up or takes the digests of everything that the cells read.
+    pub(super) fn gather_data(&mut self, config: &Config, cells: &[Cell], plans: &mut [CellPlan]) -> Result<()> {
+        self.cache = self.root.join(config.get("paths.cache").and_then(Value::as_str).unwrap_or("cache"));
+        let mut memo = None;
+        for (cell, plan) in cells.iter().zip(plans) {
+            let Support::Ready(prepared) = &mut plan.support else { continue };
+            let model = &prepared.resolved.job.model;
+            // A tokenizer alone does nothing to synthetic tokens.
+            let Some(dataset) = &model.dataset else { continue };
+            let tokenizer = model.tokenizer.iter().map(|name| (DataKind::Tokenizer, name));
+            let mut files = Vec::new();
+            for (kind, name) in std::iter::once((DataKind::Dataset, dataset)).chain(tokenizer) {
+                let path = self.root.join(&prepared.resolved.data_paths[&kind]);
+                let key = (cell.platform.to_string(), kind, name.clone());
+                if let Some(other) = self.data.get(&key).filter(|known| known.path != path) {
+                    let (kind, name, at) = (kind.name(), &other.name, &cell.platform);
+                    let (one, two) = (other.path.display(), path.display());
+                    let problem = Problem::new(format!("on {at} `{name}` is the name of two {kind}s: {one} and {two}"));
+                    return Err(Error::invalid(problem.help(format!("give one of the models a {kind}_name"))));
+                }
+                if !self.data.contains_key(&key) {
+                    let available = prepared.facts.available.as_ref().map_err(String::as_str);
+                    let memo = memo.get_or_insert_with(|| DataMemo::load(&self.cache));
+                    let file = data_file(&self.lock, self.allow_drift, available, (&key.0, kind, name), path, memo)?;
+                    if let Ok(digest) = file.digest
+                        && self.lock.section(&key.0).and_then(|s| s.digest(kind.table(), name)).is_none()
+                    {
+                        self.missing.entry(key.0.clone()).or_default().set_digest(kind.table(), name, digest);
+                    }
+                    self.data.insert(key.clone(), file);
+                }
+                files.push(self.data[&key].clone());
+            }
+            prepared.data = files;
+        }
+        memo.iter_mut().for_each(DataMemo::save);
+        Ok(())
+    }
+
+    /// Sets the digests of a platform's data as this host has it.
+    fn probe_data(&self, platform: &str, section: &mut Section) -> Result<()> {
+        let mut memo = DataMemo::load(&self.cache);
+        for ((of, kind, name), file) in &self.data {
+            if of == platform && file.is_here {
+                section.set_digest(kind.table(), name, memo.digest(*kind, &file.path)?);
+            }
+        }
+        memo.save();
+        Ok(())
     }
 
     fn facts(&mut self, platform: &str, vendor: Vendor, model: Option<&str>, recipe: &Recipe) -> Result<PlatformFacts> {
@@ -249,6 +305,7 @@ impl FactBook {
             probed.packages.extend(found.packages);
             probed.checkouts.extend(found.checkouts);
         }
+        self.probe_data(platform, &mut probed)?;
         Ok(locked.diff(&probed))
     }
 
@@ -264,8 +321,12 @@ impl FactBook {
                 "`tprimat lock --update` pins what is here (and makes its results stale); --allow-drift files results under what is here",
             );
             let section = source.text.find(&format!("[platform.{platform}")).unwrap_or(0);
-            let key = diff.name.rsplit('.').next().unwrap_or(&diff.name);
-            let at = source.text[section..].find(&format!("\n{key} = ")).map_or(section, |i| section + i + 1);
+            let key = match diff.name.split_once('.') {
+                Some(("datasets" | "tokenizers", name)) => name,
+                _ => diff.name.rsplit('.').next().unwrap_or(&diff.name),
+            };
+            let line = |key: String| source.text[section..].find(&format!("\n{key} = "));
+            let at = line(key.to_owned()).or_else(|| line(format!("{key:?}"))).map_or(section, |i| section + i + 1);
             let end = source.text[at..].find('\n').map_or(source.text.len(), |i| at + i);
             problem.at(&source, at..end, format!("locked {}, found {}", show(&diff.locked), show(&diff.found)))
         });
@@ -290,6 +351,7 @@ impl FactBook {
                 .cloned()
                 .unwrap_or_else(|| Section { facts: found.facts.clone(), ..Section::default() });
             section.packages.extend(found.packages.clone());
+            section.extend_data(&found.data);
             section.checkouts.extend(found.checkouts.clone());
             lock = lock.with_section(platform, section);
         }
@@ -309,6 +371,9 @@ impl FactBook {
                 section.checkouts.extend(found.checkouts);
             }
             let old = lock.section(platform).cloned().unwrap_or_default();
+            // What other matrices read, or what is not on this host, stays pinned.
+            section.extend_data(&old.data);
+            self.probe_data(platform, &mut section)?;
             changes.push((platform.clone(), old.diff(&section)));
             lock = lock.with_section(platform, section);
         }
@@ -316,6 +381,30 @@ impl FactBook {
         self.lock = lock;
         Ok(changes)
     }
+}
+
+/// `available`: can this host run the platform? What is not pinned is looked at there and nowhere else.
+fn data_file(
+    lock: &Lock,
+    allow_drift: bool,
+    available: Result<&usize, &str>,
+    (platform, kind, name): (&str, DataKind, &String),
+    path: PathBuf,
+    memo: &mut DataMemo,
+) -> Result<DataFile> {
+    let is_here = kind.is_at(&path);
+    let not_pinned =
+        |why: &str| Err(format!("tprimat.lock does not pin the {} `{name}` for {platform}, and {why}", kind.name()));
+    let locked = lock.section(platform).and_then(|section| section.digest(kind.table(), name));
+    let digest = match (locked, available) {
+        (Some(locked), _) if !(allow_drift && available.is_ok() && is_here) => locked
+            .parse()
+            .map_err(|_| format!("tprimat.lock pins no digest for the {} `{name}` of {platform}", kind.name())),
+        (_, Err(why)) => not_pinned(why),
+        (_, Ok(_)) if !is_here => not_pinned(&format!("{} is not here", path.display())),
+        (_, Ok(_)) => Ok(memo.digest(kind, &path)?),
+    };
+    Ok(DataFile { kind, name: name.clone(), path, digest, is_here })
 }
 
 fn fact_json(fact: &Fact) -> Value {

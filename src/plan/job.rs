@@ -68,8 +68,9 @@ pub struct ModelShape {
     pub qkv_bias: bool,
     /// Counted from the shape, never taken from a name.
     pub num_parameters: u64,
-    /// `Some` = real data, by the name that config.yaml gives; the path itself comes at launch.
+    /// `Some` = real data, by name; its files are at `$TPRIMAT_DATASET`, which a launch sets.
     pub dataset: Option<String>,
+    /// By name; its file or folder is at `$TPRIMAT_TOKENIZER`.
     pub tokenizer: Option<String>,
     pub nemo_recipe: Option<String>,
     pub primus_config: Option<String>,

@@ -1,11 +1,13 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
+mod data;
 mod facts;
 mod job;
 mod prepare;
 mod resolve;
 pub mod shape;
 
+pub use data::{DataFile, DataKind};
 pub use facts::{FactBook, PlatformFacts, seconds};
 pub use job::*;
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
-pub use resolve::{Resolved, resolve};
+pub use resolve::{Resolved, model_shape, resolve};

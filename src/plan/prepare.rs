@@ -9,7 +9,7 @@ use std::{
 use rayon::prelude::*;
 use serde_json::Value;
 
-use super::{Job, PlatformFacts, Resolved, facts::FactBook, resolve};
+use super::{DataFile, Job, PlatformFacts, Resolved, facts::FactBook, resolve};
 use crate::{
     config::{Config, Values},
     digest::Digest,
@@ -71,9 +71,28 @@ pub struct Prepared {
     /// Project files that the command declares: path, digest.
     pub inputs: Vec<(String, Digest)>,
     pub facts: Arc<PlatformFacts>,
+    /// What the runs read, where they read real data.
+    pub data: Vec<DataFile>,
 }
 
 impl Prepared {
+    /// Are the facts known that keys are made of? If not, why.
+    pub fn known(&self) -> Result<(), &str> {
+        self.facts.known.as_ref().map_err(String::as_str)?;
+        self.data.iter().try_for_each(|file| file.digest.as_ref().map(|_| ()).map_err(String::as_str))
+    }
+
+    /// Can this host run the job? If not, why.
+    pub fn here(&self) -> Result<(), String> {
+        self.facts.here(self.job())?;
+        match self.data.iter().find(|file| !file.is_here) {
+            Some(DataFile { kind, name, path, .. }) => {
+                Err(format!("the {} `{name}` is not here ({})", kind.name(), path.display()))
+            }
+            None => Ok(()),
+        }
+    }
+
     #[must_use]
     pub fn job(&self) -> &Job {
         &self.resolved.job
@@ -134,6 +153,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Error::Invalid(problems));
         }
+        facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let mut read = vec![config_path, matrix_path, root.join("tprimat.lock")];
         read.extend(inputs.files.keys().map(|name| root.join(name)));
         let read_folders = inputs.folders.iter().map(|name| root.join(name)).collect();
@@ -265,6 +285,7 @@ fn prepare(
     support(Support::Ready(Box::new(Prepared {
         job_digest: Digest::of(job_text(&job)),
         inputs: inputs.of(&resolved.inputs),
+        data: Vec::new(),
         facts: facts.of(&cell.platform, &cell.framework),
         resolved,
     })))

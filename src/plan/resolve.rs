@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, shape};
+use super::{
+    DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, data::DataKind, shape,
+};
 use crate::{
     analyze::Statistics,
     config::{Config, View},
@@ -17,7 +19,24 @@ use crate::{
 };
 
 /// Keys of `frameworks.<id>` that tprimat itself reads; the rest goes to the job as it is.
-const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs"];
+const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs", "image"];
+
+/// What `sharding` may say; a recipe refuses those that it has not. A name that nobody knows would change nothing.
+const SHARDING: &[&str] = &[
+    "ddp",
+    "none",
+    "no_shard",
+    "zero1",
+    "distributed_optimizer",
+    "optim",
+    "zero2",
+    "shard_grad_op",
+    "zero3",
+    "fsdp",
+    "fsdp2",
+    "full_shard",
+    "hsdp",
+];
 
 /// What resolving a cell gives.
 pub struct Resolved {
@@ -31,6 +50,8 @@ pub struct Resolved {
     /// Idle time after each measured run of this cell.
     pub cooldown_seconds: f64,
     pub statistics: Statistics,
+    /// Where config.yaml says that data files are: a path as written, or of a tokenizer its name on a hub.
+    pub data_paths: BTreeMap<DataKind, String>,
 }
 
 /// Collects problems, so that one pass reports all of them.
@@ -90,9 +111,10 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     let mut r = Reader { view: config.view(&recipe.defaults, &cell.overlay), problems: Vec::new() };
     let vendor = vendor(&mut r, &cell.platform);
     let parallelism = parallelism(&mut r, cell, vendor);
+    let named = named_files(&mut r, &cell.model);
     let job = Job {
         vendor,
-        model: model(&mut r, &cell.model),
+        model: model(&mut r, &cell.model, &named),
         data: data(&mut r, &parallelism),
         train_iters: train_iters(&mut r),
         optimizer: optimizer(&mut r),
@@ -117,9 +139,23 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         timeout_seconds: timeout(&mut r, &cell.framework, recipe),
         cooldown_seconds: r.f64("benchmarking.runs.cooldown_seconds").unwrap_or(0.0),
         statistics: Statistics { warmup_steps: r.u64("benchmarking.warmup.skip_steps").unwrap_or(0) },
+        data_paths: named.into_iter().map(|(kind, (_, path))| (kind, path)).collect(),
         job,
     };
     if r.problems.is_empty() { Ok(resolved) } else { Err(r.problems) }
+}
+
+/// The shape that config.yaml gives a model, for runs that are no cell of a matrix.
+#[must_use]
+pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
+    if !config.children("models").any(|known| known == id) {
+        return None;
+    }
+    let nothing = crate::config::Values::default();
+    let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new() };
+    let named = named_files(&mut r, id);
+    let shape = model(&mut r, id, &named);
+    r.problems.is_empty().then_some(shape)
 }
 
 fn timeout(r: &mut Reader, framework: &str, recipe: &Recipe) -> Option<f64> {
@@ -141,7 +177,28 @@ fn vendor(r: &mut Reader, platform: &str) -> Vendor {
     })
 }
 
-fn model(r: &mut Reader, model: &str) -> ModelShape {
+fn named_files(r: &mut Reader, model: &str) -> BTreeMap<DataKind, (String, String)> {
+    let kinds = [DataKind::Dataset, DataKind::Tokenizer];
+    kinds.into_iter().filter_map(|kind| Some((kind, named_file(r, model, kind)?))).collect()
+}
+
+/// What a model's dataset or tokenizer is called, and its path; nothing where the path is not set, or empty.
+fn named_file(r: &mut Reader, model: &str, kind: DataKind) -> Option<(String, String)> {
+    let at = |what: &str| format!("models.{model}.{}_{what}", kind.name());
+    let path = r.string(&at("path")).filter(|path| !path.is_empty())?;
+    let stated = r.string(&at("name")).filter(|name| !name.is_empty());
+    let Some(name) = stated.or_else(|| kind.name_in(&path)) else {
+        r.problem(
+            &at("path"),
+            format!("`{path}` does not end with a name"),
+            &format!("give it a {}_name", kind.name()),
+        );
+        return None;
+    };
+    Some((name, path))
+}
+
+fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String)>) -> ModelShape {
     let at = |key: &str| format!("models.{model}.{key}");
     let heads = r.positive(&at("num_attention_heads"));
     let hidden = r.positive(&at("hidden_size"));
@@ -168,8 +225,8 @@ fn model(r: &mut Reader, model: &str) -> ModelShape {
         tie_embeddings: r.bool(&at("tie_embeddings")).unwrap_or(false),
         qkv_bias: r.bool(&at("qkv_bias")).unwrap_or(false),
         num_parameters: 0,
-        dataset: r.string(&at("dataset_path")),
-        tokenizer: r.string(&at("tokenizer_path")),
+        dataset: named.get(&DataKind::Dataset).map(|(name, _)| name.clone()),
+        tokenizer: named.get(&DataKind::Tokenizer).map(|(name, _)| name.clone()),
         nemo_recipe: r.string(&at("nemo_recipe")),
         primus_config: r.string(&at("primus_config")),
     };
@@ -224,13 +281,22 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
             "TP × PP × CP × DP must equal the number of GPUs",
         );
     }
+    let sharding = block.sharding.clone().unwrap_or_default();
+    if !sharding.is_empty() && !SHARDING.contains(&sharding.as_str()) {
+        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is no way of sharding"), "named here");
+        let help = nearest(&sharding, SHARDING.iter().copied()).map_or_else(
+            || format!("expected one of {}", SHARDING.join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        r.problems.push(problem.help(help));
+    }
     ParallelismJob {
         tensor_model_parallel_size: tp,
         pipeline_model_parallel_size: pp,
         context_parallel_size: cp,
         data_parallel_size: dp,
         num_gpus,
-        sharding: block.sharding.clone().unwrap_or_default(),
+        sharding,
     }
 }
 

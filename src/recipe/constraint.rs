@@ -71,7 +71,9 @@ mod tests {
         assert!(!applies(json!({"model.dataset": "*"})));
         assert!(!applies(json!({"parallelism.sharding": "*"})));
         assert!(applies(json!({"framework.command": ""})));
-        assert!(applies(json!({"precision": {"not": ["bf16", "fp32"]}})) && applies(json!({"model.dataset": {"not": "*"}})));
+        assert!(
+            applies(json!({"precision": {"not": ["bf16", "fp32"]}})) && applies(json!({"model.dataset": {"not": "*"}}))
+        );
         assert!(!applies(json!({"precision": {"not": "fp8"}})) && !applies(json!({"precision": {"nor": "bf16"}})));
         assert!(!applies(json!({})), "an empty condition must not switch a recipe off");
     }

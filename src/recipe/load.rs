@@ -204,6 +204,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
             ),
         ));
     }
+    check_log(&file.log, &source)?;
     let mut used = Vec::new();
     for name in &file.launch.templates {
         let (place, bytes) = find_template(root, id, name, &files).ok_or_else(|| {
@@ -233,6 +234,28 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
     let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
     let defaults = Values::new(id, &nested(&file.defaults));
     Ok(Recipe { source, files: files.collect(), templates: used, launch_digest, defaults, file })
+}
+
+/// A log section that no log can be read by is said now, not after hours of training.
+fn check_log(log: &LogSection, source: &Arc<Source>) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Places {
+        log: LogPlaces,
+    }
+    #[derive(Deserialize)]
+    struct LogPlaces {
+        format: toml::Spanned<String>,
+        #[serde(default)]
+        patterns: Vec<toml::Spanned<String>>,
+    }
+    let Err(wrong) = log.check() else { return Ok(()) };
+    let places = toml::from_str::<Places>(&source.text).ok().map(|places| places.log);
+    let span = places.map_or(0..0, |log| wrong.at.and_then(|at| log.patterns.get(at)).unwrap_or(&log.format).span());
+    let problem = Problem::new(wrong.message).at(source, span, "here");
+    Err(Error::invalid(match wrong.help {
+        Some(help) => problem.help(help),
+        None => problem,
+    }))
 }
 
 /// `{"a.b": 1}` → `{"a": {"b": 1}}`.
@@ -310,12 +333,15 @@ fn find_template(
 mod tests {
     use super::*;
 
-    const SHIPPED: &[&str] = &["cmd", "mega", "mgds", "mlm", "native", "nemo", "prim", "titan", "tran"];
+    fn shipped() -> BTreeSet<&'static str> {
+        embedded_under("recipes/").filter_map(|(path, _)| path.strip_suffix("/recipe.toml")).collect()
+    }
 
     #[test]
     fn shipped_recipes_load_without_a_project() {
         let set = RecipeSet::load(Path::new("/nonexistent")).unwrap();
-        assert_eq!(set.ids(), SHIPPED);
+        assert_eq!(set.ids().into_iter().collect::<BTreeSet<_>>(), shipped());
+        assert!(shipped().is_superset(&["cmd", "mgds", "native", "nemo", "prim", "tran"].into()));
     }
 
     #[test]
@@ -336,7 +362,7 @@ mod tests {
         write("recipes/mine/x.sh.j2", "own");
         write("templates/x.sh.j2", "shared");
         let set = RecipeSet::load(root.path()).unwrap();
-        let all: BTreeSet<_> = SHIPPED.iter().copied().chain(["mine"]).collect();
+        let all: BTreeSet<_> = shipped().into_iter().chain(["mine"]).collect();
         assert_eq!(set.ids().into_iter().collect::<BTreeSet<_>>(), all);
         assert_eq!(set.recipes["native"].templates[0].1, Digest::of("shared"));
         assert_eq!(set.recipes["mine"].templates[0].1, Digest::of("own"));
@@ -345,5 +371,33 @@ mod tests {
         write("recipes/bad/recipe.toml", "id = \"bad\"\nnaem = \"x\"\n");
         let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { panic!("must not load") };
         assert_eq!(problems[0].position(), Some(("recipes/bad/recipe.toml".into(), 2, 1)));
+    }
+
+    #[test]
+    fn a_log_section_that_reads_nothing_is_one_error_with_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        let problem = |log: &str| {
+            let text = format!(
+                "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\n{log}\n"
+            );
+            let path = root.path().join("recipes/mine/recipe.toml");
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain).unwrap();
+            match RecipeSet::load(root.path()) {
+                Err(Error::Invalid(problems)) => {
+                    let problem = problems.into_iter().next().unwrap();
+                    let (_, line, column) = problem.position().unwrap();
+                    Some((problem.message, line, column))
+                }
+                _ => None,
+            }
+        };
+        assert_eq!(problem("format = \"regex\"\npatterns = ['s (?P<step>\\d+)', '(?P<loss>\\S+)']"), None);
+        assert_eq!(problem("format = \"tpirmat\""), Some(("`tpirmat` is not a log format".into(), 8, 10)));
+        let unknown = problem("format = \"regex\"\npatterns = [\n  's (?P<step>\\d+)',\n  '(?P<los>\\S+)',\n]");
+        assert_eq!(unknown, Some(("`los` is no field of a step".into(), 11, 3)));
+        let broken = problem("format = \"regex\"\npatterns = ['(']");
+        assert_eq!(broken, Some(("not a pattern: unclosed group".into(), 9, 13)));
+        assert_eq!(problem("format = \"regex\"").unwrap().1, 8);
+        assert!(problem("format = \"tprimat\"\npatterns = ['(?P<loss>x)']").unwrap().0.contains("takes no patterns"));
     }
 }

@@ -3,5 +3,6 @@ mod format;
 mod plot;
 mod table;
 
+pub use format::{bytes, number};
 pub use plot::*;
 pub use table::*;

@@ -27,7 +27,12 @@ pub fn table(comparison: &Comparison, width: usize) -> String {
     if !comparison.absent.is_empty() {
         out.push_str("Cells without figures:\n");
         for cell in &comparison.absent {
-            paragraph(&mut out, "  ", &format!("{}  {}: {}", cell.cell, cell.state, cell.reason), width);
+            paragraph(
+                &mut out,
+                "  ",
+                &format!("{}{}  {}: {}", cell.cell, mark(&cell.imported), cell.state, cell.reason),
+                width,
+            );
         }
         out.push('\n');
     }
@@ -97,7 +102,7 @@ fn record(row: &Row, baseline: &str, speedups: &[Speedup]) -> Vec<String> {
     let interval = estimate.ci95.map(|[lo, hi]| format!(" ({} to {})", number(lo), number(hi)));
     let cv = row.step_time.cv.map(|cv| format!(" ({})", percent(cv)));
     vec![
-        row.cell.clone(),
+        format!("{}{}", row.cell, mark(&row.imported)),
         format!("{}{}", number(estimate.value), interval.unwrap_or_default()),
         format!("{}{}", seconds(row.step_time.mean_seconds), cv.unwrap_or_default()),
         memory(row),
@@ -148,6 +153,11 @@ fn broken(text: &str, room: usize) -> String {
     }
     lines.push(line);
     lines.iter().map(|l| l.trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+/// Stands behind the name of a cell that tprimat did not measure.
+pub(super) fn mark(imported: &[String]) -> &'static str {
+    if imported.is_empty() { "" } else { " (imported)" }
 }
 
 fn missing() -> String {

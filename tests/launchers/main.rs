@@ -4,10 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "plays the trainers, which write files as they like")]
 
 mod checkout;
+mod container;
 mod fields;
 mod megatron_deepspeed;
 mod nemo;
 mod primus;
+mod profile;
 mod render;
 mod rendered;
 #[path = "../support/mod.rs"]

@@ -22,6 +22,7 @@ pub fn cell(name: &str, state: CellState) -> CellInput {
         repeats_wanted: 3,
         state,
         same_launch_as: None,
+        imported: Vec::new(),
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
     use tprimat::plan::ModelShape;
 
     use super::*;
-    use crate::{shape::Shape, tokens, weights};
+    use crate::{shape::Shape, tokens::Tokens, weights};
 
     #[test]
     fn segments_cover_every_part_once() {
@@ -164,9 +164,9 @@ mod tests {
         };
         let shape = Shape::of(&model).unwrap();
         let mut parameters = Parameters::new(&shape.parameters(), Kind::Float, Kind::Float, 0.0, Device::Cpu).unwrap();
-        weights::initialise(&mut parameters, 3, Device::Cpu).unwrap();
+        weights::initialise(&mut parameters, 3, 0.02, Device::Cpu).unwrap();
         let model = Model::new(&shape, &parameters, 7, Device::Cpu).unwrap();
-        let (inputs, targets) = tokens::batch(3, 0, 2, 7, 50);
+        let (inputs, targets) = Tokens::Synthetic { seed: 3, length: 7 }.batch(0, 2, 50).unwrap();
         let tensor = |values: &[i64]| Tensor::from_slice(values).reshape([2, 7]);
         let plan = plan(model.num_parts());
         let loss = run(&model, &mut parameters, &plan, &tensor(&inputs), &tensor(&targets), 1.0).unwrap();

@@ -39,6 +39,9 @@ struct Arguments {
     /// Starts from these weights (safetensors, Hugging Face names) instead of random ones.
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
+    /// What a job with a dataset trains on: PREFIX.bin and PREFIX.idx.
+    #[arg(long, env = "TPRIMAT_DATASET", value_name = "PREFIX")]
+    dataset: Option<PathBuf>,
     /// Writes tokens and logits of the first micro-batch as safetensors, and does not train.
     #[arg(long, value_name = "FILE")]
     dump_logits: Option<PathBuf>,
@@ -60,7 +63,7 @@ fn run<W: io::Write>(arguments: &Arguments, events: &mut Events<W>) -> Result<()
     if !refusals.is_empty() {
         return Err(Stop::Refused(format!("cannot run this job: {}", refusals.join("; "))));
     }
-    let mut trainer = Trainer::new(&job, arguments.weights.as_deref())?;
+    let mut trainer = Trainer::new(&job, arguments.weights.as_deref(), arguments.dataset.as_deref())?;
     match &arguments.dump_logits {
         Some(path) => trainer.dump_logits(path),
         None => trainer.run(events),

@@ -12,6 +12,8 @@ pub enum Stop {
     Refused(String),
     #[error("{} {}: {source}", .what, .path.display())]
     File { what: &'static str, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the dataset cannot be trained on: {0}")]
+    Data(String),
     #[error("the loss is not a number at step {0}")]
     NanLoss(u64),
     #[error("{}", first_line(.0))]
@@ -23,14 +25,14 @@ pub enum Stop {
 impl Stop {
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::Refused(_) | Self::File { .. } => exit::USAGE,
+            Self::Refused(_) | Self::File { .. } | Self::Data(_) => exit::USAGE,
             Self::NanLoss(_) | Self::Torch(_) | Self::Output(_) => exit::FAILED,
         }
     }
 
     pub fn class(&self) -> FailureClass {
         match self {
-            Self::Refused(_) | Self::File { .. } => FailureClass::Launch,
+            Self::Refused(_) | Self::File { .. } | Self::Data(_) => FailureClass::Launch,
             Self::NanLoss(_) => FailureClass::Nan,
             Self::Torch(error) if is_out_of_memory(&error.to_string()) => FailureClass::Oom,
             Self::Torch(_) | Self::Output(_) => FailureClass::Unknown,

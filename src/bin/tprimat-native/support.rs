@@ -25,7 +25,6 @@ pub fn refusals(job: &Job) -> Vec<String> {
     if let Err(reason) = Shape::of(model) {
         refuse(true, reason);
     }
-    refuse(model.dataset.is_some(), "real data sets are not supported; only synthetic tokens are".into());
 
     match (job.precision.as_str(), optimizer.state_precision.as_str()) {
         ("fp32", "fp32") | ("bf16", "fp32" | "bf16") => {}
@@ -70,6 +69,7 @@ pub fn refusals(job: &Job) -> Vec<String> {
         ("weight_decay", optimizer.weight_decay),
         ("eps", optimizer.eps),
         ("clip_grad", optimizer.clip_grad),
+        ("initialisation.std", job.initialisation.std),
     ] {
         refuse(!(value.is_finite() && value >= 0.0), format!("{name} = {value} is not a number of at least 0"));
     }
@@ -113,7 +113,7 @@ mod tests {
             ("state precision", |j| j.optimizer.state_precision = "bf16".into()),
             ("compile", |j| j.compile = true),
             ("offload", |j| j.offload = true),
-            ("data sets", |j| j.model.dataset = Some("c4".into())),
+            ("initialisation.std", |j| j.initialisation.std = -0.1),
             ("optimizer", |j| j.optimizer.r#type = "lion".into()),
             ("tensor_model_parallel_size", |j| j.parallelism.tensor_model_parallel_size = 2),
             ("data_parallel_size", |j| j.parallelism.data_parallel_size = 2),

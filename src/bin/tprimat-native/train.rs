@@ -16,7 +16,8 @@ use crate::{
     shape::Shape,
     shim,
     stop::Stop,
-    tokens, weights,
+    tokens::Tokens,
+    weights,
 };
 
 /// All that the loop needs. The job stands beside it for the numbers that no tensor holds.
@@ -26,6 +27,7 @@ pub struct Trainer<'a> {
     parameters: Parameters,
     model: Model,
     plan: Plan,
+    tokens: Tokens,
     initialisation: &'static str,
 }
 
@@ -38,7 +40,8 @@ struct Step {
 }
 
 impl<'a> Trainer<'a> {
-    pub fn new(job: &'a Job, weights_file: Option<&Path>) -> Result<Self, Stop> {
+    pub fn new(job: &'a Job, weights_file: Option<&Path>, dataset: Option<&Path>) -> Result<Self, Stop> {
+        let tokens = Tokens::of(job, dataset)?;
         let device = device::open(job.vendor)?;
         let shape = Shape::of(&job.model).map_err(Stop::Refused)?;
         let kind = |precision: &str| if precision == "bf16" { Kind::BFloat16 } else { Kind::Float };
@@ -47,13 +50,13 @@ impl<'a> Trainer<'a> {
             Parameters::new(&shape.parameters(), kind, state_kind, job.optimizer.weight_decay, device)?;
         match weights_file {
             Some(path) => weights::load(&mut parameters, path)?,
-            None => weights::initialise(&mut parameters, job.seed, device)?,
+            None => weights::initialise(&mut parameters, job.seed, job.initialisation.std, device)?,
         }
         let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
         let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
         let plan = Plan::new(model.num_parts(), checkpoint_every as usize);
         let initialisation = if weights_file.is_some() { "file" } else { "random" };
-        Ok(Self { job, device, parameters, model, plan, initialisation })
+        Ok(Self { job, device, parameters, model, plan, tokens, initialisation })
     }
 
     /// Forward of the first micro-batch, before any training.
@@ -88,7 +91,7 @@ impl<'a> Trainer<'a> {
         Ok(events.end(self.job.train_iters)?)
     }
 
-    fn step(&mut self, step: u64) -> Result<Step, TchError> {
+    fn step(&mut self, step: u64) -> Result<Step, Stop> {
         let micro_steps = self.job.data.gradient_accumulation_steps;
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
         let (inputs, targets) = self.batches(step)?;
@@ -108,11 +111,11 @@ impl<'a> Trainer<'a> {
     }
 
     /// Inputs and targets of all micro-batches of a step, `[micro_steps, rows, seq_length]`, in one transfer each.
-    fn batches(&self, step: u64) -> Result<(Tensor, Tensor), TchError> {
+    fn batches(&self, step: u64) -> Result<(Tensor, Tensor), Stop> {
         let data = &self.job.data;
         let rows = data.micro_batch_size * data.gradient_accumulation_steps;
         let vocab = self.model.head().size()[0] as u64;
-        let (inputs, targets) = tokens::batch(self.job.seed, (step - 1) * rows, rows, data.seq_length, vocab);
+        let (inputs, targets) = self.tokens.batch((step - 1) * rows, rows, vocab)?;
         let size = [data.gradient_accumulation_steps, data.micro_batch_size, data.seq_length].map(|n| n as i64);
         let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_reshape(size)?.f_to_device(self.device);
         Ok((tensor(&inputs)?, tensor(&targets)?))
@@ -161,13 +164,16 @@ impl<'a> Trainer<'a> {
             "offload": false,
             "dropout": 0.0,
             "architecture": self.job.model.architecture,
-            "data": "random",
             "mask": "causal",
             "packing": "none",
             "initialisation": self.initialisation,
         });
         if let Value::Object(map) = &mut effective {
             map.append(&mut self.model.effective());
+            map.append(&mut self.tokens.effective(self.job.train_iters.saturating_mul(data.global_batch_size)));
+            if self.initialisation == "random" {
+                map.insert("init_std".to_owned(), self.job.initialisation.std.into());
+            }
         }
         effective
     }

@@ -6,11 +6,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use crate::{parameters::Parameters, stop::Stop};
 
-/// Standard deviation of freshly drawn matrices.
-const INITIAL_STD: f64 = 0.02;
-
-/// Matrices normal(0, 0.02), norms 1, biases 0.
-pub fn initialise(parameters: &mut Parameters, seed: u64, device: Device) -> Result<(), TchError> {
+/// Matrices normal(0, `std`), norms 1, biases 0.
+pub fn initialise(parameters: &mut Parameters, seed: u64, std: f64, device: Device) -> Result<(), TchError> {
     tch::manual_seed(seed as i64);
     if let Device::Cuda(_) = device {
         tch::Cuda::manual_seed_all(seed);
@@ -20,7 +17,7 @@ pub fn initialise(parameters: &mut Parameters, seed: u64, device: Device) -> Res
             let _ = match parameter.master.dim() {
                 0 | 1 if parameter.name.ends_with(".bias") => parameter.master.f_zero_()?,
                 0 | 1 => parameter.master.f_fill_(1.0)?,
-                _ => parameter.master.f_normal_(0.0, INITIAL_STD)?,
+                _ => parameter.master.f_normal_(0.0, std)?,
             };
         }
         Ok::<_, TchError>(())

@@ -6,7 +6,7 @@ use super::style::{Drawing, FAINT, INK, LINE, MARGIN, WIDTH, colour, fit, text, 
 use crate::{
     analyze::{Comparison, Group, Row},
     error::Result,
-    report::format::number,
+    report::{format::number, table::mark},
 };
 
 const HEADING: i32 = 34;
@@ -47,7 +47,7 @@ pub fn draw<DB: DrawingBackend>(area: &Drawing<DB>, comparison: &Comparison) -> 
     top += HEADING;
     let room = WIDTH as i32 - 2 * MARGIN;
     for cell in comparison.absent.iter().take(MOST) {
-        let line = format!("{}: {}, {}", cell.cell, cell.state, cell.reason);
+        let line = format!("{}{}: {}, {}", cell.cell, mark(&cell.imported), cell.state, cell.reason);
         text(area, &fit(&line, 15, room), (MARGIN, top), 15, &FAINT)?;
         top += LISTED;
     }
@@ -82,7 +82,7 @@ fn draw_group<DB: DrawingBackend>(area: &Drawing<DB>, top: i32, group: &Group, r
 fn draw_bar<DB: DrawingBackend>(area: &Drawing<DB>, top: i32, index: usize, row: &Row, scale: &Scale) -> Result<()> {
     let estimate = &row.tokens_per_second_per_gpu;
     // The name stands above its bar, on white, so that grid lines do not run through it.
-    let mut name = row.cell.clone();
+    let mut name = format!("{}{}", row.cell, mark(&row.imported));
     if !row.labels.is_empty() {
         name += &format!("   ({})", row.labels.join("; "));
     }
@@ -111,6 +111,9 @@ fn draw_bar<DB: DrawingBackend>(area: &Drawing<DB>, top: i32, index: usize, row:
         figures += &format!(" ({} to {})", number(low), number(high));
     }
     figures += &format!(", n = {} of {}", row.n, row.repeats_wanted);
+    if row.contradicted > 0 {
+        figures += &format!(", {} contradicted", row.contradicted);
+    }
     let figures = fit(&figures, 15, FIGURES - 20);
     let behind = [(right + 6, bar_top), (right + 14 + width_of(&figures, 15), bar_bottom)];
     area.draw(&Rectangle::new(behind, WHITE.filled())).map_err(to_error)?;

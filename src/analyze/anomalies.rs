@@ -1,0 +1,189 @@
+//! What a reader must know of a run's steps: slow first steps, a level shift, an odd last step, a loss that is no loss.
+//!
+//! Simple and deterministic, from medians; the statistics use none of it.
+
+use super::quantile;
+use crate::{
+    parse::{Anomaly, Step, Trace},
+    plan::ModelShape,
+};
+
+/// A step this many times slower than the median of the rest is slow.
+const SLOW: f64 = 1.5;
+/// A last step this many times off the median is odd.
+const ODD: f64 = 1.2;
+/// Relative change of the median that is a shift.
+const SHIFT: f64 = 0.03;
+/// Timed lines below which no shift is looked for.
+const SHIFT_LEAST: usize = 40;
+/// Nats below which no language model's loss lies on text that it has not memorised.
+const COLLAPSED: f64 = 0.1;
+
+/// How many of the first lines are slow beside the median of the lines after them; at most half of them.
+#[must_use]
+pub fn slow_first_steps(steps: &[Step]) -> usize {
+    let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).collect();
+    let mut slow = 0;
+    while times.len() >= 4 && slow < times.len() / 2 {
+        let rest = quantile(&times[slow + 1..], 0.5).unwrap_or(f64::INFINITY);
+        if times[slow] <= SLOW * rest {
+            break;
+        }
+        slow += 1;
+    }
+    slow
+}
+
+/// Where the median of step times changes: lines before the change, and both medians.
+#[must_use]
+pub fn level_shift(times: &[f64]) -> Option<(usize, f64, f64)> {
+    if times.len() < SHIFT_LEAST {
+        return None;
+    }
+    let median = quantile(times, 0.5)?;
+    // Outliers are pulled in, so that one of them is no change of level.
+    let pulled = |t: &f64| t.clamp(0.5 * median, SLOW * median);
+    let mean = times.iter().map(pulled).sum::<f64>() / times.len() as f64;
+    let margin = SHIFT_LEAST / 4;
+    let (mut sum, mut at, mut most) = (0.0f64, 0, 0.0);
+    for (i, time) in times.iter().enumerate() {
+        sum += pulled(time) - mean;
+        if (margin..times.len() - margin).contains(&(i + 1)) && sum.abs() > most {
+            (at, most) = (i + 1, sum.abs());
+        }
+    }
+    let (before, after) = times.split_at(at);
+    let (a, b) = (quantile(before, 0.5)?, quantile(after, 0.5)?);
+    let spread = deviation(before, a)?.max(deviation(after, b)?);
+    ((a / b - 1.0).abs() >= SHIFT && (a - b).abs() > 3.0 * spread).then_some((at, a, b))
+}
+
+/// Median absolute deviation, scaled to a normal's standard deviation.
+fn deviation(times: &[f64], median: f64) -> Option<f64> {
+    let away: Vec<f64> = times.iter().map(|t| (t - median).abs()).collect();
+    Some(1.4826 * quantile(&away, 0.5)?)
+}
+
+pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
+    let timed: Vec<(&Step, f64)> = steps.iter().filter_map(|s| Some((s, s.step_time_seconds?))).collect();
+    let slow = slow_first_steps(steps);
+    let (first, rest) = timed.split_at(slow);
+    let times: Vec<f64> = rest.iter().map(|(_, t)| *t).collect();
+    let Some(median) = quantile(&times, 0.5) else { return Vec::new() };
+    let mut found = Vec::new();
+    if let (Some((a, _)), Some((b, _))) = (first.first(), first.last()) {
+        let low = first.iter().map(|(_, t)| *t).fold(f64::INFINITY, f64::min);
+        let high = first.iter().map(|(_, t)| *t).fold(0.0, f64::max);
+        let (steps, took) = if slow == 1 {
+            (format!("step {} takes", a.step), format!("{high:.3} s"))
+        } else {
+            (format!("steps {} to {} take", a.step, b.step), format!("{low:.3} to {high:.3} s"))
+        };
+        found.push(anomaly("slow_first_steps", format!("{steps} {took}; the median of the rest is {median:.3} s")));
+    }
+    if let Some((at, before, after)) = level_shift(&times) {
+        found.push(anomaly(
+            "level_shift",
+            format!(
+                "near step {} the median step time changes from {before:.3} to {after:.3} s ({:+.1} %)",
+                rest[at].0.step,
+                (after / before - 1.0) * 100.0
+            ),
+        ));
+    }
+    if let (Some((step, last)), true) = (rest.last(), times.len() >= 5) {
+        let ratio = (last / median).max(median / last);
+        let before = &times[..times.len() - 1];
+        let far = deviation(before, median).is_some_and(|spread| (last - median).abs() > 5.0 * spread);
+        if ratio >= ODD && far {
+            let number = step.step;
+            let detail = format!("the last step, {number}, takes {last:.3} s; the median is {median:.3} s");
+            found.push(anomaly("last_step_outlier", detail));
+        }
+    }
+    found
+}
+
+pub(super) fn of_losses(trace: &Trace) -> Option<Anomaly> {
+    let losses: Vec<(u64, f64)> = trace.steps.iter().filter_map(|s| Some((s.step, s.loss?))).collect();
+    let tail = &losses[losses.len().saturating_sub(5)..];
+    let end = quantile(&tail.iter().map(|(_, l)| *l).collect::<Vec<_>>(), 0.5)?;
+    let (step, last) = tail.last()?;
+    let zero = "mock or repeated data, or no longer a loss";
+    (losses.len() >= 5 && (0.0..COLLAPSED).contains(&end))
+        .then(|| anomaly("loss_collapsed", format!("the loss falls to {last:.3e} at step {step}: {zero}")))
+}
+
+/// A model's own vocabulary, where it is known.
+pub(super) fn vocabulary(model: &ModelShape) -> Option<f64> {
+    (model.vocab_size > 1).then(|| (model.vocab_size as f64).ln())
+}
+
+pub(super) fn anomaly(kind: &str, detail: String) -> Anomaly {
+    Anomaly { kind: kind.to_owned(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(times: &[f64]) -> Vec<Step> {
+        let step = |(i, t): (usize, &f64)| Step { step: i as u64, step_time_seconds: Some(*t), ..Step::default() };
+        times.iter().enumerate().map(step).collect()
+    }
+
+    fn kinds(times: &[f64]) -> Vec<String> {
+        of_times(&steps(times)).into_iter().map(|a| a.kind).collect()
+    }
+
+    /// Not quite regular, and the same every time.
+    fn noisy(level: f64, count: usize) -> Vec<f64> {
+        (0..count).map(|i| level * (1.0 + 0.004 * ((i * 7) % 5) as f64)).collect()
+    }
+
+    #[test]
+    fn a_quiet_run_is_quiet() {
+        assert_eq!(kinds(&noisy(2.0, 200)), Vec::<String>::new());
+        assert_eq!(kinds(&[]), Vec::<String>::new());
+        assert_eq!(kinds(&[3.0]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn slow_first_steps_are_counted() {
+        let run = [vec![30.0, 17.0, 16.0, 12.0], noisy(3.0, 20)].concat();
+        assert_eq!(slow_first_steps(&steps(&run)), 4);
+        let told = of_times(&steps(&run));
+        assert_eq!(told.len(), 1);
+        assert!(told[0].detail.starts_with("steps 0 to 3 take 12.000 to 30.000 s; the median"), "{}", told[0].detail);
+        assert_eq!(slow_first_steps(&steps(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0])), 0, "only beside the rest");
+        assert_eq!(slow_first_steps(&steps(&[90.0, 80.0, 70.0, 5.0, 5.0])), 2, "at most half");
+    }
+
+    #[test]
+    fn a_level_shift_is_placed_and_one_outlier_is_none() {
+        let run = [noisy(2.52, 60), noisy(2.36, 90)].concat();
+        let (at, before, after) = level_shift(&run).unwrap();
+        assert!((58..=62).contains(&at) && before > 2.5 && after < 2.4, "{at} {before} {after}");
+        let mut outlier = noisy(2.0, 100);
+        outlier[70] = 60.0;
+        assert_eq!(level_shift(&outlier), None);
+    }
+
+    #[test]
+    fn an_odd_last_step_is_told() {
+        let mut run = noisy(1.5, 9);
+        run.push(2.1);
+        assert_eq!(kinds(&run), ["last_step_outlier"]);
+    }
+
+    #[test]
+    fn a_loss_near_zero_is_no_loss_of_a_language_model() {
+        let run = |losses: &[f64]| Trace {
+            steps: losses.iter().map(|l| Step { loss: Some(*l), ..Step::default() }).collect(),
+            ..Trace::default()
+        };
+        assert!(of_losses(&run(&[11.0, 4.0, 0.5, 0.01, 0.004, 0.003])).is_some());
+        assert!(of_losses(&run(&[11.0, 4.0, 2.5, 0.0, 2.2, 2.1])).is_none(), "one zero is not a collapse");
+        assert!(of_losses(&run(&[-1.0; 9])).is_none(), "a pipeline stage without a loss prints -1");
+    }
+}

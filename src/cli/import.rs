@@ -1,0 +1,187 @@
+//! `import`: logs and results that others measured, stored as they are and shown beside ours, labelled.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::{
+    args::{Common, ImportArgs},
+    output::{print, print_json},
+    project,
+};
+use crate::{
+    cache::Cache,
+    config,
+    error::{Error, Problem, Result, exit},
+    files::Durability,
+    import::{self, ImportedRun, Imports, Kind, Recorded, Source, Unit},
+    parse::{self, FailureClass},
+    plan::Plan,
+};
+
+pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
+    let (cell, units, skipped) = wanted(args)?;
+    let common = Common { matrix: args.matrix.clone(), json: args.json, ..Common::default() };
+    let plan = Plan::load(&project::request(at, &common)?)?;
+    if let Some(cell) = &cell {
+        check_names(&plan, cell);
+    }
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    cache.ensure_writable()?;
+    for path in &skipped {
+        eprintln!("note: {} is neither a log nor a result; it is left out", path.display());
+    }
+    // In a folder a stranger is left out; a file that was named is a mistake.
+    let lenient = units.len() > 1 || args.names.iter().any(|n| Path::new(n).is_dir());
+    let (mut told, mut done) = (Vec::new(), 0);
+    for unit in units {
+        match one(&plan, &cache, cell.as_deref(), &unit) {
+            Ok(value) => {
+                done += 1;
+                if !args.json {
+                    print(value["text"].as_str().unwrap_or_default())?;
+                }
+                told.push(value);
+            }
+            Err(Error::Invalid(problems)) if lenient => {
+                problems.iter().for_each(|p| eprintln!("note: {} is left out: {}", unit.name, p.message));
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    if done == 0 {
+        return Err(Error::invalid(Problem::new("nothing was imported").help(expected())));
+    }
+    if args.json {
+        told.iter_mut().for_each(|v| drop(v.as_object_mut().map(|v| v.remove("text"))));
+        print_json(&json!({ "imported": told }))?;
+    }
+    Ok(exit::OK)
+}
+
+fn expected() -> String {
+    let formats: Vec<_> = parse::names().collect();
+    format!("expected a log ({}), a TensorBoard event file, or a result: {}", formats.join(", "), import::EXPECTED)
+}
+
+/// The cell, where it is named, and the runs.
+fn wanted(args: &ImportArgs) -> Result<(Option<String>, Vec<Unit>, Vec<PathBuf>)> {
+    let named = |kind: Kind, files: &[PathBuf]| Unit {
+        kind,
+        name: files.first().and_then(|f| f.file_name()).map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+        files: files.to_vec(),
+    };
+    let mut units = Vec::new();
+    if !args.log.is_empty() {
+        // Several logs are the ranks of one run.
+        units.push(named(Kind::Log, &args.log));
+    }
+    let single = [(Kind::Result, &args.result), (Kind::Events, &args.tfevents)];
+    units.extend(
+        single
+            .into_iter()
+            .flat_map(|(kind, files)| files.iter().map(move |f| (kind, f)))
+            .map(|(kind, file)| named(kind, std::slice::from_ref(file))),
+    );
+    if units.is_empty() {
+        if let [one, ..] = &args.names[..]
+            && import::is_id(one)
+            && !Path::new(one).exists()
+        {
+            let problem = Problem::new(format!("`{one}` names a cell, but no file to import"));
+            return Err(Error::invalid(problem.help("give --log FILE, --result FILE or --tfevents FILE")));
+        }
+        if args.names.is_empty() {
+            let problem = Problem::new("nothing to import is named");
+            return Err(Error::invalid(problem.help("`tprimat import CELL --log FILE`, or `tprimat import FOLDER`")));
+        }
+        let mut skipped = Vec::new();
+        let paths: Vec<PathBuf> = args.names.iter().map(PathBuf::from).collect();
+        return Ok((None, import::gather(&paths, &mut skipped)?, skipped));
+    }
+    match &args.names[..] {
+        [] => Ok((None, units, Vec::new())),
+        [cell] if import::is_id(cell) => Ok((Some(cell.clone()), units, Vec::new())),
+        [other, ..] => {
+            let problem = Problem::new(format!("`{other}` is not a cell"));
+            Err(Error::invalid(problem.help("platform/framework/model/parallelism, as `tprimat list` names them")))
+        }
+    }
+}
+
+/// A name that config.yaml does not know still makes a cell, but its model claims nothing.
+fn check_names(plan: &Plan, cell: &str) {
+    let parts: Vec<&str> = cell.split(['/', '@']).collect();
+    for (table, name) in [("hardware.platforms", parts[0]), ("models", parts[2])] {
+        if !plan.config.children(table).any(|known| known == name) {
+            let near = crate::error::nearest(name, plan.config.children(table));
+            let hint = near.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+            eprintln!("note: config.yaml has no `{table}.{name}`: nothing is claimed by it{hint}");
+        }
+    }
+}
+
+/// Stores one run as it is, then reads it, then files it under its cell.
+fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit) -> Result<serde_json::Value> {
+    let mut sources = Vec::new();
+    for path in &unit.files {
+        let (digest, size) = cache.put_file(path, Durability::Synced)?;
+        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        sources.push(Source { name, digest, size });
+    }
+    let recorded = Recorded::new(unit.kind, sources);
+    let mut guess = import::guess(&unit.name, &plan.config);
+    let cell_given = cell.is_some();
+    let mut cell = match cell {
+        Some(cell) => cell.to_owned(),
+        None => {
+            guess.or(import::content_guess(cache, &recorded, plan)?);
+            guess.cell()
+        }
+    };
+    let mut run = ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, &cell))?;
+    let failure = run.result.trace.failure.as_ref();
+    if run.result.trace.format == "unknown" && failure.is_none_or(|f| f.class == FailureClass::Unknown) {
+        return Err(Error::invalid(
+            Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()),
+        ));
+    }
+    let imports = Imports::of(cache);
+    let conflict = |cell: &str, run: &ImportedRun| -> Result<Option<String>> {
+        let known = import::runs(cache, &imports, cell, &import::claim_for(plan, cell))?;
+        let same = known.iter().any(|k| k.recorded.id() == run.recorded.id());
+        Ok(known.iter().filter(|_| !same).find_map(|k| run.other_workload(k)))
+    };
+    if cell_given {
+        if let Some(difference) = conflict(&cell, &run)? {
+            let message = format!("`{cell}` holds an import of another workload: {difference}");
+            let help = format!("they are no repeats of each other; name another cell, as `{cell}@file=…`");
+            return Err(Error::Failed { message, help: Some(help) });
+        }
+    } else if imports.runs(&cell, cache)?.iter().any(|known| known.id() != recorded.id()) {
+        // Only who names a cell says that two files are repeats of one.
+        // Named after its file, the run is a cell of its own.
+        let stem = unit.name.trim_end_matches(".json").trim_end_matches(".log").trim_end_matches(".txt");
+        let word: String = stem.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        guess.rest = vec![word.trim_matches('-').to_owned()];
+        cell = guess.cell();
+        run = ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, &cell))?;
+    }
+    debug_assert!(config::is_plain_name(cell.split('/').next().unwrap_or_default()));
+    let (n, known) = Imports::add(cache, &cell, &recorded)?;
+    let mut text = import::tell(&cell, n, &run, &import::statistics(plan));
+    if known {
+        text += "  imported before: the same bytes are one run\n";
+    }
+    Ok(json!({
+        "cell": cell,
+        "repeat": n,
+        "known": known,
+        "kind": recorded.kind,
+        "sources": recorded.sources,
+        "format": run.result.trace.format,
+        "outcome": run.result.outcome,
+        "attestation": run.result.attestation.status,
+        "text": text,
+    }))
+}

@@ -1,0 +1,85 @@
+//! `build --profile`: each selected cell once under a profiler, and nothing measured.
+
+use serde_json::json;
+
+use super::{args::BuildArgs, output::print_json};
+use crate::{
+    error::{Error, Problem, Result, exit},
+    execute::{self, Event, Profiler, Talk, TrainHost, publish},
+    plan::Plan,
+};
+
+/// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to the vendor.
+pub fn asked(plan: &Plan, args: &BuildArgs) -> bool {
+    let configured = plan.config.get("experiment.profiling").and_then(serde_json::Value::as_bool);
+    args.profile.is_some() || configured == Some(true)
+}
+
+pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Result<i32> {
+    let note = |message: String| talk.report(&Event::Note { message });
+    if args.profile.is_none() {
+        note("experiment.profiling is true: cells are profiled, none is measured".into());
+    }
+    let mut cells = Vec::new();
+    let mut problems = Vec::new();
+    for (cell, planned) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
+        let Some(prepared) = plan.prepared(cell) else { continue };
+        if let Err(why) = prepared.facts.here(prepared.job()) {
+            note(format!("{} is not profiled: {why}", planned.id));
+            continue;
+        }
+        let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
+        let recipe = plan.recipe(cell);
+        problems.extend(execute::preflight(recipe, &plan.facts.checkouts(recipe), host));
+        if let Some(command) = profiler.command().filter(|c| execute::which(c, &host.caller_env).is_none()) {
+            let problem = Problem::new(format!("the profiler `{command}` is not there"));
+            problems.push(problem.help("it is looked up in PATH; --profile torch needs none"));
+        }
+        cells.push((cell, profiler));
+    }
+    let mut seen = Vec::new();
+    problems.retain(|p| {
+        !seen.contains(p) && {
+            seen.push(p.clone());
+            true
+        }
+    });
+    if !problems.is_empty() {
+        return Err(Error::Invalid(problems));
+    }
+    let interrupts = execute::install_interrupt_handler()?;
+    let output = publish::output_dir(plan);
+    let (mut made, mut failed) = (Vec::new(), 0);
+    for (cell, profiler) in cells {
+        let id = &plan.cells[cell].id;
+        note(format!("{id}: runs once under a profiler; this is no measurement"));
+        match execute::profile(plan, cell, profiler, host, (&output, &file_name(plan, cell)), interrupts) {
+            Ok(trace) => {
+                note(format!("{id}: {}", trace.strip_prefix(&plan.root).unwrap_or(&trace).display()));
+                made.push(json!({ "cell": id, "trace": trace }));
+            }
+            Err(error) => {
+                if let Some(signal) = interrupts.asked() {
+                    return Err(Error::Interrupted(signal));
+                }
+                failed += 1;
+                eprintln!("error: {error}");
+                if let Error::Failed { help: Some(help), .. } = &error {
+                    eprintln!("  help: {help}");
+                }
+            }
+        }
+    }
+    if args.common.json {
+        print_json(&json!({ "profiles": made, "failed": failed }))?;
+    }
+    Ok(if failed > 0 { exit::FAILED } else { exit::OK })
+}
+
+/// `profile_<platform>_<framework>_<model>_<strategy>`, with further axes behind it.
+fn file_name(plan: &Plan, cell: usize) -> String {
+    let of = &plan.matrix.cells[cell];
+    let axes = of.axes.iter().map(|(axis, value)| format!("_{axis}-{value}"));
+    let name = format!("profile_{}_{}_{}_{}", of.platform, of.framework, of.model, of.parallelism);
+    publish::safe_name(&axes.fold(name, |name, axis| name + &axis))
+}

@@ -1,0 +1,175 @@
+//! Containers: which engine, which image, and the flags without which GPUs and shared memory are not there.
+
+use std::{collections::BTreeMap, path::Path};
+
+use minijinja::context;
+
+use super::which;
+use crate::{
+    error::{Error, Problem, Result, Source},
+    plan::Vendor,
+    recipe::{Recipe, Templates, embedded_file},
+};
+
+/// docker or podman.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engine {
+    pub program: String,
+}
+
+impl Engine {
+    /// The first of docker and podman in the caller's PATH.
+    pub fn find(env: &BTreeMap<String, String>) -> Result<Self> {
+        let found = ["docker", "podman"].into_iter().find(|name| which(name, env).is_some());
+        found.map(|name| Self { program: name.to_owned() }).ok_or_else(|| Error::Failed {
+            message: "there is neither docker nor podman in PATH".into(),
+            help: Some("install one of them; --print shows what would be run".into()),
+        })
+    }
+
+    /// Is the image on this host? An engine that does not answer is an error.
+    pub fn has(&self, image: &str) -> Result<bool> {
+        let ask = |arguments: &[&str]| {
+            let command = duct::cmd(&self.program, arguments).stdin_null().stdout_null().stderr_capture().unchecked();
+            command.run().map_err(Error::io("cannot start", &self.program))
+        };
+        if ask(&["image", "inspect", image])?.status.success() {
+            return Ok(true);
+        }
+        let alive = ask(&["info"])?;
+        if alive.status.success() {
+            return Ok(false);
+        }
+        let said = String::from_utf8_lossy(&alive.stderr).trim().lines().last().unwrap_or_default().to_owned();
+        Err(Error::Failed {
+            message: format!("{} does not answer: {said}", self.program),
+            help: Some("is its service running, and may you use it?".into()),
+        })
+    }
+
+    /// Runs with the terminal of the caller; the exit code.
+    pub fn run(&self, arguments: &[String], env: &BTreeMap<String, String>) -> Result<i32> {
+        let command =
+            env.iter().fold(duct::cmd(&self.program, arguments), |command, (name, value)| command.env(name, value));
+        let output = command.unchecked().run().map_err(Error::io("cannot start", &self.program))?;
+        Ok(output.status.code().unwrap_or(1))
+    }
+}
+
+/// The name under which an image is built and found again.
+#[must_use]
+pub fn tag(framework: &str, vendor: Vendor) -> String {
+    format!("tprimat/{framework}:{}", vendor.name())
+}
+
+/// The Dockerfile and the files beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+impl Context {
+    /// `user`: a numeric `UID` or `UID:GID` that the container runs as; none: the base image's.
+    pub fn render(root: &Path, recipe: &Recipe, vendor: Vendor, base: &str, user: Option<&str>) -> Result<Self> {
+        const NAME: &str = "templates/Dockerfile.j2";
+        check_word("image", base, |c| c.is_ascii_alphanumeric() || "._/:@-".contains(c))?;
+        if let Some(user) = user {
+            check_word("user", user, |c| c.is_ascii_digit() || c == ':')?;
+        }
+        let own = std::fs::read(root.join(NAME)).ok();
+        let text = own.as_deref().or_else(|| embedded_file(NAME)).unwrap_or_default();
+        let mut templates = Templates::default();
+        templates.add("Dockerfile.j2", Source::new(NAME, String::from_utf8_lossy(text)))?;
+        let requirements = format!("requirements.{}.txt", vendor.name());
+        let requirements = recipe.files.iter().find(|(name, ..)| *name == requirements);
+        let values = context! {
+            recipe => recipe.file.id.clone(), vendor => vendor.name(), base, user, requirements => requirements.is_some()
+        };
+        let dockerfile = templates.render("Dockerfile.j2", &values)?;
+        let mut files = vec![(dockerfile.name, dockerfile.bytes)];
+        files.extend(requirements.map(|(_, bytes, _)| ("requirements.txt".to_owned(), bytes.to_vec())));
+        Ok(Self { files })
+    }
+
+    #[must_use]
+    pub fn dockerfile(&self) -> String {
+        String::from_utf8_lossy(&self.files[0].1).into_owned()
+    }
+}
+
+fn check_word(what: &str, text: &str, allowed: fn(char) -> bool) -> Result<()> {
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(Error::invalid(Problem::new(format!("`{text}` cannot be the name of an {what}"))))
+}
+
+/// What `docker run` needs beside the image, for an interactive container of a vendor. `env`: names only; their values are
+/// taken from the engine's own environment, so that none is seen in a list of processes.
+#[must_use]
+pub fn run_arguments(engine: &Engine, vendor: Vendor, root: &str, is_terminal: bool, env: &[&str]) -> Vec<String> {
+    let mut arguments: Vec<&str> = vec!["run", "--rm", "--interactive"];
+    if is_terminal {
+        arguments.push("--tty");
+    }
+    match vendor {
+        Vendor::Cpu => {}
+        Vendor::Nvd if engine.program == "podman" => arguments.extend(["--device", "nvidia.com/gpu=all"]),
+        Vendor::Nvd => arguments.extend(["--gpus", "all"]),
+        Vendor::Amd => arguments.extend([
+            "--device=/dev/kfd",
+            "--device=/dev/dri",
+            "--group-add",
+            "video",
+            "--cap-add=SYS_PTRACE",
+            "--security-opt",
+            "seccomp=unconfined",
+        ]),
+    }
+    if vendor != Vendor::Cpu {
+        // NCCL and RCCL pin the memory that they share; what containers allow by default is far too little.
+        arguments.extend(["--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]);
+    }
+    arguments.extend(["--ipc=host", "--network=host", "--shm-size=64g", "--label", "tprimat=shell"]);
+    let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+    arguments.extend(["--volume".into(), format!("{root}:{root}"), "--workdir".into(), root.to_owned()]);
+    arguments.extend(env.iter().flat_map(|name| ["--env".to_owned(), (*name).to_owned()]));
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::RecipeSet;
+
+    #[test]
+    fn each_vendor_gets_its_devices() {
+        let engine = |program: &str| Engine { program: program.into() };
+        let line = |engine: &Engine, vendor| run_arguments(engine, vendor, "/p", false, &["HF_TOKEN"]).join(" ");
+        let docker = engine("docker");
+        assert!(line(&docker, Vendor::Nvd).contains("--gpus all"));
+        assert!(line(&engine("podman"), Vendor::Nvd).contains("--device nvidia.com/gpu=all"));
+        assert!(line(&docker, Vendor::Amd).contains("--device=/dev/kfd --device=/dev/dri --group-add video"));
+        let cpu = line(&docker, Vendor::Cpu);
+        assert!(!cpu.contains("gpu") && !cpu.contains("/dev/"), "{cpu}");
+        assert!(cpu.ends_with("--volume /p:/p --workdir /p --env HF_TOKEN"), "{cpu}");
+    }
+
+    #[test]
+    fn a_dockerfile_has_the_vendors_requirements_and_no_line_that_a_name_brought() {
+        let root = Path::new("/nonexistent");
+        let set = RecipeSet::load(root).unwrap();
+        let render = |id: &str, base: &str, user| Context::render(root, &set.recipes[id], Vendor::Amd, base, user);
+        let prim = render("prim", "rocm/primus:v25.9_gfx942", Some("1000:1000")).unwrap();
+        assert!(prim.dockerfile().contains("\nFROM rocm/primus:v25.9_gfx942\n"));
+        assert!(prim.dockerfile().contains("\nUSER 1000:1000\n"));
+        assert_eq!(prim.files[1].0, "requirements.txt");
+        let cmd = render("cmd", "busybox", None).unwrap();
+        assert_eq!(cmd.files.len(), 1);
+        assert!(!cmd.dockerfile().contains("pip"));
+        for base in ["", "a b", "a\nRUN x", "-x", "$(x)"] {
+            assert!(render("cmd", base, None).is_err(), "{base:?}");
+        }
+        assert!(render("cmd", "busybox", Some("root\nRUN x")).is_err());
+    }
+}

@@ -1,0 +1,19 @@
+//! Logs and results that others measured → runs that stand beside ours, labelled; no GPU needed.
+//!
+//! An import is stored as it came, under its own name: it is under no train key, so no build ever takes it for a
+//! measurement. What it shows is read out of the stored bytes whenever it is asked for, by the parsers of the day.
+mod gather;
+mod gpus;
+mod names;
+mod read;
+mod record;
+mod result;
+mod runs;
+mod text;
+
+pub use gather::{Unit, gather};
+pub use names::{Guess, guess};
+pub use record::{Imports, Kind, Recorded, Source};
+pub use result::{EXPECTED, OldResult, read_result};
+pub use runs::{Claims, ImportedRun, claim_for, content_guess, input, is_id, runs, statistics, summary};
+pub use text::{show, tell};

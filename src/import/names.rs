@@ -1,0 +1,184 @@
+//! What a file's name says of the cell that it is of, by the habits of the suites that wrote such files.
+
+use crate::config::{Config, framework_named, vendor_named};
+
+/// What names and contents tell; `None` = they do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guess {
+    pub platform: Option<String>,
+    pub framework: Option<String>,
+    pub model: Option<String>,
+    /// Words of the name that are none of these: a data set, a date, a size.
+    pub rest: Vec<String>,
+}
+
+/// Words that every such name may have.
+const NOISE: [&str; 18] = [
+    "train",
+    "training",
+    "benchmark",
+    "log",
+    "logs",
+    "mp",
+    "pretrain",
+    "output",
+    "result",
+    "results",
+    "run",
+    "ranks",
+    "rank",
+    "events",
+    "out",
+    "tfevents",
+    "stdout",
+    "megatronlm",
+];
+
+impl Guess {
+    /// `platform/framework/model/imported`, what else the name says as `@file=…`; `unknown` for what nothing tells.
+    #[must_use]
+    pub fn cell(&self) -> String {
+        let part = |part: &Option<String>| part.clone().unwrap_or_else(|| "unknown".to_owned());
+        let mut cell = format!("{}/{}/{}/imported", part(&self.platform), part(&self.framework), part(&self.model));
+        if !self.rest.is_empty() {
+            cell += &format!("@file={}", self.rest.join("-"));
+        }
+        cell
+    }
+
+    /// Takes what `other` knows and this does not.
+    pub fn or(&mut self, other: Guess) {
+        self.platform = self.platform.take().or(other.platform);
+        self.framework = self.framework.take().or(other.framework);
+        self.model = self.model.take().or(other.model);
+    }
+}
+
+/// `train_amd_prim_llama_c4.json`, `benchmark_rocm_llama.json`, `training_llama.log`,
+/// `log_mp_pretrain_qwen2.5_7B-pretrain.txt`, `primus-llama-ranks/`.
+#[must_use]
+pub fn guess(name: &str, config: &Config) -> Guess {
+    let stem = stem(name).to_lowercase();
+    let mut found = Guess::default();
+    let mut words: Vec<&str> = stem.split(['_', '-', ' ', '.']).filter(|w| !w.is_empty()).collect();
+    if let Some((model, from, to)) = model_in(&words, config) {
+        found.model = Some(model);
+        words.drain(from..to);
+    }
+    for word in words {
+        let platform = platform_named(word, config);
+        let framework = framework_of(word, config);
+        if let Some(platform) = platform.filter(|_| found.platform.is_none()) {
+            found.platform = Some(platform);
+        } else if let Some(framework) = framework.filter(|_| found.framework.is_none()) {
+            found.framework = Some(framework);
+        } else if !NOISE.contains(&word) && !is_stamp(word) {
+            found.rest.push(word.chars().filter(|c| c.is_alphanumeric()).collect());
+        }
+    }
+    found.rest.retain(|word| !word.is_empty());
+    found
+}
+
+/// The platform's id, by any of its names.
+#[must_use]
+pub fn platform_named(word: &str, config: &Config) -> Option<String> {
+    let word = word.to_lowercase();
+    match config.platforms_named(&word)[..] {
+        [id] => Some(id.to_owned()),
+        _ => vendor_named(&word).map(|vendor| vendor.name().to_owned()),
+    }
+}
+
+/// The framework's id, by any of its names.
+#[must_use]
+pub fn framework_of(word: &str, config: &Config) -> Option<String> {
+    let word = word.to_lowercase();
+    let own = config.children("frameworks").find(|id| *id == word).map(str::to_owned);
+    own.or_else(|| framework_named(&word).map(str::to_owned))
+}
+
+/// The name without the endings of logs and results.
+fn stem(name: &str) -> &str {
+    let mut stem = name;
+    if let Some((before, _)) = stem.split_once(".events.out.tfevents") {
+        return before;
+    }
+    for ending in [".gz", ".json", ".jsonl", ".log", ".txt", ".out", ".err"] {
+        stem = stem.strip_suffix(ending).unwrap_or(stem);
+    }
+    stem
+}
+
+/// The model of the config that consecutive words name: by its id, or by its full name (`llama3.1_8B`).
+fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
+    let plain = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    let mut best: Option<(String, usize, usize)> = None;
+    for id in config.children("models") {
+        let full = config.get(&format!("models.{id}.full_name")).and_then(|v| v.as_str()).map(plain);
+        let (id_plain, full) = (plain(id), full.unwrap_or_default());
+        for from in 0..words.len() {
+            for to in from + 1..=words.len().min(from + 6) {
+                let joined: String = words[from..to].iter().map(|w| plain(w)).collect();
+                let names = !joined.is_empty() && (joined == id_plain || joined == full);
+                // Of several, the one that says most: `llama-1b` before `llama`.
+                if names && best.as_ref().is_none_or(|(_, f, t)| to - from > t - f) {
+                    best = Some((id.to_owned(), from, to));
+                }
+            }
+        }
+    }
+    best
+}
+
+/// A date or a time.
+fn is_stamp(word: &str) -> bool {
+    word.len() >= 6 && word.chars().all(|c| c.is_ascii_digit() || c == 't' || c == 'z')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::error::Source;
+
+    fn config() -> Config {
+        let text = r"hardware: { platforms: { nvd: { vendor: nvd }, amd: { vendor: amd } } }
+models:
+  llama: { architecture: llama, full_name: Llama 3.1 8B }
+  llama-1b: { architecture: llama, full_name: Llama 3.2 1B }
+  qwen: { architecture: qwen2, full_name: Qwen2.5 7B }
+";
+        Config::load(Source::new("config.yaml", text), &BTreeMap::new(), &[]).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn names_as_the_suites_wrote_them() {
+        for (name, cell) in [
+            ("train_amd_prim_llama_c4.json", "amd/prim/llama/imported@file=c4"),
+            ("train_nvd_nemo_llama.json", "nvd/nemo/llama/imported"),
+            ("train_nvidia_megatron_llama-1b.json", "nvd/mega/llama-1b/imported"),
+            ("benchmark_rocm_llama.json", "amd/unknown/llama/imported"),
+            ("benchmark_cuda_llama_20260105_121933.json", "nvd/unknown/llama/imported"),
+            ("training_llama.log", "unknown/unknown/llama/imported"),
+            ("log_mp_pretrain_qwen2.5_7B-pretrain.txt", "unknown/unknown/qwen/imported"),
+            ("log_mp_pretrain_llama3.1_8B-pretrain.txt", "unknown/unknown/llama/imported"),
+            ("primus-llama-full-stdout.log", "unknown/prim/llama/imported@file=full"),
+            ("nemo-llama.events.out.tfevents.1766052086", "unknown/nemo/llama/imported"),
+            ("primus-llama-ranks", "unknown/prim/llama/imported"),
+            ("noise", "unknown/unknown/unknown/imported@file=noise"),
+        ] {
+            assert_eq!(guess(name, &config()).cell(), cell, "{name}");
+        }
+    }
+
+    #[test]
+    fn any_name_makes_a_plain_cell() {
+        for name in ["a b/c@d#e*.log", "☃.json", "", "...", "x,y=z.txt"] {
+            let cell = guess(name, &config()).cell();
+            let rest = cell.split_once("@file=").map_or("x", |(_, rest)| rest);
+            assert!(crate::config::is_plain_name(rest), "{cell}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The stored bytes of one import → what they say.
+
+use std::io::Read;
+
+use super::{Kind, OldResult, Recorded, Source, read_result};
+use crate::{
+    cache::Cache,
+    error::{Error, Problem, Result},
+    parse::{Anomaly, ExitSummary, Parser, Trace, classify},
+};
+
+const CHUNK: usize = 1 << 20;
+/// Bytes of a log's end that causes of a failure are looked for in.
+const TAIL: usize = 4 << 20;
+/// A result file is one JSON value that has to be in memory.
+const MAX_RESULT: u64 = 256 << 20;
+
+/// One run as it was read, whatever it was read from.
+pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
+    match (recorded.kind, recorded.sources.as_slice()) {
+        // The parser knows an event file by its first bytes.
+        (Kind::Log | Kind::Events, sources) => log(cache, sources),
+        (Kind::Result, [source]) => read_result(&whole(cache, source)?).map_err(|why| unreadable(source, &why)),
+        (Kind::Result, _) => Err(Error::Cache("the record of an imported result names no file, or several".to_owned())),
+    }
+}
+
+fn unreadable(source: &Source, why: &str) -> Error {
+    Error::invalid(Problem::new(format!("{}: {why}", source.name)))
+}
+
+fn gone(source: &Source) -> Error {
+    Error::Cache(format!("`{}` is gone from the cache; import it again", source.name))
+}
+
+fn whole(cache: &Cache, source: &Source) -> Result<Vec<u8>> {
+    if source.size > MAX_RESULT {
+        return Err(unreadable(source, &format!("{} MiB are more than a result has", source.size >> 20)));
+    }
+    cache.get(&source.digest)?.ok_or_else(|| gone(source))
+}
+
+/// Hands a stored file over in chunks.
+fn stream(cache: &Cache, source: &Source, mut take: impl FnMut(&[u8])) -> Result<()> {
+    let mut reader = cache.reader(&source.digest)?.ok_or_else(|| gone(source))?;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match reader.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(n) => take(&chunk[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::Cache(format!("`{}` cannot be read from the cache: {e}", source.name))),
+        }
+    }
+}
+
+/// One log, or the logs of a run's ranks read one after the other into one trace.
+fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
+    let mut out = OldResult::default();
+    let mut parser = Parser::detecting();
+    let mut tail: Vec<u8> = Vec::new();
+    for source in sources {
+        if sources.len() > 1 && says_nothing(cache, source)? {
+            let detail = format!("{} says nothing of the run; it is left out", source.name);
+            out.anomalies.push(Anomaly { kind: "empty_rank".to_owned(), detail });
+            continue;
+        }
+        let mut feed = |chunk: &[u8]| {
+            parser.feed(chunk);
+            tail.extend_from_slice(chunk);
+            tail.drain(..tail.len().saturating_sub(TAIL));
+        };
+        stream(cache, source, &mut feed)?;
+        // The next rank's first line must not be glued to this one's last.
+        if sources.len() > 1 {
+            feed(b"\n");
+        }
+    }
+    out.trace = parser.finish();
+    if out.trace.failure.is_none() && out.trace.steps.is_empty() {
+        // A log of a training without a step is the log of a failure.
+        out.trace.failure = Some(classify(&tail, &ExitSummary::default()));
+    }
+    Ok(out)
+}
+
+fn says_nothing(cache: &Cache, source: &Source) -> Result<bool> {
+    let mut parser = Parser::detecting();
+    stream(cache, source, |chunk| parser.feed(chunk))?;
+    let Trace { steps, effective, num_parameters, memory, .. } = parser.finish();
+    Ok(steps.is_empty() && effective.0.is_empty() && num_parameters.is_none() && memory.is_empty())
+}

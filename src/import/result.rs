@@ -1,0 +1,451 @@
+//! Result files of older suites: their labels are what is claimed, their series what is measured.
+//!
+//! Two schemas are read, and whatever lies between: `step_times`, `loss_values`, `learning_rates` with
+//! `training_config` and `parallelism_config` (ours is a superset of it), and the older `raw_step_times` with a
+//! `software_stack` of cuda, rocm, nemo or prim.
+
+use serde_json::Value;
+
+use super::gpus;
+use crate::{
+    analyze::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME},
+    parse::{Anomaly, DeviceLine, MemoryFigure, MemoryReport, Step, Trace},
+    plan::Job,
+};
+
+/// One file, read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OldResult {
+    pub trace: Trace,
+    /// Settings by the job's names, as the file labels its run.
+    pub labels: Vec<(&'static str, Value)>,
+    /// As written.
+    pub platform: Option<String>,
+    pub framework: Option<String>,
+    /// Every name that the file gives its strategy.
+    pub strategies: Vec<String>,
+    /// Start, as written.
+    pub timestamp: Option<String>,
+    /// Mistakes of the file itself.
+    pub anomalies: Vec<Anomaly>,
+}
+
+/// What was expected, for errors.
+pub const EXPECTED: &str = "a result has `step_times` or `raw_step_times`, and `training_config`";
+
+/// Reads a result file of any older schema; `Err` says why it is none.
+pub fn read_result(bytes: &[u8]) -> Result<OldResult, String> {
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let file: Value = serde_json::from_slice(text).map_err(|e| format!("not JSON: {e}; {EXPECTED}"))?;
+    if !file.is_object() {
+        return Err(format!("JSON, but not an object; {EXPECTED}"));
+    }
+    let mut read = Reader { file: &file, out: OldResult::default() };
+    let name = ["step_times", "raw_step_times"].into_iter().find(|n| file.get(n).is_some_and(Value::is_array));
+    let Some(name) = name else { return Err(format!("JSON, but no result: {EXPECTED}")) };
+    read.out.trace.format = if name == "step_times" { "unified-json" } else { "raw-json" }.to_owned();
+    read.names();
+    read.labels();
+    read.series(name);
+    read.published();
+    read.device();
+    read.memory();
+    read.strategy();
+    Ok(read.out)
+}
+
+/// Label, the table that it may stand in, the names that it may have there.
+const LABELS: [(&str, &[&str], &[&str]); 12] = [
+    ("global_batch_size", TRAINING, &["global_batch_size", "gbs"]),
+    ("micro_batch_size", TRAINING, &["micro_batch_size", "mbs"]),
+    ("seq_length", TRAINING, &["sequence_length", "seq_length", "seq_len"]),
+    ("num_gpus", TRAINING, &["num_gpus", "world_size"]),
+    ("train_iters", TRAINING, &["max_steps", "train_iters"]),
+    ("precision", TRAINING, &["precision"]),
+    ("learning_rate", TRAINING, &["learning_rate", "lr"]),
+    ("tensor_model_parallel_size", PARALLEL, &["tensor_model_parallel_size", "tensor_parallel_size", "TP", "tp"]),
+    ("pipeline_model_parallel_size", PARALLEL, &["pipeline_model_parallel_size", "pipeline_parallel_size", "PP", "pp"]),
+    ("context_parallel_size", PARALLEL, &["context_parallel_size", "CP", "cp"]),
+    ("data_parallel_size", PARALLEL, &["data_parallel_size", "data_parallel", "DP", "dp"]),
+    ("gradient_accumulation_steps", PARALLEL, &["gradient_accumulation_steps", "gradient_accumulation", "GA", "ga"]),
+];
+const TRAINING: &[&str] = &["training_config"];
+const PARALLEL: &[&str] = &["parallelism_config", "parallelism", "parallel_config", "training_config"];
+
+struct Reader<'a> {
+    file: &'a Value,
+    out: OldResult,
+}
+
+impl Reader<'_> {
+    fn get(&self, tables: &[&str], names: &[&str]) -> Option<&Value> {
+        let found = tables.iter().filter_map(|t| self.file.get(t)).flat_map(|t| names.iter().filter_map(|n| t.get(n)));
+        found.into_iter().find(|v| !v.is_null())
+    }
+
+    fn number(&self, table: &str, names: &[&str]) -> Option<f64> {
+        self.get(&[table], names)?.as_f64().filter(|v| v.is_finite())
+    }
+
+    fn text(&self, table: &str, name: &str) -> Option<String> {
+        let text = if table.is_empty() { self.file.get(name) } else { self.get(&[table], &[name]) };
+        text.and_then(Value::as_str).map(short).filter(|t| !t.is_empty())
+    }
+
+    fn tell(&mut self, kind: &str, detail: String) {
+        self.out.anomalies.push(Anomaly { kind: kind.to_owned(), detail });
+    }
+
+    fn names(&mut self) {
+        let stack = self.text("gpu_info", "software_stack").or_else(|| self.text("", "software_stack"));
+        let source = self.text("", "source");
+        let is_platform = |s: &String| crate::config::vendor_named(&s.to_lowercase()).is_some();
+        self.out.platform = self.text("", "platform").or_else(|| stack.clone().filter(is_platform));
+        let from_primus = source.as_deref().is_some_and(|s| s.contains("primus"));
+        self.out.framework = self
+            .text("", "framework")
+            .or_else(|| stack.filter(|s| !is_platform(s)))
+            .or_else(|| from_primus.then(|| "prim".to_owned()));
+        self.out.timestamp = self.text("", "timestamp");
+    }
+
+    fn labels(&mut self) {
+        for (label, tables, names) in LABELS {
+            let value = self.get(tables, names).cloned();
+            let Some(value) = value.filter(|v| v.is_number() || v.is_string()) else { continue };
+            let is_count = !matches!(label, "precision" | "learning_rate");
+            if is_count && value.as_u64().is_none_or(|n| n == 0) {
+                let shown = short(&value.to_string());
+                self.tell("label_unreadable", format!("{label} is labelled {shown}, which is no count"));
+                continue;
+            }
+            self.out.labels.push((label, value));
+        }
+        let count = self.get(&["gpu_info"], &["device_count"]).and_then(Value::as_u64).filter(|n| *n > 0);
+        match (self.label("num_gpus"), count) {
+            (None, Some(count)) => self.out.labels.push(("num_gpus", count.into())),
+            (Some(label), Some(count)) if label != count => {
+                self.tell("labels_disagree", format!("num_gpus is {label}, device_count {count}"));
+            }
+            _ => {}
+        }
+        let degree = |name: &str| self.label(name).unwrap_or(1);
+        let (tp, pp) = (degree("tensor_model_parallel_size"), degree("pipeline_model_parallel_size"));
+        let (cp, dp) = (degree("context_parallel_size"), degree("data_parallel_size"));
+        let product = [tp, pp, cp, dp].into_iter().fold(1u64, u64::saturating_mul);
+        if let (Some(gpus), Some(_)) = (self.label("num_gpus"), self.label("data_parallel_size"))
+            && product != gpus
+        {
+            let detail = format!("TP {tp} × PP {pp} × CP {cp} × DP {dp} = {product}, and num_gpus is {gpus}");
+            self.tell("labels_disagree", detail);
+        }
+    }
+
+    fn label(&self, name: &str) -> Option<u64> {
+        self.out.label(name)
+    }
+
+    fn numbers(&self, name: &str) -> Option<Vec<Option<f64>>> {
+        let values = self.file.get(name)?.as_array()?;
+        Some(values.iter().map(|v| v.as_f64().filter(|v| v.is_finite())).collect())
+    }
+
+    fn series(&mut self, times: &str) {
+        let times = self.numbers(times).unwrap_or_default();
+        let step = |(i, time): (usize, &Option<f64>)| Step {
+            step: i as u64 + 1,
+            step_time_seconds: time.filter(|t| *t > 0.0),
+            ..Step::default()
+        };
+        let mut steps: Vec<Step> = times.iter().enumerate().map(step).collect();
+        let missing = steps.iter().filter(|s| s.step_time_seconds.is_none()).count();
+        if missing > 0 {
+            self.tell(
+                "step_times_unreadable",
+                format!("{missing} of {} step times are no positive number", times.len()),
+            );
+        }
+        for (name, short) in [("loss_values", "losses"), ("learning_rates", "learning rates")] {
+            let Some(values) = self.numbers(name).filter(|v| !v.is_empty()) else { continue };
+            if values.len() != steps.len() {
+                let detail = format!(
+                    "{} {short} for {} steps: which step each is of is not known, so they are left out",
+                    values.len(),
+                    steps.len()
+                );
+                self.tell(&format!("{name}_count"), detail);
+                continue;
+            }
+            for (step, value) in steps.iter_mut().zip(values) {
+                if name == "loss_values" { step.loss = value } else { step.learning_rate = value }
+            }
+        }
+        let total = self.number("performance_metrics", &["total_steps"]).map(|n| n as usize);
+        if let Some(total) = total.filter(|n| *n != steps.len()) {
+            self.tell("steps_count", format!("total_steps is {total}, and there are {} step times", steps.len()));
+        }
+        self.out.trace.finished = self.label("train_iters").is_none_or(|n| n == steps.len() as u64);
+        self.out.trace.step_lines = steps.len() as u64;
+        self.out.trace.steps = steps;
+    }
+
+    fn published(&mut self) {
+        let metric = |name: &str| self.number("performance_metrics", &[name]).filter(|v| *v > 0.0);
+        let gpus = self.label("num_gpus").map(|n| n as f64);
+        let each = metric("tokens_per_second_per_gpu");
+        let all = metric("tokens_per_second").or_else(|| Some(each? * gpus?));
+        let time = metric("avg_step_time_seconds");
+        if let (Some(all), Some(each), Some(gpus)) = (all, each, gpus)
+            && (each * gpus / all - 1.0).abs() > 0.01
+        {
+            let detail = format!("{each:.1} tokens/s/GPU × {gpus} is not {all:.1} tokens/s");
+            self.tell("published_rates_disagree", detail);
+        }
+        let totals =
+            [(PUBLISHED_RATE, all), ("published_tokens_per_second_per_gpu", each), (PUBLISHED_STEP_TIME, time)];
+        let stated = totals.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        self.out.trace.totals = stated.collect();
+    }
+
+    fn device(&mut self) {
+        let name = self.text("gpu_info", "device_name");
+        for (version, field) in [("torch", "pytorch_version"), ("software", "software_version")] {
+            if let Some(text) = self.text("gpu_info", field) {
+                self.out.trace.versions.insert(version.to_owned(), text);
+            }
+        }
+        let Some(name) = name else { return };
+        let cores = self.get(&["gpu_info"], &["gpu_cores"]).and_then(Value::as_u64);
+        if let Some(wrong) = cores.and_then(|cores| gpus::wrong_cores(&name, cores)) {
+            self.tell("gpu_cores", wrong);
+        }
+        let count = self.get(&["gpu_info"], &["device_count"]).and_then(Value::as_u64);
+        self.out.trace.device = Some(DeviceLine { r#type: "cuda".to_owned(), name: Some(name), count });
+    }
+
+    /// Suites write GB and mean GB or GiB; which, is told by where the figure is from.
+    fn memory(&mut self) {
+        let kinds = [
+            ("peak_allocated", ["peak_memory_allocated_gb", "avg_memory_allocated_gb"]),
+            ("peak_reserved", ["peak_memory_reserved_gb", "avg_memory_reserved_gb"]),
+        ];
+        let stated = kinds.map(|(kind, names)| {
+            Some((kind, self.number("memory_metrics", &names).filter(|gb| (0.0..1e6).contains(gb))?))
+        });
+        let Some((_, first)) = stated.iter().flatten().next().copied() else { return };
+        let device = self.out.trace.device.as_ref().and_then(|d| d.name.clone()).unwrap_or_default();
+        let total = self.number("gpu_info", &["total_memory_gb"]);
+        let from_primus = self.out.framework.as_deref().is_some_and(|f| f.to_lowercase().starts_with("prim"));
+        let gib = (1u64 << 30) as f64;
+        let (unit, source, why) = if from_primus {
+            (gib, "hip", "GiB: Primus prints GiB and calls it GB, and it is memory in use on the device".to_owned())
+        } else {
+            match total.and_then(|total| Some((total, gpus::is_decimal(&device, total)?))) {
+                Some((total, false)) => (gib, "torch", format!("GiB, as the file's total of {total} is")),
+                Some((total, true)) => (1e9, "torch", format!("decimal GB, as the file's total of {total} is")),
+                None => (1e9, "torch", "of an unknown unit; read as decimal GB".to_owned()),
+            }
+        };
+        self.tell("memory_unit", format!("memory \"{first} GB\" is {why}: {:.2} GiB", first * unit / gib));
+        let figure = |(kind, gb): (&'static str, f64)| MemoryFigure {
+            kind: if from_primus { "device_used" } else { kind }.into(),
+            source: source.into(),
+            bytes: (gb * unit) as u64,
+        };
+        let figures = stated.into_iter().flatten().map(figure).collect();
+        self.out.trace.memory.push(MemoryReport { rank: None, after_step: None, figures });
+        self.out.trace.memory_lines = 1;
+    }
+
+    fn strategy(&mut self) {
+        let tables = ["parallelism_config", "parallelism", "parallel_config", "training_config"];
+        let names = tables.iter().flat_map(|t| [self.text(t, "strategy_name"), self.text(t, "parallel_strategy")]);
+        let mut names: Vec<String> = names.flatten().collect();
+        names.sort();
+        names.dedup();
+        let degrees = ["tensor", "pipeline"].map(|d| self.label(&format!("{d}_model_parallel_size")));
+        let shown = match degrees {
+            [None, None] => String::new(),
+            [tp, pp] => format!(", with TP {} and PP {}", tp.unwrap_or(1), pp.unwrap_or(1)),
+        };
+        let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+        if names.len() > 1 {
+            self.tell("strategy_names", format!("the strategy is named {} at once{shown}", quoted.join(" and ")));
+        } else if names.iter().any(|n| n.eq_ignore_ascii_case("unknown")) {
+            self.tell("strategy_names", format!("the strategy is named `unknown`{shown}"));
+        }
+        self.out.strategies = names;
+    }
+}
+
+/// Foreign text, cut to what a cell or a line can hold.
+fn short(text: &str) -> String {
+    text.trim().chars().filter(|c| !c.is_control()).take(120).collect()
+}
+
+impl OldResult {
+    fn label(&self, name: &str) -> Option<u64> {
+        self.labels.iter().find(|(n, _)| *n == name)?.1.as_u64()
+    }
+
+    /// Adds the labels to what is claimed.
+    pub fn claim(&self, claim: &mut Claim) {
+        for (label, value) in &self.labels {
+            let count = value.as_u64().unwrap_or(0);
+            let Job { data, parallelism, optimizer, train_iters, precision, .. } = &mut claim.job;
+            match *label {
+                "global_batch_size" => data.global_batch_size = count,
+                "micro_batch_size" => data.micro_batch_size = count,
+                "seq_length" => data.seq_length = count,
+                "num_gpus" => parallelism.num_gpus = count,
+                "train_iters" => *train_iters = count,
+                "tensor_model_parallel_size" => parallelism.tensor_model_parallel_size = count,
+                "pipeline_model_parallel_size" => parallelism.pipeline_model_parallel_size = count,
+                "context_parallel_size" => parallelism.context_parallel_size = count,
+                "data_parallel_size" => parallelism.data_parallel_size = count,
+                "gradient_accumulation_steps" => data.gradient_accumulation_steps = count,
+                "precision" => *precision = value.as_str().unwrap_or_default().to_owned(),
+                "learning_rate" => optimizer.learning_rate = value.as_f64().unwrap_or_default(),
+                _ => continue,
+            }
+            claim.add(label);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: &Value) -> OldResult {
+        read_result(&serde_json::to_vec(value).unwrap()).unwrap()
+    }
+
+    fn kinds(result: &OldResult) -> Vec<&str> {
+        result.anomalies.iter().map(|a| a.kind.as_str()).collect()
+    }
+
+    /// The later schema.
+    fn unified() -> Value {
+        json!({
+            "platform": "nvd",
+            "gpu_info": { "device_count": 4, "device_name": "NVIDIA H100 80GB HBM3", "total_memory_gb": 85.02,
+                "gpu_cores": 16896, "software_stack": "nemo", "pytorch_version": "2.8.0" },
+            "parallelism_config": { "strategy_name": "unknown", "tensor_model_parallel_size": 1,
+                "pipeline_model_parallel_size": 2, "data_parallel_size": 2, "gradient_accumulation_steps": 4 },
+            "training_config": { "max_steps": 4, "global_batch_size": 16, "micro_batch_size": 2,
+                "sequence_length": 512, "num_gpus": 4, "parallel_strategy": "pipelined" },
+            "performance_metrics": { "total_steps": 4, "avg_step_time_seconds": 2.0, "tokens_per_second": 4096.0,
+                "tokens_per_second_per_gpu": 1024.0 },
+            "memory_metrics": { "peak_memory_allocated_gb": 36.0 },
+            "step_times": [9.0, 2.0, 1.9, 2.1], "loss_values": [11.0, 9.0, 8.0, 7.0], "learning_rates": [1e-5, 2e-5, 3e-5],
+        })
+    }
+
+    #[test]
+    fn the_later_schema() {
+        let result = read(&unified());
+        assert_eq!((result.platform.as_deref(), result.framework.as_deref()), (Some("nvd"), Some("nemo")));
+        assert_eq!((result.trace.steps.len(), result.trace.steps[3].loss), (4, Some(7.0)));
+        assert!(result.trace.finished && result.trace.steps.iter().all(|s| s.learning_rate.is_none()));
+        assert_eq!(result.label("pipeline_model_parallel_size"), Some(2));
+        assert_eq!(kinds(&result), ["learning_rates_count", "memory_unit", "strategy_names"]);
+        assert!(result.anomalies[2].detail.contains("`pipelined` and `unknown` at once, with TP 1 and PP 2"));
+        let figure = &result.trace.memory[0].figures[0];
+        assert_eq!((&*figure.kind, figure.bytes), ("peak_allocated", 36_000_000_000));
+    }
+
+    #[test]
+    fn the_older_schema_of_an_amd_box() {
+        let result = read(&json!({
+            "platform": "rocm", "source": "primus_log_extraction",
+            "gpu_info": { "device_count": 8, "device_name": "AMD Instinct MI300X", "total_memory_gb": 206.1,
+                "gpu_cores": 16896, "software_stack": "rocm", "pytorch_version": "" },
+            "training_config": { "max_steps": 3, "global_batch_size": 32, "sequence_length": 1024, "num_gpus": 8 },
+            "raw_step_times": [30.0, 4.0, 4.0],
+            "memory_metrics": { "avg_memory_allocated_gb": 100.0 },
+        }));
+        assert_eq!((result.platform.as_deref(), result.framework.as_deref()), (Some("rocm"), Some("prim")));
+        assert_eq!(kinds(&result), ["gpu_cores", "memory_unit"]);
+        assert!(result.anomalies[1].detail.contains("\"100 GB\" is GiB"), "{:?}", result.anomalies);
+        assert_eq!(result.trace.memory[0].figures[0].bytes, 100 << 30);
+        assert!(result.trace.versions.is_empty(), "an empty version is none");
+    }
+
+    #[test]
+    fn other_names_of_the_same_tables() {
+        for table in ["parallelism", "parallel_config"] {
+            let result = read(&json!({ "step_times": [1.0], table: { "TP": 2, "PP": 1, "DP": 2 },
+                "gpu_info": { "device_count": 8 } }));
+            assert_eq!(result.label("tensor_model_parallel_size"), Some(2), "{table}");
+            assert_eq!(kinds(&result), ["labels_disagree"], "2 × 1 × 2 is not 8");
+        }
+    }
+
+    #[test]
+    fn labels_are_what_is_claimed() {
+        let mut claim = Claim::of_model(None);
+        read(&unified()).claim(&mut claim);
+        assert_eq!((claim.job.data.global_batch_size, claim.job.parallelism.num_gpus), (16, 4));
+        assert!(claim.covers("seq_length") && !claim.covers("seed") && !claim.covers("vocab_size"));
+    }
+
+    #[test]
+    fn what_is_no_result_says_what_was_expected() {
+        for (bytes, words) in [
+            (&b"{"[..], "not JSON"),
+            (b"[1, 2]", "not an object"),
+            (b"{\"step_time\": [1]}", "no result"),
+            (b"{\"step_times\": 3}", "no result"),
+            (b"\xff\xfe", "not JSON"),
+        ] {
+            let said = read_result(bytes).unwrap_err();
+            assert!(said.contains(words) && said.contains("raw_step_times"), "{said}");
+        }
+    }
+
+    #[test]
+    fn odd_values_are_told_and_never_zero() {
+        let result = read(&json!({ "step_times": [1.0, null, "x", -3.0, 0], "training_config": {
+            "global_batch_size": -8, "sequence_length": 1.5, "num_gpus": 0, "micro_batch_size": null } }));
+        assert_eq!(result.labels, []);
+        assert_eq!(
+            kinds(&result),
+            ["label_unreadable", "label_unreadable", "label_unreadable", "step_times_unreadable"]
+        );
+        assert_eq!(result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read_result(&bytes);
+        }
+
+        #[test]
+        fn any_value_at_any_place_is_an_answer(at in 0usize..60, odd in prop_oneof![
+            Just(json!(null)), Just(json!("x")), Just(json!([])), Just(json!({})), Just(json!(-1)), Just(json!(1e308)),
+            Just(json!(u64::MAX)), Just(json!(true))]) {
+            fn places(value: &Value, path: String, all: &mut Vec<String>) {
+                if let Value::Object(map) = value {
+                    map.iter().for_each(|(k, v)| places(v, format!("{path}/{k}"), all));
+                }
+                all.push(path);
+            }
+            let mut file = unified();
+            let mut all = Vec::new();
+            places(&file, String::new(), &mut all);
+            *file.pointer_mut(&all[at % all.len()]).unwrap() = odd;
+            if let Ok(result) = read_result(&serde_json::to_vec(&file).unwrap()) {
+                let mut claim = Claim::of_model(None);
+                result.claim(&mut claim);
+                let facts = crate::analyze::RunFacts { attempt: String::new(), host: String::new(), started_at: None,
+                    ended_at: None, outcome: crate::analyze::RunOutcome::Ok };
+                let _ = crate::analyze::RunResult::of_claim(result.trace, &claim, facts, true);
+            }
+        }
+    }
+}

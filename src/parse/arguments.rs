@@ -1,0 +1,381 @@
+//! Argument dumps of Megatron and its relatives (`  key ....... value`) → settings by the job's names.
+
+use serde_json::Value;
+
+use super::builder::Builder;
+
+/// The arguments that say something of a setting.
+const KEYS: &[&str] = &[
+    "activations_checkpoint_method",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_eps",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "attention_dropout",
+    "bf16",
+    "checkpoint_activations",
+    "clip_grad",
+    "context_parallel_size",
+    "cpu_offload",
+    "data_args_path",
+    "data_parallel_size",
+    "data_path",
+    "decoupled_weight_decay",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+    "expert_model_parallel_size",
+    "ffn_hidden_size",
+    "fp16",
+    "fp4",
+    "fp8",
+    "fp8_param_gather",
+    "fp8_recipe",
+    "global_batch_size",
+    "global_num_gpus",
+    "gradient_accumulation_steps",
+    "group_query_attention",
+    "hidden_dropout",
+    "hidden_size",
+    "init_method_std",
+    "kv_channels",
+    "layernorm_epsilon",
+    "lr",
+    "lr_decay_iters",
+    "lr_warmup_fraction",
+    "lr_warmup_iters",
+    "lr_warmup_samples",
+    "micro_batch_size",
+    "min_lr",
+    "mock_data",
+    "model_parallel_size",
+    "multi_latent_attention",
+    "no_weight_tying",
+    "norm",
+    "norm_epsilon",
+    "num_attention_heads",
+    "num_attention_heads_kv",
+    "num_experts",
+    "num_layers",
+    "num_query_groups",
+    "optimizer",
+    "optimizer_cpu_offload",
+    "optimizer_type",
+    "per_split_data_args_path",
+    "pipe_parallel_size",
+    "pipeline_model_parallel_size",
+    "pos_emb",
+    "position_embedding_type",
+    "precision",
+    "recompute_granularity",
+    "rms_norm_epsilon",
+    "rope_theta",
+    "rotary_base",
+    "rotary_emb_base",
+    "seed",
+    "seq_length",
+    "tensor_model_parallel_size",
+    "tie_embed_logits",
+    "train_batch_size",
+    "train_data_path",
+    "train_data_paths",
+    "train_iters",
+    "train_micro_batch_size_per_gpu",
+    "untie_embeddings_and_output_weights",
+    "use_distributed_optimizer",
+    "use_rotary_position_embeddings",
+    "vocab_size",
+    "weight_decay",
+    "world_size",
+    "zero_stage",
+];
+
+/// Collects a dump; what is stated first counts.
+#[derive(Default)]
+pub struct Arguments {
+    stated: Vec<(&'static str, String)>,
+    told: bool,
+}
+
+impl Arguments {
+    /// `text` has a run of dots that begins at `dots`, behind a space.
+    pub fn line(&mut self, text: &str, dots: usize) {
+        let Some(name) = text[..dots].rsplit([' ', ':']).find(|word| !word.is_empty()).filter(|_| !self.told) else {
+            return;
+        };
+        let Ok(at) = KEYS.binary_search(&name) else { return };
+        let rest = text[dots..].trim_start().trim_start_matches('.');
+        if rest.starts_with(' ') && !self.stated.iter().any(|(key, _)| *key == KEYS[at]) {
+            self.stated.push((KEYS[at], value_of(rest).to_owned()));
+        }
+    }
+
+    fn is_stated(&self, key: &str) -> bool {
+        self.stated.iter().any(|(k, _)| *k == key)
+    }
+
+    /// A value that is stated and not None.
+    fn get(&self, key: &str) -> Option<&str> {
+        let (_, value) = self.stated.iter().find(|(k, _)| *k == key)?;
+        Some(value.as_str()).filter(|v| !matches!(*v, "None" | "none" | "" | "[]"))
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        match self.get(key)? {
+            "True" | "true" => Some(true),
+            "False" | "false" => Some(false),
+            // NeoX states a whole dictionary where a precision is on.
+            other => Some(other.starts_with('{') && !other.contains("'enabled': False")),
+        }
+    }
+
+    fn count(&self, key: &str) -> Option<u64> {
+        self.get(key)?.parse().ok()
+    }
+
+    fn real(&self, key: &str) -> Option<f64> {
+        self.get(key)?.parse().ok().filter(|v: &f64| v.is_finite())
+    }
+
+    /// Puts what was collected into the settings, once.
+    pub fn tell(&mut self, out: &mut Builder) {
+        if self.told || self.stated.is_empty() {
+            return;
+        }
+        self.told = true;
+        self.counts(out);
+        self.model(out);
+        self.precision(out);
+        self.optimizer(out);
+        self.execution(out);
+    }
+
+    fn counts(&self, out: &mut Builder) {
+        for (name, keys) in [
+            ("global_batch_size", &["global_batch_size", "train_batch_size"][..]),
+            ("micro_batch_size", &["micro_batch_size", "train_micro_batch_size_per_gpu"]),
+            ("gradient_accumulation_steps", &["gradient_accumulation_steps"]),
+            ("seq_length", &["seq_length"]),
+            ("train_iters", &["train_iters"]),
+            ("num_layers", &["num_layers"]),
+            ("hidden_size", &["hidden_size"]),
+            ("ffn_hidden_size", &["ffn_hidden_size"]),
+            ("num_attention_heads", &["num_attention_heads"]),
+            ("head_dim", &["kv_channels"]),
+            ("vocab_size", &["vocab_size"]),
+            ("tensor_model_parallel_size", &["tensor_model_parallel_size", "model_parallel_size"]),
+            ("context_parallel_size", &["context_parallel_size"]),
+            ("data_parallel_size", &["data_parallel_size"]),
+            ("expert_model_parallel_size", &["expert_model_parallel_size"]),
+            ("num_experts", &["num_experts"]),
+            ("num_gpus", &["world_size", "global_num_gpus"]),
+            ("seed", &["seed"]),
+        ] {
+            if let Some(value) = keys.iter().find_map(|key| self.count(key)) {
+                out.set(name, value);
+            }
+        }
+        let pipeline = self.count("pipeline_model_parallel_size").or_else(|| self.count("pipe_parallel_size"));
+        // NeoX' 0 is a pipeline that is switched off.
+        put(out, "pipeline_model_parallel_size", pipeline.map(|n| n.max(1)));
+    }
+
+    fn model(&self, out: &mut Builder) {
+        if self.flag("multi_latent_attention") != Some(true) {
+            let grouped = match self.flag("group_query_attention") {
+                Some(true) => self.count("num_query_groups"),
+                Some(false) => self.count("num_attention_heads"),
+                None => self.count("num_attention_heads_kv"),
+            };
+            put(out, "num_kv_heads", grouped);
+        }
+        let untied = self.flag("untie_embeddings_and_output_weights").or_else(|| self.flag("no_weight_tying"));
+        put(out, "tie_embeddings", untied.map(|untied| !untied).or_else(|| self.flag("tie_embed_logits")));
+        put(out, "qkv_bias", either(self.flag("add_qkv_bias"), self.flag("add_bias_linear")));
+        let epsilon = match self.get("norm") {
+            Some("rmsnorm") => self.real("rms_norm_epsilon"),
+            _ => self.real("norm_epsilon").or_else(|| self.real("layernorm_epsilon")),
+        };
+        put(out, "norm_eps", epsilon);
+        let positions = self.get("position_embedding_type").or_else(|| self.get("pos_emb"));
+        if matches!(positions, Some("rope" | "rotary")) || self.flag("use_rotary_position_embeddings") == Some(true) {
+            let keys = ["rotary_base", "rotary_emb_base", "rope_theta"];
+            put(out, "rope_theta", keys.iter().find_map(|key| self.real(key)));
+        }
+        put(out, "init_std", self.real("init_method_std"));
+        let dropouts = self.real("hidden_dropout").zip(self.real("attention_dropout"));
+        put(out, "dropout", dropouts.map(|(hidden, attention)| hidden.max(attention)));
+    }
+
+    fn precision(&self, out: &mut Builder) {
+        let fp8 = self.get("fp8").filter(|v| !matches!(*v, "False" | "false"));
+        let (bf16, fp16) = (self.flag("bf16"), self.flag("fp16"));
+        let precision = match self.get("precision") {
+            _ if self.get("fp4").is_some() => Some("fp4"),
+            _ if fp8.is_some() => Some("fp8"),
+            Some("bfloat16" | "bf16") => Some("bf16"),
+            Some("fp16") => Some("fp16"),
+            Some("fp32") => Some("fp32"),
+            _ if bf16 == Some(true) => Some("bf16"),
+            _ if fp16 == Some(true) => Some("fp16"),
+            _ if (bf16, fp16) == (Some(false), Some(false)) => Some("fp32"),
+            _ => None,
+        };
+        put(out, "precision", precision);
+        if let Some(kind) = fp8 {
+            out.set("fp8_hybrid", kind == "hybrid");
+            put(out, "fp8_param", self.flag("fp8_param_gather"));
+            put(out, "fp8_recipe", self.get("fp8_recipe"));
+        }
+    }
+
+    fn optimizer(&self, out: &mut Builder) {
+        let kind = self.get("optimizer").filter(|v| !v.starts_with('{')).or_else(|| self.get("optimizer_type"));
+        let kind = kind.map(|kind| match kind.to_lowercase().as_str() {
+            // Their Adam is a fused AdamW unless decoupling is switched off.
+            "adam" if self.flag("decoupled_weight_decay") != Some(false) => "adamw".to_owned(),
+            other => other.to_owned(),
+        });
+        put(out, "optimizer", kind);
+        for (name, key) in [
+            ("learning_rate", "lr"),
+            ("min_learning_rate", "min_lr"),
+            ("weight_decay", "weight_decay"),
+            ("clip_grad", "clip_grad"),
+            ("beta1", "adam_beta1"),
+            ("beta2", "adam_beta2"),
+            ("eps", "adam_eps"),
+        ] {
+            put(out, name, self.real(key));
+        }
+        // NeoX states these in the optimiser's own dictionary only.
+        if let Some(parameters) = self.get("optimizer").filter(|v| v.starts_with('{')) {
+            let betas = after(parameters, "'betas': [").and_then(|rest| rest.split_once(','));
+            put(out, "beta1", betas.and_then(|(first, _)| leading_real(first)));
+            put(out, "beta2", betas.and_then(|(_, second)| leading_real(second)));
+            put(out, "eps", after(parameters, "'eps': ").and_then(leading_real));
+        }
+        let by_samples = self.count("lr_warmup_samples").is_some_and(|n| n > 0);
+        let warmup = match self.real("lr_warmup_fraction") {
+            Some(fraction) => self.real("lr_decay_iters").map(|iters| fraction * iters),
+            None => self.real("lr_warmup_iters").filter(|_| !by_samples),
+        };
+        put(out, "warmup_steps", warmup);
+        let states = (self.get("exp_avg_dtype"), self.get("exp_avg_sq_dtype"));
+        if let (Some(first), Some(second)) = states
+            && first == second
+        {
+            out.set("optimizer_state_precision", first.trim_start_matches("torch."));
+        }
+    }
+
+    fn execution(&self, out: &mut Builder) {
+        // Here None is a statement: nothing is recomputed.
+        let recompute = ["recompute_granularity", "activations_checkpoint_method"];
+        let recompute = recompute.iter().find(|key| self.is_stated(key)).map(|key| self.get(key).is_some());
+        put(out, "activation_checkpointing", either(self.flag("checkpoint_activations"), recompute));
+        put(out, "offload", either(self.flag("optimizer_cpu_offload"), self.flag("cpu_offload")));
+        put(out, "distributed_optimizer", self.flag("use_distributed_optimizer"));
+        put(out, "zero_stage", self.count("zero_stage"));
+        let paths = ["data_path", "train_data_path", "train_data_paths", "data_args_path", "per_split_data_args_path"];
+        if self.flag("mock_data") == Some(true) {
+            out.set("data", "mock");
+        } else if paths.iter().any(|key| self.get(key).is_some()) {
+            out.set("data", "real");
+        }
+    }
+}
+
+fn put(out: &mut Builder, name: &str, value: Option<impl Into<Value>>) {
+    if let Some(value) = value {
+        out.set(name, value);
+    }
+}
+
+/// True if one is; false if all that is stated is false.
+fn either(a: Option<bool>, b: Option<bool>) -> Option<bool> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a || b),
+        (a, b) => a.or(b),
+    }
+}
+
+fn after<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    text.split_once(word).map(|(_, rest)| rest)
+}
+
+fn leading_real(text: &str) -> Option<f64> {
+    super::iteration::number(text)?.0.finite()
+}
+
+/// NeoX pads a value with dots and says whether it is the default.
+fn value_of(rest: &str) -> &str {
+    let value = rest.trim();
+    match value.strip_suffix("updated").or_else(|| value.strip_suffix("default")) {
+        Some(padded) if padded.ends_with('.') => padded.trim_end_matches('.').trim_end(),
+        Some(full) if full.ends_with(['}', ']']) => full,
+        _ => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(lines: &[&str]) -> serde_json::Map<String, Value> {
+        let (mut arguments, mut out) = (Arguments::default(), Builder::default());
+        for line in lines {
+            arguments.line(line, line.find(" ..").unwrap());
+        }
+        arguments.tell(&mut out);
+        out.trace.effective.0.into_iter().collect()
+    }
+
+    #[test]
+    fn keys_are_sorted() {
+        assert!(KEYS.is_sorted());
+    }
+
+    #[test]
+    fn megatron_behind_any_prefix() {
+        let told = told(&[
+            "[20260101 00:00:00][rank-0/8][DEBUG] [------arguments.py:1198] :   num_layers ........ 16",
+            "  num_query_groups ................................ 4",
+            "  group_query_attention ........................... True",
+            "  vocab_size ...................................... None",
+            "  untie_embeddings_and_output_weights ............. True",
+            "  fp8 ............................................. hybrid",
+            "  bf16 ............................................ True",
+            "  optimizer ....................................... adam",
+            "  recompute_granularity ........................... None",
+            "  mock_data ....................................... True",
+            "  data_path ....................................... None",
+            "  lr_warmup_iters ................................. 2",
+            "  lr_warmup_samples ............................... 0",
+            "  num_layers ...................................... 99",
+            "  seconds_of_nobody ............................... 7",
+        ]);
+        let expected = json!({"num_layers": 16, "num_kv_heads": 4, "tie_embeddings": false, "precision": "fp8",
+            "fp8_hybrid": true, "optimizer": "adamw", "activation_checkpointing": false, "data": "mock", "warmup_steps": 2.0});
+        assert_eq!(Value::Object(told), expected);
+    }
+
+    #[test]
+    fn neox_pads_its_values() {
+        let told = told(&[
+            "  train_batch_size ................ 64..........................updated",
+            "  hidden_dropout .................. 0...........................updated",
+            "  attention_dropout ............... 0.1.........................default",
+            "  optimizer ....................... {'type': 'Adam', 'params': {'lr': 0.1, 'betas': [0.9, 0.95], 'eps': 1e-08}}updated",
+            "  optimizer_type .................. Adam........................updated",
+            "  precision ....................... bfloat16....................updated",
+            "  pipe_parallel_size .............. 0...........................default",
+            "  no_weight_tying ................. True........................updated",
+        ]);
+        let expected = json!({"global_batch_size": 64, "dropout": 0.1, "optimizer": "adamw", "beta1": 0.9, "beta2": 0.95,
+            "eps": 1e-8, "precision": "bf16", "pipeline_model_parallel_size": 1, "tie_embeddings": false});
+        assert_eq!(Value::Object(told), expected);
+    }
+}

@@ -1,0 +1,380 @@
+//! The format `deepspeed`: the engine's own lines, its timers and flops profiler, DeepSpeed-Chat, and loops that print
+//! `Step 0 time: 178.66ms` or `Step 10/500, Loss: 11.9, Step Time: 0.747s`.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use super::{
+    Evaluation, MemoryFigure, Step,
+    builder::Builder,
+    deepspeed_config::{Config, overflow},
+    format::{Evidence, Reader},
+    lines::Line,
+    values::{Checks, GIB, after, bytes, count_after, has, number, rest, whole, word_after},
+};
+
+pub fn evidence(line: &str) -> Evidence {
+    let engine =
+        has(line, "step=") && has(line, "skipped=") && has(line, "lr=[") || has(line, "RunningAvgSamplesPerSec=");
+    if engine || timed(line).is_some() || looped(line).is_some() || chat(line).is_some() {
+        return Evidence::Strong;
+    }
+    let usual = ["[deepspeed]", "DeepSpeed info: version=", "time (ms) | fwd_microstep"];
+    if usual.iter().any(|s| has(line, s)) { Evidence::Weak } else { Evidence::None }
+}
+
+#[derive(Default)]
+pub struct DeepSpeed {
+    config: Config,
+    /// Timers of a step whose line is to come.
+    pending: BTreeMap<Cow<'static, str>, f64>,
+    /// The engine prints the timers of forward and backward after its step's line.
+    engine: bool,
+    chat_told: Option<u64>,
+    /// Lines in which the flops profiler's summary may still stand.
+    profile: u32,
+}
+
+impl Reader for DeepSpeed {
+    fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
+        let text = &*line.text;
+        if let Some(detail) = overflow(text) {
+            let after = out.trace.steps.last().map_or(0, |s| s.step);
+            out.notes.add("overflow_skip", || format!("after step {after}: {detail}"));
+        } else if let Some(timers) = rest(text, "time (ms) | ") {
+            self.timers(timers, out);
+        } else if has(text, "step=") && has(text, "skipped=") {
+            self.engine_step(text, out);
+        } else if let Some(fields) = rest(text, "global_step=").filter(|t| has(t, "RunningAvgSamplesPerSec=")) {
+            self.engine_rates(fields, out);
+        } else if let Some((at, seconds)) = timed(text) {
+            let step_time_seconds = Checks { step: at, notes: &mut out.notes }.seconds("time", Some(seconds));
+            let other = std::mem::take(&mut self.pending);
+            out.step(Step { step: at, step_time_seconds, other, ..Step::default() });
+        } else if let Some((at, total)) = looped(text) {
+            self.looped_step(at, total, text, out);
+        } else if let Some(figures) = chat(text) {
+            self.chat(figures, out);
+        } else if let Some(value) = text.trim_start().strip_prefix("ppl: ").and_then(number).map(|(v, _)| v) {
+            let step = out.trace.steps.last().map(|s| s.step);
+            if value.is_finite() {
+                out.evaluation(Evaluation { step, name: "perplexity".to_owned(), value, ..Evaluation::default() });
+            }
+        } else if has(text, "DeepSpeed Flops Profiler -") {
+            self.profile = 40;
+        } else if self.profile > 0 {
+            self.profile -= 1;
+            profile(text, out);
+        } else if has(text, "exits successfully") {
+            out.trace.finished = true;
+        } else if has(text, "[Summary]") {
+            for (key, name) in
+                [("avg_accumulation_step=", "avg_accumulation_step_ms"), ("avg_update_step=", "avg_update_step_ms")]
+            {
+                after(text, key).into_iter().for_each(|v| out.total(name, v));
+            }
+        } else {
+            self.config.line(text, out);
+        }
+    }
+}
+
+impl DeepSpeed {
+    /// `step=10, skipped=6, lr=[1e-05, 1e-05], mom=[(0.9, 0.999)]`: no loss, no time.
+    fn engine_step(&mut self, text: &str, out: &mut Builder) {
+        self.engine = true;
+        // Step 0 is the state before the first one.
+        let Some(at) = count_after(text, "step=").filter(|n| *n > 0) else { return };
+        let mut checks = Checks { step: at, notes: &mut out.notes };
+        let learning_rate = checks.learning_rate(after(text, "lr=["));
+        let mut other = std::mem::take(&mut self.pending);
+        if let Some(skipped) = count_after(text, "skipped=") {
+            other.insert("skipped_steps".into(), skipped as f64);
+        }
+        out.step(Step { step: at, learning_rate, other, ..Step::default() });
+    }
+
+    /// `7360, RunningAvgSamplesPerSec=…, CurrSamplesPerSec=…, MemAllocated=3.96GB, MaxMemAllocated=22.95GB`. The rates are
+    /// too high where gradients are accumulated: they are kept by the log's name and never used.
+    fn engine_rates(&mut self, fields: &str, out: &mut Builder) {
+        let Some(at) = number(fields).and_then(|(n, _)| whole(n)).filter(|n| *n > 0) else { return };
+        let mut step = Step { step: at, ..Step::default() };
+        for (key, name) in [
+            ("RunningAvgSamplesPerSec=", "running_avg_samples_per_sec"),
+            ("CurrSamplesPerSec=", "curr_samples_per_sec"),
+        ] {
+            if let Some(value) = after(fields, key).filter(|v| v.is_finite()) {
+                step.other.insert(name.into(), value);
+            }
+        }
+        let gib = |key: &str| after(fields, key).and_then(|v| bytes(v, GIB));
+        // Its GB are 2³⁰ bytes.
+        if let Some(peak) = gib("MaxMemAllocated=") {
+            step.memory_bytes = Some(peak);
+            (step.memory_kind, step.memory_source) = (Some("peak_allocated".into()), Some("torch".into()));
+        }
+        if let Some(bytes) = gib(" MemAllocated=") {
+            step.memory_figures.push(MemoryFigure { kind: "allocated".into(), source: "torch".into(), bytes });
+        }
+        out.step(step);
+    }
+
+    /// `fwd_microstep: 54.76 | bwd_microstep: 122.95 | …`
+    fn timers(&mut self, timers: &str, out: &mut Builder) {
+        let at = out.trace.steps.last().map_or(0, |s| s.step);
+        let ahead = !self.engine || timers.starts_with("optimizer") || timers.starts_with("selective");
+        for (key, value) in timers.split('|').filter_map(|t| t.split_once(':')).take(32) {
+            let Some((value, _)) = number(value) else { continue };
+            let key = key.trim();
+            if value < 0.0 || !value.is_finite() {
+                out.notes.add("negative_time", || format!("after step {at}: {key} is {value} ms"));
+                continue;
+            }
+            if key.len() > 48 {
+                continue;
+            }
+            let name = Cow::Owned(format!("{key}_ms"));
+            let step = if ahead { None } else { out.last_step() };
+            let into = step.map_or(&mut self.pending, |s| &mut s.other);
+            if into.len() < 64 {
+                into.insert(name, value);
+            }
+        }
+    }
+
+    /// `Step 10/500, Loss: 11.9, Step Time: 0.747s, Elapsed: 7.5s`. The time is of a micro-step: a step's only where
+    /// nothing is accumulated.
+    fn looped_step(&mut self, at: u64, total: u64, text: &str, out: &mut Builder) {
+        if !out.trace.effective.0.contains_key("train_iters") {
+            out.set("train_iters", total);
+        }
+        let single =
+            out.trace.effective.0.get("gradient_accumulation_steps").and_then(serde_json::Value::as_u64) == Some(1);
+        let mut checks = Checks { step: at, notes: &mut out.notes };
+        let time = checks.seconds("Step Time", after(text, "Step Time:"));
+        let mut step =
+            Step { step: at, steps_averaged: Some(1), loss: checks.loss(after(text, "Loss:")), ..Step::default() };
+        step.learning_rate = checks.learning_rate(after(text, ", LR:"));
+        if single {
+            step.step_time_seconds = time;
+        } else if let Some(time) = time {
+            step.other.insert("micro_step_time_seconds".into(), time);
+        }
+        if let Some(elapsed) = after(text, "Elapsed:").filter(|v| v.is_finite() && *v >= 0.0) {
+            step.other.insert("elapsed_seconds".into(), elapsed);
+        }
+        out.step(step);
+    }
+
+    /// `0.331 B, Latency: 0.14s, TFLOPs: 1.98, Samples/sec: 14.08, …, Batch Size: 2, Sequence Length: 512`: figures of the
+    /// micro-step that ended a step.
+    fn chat(&mut self, figures: &str, out: &mut Builder) {
+        for (key, name) in [("Batch Size:", "micro_batch_size"), ("Sequence Length:", "seq_length")] {
+            if let Some(n) = count_after(figures, key).filter(|_| !out.trace.effective.0.contains_key(name)) {
+                out.set(name, n);
+            }
+        }
+        number(figures).into_iter().for_each(|(billions, _)| out.total("model_parameters_billion", billions));
+        let at = out.trace.steps.last().map(|s| s.step);
+        let ends_step = std::mem::replace(&mut self.chat_told, at) != at;
+        for (key, name) in [
+            ("Latency:", "micro_step_latency_seconds"),
+            ("TFLOPs:", "micro_step_tflops"),
+            ("Samples/sec:", "micro_step_samples_per_sec"),
+        ] {
+            let Some(value) = after(figures, key).filter(|v| v.is_finite() && *v > 0.0) else { continue };
+            match out.last_step().filter(|_| ends_step) {
+                Some(step) => {
+                    step.other.insert(name.into(), value);
+                }
+                None => out.total(name, value),
+            }
+        }
+    }
+}
+
+/// `Step 0 time: 178.66ms`, in seconds.
+fn timed(line: &str) -> Option<(u64, f64)> {
+    let (step, text) = number(line.trim_start().strip_prefix("Step ")?)?;
+    let (time, unit) = number(text.strip_prefix(" time:")?)?;
+    let scale = match unit.trim() {
+        "ms" => 1e3,
+        "s" => 1.0,
+        _ => return None,
+    };
+    Some((whole(step)?, time / scale))
+}
+
+/// `Step 10/500, Loss: …, Step Time: …`: the step and how many there are.
+fn looped(line: &str) -> Option<(u64, u64)> {
+    let (step, text) = number(rest(line, "Step ")?)?;
+    let (total, text) = number(text.strip_prefix('/')?)?;
+    let own = has(text, "Loss:") && has(text, "Step Time:");
+    Some((whole(step)?, whole(total)?)).filter(|_| own)
+}
+
+fn chat(line: &str) -> Option<&str> {
+    rest(line, "Model Parameters: ").filter(|t| has(t, "Latency: ") && has(t, "TFLOPs: "))
+}
+
+/// A line of the profiler's summary, `bwd latency:      26.9 ms`. What is negative was measured wrongly.
+fn profile(text: &str, out: &mut Builder) {
+    let Some((what, value)) = text.split_once(':') else { return };
+    let name = match what.trim() {
+        "world size" => {
+            count_after(text, ":").into_iter().for_each(|n| out.set("num_gpus", n));
+            return;
+        }
+        "batch size per GPU" => {
+            if let Some(n) = count_after(text, ":").filter(|_| !out.trace.effective.0.contains_key("micro_batch_size"))
+            {
+                out.set("micro_batch_size", n);
+            }
+            return;
+        }
+        "fwd latency" => "profile_fwd_latency_seconds",
+        "bwd latency" => "profile_bwd_latency_seconds",
+        "step latency" => "profile_step_latency_seconds",
+        "iter latency" => "profile_iter_latency_seconds",
+        "samples/second" => "profile_samples_per_sec",
+        what if what.starts_with("FLOPS per GPU =") => "profile_tflops_per_gpu",
+        _ => return,
+    };
+    let Some((value, unit)) = number(value) else { return };
+    let scale = match word_after(unit, "").unwrap_or("") {
+        "s" | "" | "TFLOPS" => 1.0,
+        "ms" | "GFLOPS" => 1e-3,
+        "us" | "MFLOPS" => 1e-6,
+        "ns" => 1e-9,
+        _ if value < 0.0 => 1.0,
+        _ => return,
+    };
+    if value > 0.0 {
+        out.total(name, value * scale);
+    } else {
+        out.notes.add("absurd_value", || format!("the profiler says {}", super::lines::cut(text.trim(), 100)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{LogSection, Trace, parse_any};
+
+    fn parse(log: &str) -> Trace {
+        super::super::parse(&LogSection::named("deepspeed"), log.as_bytes())
+    }
+
+    const LOG: &str = concat!(
+        "[2024-01-01 00:00:00,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)]\n",
+        "[2024-01-01 00:00:01,1] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, reducing to 32\n",
+        "[2024-01-01 00:00:02,1] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | optimizer_step: 14.45\n",
+        "[2024-01-01 00:00:02,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=1, lr=[9.65e-06, 9.65e-06], mom=[(0.9, 0.95)]\n",
+        "[2024-01-01 00:00:02,1] [INFO] [timer.py:199:stop] epoch=0/micro_step=80/global_step=10, RunningAvgSamplesPerSec=173.5, CurrSamplesPerSec=172.5, MemAllocated=4.0GB, MaxMemAllocated=22.5GB\n",
+        "[2024-01-01 00:00:02,1] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | fwd_microstep: 9340.5 | bwd_microstep: -296010.26 | step_microstep: 158.5\n",
+        "Model Parameters: 0.331 B, Latency: 0.14s, TFLOPs: 1.98, Samples/sec: 14.08, Time/seq 0.07s, Batch Size: 2, Sequence Length: 512\n",
+        "Model Parameters: 0.331 B, Latency: 0.99s, TFLOPs: 0.98, Samples/sec: 4.08, Time/seq 0.07s, Batch Size: 2, Sequence Length: 512\n",
+        "ppl: 4.5, loss: 1.5\n",
+        "[2024-01-01 00:00:09,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=1, lr=[9e-06], mom=[(0.9, 0.95)]\n",
+        "[2024-01-01 00:00:09,1] [INFO] [launch.py:460:main] Process 73593 exits successfully.\n",
+    );
+
+    #[test]
+    fn the_engines_lines() {
+        let trace = parse_any(LOG.as_bytes());
+        assert_eq!((trace.format.as_str(), trace.finished), ("deepspeed", true));
+        let [first, second] = &trace.steps[..] else { panic!("{:?}", trace.steps) };
+        assert_eq!((first.step, first.learning_rate, first.loss), (10, Some(9.65e-6), None));
+        assert_eq!((first.step_time_seconds, first.tokens_per_second_per_gpu), (None, None));
+        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(45 << 29), Some("peak_allocated")));
+        assert_eq!(first.memory_figures[0].bytes, 4 << 30);
+        let other: Vec<_> = first.other.iter().map(|(k, v)| (k.as_ref(), *v)).collect();
+        assert_eq!(
+            other,
+            [
+                ("curr_samples_per_sec", 172.5),
+                ("fwd_microstep_ms", 9340.5),
+                ("micro_step_latency_seconds", 0.14),
+                ("micro_step_samples_per_sec", 14.08),
+                ("micro_step_tflops", 1.98),
+                ("optimizer_step_ms", 14.45),
+                ("running_avg_samples_per_sec", 173.5),
+                ("skipped_steps", 1.0),
+                ("step_microstep_ms", 158.5),
+            ]
+        );
+        assert_eq!((second.step, second.other.len()), (20, 1));
+        assert_eq!((trace.evaluations[0].step, trace.evaluations[0].value), (Some(10), 4.5));
+        let kinds: Vec<_> = trace.anomalies.iter().map(|a| (a.kind.as_str(), a.detail.as_str())).collect();
+        assert_eq!(
+            kinds,
+            [
+                ("overflow_skip", "after step 0: loss scale 64 → 32"),
+                ("negative_time", "after step 10: bwd_microstep is -296010.26 ms")
+            ]
+        );
+        assert_eq!(
+            (&trace.effective.0["micro_batch_size"], &trace.effective.0["seq_length"]),
+            (&2.into(), &512.into())
+        );
+    }
+
+    #[test]
+    fn loops_of_their_own() {
+        let trace = parse_any(b"time (ms) | fwd: 55.0 | step: 183.5\nStep 0 time: 178.5ms\nStep 1 time: 2.5s\n[Summary] x=1 avg_accumulation_step=16.5ms avg_update_step=171.5ms\n");
+        let times: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds)).collect();
+        assert_eq!((times, trace.steps[0].other["fwd_ms"]), (vec![(0, Some(0.1785)), (1, Some(2.5))], 55.0));
+        assert_eq!((trace.format.as_str(), trace.totals["avg_update_step_ms"]), ("deepspeed", 171.5));
+        let log = "Step 10/500, Loss: 11.5, Step Time: 0.75s, Elapsed: 7.5s\nStep 20/500, Loss: nan, Step Time: 0.5s, Elapsed: 15s\n";
+        let trace = parse_any(log.as_bytes());
+        let first = &trace.steps[0];
+        assert_eq!(
+            (first.loss, first.step_time_seconds, first.other["micro_step_time_seconds"]),
+            (Some(11.5), None, 0.75)
+        );
+        assert_eq!(
+            (trace.effective.0["train_iters"].as_u64(), trace.anomalies[0].kind.as_str()),
+            (Some(500), "nan_loss")
+        );
+        let stated = parse(&format!("[config.py:1:print]   gradient_accumulation_steps .. 1\n{log}"));
+        assert_eq!((stated.steps[0].step_time_seconds, stated.steps[0].steps_averaged), (Some(0.75), Some(1)));
+    }
+
+    #[test]
+    fn the_profilers_summary() {
+        let trace = parse(concat!(
+            "-------------------------- DeepSpeed Flops Profiler --------------------------\n",
+            "world size:                                     24\nbatch size per GPU:    6\n",
+            "fwd latency:                                    9.5 s\nbwd latency:     -2.9601e+08 us\n",
+            "step latency:                                   158.5 ms\n",
+            "FLOPS per GPU = 3 * fwd flops per GPU / iter latency:    -1.16192e+18 uFLOPS\nsamples/second:   -0.5\n",
+        ));
+        assert_eq!(
+            (trace.totals["profile_fwd_latency_seconds"], trace.totals["profile_step_latency_seconds"]),
+            (9.5, 0.1585)
+        );
+        assert_eq!((trace.totals.len(), trace.anomalies.len()), (2, 3));
+        assert_eq!(
+            (trace.effective.0["num_gpus"].as_u64(), trace.effective.0["micro_batch_size"].as_u64()),
+            (Some(24), Some(6))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_logs_do_not_panic(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
+            let mut log = LOG.as_bytes().to_vec();
+            for (at, byte) in edits {
+                log[at] = byte;
+            }
+            let _ = super::super::parse(&LogSection::named("deepspeed"), &log[..end]);
+        }
+
+        #[test]
+        fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8)) {
+            let noisy: String = LOG.lines().zip(noise.iter().cycle()).map(|(line, noise)| format!("{noise}\nnode1: {line}\r\n")).collect();
+            // A prefix hides only the bare `ppl:` line.
+            prop_assert_eq!(parse(&noisy).steps, parse(LOG).steps);
+        }
+    }
+}

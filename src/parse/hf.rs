@@ -1,0 +1,471 @@
+//! The format `hf-trainer`: Hugging Face's Trainer and those built on it (Axolotl, LLaMA-Factory, TRL, notebooks).
+//!
+//! Its lines are Python dictionaries without a step number: that is taken from the progress bar that is drawn again behind
+//! each, from `logging_steps`, or from the epoch; where there is none of them, lines are counted and this is said.
+
+use super::{
+    Evaluation, RunningAverage, Step,
+    builder::Builder,
+    deepspeed_config::{Config, overflow},
+    format::{Evidence, Reader},
+    hf_fields::{Fields, Kind, classify},
+    hf_settings::Settings,
+    lines::Line,
+    tqdm::{Bar, bars, may_be_bar},
+    values::{clock, count_after, dictionary, has, number, whole},
+};
+
+pub fn evidence(line: &str) -> Evidence {
+    let dictionary = has(line, "{'") || has(line, "{\"");
+    let stated = dictionary && dictionaries(line).any(|(_, pairs, _)| classify(&pairs) != Kind::Other);
+    if stated || has(line, "TrainOutput(global_step=") || has(line, "Total train batch size (w. parallel") {
+        return Evidence::Strong;
+    }
+    if has(line, "***** Running training *****") || has(line, "[INFO|trainer.py") {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
+}
+
+#[derive(Default)]
+pub struct HuggingFace {
+    settings: Settings,
+    deepspeed: Config,
+    started: bool,
+    /// The newest bar of training, and the total by which it is known.
+    bar: Option<Drawn>,
+    bar_total: Option<u64>,
+    /// A line whose step the next bar may tell.
+    pending: Option<Pending>,
+    previous: Option<Fields>,
+    last_step: u64,
+    clock: Elapsed,
+    summaries: Vec<f64>,
+    /// The mean of a bar that was drawn to its end, and how far it is from elapsed / count.
+    finished_bar: Option<f64>,
+    over: bool,
+    second_run: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Drawn {
+    count: u64,
+    seconds_per_iteration: Option<f64>,
+}
+
+struct Pending {
+    fields: Fields,
+    before: Option<Drawn>,
+}
+
+/// A cumulative time and token count, of which differences are taken.
+#[derive(Default)]
+struct Elapsed {
+    at: Option<(u64, f64)>,
+    tokens: Option<(u64, f64)>,
+    gap: Option<u64>,
+}
+
+impl Reader for HuggingFace {
+    fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
+        let text = &*line.text;
+        if let Some(detail) = overflow(text) {
+            let after = self.bar.map_or(self.last_step, |bar| bar.count);
+            out.notes.add("overflow_skip", || format!("around step {after}: {detail}"));
+        }
+        let mut at = 0;
+        if has(text, "{'") || has(text, "{\"") {
+            for (start, pairs, end) in dictionaries(text) {
+                let kind = classify(&pairs);
+                if kind == Kind::Other {
+                    continue;
+                }
+                self.bars(&text[at..start], out);
+                at = end;
+                if let Some(n) = count_after(&text[..start], "TrainOutput(global_step=") {
+                    out.total("global_step", n as f64);
+                }
+                self.logged(kind, &Fields::of(&pairs), out);
+            }
+        }
+        let stated = at > 0;
+        let drawn = self.bars(&text[at..], out);
+        if stated || drawn {
+            return;
+        }
+        if has(text, "Training completed.") {
+            out.trace.finished = true;
+        }
+        self.metrics(text, out);
+        if !self.deepspeed.line(text, out) {
+            self.settings.line(text, out);
+        }
+    }
+
+    fn end(&mut self, out: &mut Builder) {
+        self.resolve(None, out);
+    }
+}
+
+impl HuggingFace {
+    fn logged(&mut self, kind: Kind, fields: &Fields, out: &mut Builder) {
+        if !self.started {
+            self.started = true;
+            out.averages = true;
+        }
+        if let Some(total) = fields.total_steps() {
+            self.settings.total_steps.get_or_insert(total);
+            if !out.trace.effective.0.contains_key("train_iters") {
+                out.set("train_iters", total);
+            }
+        }
+        // The same line of another handler or rank.
+        if self.previous.as_ref() == Some(fields) {
+            return;
+        }
+        match kind {
+            Kind::Step => {
+                let back = |now: Option<f64>, then: Option<f64>| now.zip(then).is_some_and(|(now, then)| now < then);
+                let again = back(fields.epoch(), self.previous.as_ref().and_then(Fields::epoch));
+                if self.over && again && !std::mem::replace(&mut self.second_run, true) {
+                    out.notes
+                        .add("second_run", || "another training follows in this log; the first one counts".to_owned());
+                }
+                if self.second_run {
+                    return;
+                }
+                self.resolve(None, out);
+                self.previous = Some(fields.clone());
+                self.pending = Some(Pending { fields: fields.clone(), before: self.bar });
+                if fields.step().is_some() {
+                    self.resolve(None, out);
+                }
+            }
+            Kind::Summary => {
+                self.resolve(None, out);
+                self.over = true;
+                self.summary(fields, out);
+            }
+            Kind::Evaluation => {
+                self.resolve(None, out);
+                let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
+                if !self.second_run {
+                    fields.evaluations(step).for_each(|evaluation| out.evaluation(evaluation));
+                }
+            }
+            Kind::Other => {}
+        }
+    }
+
+    /// Takes the bars of a piece of text in; false if there are none.
+    fn bars(&mut self, text: &str, out: &mut Builder) -> bool {
+        if !may_be_bar(text) {
+            return false;
+        }
+        let mut any = false;
+        for bar in bars(text) {
+            any = true;
+            let total = self.settings.total_steps.or(self.bar_total);
+            // `Map: 12%|…` and bars of other lengths are of something else.
+            if bar.label.ends_with(':') || total.is_some_and(|t| t != bar.total) || self.second_run {
+                continue;
+            }
+            let drawn = Drawn { count: bar.count, seconds_per_iteration: bar.seconds_per_iteration };
+            if self.pending.is_some() {
+                self.bar_total = Some(bar.total);
+            }
+            self.resolve(Some(drawn), out);
+            self.bar = Some(drawn);
+            if bar.count == bar.total && self.settings.total_steps.is_some() {
+                self.full_bar(&bar, out);
+            }
+        }
+        any
+    }
+
+    /// When it is closed, a bar shows its mean over all steps instead of the smoothed one.
+    fn full_bar(&mut self, bar: &Bar<'_>, out: &mut Builder) {
+        let Some((elapsed, mean)) = bar.elapsed_seconds.zip(bar.seconds_per_iteration) else { return };
+        let distance = (elapsed / bar.count.max(1) as f64 - mean).abs();
+        if self.finished_bar.is_none_or(|best| distance < best) {
+            self.finished_bar = Some(distance);
+            out.total("progress_bar_seconds_per_step", mean);
+            out.total("progress_bar_elapsed_seconds", elapsed);
+        }
+    }
+
+    /// Gives the pending line its step number; `after` is the bar that is drawn behind it.
+    fn resolve(&mut self, after: Option<Drawn>, out: &mut Builder) {
+        let Some(Pending { fields, before }) = self.pending.take() else { return };
+        let new = |n: &u64| *n > self.last_step;
+        let interval = self.settings.logging_steps;
+        let drawn = [after, before].map(|bar| bar.filter(|b| new(&b.count)));
+        let on_interval = drawn.into_iter().flatten().find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
+        let bar = on_interval.or(drawn[0]).or(drawn[1]);
+        let by_interval = interval.map(|i| match self.last_step {
+            0 if self.settings.logging_first_step => 1,
+            last => last / i * i + i,
+        });
+        let mut counted = false;
+        let at = fields.step().or(bar.map(|b| b.count)).unwrap_or_else(|| {
+            let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
+            let derived = by_interval.or(by_epoch);
+            counted = derived.is_none();
+            let why = match (by_interval, derived) {
+                (Some(_), _) => "lines have no step numbers; they follow from logging_steps",
+                (None, Some(_)) => "lines have no step numbers; they follow from the epochs",
+                (None, None) => "lines have no step numbers and no interval is stated; they are counted",
+            };
+            if !out.notes.has("step_numbers_assumed") {
+                out.notes.add("step_numbers_assumed", || why.to_owned());
+            }
+            derived.unwrap_or(self.last_step + 1)
+        });
+        let mut step = fields.into_step(at, &mut out.notes);
+        if let Some(seconds) = bar.and_then(|b| b.seconds_per_iteration) {
+            let average = RunningAverage { step_time_seconds: Some(seconds), ..RunningAverage::default() };
+            step.running_average = Some(Box::new(average));
+        }
+        if !counted {
+            self.clock.differences(&mut step, &fields, out);
+        }
+        self.last_step = self.last_step.max(at);
+        out.step(step);
+    }
+
+    /// The figures at the end; every rank prints them, so the first ones count.
+    fn summary(&mut self, fields: &Fields, out: &mut Builder) {
+        out.trace.finished = true;
+        if self.second_run || self.summaries.len() >= 256 {
+            return;
+        }
+        self.summaries.extend(fields.get("train_runtime"));
+        if self.summaries.len() <= 1 {
+            fields.totals().for_each(|(name, value)| out.total(&name, value));
+        }
+    }
+
+    /// `  train_runtime            = 0:07:05.42`, below `***** train metrics *****`: rank 0's.
+    fn metrics(&mut self, text: &str, out: &mut Builder) {
+        let Some((key, value)) = text.split_once('=').map(|(k, v)| (k.trim(), v.trim())) else { return };
+        if self.second_run || key.contains(' ') {
+            return;
+        }
+        if key == "train_runtime" {
+            let Some(stated) = clock(value) else { return };
+            let exact = self.summaries.iter().copied().find(|s| (s - stated).abs() < 0.02);
+            out.total("train_runtime_seconds", exact.unwrap_or(stated));
+        } else if let Some(name) = key.strip_prefix("eval_").filter(|n| !Fields::is_speed(n))
+            && let Some((value, "")) = number(value)
+        {
+            let known =
+                out.trace.evaluations.iter().any(|e| e.name == key && (e.value - value).abs() <= 1e-3 * value.abs());
+            if !known && value.is_finite() && name != "samples" {
+                let step = Some(self.last_step).filter(|n| *n > 0);
+                out.evaluation(Evaluation { step, name: key.to_owned(), value, ..Evaluation::default() });
+            }
+        } else if key.starts_with("train_")
+            && let Some((value, "")) = number(value)
+            && !out.trace.totals.contains_key(key)
+        {
+            out.total(key, value);
+        }
+    }
+}
+
+impl Elapsed {
+    /// Step time and tokens as differences of what the lines count since the beginning.
+    fn differences(&mut self, step: &mut Step, fields: &Fields, out: &mut Builder) {
+        if let Some(seen) = fields.tokens_seen() {
+            let (then, tokens) = self.tokens.unwrap_or((0, 0.0));
+            let steps = step.step.saturating_sub(then) as f64;
+            let each = (seen - tokens) / steps;
+            // Of a run that was resumed the first line tells nothing.
+            let whole_run = self.tokens.is_some() || step.step <= 1;
+            step.tokens = whole(each).filter(|n| *n > 0 && whole_run);
+            self.tokens = Some((step.step, seen));
+        }
+        let Some((now, resolution)) = fields.elapsed() else { return };
+        let then = self.at.replace((step.step, now));
+        let Some((then_step, then)) = then.filter(|(s, _)| *s < step.step) else { return };
+        let (steps, seconds) = (step.step - then_step, now - then);
+        let gap = *self.gap.get_or_insert(steps);
+        self.gap = Some(gap.min(steps));
+        // Over a hole in the log it would be the mean of more steps than the line stands for.
+        if steps <= gap && seconds >= 50.0 * resolution && seconds < 1e7 {
+            step.step_time_seconds = Some(seconds / steps as f64);
+            if !out.notes.has("step_time_derived") {
+                out.notes.add("step_time_derived", || {
+                    "step times are differences of the time since the beginning, evaluations included".to_owned()
+                });
+            }
+        }
+    }
+}
+
+type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
+/// The flat dictionaries of a line: where each begins, its pairs, where it ends.
+fn dictionaries(line: &str) -> impl Iterator<Item = (usize, Pairs<'_>, usize)> {
+    let (mut at, mut tries) = (0, 0);
+    std::iter::from_fn(move || {
+        while tries < 8 {
+            let start = at + memchr::memchr(b'{', &line.as_bytes()[at..])?;
+            at = start + 1;
+            if !matches!(line.as_bytes().get(at), Some(b'\'' | b'"')) {
+                continue;
+            }
+            match dictionary(&line[start..]) {
+                Some((pairs, left)) => {
+                    at = line.len() - left.len();
+                    return Some((start, pairs, at));
+                }
+                None => tries += 1,
+            }
+        }
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{LogSection, Trace, parse_any};
+
+    fn parse(log: &str) -> Trace {
+        super::super::parse(&LogSection::named("hf-trainer"), log.as_bytes())
+    }
+
+    fn kinds(trace: &Trace) -> Vec<&str> {
+        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
+    }
+
+    const LOG: &str = concat!(
+        "Map: 100%|██████████| 500/500 [00:00<00:00, 5000.00 examples/s]\n",
+        "  0%|          | 0/40 [00:00<?, ?it/s]\r  8%|8         | 3/40 [00:06<01:14,  2.00s/it]\n\n",
+        "{'loss': 2.5, 'grad_norm': 6.5, 'learning_rate': 5e-05, 'epoch': 0.01, 'num_input_tokens_seen': 4000, 'train_runtime': 20.0, 'train_tokens_per_second': 200.5}\n",
+        " 10%|#         | 4/40 [00:08<01:12,  2.00s/it][2023-06-07] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, reducing to 32\n",
+        " 20%|##        | 8/40 [00:16<01:04,  2.00s/it]{'loss': '2.25', 'grad_norm': 'nan', 'learning_rate': '4e-05', 'epoch': '0.02', 'num_input_tokens_seen': 8000, 'train_runtime': 30.0} 20%|##        | 8/40 [00:16<01:04,  1.25it/s]\n",
+        "100%|##########| 4/4 [00:02<00:00,  1.00s/it]\n",
+        "{'eval_loss': 2.125, 'eval_runtime': 2.5, 'epoch': 0.02}\n",
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 3e-05, 'epoch': 0.03, 'num_input_tokens_seen': 12000, 'train_runtime': 38.0}\n",
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 3e-05, 'epoch': 0.03, 'num_input_tokens_seen': 12000, 'train_runtime': 38.0}\n",
+        " 30%|###       | 12/40 [00:24<00:56,  2.00s/it]\n",
+        "{'loss': 1.5, 'learning_rate': 0.0, 'epoch': 0.1, 'num_input_tokens_seen': 40000, 'train_runtime': 100.0}\n",
+        "100%|##########| 40/40 [01:20<00:00,  2.00s/it]\n",
+        "{'train_runtime': 81.5, 'train_samples_per_second': 5.5, 'train_steps_per_second': 0.5, 'train_loss': 1.75, 'epoch': 0.1}\n",
+        "{'train_runtime': 81.6253, 'train_samples_per_second': 5.0, 'train_steps_per_second': 0.5, 'train_loss': 1.75, 'epoch': 0.1}\n",
+        "***** train metrics *****\n  train_runtime            = 0:01:21.62\n  total_flos               =  4454709GF\n  train_samples            =     726000\n",
+        "***** eval metrics *****\n  eval_loss               =     2.0\n  eval_runtime            = 0:00:14.81\n",
+        "{'loss': 2.5, 'grad_norm': 6.5, 'learning_rate': 5e-05, 'epoch': 0.01}\n",
+    );
+
+    #[test]
+    fn steps_take_their_numbers_from_the_bars() {
+        let trace = parse_any(LOG.as_bytes());
+        assert_eq!((trace.format.as_str(), trace.finished), ("hf-trainer", true));
+        assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [4, 8, 12, 40]);
+        let [first, second, third, last] = &trace.steps[..] else { panic!() };
+        assert_eq!((first.loss, first.grad_norm, first.learning_rate), (Some(2.5), Some(6.5), Some(5e-5)));
+        assert_eq!((first.step_time_seconds, first.tokens, first.tokens_per_second_per_gpu), (None, None, None));
+        assert_eq!((first.steps_averaged, first.other["train_runtime_seconds"]), (Some(4), 20.0));
+        assert_eq!(first.running_average.as_ref().unwrap().step_time_seconds, Some(2.0));
+        assert_eq!((second.loss, second.grad_norm, second.learning_rate), (Some(2.25), None, Some(4e-5)));
+        assert_eq!((second.step_time_seconds, second.tokens, second.steps_averaged), (Some(2.5), Some(1000), Some(4)));
+        assert_eq!(second.running_average.as_ref().unwrap().step_time_seconds, Some(0.8));
+        assert_eq!((third.loss, third.step_time_seconds), (None, Some(2.0)));
+        assert_eq!((last.step_time_seconds, last.steps_averaged), (None, Some(4)), "lines are missing before it");
+        let evaluations: Vec<_> = trace.evaluations.iter().map(|e| (e.step, e.name.as_str(), e.value)).collect();
+        assert_eq!(evaluations, [(Some(8), "eval_loss", 2.125), (Some(40), "eval_loss", 2.0)]);
+        assert_eq!((trace.totals["train_runtime_seconds"], trace.totals["train_samples_per_second"]), (81.6253, 5.5));
+        assert_eq!(trace.totals["train_samples"], 726_000.0);
+        assert_eq!(
+            kinds(&trace),
+            [
+                "overflow_skip",
+                "nan_grad_norm",
+                "nan_grad_norm",
+                "step_time_derived",
+                "divergence",
+                "second_run",
+                "missing_steps"
+            ]
+        );
+    }
+
+    #[test]
+    fn without_bars_the_interval_or_the_epoch_decide() {
+        let lines = "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.13}\n\n{'loss': 1.0, 'learning_rate': 1e-06, 'epoch': 0.26}\n";
+        let numbers = |log: &str| {
+            let trace = parse(log);
+            (trace.steps.iter().map(|s| (s.step, s.steps_averaged)).collect::<Vec<_>>(), kinds(&trace).len())
+        };
+        assert_eq!(numbers(lines), (vec![(1, None), (2, None)], 1));
+        assert_eq!(numbers(&format!("logging_steps: 10\n{lines}")).0, [(10, Some(10)), (20, Some(10))]);
+        let first = "TrainingArguments(logging_first_step=True, logging_steps=10)\n";
+        assert_eq!(numbers(&format!("{first}{lines}")).0, [(1, None), (10, None)]);
+        let banner =
+            "  Num examples = 2,415\n  Total train batch size (w. parallel, distributed & accumulation) = 64\n";
+        assert_eq!(numbers(&format!("{banner}{lines}")).0, [(5, Some(5)), (10, Some(5))]);
+        let coarse = banner.replace("2,415", "241,500");
+        assert_eq!(numbers(&format!("{coarse}{lines}")).0, [(1, None), (2, None)]);
+    }
+
+    #[test]
+    fn relatives() {
+        let axolotl = parse_any(b"{'loss': 4.75, 'grad_norm': 98.5, 'learning_rate': 5e-06, 'memory/max_mem_active(gib)': 25.5, 'memory/max_mem_allocated(gib)': 25.25, 'memory/device_mem_reserved(gib)': 30.5, 'epoch': 1.0}\n{'loss': 4.5, 'memory/max_active (GiB)': 26.0, 'memory/max_allocated (GiB)': 25.75, 'tokens_per_second_per_gpu': 1000.0, 'epoch': 2.0}\n");
+        let [first, second] = &axolotl.steps[..] else { panic!() };
+        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(101 << 28), Some("peak_allocated")));
+        assert_eq!((first.memory_figures[0].kind.as_ref(), first.memory_figures[0].bytes), ("peak_reserved", 61 << 29));
+        assert_eq!((first.other["max_active_gib"], second.other["max_active_gib"]), (25.5, 26.0));
+        assert_eq!((second.memory_bytes, second.tokens_per_second_per_gpu), (Some(103 << 28), Some(1000.0)));
+
+        let factory = parse_any(concat!(
+            "{\"current_steps\": 10, \"total_steps\": 40, \"loss\": 3.5, \"lr\": 9e-05, \"epoch\": 0.32, \"elapsed_time\": \"0:01:20\"}\n",
+            "{\"current_steps\": 20, \"total_steps\": 40, \"loss\": 0.25, \"lr\": 8e-05, \"epoch\": 0.64, \"elapsed_time\": \"0:02:45\", \"remaining_time\": \"0:10:27\"}\n",
+            "{\"current_steps\": 20, \"total_steps\": 40, \"eval_loss\": 0.75, \"epoch\": 0.64}\n",
+            "{\"current_steps\": 30, \"total_steps\": 40, \"loss\": 0.125, \"lr\": 7e-05, \"epoch\": 0.9, \"elapsed_time\": \"0:03:05\"}\n",
+            "{\"current_steps\": 40, \"total_steps\": 40, \"epoch\": 1.0, \"percentage\": 100.0, \"elapsed_time\": \"0:05:00\"}\n",
+        ).as_bytes());
+        assert_eq!(factory.format, "hf-trainer");
+        let times: Vec<_> = factory.steps.iter().map(|s| (s.step, s.step_time_seconds, s.steps_averaged)).collect();
+        assert_eq!(times, [(10, None, Some(10)), (20, Some(8.5), Some(10)), (30, None, Some(10))]);
+        assert_eq!((factory.steps[1].learning_rate, factory.evaluations[0].value), (Some(8e-5), 0.75));
+        assert_eq!((factory.effective.0["train_iters"].as_u64(), factory.finished), (Some(40), true));
+
+        let notebook = parse_any(b"TrainOutput(global_step=250, training_loss=1.5, metrics={'train_runtime': 196.5, 'train_samples_per_second': 5.0, 'train_loss': 1.5, 'epoch': 1.0})\n");
+        assert_eq!((notebook.totals["train_runtime_seconds"], notebook.totals["global_step"]), (196.5, 250.0));
+        assert_eq!((notebook.steps.len(), notebook.format.as_str(), notebook.finished), (0, "hf-trainer", true));
+    }
+
+    #[test]
+    fn deepspeed_below_the_trainer() {
+        let log = "[deepspeed] x\n[Rank 0] step=2, skipped=0, lr=[1e-05], mom=[]\n[config.py:1:print]   train_batch_size ... 64\n\
+                   {'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.13}\n";
+        let trace = parse_any(log.as_bytes());
+        assert_eq!((trace.format.as_str(), trace.steps.len()), ("hf-trainer", 1));
+        assert_eq!(trace.effective.0["global_batch_size"], 64);
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_logs_do_not_panic(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
+            let mut log = LOG.as_bytes().to_vec();
+            for (at, byte) in edits {
+                log[at] = byte;
+            }
+            let _ = super::super::parse(&LogSection::named("hf-trainer"), &log[..end]);
+        }
+
+        #[test]
+        fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -$&-é]{0,60}", 8)) {
+            let mut noisy = String::new();
+            for (line, noise) in LOG.lines().zip(noise.iter().cycle()) {
+                noisy.push_str(&format!("{noise}\n{line}\r\n"));
+            }
+            prop_assert_eq!(parse(&noisy).steps, parse(LOG).steps);
+        }
+    }
+}

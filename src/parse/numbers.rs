@@ -1,0 +1,134 @@
+//! Numbers and sizes in lines of text; readers of several formats share them.
+
+use super::builder::Notes;
+
+pub const MIB: f64 = 1_048_576.0;
+pub const GIB: f64 = 1_073_741_824.0;
+
+/// More memory than any device has: a misprint.
+const MAX_BYTES: f64 = (1u64 << 50) as f64;
+
+/// What stands behind the first `key` of `line`.
+pub fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let at = memchr::memmem::find(line.as_bytes(), key.as_bytes())?;
+    line.get(at + key.len()..)
+}
+
+/// The number that `text` begins with, behind blanks, and what follows it. `nan` and `inf` are numbers.
+pub fn number(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim_start();
+    let bytes = text.as_bytes();
+    let sign = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
+    let digits = |from: usize| bytes.iter().skip(from).take_while(|b| b.is_ascii_digit()).count();
+    let mut end = sign + digits(sign);
+    if bytes.get(end) == Some(&b'.') {
+        end += 1 + digits(end + 1);
+    }
+    if end == sign || &text[sign..end] == "." {
+        let word = bytes.iter().skip(sign).take_while(|b| b.is_ascii_alphabetic()).count();
+        let name = text.get(sign..sign + word)?.to_ascii_lowercase();
+        let value = match name.as_str() {
+            "nan" => f64::NAN,
+            "inf" | "infinity" => f64::INFINITY,
+            _ => return None,
+        };
+        return Some((if text.starts_with('-') { -value } else { value }, &text[sign + word..]));
+    }
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+        let exponent = digits(end + 1 + sign);
+        if exponent > 0 {
+            end += 1 + sign + exponent;
+        }
+    }
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+/// The count that `text` begins with, behind blanks, and what follows it.
+pub fn count(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim_start();
+    let end = text.bytes().take_while(u8::is_ascii_digit).count();
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+/// The finite number behind the first `key`.
+pub fn number_after(line: &str, key: &str) -> Option<f64> {
+    Some(number(after(line, key)?)?.0).filter(|v| v.is_finite())
+}
+
+/// A text that is one number and nothing else, with or without commas between thousands.
+pub fn whole_text_number(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let (value, rest) = match text.contains(',') {
+        true => {
+            let plain = text.replace(',', "");
+            let (value, rest) = number(&plain)?;
+            (value, rest.is_empty())
+        }
+        false => {
+            let (value, rest) = number(text)?;
+            (value, rest.is_empty())
+        }
+    };
+    rest.then_some(value)
+}
+
+/// A finite value; `nan` and `inf` become a note of `kind` instead.
+pub fn finite(value: f64, kind: &'static str, step: u64, notes: &mut Notes) -> Option<f64> {
+    if value.is_finite() {
+        return Some(value);
+    }
+    notes.add(kind, || format!("step {step}: {value}"));
+    None
+}
+
+/// A step time that can be one.
+pub fn duration(seconds: f64) -> Option<f64> {
+    (seconds > 0.0 && seconds < 1e7).then_some(seconds)
+}
+
+/// `value` units of memory, in bytes.
+pub fn bytes(value: f64, unit: f64) -> Option<u64> {
+    let bytes = (value * unit).round();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    (0.0..MAX_BYTES).contains(&bytes).then_some(bytes as u64)
+}
+
+/// A float that is a count.
+pub fn as_count(value: f64) -> Option<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    (value.fract() == 0.0 && (0.0..9e15).contains(&value)).then_some(value as u64)
+}
+
+/// A setting as JSON: a whole number where it is one.
+pub fn setting(value: f64) -> serde_json::Value {
+    match as_count(value) {
+        Some(n) => n.into(),
+        None => value.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_end_where_their_units_begin() {
+        assert_eq!(number(" 135.2ms, x"), Some((135.2, "ms, x")));
+        assert_eq!(number("8.57e-07 |"), Some((8.57e-7, " |")));
+        assert_eq!(number("5e"), Some((5.0, "e")));
+        assert_eq!(number("-100.00%"), Some((-100.0, "%")));
+        assert_eq!(number("7/10"), Some((7.0, "/10")));
+        assert_eq!(number(".5"), Some((0.5, "")));
+        assert!(number("-nanz)").is_none(), "a word that only begins so");
+        assert!(number("nan)").unwrap().0.is_nan());
+        assert_eq!(number("-inf"), Some((f64::NEG_INFINITY, "")));
+        for none in ["", "-", ".", "x1", "é", "-é", "e5"] {
+            assert_eq!(number(none), None, "{none}");
+        }
+        assert_eq!(whole_text_number("1,340"), Some(1340.0));
+        assert_eq!(whole_text_number("1,340 W"), None);
+        assert_eq!(count(" 12/30"), Some((12, "/30")));
+        assert_eq!(count("99999999999999999999"), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! TensorBoard's event files: TFRecords of protobuf events, of which scalars are read, by tag.
+mod events;
+mod record;
+mod tags;
+#[cfg(test)]
+mod tests;
+
+pub use events::{FORMAT, TfEvents, tfevents};
+pub use record::{HEADER, begins};

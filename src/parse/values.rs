@@ -1,0 +1,274 @@
+//! Numbers and words as trainers print them, and what of them can be believed.
+
+use super::builder::Notes;
+
+pub const GIB: f64 = 1_073_741_824.0;
+/// A longer step is a misprint.
+const MAX_SECONDS: f64 = 1e7;
+const MAX_BYTES: f64 = (1u64 << 50) as f64;
+
+/// Is `needle` somewhere in `text`?
+pub fn has(text: &str, needle: &str) -> bool {
+    memchr::memmem::find(text.as_bytes(), needle.as_bytes()).is_some()
+}
+
+/// What follows the first `key`.
+pub fn rest<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    memchr::memmem::find(text.as_bytes(), key.as_bytes()).map(|at| &text[at + key.len()..])
+}
+
+/// The number that follows the first `key`, perhaps after spaces.
+pub fn after(text: &str, key: &str) -> Option<f64> {
+    number(rest(text, key)?).map(|(value, _)| value)
+}
+
+/// The count that follows the first `key`.
+pub fn count_after(text: &str, key: &str) -> Option<u64> {
+    after(text, key).and_then(whole)
+}
+
+/// The word that follows the first `key`, up to a space or one of `,;)]}|`, without quotes.
+pub fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let word = rest(text, key)?.trim_start();
+    let end = word.find(|c: char| c.is_whitespace() || ",;)]}|".contains(c)).unwrap_or(word.len());
+    Some(word[..end].trim_matches(['\'', '"'])).filter(|w| !w.is_empty())
+}
+
+/// The number at the beginning of `text`, and what follows it: `1,297`, `-2.9e+08`, `nan`, `inf`, `'0.5'`.
+pub fn number(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim_start();
+    let quoted = text.starts_with(['\'', '"']);
+    let text = if quoted { &text[1..] } else { text };
+    let bytes = text.as_bytes();
+    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let mut end = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
+    for word in ["nan", "infinity", "inf"] {
+        if text.get(end..end + word.len()).is_some_and(|w| w.eq_ignore_ascii_case(word))
+            && !bytes.get(end + word.len()).is_some_and(u8::is_ascii_alphanumeric)
+        {
+            let stop = end + word.len();
+            return Some((
+                text[..stop].parse().ok()?,
+                &text[stop + usize::from(quoted && bytes.get(stop).is_some())..],
+            ));
+        }
+    }
+    let mut grouped = false;
+    while digit(end) || (bytes.get(end) == Some(&b',') && (1..4).all(|n| digit(end + n)) && !digit(end + 4)) {
+        grouped |= bytes[end] == b',';
+        end += 1;
+    }
+    if bytes.get(end) == Some(&b'.') {
+        end += 1;
+        while digit(end) {
+            end += 1;
+        }
+    }
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+        if digit(end + 1 + sign) {
+            end += 2 + sign;
+            while digit(end) {
+                end += 1;
+            }
+        }
+    }
+    let value = if grouped { text[..end].replace(',', "").parse() } else { text[..end].parse() };
+    let closing = usize::from(quoted && matches!(bytes.get(end), Some(b'\'' | b'"')));
+    Some((value.ok()?, &text[end + closing..]))
+}
+
+/// A count, also one that is written `2048.0`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+pub fn whole(n: f64) -> Option<u64> {
+    (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
+}
+
+/// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42` → seconds.
+pub fn clock(text: &str) -> Option<f64> {
+    let (days, time) = match text.split_once("day") {
+        Some((days, rest)) => (days.trim().parse::<f64>().ok()?, rest.trim_start_matches('s').trim_start_matches(',')),
+        None => (0.0, text),
+    };
+    let mut seconds = 0.0;
+    let mut parts = 0;
+    for part in time.trim().split(':') {
+        let value = part.parse::<f64>().ok().filter(|v| (0.0..1e6).contains(v))?;
+        seconds = seconds * 60.0 + value;
+        parts += 1;
+    }
+    (2..=3).contains(&parts).then_some(days * 86_400.0 + seconds)
+}
+
+/// Bytes of a figure in `unit`s; `None` if it cannot be one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line above")]
+pub fn bytes(figure: f64, unit: f64) -> Option<u64> {
+    let bytes = (figure * unit).round();
+    (bytes > 0.0 && bytes < MAX_BYTES).then_some(bytes as u64)
+}
+
+/// `key: value` pairs of the flat Python dictionary (or JSON object) that `text` begins with, and what follows it;
+/// nested values are left out.
+pub fn dictionary(text: &str) -> Option<(Vec<(&str, &str)>, &str)> {
+    let bytes = text.as_bytes();
+    if bytes.first() != Some(&b'{') {
+        return None;
+    }
+    let (mut pairs, mut at) = (Vec::new(), 1);
+    loop {
+        let quote = bytes[at..].iter().position(|b| !b.is_ascii_whitespace() && *b != b',')? + at;
+        if bytes[quote] == b'}' {
+            return Some((pairs, &text[quote + 1..]));
+        }
+        if !matches!(bytes[quote], b'\'' | b'"') {
+            return None;
+        }
+        let key_end = memchr::memchr(bytes[quote], &bytes[quote + 1..])? + quote + 1;
+        let colon = bytes[key_end + 1..].iter().position(|b| !b.is_ascii_whitespace())? + key_end + 1;
+        if bytes[colon] != b':' {
+            return None;
+        }
+        let end = value_end(bytes, colon + 1)?;
+        let value = text[colon + 1..end].trim();
+        if !value.starts_with(['{', '[', '(']) {
+            pairs.push((&text[quote + 1..key_end], value.trim_matches(['\'', '"'])));
+        }
+        at = end;
+    }
+}
+
+/// Where the value that begins at `at` ends: at a comma or a closing brace outside of quotes and brackets.
+fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    loop {
+        match *bytes.get(at)? {
+            quote @ (b'\'' | b'"') => at += memchr::memchr(quote, &bytes[at + 1..])? + 1,
+            b'{' | b'[' | b'(' => depth += 1,
+            b'}' if depth == 0 => return Some(at),
+            b'}' | b']' | b')' => depth = depth.checked_sub(1)?,
+            b',' if depth == 0 => return Some(at),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// Lines of an object that is printed over several, until its braces are closed.
+#[derive(Default)]
+pub struct Block {
+    text: String,
+    depth: i64,
+}
+
+impl Block {
+    /// A longer one is none.
+    const MAX: usize = 1 << 18;
+
+    /// The whole text with the line that closes it; `Err` where there will be none.
+    pub fn add(&mut self, line: &str) -> Result<Option<String>, ()> {
+        for byte in line.bytes() {
+            self.depth += i64::from(byte == b'{') - i64::from(byte == b'}');
+        }
+        self.text.push_str(line);
+        self.text.push('\n');
+        match self.depth {
+            _ if self.text.len() > Self::MAX => Err(()),
+            0 => Ok(Some(std::mem::take(&mut self.text))),
+            1.. => Ok(None),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Takes the numbers of one step in; what cannot be is absent and told.
+pub struct Checks<'a> {
+    pub step: u64,
+    pub notes: &'a mut Notes,
+}
+
+impl Checks<'_> {
+    pub fn loss(&mut self, value: Option<f64>) -> Option<f64> {
+        self.take("loss", Some("nan_loss"), value, |_| true)
+    }
+
+    pub fn grad_norm(&mut self, value: Option<f64>) -> Option<f64> {
+        self.take("grad norm", Some("nan_grad_norm"), value, |v| v >= 0.0)
+    }
+
+    pub fn learning_rate(&mut self, value: Option<f64>) -> Option<f64> {
+        self.take("learning rate", None, value, |v| v >= 0.0)
+    }
+
+    pub fn seconds(&mut self, name: &str, value: Option<f64>) -> Option<f64> {
+        self.take(name, None, value, |v| v > 0.0 && v < MAX_SECONDS)
+    }
+
+    pub fn positive(&mut self, name: &str, value: Option<f64>) -> Option<f64> {
+        self.take(name, None, value, |v| v > 0.0 && v < 1e15)
+    }
+
+    fn take(&mut self, name: &str, kind: Option<&str>, value: Option<f64>, sensible: fn(f64) -> bool) -> Option<f64> {
+        let (value, step) = (value?, self.step);
+        match kind {
+            Some(kind) if !value.is_finite() => self.notes.add(kind, || format!("step {step}: {name} is {value}")),
+            _ if !value.is_finite() || !sensible(value) => {
+                self.notes.add("absurd_value", || format!("step {step}: {name} is {value}"));
+            }
+            _ => return Some(value),
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_as_trainers_print_them() {
+        for (text, value, left) in [
+            ("  1,297  x", 1297.0, "  x"),
+            ("1,297,000.5%", 1_297_000.5, "%"),
+            ("5, 6", 5.0, ", 6"),
+            ("5,6000", 5.0, ",6000"),
+            ("-2.9601e+08 us", -2.9601e8, " us"),
+            ("3.95e+02", 395.0, ""),
+            ("'0.5', ", 0.5, ", "),
+            ("12step", 12.0, "step"),
+            ("7.e", 7.0, "e"),
+        ] {
+            assert_eq!(number(text), Some((value, left)), "{text}");
+        }
+        assert!(number("nan,").unwrap().0.is_nan() && number("'-Infinity'").unwrap().0 < 0.0);
+        for text in ["N/A", "", "-", "nano", ",1", "'"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+        assert_eq!(
+            (clock("0:07:05.5"), clock("15:19"), clock("1 day, 1:00:00")),
+            (Some(425.5), Some(919.0), Some(90_000.0))
+        );
+        assert_eq!((clock("7"), clock("?"), clock("1:nan")), (None, None, None));
+    }
+
+    #[test]
+    fn dictionaries_are_read_without_being_json() {
+        let (pairs, left) =
+            dictionary("{'loss': nan, \"lr\": '5e-05', 'x': {'y': [1, 2]}, 'text': 'a, b}', 'e': 1} tail").unwrap();
+        assert_eq!(pairs, [("loss", "nan"), ("lr", "5e-05"), ("text", "a, b}"), ("e", "1")]);
+        assert_eq!(left, " tail");
+        for broken in ["{", "{'a'", "{'a':", "{'a': 1", "{a: 1}", "{'a': 1)}", ""] {
+            assert_eq!(dictionary(broken), None, "{broken}");
+        }
+        assert_eq!(dictionary("{}"), Some((Vec::new(), "")));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in "\\PC{0,60}", key in "\\PC{0,3}") {
+            let _ = (number(&text), clock(&text), dictionary(&text), dictionary(&format!("{{'{text}")));
+            let _ = (after(&text, &key), word_after(&text, &key));
+        }
+    }
+}

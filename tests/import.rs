@@ -1,0 +1,200 @@
+//! Logs and results of others: taken in as they are, judged by their own arithmetic, never mistaken for ours.
+
+#![allow(clippy::disallowed_methods, reason = "plays the user, who copies files as users do")]
+
+mod support;
+
+use std::{fmt::Write as _, fs};
+
+use serde_json::{Value, json};
+use support::{ONE_RUN, Project};
+
+/// Two tokens a millisecond on two devices: 8 × 128 tokens take 0.256 s.
+fn published(batch: u64, length: u64, times: &[f64], rate: f64) -> Value {
+    json!({
+        "platform": "amd",
+        "gpu_info": { "device_count": 2, "device_name": "AMD Instinct MI300X", "gpu_cores": 16896,
+            "total_memory_gb": 206.14, "software_stack": "rocm" },
+        "training_config": { "max_steps": times.len(), "global_batch_size": batch, "sequence_length": length, "num_gpus": 2 },
+        "performance_metrics": { "tokens_per_second": rate, "tokens_per_second_per_gpu": rate / 2.0,
+            "avg_step_time_seconds": times[1..].iter().sum::<f64>() / (times.len() - 1) as f64 },
+        "raw_step_times": times,
+        "source": "primus_log_extraction",
+        "memory_metrics": { "peak_memory_allocated_gb": 100.0 },
+    })
+}
+
+/// Lines as Primus prints them, from two ranks of two devices.
+fn primus(first: u64, last: u64) -> String {
+    let mut log = String::new();
+    for step in first..=last {
+        _ = writeln!(
+            log,
+            "[20260101 10:00:{step:02}][rank-1/2][INFO ] [--------trainer.py:2578] :  iteration {step:8}/      12 | \
+             consumed samples: {:12} | elapsed time per iteration (ms): 256.{step}/256.0 | \
+             hip mem usage/free/total/usage_ratio: 10.00GB/181.98GB/191.98GB/5.21% | \
+             throughput per GPU (TFLOP/s/GPU): 0.1/0.1 | tokens per GPU (tokens/s/GPU): 2000.0/2000.0 | \
+             learning rate: 1.000000E-05 | global batch size: {:5} | lm loss: 3.{step:02}E+00 | loss scale: 1.0 | \
+             grad norm: 1.5 | number of skipped iterations:   0 | number of nan iterations:   0 |",
+            step * 8,
+            8
+        );
+    }
+    log
+}
+
+fn project() -> Project {
+    Project::new(ONE_RUN)
+}
+
+fn times() -> Vec<f64> {
+    vec![0.9, 0.256, 0.257, 0.255, 0.256, 0.2561]
+}
+
+#[test]
+fn a_label_that_the_figures_contradict_is_marked_everywhere() {
+    let project = project();
+    // 4,000 tokens/s × 0.256 s = 1,024 = 8 × 128; the file says 8 × 32.
+    project.write("benchmark_rocm_tiny.json", &published(8, 32, &times(), 4000.0).to_string());
+    let told = project.run(&["import", "benchmark_rocm_tiny.json"]).ends_with(0).stdout;
+    for words in [
+        "amd/prim/tiny/imported#1",
+        "CONTRADICTED",
+        "1,024 = 8 × 128",
+        "the labels would give 999.9 tokens/s",
+        "gpu_cores is 16896, the H100's figure; the MI300X has 19456",
+        "\"100 GB\" is GiB",
+    ] {
+        assert!(told.contains(words), "{words}:\n{told}");
+    }
+    let cell = "amd/prim/tiny/imported";
+    let listed = project.run(&["list"]).ends_with(0).stdout;
+    assert!(listed.contains("imported from benchmark_rocm_tiny.json, not in the matrix"), "{listed}");
+    assert!(listed.contains("(contradicted: tokens_per_step_from_published)"), "{listed}");
+    let shown = project.run(&["show", cell]).ends_with(0).stdout;
+    assert!(shown.contains("CONTRADICTED") && shown.contains("no run counts"), "{shown}");
+    let summary = project.run(&["show", cell, "--json"]).ends_with(0).json();
+    assert_eq!((&summary["n"], &summary["repeats"][0]["status"]["status"]), (&json!(0), &json!("contradicted")));
+    assert_eq!(summary["imported"][0]["sources"][0]["name"], "benchmark_rocm_tiny.json");
+    let result = project.run(&["show", &format!("{cell}#1"), "--json"]).ends_with(0).json();
+    assert_eq!(result["attestation"]["status"], "contradicted");
+    project.run(&["show", &format!("{cell}#2")]).ends_with(4);
+}
+
+#[test]
+fn two_published_files_of_other_batches_are_refused() {
+    let project = project();
+    project.write("benchmark_rocm_tiny.json", &published(8, 32, &times(), 4000.0).to_string());
+    let mut cuda = published(2, 128, &times(), 1000.0);
+    cuda["platform"] = "nvd".into();
+    cuda["gpu_info"] = json!({ "device_count": 2, "device_name": "NVIDIA H100 80GB HBM3", "software_stack": "cuda" });
+    cuda["source"] = Value::Null;
+    project.write("benchmark_cuda_tiny.json", &cuda.to_string());
+    project.run(&["import", "."]).ends_with(0);
+    let ran = project.run(&["compare", "nvd/unknown/tiny/imported", "amd/prim/tiny/imported", "--json"]).ends_with(1);
+    let compared = ran.json();
+    assert_eq!(compared["comparable"], false);
+    let fields: Vec<&str> =
+        compared["differences"].as_array().unwrap().iter().filter_map(|d| d["field"].as_str()).collect();
+    assert_eq!(fields, ["seq_length", "global_batch_size"]);
+    let text = project.run(&["compare", "nvd/unknown/tiny/imported", "amd/prim/tiny/imported"]).ends_with(1).stdout;
+    assert!(text.contains("is not compared with") && text.contains("global_batch_size: 8"), "{text}");
+    assert!(text.contains("(imported)"), "{text}");
+}
+
+#[test]
+fn ranks_of_one_run_are_one_run_and_the_same_bytes_are_one_import() {
+    let project = project();
+    project.write("primus-tiny-ranks/rank-0.debug.log", "[20260101 10:00:00][rank-0/2][DEBUG] [utils.py:1] : hello\n");
+    project.write("primus-tiny-ranks/rank-1.info.log", &primus(1, 12));
+    let told = project.run(&["import", "primus-tiny-ranks"]).ends_with(0).stdout;
+    assert!(told.contains("rank-0.debug.log says nothing of the run"), "{told}");
+    assert!(told.contains("12 lines of steps 1 to 12") && told.contains("#1"), "{told}");
+    // Nobody states the length: 2,000 × 2 × 0.256 s ÷ 8 sequences.
+    assert!(told.contains("tokens_per_step_from_rate") && told.contains("attested"), "{told}");
+    let again = project.run(&["import", "primus-tiny-ranks", "--json"]).ends_with(0).json();
+    assert_eq!((&again["imported"][0]["known"], &again["imported"][0]["repeat"]), (&json!(true), &json!(1)));
+    let cell = again["imported"][0]["cell"].as_str().unwrap();
+    let summary = project.run(&["show", cell, "--json"]).ends_with(0).json();
+    assert_eq!(summary["repeats"].as_array().unwrap().len(), 1);
+    let seq = summary["contract"].as_array().unwrap().iter().find(|f| f["field"] == "seq_length").unwrap();
+    assert_eq!((&seq["value"], &seq["source"]), (&json!(128), &json!("derived")));
+    assert_eq!(project.names_in("cache/tmp"), Vec::<String>::new());
+}
+
+#[test]
+fn an_import_is_no_measurement_and_stands_in_for_none() {
+    let project = project();
+    let cell = "cpu/cmd/tiny/single";
+    project.run(&["build"]).ends_with(0);
+    let log = project.run(&["logs", cell]).ends_with(0).stdout;
+    project.run(&["clean", "--cache", "--yes"]).ends_with(0);
+    fs::remove_file(project.path("launches")).unwrap();
+    project.write("own.log", &log);
+    project.run(&["import", cell, "--log", "own.log"]).ends_with(0);
+    let plan = project.run(&["plan", "--json"]).ends_with(0).json();
+    let train = plan["tasks"].as_array().unwrap().iter().find(|t| t["kind"] == "train").unwrap();
+    assert_eq!(train["state"], "stale", "an import satisfies no train key");
+    // Until it is measured, the import stands in its place, and says what it is.
+    let before = project.run(&["compare"]).ends_with(0).stdout;
+    assert!(before.contains("(imported)") && before.contains("imported from own.log"), "{before}");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 1);
+    let after = project.run(&["compare"]).ends_with(0).stdout;
+    assert!(!after.contains("(imported)"), "{after}");
+    assert!(project.run(&["plan", "--exit-code"]).ends_with(0).stdout.contains("fresh"));
+}
+
+#[test]
+fn a_cell_of_the_matrix_claims_its_job() {
+    let project = project();
+    project.write("other.log", &primus(1, 12));
+    let told = project.run(&["import", "cpu/cmd/tiny/single", "--log", "other.log"]).ends_with(0).stdout;
+    assert!(told.contains("CONTRADICTED") && told.contains("contradicted global_batch_size"), "{told}");
+}
+
+#[test]
+fn runs_of_other_workloads_are_no_repeats_of_a_cell() {
+    let project = project();
+    project.write("a.json", &published(8, 128, &times(), 4000.0).to_string());
+    project.write("b.json", &published(16, 128, &times(), 8000.0).to_string());
+    let cell = "amd/prim/tiny/theirs";
+    project.run(&["import", cell, "--result", "a.json"]).ends_with(0);
+    let ran = project.run(&["import", cell, "--result", "b.json"]).ends_with(1);
+    assert!(ran.stderr.contains("global_batch_size: 8, not 16") || ran.stderr.contains("16, not 8"), "{}", ran.stderr);
+    assert_eq!(project.run(&["show", cell, "--json"]).json()["repeats"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_log_of_one_line_is_a_failed_run() {
+    let project = project();
+    project.write("training_tiny.log", "bash: ./run.sh: No such file or directory\n");
+    let told = project.run(&["import", "training_tiny.log"]).ends_with(0).stdout;
+    assert!(told.contains("failed (launch)") && told.contains("No such file"), "{told}");
+    let shown = project.run(&["list"]).ends_with(0).stdout;
+    assert!(shown.contains("unknown/unknown/tiny/imported") && shown.contains("(failed)"), "{shown}");
+}
+
+#[test]
+fn what_is_neither_is_refused_with_what_was_expected() {
+    let project = project();
+    project.write("notes.txt", "buy milk\n");
+    project.write("broken.json", "{\"step_times\": ");
+    for (arguments, words) in [
+        (vec!["import", "notes.txt"], "neither a log nor a result"),
+        (vec!["import", "broken.json"], "not JSON"),
+        (vec!["import", "nothing.log"], "cannot read"),
+        (vec!["import", "nothing", "--log", "notes.txt"], "is not a cell"),
+        (vec!["import", "amd/prim/tiny/x"], "no file to import"),
+        (vec!["import"], "nothing to import is named"),
+    ] {
+        let ran = project.run(&arguments).ends_with(2);
+        assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "");
+    }
+    // In a folder it is left out, and the rest is taken.
+    project.write("train_amd_prim_tiny.json", &published(8, 128, &times(), 4000.0).to_string());
+    let ran = project.run(&["import", "."]).ends_with(0);
+    assert!(ran.stderr.contains("broken.json is left out"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("amd/prim/tiny/imported#1"), "{}", ran.stdout);
+}
