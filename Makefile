@@ -10,7 +10,7 @@ CARGO  ?= cargo
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build test lint doc bench clean
+.PHONY: quickstart build test lint doc bench fuzz clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -32,6 +32,17 @@ doc: $(VENV)/.ready
 bench: build
 	$(CARGO) build --release --bin tprimat --example fill
 	python3 benches/orchestration.py
+	python3 benches/parse.py
+
+# Needs a nightly toolchain and cargo-fuzz. SECONDS_EACH=600 make fuzz
+SECONDS_EACH ?= 60
+FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+
+fuzz: $(FUZZ_TARGETS:%=fuzz-%)
+
+fuzz-%:
+	mkdir -p fuzz/corpus/$*
+	$(CARGO) +nightly fuzz run $* fuzz/corpus/$* tests/fixtures/logs -- -max_total_time=$(SECONDS_EACH) -timeout=10 -rss_limit_mb=2048 -max_len=16384 -dict=fuzz/logs.dict
 
 $(VENV)/.ready: recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt
 	python3 -m venv $(VENV)

@@ -20,6 +20,7 @@ mod contract;
 mod conventions;
 mod cross;
 mod flops;
+mod notes;
 mod peaks;
 mod result;
 mod schedule;

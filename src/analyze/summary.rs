@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttestationStatus, CONFIDENCE, Contract, FlopsPerToken, RunOutcome, RunResult, Source, Workload, differences,
-    geometric_mean, mean, quantile, sd, t_interval,
+    AttestationStatus, Contract, FlopsPerToken, RunOutcome, RunResult, Workload, geometric_mean, mean, quantile, sd,
+    t_interval,
 };
 use crate::parse::{DeviceLine, FailureClass, Step};
 
@@ -201,7 +201,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         device: speaker.and_then(|r| r.trace.device.clone()),
         versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
         hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
-        notes: notes(&counted, &repeats, results, statistics),
+        notes: super::notes::notes(&counted, &repeats, results, statistics),
         workload,
         repeats,
     }
@@ -241,7 +241,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
 }
 
 /// The measured part of one run, or why there is none.
-fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Result<Steady, String> {
+pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Result<Steady, String> {
     let tokens = workload.tokens_per_step.ok_or("tokens of an optimiser step are not known")?;
     let num_gpus = workload.num_gpus.filter(|n| *n > 0).ok_or("the number of devices is not known")?;
     let weight = |step: &Step| step.steps_averaged.unwrap_or(1).max(1);
@@ -297,11 +297,11 @@ fn memory(step: &Step) -> Option<Memory> {
     Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
 }
 
-/// What ranks report of memory in use, apart from their steps.
+/// What ranks report of memory apart from their steps: peaks, not what happened to be in use just then.
 fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Memory> {
     let figures = trace.memory.iter().flat_map(|report| &report.figures);
-    let in_use = figures.filter(|f| !matches!(&*f.kind, "device_free" | "device_total"));
-    in_use.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
+    let peaks = figures.filter(|f| f.kind.starts_with("peak_") || f.kind == "device_used");
+    peaks.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
 }
 
 /// The largest figure of each kind and source.
@@ -327,113 +327,6 @@ fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
         sd_seconds,
         cv: sd_seconds.map(|sd| sd / mean_seconds),
     })
-}
-
-fn notes(
-    counted: &[(&RepeatSummary, &RunResult)],
-    repeats: &[RepeatSummary],
-    results: &[(u32, RunResult)],
-    statistics: &Statistics,
-) -> Vec<String> {
-    let mut notes = Vec::new();
-    for (repeat, (_, result)) in repeats.iter().zip(results) {
-        let n = repeat.repeat;
-        match &repeat.status {
-            RepeatStatus::Ok => {}
-            RepeatStatus::Failed { class, evidence } => {
-                let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
-                notes.push(format!("repeat {n} failed ({}){said}", class.name()));
-            }
-            RepeatStatus::Contradicted { fields } => {
-                let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
-                let shown: Vec<String> = shown.collect();
-                let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
-                let fields = fields.join(", ");
-                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}"));
-            }
-            RepeatStatus::Unmeasured { reason } => notes.push(format!("repeat {n} is not counted: {reason}")),
-        }
-        if let Some(check) = repeat.steady.as_ref().and_then(|s| s.cross_check.as_ref()).filter(|c| !c.agrees) {
-            notes.push(format!(
-                "repeat {n}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
-                check.ratio
-            ));
-        }
-    }
-    for (repeat, (_, result)) in repeats.iter().zip(results) {
-        let n = repeat.repeat;
-        notes.extend(slow_start(repeat, result, statistics));
-        if let Some(source) = &result.workload.step_time_source {
-            notes.push(format!("repeat {n}: step times are {source}"));
-        }
-    }
-    notes.extend(anomalies_by_kind(results));
-    for (repeat, result) in counted {
-        let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
-        if !kinds.is_empty() {
-            let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
-            notes.push(format!("repeat {}: the log has {kinds}", repeat.repeat));
-        }
-    }
-    if counted.len() == 1 {
-        notes.push(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0));
-    }
-    if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Declared) {
-        notes.push("tokens of an optimiser step are declared: the log does not state them".to_owned());
-    }
-    if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Derived) {
-        notes.push("tokens of an optimiser step are shown by the trainer's own rate and step time".to_owned());
-    }
-    if statistics.warmup_steps == 0 && !counted.is_empty() {
-        notes.push("no warm-up steps are dropped".to_owned());
-    }
-    if let Some(((_, first), rest)) = counted.split_first() {
-        let differing: BTreeSet<String> = rest
-            .iter()
-            .flat_map(|(_, r)| differences(&first.contract, &r.contract))
-            .map(|difference| difference.field)
-            .collect();
-        if !differing.is_empty() {
-            let fields = differing.into_iter().collect::<Vec<_>>().join(", ");
-            notes.push(format!("the repeats do not state the same {fields}"));
-        }
-    }
-    notes
-}
-
-/// What is odd about the runs: each kind once, by its first case, with the repeats that have it.
-fn anomalies_by_kind(results: &[(u32, RunResult)]) -> impl Iterator<Item = String> {
-    let mut kinds: Vec<(&str, &str, Vec<String>)> = Vec::new();
-    for (n, anomaly) in results.iter().flat_map(|(n, r)| r.anomalies.iter().map(move |a| (n, a))) {
-        match kinds.iter_mut().find(|(kind, ..)| *kind == anomaly.kind) {
-            Some((.., repeats)) if repeats.last() == Some(&n.to_string()) => {}
-            Some((.., repeats)) => repeats.push(n.to_string()),
-            None => kinds.push((&anomaly.kind, &anomaly.detail, vec![n.to_string()])),
-        }
-    }
-    // Slow first steps are told where warm-up leaves them in.
-    kinds.into_iter().filter(|(kind, ..)| *kind != "slow_first_steps").map(|(kind, detail, repeats)| {
-        let s = if repeats.len() == 1 { "" } else { "s" };
-        format!("repeat{s} {}: {kind}: {detail}", repeats.join(", "))
-    })
-}
-
-/// Slow first steps that the declared warm-up leaves in, and what the rest alone would give.
-fn slow_start(repeat: &RepeatSummary, result: &RunResult, statistics: &Statistics) -> Option<String> {
-    let slow = super::slow_first_steps(&result.trace.steps);
-    let timed: Vec<&Step> = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).collect();
-    let through = timed.get(slow.checked_sub(1)?)?.step + 1 - result.workload.counts_from.min(1);
-    let all = repeat.steady.as_ref().filter(|_| through > statistics.warmup_steps)?;
-    let rest = steady(&result.trace.steps, &result.workload, &Statistics { warmup_steps: through }).ok()?;
-    let told = result.anomalies.iter().find(|a| a.kind == "slow_first_steps")?;
-    Some(format!(
-        "repeat {}: {}; {} are dropped: without the slow ones {:.0} tokens/s/GPU, not {:.0}",
-        repeat.repeat,
-        told.detail,
-        statistics.warmup_steps,
-        rest.tokens_per_second_per_gpu,
-        all.tokens_per_second_per_gpu
-    ))
 }
 
 impl Summary {

@@ -160,7 +160,7 @@ pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
 /// What a run's content tells of its cell, for files whose name does not.
 pub fn content_guess(cache: &Cache, recorded: &Recorded, plan: &Plan) -> Result<names::Guess> {
     let old = read::read(cache, recorded)?;
-    let format = (recorded.kind == Kind::Log).then_some(old.trace.format.as_str()).unwrap_or_default();
+    let format = if recorded.kind == Kind::Log { old.trace.format.as_str() } else { "" };
     let device = old.trace.device.as_ref().and_then(|d| d.name.as_deref()).unwrap_or_default();
     let of_device = if device.contains("NVIDIA") || device.contains("H100") {
         Some("nvd")

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::ImportedRun;
 use crate::{
-    analyze::{AttestationStatus, RunOutcome, Statistics, Summary, summarize},
+    analyze::{AttestationStatus, RepeatStatus, RunOutcome, Statistics, Summary, summarize},
     report::{bytes, number},
 };
 
@@ -30,9 +30,11 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
     let device = trace.device.as_ref().and_then(|d| d.name.clone());
     let gpus = result.workload.num_gpus.map_or_else(String::new, |n| format!(" × {n}"));
     let device = device.map_or_else(|| "device not stated".to_owned(), |name| format!("{name}{gpus}"));
-    let first = trace.steps.first().map_or(0, |s| s.step);
-    let last = trace.steps.last().map_or(0, |s| s.step);
-    _ = writeln!(out, "  {} lines of steps {first} to {last}; {device}", trace.steps.len());
+    let lines = match (&trace.steps[0], &trace.steps[trace.steps.len() - 1]) {
+        (one, last) if one.step == last.step => format!("1 line, of step {}", one.step),
+        (first, last) => format!("{} lines of steps {} to {}", trace.steps.len(), first.step, last.step),
+    };
+    _ = writeln!(out, "  {lines}; {device}");
     let times: Vec<f64> = trace.steps.iter().filter_map(|s| s.step_time_seconds).collect();
     if let [first, rest @ ..] = &times[..]
         && !rest.is_empty()
@@ -63,7 +65,11 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
                 number(steady.tokens_per_second_per_gpu)
             );
         }
-        None => _ = writeln!(out, "  no rate: {:?}", repeat.status),
+        None => {
+            if let RepeatStatus::Unmeasured { reason } = &repeat.status {
+                _ = writeln!(out, "  no rate: {reason}");
+            }
+        }
     }
     for note in summary.notes.iter().filter(|n| n.contains("without the slow ones")) {
         _ = writeln!(out, "  {}", note.trim_start_matches("repeat 1: "));

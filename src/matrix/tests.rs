@@ -233,15 +233,11 @@ fn shipped_matrices_hold_what_they_promise() {
     assert_eq!(view.f64("training.optimizer.learning_rate"), Ok(Some(3e-3)));
     assert_eq!(view.str("training.precision.default"), Ok(Some("fp32")));
     assert_eq!(view.f64("training.optimizer.beta2"), Ok(Some(0.95)));
-    let single = shipped_matrix("single-gpu.toml");
-    assert_eq!(
-        ids(&single),
-        [
-            "nvd/native/llama-1b/single@compile=false",
-            "nvd/tran/llama-1b/single@compile=false",
-            "nvd/tran/llama-1b/single@compile=true"
-        ]
-    );
+    let single = ids(&shipped_matrix("single-gpu.toml"));
+    assert_eq!((single.len(), single[3].as_str()), (12, "nvd/tran/llama-1b/single@compile=true"));
+    let multi = ids(&shipped_matrix("multi-gpu.toml"));
+    let frameworks = ["tran/llama-1b", "fsdp/llama", "deep/llama", "mega/llama"];
+    assert_eq!(multi, frameworks.map(|f| format!("h200/{f}/four_gpus")));
 }
 
 fn selected(matrix: &Matrix, selection: &Selection) -> Result<Vec<String>, String> {
@@ -270,13 +266,13 @@ fn patterns_select_by_leading_segments_globs_axes_and_aliases() {
     assert_eq!(count(&["*/*/*/max*"]), 36);
     let single = shipped_matrix("single-gpu.toml");
     let named = |pattern: &str| selected(&single, &only(&[pattern])).unwrap();
-    assert_eq!(named("nvd@compile=true"), ["nvd/tran/llama-1b/single@compile=true"]);
-    assert_eq!(named("@compile={false,no}").len(), 2);
+    assert_eq!(named("nvd/tran@compile=true"), ["nvd/tran/llama-1b/single@compile=true"]);
+    assert_eq!(named("@compile={false,no}").len(), 6);
     let selection =
-        Selection { skip: vec!["*/native".into()], where_: vec!["compile=f*".into()], ..Selection::default() };
+        Selection { skip: vec!["*/{native,fsdp,deep,mega,titan}".into()], where_: vec!["compile=f*".into()], ..Selection::default() };
     assert_eq!(selected(&single, &selection).unwrap(), ["nvd/tran/llama-1b/single@compile=false"]);
     let either = Selection { where_: vec!["compile=true".into(), "compile=false".into()], ..Selection::default() };
-    assert_eq!(selected(&single, &either).unwrap().len(), 3);
+    assert_eq!(selected(&single, &either).unwrap().len(), 12);
 }
 
 #[test]
@@ -309,8 +305,8 @@ fn what_selects_nothing_names_the_nearest() {
     );
     assert_eq!(none(&matrix, "zzzzzzzz"), "--only zzzzzzzz: no cell has the platform `zzzzzzzz` | there are nvd, amd");
     assert_eq!(
-        none(&single, "nvd/native@compile=true"),
-        "--only nvd/native@compile=true: no cell has all of these | the nearest cell is nvd/native/llama-1b/single@compile=false"
+        selected(&shipped_matrix("multi-gpu.toml"), &only(&["h200/tran/llama"])).unwrap_err(),
+        "--only h200/tran/llama: no cell has all of these | the nearest cell is h200/tran/llama-1b/four_gpus"
     );
     assert_eq!(
         none(&single, "nvd@compil=true"),

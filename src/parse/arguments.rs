@@ -83,6 +83,7 @@ const KEYS: &[&str] = &[
     "train_micro_batch_size_per_gpu",
     "untie_embeddings_and_output_weights",
     "use_distributed_optimizer",
+    "use_precision_aware_optimizer",
     "use_rotary_position_embeddings",
     "vocab_size",
     "weight_decay",
@@ -264,6 +265,8 @@ impl Arguments {
         let states = (self.get("exp_avg_dtype"), self.get("exp_avg_sq_dtype"));
         if let (Some(first), Some(second)) = states
             && first == second
+            // The names of other types are only heeded by the optimiser that is aware of them.
+            && (self.flag("use_precision_aware_optimizer") == Some(true) || first.ends_with("float32"))
         {
             out.set("optimizer_state_precision", first.trim_start_matches("torch."));
         }

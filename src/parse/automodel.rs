@@ -87,9 +87,7 @@ fn evaluation<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out:
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::super::{LogSection, parse, parse_any};
+    use super::super::{LogSection, parse_any};
 
     const LOG: &str = concat!(
         "2025-09-01 10:00:00 | INFO | root | step 0 | epoch 0 | loss 1.2500 | grad_norm 3.0625 | lr 4.00e-06 | mem 32.00 GiB | tps 400.00(100.00/gpu) | num_label_tokens 4707\n",
@@ -119,14 +117,5 @@ mod tests {
         assert_eq!(trace.anomalies[0].kind, "nan_loss");
     }
 
-    proptest! {
-        #[test]
-        fn damaged_logs_do_not_panic(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
-            let mut log = LOG.as_bytes().to_vec();
-            for (at, byte) in edits {
-                log[at] = byte;
-            }
-            let _ = parse(&LogSection::named("automodel"), &log[..end]);
-        }
-    }
+    super::super::testing::damaged!("automodel", LOG);
 }

@@ -120,14 +120,17 @@ impl Builder {
     /// Two neighbours → their mean, over the whole series.
     fn condense(&mut self) {
         self.condensed += 1;
-        let old = std::mem::take(&mut self.trace.steps);
-        let mut pairs = old.into_iter();
-        while let Some(first) = pairs.next() {
-            self.trace.steps.push(match pairs.next() {
-                Some(second) => mean_of(&first, second),
-                None => first,
-            });
+        let steps = &mut self.trace.steps;
+        // In place: a second list would be memory again.
+        for pair in 0..steps.len() / 2 {
+            let (first, second) = (std::mem::take(&mut steps[2 * pair]), std::mem::take(&mut steps[2 * pair + 1]));
+            steps[pair] = mean_of(&first, second);
         }
+        let (half, odd) = (steps.len() / 2, steps.len() % 2);
+        if odd == 1 {
+            steps.swap(half, 2 * half);
+        }
+        steps.truncate(half + odd);
         if self.condensed == 1 {
             self.notes.add("condensed", || {
                 format!("more than {MAX_STEPS} steps: neighbours stand together as means (steps_averaged)")

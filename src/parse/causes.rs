@@ -6,6 +6,7 @@
 use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use memchr::memmem::Finder;
 
 use super::{
     Failure, FailureClass as Class, Trace,
@@ -54,6 +55,8 @@ static WORDS: LazyLock<(AhoCorasick, Vec<Word>)> = LazyLock::new(|| {
     (automaton, all.into_iter().map(|(_, word)| word).collect())
 });
 
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("Error"));
+
 #[derive(Default)]
 pub struct Causes {
     found: Vec<Found>,
@@ -82,15 +85,21 @@ struct Found {
 }
 
 impl Causes {
-    /// `text` says how far training is.
-    pub fn step(&mut self) {
+    /// A line that states a step. Hardly anything but numbers is in it, so it is searched only where something is glued on.
+    pub fn step_line(&mut self, text: &str) {
+        if ERROR.find(text.as_bytes()).is_some() {
+            self.line(text);
+        } else {
+            self.at += text.len() as u64 + 1;
+            self.plain(text.trim_ascii());
+        }
         self.step_at = Some(self.at);
     }
 
     pub fn line(&mut self, text: &str) {
         self.at += text.len() as u64 + 1;
         let (automaton, words) = &*WORDS;
-        let text = text.trim();
+        let text = text.trim_ascii();
         match automaton.find(text) {
             None if text.is_empty() => {}
             None => self.plain(text),
@@ -287,7 +296,7 @@ fn is_shell(text: &str) -> bool {
 fn says_failure(text: &str) -> bool {
     let Some((_, code)) = text.rsplit_once("code") else { return true };
     let digits: String = code.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
-    digits.parse::<u64>().map_or(true, |code| code != 0)
+    digits.parse::<u64>() != Ok(0)
 }
 
 /// A line without the prefixes that launchers and loggers put before it: `[rank3]: `, `[default0]:`, `3: `.

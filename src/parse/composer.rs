@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Metrics of a record that are kept besides the known ones.
-const MAX_OTHER: usize = 64;
+const MAX_OTHER: usize = 24;
 
 pub fn evidence(line: &str) -> Evidence {
     match metric(line) {
@@ -97,8 +97,9 @@ impl Log {
             _ if name.starts_with("memory/") => memory(name, value, step),
             _ => {}
         }
-        let known = matches!(name, "loss/train/total" | "l2_norm/grad/global") || name.starts_with("lr-");
-        if !known && value.is_finite() && step.other.len() < MAX_OTHER {
+        let counted = matches!(name, "time/batch" | "time/sample" | "time/token");
+        let kept = counted || ["metrics/", "throughput/", "loss/"].iter().any(|prefix| name.starts_with(prefix));
+        if kept && name != "loss/train/total" && value.is_finite() && step.other.len() < MAX_OTHER {
             let name = match name {
                 "throughput/tokens_per_sec" => "tokens_per_second_global",
                 "throughput/samples_per_sec" => "samples_per_second_global",

@@ -9,7 +9,7 @@ use super::{
     deepspeed_config::{Config, overflow},
     format::{Evidence, Reader},
     lines::Line,
-    values::{Checks, GIB, after, bytes, count_after, has, number, rest, whole, word_after},
+    values::{Checks, GIB, after, bytes, count_after, has, number, once, rest, whole, word_after},
 };
 
 pub fn evidence(line: &str) -> Evidence {
@@ -144,9 +144,7 @@ impl DeepSpeed {
     /// `Step 10/500, Loss: 11.9, Step Time: 0.747s, Elapsed: 7.5s`. The time is of a micro-step: a step's only where
     /// nothing is accumulated.
     fn looped_step(&mut self, at: u64, total: u64, text: &str, out: &mut Builder) {
-        if !out.trace.effective.0.contains_key("train_iters") {
-            out.set("train_iters", total);
-        }
+        once("train_iters", total, out);
         let single =
             out.trace.effective.0.get("gradient_accumulation_steps").and_then(serde_json::Value::as_u64) == Some(1);
         let mut checks = Checks { step: at, notes: &mut out.notes };
@@ -169,9 +167,7 @@ impl DeepSpeed {
     /// micro-step that ended a step.
     fn chat(&mut self, figures: &str, out: &mut Builder) {
         for (key, name) in [("Batch Size:", "micro_batch_size"), ("Sequence Length:", "seq_length")] {
-            if let Some(n) = count_after(figures, key).filter(|_| !out.trace.effective.0.contains_key(name)) {
-                out.set(name, n);
-            }
+            count_after(figures, key).into_iter().for_each(|n| once(name, n, out));
         }
         number(figures).into_iter().for_each(|(billions, _)| out.total("model_parameters_billion", billions));
         let at = out.trace.steps.last().map(|s| s.step);
@@ -221,14 +217,11 @@ fn profile(text: &str, out: &mut Builder) {
     let Some((what, value)) = text.split_once(':') else { return };
     let name = match what.trim() {
         "world size" => {
-            count_after(text, ":").into_iter().for_each(|n| out.set("num_gpus", n));
+            count_after(text, ":").into_iter().for_each(|n| once("num_gpus", n, out));
             return;
         }
         "batch size per GPU" => {
-            if let Some(n) = count_after(text, ":").filter(|_| !out.trace.effective.0.contains_key("micro_batch_size"))
-            {
-                out.set("micro_batch_size", n);
-            }
+            count_after(text, ":").into_iter().for_each(|n| once("micro_batch_size", n, out));
             return;
         }
         "fwd latency" => "profile_fwd_latency_seconds",
@@ -360,16 +353,9 @@ mod tests {
         );
     }
 
-    proptest! {
-        #[test]
-        fn damaged_logs_do_not_panic(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
-            let mut log = LOG.as_bytes().to_vec();
-            for (at, byte) in edits {
-                log[at] = byte;
-            }
-            let _ = super::super::parse(&LogSection::named("deepspeed"), &log[..end]);
-        }
+    super::super::testing::damaged!("deepspeed", LOG);
 
+    proptest! {
         #[test]
         fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8)) {
             let noisy: String = LOG.lines().zip(noise.iter().cycle()).map(|(line, noise)| format!("{noise}\nnode1: {line}\r\n")).collect();

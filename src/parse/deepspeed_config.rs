@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{
     builder::Builder,
-    values::{Block, after, has, number, rest, whole, word_after},
+    values::{Block, after, has, number, once, once_number, rest, whole, word_after},
 };
 
 #[derive(Default)]
@@ -44,9 +44,9 @@ impl Config {
         match key {
             "optimizer_params" => object(value).iter().for_each(|params| optimizer(params, out)),
             "scheduler_params" => object(value).iter().for_each(|params| scheduler(params, out)),
-            "optimizer_name" if value != "None" => once("optimizer", name_of(value).into(), out),
-            "fp16_enabled" if value == "True" => once("precision", "fp16".into(), out),
-            "bfloat16_enabled" if value == "True" => once("precision", "bf16".into(), out),
+            "optimizer_name" if value != "None" => once("optimizer", name_of(value), out),
+            "fp16_enabled" if value == "True" => once("precision", "fp16", out),
+            "bfloat16_enabled" if value == "True" => once("precision", "bf16", out),
             "zero_optimization_stage" => stage(number(value).map(|(n, _)| n), out),
             "zero_config" => stage(after(value, "stage="), out),
             _ => plain(key, number(value).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out),
@@ -82,12 +82,6 @@ pub fn overflow(text: &str) -> Option<String> {
     })
 }
 
-fn once(name: &str, value: Value, out: &mut Builder) {
-    if !out.trace.effective.0.contains_key(name) {
-        out.set(name, value);
-    }
-}
-
 fn plain(key: &str, value: Option<f64>, out: &mut Builder) {
     let name = match key {
         "train_batch_size" => "global_batch_size",
@@ -99,20 +93,13 @@ fn plain(key: &str, value: Option<f64>, out: &mut Builder) {
         "seq_length" => "seq_length",
         _ => return,
     };
-    set_number(name, value, out);
-}
-
-fn set_number(name: &str, value: Option<f64>, out: &mut Builder) {
-    let count = value.and_then(whole).map(Value::from);
-    if let Some(value) = count.or_else(|| value.and_then(serde_json::Number::from_f64).map(Value::Number)) {
-        once(name, value, out);
-    }
+    once_number(name, value, out);
 }
 
 fn stage(stage: Option<f64>, out: &mut Builder) {
     match stage.and_then(whole) {
-        Some(0) => once("sharding", "none".into(), out),
-        Some(n @ 1..=3) => once("sharding", format!("zero{n}").into(), out),
+        Some(0) => once("sharding", "none", out),
+        Some(n @ 1..=3) => once("sharding", format!("zero{n}"), out),
         _ => {}
     }
 }
@@ -121,7 +108,7 @@ fn zero(config: &Map<String, Value>, out: &mut Builder) {
     stage(config.get("stage").and_then(Value::as_f64), out);
     let devices = ["offload_optimizer", "offload_param"].map(|key| config.get(key)?.get("device")?.as_str());
     if devices.iter().any(Option::is_some) {
-        once("offload", devices.iter().flatten().any(|d| *d != "none").into(), out);
+        once("offload", devices.iter().flatten().any(|d| *d != "none"), out);
     }
 }
 
@@ -133,12 +120,12 @@ fn whole_config(config: &Map<String, Value>, out: &mut Builder) {
     part("zero_optimization").into_iter().for_each(|z| zero(z, out));
     for (key, name) in [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")] {
         if part(key).and_then(|p| p.get("enabled")) == Some(&Value::Bool(true)) {
-            once("precision", name.into(), out);
+            once("precision", name, out);
         }
     }
     if let Some(part) = part("optimizer") {
         if let Some(name) = part.get("type").and_then(Value::as_str) {
-            once("optimizer", name_of(name).into(), out);
+            once("optimizer", name_of(name), out);
         }
         part.get("params").and_then(Value::as_object).into_iter().for_each(|p| optimizer(p, out));
     }
@@ -148,15 +135,15 @@ fn whole_config(config: &Map<String, Value>, out: &mut Builder) {
 
 fn optimizer(params: &Map<String, Value>, out: &mut Builder) {
     for (key, name) in [("lr", "learning_rate"), ("eps", "eps"), ("weight_decay", "weight_decay")] {
-        set_number(name, params.get(key).and_then(Value::as_f64), out);
+        once_number(name, params.get(key).and_then(Value::as_f64), out);
     }
     for (at, name) in ["beta1", "beta2"].into_iter().enumerate() {
-        set_number(name, params.get("betas").and_then(|b| b.get(at)).and_then(Value::as_f64), out);
+        once_number(name, params.get("betas").and_then(|b| b.get(at)).and_then(Value::as_f64), out);
     }
 }
 
 fn scheduler(params: &Map<String, Value>, out: &mut Builder) {
-    set_number("warmup_steps", params.get("warmup_num_steps").and_then(Value::as_f64), out);
+    once_number("warmup_steps", params.get("warmup_num_steps").and_then(Value::as_f64), out);
 }
 
 fn name_of(optimizer: &str) -> String {

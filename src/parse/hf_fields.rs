@@ -110,7 +110,7 @@ impl Fields {
         })
     }
 
-    pub fn into_step(&self, at: u64, notes: &mut Notes) -> Step {
+    pub fn to_step(&self, at: u64, notes: &mut Notes) -> Step {
         let mut step = Step { step: at, ..Step::default() };
         let mut checks = Checks { step: at, notes };
         let grad_norm = self.get("grad_norm");

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{
     builder::Builder,
-    values::{Block, after, count_after, has, number, rest, whole},
+    values::{Block, after, count_after, has, number, once, once_number, rest, whole},
 };
 
 #[derive(Default)]
@@ -72,7 +72,7 @@ impl Settings {
             ("Total optimization steps = ", "train_iters"),
         ] {
             let Some(n) = count_after(text, key) else { continue };
-            once(name, n.into(), out);
+            once(name, n, out);
             if name == "train_iters" {
                 self.total_steps.get_or_insert(n);
             }
@@ -109,17 +109,17 @@ impl Settings {
                 "warmup_steps" if count() != Some(0) => "warmup_steps",
                 "max_steps" if count().is_some_and(|n| n > 0) => "train_iters",
                 key @ ("bf16" | "fp16") if value == "True" => {
-                    once("precision", key.into(), out);
+                    once("precision", key, out);
                     continue;
                 }
                 "gradient_checkpointing" | "torch_compile" if matches!(value, "True" | "False") => {
                     let compile = key.trim() == "torch_compile";
-                    once(if compile { "compile" } else { "activation_checkpointing" }, (value == "True").into(), out);
+                    once(if compile { "compile" } else { "activation_checkpointing" }, value == "True", out);
                     continue;
                 }
                 "optim" => {
                     if value.to_lowercase().contains("adamw") {
-                        once("optimizer", "adamw".into(), out);
+                        once("optimizer", "adamw", out);
                     }
                     continue;
                 }
@@ -133,7 +133,7 @@ impl Settings {
                 }
                 _ => continue,
             };
-            set_number(name, number(value).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out);
+            once_number(name, number(value).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out);
         }
     }
 
@@ -146,19 +146,6 @@ impl Settings {
         let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?) * steps_per_epoch + 0.1;
         let (low, high) = ((value * steps_per_epoch - half).ceil(), (value * steps_per_epoch + half).floor());
         whole(low).filter(|_| (low - high).abs() < 0.5)
-    }
-}
-
-fn once(name: &str, value: Value, out: &mut Builder) {
-    if !out.trace.effective.0.contains_key(name) {
-        out.set(name, value);
-    }
-}
-
-fn set_number(name: &str, value: Option<f64>, out: &mut Builder) {
-    let count = value.and_then(whole).map(Value::from);
-    if let Some(value) = count.or_else(|| value.and_then(serde_json::Number::from_f64).map(Value::Number)) {
-        once(name, value, out);
     }
 }
 
@@ -178,7 +165,7 @@ fn model(config: &Map<String, Value>, out: &mut Builder) {
         ("rms_norm_eps", "norm_eps"),
     ] {
         match config.get(key) {
-            Some(Value::Number(n)) => set_number(name, n.as_f64(), out),
+            Some(Value::Number(n)) => once_number(name, n.as_f64(), out),
             Some(value @ (Value::Bool(_) | Value::String(_))) => once(name, value.clone(), out),
             _ => {}
         }

@@ -88,21 +88,68 @@ impl Number {
 
 /// The number that a text begins with, and what follows it.
 pub fn number(text: &str) -> Option<(Number, &str)> {
-    let text = text.trim_start();
+    let text = text.trim_ascii_start();
+    let (value, length) = plain_number(text.as_bytes()).or_else(|| any_number(text))?;
+    let number = if value.is_finite() { Number::Is(value) } else { Number::NotFinite(value) };
+    Some((number, &text[length..]))
+}
+
+/// `123.45E-06` with so few digits that one division or product of exact numbers gives the nearest double.
+fn plain_number(text: &[u8]) -> Option<(f64, usize)> {
+    const POWERS: [f64; 23] = [
+        1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19,
+        1e20, 1e21, 1e22,
+    ];
+    let (mut at, mut mantissa, mut digits, mut scale) = (0, 0u64, 0, 0i32);
+    let mut point = false;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'0'..=b'9' => {
+                mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+                digits += 1;
+                scale -= i32::from(point);
+            }
+            b'.' if !point => point = true,
+            _ => break,
+        }
+        at += 1;
+    }
+    if digits == 0 || digits > 15 {
+        return None;
+    }
+    match &text[at..] {
+        [b'e' | b'E', sign @ (b'-' | b'+'), tens @ b'0'..=b'9', ones @ b'0'..=b'9', rest @ ..] => {
+            let exponent = i32::from(tens - b'0') * 10 + i32::from(ones - b'0');
+            scale += if *sign == b'-' { -exponent } else { exponent };
+            at = text.len() - rest.len();
+            if rest.first().is_some_and(u8::is_ascii_digit) {
+                return None;
+            }
+        }
+        [b'e' | b'E' | b'.' | b'-' | b'+', ..] => return None,
+        _ => {}
+    }
+    let power = *POWERS.get(scale.unsigned_abs() as usize)?;
+    #[expect(clippy::cast_precision_loss, reason = "at most 15 digits")]
+    let mantissa = mantissa as f64;
+    Some((if scale < 0 { mantissa / power } else { mantissa * power }, at))
+}
+
+/// Any spelling of a number, `nan` and `inf` among them.
+fn any_number(text: &str) -> Option<(f64, usize)> {
     let length = text.bytes().take_while(|b| matches!(b, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E')).count();
-    if let Ok(value) = text[..length].parse::<f64>() {
-        let number = if value.is_finite() { Number::Is(value) } else { Number::NotFinite(value) };
-        return Some((number, &text[length..]));
+    if let Ok(value) = text[..length].parse() {
+        return Some((value, length));
     }
     let length = text.bytes().take_while(|b| b.is_ascii_alphabetic() || matches!(b, b'-' | b'+')).count();
     let value = text[..length].parse::<f64>().ok().filter(|v| !v.is_finite())?;
-    Some((Number::NotFinite(value), &text[length..]))
+    Some((value, length))
 }
 
 /// A count, which some writers print as `2048.0`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line before")]
 pub fn count(text: &str) -> Option<u64> {
-    let text = text.trim();
+    let text = text.trim_ascii();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     if digits > 0 && text.as_bytes().get(digits) != Some(&b'.') {
         return text[..digits].parse().ok();
@@ -155,7 +202,7 @@ pub fn read(text: &str, head: &Header, ended: bool, notes: &mut Notes) -> (Itera
             start = end + 1;
             continue;
         };
-        let (key, value) = (field[..at].trim(), &field[at + 1..]);
+        let (key, value) = (field[..at].trim_ascii(), &field[at + 1..]);
         let last = end == text.len();
         if last && !ended {
             notes.add("truncated", || format!("step {}: the line ends in \"{}\"", head.number, cut(field.trim(), 80)));
@@ -370,6 +417,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn numbers_are_those_of_the_standard_library(text in "-?[0-9]{0,17}\\.?[0-9]{0,9}([eE][-+]?[0-9]{1,3})?") {
+            let expected = text.parse::<f64>().ok();
+            let read = number(&text).filter(|(_, rest)| rest.is_empty());
+            prop_assert_eq!(read.and_then(|(n, _)| n.finite()), expected.filter(|v| v.is_finite()));
+        }
+
         #[test]
         fn any_text_is_read(text in "(iteration|[ =/|:]|[0-9]{1,3}|lm loss|hip mem usage|GB|é|nan|\\(avg){0,40}") {
             if let Some(head) = find_header(&text) {

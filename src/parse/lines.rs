@@ -59,7 +59,9 @@ impl Splitter {
             return;
         }
         self.cut += u64::from(bytes.len() > MAX_LINE);
-        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]);
+        let bytes = &bytes[..bytes.len().min(MAX_LINE)];
+        // The check alone is much faster than the repair.
+        let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         take(&Line { text: without_ansi(text), ended });
     }
 }
@@ -76,25 +78,24 @@ fn without_ansi(text: Cow<'_, str>) -> Cow<'_, str> {
     if memchr::memchr(b'\x1b', text.as_bytes()).is_none() {
         return text;
     }
-    let mut out = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        if c != '\x1b' {
-            out.push(c);
-            continue;
-        }
-        match chars.peek() {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), &*text);
+    while let Some(at) = memchr::memchr(b'\x1b', rest.as_bytes()) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let bytes = rest.as_bytes();
+        let length = match bytes.first() {
             // CSI: parameters, then one final byte.
-            Some('[') => {
-                chars.next();
-                while chars.next_if(|c| matches!(c, ' '..='?')).is_some() {}
-                chars.next_if(|c| matches!(c, '@'..='~'));
+            Some(b'[') => {
+                let end = 1 + bytes[1..].iter().take_while(|b| matches!(b, b' '..=b'?')).count();
+                end + usize::from(matches!(bytes.get(end), Some(b'@'..=b'~')))
             }
             // OSC: up to BEL; without one the rest of the line belongs to it.
-            Some(']') => while chars.next().is_some_and(|c| c != '\x07') {},
-            _ => {}
-        }
+            Some(b']') => memchr::memchr(b'\x07', bytes).map_or(bytes.len(), |end| end + 1),
+            _ => 0,
+        };
+        rest = &rest[length..];
     }
+    out.push_str(rest);
     Cow::Owned(out)
 }
 

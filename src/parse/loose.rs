@@ -30,7 +30,7 @@ impl Loose {
     /// ` : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU`, maybe with tokens and memory.
     pub fn step_time(&mut self, rest: &str, out: &mut Builder) {
         let Some((Number::Is(seconds), rest)) = rest.trim_start().strip_prefix(':').and_then(number) else { return };
-        if !rest.starts_with('s') || !(seconds > 0.0 && seconds < 1e7) {
+        if !(rest.starts_with('s') && seconds > 0.0 && seconds < 1e7) {
             return;
         }
         let after = |word: &str| rest.split_once(word).and_then(|(_, rest)| number(rest)).and_then(|(n, _)| n.finite());
@@ -62,7 +62,7 @@ impl Loose {
     /// `steps: N loss: X iter time (s): Y samples/sec: Z`; `rest` begins behind `(s):`.
     pub fn iter_time(&mut self, text: &str, rest: &str, out: &mut Builder) {
         let after = |word: &str| text.split_once(word).map(|(_, rest)| rest);
-        let Some(step) = after("steps: ").and_then(|rest| count(rest)) else { return };
+        let Some(step) = after("steps: ").and_then(count) else { return };
         let finite = |text: Option<&str>| text.and_then(number).and_then(|(n, _)| n.finite());
         let mut step = Step {
             step,

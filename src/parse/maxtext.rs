@@ -18,7 +18,7 @@ use super::{
 /// A step that claims less than this part of the others' median did not end when it was timed.
 const IMPLAUSIBLE: f64 = 0.2;
 /// Fields of a line that are kept besides the known ones.
-const MAX_OTHER: usize = 32;
+const MAX_OTHER: usize = 24;
 
 pub fn evidence(line: &str) -> Evidence {
     if completed(line).is_some() {

@@ -234,6 +234,8 @@ impl Megatron {
                     out.set("padded_vocab_size", size);
                 }
             }
+            // NeoX' launcher says so of itself.
+            Mark::World if text.contains("NeoXArgs") => {}
             Mark::World => world(rest, out),
             Mark::Theoretical => {
                 for part in rest.split(',') {
@@ -344,52 +346,52 @@ fn world(rest: &str, out: &mut Builder) {
     }
 }
 
+fn has(text: &str, word: &str) -> bool {
+    memchr::memmem::find(text.as_bytes(), word.as_bytes()).is_some()
+}
+
 /// Does the text say who wrote it, besides that Megatron is below?
 fn dialect(text: &str) -> Option<&'static str> {
-    let has = |words: &[&str]| words.iter().any(|w| memchr::memmem::find(text.as_bytes(), w.as_bytes()).is_some());
-    let primus = has(&["hip mem usage", "rocm mem usage"])
-        || has(&["[rank-"]) && has(&["][INFO", "][DEBUG", "[DEBUG]", "[INFO]"]);
-    if primus {
+    let any = |words: &[&str]| words.iter().any(|w| has(text, w));
+    if any(&["hip mem usage", "rocm mem usage"]) || is_primus_prefixed(text) {
         Some("primus")
-    } else if has(&["MODEL_TFLOP/s/GPU", "mem-max-allocated-gigabytes"]) {
+    } else if any(&["MODEL_TFLOP/s/GPU", "mem-max-allocated-gigabytes"]) {
         Some("megatron-bridge")
-    } else if has(&["iter time (s):", "approx flops per GPU"]) {
+    } else if any(&["iter time (s):", "approx flops per GPU"]) {
         Some("gpt-neox")
-    } else if has(&["consumed tokens:", "consumed_tokens=", "lm-loss:"]) {
+    } else if any(&["consumed tokens:", "consumed_tokens=", "lm-loss:"]) {
         Some("megatron-deepspeed")
     } else {
         None
     }
 }
 
-fn is_step(text: &str) -> bool {
-    let has = |word: &str| memchr::memmem::find(text.as_bytes(), word.as_bytes()).is_some();
-    iteration::find_header(text).is_some()
-        || has("iterations) memory (") && has("llocated")
-        || has("Step Time") && has("MODEL_TFLOP")
-        || has("iter time (s):") && has("steps: ")
+/// `[20260101 00:00:00][rank-7/8][INFO ] …`
+fn is_primus_prefixed(text: &str) -> bool {
+    let rank = text.strip_prefix('[').and_then(|rest| rest.split_once("][rank-"));
+    rank.is_some_and(|(_, rest)| rest.split_once(']').is_some_and(|(rank, _)| rank.contains('/')))
 }
 
-fn is_setting(text: &str) -> bool {
-    ["number of parameters on (tensor, pipeline)", "- arguments -", "using world size:"]
-        .iter()
-        .any(|w| text.contains(w))
+/// A line that only this family has; cheap for all others, since every line of a log's beginning is asked.
+fn is_step(text: &str) -> bool {
+    FINDER.is_match(text)
+        && (iteration::find_header(text).is_some()
+            || has(text, "iterations) memory (") && has(text, "llocated")
+            || has(text, "Step Time") && has(text, "MODEL_TFLOP")
+            || has(text, "iter time (s):") && has(text, "steps: "))
 }
 
 fn of_dialect(text: &str, name: &str) -> Evidence {
-    match () {
-        () if dialect(text) != Some(name) => Evidence::None,
-        () if is_step(text) => Evidence::Strong,
-        () => Evidence::None,
-    }
+    if is_step(text) && dialect(text) == Some(name) { Evidence::Strong } else { Evidence::None }
+}
+
+fn weak_if(said: bool) -> Evidence {
+    if said { Evidence::Weak } else { Evidence::None }
 }
 
 pub fn primus(text: &str) -> Evidence {
-    match of_dialect(text, "primus") {
-        // Files of ranks that print no steps have its prefix all the same.
-        Evidence::None if dialect(text) == Some("primus") => Evidence::Weak,
-        other => other,
-    }
+    // Files of ranks that print no steps have its prefix all the same.
+    of_dialect(text, "primus").max(weak_if(is_primus_prefixed(text)))
 }
 
 pub fn bridge(text: &str) -> Evidence {
@@ -397,8 +399,7 @@ pub fn bridge(text: &str) -> Evidence {
 }
 
 pub fn neox(text: &str) -> Evidence {
-    let weak = text.contains("NeoXArgs.");
-    of_dialect(text, "gpt-neox").max(if weak { Evidence::Weak } else { Evidence::None })
+    of_dialect(text, "gpt-neox").max(weak_if(text.starts_with("NeoXArgs.")))
 }
 
 pub fn deepspeed(text: &str) -> Evidence {
@@ -406,9 +407,9 @@ pub fn deepspeed(text: &str) -> Evidence {
 }
 
 pub fn megatron(text: &str) -> Evidence {
-    match () {
-        () if is_step(text) => Evidence::Strong,
-        () if is_setting(text) => Evidence::Weak,
-        () => Evidence::None,
+    if is_step(text) {
+        return Evidence::Strong;
     }
+    let settings = ["number of parameters on (tensor, pipeline)", "- end of arguments -", "using world size:"];
+    weak_if(FINDER.is_match(text) && settings.iter().any(|w| has(text, w)))
 }

@@ -16,7 +16,7 @@ use super::{
 
 const MARK: &str = ":::MLLOG ";
 /// Figures of tracked_stats that are kept besides the known ones.
-const MAX_OTHER: usize = 32;
+const MAX_OTHER: usize = 24;
 
 /// May the line hold an entry? Cheap, for logs of other trainers.
 pub fn may_be_entry(line: &str) -> bool {

@@ -54,7 +54,7 @@ impl Log {
         if self.evaluated_at.take() == Some(step)
             && let Some(time) = time
         {
-            out.notes.add("step_time_includes_evaluation", || format!("step {step}: {time} s"));
+            out.notes.add("evaluation_in_interval", || format!("step {step}: {time} s"));
         }
         let mut other = std::collections::BTreeMap::new();
         // Before the fifth iteration it is printed as −100 %: not known.
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(evaluations, [(Some(0), "train_loss", 9.1), (Some(0), "validation_loss", 9.2)]);
         assert_eq!(trace.effective.0["micro_batch_size"], 12);
         assert_eq!(trace.effective.0["compile"], true);
-        assert_eq!(testing::kinds(&trace), ["step_time_includes_evaluation", "nan_loss"]);
+        assert_eq!(testing::kinds(&trace), ["evaluation_in_interval", "nan_loss"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{
     lines::Line,
     nemo_bars::Bars,
     nemo_settings::Settings,
-    values::{Checks, after, bytes, count_after, has, number, rest, whole},
+    values::{Checks, after, bytes, count_after, has, number, once, rest, whole},
 };
 
 pub fn evidence(line: &str) -> Evidence {
@@ -54,10 +54,8 @@ impl Reader for Nemo {
     fn end(&mut self, out: &mut Builder) {
         self.bars.flush(out);
         // `iteration 5/99` counts within an epoch: of several epochs it says nothing of the whole.
-        if let Some(last) = self.last_index.filter(|_| self.epochs.0 == self.epochs.1)
-            && !out.trace.effective.0.contains_key("train_iters")
-        {
-            out.set("train_iters", last + 1);
+        if let Some(last) = self.last_index.filter(|_| self.epochs.0 == self.epochs.1) {
+            once("train_iters", last.saturating_add(1), out);
         }
     }
 }
@@ -121,8 +119,8 @@ pub fn read_fields<'a>(
             "TFLOPS_per_GPU" | "tflops_per_gpu" => step.tflops_per_gpu = checks.positive(key, Some(value)),
             "global_batch_size" => {
                 step.global_batch_size = exact;
-                if let Some(n) = exact.filter(|_| !out.trace.effective.0.contains_key("global_batch_size")) {
-                    out.set("global_batch_size", n);
+                if let Some(n) = exact {
+                    once(key, n, out);
                 }
             }
             "consumed_samples" => step.consumed_samples = exact,
@@ -269,16 +267,9 @@ mod tests {
         assert_eq!((second.loss, trace.format.as_str()), (None, "nemo"));
     }
 
-    proptest! {
-        #[test]
-        fn damaged_logs_do_not_panic(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
-            let mut log = LOG.as_bytes().to_vec();
-            for (at, byte) in edits {
-                log[at] = byte;
-            }
-            let _ = super::super::parse(&LogSection::named("nemo"), &log[..end]);
-        }
+    super::super::testing::damaged!("nemo", LOG);
 
+    proptest! {
         #[test]
         fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8)) {
             let mut noisy = String::new();

@@ -1,10 +1,8 @@
 //! What NeMo 1 and 2 say of their settings: DLLogger's parameters, Megatron's set-up lines, Lightning's end.
 
-use serde_json::Value;
-
 use super::{
     builder::Builder,
-    values::{after, count_after, has, number, rest, whole, word_after},
+    values::{after, count_after, has, number, once, once_number, rest, whole, word_after},
 };
 
 #[derive(Default)]
@@ -28,15 +26,15 @@ impl Settings {
             let count = rest(count, "): ").and_then(number).and_then(|(n, _)| whole(n));
             out.trace.num_parameters_per_rank = out.trace.num_parameters_per_rank.max(count);
         } else if let Some(n) = count_after(text, "setting number of microbatches to constant ") {
-            once("gradient_accumulation_steps", n.into(), out);
+            once("gradient_accumulation_steps", n, out);
         } else if let Some(n) = count_after(text, "All distributed processes registered. Starting with ") {
-            once("num_gpus", n.into(), out);
+            once("num_gpus", n, out);
         } else if let Some(n) = count_after(text, "Copying Trainer's 'max_steps' (") {
-            once("train_iters", n.into(), out);
+            once("train_iters", n, out);
         } else if has(text, "`Trainer.fit` stopped:") {
             out.trace.finished = true;
             if let Some(n) = count_after(text, "`max_steps=") {
-                once("train_iters", n.into(), out);
+                once("train_iters", n, out);
             }
         } else if let Some(figure) = after(text, "TFLOPs per sec per GPU=") {
             // -1: the model's FLOPs are not known to NeMo.
@@ -61,12 +59,6 @@ impl Settings {
                 self.timing_lines = 0;
             }
         }
-    }
-}
-
-fn once(name: &str, value: Value, out: &mut Builder) {
-    if !out.trace.effective.0.contains_key(name) {
-        out.set(name, value);
     }
 }
 
@@ -122,11 +114,11 @@ fn dll_parameters(text: &str, out: &mut Builder) {
 fn optimizer(config: &str, out: &mut Builder) {
     if let Some(name) = word_after(config, "optimizer=") {
         // Megatron's Adam decouples its weight decay.
-        once("optimizer", if name == "adam" { "adamw" } else { name }.into(), out);
+        once("optimizer", if name == "adam" { "adamw" } else { name }, out);
     }
     for (flag, name) in [(" bf16=True", "bf16"), (" fp16=True", "fp16")] {
         if has(config, flag) {
-            once("precision", name.into(), out);
+            once("precision", name, out);
         }
     }
     for (key, name) in [
@@ -138,9 +130,7 @@ fn optimizer(config: &str, out: &mut Builder) {
         (" adam_eps=", "eps"),
         (" clip_grad=", "clip_grad"),
     ] {
-        if let Some(value) = after(config, key).and_then(serde_json::Number::from_f64) {
-            once(name, Value::Number(value), out);
-        }
+        once_number(name, after(config, key), out);
     }
 }
 
@@ -156,7 +146,7 @@ fn parallel_group(group: &str, out: &mut Builder) {
     };
     let count = ranks.split(']').next().unwrap_or_default().split(',').filter(|r| !r.trim().is_empty()).count();
     if count > 0 {
-        once(name, count.into(), out);
+        once(name, count, out);
     }
 }
 
@@ -176,23 +166,18 @@ fn precision(value: &str, out: &mut Builder) {
         "32" | "fp32" | "32-true" => "fp32",
         _ => return,
     };
-    once("precision", plain.into(), out);
+    once("precision", plain, out);
 }
 
 fn set_number(name: &str, text: &str, out: &mut Builder) {
-    let Some((value, "")) = number(text) else { return };
-    let count = whole(value).map(Value::from);
-    if let Some(value) = count.or_else(|| serde_json::Number::from_f64(value).map(Value::Number)) {
-        once(name, value, out);
-    }
+    once_number(name, number(text).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out);
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::{LogSection, Trace, parse};
-    use super::*;
 
     fn read(log: &str) -> (Value, Trace) {
         let trace = parse(&LogSection::named("nemo"), log.as_bytes());
@@ -220,7 +205,7 @@ mod tests {
             json!({
                 "data_parallel_size": 2, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "num_gpus": 4,
                 "gradient_accumulation_steps": 16, "optimizer": "adamw", "learning_rate": 0.0003, "weight_decay": 0.1,
-                "precision": "bf16", "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "clip_grad": 1.0, "train_iters": 100,
+                "precision": "bf16", "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "clip_grad": 1, "train_iters": 100,
             })
         );
         assert_eq!((trace.num_parameters_per_rank, trace.num_parameters, trace.finished), (Some(1000), None, true));

@@ -263,10 +263,8 @@ fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Buil
         beside.mlperf.line(line, builder);
     }
     reader.line(line, builder);
-    beside.causes.line(&line.text);
-    if builder.trace.step_lines > steps {
-        beside.causes.step();
-    }
+    let causes = &mut beside.causes;
+    if builder.trace.step_lines > steps { causes.step_line(&line.text) } else { causes.line(&line.text) }
 }
 
 /// One line's evidence for each format.

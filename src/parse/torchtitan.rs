@@ -228,16 +228,9 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn damaged_logs_do_not_panic(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
-            let mut log = LOG.as_bytes().to_vec();
-            for (at, byte) in edits {
-                log[at] = byte;
-            }
-            let _ = super::super::parse(&LogSection::named("torchtitan"), &log[..end]);
-        }
+    super::super::testing::damaged!("torchtitan", LOG);
 
+    proptest! {
         #[test]
         fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8)) {
             let mut noisy = String::new();

@@ -42,18 +42,17 @@ pub fn bars(line: &str) -> impl Iterator<Item = Bar<'_>> {
 
 fn parse<'a>(before: &'a str, bar: &'a str) -> Option<Bar<'a>> {
     let label = before.trim_end_matches(|c: char| c.is_ascii_digit()).trim();
-    let close = memchr::memchr(b'|', bar.as_bytes())?;
-    // The drawing itself is short; a bar further away belongs to other text.
+    // All of a bar is close together: what is further away belongs to other text.
+    let find = |byte: u8, text: &str, within: usize| memchr::memchr(byte, &text.as_bytes()[..text.len().min(within)]);
+    let close = find(b'|', bar, 1024)?;
     let counts = bar[close + 1..].trim_start();
-    if close > 1000 {
-        return None;
-    }
-    let slash = memchr::memchr(b'/', counts.as_bytes()).filter(|at| *at < 16)?;
+    let slash = find(b'/', counts, 16)?;
     let count = counts[..slash].trim().parse().ok()?;
-    let open = memchr::memchr(b'[', counts.as_bytes()).filter(|at| *at < 40 && *at > slash)?;
+    let open = find(b'[', counts, 40).filter(|at| *at > slash)?;
     let total = counts[slash + 1..open].trim().parse().ok()?;
     let inner = &counts[open + 1..];
-    let end = memchr::memchr(b']', inner.as_bytes()).unwrap_or(inner.len());
+    // A line that was cut off ends within its bar.
+    let end = find(b']', inner, 4096).or_else(|| (inner.len() < 4096).then_some(inner.len()))?;
     let (text, rest) = (&inner[..end], inner.get(end + 1..).unwrap_or(""));
     // Without a rate yet: `[00:41<13:13]` or `[00:00<?]`.
     let (times, tail) = text.split_once(',').unwrap_or((text, ""));
@@ -100,6 +99,14 @@ mod tests {
         assert_eq!((bar.label, bar.seconds_per_iteration, bar.postfix), ("Epoch 0: :", None, " v_num=None, step=0.0"));
         assert_eq!(bars("  0%|          | 0/16 [00:00<?, ?it/s]").next().unwrap().count, 0);
         assert_eq!(bars("100%|x| y/z [").count() + bars("50%| 1/2").count() + bars("%|%|%|").count(), 0);
+    }
+
+    #[test]
+    fn hostile_lines_are_read_in_linear_time() {
+        for piece in ["%||", "%|| 1/2 [", "%| | 1/2 [00:01<00:01, 1it/s"] {
+            let line = piece.repeat((1 << 20) / piece.len());
+            assert!(bars(&line).count() <= line.len() / piece.len());
+        }
     }
 
     proptest! {

@@ -1,11 +1,12 @@
 //! Numbers and words as trainers print them, and what of them can be believed.
 
-use super::builder::Notes;
+use serde_json::Value;
 
-pub const GIB: f64 = 1_073_741_824.0;
-/// A longer step is a misprint.
-const MAX_SECONDS: f64 = 1e7;
-const MAX_BYTES: f64 = (1u64 << 50) as f64;
+pub use super::numbers::{GIB, as_count as whole};
+use super::{
+    builder::{Builder, Notes},
+    numbers::{duration, setting},
+};
 
 /// Is `needle` somewhere in `text`?
 pub fn has(text: &str, needle: &str) -> bool {
@@ -78,12 +79,6 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
     Some((value.ok()?, &text[end + closing..]))
 }
 
-/// A count, also one that is written `2048.0`.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
-pub fn whole(n: f64) -> Option<u64> {
-    (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
-}
-
 /// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42` → seconds.
 pub fn clock(text: &str) -> Option<f64> {
     let (days, time) = match text.split_once("day") {
@@ -101,10 +96,21 @@ pub fn clock(text: &str) -> Option<f64> {
 }
 
 /// Bytes of a figure in `unit`s; `None` if it cannot be one.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line above")]
 pub fn bytes(figure: f64, unit: f64) -> Option<u64> {
-    let bytes = (figure * unit).round();
-    (bytes > 0.0 && bytes < MAX_BYTES).then_some(bytes as u64)
+    super::numbers::bytes(figure, unit).filter(|n| *n > 0)
+}
+
+/// A setting, unless it is stated already: of two sources that differ by nature the first one counts without a word.
+pub fn once(name: &str, value: impl Into<Value>, out: &mut Builder) {
+    if !out.trace.effective.0.contains_key(name) {
+        out.set(name, value);
+    }
+}
+
+pub fn once_number(name: &str, value: Option<f64>, out: &mut Builder) {
+    if let Some(value) = value.filter(|v| v.is_finite()) {
+        once(name, setting(value), out);
+    }
 }
 
 /// `key: value` pairs of the flat Python dictionary (or JSON object) that `text` begins with, and what follows it;
@@ -200,7 +206,7 @@ impl Checks<'_> {
     }
 
     pub fn seconds(&mut self, name: &str, value: Option<f64>) -> Option<f64> {
-        self.take(name, None, value, |v| v > 0.0 && v < MAX_SECONDS)
+        self.take(name, None, value, |v| duration(v).is_some())
     }
 
     pub fn positive(&mut self, name: &str, value: Option<f64>) -> Option<f64> {

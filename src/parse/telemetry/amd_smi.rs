@@ -19,9 +19,17 @@ use crate::parse::{
 pub fn evidence(line: &str) -> Evidence {
     // Weak: trainers' scripts like to show it before they begin.
     let has = |word: &str| memchr::memmem::find(line.as_bytes(), word.as_bytes()).is_some();
-    let key = ["gpu_data", "gfx_activity", "socket_power", "used_vram"]
-        .iter()
-        .any(|key| has(&format!("\"{key}\":")) || has(&format!("'{key}':")));
+    let keys = [
+        "\"gpu_data\":",
+        "\"gfx_activity\":",
+        "\"socket_power\":",
+        "\"used_vram\":",
+        "'gpu_data':",
+        "'gfx_activity':",
+        "'socket_power':",
+        "'used_vram':",
+    ];
+    let key = keys.into_iter().any(has);
     let found = key
         || heading(line).is_some()
         || csv_heading(line).is_some()

@@ -11,8 +11,9 @@ use crate::parse::{
     numbers::{after, count},
 };
 
-/// Hosts whose interleaved tables are followed.
+/// Hosts whose interleaved tables are followed, and bytes of a host's name.
 const MAX_HOSTS: usize = 4096;
+const MAX_NAME: usize = 256;
 
 pub fn evidence(line: &str) -> Evidence {
     // Weak: trainers' scripts like to show it before they begin.
@@ -188,7 +189,7 @@ impl NvidiaSmi {
     }
 
     fn host(&mut self, name: &str) -> Option<&mut (Option<String>, Option<TelemetrySample>)> {
-        if self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(name) {
+        if name.len() > MAX_NAME || (self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(name)) {
             return None;
         }
         Some(self.hosts.entry(name.to_owned()).or_default())

@@ -151,7 +151,8 @@ fn heading(text: &str) -> Option<Vec<String>> {
 fn keyed(text: &str) -> Option<(&str, &str, &str)> {
     let (device, rest) = text.strip_prefix("GPU[")?.split_once(']')?;
     let (key, value) = rest.trim_start().strip_prefix(':')?.rsplit_once(": ")?;
-    Some((device, key.trim(), value.trim())).filter(|_| !device.is_empty() && device.len() < 8)
+    Some((device, key.trim(), value.trim()))
+        .filter(|(device, key, _)| !device.is_empty() && device.len() < 8 && key.len() < 128)
 }
 
 /// `card3` → `3`, as the other forms write it.

@@ -9,7 +9,7 @@ use crate::parse::{Evaluation, Step, Trace, builder::Builder, lines::cut, number
 
 pub const FORMAT: &str = "tfevents";
 /// Values of a step that are kept besides the known ones.
-const MAX_OTHER: usize = 64;
+const MAX_OTHER: usize = 24;
 const MAX_TAG: usize = 120;
 
 /// Reads an event file in pieces of any size.

@@ -130,4 +130,12 @@ mod tests {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
     }
+
+    #[test]
+    fn files_that_tensorboard_writes_begin_like_this() {
+        // The first record names the version, in 24 bytes.
+        let header = [24, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22];
+        assert!(begins(&header));
+        assert!(!begins(&header[1..]) && !begins(&header[..11]) && !begins(&[0; 12]));
+    }
 }
