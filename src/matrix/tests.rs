@@ -268,8 +268,11 @@ fn patterns_select_by_leading_segments_globs_axes_and_aliases() {
     let named = |pattern: &str| selected(&single, &only(&[pattern])).unwrap();
     assert_eq!(named("nvd/tran@compile=true"), ["nvd/tran/llama-1b/single@compile=true"]);
     assert_eq!(named("@compile={false,no}").len(), 6);
-    let selection =
-        Selection { skip: vec!["*/{native,fsdp,deep,mega,titan}".into()], where_: vec!["compile=f*".into()], ..Selection::default() };
+    let selection = Selection {
+        skip: vec!["*/{native,fsdp,deep,mega,titan}".into()],
+        where_: vec!["compile=f*".into()],
+        ..Selection::default()
+    };
     assert_eq!(selected(&single, &selection).unwrap(), ["nvd/tran/llama-1b/single@compile=false"]);
     let either = Selection { where_: vec!["compile=true".into(), "compile=false".into()], ..Selection::default() };
     assert_eq!(selected(&single, &either).unwrap().len(), 12);
