@@ -179,9 +179,12 @@ fn a_log_of_one_line_is_a_failed_run() {
 fn what_is_neither_is_refused_with_what_was_expected() {
     let project = project();
     project.write("notes.txt", "buy milk\n");
+    project
+        .write("power.txt", "index, power.draw [W], memory.used [MiB]\n0, 310.22 W, 4096 MiB\n1, 305.10 W, 4096 MiB\n");
     project.write("broken.json", "{\"step_times\": ");
     for (arguments, words) in [
         (vec!["import", "notes.txt"], "neither a log nor a result"),
+        (vec!["import", "power.txt"], "no step of a training"),
         (vec!["import", "broken.json"], "not JSON"),
         (vec!["import", "nothing.log"], "cannot read"),
         (vec!["import", "nothing", "--log", "notes.txt"], "is not a cell"),

@@ -140,6 +140,10 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit) -> Result<se
         }
     };
     let mut run = ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, &cell))?;
+    if !run.result.trace.telemetry.is_empty() && run.result.trace.steps.is_empty() {
+        let message = format!("{}: readings of devices, and no step of a training", unit.name);
+        return Err(Error::invalid(Problem::new(message).help("`tprimat parse` shows them")));
+    }
     let failure = run.result.trace.failure.as_ref();
     if run.result.trace.format == "unknown" && failure.is_none_or(|f| f.class == FailureClass::Unknown) {
         return Err(Error::invalid(

@@ -63,7 +63,9 @@ fn folder(at: &Path, depth: usize, units: &mut Vec<Unit>, skipped: &mut Vec<Path
             None => skipped.push(path),
         }
     }
-    if !ranks.is_empty() {
+    if let [(_, only)] = &ranks[..] {
+        units.push(Unit { kind: Kind::Log, name: file_name(only), files: vec![only.clone()] });
+    } else if !ranks.is_empty() {
         ranks.sort();
         let files = ranks.into_iter().map(|(_, path)| path).collect();
         units.push(Unit { kind: Kind::Log, name: folder_name(at), files });
@@ -119,6 +121,7 @@ mod tests {
             "training_llama.log",
             "README.md",
             ".hidden.log",
+            "one/rank-3.log",
             "run-ranks/rank-10.info.log",
             "run-ranks/rank-0.debug.log",
             "run-ranks/rank-7.info.log",
@@ -137,12 +140,13 @@ mod tests {
                 ("benchmark_cuda_llama.json", Kind::Result, 1),
                 ("x.events.out.tfevents.1", Kind::Events, 1),
                 ("nested", Kind::Log, 2),
+                ("rank-3.log", Kind::Log, 1),
                 ("run-ranks", Kind::Log, 3),
                 ("train_amd_prim_llama.json", Kind::Result, 1),
                 ("training_llama.log", Kind::Log, 1),
             ]
         );
-        let ranks = units[3].files.iter().map(|f| file_name(f)).collect::<Vec<_>>();
+        let ranks = units[4].files.iter().map(|f| file_name(f)).collect::<Vec<_>>();
         assert_eq!(ranks, ["rank-0.debug.log", "rank-7.info.log", "rank-10.info.log"]);
         assert_eq!(skipped.len(), 1);
     }

@@ -15,7 +15,7 @@ use super::{
 pub fn evidence(line: &str) -> Evidence {
     let engine =
         has(line, "step=") && has(line, "skipped=") && has(line, "lr=[") || has(line, "RunningAvgSamplesPerSec=");
-    if engine || timed(line).is_some() || looped(line).is_some() || chat(line).is_some() {
+    if engine || reinforced(line).is_some() || timed(line).is_some() || looped(line).is_some() || chat(line).is_some() {
         return Evidence::Strong;
     }
     let usual = ["[deepspeed]", "DeepSpeed info: version=", "time (ms) | fwd_microstep"];
@@ -54,6 +54,9 @@ impl Reader for DeepSpeed {
             self.looped_step(at, total, text, out);
         } else if let Some(figures) = chat(text) {
             self.chat(figures, out);
+        } else if let Some((at, losses)) = reinforced(text) {
+            let other = losses.into_iter().map(|(name, value)| (name.into(), value)).collect();
+            out.step(Step { step: at, other, ..Step::default() });
         } else if let Some(value) = text.trim_start().strip_prefix("ppl: ").and_then(number).map(|(v, _)| v) {
             let step = out.trace.steps.last().map(|s| s.step);
             if value.is_finite() {
@@ -208,6 +211,22 @@ fn looped(line: &str) -> Option<(u64, u64)> {
     Some((whole(step)?, whole(total)?)).filter(|_| own)
 }
 
+/// DeepSpeed-Chat's third stage, old and new: `epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss: 0.25|…`,
+/// `Epoch: 0 | Step: 10 | PPO Epoch: 1 | Actor Loss: 0.5 | …`. None of them is the loss of a language model.
+fn reinforced(line: &str) -> Option<(u64, Vec<(&'static str, f64)>)> {
+    if !has(line, "ppo_ep:") && !has(line, "PPO Epoch:") {
+        return None;
+    }
+    let find = |keys: [&str; 2]| keys.into_iter().find_map(|key| after(line, key)).filter(|v| v.is_finite());
+    let step = find(["|step:", "| Step:"]).and_then(whole)?;
+    let losses = [
+        ("actor_loss", find(["act_loss:", "Actor Loss:"])),
+        ("critic_loss", find(["cri_loss:", "Critic Loss:"])),
+        ("unsupervised_loss", find(["unsuper_loss:", "Unsupervised Loss:"])),
+    ];
+    Some((step, losses.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()))
+}
+
 fn chat(line: &str) -> Option<&str> {
     rest(line, "Model Parameters: ").filter(|t| has(t, "Latency: ") && has(t, "TFLOPs: "))
 }
@@ -331,6 +350,14 @@ mod tests {
         );
         let stated = parse(&format!("[config.py:1:print]   gradient_accumulation_steps .. 1\n{log}"));
         assert_eq!((stated.steps[0].step_time_seconds, stated.steps[0].steps_averaged), (Some(0.75), Some(1)));
+    }
+
+    #[test]
+    fn reinforcement_learning_has_other_losses() {
+        let trace = parse_any(b"epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss: 0.25|unsuper_loss: 0.0\nEpoch: 0 | Step: 11 | PPO Epoch: 1 | Actor Loss: nan | Critic Loss: 0.5 | Unsupervised Loss: 0.0\n");
+        let losses: Vec<_> =
+            trace.steps.iter().map(|s| (s.step, s.loss, s.other["critic_loss"], s.other.len())).collect();
+        assert_eq!((losses, trace.format.as_str()), (vec![(10, None, 0.25, 3), (11, None, 0.5, 2)], "deepspeed"));
     }
 
     #[test]

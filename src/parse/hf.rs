@@ -10,6 +10,7 @@ use super::{
     format::{Evidence, Reader},
     hf_fields::{Fields, Kind, classify},
     hf_settings::Settings,
+    hf_table::{Table, is_header},
     lines::Line,
     tqdm::{Bar, bars, may_be_bar},
     values::{clock, count_after, dictionary, has, number, once, whole},
@@ -18,7 +19,11 @@ use super::{
 pub fn evidence(line: &str) -> Evidence {
     let dictionary = has(line, "{'") || has(line, "{\"");
     let stated = dictionary && dictionaries(line).any(|(_, pairs, _)| classify(&pairs) != Kind::Other);
-    if stated || has(line, "TrainOutput(global_step=") || has(line, "Total train batch size (w. parallel") {
+    if stated
+        || is_header(line)
+        || has(line, "TrainOutput(global_step=")
+        || has(line, "Total train batch size (w. parallel")
+    {
         return Evidence::Strong;
     }
     if has(line, "***** Running training *****") || has(line, "[INFO|trainer.py") {
@@ -32,6 +37,7 @@ pub fn evidence(line: &str) -> Evidence {
 pub struct HuggingFace {
     settings: Settings,
     deepspeed: Config,
+    table: Table,
     started: bool,
     /// The newest bar of training, and the total by which it is known.
     bar: Option<Drawn>,
@@ -92,6 +98,10 @@ impl Reader for HuggingFace {
             out.notes.add("overflow_skip", || format!("after step {after}: {detail}"));
         }
         if stated || drawn {
+            return;
+        }
+        if let Some(at) = self.table.line(text, out) {
+            self.last_step = self.last_step.max(at);
             return;
         }
         if has(text, "Training completed.") {

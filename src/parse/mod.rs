@@ -14,6 +14,7 @@ mod format;
 mod hf;
 mod hf_fields;
 mod hf_settings;
+mod hf_table;
 mod iteration;
 mod launcher;
 mod lines;

@@ -23,12 +23,13 @@ pub struct Bars {
 impl Bars {
     /// Does the line state a step?
     pub fn is_step(line: &str) -> bool {
-        logged(line).is_some() || has(line, "v_num=") && bars(line).any(|bar| bar.label.contains("Epoch "))
+        has(line, "DLL") && logged(line).is_some()
+            || has(line, "v_num=") && bars(line).any(|bar| bar.label.contains("Epoch "))
     }
 
     /// False if the line is none of a step.
     pub fn line(&mut self, text: &str, window: Option<usize>, out: &mut Builder) -> bool {
-        if has(text, "DLL ")
+        if has(text, "DLL")
             && let Some((at, fields)) = logged(text)
         {
             if !self.logger {
@@ -37,7 +38,7 @@ impl Bars {
                 out.latest = true;
             }
             let (mut stated, moving) = (None, &mut self.moving);
-            read_fields(at, fields, out, |step, _| stated = Some(step));
+            read_fields(at, fields.iter().map(|(k, v)| (k.as_str(), v.as_str())), out, |step, _| stated = Some(step));
             if let Some(mut step) = stated {
                 if window.is_some_and(|w| w > 1) {
                     let mean = step.step_time_seconds.take();
@@ -113,14 +114,31 @@ impl Bars {
 }
 
 /// `DLL 2025-01-01 00:00:00.5 - 3 reduced_train_loss : 12.9  lr : 0.0  …`: the step and its fields.
-fn logged(line: &str) -> Option<(u64, impl Iterator<Item = (&str, &str)>)> {
+fn logged(line: &str) -> Option<(u64, Vec<(String, String)>)> {
+    if let Some(object) = rest(line, "DLLL ") {
+        return logged_json(object);
+    }
     let (step, fields) = number(rest(rest(line, "DLL ")?, " - ")?)?;
     if !fields.starts_with(' ') || !has(fields, " : ") {
         return None;
     }
-    let pairs = fields.split("  ").filter_map(|p| p.split_once(" : ")).map(|(k, v)| (k.trim(), v.trim()));
-    let global = pairs.clone().find(|(k, _)| *k == "global_step").and_then(|(_, v)| number(v)).map(|(n, _)| n);
-    Some((whole(global.unwrap_or(step))?, pairs))
+    let owned = |(key, value): (&str, &str)| (key.trim().to_owned(), value.trim().to_owned());
+    let pairs: Vec<_> = fields.split("  ").filter_map(|p| p.split_once(" : ")).take(64).map(owned).collect();
+    Some((counted(step, &pairs)?, pairs))
+}
+
+/// DLLogger's file: `DLLL {"type": "LOG", "step": 3, "data": {"reduced_train_loss": 12.9, …}}`.
+fn logged_json(object: &str) -> Option<(u64, Vec<(String, String)>)> {
+    let entry: serde_json::Value = serde_json::from_str(object.trim()).ok()?;
+    let (step, data) = (entry.get("step")?.as_f64()?, entry.get("data")?.as_object()?);
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pairs: Vec<_> = data.iter().take(64).map(|(key, value)| (key.clone(), text(value))).collect();
+    Some((counted(step, &pairs)?, pairs))
+}
+
+fn counted(step: f64, pairs: &[(String, String)]) -> Option<u64> {
+    let global = pairs.iter().find(|(k, _)| k == "global_step").and_then(|(_, v)| number(v)).map(|(n, _)| n);
+    whole(global.unwrap_or(step))
 }
 
 fn keep_average(step: &mut Step, mean: Option<f64>) {
@@ -198,6 +216,16 @@ mod tests {
         let trace = read(&lost.join("\n"));
         assert_eq!(trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).count(), 2);
         assert!(trace.steps.iter().all(|s| s.running_average.is_some()));
+    }
+
+    #[test]
+    fn the_loggers_file() {
+        let log = "DLLL {\"timestamp\": \"1\", \"type\": \"LOG\", \"step\": 3, \"data\": {\"reduced_train_loss\": 12.5, \"lr\": 0.5, \
+                   \"consumed_samples\": 512.0, \"train_step_timing in s\": 4.5}}\nDLLL {\"type\": \"LOG\", \"step\": [], \"data\": {}}\n";
+        let trace = parse_any(log.as_bytes());
+        let step = &trace.steps[0];
+        assert_eq!((trace.format.as_str(), step.step, step.loss), ("nemo", 3, Some(12.5)));
+        assert_eq!((step.step_time_seconds, step.consumed_samples), (Some(4.5), Some(512)));
     }
 
     #[test]

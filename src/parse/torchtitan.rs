@@ -46,7 +46,9 @@ impl Reader for Torchtitan {
         if has(text, "Training completed") {
             out.trace.finished = true;
         }
-        self.settings.line(text, out);
+        if !self.started {
+            self.settings.line(text, out);
+        }
     }
 
     fn end(&mut self, out: &mut Builder) {
