@@ -142,7 +142,13 @@ impl Crossed {
             format!("{} tokens/s/GPU × {gpus} × {time:.3} s = {} tokens per step", thousands(rate), thousands(tokens));
         let known = ["global_batch_size", "seq_length", "num_gpus"];
         let stated = known.iter().all(|f| contract.source(f) == Some(Source::Effective));
+        let before = self.fields.len();
         self.tokens_are("tokens_per_step_from_rate", tokens, said, [batch, length], stated);
+        // With a device count that is only claimed, it shows the tokens of one device, not of a step.
+        let claimed = contract.source("num_gpus") == Some(Source::Declared);
+        for field in self.fields[before..].iter_mut().filter(|f| claimed && f.status == AttestationStatus::Attested) {
+            field.status = AttestationStatus::NotStated;
+        }
     }
 
     /// Of a file that publishes only means: tokens/s × mean step time, and the labels.

@@ -190,14 +190,17 @@ impl RunResult {
 fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
     let batches: std::collections::BTreeSet<u64> = trace.steps.iter().filter_map(|s| s.global_batch_size).collect();
     let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return Vec::new() };
-    let other = batches.iter().find(|b| **b != job.data.global_batch_size).unwrap_or(first);
-    let stated = trace.effective.0.entry("global_batch_size".to_owned());
+    let stated = &mut trace.effective.0;
     if batches.len() == 1 {
-        stated.or_insert_with(|| (*first).into());
+        stated.entry("global_batch_size".to_owned()).or_insert_with(|| (*first).into());
         return Vec::new();
     }
-    // Tokens of a step are not one number then; the contradicting one stands for them.
-    stated.or_insert_with(|| (*other).into());
+    // Tokens of a step are not one number then: what contradicts the claim stands, and without a claim nothing does.
+    stated.remove("global_batch_size");
+    let claimed = job.data.global_batch_size;
+    if let Some(other) = batches.iter().find(|b| **b != claimed && claimed > 0) {
+        stated.insert("global_batch_size".to_owned(), (*other).into());
+    }
     vec![anomalies::anomaly("batch_size_changes", format!("the global batch size goes from {first} to {last}"))]
 }
 

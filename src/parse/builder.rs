@@ -10,6 +10,12 @@ use super::{Anomaly, Evaluation, Failure, MAX_REPORTS, MemoryReport, RunningAver
 /// so that a log of any length is read in the same memory.
 pub const MAX_STEPS: usize = 1 << 17;
 
+/// Numbers up to here are exact in JSON as well, and arithmetic with them cannot overflow; no training has more steps.
+pub const LAST_STEP: u64 = 1 << 53;
+
+/// Lines that a step may come late: each one that does costs as many moves.
+const MAX_LATE: usize = 4096;
+
 /// Values of one step that two lines state are the same up to this.
 const SAME: f64 = 0.02;
 
@@ -30,6 +36,9 @@ pub struct Builder {
 impl Builder {
     /// One line's step. Of a step that was stated before, only what is new is taken: ranks and resumed runs repeat.
     pub fn step(&mut self, step: Step) {
+        if step.step > LAST_STEP {
+            return self.notes.add("absurd_value", || format!("step {}", step.step));
+        }
         self.trace.step_lines += 1;
         let steps = &mut self.trace.steps;
         if steps.last().is_none_or(|last| last.step < step.step) {
@@ -48,8 +57,13 @@ impl Builder {
                     self.notes.add("duplicate_step", || format!("step {number} again; the {which} one counts"));
                 }
             }
-            Err(at) if self.condensed == 0 => steps.insert(at, step),
-            // Between two entries that are means already: too late to be told apart.
+            Err(at) if self.condensed == 0 && steps.len() - at <= MAX_LATE => {
+                steps.insert(at, step);
+                if steps.len() > MAX_STEPS {
+                    self.condense();
+                }
+            }
+            // Far too late, or between two entries that are means already and cannot be told apart.
             Err(_) => self.notes.add("late_step", || format!("step {} out of order; it is left out", step.step)),
         }
     }
@@ -350,6 +364,25 @@ mod tests {
         let exact = (count * (count + 1) / 2) as f64;
         assert!((total / exact - 1.0).abs() < 1e-12);
         assert_eq!(trace.anomalies[0].kind, "condensed");
+    }
+
+    #[test]
+    fn steps_in_any_order_are_bounded() {
+        let count = 2 * MAX_STEPS as u64;
+        let pairs: Vec<u64> = (1..=count / 2).flat_map(|n| [2 * n, 2 * n - 1]).collect();
+        let trace = built(&pairs, false);
+        assert!(trace.steps.len() <= MAX_STEPS);
+        assert!(trace.steps.is_sorted_by_key(|s| s.step));
+        let backwards = built(&(1..=count).rev().collect::<Vec<_>>(), false);
+        assert_eq!(backwards.steps.len(), MAX_LATE + 1);
+        assert!(backwards.anomalies.iter().any(|a| a.kind == "late_step"));
+    }
+
+    #[test]
+    fn a_number_that_no_training_reaches_is_no_step() {
+        let trace = built(&[1, 2, u64::MAX, LAST_STEP + 1], false);
+        assert_eq!((trace.steps.len(), trace.step_lines), (2, 2));
+        assert_eq!(trace.anomalies[0].kind, "absurd_value");
     }
 
     #[test]

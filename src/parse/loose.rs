@@ -61,6 +61,10 @@ impl Loose {
 
     /// `steps: N loss: X iter time (s): Y samples/sec: Z`; `rest` begins behind `(s):`.
     pub fn iter_time(&mut self, text: &str, rest: &str, out: &mut Builder) {
+        // Within reach of the mark: all of the line at every mark would be quadratic.
+        let at = text.len() - rest.len();
+        let near = text.floor_char_boundary(at.saturating_sub(1024))..text.floor_char_boundary(at + 1024);
+        let text = &text[near];
         let after = |word: &str| text.split_once(word).map(|(_, rest)| rest);
         let Some(step) = after("steps: ").and_then(count) else { return };
         let finite = |text: Option<&str>| text.and_then(number).and_then(|(n, _)| n.finite());

@@ -262,7 +262,8 @@ impl Megatron {
 fn memory(text: &str, at: usize, ended: bool, out: &mut Builder) -> usize {
     // "MB" are MiB; Bridge divides by 10⁹.
     let unit = if text[at..].starts_with("memory (GB)") { 1e9 } else { MIB };
-    let before = &text[..at];
+    // Its own words stand close; all of the line at every report would be quadratic.
+    let before = &text[text.floor_char_boundary(at.saturating_sub(200))..at];
     let value_after = |word: &str| before.rfind(word).and_then(|p| count(before[p + word.len()..].trim_start()));
     let mut report =
         MemoryReport { rank: value_after("[Rank "), after_step: value_after("after "), figures: Vec::new() };

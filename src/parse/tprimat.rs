@@ -324,7 +324,7 @@ mod tests {
     fn absurd_values_are_absent_and_said() {
         let log = br#"{"event":"step","step":1,"loss":1,"step_time_seconds":-3,"memory_bytes":99999999999999999999,"tokens":0}
 {"event":"step","step":0}
-{"event":"step","step":18446744073709551615,"step_time_seconds":1e300,"loss":"inf"}
+{"event":"step","step":9007199254740992,"step_time_seconds":1e300,"loss":"inf"}
 {"event":"step","step":1,"loss":2}
 {"event":"step","st"#;
         let trace = parse(log);

@@ -26,7 +26,10 @@ fn field<'a>(attestation: &'a Attestation, name: &str) -> Option<&'a FieldAttest
 
 #[test]
 fn rate_times_time_attests_what_nobody_states() {
-    let result = run(steps(|s| s.tokens_per_second_per_gpu = Some(2050.0)), json!({}), &Claim::of(&job()));
+    let rated = |s: &mut Step| s.tokens_per_second_per_gpu = Some(2050.0);
+    let claimed = run(steps(rated), json!({}), &Claim::of(&job()));
+    assert_eq!(claimed.attestation.status, AttestationStatus::NotStated, "devices are only claimed");
+    let result = run(steps(rated), json!({ "num_gpus": 1 }), &Claim::of(&job()));
     assert_eq!(result.attestation.status, AttestationStatus::Attested);
     assert_eq!(result.workload.tokens_source, Source::Derived);
     let found = field(&result.attestation, "tokens_per_step_from_rate").unwrap();
@@ -85,6 +88,10 @@ fn samples_between_lines_are_the_batch() {
 fn a_batch_on_every_line_is_the_trainers_statement() {
     let result = run(steps(|s| s.global_batch_size = Some(64)), json!({}), &Claim::of(&job()));
     assert_eq!(field(&result.attestation, "global_batch_size").unwrap().status, AttestationStatus::Contradicted);
+    let ramp = |s: &mut Step| s.global_batch_size = Some(if s.step < 5 { 8 } else { 16 });
+    let stated = json!({ "global_batch_size": 8, "seq_length": 128, "num_gpus": 1 });
+    let ramped = run(steps(ramp), stated, &Claim::of(&job()));
+    assert_eq!(ramped.attestation.status, AttestationStatus::Contradicted);
     let growing = run(steps(|s| s.global_batch_size = Some(s.step)), json!({}), &Claim::of_model(None));
     assert!(growing.anomalies.iter().any(|a| a.kind == "batch_size_changes"));
 }
