@@ -16,6 +16,23 @@ const DERIVED: &[&str] = &[
 /// Fields that one framework's trainers read, and no other's.
 const NAMES: &[(&str, &str)] = &[("model.nemo_recipe", "nemo"), ("model.primus_config", "prim")];
 
+/// All that `sharding` may say.
+const SHARDING: &[&str] = &[
+    "ddp",
+    "none",
+    "no_shard",
+    "zero1",
+    "distributed_optimizer",
+    "optim",
+    "zero2",
+    "shard_grad_op",
+    "zero3",
+    "fsdp",
+    "fsdp2",
+    "full_shard",
+    "hsdp",
+];
+
 /// Fields that mean something only where another one is set.
 fn awake(field: &str) -> Value {
     match field {
@@ -48,7 +65,7 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
         ("model.architecture", _) => ["llama", "qwen2", "mistral", "gpt2"].map(|a| json!(a)).into(),
         ("precision", _) => ["fp32", "bf16", "fp8"].map(|p| json!(p)).into(),
         // Planning refuses names that nobody knows; "" is each recipe's own way.
-        ("parallelism.sharding", _) => ["ddp", "zero3"].map(|s| json!(s)).into(),
+        ("parallelism.sharding", _) => SHARDING.iter().map(|s| json!(s)).collect(),
         ("optimizer.type", _) => vec![], // planning refuses every other
         ("optimizer.state_precision", _) => vec![json!("bf16")],
         ("model.rope_scaling", _) => {
