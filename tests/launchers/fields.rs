@@ -115,7 +115,7 @@ fn no_field_of_a_job_is_lost() {
     let mut found = Vec::new();
     let mut recipes = std::collections::BTreeSet::new();
     // Recipes that are not in the matrix get the job of one that is.
-    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/tran/llama")).expect("tran runs llama");
+    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/fsdp/llama")).expect("fsdp runs llama");
     let all = PLAN.recipes.recipes.values().map(|recipe| (recipe, llama));
     for (recipe, job) in supported().map(|(_, recipe, job)| (recipe, job)).chain(all) {
         let as_json = serde_json::to_value(job).unwrap();
@@ -139,7 +139,7 @@ fn no_field_of_a_job_is_lost() {
 /// Words that mean the same launch the same, and words that do not launch something else, or are refused.
 #[test]
 fn ways_of_sharding_are_told_apart() {
-    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/tran/llama")).expect("tran runs llama");
+    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/fsdp/llama")).expect("fsdp runs llama");
     let all = PLAN.recipes.recipes.values().map(|recipe| (recipe, llama));
     let mut allowed = 0;
     for (recipe, job) in supported().map(|(_, recipe, job)| (recipe, job)).chain(all) {
