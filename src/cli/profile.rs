@@ -31,6 +31,13 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
         let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
         let recipe = plan.recipe(cell);
         problems.extend(execute::preflight(recipe, &plan.facts.checkouts(recipe), host));
+        // Only programs that print our events have our callback at their steps.
+        if profiler == Profiler::Torch && recipe.file.log.format != "tprimat" {
+            let id = &recipe.file.id;
+            let problem = Problem::new(format!("the trainer of `{id}` cannot start torch's profiler"));
+            problems
+                .push(problem.help("its steps are its framework's own; --profile nsys or rocprof wraps any trainer"));
+        }
         if let Some(command) = profiler.command().filter(|c| execute::which(c, &host.caller_env).is_none()) {
             let problem = Problem::new(format!("the profiler `{command}` is not there"));
             problems.push(problem.help("it is looked up in PATH; --profile torch needs none"));

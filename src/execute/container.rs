@@ -164,6 +164,10 @@ mod tests {
         assert!(prim.dockerfile().contains("\nFROM rocm/primus:v25.9_gfx942\n"));
         assert!(prim.dockerfile().contains("\nUSER 1000:1000\n"));
         assert_eq!(prim.files[1].0, "requirements.txt");
+        let tran = render("tran", "rocm/pytorch:latest", None).unwrap();
+        for part in ["sed -i '/^torch==/d' /opt/tprimat/requirements.txt", "-c /opt/tprimat/base.txt"] {
+            assert!(tran.dockerfile().contains(part), "a torch of the base image stays: {}", tran.dockerfile());
+        }
         let cmd = render("cmd", "busybox", None).unwrap();
         assert_eq!(cmd.files.len(), 1);
         assert!(!cmd.dockerfile().contains("pip"));

@@ -283,7 +283,8 @@ impl Arguments {
         let paths = ["data_path", "train_data_path", "train_data_paths", "data_args_path", "per_split_data_args_path"];
         if self.flag("mock_data") == Some(true) {
             out.set("data", "mock");
-        } else if paths.iter().any(|key| self.get(key).is_some()) {
+        } else if paths.iter().any(|key| self.get(key).is_some()) && !out.trace.effective.0.contains_key("data") {
+            // A launcher that wrote the files knows what is in them, and said so before.
             out.set("data", "real");
         }
     }

@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
-    Effective, Failure, FailureClass, Step,
+    Failure, FailureClass, Step,
     builder::{Builder, Notes},
     format::{Evidence, Reader},
     lines::{Line, cut},
@@ -100,19 +100,21 @@ impl Events {
             }
             return;
         }
-        let trace = &mut out.trace;
+        // Between the lines of another format, settings may have been stated before.
         if let Some(Value::Object(settings)) = event.get("effective") {
-            let stated = settings.iter().filter(|(_, v)| !v.is_null());
-            trace.effective = Effective(stated.map(|(k, v)| (k.clone(), v.clone())).collect());
+            settings.iter().for_each(|(name, value)| out.set(name, value.clone()));
         }
+        let trace = &mut out.trace;
         if let Some(epochs) = trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
             out.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
         }
-        trace.num_parameters = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
-        trace.device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
+        let count = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
+        trace.num_parameters = trace.num_parameters.or(count);
+        let device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
+        trace.device = device.or_else(|| trace.device.take());
         if let Some(Value::Object(versions)) = event.get("versions") {
             let stated = versions.iter().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
-            trace.versions = stated.collect();
+            trace.versions.extend(stated);
         }
         self.start = Some(event);
     }

@@ -16,6 +16,15 @@ const DERIVED: &[&str] = &[
 /// Fields that one framework's trainers read, and no other's.
 const NAMES: &[(&str, &str)] = &[("model.nemo_recipe", "nemo"), ("model.primus_config", "prim")];
 
+/// All that `sharding` may say; words in a row mean the same.
+const SHARDING: &[&[&str]] = &[
+    &["ddp", "none", "no_shard"],
+    &["zero1", "distributed_optimizer", "optim"],
+    &["zero2", "shard_grad_op"],
+    &["zero3", "fsdp", "fsdp2", "full_shard"],
+    &["hsdp"],
+];
+
 /// Fields that mean something only where another one is set.
 fn awake(field: &str) -> Value {
     match field {
@@ -47,9 +56,8 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
         ("vendor", _) => vec![json!("cpu"), json!("nvd"), json!("amd")],
         ("model.architecture", _) => ["llama", "qwen2", "mistral", "gpt2"].map(|a| json!(a)).into(),
         ("precision", _) => ["fp32", "bf16", "fp8"].map(|p| json!(p)).into(),
-        // Planning refuses names that nobody knows; "" is each recipe's own way.
-        ("parallelism.sharding", _) => ["ddp", "zero3"].map(|s| json!(s)).into(),
-        ("optimizer.type", _) => vec![], // planning refuses every other
+        ("parallelism.sharding", _) => vec![], // a test of its own: "" is each recipe's own way, which has a name too
+        ("optimizer.type", _) => vec![],       // planning refuses every other
         ("optimizer.state_precision", _) => vec![json!("bf16")],
         ("model.rope_scaling", _) => {
             vec![
@@ -107,7 +115,7 @@ fn no_field_of_a_job_is_lost() {
     let mut found = Vec::new();
     let mut recipes = std::collections::BTreeSet::new();
     // Recipes that are not in the matrix get the job of one that is.
-    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/tran/llama")).expect("tran runs llama");
+    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/fsdp/llama")).expect("fsdp runs llama");
     let all = PLAN.recipes.recipes.values().map(|recipe| (recipe, llama));
     for (recipe, job) in supported().map(|(_, recipe, job)| (recipe, job)).chain(all) {
         let as_json = serde_json::to_value(job).unwrap();
@@ -126,6 +134,39 @@ fn no_field_of_a_job_is_lost() {
     assert!(recipes.len() >= 5, "{recipes:?}");
     found.dedup();
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Words that mean the same launch the same, and words that do not launch something else, or are refused.
+#[test]
+fn ways_of_sharding_are_told_apart() {
+    let (_, _, llama) = supported().find(|(id, ..)| id.starts_with("nvd/fsdp/llama")).expect("fsdp runs llama");
+    let all = PLAN.recipes.recipes.values().map(|recipe| (recipe, llama));
+    let mut allowed = 0;
+    for (recipe, job) in supported().map(|(_, recipe, job)| (recipe, job)).chain(all) {
+        let as_json = serde_json::to_value(job).unwrap();
+        // `cmd` needs a command, and hands its job to it.
+        if !recipe.file.vendors.contains(&job.vendor) || unsupported(recipe, &as_json).is_some() {
+            continue;
+        }
+        let launched = |word: &&str| {
+            let mut changed = as_json.clone();
+            changed["parallelism"]["sharding"] = json!(word);
+            unsupported(recipe, &changed).is_none().then(|| bytes(recipe, &changed)).flatten()
+        };
+        let mut ways: Vec<Vec<Vec<u8>>> = Vec::new();
+        for words in SHARDING {
+            let mut launches: Vec<_> = words.iter().filter_map(launched).collect();
+            allowed += launches.len();
+            launches.dedup();
+            assert!(launches.len() <= 1, "{}: {words:?} mean the same", recipe.file.id);
+            for launch in launches {
+                let is_new = recipe.file.launch.reads_job || !ways.contains(&launch);
+                assert!(is_new, "{}: {words:?} launch the same as other words", recipe.file.id);
+                ways.push(launch);
+            }
+        }
+    }
+    assert!(allowed > 0, "some recipe is told how to shard");
 }
 
 /// What recipes say of fields must be about fields that there are.

@@ -3,7 +3,10 @@
 use std::{fs, process::Command};
 
 use serde_json::{Value, json};
-use tprimat::plan::Job;
+use tprimat::{
+    parse::{LogSection, parse},
+    plan::Job,
+};
 
 use crate::render::{Stage, cell, ended_well, python};
 
@@ -58,6 +61,8 @@ fn every_setting_of_a_job_is_an_argument() {
     job.optimizer.eps = 1e-12;
     let stage = stage(&job);
     let given = given(&stage);
+    let log = ended_well(&stage.run(cell("nvd/mgds").0));
+    assert!(!log.contains("\"event\""), "of a dataset nothing is claimed: {log}");
     let (m, o) = (&job.model, &job.optimizer);
     let wanted = json!({
         "train_iters": 3, "micro_batch_size": 1, "global_batch_size": 4, "seq_length": 16, "seed": 1234,
@@ -137,7 +142,10 @@ print(json.dumps({'sequences': len(sequences), 'length': sizes.tolist()[0], 'doc
 ";
     let job = small();
     let stage = stage(&job);
-    let given = given(&stage);
+    let said = ended_well(&stage.run(cell("nvd/mgds").0));
+    let trace = parse(&LogSection::named("megatron"), said.as_bytes());
+    assert_eq!(trace.effective.0.get("data"), Some(&json!("random")), "the log says what is in the files: {said}");
+    let given: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     let prefix = stage.path("run/tokens");
     assert_eq!(given["args"]["data_path"], json!([prefix.to_str().unwrap()]));
     let mut reader = Command::new(python());

