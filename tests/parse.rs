@@ -1,5 +1,7 @@
 //! `tprimat parse` on whole logs: our own ones of every format, values against what they say, streams, and failures.
 
+#![allow(clippy::disallowed_methods, reason = "plays the user, who writes logs as users do")]
+
 use std::{
     io::Write,
     path::Path,
@@ -59,7 +61,7 @@ fn disagreements_are_found() {
     let expected = r#"{"a.log": {"first": 7, "last": 8, "distinct": 1, "lines": 1, "steps":
         {"7": {"ms": "812.5", "total": 9}, "8": {"ms": "1.0"}}}}"#;
     for (name, text) in [("a.log", log), ("expected.json", expected)] {
-        std::fs::File::create(folder.path().join(name)).unwrap().write_all(text.as_bytes()).unwrap();
+        std::fs::write(folder.path().join(name), text).unwrap();
     }
     let output = Command::new("python3")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agreement.py"))

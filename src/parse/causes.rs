@@ -36,7 +36,7 @@ enum Word {
     Root,
 }
 
-static WORDS: LazyLock<(AhoCorasick, Vec<Word>)> = LazyLock::new(|| {
+static WORDS: LazyLock<(AhoCorasick, Vec<(&'static str, Word)>)> = LazyLock::new(|| {
     let signs = SIGNS.iter().enumerate().map(|(i, (word, ..))| (*word, Word::Sign(i)));
     let others = [
         (EXCEPTIONS, Word::Exception),
@@ -52,10 +52,33 @@ static WORDS: LazyLock<(AhoCorasick, Vec<Word>)> = LazyLock::new(|| {
         .kind(Some(AhoCorasickKind::DFA))
         .build(all.iter().map(|(word, _)| word))
         .expect("a few short words");
-    (automaton, all.into_iter().map(|(_, word)| word).collect())
+    (automaton, all)
 });
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("Error"));
+
+/// Which four bytes a word may begin with, hashed: most lines hold none of them, and this is told faster than by the
+/// automaton.
+static BEGINNINGS: LazyLock<Box<[u64; 1024]>> = LazyLock::new(|| {
+    let mut bits = Box::new([0; 1024]);
+    for (word, _) in &WORDS.1 {
+        let slot = slot(word.as_bytes().first_chunk().expect("longer words only"));
+        bits[slot >> 6] |= 1 << (slot & 63);
+    }
+    bits
+});
+
+fn slot(bytes: &[u8; 4]) -> usize {
+    (u32::from_le_bytes(*bytes).wrapping_mul(0x9E37_79B1) >> 16) as usize
+}
+
+fn may_have_word(text: &str) -> bool {
+    let bits = &**BEGINNINGS;
+    text.as_bytes().windows(4).any(|window| {
+        let slot = slot(window.first_chunk().expect("of four"));
+        bits[slot >> 6] >> (slot & 63) & 1 == 1
+    })
+}
 
 #[derive(Default)]
 pub struct Causes {
@@ -100,17 +123,19 @@ impl Causes {
         self.at += text.len() as u64 + 1;
         let (automaton, words) = &*WORDS;
         let text = text.trim_ascii();
-        match automaton.find(text) {
-            None if text.is_empty() => {}
+        match Some(text).filter(|text| may_have_word(text)).and_then(|text| automaton.find(text)) {
             None => self.plain(text),
             Some(first) => {
                 let rest = automaton.find_iter(&text[first.end()..]);
-                self.telling(text, std::iter::once(first).chain(rest).map(|m| words[m.pattern().as_usize()]));
+                self.telling(text, std::iter::once(first).chain(rest).map(|m| words[m.pattern().as_usize()].1));
             }
         }
     }
 
     fn plain(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
         self.lines += 1;
         self.root.line(text);
         self.last_lines.push(text);

@@ -183,37 +183,38 @@ pub struct Iteration {
     pub has_pairs: bool,
     pub nan_loss: bool,
     pub nan_grad_norm: bool,
-    /// The line has fields by which one knows that it is whole.
+    /// The line states a time, as every writer's does.
     pub has_time: bool,
 }
 
-/// Reads the fields from `start` on; returns where the iteration's text ends, for others may be glued to it.
+/// Reads the fields behind the header; returns where the iteration's text ends, for others may be glued to it.
 /// `ended`: the line has its end, so the last number is whole.
-pub fn read(text: &str, head: &Header, ended: bool, notes: &mut Notes) -> (Iteration, usize) {
-    let mut found = Iteration { step: Step { step: head.number, ..Step::default() }, ..Iteration::default() };
+pub fn read(text: &str, head: &Header, ended: bool, found: &mut Iteration, notes: &mut Notes) -> usize {
+    found.step.step = head.number;
     let mut start = head.end;
     let rest = &text.as_bytes()[head.end..];
     for end in memchr::memchr_iter(b'|', rest).map(|at| head.end + at).chain(std::iter::once(text.len())) {
         let field = &text[start..end];
-        let Some(at) = memchr::memchr2(b':', b'=', field.as_bytes()) else {
-            if end == text.len() || !field.trim().is_empty() && field.contains("iteration") {
-                return (found, start);
-            }
-            start = end + 1;
-            continue;
-        };
-        let (key, value) = (field[..at].trim_ascii(), &field[at + 1..]);
         let last = end == text.len();
-        if last && !ended {
-            notes.add("truncated", || format!("step {}: the line ends in \"{}\"", head.number, cut(field.trim(), 80)));
-            return (found, end);
-        }
-        if !found.field(key, value, notes) && (last || is_foreign(field)) {
-            return (found, start);
+        match memchr::memchr2(b':', b'=', field.as_bytes()) {
+            None if last || is_foreign(field) => return start,
+            None => {}
+            Some(_) if last && !ended => {
+                notes.add("truncated", || {
+                    format!("step {}: the line ends in \"{}\"", head.number, cut(field.trim(), 80))
+                });
+                return end;
+            }
+            Some(at) => {
+                let known = found.field(field[..at].trim_ascii(), &field[at + 1..], notes);
+                if !known && (last || is_foreign(field)) {
+                    return start;
+                }
+            }
         }
         start = end + 1;
     }
-    (found, text.len())
+    text.len()
 }
 
 /// Is it the beginning of another line that was glued to this one?
@@ -222,6 +223,17 @@ fn is_foreign(field: &str) -> bool {
 }
 
 impl Iteration {
+    pub fn has_fields(&self) -> bool {
+        let step = &self.step;
+        self.has_time
+            || self.nan_loss
+            || step.loss.is_some()
+            || step.consumed_samples.is_some()
+            || step.learning_rate.is_some()
+            || step.global_batch_size.is_some()
+            || step.tflops_per_gpu.is_some()
+    }
+
     /// Takes one field; false if its name is not known.
     fn field(&mut self, key: &str, value: &str, notes: &mut Notes) -> bool {
         match key {
@@ -351,8 +363,9 @@ mod tests {
     use super::*;
 
     fn read_one(text: &str) -> (Iteration, usize) {
-        let head = find_header(text).expect("has a header");
-        read(text, &head, true, &mut Notes::default())
+        let (head, mut found) = (find_header(text).expect("has a header"), Iteration::default());
+        let end = read(text, &head, true, &mut found, &mut Notes::default());
+        (found, end)
     }
 
     #[test]
@@ -409,7 +422,8 @@ mod tests {
         let mut notes = Notes::default();
         let text = "iteration 1/ 2 | elapsed time per iteration (ms): -5.0 | throughput per GPU (TFLOP/s/GPU): 59892.5 | \
                     grad norm: nan | lm loss: NaN | learning rate: 1.0E-05";
-        let (found, _) = read(text, &find_header(text).unwrap(), false, &mut notes);
+        let mut found = Iteration::default();
+        read(text, &find_header(text).unwrap(), false, &mut found, &mut notes);
         assert!(found.nan_loss && found.nan_grad_norm);
         assert_eq!(found.step, Step { step: 1, ..Step::default() });
         let kinds: Vec<_> = notes.finish().into_iter().map(|a| a.kind).collect();
@@ -427,7 +441,7 @@ mod tests {
         #[test]
         fn any_text_is_read(text in "(iteration|[ =/|:]|[0-9]{1,3}|lm loss|hip mem usage|GB|é|nan|\\(avg){0,40}") {
             if let Some(head) = find_header(&text) {
-                let (_, end) = read(&text, &head, true, &mut Notes::default());
+                let end = read(&text, &head, true, &mut Iteration::default(), &mut Notes::default());
                 prop_assert!(text.is_char_boundary(end) && end >= head.end);
             }
         }

@@ -7,11 +7,11 @@ use std::sync::LazyLock;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{
-    Evaluation, Failure, FailureClass, MemoryFigure, MemoryReport, Step,
+    Evaluation, Failure, FailureClass, MemoryFigure, MemoryReport,
     arguments::Arguments,
     builder::Builder,
     format::{Evidence, Reader},
-    iteration::{self, Header, MIB, count, header, number},
+    iteration::{self, Header, Iteration, MIB, count, header, number},
     lines::{Line, cut},
     loose::Loose,
 };
@@ -144,12 +144,14 @@ fn ranks_of(text: &str) -> Option<u64> {
 impl Megatron {
     fn iteration(&mut self, text: &str, head: &Header, ended: bool, out: &mut Builder) -> usize {
         self.arguments.tell(out);
-        let (found, end) = iteration::read(text, head, ended, &mut out.notes);
-        if found.step == (Step { step: head.number, ..Step::default() }) && !found.nan_loss && !found.nan_grad_norm {
-            // Not one known field: somebody else's words.
+        let mut found = Iteration::default();
+        let end = iteration::read(text, head, ended, &mut found, &mut out.notes);
+        if !found.has_fields() {
+            // Somebody else's words.
             return end;
         }
-        let (number, mut step) = (head.number, found.step);
+        let number = head.number;
+        let step = &mut found.step;
         out.averages = true;
         step.steps_averaged = self.averaged(head, found.has_pairs);
         let stated = (step.global_batch_size.unwrap_or(0), head.total);
@@ -189,8 +191,8 @@ impl Megatron {
             }
             self.nan_lines = 0;
         }
-        self.loose.joins(&mut step, out);
-        out.step(step);
+        self.loose.joins(step, out);
+        out.step(found.step);
         end
     }
 
@@ -399,7 +401,8 @@ pub fn bridge(text: &str) -> Evidence {
 }
 
 pub fn neox(text: &str) -> Evidence {
-    of_dialect(text, "gpt-neox").max(weak_if(text.starts_with("NeoXArgs.")))
+    // Of a run that ended before its first step, the arguments are all there is.
+    if text.starts_with("NeoXArgs.") { Evidence::Strong } else { of_dialect(text, "gpt-neox") }
 }
 
 pub fn deepspeed(text: &str) -> Evidence {

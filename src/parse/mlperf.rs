@@ -3,6 +3,9 @@
 //! It counts sequences, not steps: `step` of tracked_stats and `samples_count` are samples. A step's number is its
 //! samples divided by the global batch size where the log states one, else its place in the log.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
@@ -20,7 +23,8 @@ const MAX_OTHER: usize = 24;
 
 /// May the line hold an entry? Cheap, for logs of other trainers.
 pub fn may_be_entry(line: &str) -> bool {
-    memchr::memmem::find(line.as_bytes(), MARK.as_bytes()).is_some()
+    static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MARK));
+    FINDER.find(line.as_bytes()).is_some()
 }
 
 pub fn evidence(line: &str) -> Evidence {

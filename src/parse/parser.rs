@@ -269,6 +269,10 @@ fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Buil
 
 /// One line's evidence for each format.
 fn weigh(line: &Line<'_>, best: &mut [Evidence], causes: &mut Causes) {
+    // Lines that are mostly not UTF-8 are no text, and gigabytes of them should not cost a look by every format.
+    if line.text.matches('\u{fffd}').count() * 8 > line.text.len() {
+        return;
+    }
     for (best, format) in best.iter_mut().zip(TABLE) {
         if *best != Evidence::Strong {
             *best = (*best).max((format.evidence)(&line.text));

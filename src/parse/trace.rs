@@ -120,7 +120,7 @@ pub struct RunningAverage {
 /// One memory figure, in bytes whatever the log calls its unit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryFigure {
-    /// As [`Step::memory_kind`], and `device_free`, `device_total`.
+    /// As [`Step::memory_kind`], and `device_free`, `device_total`, `device_used_max_rank` (of the fullest device).
     pub kind: Cow<'static, str>,
     /// As [`Step::memory_source`].
     pub source: Cow<'static, str>,
@@ -204,6 +204,7 @@ pub enum FailureClass {
     Port,
     Killed,
     Node,
+    /// A launcher that is not there, or weights and data to which there is no access.
     Launch,
     Unknown,
 }
