@@ -34,15 +34,18 @@ bench: build
 	python3 benches/orchestration.py
 	python3 benches/parse.py
 
-# Needs a nightly toolchain and cargo-fuzz. SECONDS_EACH=600 make fuzz
-SECONDS_EACH ?= 60
+# Needs a nightly toolchain and cargo-fuzz. All targets, ten minutes each; SECONDS_EACH=60 make fuzz for a first look.
+SECONDS_EACH ?= 600
+FUZZ_TIMEOUT := 10
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 fuzz: $(FUZZ_TARGETS:%=fuzz-%)
 
+fuzz-repeat: FUZZ_TIMEOUT := 5
+
 fuzz-%:
 	mkdir -p fuzz/corpus/$*
-	$(CARGO) +nightly fuzz run $* fuzz/corpus/$* tests/fixtures/logs -- -max_total_time=$(SECONDS_EACH) -timeout=10 -rss_limit_mb=2048 -max_len=16384 -dict=fuzz/logs.dict
+	$(CARGO) +nightly fuzz run $* fuzz/corpus/$* $(wildcard fuzz/seeds/$*) tests/fixtures/logs -- -max_total_time=$(SECONDS_EACH) -timeout=$(FUZZ_TIMEOUT) -report_slow_units=1 -rss_limit_mb=2048 -max_len=16384 -dict=fuzz/logs.dict
 
 $(VENV)/.ready: Makefile recipes/native/requirements.cpu.txt recipes/tran/requirements.cpu.txt
 	python3 -m venv $(VENV)

@@ -144,12 +144,14 @@ impl Causes {
     /// A line with at least one of the words.
     fn telling(&mut self, text: &str, words: impl Iterator<Item = Word>) {
         let (mut sign, mut exception) = (None::<usize>, false);
+        // Asked once: a line may hold the word ten thousand times.
+        let failed = std::cell::LazyCell::new(|| says_failure(text));
         for word in words {
             match word {
                 Word::Sign(i) => sign = Some(sign.map_or(i, |best| best.min(i))),
                 Word::Exception => exception = true,
                 Word::Traceback => self.traceback = Some(self.lines),
-                Word::Launcher if says_failure(text) => {
+                Word::Launcher if *failed => {
                     self.launcher_at = Some(self.at);
                     self.launcher_says.get_or_insert_with(|| cut(text, CHARS));
                 }
