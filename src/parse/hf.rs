@@ -46,6 +46,10 @@ pub struct HuggingFace {
     pending: Option<Pending>,
     previous: Option<Fields>,
     last_step: u64,
+    /// Steps between the last two lines, where their numbers followed from something.
+    gap: Option<u64>,
+    /// Ways in which step numbers were assumed, each told once.
+    assumed: Vec<&'static str>,
     clock: Elapsed,
     summaries: Vec<f64>,
     /// The mean of a bar that was drawn to its end, and how far it is from elapsed / count.
@@ -219,18 +223,25 @@ impl HuggingFace {
         let mut counted = false;
         let at = fields.step().or(bar.map(|b| b.count)).unwrap_or_else(|| {
             let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
-            let derived = by_interval.or(by_epoch);
+            let by_gap = self.gap.map(|gap| self.last_step + gap);
+            let derived = by_interval.or(by_epoch).or(by_gap);
             counted = derived.is_none();
-            let why = match (by_interval, derived) {
-                (Some(_), _) => "lines have no step numbers; they follow from logging_steps",
-                (None, Some(_)) => "lines have no step numbers; they follow from the epochs",
-                (None, None) => "lines have no step numbers and no interval is stated; they are counted",
+            let why = match (by_interval, by_epoch, by_gap) {
+                (Some(_), ..) => "lines have no step numbers; they follow from logging_steps",
+                (None, Some(_), _) => "lines have no step numbers; they follow from the epochs",
+                (None, None, Some(_)) => "an epoch fits no step: the distance of the lines before it is gone on with",
+                (None, None, None) => "lines have no step numbers and no interval is stated; they are counted",
             };
-            if !out.notes.has("step_numbers_assumed") {
+            if !self.assumed.contains(&why) {
+                self.assumed.push(why);
                 out.notes.add("step_numbers_assumed", || why.to_owned());
             }
             derived.unwrap_or(self.last_step + 1)
         });
+        out.trace.steps_assumed |= counted;
+        if !counted && at > self.last_step && self.last_step > 0 {
+            self.gap = Some(at - self.last_step);
+        }
         let mut step = fields.to_step(at, &mut out.notes);
         if let Some(seconds) = bar.and_then(|b| b.seconds_per_iteration) {
             let average = RunningAverage { step_time_seconds: Some(seconds), ..RunningAverage::default() };
@@ -419,6 +430,10 @@ mod tests {
         let banner =
             "  Num examples = 2,415\n  Total train batch size (w. parallel, distributed & accumulation) = 64\n";
         assert_eq!(numbers(&format!("{banner}{lines}")).0, [(5, Some(5)), (10, Some(5))]);
+        // The Trainer's epochs are made of whole micro-batches: 63 of them, two a step.
+        let accumulated = "  Num examples = 1,000\n  Total train batch size (w. parallel, distributed & accumulation) = 32\n  Gradient Accumulation steps = 2\n{'loss': 4.8, 'epoch': 0.32}\n{'loss': 4.6, 'epoch': 0.63}\n{'loss': 4.4, 'epoch': 0.95}\n";
+        assert_eq!(numbers(accumulated).0, [(10, Some(10)), (20, Some(10)), (30, Some(10))]);
+        assert!(parse(lines).steps_assumed && !parse(accumulated).steps_assumed);
         let coarse = banner.replace("2,415", "241,500");
         assert_eq!(numbers(&format!("{coarse}{lines}")).0, [(1, None), (2, None)]);
     }

@@ -141,7 +141,10 @@ impl Settings {
     pub fn step_of_epoch(&self, epoch: &str, out: &Builder) -> Option<u64> {
         let (value, _) = number(epoch)?;
         let batch = out.trace.effective.0.get("global_batch_size")?.as_f64().filter(|b| *b > 0.0)?;
-        let steps_per_epoch = self.examples? as f64 / batch;
+        // As the Trainer counts: whole micro-batches of all ranks, by the micro-batches of a step.
+        let accumulation = out.trace.effective.0.get("gradient_accumulation_steps").and_then(|v| v.as_f64());
+        let accumulation = accumulation.filter(|n| *n >= 1.0).unwrap_or(1.0);
+        let steps_per_epoch = (self.examples? as f64 / (batch / accumulation)).ceil() / accumulation;
         let decimals = epoch.trim().split_once('.').map_or(0, |(_, d)| d.len().min(15));
         let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?) * steps_per_epoch + 0.1;
         let (low, high) = ((value * steps_per_epoch - half).ceil(), (value * steps_per_epoch + half).floor());

@@ -248,7 +248,14 @@ impl Megatron {
                     }
                 }
             }
-            Mark::Started => self.started = true,
+            Mark::Started => {
+                self.started = true;
+                // A run that goes on in the same log averages anew, and what it repeats is what the rest builds on.
+                if out.trace.step_lines > 1 {
+                    self.begin = None;
+                    out.latest = true;
+                }
+            }
             Mark::Done => out.trace.finished = true,
             Mark::EndOfArguments => self.arguments.tell(out),
             Mark::StepTime => self.loose.step_time(rest, out),
@@ -416,4 +423,28 @@ pub fn megatron(text: &str) -> Evidence {
     }
     let settings = ["number of parameters on (tensor, pipeline)", "- end of arguments -", "using world size:"];
     weak_if(FINDER.is_match(text) && settings.iter().any(|w| has(text, w)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse::{LogSection, parse};
+
+    #[test]
+    fn a_run_that_goes_on_in_the_same_log_counts_from_where_it_goes_on() {
+        let line = |n: u64, ms: f64| {
+            format!(
+                " [2026-01-02 03:04:05.000001] iteration {n}/ 6 | consumed samples: {} | elapsed time per iteration (ms): {ms} | lm loss: 2.0E+00 |\n",
+                n * 8
+            )
+        };
+        let start = "[before the start of training step] datetime: 2026-01-02 03:04:05\n";
+        let log = [start.to_owned(), line(1, 9000.0), line(2, 5000.0), line(3, 1000.0), line(4, 1000.0)].concat()
+            + start
+            + &[line(3, 8000.0), line(4, 5000.0), line(5, 2000.0), line(6, 2000.0)].concat();
+        let trace = parse(&LogSection::named("megatron"), log.as_bytes());
+        let times: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds, s.steps_averaged)).collect();
+        let expected =
+            [(1, 9.0, None), (2, 5.0, Some(2)), (3, 8.0, None), (4, 5.0, Some(2)), (5, 2.0, None), (6, 2.0, None)];
+        assert_eq!(times, expected.map(|(n, t, k)| (n, Some(t), k)));
+    }
 }

@@ -44,6 +44,9 @@ pub struct Trace {
     pub failure: Option<Failure>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub anomalies: Vec<Anomaly>,
+    /// Lines of steps have no numbers and were counted: what is step k there may be a later step of the run.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub steps_assumed: bool,
     /// The trainer said that it reached its end.
     pub finished: bool,
 }
