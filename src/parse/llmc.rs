@@ -25,12 +25,13 @@ pub struct Log {
 impl Reader for Log {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
         let text = &*line.text;
-        if let Some((step, rest)) = stdout(text) {
+        if let Some((step, total, rest)) = stdout(text) {
             if !line.ended && !rest.contains("tok/s") {
                 out.notes.add("truncated", || format!("step {step}"));
                 return;
             }
             self.newest = Some(step);
+            out.set("train_iters", total);
             let step = self.step(step, rest, &mut out.notes);
             out.step(step);
         } else if let Some((step, rest)) = main_log(text) {
@@ -139,13 +140,13 @@ impl Log {
     }
 }
 
-/// `step N/M | loss … | … tok/s`: N, and what follows M.
-fn stdout(line: &str) -> Option<(u64, &str)> {
+/// `step N/M | loss … | … tok/s`: N, M, and what follows.
+fn stdout(line: &str) -> Option<(u64, u64, &str)> {
     let (step, rest) = count(after(line, "step ")?)?;
-    let (_, rest) = count(rest.strip_prefix('/')?)?;
+    let (total, rest) = count(rest.strip_prefix('/')?)?;
     let rest = rest.trim_start().strip_prefix('|')?;
     let field = rest.trim_start();
-    (field.starts_with("loss ") || field.starts_with("train loss ")).then_some((step, rest))
+    (field.starts_with("loss ") || field.starts_with("train loss ")).then_some((step, total, rest))
 }
 
 /// `s:N trl:X …`, `s:N tel:X` or `s:N eval:X`: N and what follows it.

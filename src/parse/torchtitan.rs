@@ -67,7 +67,7 @@ fn steps(line: &str) -> impl Iterator<Item = (bool, &str)> {
             at = end;
             let (before, segment) = (&line[..start], &line[start..end]);
             let measured = ["tps:", "wps:", "memory:"].iter().any(|key| has(segment, key));
-            let own_word = before.is_empty() || before.ends_with(' ');
+            let own_word = before.is_empty() || before.ends_with([' ', ':', ']']);
             if own_word && measured && has(segment, "loss:") && number(&segment[5..]).is_some() {
                 return Some((before.ends_with("validate "), segment));
             }
@@ -172,7 +172,7 @@ mod tests {
         "2: 2024-09-01 - root - INFO - step: 20  loss:  8.0000  memory: 44.00GiB(55.00%)  wps: 12,000  mfu: 31.50%\n",
         "3: 2024-09-01 - root - INFO - step: 20  loss:  8.0000  memory: 45.00GiB(56.25%)  wps: 12,001  mfu: 31.50%\n",
         "[titan] step: 30  loss: -1.0000  memory: 44.00GiB(55.00%)  tps: 12,000  tflops: 1.00  mfu: 1.00%",
-        "[titan] step: 30  loss: 7.5000  memory: 44.00GiB(55.00%)  tps: 12,000  tflops: 1.00  mfu: 1.00%\n",
+        "[rank1]:step: 30  loss: 7.5000  memory: 44.00GiB(55.00%)  tps: 12,000  tflops: 1.00  mfu: 1.00%\n",
         "[titan] 2025-05-01 - INFO - Training completed\n",
     );
 
