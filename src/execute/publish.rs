@@ -1,7 +1,7 @@
 //! output/: what people open. Written from the cache, whole or not at all.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -48,6 +48,23 @@ type Manifest = BTreeMap<String, BTreeMap<String, Digest>>;
 pub fn publish(folder: &Path, matrix: &str, cache: &Cache, outputs: &[Output]) -> Result<()> {
     let _alone = cache.lock_key(&Digest::of("publish"))?;
     remove_temporaries(folder);
+    let path = folder.join(MANIFEST);
+    let mut manifest = read_manifest(&path);
+    let before = manifest.get(matrix).cloned().unwrap_or_default();
+    let others: BTreeSet<String> =
+        manifest.iter().filter(|(m, _)| *m != matrix).flat_map(|(_, files)| files.keys().cloned()).collect();
+    let mut record = |files: BTreeMap<String, Digest>| -> Result<()> {
+        if manifest.get(matrix) != Some(&files) {
+            manifest.insert(matrix.to_owned(), files);
+            let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Cache(e.to_string()))?;
+            write_atomically(&path, &text, Durability::Plain)?;
+        }
+        Ok(())
+    };
+    let now: BTreeMap<String, Digest> = outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
+    // Claimed before they are written: killed in between, files are missing and it is all done again; killed after
+    // the last file, nothing is.
+    record(before.clone().into_iter().chain(now.clone()).collect())?;
     for output in outputs {
         if first_unpublished(folder, std::slice::from_ref(output)).is_none() {
             continue;
@@ -57,23 +74,20 @@ pub fn publish(folder: &Path, matrix: &str, cache: &Cache, outputs: &[Output]) -
             .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;
         write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
     }
-    let path = folder.join(MANIFEST);
-    let mut manifest: Manifest =
-        std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
-    let now: BTreeMap<String, Digest> = outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
-    let before = manifest.insert(matrix.to_owned(), now).unwrap_or_default();
-    for (name, digest) in &before {
-        let is_published = manifest.values().any(|files| files.contains_key(name));
+    let mut left = before;
+    left.retain(|name, _| !now.contains_key(name));
+    for (name, digest) in &left {
+        let is_published = others.contains(name);
         // Only what is still as it was published: a file that people changed is theirs.
         if !is_published && Digest::of_file(&folder.join(name)).ok() == Some(*digest) {
             let _ = std::fs::remove_file(folder.join(name));
         }
     }
-    if before != manifest[matrix] {
-        let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Cache(e.to_string()))?;
-        write_atomically(&path, &text, Durability::Plain)?;
-    }
-    Ok(())
+    record(now)
+}
+
+fn read_manifest(path: &Path) -> Manifest {
+    std::fs::read(path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default()
 }
 
 /// What a tprimat left that was killed while it published; nobody else publishes now.
