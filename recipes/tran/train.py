@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True  # the recipe's folder is an input of the run: le
 import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
 
+import loop
 import model as models
 from events import checked, dtype_name, runs_out_of_memory, settings, world
 from job import Job, data_parallel_refusals, device_refusals
@@ -117,11 +118,9 @@ def main():
             return checked(job, effective(trainer, args, model, optimizer, rates), count)
 
         trainer.add_callback(trainer_callback(describe, tokens=trainer.tokens_of_step))
-        try:
-            trainer.train()
-        finally:
-            if torch.distributed.is_initialized():
-                torch.distributed.destroy_process_group()
+        trainer.train()
+        if torch.distributed.is_initialized():
+            loop.leave()
 
 
 if __name__ == "__main__":
