@@ -9,7 +9,10 @@
 //! | `anomalies` | trace | what a reader must know of the steps |
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
-//! | `steady` | a run's step times | where its measured part begins |
+//! | `changes` | a series of step times | where its level changes |
+//! | `steady` | a run's steps | its measured part, and where that begins |
+//! | `stats`, `bootstrap` | rates of units | intervals and tests |
+//! | `units` | rates of repeats, hosts, times | what is a unit of replication |
 //! | `telemetry` | samples beside a run | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
@@ -18,6 +21,8 @@
 //! | `unified` | a cell's job and results | the JSON that is published |
 mod anomalies;
 mod attest;
+mod bootstrap;
+mod changes;
 mod claim;
 mod compare;
 mod comparison;
@@ -38,10 +43,13 @@ mod steady;
 mod summary;
 mod telemetry;
 mod unified;
+mod units;
 
 pub use crate::plan::shape::count_parameters;
 pub use anomalies::*;
 pub use attest::*;
+pub use bootstrap::*;
+pub use changes::*;
 pub use claim::*;
 pub use compare::*;
 pub use comparison::*;
@@ -59,6 +67,7 @@ pub use steady::*;
 pub use summary::*;
 pub use telemetry::*;
 pub use unified::*;
+pub use units::*;
 
 /// Stand-ins that other stages' tests build their comparisons from.
 #[cfg(test)]

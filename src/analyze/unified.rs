@@ -265,9 +265,9 @@ fn performance(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) -> Op
     let step_time = summary.step_time.clone()?;
     let counted = || summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let measured = counted().flat_map(|r| {
+        let from = r.steady.as_ref().and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
         let times = r.curve.step.iter().zip(&r.curve.step_time_seconds);
-        let from = summary.workload.as_ref().map_or(1, |w| w.counts_from);
-        times.filter(move |(step, _)| **step + 1 - from > summary.warmup_steps).filter_map(|(_, time)| *time)
+        times.filter(move |(step, _)| **step >= from).filter_map(|(_, time)| *time)
     });
     let (min, max) = measured.fold((f64::INFINITY, 0.0f64), |(low, high), t| (low.min(t), high.max(t)));
     Some(PerformanceMetrics {

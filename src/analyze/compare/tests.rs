@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     analyze::{
-        CellEnvironment, ContractField, RunOutcome, RunResult, Source, Statistics, Tier, attest::tests::job,
+        CUSUM, CellEnvironment, ContractField, RunOutcome, RunResult, Source, Statistics, Tier, attest::tests::job,
         result::tests::facts, summarize, summary::tests::run_of,
     },
     parse::{Anomaly, DeviceLine, FailureClass},
@@ -165,9 +165,14 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
     let asked = compare_with(&cells, CompareSettings { across: vec!["warmup".into()], ..Default::default() });
     assert_eq!(asked.speedups[0].significant, Some(true));
     assert_eq!(asked.speedups[0].labels, ["across warm-up 9, not 5 steps"]);
-    set(&mut cells[1], 5, "detected");
+    set(&mut cells[1], 5, CUSUM);
     let found = &compare_all(&cells).speedups[0];
-    assert_eq!((found.significant, &found.labels[0][..]), (None, "warm-up detected, not declared"));
+    assert_eq!(found.significant, Some(true), "both drop what is declared; one of them was looked at as well");
+    assert_eq!(found.labels, ["steady state by CUSUM, not by declared warm-up alone"]);
+    set(&mut cells[0], 9, CUSUM);
+    let found = &compare_all(&cells).speedups[0];
+    assert_eq!((found.significant, &found.labels[0][..]), (Some(true), "warm-up 5, not 9 steps"));
+    set(&mut cells[0], 5, "declared");
     set(&mut cells[1], 5, "declared");
     assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
 }
