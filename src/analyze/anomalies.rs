@@ -2,7 +2,7 @@
 //!
 //! Told of the whole series, before any warm-up is declared; the statistics use none of it.
 
-use super::{changes, deviation, quantile};
+use super::{changes, deviation, is_positive, quantile};
 use crate::{
     parse::{Anomaly, Step, Trace},
     plan::ModelShape,
@@ -19,16 +19,10 @@ const SHIFT_LEAST: usize = 40;
 /// Nats below which no language model's loss lies on text that it has not memorised.
 const COLLAPSED: f64 = 0.1;
 
-/// What a step time has to be for anything to follow from it.
-#[must_use]
-pub fn is_time(seconds: f64) -> bool {
-    seconds.is_finite() && seconds > 0.0
-}
-
 /// How many of the first lines are slow beside the median of the lines after them; at most half of them.
 #[must_use]
 pub fn slow_first_steps(steps: &[Step]) -> usize {
-    let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).filter(|t| is_time(*t)).collect();
+    let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).filter(|t| is_positive(*t)).collect();
     let mut slow = 0;
     while times.len() >= 4 && slow < times.len() / 2 {
         let rest = quantile(&times[slow + 1..], 0.5).unwrap_or(f64::INFINITY);
@@ -55,7 +49,7 @@ pub fn level_shift(times: &[f64]) -> Option<(usize, f64, f64)> {
 
 pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
     let timed: Vec<(&Step, f64)> =
-        steps.iter().filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_time(*t))?))).collect();
+        steps.iter().filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_positive(*t))?))).collect();
     let slow = slow_first_steps(steps);
     let (first, rest) = timed.split_at(slow);
     let times: Vec<f64> = rest.iter().map(|(_, t)| *t).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
-    differences, is_time, slow_first_steps,
+    differences, is_positive, slow_first_steps,
 };
 use crate::parse::Anomaly;
 
@@ -112,7 +112,7 @@ fn is_left(anomaly: &Anomaly, repeat: &RepeatSummary, result: &RunResult, statis
     let assessed = repeat.steady.as_ref().and_then(|s| s.cut.as_ref()).is_some_and(Cut::is_assessed);
     match anomaly.kind.as_str() {
         "slow_first_steps" if repeat.steady.is_some() => {
-            let timed = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some_and(is_time));
+            let timed = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some_and(is_positive));
             let slow = slow_first_steps(&result.trace.steps);
             let through = timed.take(slow).last().map_or(0, |s| s.step.saturating_add(1));
             !assessed && through - result.workload.counts_from.min(1).min(through) > statistics.warmup_steps

@@ -7,6 +7,12 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Units in each arm below which nothing is called significant.
 pub const MIN_REPEATS: usize = 3;
 
+/// What a time or a rate has to be for anything to follow from it.
+#[must_use]
+pub fn is_positive(value: f64) -> bool {
+    value.is_finite() && value > 0.0
+}
+
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -22,11 +28,11 @@ pub fn sd(values: &[f64]) -> Option<f64> {
 /// Quantile by linear interpolation between order statistics, as NumPy's default.
 #[must_use]
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = q.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
-    let below = sorted[at.floor() as usize];
-    Some(below + (sorted[at.ceil() as usize] - below) * at.fract())
+    let mut values = values.to_vec();
+    let at = q.clamp(0.0, 1.0) * (values.len().checked_sub(1)?) as f64;
+    let (_, below, above) = values.select_nth_unstable_by(at.floor() as usize, f64::total_cmp);
+    let next = above.iter().copied().min_by(f64::total_cmp).filter(|_| at.fract() > 0.0).unwrap_or(*below);
+    Some(*below + (next - *below) * at.fract())
 }
 
 /// Median absolute deviation, scaled to a normal's standard deviation.
@@ -50,8 +56,7 @@ fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
 }
 
 pub(super) fn logs(values: &[f64]) -> Option<Vec<f64>> {
-    (!values.is_empty() && values.iter().all(|v| *v > 0.0 && v.is_finite()))
-        .then(|| values.iter().map(|v| v.ln()).collect())
+    (!values.is_empty() && values.iter().all(|v| is_positive(*v))).then(|| values.iter().map(|v| v.ln()).collect())
 }
 
 /// Equal values differ by the rounding of their logarithms; that is no spread.

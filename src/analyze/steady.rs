@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CUSUM, Changes, Statistics, StepTime, Workload, changes, is_time, mean, quantile, sd};
+use super::{CUSUM, Changes, Statistics, StepTime, Workload, changes, is_positive, mean, quantile, sd};
 use crate::parse::Step;
 
 /// The declared warm-up is all that is dropped.
@@ -104,8 +104,8 @@ pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistic
     let mean_seconds = mean_seconds(measured);
     let sd_seconds = sd(&times);
     let ours = rate(measured);
-    let all = [ours, cut.declared_tokens_per_second_per_gpu, mean_seconds, sd_seconds.unwrap_or(1.0)];
-    if !(ours > 0.0 && all.iter().all(|v| v.is_finite())) {
+    let all = [ours, cut.declared_tokens_per_second_per_gpu, mean_seconds];
+    if !(all.iter().all(|v| is_positive(*v)) && sd_seconds.is_none_or(f64::is_finite)) {
         return Err("the step times are beyond what can be computed with".to_owned());
     }
     Ok(Steady {
@@ -135,7 +135,7 @@ fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) ->
         is_measured.then_some(Timed { step, seconds: step.step_time_seconds?, weight })
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
-    if let Some(bad) = timed.iter().find(|t| !is_time(t.seconds)) {
+    if let Some(bad) = timed.iter().find(|t| !is_positive(t.seconds)) {
         return Err(format!("step {} has a step time of {} s, which is none", bad.step.step, bad.seconds));
     }
     if timed.is_empty() {
@@ -195,7 +195,7 @@ fn half(timed: &[Timed<'_>]) -> usize {
 
 /// The trainer's rates are averaged as rates over equal work are: harmonically.
 fn cross_check(timed: &[Timed<'_>], ours: f64) -> Option<CrossCheck> {
-    let rate = |t: &Timed<'_>| t.step.tokens_per_second_per_gpu.filter(|r| is_time(*r)).map(|r| 1.0 / r);
+    let rate = |t: &Timed<'_>| t.step.tokens_per_second_per_gpu.filter(|r| is_positive(*r)).map(|r| 1.0 / r);
     let inverse: Option<Vec<f64>> = timed.iter().map(rate).collect();
     let theirs = 1.0 / mean(&inverse?)?;
     let ratio = theirs / ours;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Attestation, AttestationStatus, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
-    Workload, is_time, mean,
+    Workload, is_positive, mean,
     steady::{steady, steady_state},
     units::estimate,
 };
@@ -217,7 +217,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         log_tail: result.log_tail.clone(),
         curve: Curve {
             step: steps.iter().map(|s| s.step).collect(),
-            step_time_seconds: steps.iter().map(|s| s.step_time_seconds.filter(|t| is_time(*t))).collect(),
+            step_time_seconds: steps.iter().map(|s| s.step_time_seconds.filter(|t| is_positive(*t))).collect(),
             loss: steps.iter().map(|s| finite(s.loss)).collect(),
             learning_rate: steps.iter().map(|s| finite(s.learning_rate)).collect(),
         },

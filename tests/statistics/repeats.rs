@@ -4,28 +4,13 @@ use tprimat::analyze::{Estimate, Run, Welch, bootstrap_interval, changes, t_inte
 
 use crate::noise::{Noise, Random, Tails, mean};
 
-/// An arm's repeats as rates: a level, noise from run to run, and in each run autocorrelated steps after a slow start.
-struct Arm {
-    repeats: usize,
-    level: f64,
-    /// Relative standard deviation of a run's level.
-    between: f64,
-    within: Noise,
-    steps: usize,
-}
-
-impl Arm {
-    fn rates(&self, random: &mut Random) -> Vec<f64> {
-        let run = |_| {
-            let mut times = self.within.steps(self.steps, random);
-            // A slow start of another length and size in every run, with a long tail.
-            let (length, size) = (2.0 + 8.0 * random.uniform(), 0.5 * random.uniform());
-            times.iter_mut().enumerate().for_each(|(i, t)| *t += size * (-(i as f64) / length).exp());
-            let measured = &times[changes(&times, times.len() / 2).cut..];
-            self.level * (self.between * random.normal()).exp() / mean(measured)
-        };
-        (0..self.repeats).map(run).collect()
-    }
+/// What one run makes of a level of 1: autocorrelated steps with heavy tails after a slow start of another length and
+/// size in every run, cut and averaged as tprimat does.
+fn measured(random: &mut Random) -> f64 {
+    let mut times = Noise { phi: 0.7, sd: 0.02, tails: Tails::Heavy }.steps(60, random);
+    let (length, size) = (2.0 + 8.0 * random.uniform(), 0.5 * random.uniform());
+    times.iter_mut().enumerate().for_each(|(i, t)| *t += size * (-(i as f64) / length).exp());
+    1.0 / mean(&times[changes(&times, times.len() / 2).cut..])
 }
 
 fn close_to(name: &str, hits: usize, trials: usize) -> f64 {
@@ -40,17 +25,20 @@ fn close_to(name: &str, hits: usize, trials: usize) -> f64 {
 
 #[test]
 fn identical_arms_are_seldom_told_apart() {
-    const TRIALS: usize = 4000;
+    const TRIALS: usize = 20_000;
     let mut random = Random(1);
-    for (repeats, between) in [(3, 0.01), (4, 0.01), (5, 0.01), (5, 0.001)] {
-        let within = Noise { phi: 0.7, sd: 0.02, tails: Tails::Heavy };
-        let arm = Arm { repeats, level: 1000.0, between, within, steps: 60 };
-        let mut alarms = 0;
-        for _ in 0..TRIALS {
-            let test = welch(&arm.rates(&mut random), &arm.rates(&mut random)).unwrap();
-            alarms += usize::from(verdicts(&[test])[0].significant);
-        }
-        let name = format!("false alarms of two identical arms, {repeats} repeats, {between} from run to run");
+    let runs: Vec<f64> = (0..5000).map(|_| measured(&mut random)).collect();
+    for (repeats, between) in [(3, 0.01), (4, 0.01), (5, 0.01), (3, 0.001), (5, 0.001)] {
+        let mut arm = || -> Vec<f64> {
+            let mut one = || {
+                let run = runs[(random.uniform() * runs.len() as f64) as usize];
+                run * (between * random.normal()).exp()
+            };
+            (0..repeats).map(|_| one()).collect()
+        };
+        let alarms = (0..TRIALS).filter(|_| verdicts(&[welch(&arm(), &arm()).unwrap()])[0].significant).count();
+        let name =
+            format!("false alarms of two identical arms, {repeats} repeats, {:.1} % from run to run", between * 100.0);
         assert!(close_to(&name, alarms, TRIALS) <= 0.05, "{name}");
     }
 }
@@ -75,6 +63,28 @@ fn over_a_table_of_identical_arms_one_false_alarm_is_as_seldom() {
         assert_eq!(alarms + held, TRIALS, "intervals and verdicts are one statement");
         close_to("  without Holm", uncorrected, TRIALS);
     }
+}
+
+#[test]
+fn each_interval_of_a_table_covers_and_most_tables_do_as_a_whole() {
+    const TRIALS: usize = 20_000;
+    let truth = [1.0, 1.0, 1.02, 1.1, 0.8];
+    let mut random = Random(7);
+    let (mut each, mut all) = (0, 0);
+    for _ in 0..TRIALS {
+        let mut draw = |level: f64| -> Vec<f64> { (0..5).map(|_| level * (0.01 * random.normal()).exp()).collect() };
+        let baseline = draw(1.0);
+        let tests: Vec<Welch> = truth.iter().map(|level| welch(&draw(*level), &baseline).unwrap()).collect();
+        let hits = verdicts(&tests)
+            .iter()
+            .zip(truth)
+            .filter(|(v, level)| v.interval.is_some_and(|[low, high]| low <= *level && *level <= high))
+            .count();
+        each += hits;
+        all += usize::from(hits == truth.len());
+    }
+    assert!(close_to("coverage of each of 5 intervals, 3 of them with a difference", each, TRIALS * 5) >= 0.95);
+    close_to("  of all 5 at once", all, TRIALS);
 }
 
 #[test]

@@ -84,7 +84,7 @@ type Start = fn(f64, f64) -> f64;
 
 #[test]
 fn a_slow_start_hardly_moves_the_figure() {
-    const TRIALS: usize = 300;
+    const TRIALS: usize = 100;
     // Name, shape, and how much bias may be left at 200 and 500 steps, with independent noise.
     let starts: [(&str, Start, f64); 6] = [
         ("8 steps of 3 times", |i, _| if i < 8.0 { 2.0 } else { 0.0 }, 0.0003),

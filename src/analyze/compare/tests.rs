@@ -300,3 +300,47 @@ fn mfu_needs_a_known_device() {
     assert!(matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Absent { reason } if reason.contains("CPU")));
     assert!(matches!(mfu(None), Mfu::Absent { .. }));
 }
+
+#[test]
+fn hosts_are_the_units_of_a_comparison_and_two_of_them_are_too_few() {
+    let set = |cell: &mut CellInput, units: &[f64], unit: Unit| {
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        let estimate = summary.tokens_per_second_per_gpu.as_mut().unwrap();
+        (estimate.units, estimate.unit) = (units.to_vec(), unit);
+    };
+    let times = [1.0, 1.01, 0.99, 1.0];
+    let mut cells = [
+        measured("cpu/native/llama/single", &job(), &times, None),
+        measured("cpu/tran/llama/single", &job(), &times.map(|t| 2.0 * t), None),
+    ];
+    set(&mut cells[1], &[500.0, 503.0], Unit::Host);
+    let all = compare_all(&cells);
+    let two = &all.speedups[0];
+    assert_eq!((two.n_a, two.n_b, two.significant, two.confidence), (2, 4, None, Some(0.95)));
+    assert_eq!(two.reason.as_deref(), Some("2 hosts: significance needs 3"));
+    for said in
+        ["Student's t on logarithms over repeats, Student's t on logarithms over hosts", "speak of these hosts: node1"]
+    {
+        assert!(all.notes.iter().any(|n| n.contains(said)), "{said}: {:?}", all.notes);
+    }
+    set(&mut cells[1], &[500.0, 503.0, 505.0], Unit::Host);
+    assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
+}
+
+#[test]
+fn no_interval_of_a_speedup_contradicts_its_verdict() {
+    // Each alone would be significant; over the four of them the correction leaves some.
+    let times = |t: f64| [t, 1.006 * t, 0.994 * t, 1.002 * t];
+    let cells: Vec<CellInput> = ["native", "tran", "cmd", "fsdp", "deep"]
+        .iter()
+        .zip([1.0, 1.011, 0.989, 1.02, 1.001])
+        .map(|(name, t)| measured(&format!("cpu/{name}/llama/single"), &job(), &times(t), None))
+        .collect();
+    let found = compare_all(&cells).speedups;
+    for speedup in &found {
+        let [low, high] = speedup.ci95.unwrap();
+        assert_eq!(speedup.significant, Some(low > 1.0 || high < 1.0), "{speedup:?}");
+    }
+    let verdicts: BTreeSet<_> = found.iter().map(|s| s.significant).collect();
+    assert_eq!(verdicts.len(), 2, "some are significant, some are not: {found:?}");
+}
