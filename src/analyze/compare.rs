@@ -239,6 +239,7 @@ fn notes(
     for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
         notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));
     }
+    let mut shared: Vec<(String, Vec<String>)> = Vec::new();
     for cell in cells {
         if let Some(other) = &cell.same_launch_as {
             notes.push(format!(
@@ -247,7 +248,12 @@ fn notes(
             ));
         }
         if let CellState::Ok { summary } = &cell.state {
-            notes.extend(summary.notes.iter().map(|n| format!("{}: {n}.", cell.cell)));
+            for note in &summary.notes {
+                match shared.iter_mut().find(|(other, _)| other == note) {
+                    Some((_, cells)) => cells.push(cell.cell.clone()),
+                    None => shared.push((note.clone(), vec![cell.cell.clone()])),
+                }
+            }
             if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize {
                 notes.push(format!("{}: {} of {} repeats count.", cell.cell, summary.n, cell.repeats_wanted));
             }
@@ -256,6 +262,7 @@ fn notes(
             }
         }
     }
+    notes.extend(shared.into_iter().map(|(note, cells)| format!("{}: {note}.", few(&cells))));
     if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
         notes.push(format!(
             "Cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`."
@@ -282,18 +289,15 @@ fn notes(
         .collect();
     if rows.iter().any(|r| r.tokens_per_second_per_gpu.ci95.is_some()) {
         let hosts = hosts.into_iter().cloned().collect::<Vec<_>>().join(", ");
-        notes.push(format!("Intervals of cells are 95 %: {}.", intervals(rows)));
-        notes.push(match rows.iter().map(|r| r.tokens_per_second_per_gpu.unit).min() {
-            Some(Unit::Host) => format!("Hosts are the units of all intervals: {hosts}."),
-            _ => format!("Where repeats or sessions are the units, intervals speak of these hosts: {hosts}."),
-        });
+        let all_hosts = rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
+        let these = if all_hosts { "hosts like these" } else { "these hosts" };
+        notes.push(format!("Intervals are 95 %, {}, and speak of {these}: {hosts}.", intervals(rows)));
     }
     let tested = speedups.iter().filter(|s| s.significant.is_some()).count();
     if tested > 0 {
         notes.push(format!(
-            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}; {}.",
-            if tested == 1 { "comparison" } else { "comparisons" },
-            "each speed-up's interval has the confidence at which it is tested, 95 % or more, and so leaves 1 out exactly where it is significant"
+            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}.",
+            if tested == 1 { "comparison" } else { "comparisons, and over the intervals of speed-ups likewise" }
         ));
     }
     notes

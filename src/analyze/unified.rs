@@ -352,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn the_extremes_are_of_the_measured_steps() {
+        let results = [(1, run(&[vec![9.0; 8], vec![3.0; 60]].concat()))];
+        let summary = summarize(&results, &Statistics { warmup_steps: 2 });
+        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
+        let metrics =
+            unified(&input, None, &job(), &results, &Catalogue::default()).unwrap().performance_metrics.unwrap();
+        assert_eq!((metrics.total_steps, metrics.min_step_time_seconds, metrics.max_step_time_seconds), (60, 3.0, 3.0));
+    }
+
+    #[test]
     fn a_cell_that_only_contradicts_says_so_at_the_top() {
         let stated = serde_json::json!({ "global_batch_size": 64 });
         let results = [(1, crate::analyze::summary::tests::run_of(&job(), &[1.0, 1.0], stated))];
