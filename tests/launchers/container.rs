@@ -40,6 +40,11 @@ fn run(project: &Project, arguments: &[&str], with_docker: bool) -> Ran {
     project.tprimat(arguments).env("PATH", path).env("HF_TOKEN", "secret").output().unwrap().into()
 }
 
+/// Errors without the breaks of their lines.
+fn said(ran: &Ran) -> String {
+    ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn an_image_is_rendered_and_built() {
     let project = project();
@@ -55,7 +60,10 @@ fn an_image_is_rendered_and_built() {
     let missing = run(&project, &arguments, false).ends_with(1);
     assert!(missing.stderr.contains("neither docker nor podman"), "{}", missing.stderr);
     let base = run(&project, &["image", "build", "cmd", "--platform", "amd"], true).ends_with(2);
-    assert!(base.stderr.contains("frameworks.cmd.image.amd"), "{}", base.stderr);
+    assert!(said(&base).contains("frameworks.cmd.image.amd: any that has what your command needs"), "{base:?}");
+    let base = run(&project, &["image", "build", "native", "--platform", "h100"], true).ends_with(2);
+    let help = "--base, or in frameworks.native.image.nvd: any with python3 and pip, which install recipes/native/requirements.nvd.txt";
+    assert!(said(&base).contains(help), "{base:?}");
     run(&project, &["image", "build", "tran"], true).ends_with(2);
     run(&project, &["image", "build", "prim", "--platform", "h100"], true).ends_with(2);
 }
