@@ -57,6 +57,11 @@ fn an_image_is_rendered_and_built() {
     for part in ["docker build --tag tprimat/tran:nvd /", "requirements.txt", "FROM other:2", "USER 1000"] {
         assert!(built.stdout.contains(part), "{part}: {}", built.stdout);
     }
+    let torch_of_the_base = "sed -i '/^torch==/d'";
+    assert!(built.stdout.contains(torch_of_the_base), "{}", built.stdout);
+    let native = ["image", "build", "native", "--platform", "h100", "--base", "other:2", "--print"];
+    let native = run(&project, &native, false).ends_with(0);
+    assert!(!native.stdout.contains(torch_of_the_base), "its libtorch is one exactly: {}", native.stdout);
     let missing = run(&project, &arguments, false).ends_with(1);
     assert!(missing.stderr.contains("neither docker nor podman"), "{}", missing.stderr);
     let base = run(&project, &["image", "build", "cmd", "--platform", "amd"], true).ends_with(2);

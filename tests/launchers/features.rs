@@ -6,7 +6,7 @@ use serde_json::Value;
 use similar::TextDiff;
 use tprimat::plan::Support;
 
-use crate::render::{FEATURES, render};
+use crate::render::{FEATURES, Stage, render, supported_of};
 
 const PLAIN: &str = "plain";
 
@@ -136,6 +136,18 @@ fn features_are_refused_with_the_reviewed_reasons() {
         let _ = write!(text, "launched: {}\n{refused}", launched.join(", "));
     }
     insta::assert_snapshot!("features_refused", text);
+}
+
+/// A log that is piped on must not hide that the trainer failed.
+#[test]
+fn a_command_in_words_of_bash_fails_as_its_first_part_does() {
+    let (_, recipe, job) = supported_of(&FEATURES).find(|(id, ..)| *id == "nvd/cmd/small/options").unwrap();
+    let ends = |command: &str| {
+        let mut job = job.clone();
+        job.framework.insert("command".into(), command.into());
+        Stage::new(recipe, &job).run(recipe).status.code()
+    };
+    assert_eq!((ends("exit 3 | cat"), ends("echo | cat")), (Some(3), Some(0)));
 }
 
 fn refusal(cell: usize) -> Option<String> {
