@@ -71,6 +71,7 @@ const KEYS: &[&str] = &[
     "rms_norm_epsilon",
     "rope_scaling_factor",
     "rope_theta",
+    "rope_type",
     "rotary_base",
     "rotary_emb_base",
     "rotary_seq_len_interpolation_factor",
@@ -214,9 +215,11 @@ impl Arguments {
 
     /// Llama 3's scaling, 1 where there is none. The factor is printed whether or not it is used.
     fn rope_scaling(&self) -> Option<f64> {
-        let is_interpolated = self.get("rotary_seq_len_interpolation_factor").is_some();
-        if is_interpolated || self.flag("multi_latent_attention") == Some(true) {
-            return None; // scaled in another way
+        let is_interpolated = self.get("rotary_seq_len_interpolation_factor").is_some_and(|v| v.parse() != Ok(1.0));
+        // A type is given where latent attention has a scaling of its own.
+        let is_latent = self.flag("multi_latent_attention") == Some(true) || self.get("rope_type").is_some();
+        if is_interpolated || is_latent {
+            return None;
         }
         if self.flag("use_rope_scaling")? { self.real("rope_scaling_factor") } else { Some(1.0) }
     }
@@ -382,7 +385,8 @@ mod tests {
     #[test]
     fn a_rope_scaling_that_is_not_used_is_not_stated() {
         let factor = |positions: &str, used: Option<&str>, more: &str| {
-            let mut lines = vec![format!("  position_embedding_type .... {positions}"), "  rope_scaling_factor .... 8.0".into()];
+            let mut lines =
+                vec![format!("  position_embedding_type .... {positions}"), "  rope_scaling_factor .... 8.0".into()];
             lines.extend(used.map(|used| format!("  use_rope_scaling .... {used}")));
             lines.extend((!more.is_empty()).then(|| more.to_owned()));
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -395,7 +399,11 @@ mod tests {
         assert_eq!(factor("yarn", Some("False"), ""), None);
         assert_eq!(factor("rope", Some("False"), "  multi_latent_attention .... True"), None);
         assert_eq!(factor("rope", Some("False"), "  rotary_seq_len_interpolation_factor .... 4"), None);
-        assert_eq!(factor("rope", Some("False"), "  rotary_seq_len_interpolation_factor .... None"), Some(json!(1.0)));
+        assert_eq!(factor("rope", Some("False"), "  rope_type .... rope"), None);
+        for none in ["None", "1", "1.0"] {
+            let line = format!("  rotary_seq_len_interpolation_factor .... {none}");
+            assert_eq!(factor("rope", Some("False"), &line), Some(json!(1.0)), "{none}");
+        }
     }
 
     #[test]

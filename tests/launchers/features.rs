@@ -103,7 +103,9 @@ fn difference(plain: &str, file: &str) -> String {
 fn features_are_refused_with_the_reviewed_reasons() {
     let mut text = String::new();
     for (framework, cells) in &planned()[0].1 {
-        for (platforms, reason) in said_of(cells.iter().filter_map(|(platform, cell)| Some((*platform, refusal(*cell)?)))) {
+        for (platforms, reason) in
+            said_of(cells.iter().filter_map(|(platform, cell)| Some((*platform, refusal(*cell)?))))
+        {
             let _ = writeln!(text, "{framework} ({platforms}): {reason}");
         }
     }
@@ -125,7 +127,9 @@ fn features_are_refused_with_the_reviewed_reasons() {
                 let vendors = &FEATURES.recipe(*cell).file.vendors;
                 vendors.iter().any(|vendor| vendor.name() == &*FEATURES.matrix.cells[*cell].platform)
             });
-            for (platforms, reason) in said_of(on.map(|(platform, cell)| (*platform, refusal(*cell).unwrap_or_default()))) {
+            for (platforms, reason) in
+                said_of(on.map(|(platform, cell)| (*platform, refusal(*cell).unwrap_or_default())))
+            {
                 if reason.is_empty() {
                     launched.push(*framework);
                 } else {
