@@ -4,28 +4,36 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde_json::Value;
 use similar::TextDiff;
-use tprimat::plan::Support;
+use tprimat::{matrix::Cell, plan::Support};
 
 use crate::render::{FEATURES, Stage, render, supported_of};
 
 const PLAIN: &str = "plain";
 
-/// feature → framework → what was planned on each platform, in the order of the matrix.
-fn planned() -> Vec<(&'static str, Vec<(&'static str, Vec<(&'static str, usize)>)>)> {
-    let mut features: Vec<(&str, Vec<(&str, Vec<(&str, usize)>)>)> = Vec::new();
-    for (cell, of) in FEATURES.matrix.cells.iter().enumerate() {
-        let frameworks = entry(&mut features, &of.parallelism);
-        entry(frameworks, &of.framework).push((&of.platform, cell));
-    }
-    features
+/// Names of cells in the order of the matrix, each once.
+fn each(name: fn(&Cell) -> &str) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    FEATURES.matrix.cells.iter().map(name).for_each(|name| {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    });
+    names
 }
 
-fn entry<'a, T: Default>(list: &'a mut Vec<(&'static str, T)>, name: &'static str) -> &'a mut T {
-    let at = list.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
-        list.push((name, T::default()));
-        list.len() - 1
-    });
-    &mut list[at].1
+fn features() -> Vec<&'static str> {
+    each(|cell| &cell.parallelism)
+}
+
+fn frameworks() -> Vec<&'static str> {
+    each(|cell| &cell.framework)
+}
+
+/// Each platform, and which cell the framework's is there.
+fn cells(framework: &str, feature: &str) -> impl Iterator<Item = (&'static str, usize)> {
+    let is_meant = move |of: &Cell| (&*of.framework, &*of.parallelism) == (framework, feature);
+    let all = FEATURES.matrix.cells.iter().enumerate();
+    all.filter(move |(_, of)| is_meant(of)).map(|(cell, of)| (&*of.platform, cell))
 }
 
 /// Platforms of which the same is said, joined: `nvd, amd`.
@@ -51,26 +59,22 @@ fn files(cell: usize) -> BTreeMap<String, String> {
 /// One snapshot a framework: the launch files of its plain cell, then how those of each feature differ.
 #[test]
 fn features_change_the_launch_as_reviewed() {
-    let planned = planned();
-    assert_eq!(planned[0].0, PLAIN);
-    for (framework, cells) in &planned[0].1 {
-        let ready = |(_, cell): &&(&str, usize)| FEATURES.prepared(*cell).is_some();
-        let (_, plain) = cells.iter().find(ready).unwrap_or_else(|| panic!("{framework} launches a plain job"));
-        let plain = files(*plain);
+    for framework in frameworks() {
+        let launched = |feature| cells(framework, feature).filter(|(_, cell)| FEATURES.prepared(*cell).is_some());
+        let (_, first) = launched(PLAIN).next().unwrap_or_else(|| panic!("{framework} launches a plain job"));
+        let plain = files(first);
         let mut text = String::new();
         for (name, file) in &plain {
             let _ = writeln!(text, "==== {PLAIN}: {name}\n{file}");
         }
         let mut unchanged: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for (feature, frameworks) in &planned {
-            let cells = &frameworks.iter().find(|(name, _)| name == framework).unwrap().1;
-            let differences = |(platform, cell): &(&'static str, usize)| {
-                let changed = files(*cell).into_iter().map(|(name, file)| (difference(&plain[&name], &file), name));
+        for feature in features() {
+            let differences = launched(feature).map(|(platform, cell)| {
+                let changed = files(cell).into_iter().map(|(name, file)| (difference(&plain[&name], &file), name));
                 let changed = changed.filter(|(difference, _)| !difference.is_empty());
-                let texts: Vec<_> = changed.map(|(difference, name)| format!("{name}\n{difference}")).collect();
-                (*platform, texts.join(""))
-            };
-            for (platforms, difference) in said_of(cells.iter().filter(ready).map(differences)) {
+                (platform, changed.map(|(difference, name)| format!("{name}\n{difference}")).collect())
+            });
+            for (platforms, difference) in said_of(differences) {
                 if difference.is_empty() {
                     unchanged.entry(platforms).or_default().push(feature);
                 } else {
@@ -102,36 +106,25 @@ fn difference(plain: &str, file: &str) -> String {
 #[test]
 fn features_are_refused_with_the_reviewed_reasons() {
     let mut text = String::new();
-    for (framework, cells) in &planned()[0].1 {
-        for (platforms, reason) in
-            said_of(cells.iter().filter_map(|(platform, cell)| Some((*platform, refusal(*cell)?))))
-        {
+    for framework in frameworks() {
+        let refusals = cells(framework, PLAIN).filter_map(|(platform, cell)| Some((platform, refusal(cell)?)));
+        for (platforms, reason) in said_of(refusals) {
             let _ = writeln!(text, "{framework} ({platforms}): {reason}");
         }
     }
-    let mut plain = Vec::new();
-    for (feature, frameworks) in planned() {
-        // A command of the user's own is handed every job.
-        let (_, cells) = frameworks.iter().find(|(framework, _)| *framework == "cmd").unwrap();
-        let mut job = Vec::new();
-        leaves(&serde_json::to_value(FEATURES.prepared(cells[0].1).unwrap().job()).unwrap(), "", &mut job);
-        let news = job.iter().filter(|leaf| !plain.contains(*leaf) && feature != PLAIN);
-        let _ = writeln!(text, "\n==== {feature}: {}", news.map(String::as_str).collect::<Vec<_>>().join(", "));
-        if feature == PLAIN {
-            plain = job;
-        }
+    let plain = settings(PLAIN);
+    for feature in features() {
+        let news: Vec<String> = settings(feature).into_iter().filter(|setting| !plain.contains(setting)).collect();
+        let _ = writeln!(text, "\n==== {feature}: {}", news.join(", "));
         let (mut launched, mut refused) = (Vec::new(), String::new());
-        for (framework, cells) in &frameworks {
-            // A recipe that has no such vendor at all was named above.
-            let on = cells.iter().filter(|(_, cell)| {
-                let vendors = &FEATURES.recipe(*cell).file.vendors;
-                vendors.iter().any(|vendor| vendor.name() == &*FEATURES.matrix.cells[*cell].platform)
-            });
-            for (platforms, reason) in
-                said_of(on.map(|(platform, cell)| (*platform, refusal(*cell).unwrap_or_default())))
+        for framework in frameworks() {
+            // Where not even a plain job is launched was said above.
+            let here = cells(framework, PLAIN).map(|(_, cell)| refusal(cell).is_none());
+            let here = cells(framework, feature).zip(here).filter(|(_, here)| *here);
+            for (platforms, reason) in said_of(here.map(|((name, cell), _)| (name, refusal(cell).unwrap_or_default())))
             {
                 if reason.is_empty() {
-                    launched.push(*framework);
+                    launched.push(framework);
                 } else {
                     let _ = writeln!(refused, "{framework} ({platforms}): {reason}");
                 }
@@ -140,6 +133,14 @@ fn features_are_refused_with_the_reviewed_reasons() {
         let _ = write!(text, "launched: {}\n{refused}", launched.join(", "));
     }
     insta::assert_snapshot!("features_refused", text);
+}
+
+/// `a.b = value` of the job that a command of the user's own is handed: nothing is refused there.
+fn settings(feature: &str) -> Vec<String> {
+    let (_, cell) = cells("cmd", feature).next().unwrap();
+    let mut found = Vec::new();
+    leaves(&serde_json::to_value(FEATURES.prepared(cell).unwrap().job()).unwrap(), "", &mut found);
+    found
 }
 
 /// A log that is piped on must not hide that the trainer failed.
@@ -161,7 +162,6 @@ fn refusal(cell: usize) -> Option<String> {
     }
 }
 
-/// `a.b = value` of each value that is set.
 fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
