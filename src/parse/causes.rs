@@ -238,7 +238,7 @@ impl Causes {
     pub fn verdict(&self, trace: &Trace) -> Option<Failure> {
         // A launcher speaks when its processes are gone: steps after that are those of a restart.
         let told = self.launcher_at.is_some_and(|at| !self.went_on(at, 0));
-        if !told && ended(trace) {
+        if !told && trace.ended() {
             return None;
         }
         let order = [
@@ -278,11 +278,6 @@ impl Causes {
         let hints = told && !vague && found.class != Class::Port && self.lines - found.at < POST_MORTEM;
         hints.then(|| found.lines.clone())
     }
-}
-
-fn ended(trace: &Trace) -> bool {
-    let asked = trace.effective.0.get("train_iters").and_then(serde_json::Value::as_u64);
-    trace.finished || trace.steps.last().zip(asked).is_some_and(|(last, asked)| last.step >= asked)
 }
 
 /// Every rank says the same: it counts once. The first lines of a cause are kept, but the last exceptions.
