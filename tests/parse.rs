@@ -75,6 +75,37 @@ fn disagreements_are_found() {
     assert_eq!(wrong.len(), 4, "last, time, loss, step 8: {said}");
 }
 
+/// Figures that stand under each other's names are not the same figures.
+#[test]
+fn swapped_kinds_of_memory_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = "global_step: 3 | reduced_train_loss: 2.5 | train_step_timing in s: 1.5 | max_memory_allocated: 2000 | max_memory_reserved: 3000";
+    let swapped = said.replace("2000", "x").replace("3000", "2000").replace('x', "3000");
+    let titan = "step: 3  loss:  2.5000  memory: 40.00GiB(50.00%)  tps: 1,024  tflops: 60.50  mfu: 6.10%";
+    let expected = |nemo: &str| {
+        format!(
+            r#"{{"nemo.log": {{"first": [0, 3], "last": [0, 3], "distinct": 1, "lines": 1, "steps": {{"(0, 3)": [9, "{nemo}"]}}}},
+                "titan.log": {{"first": 3, "last": 3, "distinct": 1, "lines": 1, "steps": {{"3": ["2.5000", "memory: 40.00GiB(50.00%)"]}}}}}}"#
+        )
+    };
+    std::fs::write(folder.path().join("nemo.log"), format!("Training epoch 0, iteration 3/9 | {said}\n")).unwrap();
+    std::fs::write(folder.path().join("titan.log"), format!("[titan] - root - INFO - {titan}\n")).unwrap();
+    let run = |expected: String| {
+        std::fs::write(folder.path().join("expected.json"), expected).unwrap();
+        let output = Command::new("python3")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agreement.py"))
+            .arg(folder.path())
+            .args(["--tprimat", env!("CARGO_BIN_EXE_tprimat")])
+            .output()
+            .expect("python3 is a prerequisite");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let agrees = run(expected(said));
+    assert!(agrees.contains("(peak_allocated)") && !agrees.contains("DISAGREE"), "{agrees}");
+    let wrong = run(expected(&swapped));
+    assert_eq!(wrong.lines().filter(|l| l.starts_with("DISAGREE") && l.contains("max_memory")).count(), 2, "{wrong}");
+}
+
 #[test]
 fn megatron_settings_memory_and_what_is_odd() {
     let trace = trace(&fixture("megatron-ranks.log"));
