@@ -211,7 +211,7 @@ impl Builder {
             return;
         }
         let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
-        let Some(usual) = interval(steps, &gaps) else { return };
+        let Some(usual) = steps.first().and_then(|first| interval(first.step, &gaps)) else { return };
         for at in 0..steps.len() {
             if steps[at].steps_averaged.is_some() {
                 continue;
@@ -225,7 +225,7 @@ impl Builder {
     fn tell_missing(&mut self) {
         let steps = &self.trace.steps;
         let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
-        let usual = interval(steps, &gaps).unwrap_or(1);
+        let usual = steps.first().and_then(|first| interval(first.step, &gaps)).unwrap_or(1);
         let (mut told, notes) = (0u32, &mut self.notes);
         let mut missing =
             |first: u64, last: u64| {
@@ -250,10 +250,10 @@ impl Builder {
 }
 
 /// Every how many steps the log has a line: the most common distance; `None` for a single line.
-fn interval(steps: &[Step], gaps: &[u64]) -> Option<u64> {
+pub fn interval(first: u64, gaps: &[u64]) -> Option<u64> {
     if let [gap] = gaps {
         // Two lines: an interval counts from the beginning, so it divides the step numbers; else lines are missing.
-        return Some(if steps[0].step.is_multiple_of(*gap) { *gap } else { 1 });
+        return Some(if first.is_multiple_of(*gap) { *gap } else { 1 });
     }
     let mut counts = std::collections::BTreeMap::<u64, usize>::new();
     gaps.iter().for_each(|gap| *counts.entry(*gap).or_default() += 1);

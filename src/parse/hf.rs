@@ -8,7 +8,9 @@ use super::{
     builder::Builder,
     deepspeed_config::{Config, overflow},
     format::{Evidence, Reader},
+    hf_bars::Redrawn,
     hf_fields::{Fields, Kind, classify},
+    hf_ranks::{self, Around, Line as Moment, Ranks},
     hf_settings::Settings,
     hf_table::{Table, is_header},
     lines::Line,
@@ -44,7 +46,9 @@ pub struct HuggingFace {
     bar_total: Option<u64>,
     /// A line whose step the next bar may tell.
     pending: Option<Pending>,
-    previous: Option<Fields>,
+    previous: Option<Previous>,
+    redrawn: Redrawn,
+    ranks: Ranks,
     last_step: u64,
     /// Steps between the last two lines, where their numbers followed from something.
     gap: Option<u64>,
@@ -69,6 +73,14 @@ struct Pending {
     before: Option<Drawn>,
 }
 
+/// The newest line of a step.
+struct Previous {
+    fields: Fields,
+    rank: Option<u64>,
+    /// Where the bar was.
+    bar: Option<u64>,
+}
+
 /// A cumulative time and token count, of which differences are taken.
 #[derive(Default)]
 struct Elapsed {
@@ -88,11 +100,11 @@ impl Reader for HuggingFace {
                     continue;
                 }
                 self.bars(&text[at..start], out);
-                at = end;
+                let before = std::mem::replace(&mut at, end);
                 if let Some(n) = count_after(&text[..start], "TrainOutput(global_step=") {
                     out.total("global_step", n as f64);
                 }
-                self.logged(kind, &Fields::of(&pairs), out);
+                self.logged(kind, &Fields::of(&pairs), hf_ranks::rank_of(&text[before..start]), out);
             }
         }
         let stated = at > 0;
@@ -118,12 +130,13 @@ impl Reader for HuggingFace {
     }
 
     fn end(&mut self, out: &mut Builder) {
-        self.resolve(None, out);
+        self.settle(out);
+        std::mem::take(&mut self.redrawn).end(out);
     }
 }
 
 impl HuggingFace {
-    fn logged(&mut self, kind: Kind, fields: &Fields, out: &mut Builder) {
+    fn logged(&mut self, kind: Kind, fields: &Fields, rank: Option<u64>, out: &mut Builder) {
         if !self.started {
             self.started = true;
             out.averages = true;
@@ -133,13 +146,13 @@ impl HuggingFace {
             once("train_iters", total, out);
         }
         // The same line of another handler or rank.
-        if self.previous.as_ref() == Some(fields) {
+        if self.previous.as_ref().is_some_and(|p| p.fields == *fields) || self.ranks.held.contains(fields) {
             return;
         }
         match kind {
             Kind::Step => {
                 let back = |now: Option<f64>, then: Option<f64>| now.zip(then).is_some_and(|(now, then)| now < then);
-                let again = back(fields.epoch(), self.previous.as_ref().and_then(Fields::epoch));
+                let again = back(fields.epoch(), self.previous.as_ref().and_then(|p| p.fields.epoch()));
                 if self.over && again && !std::mem::replace(&mut self.second_run, true) {
                     out.notes
                         .add("second_run", || "another training follows in this log; the first one counts".to_owned());
@@ -147,20 +160,21 @@ impl HuggingFace {
                 if self.second_run {
                     return;
                 }
-                self.resolve(None, out);
-                self.previous = Some(fields.clone());
-                self.pending = Some(Pending { fields: fields.clone(), before: self.bar });
-                if fields.step().is_some() {
-                    self.resolve(None, out);
+                match self.moment(fields, rank, out) {
+                    Moment::OfRank => return Ranks::tell(fields, out),
+                    Moment::Open if self.ranks.hold(fields) => return,
+                    _ => {}
                 }
+                self.settle(out);
+                self.begin(fields.clone(), rank, out);
             }
             Kind::Summary => {
-                self.resolve(None, out);
+                self.settle(out);
                 self.over = true;
                 self.summary(fields, out);
             }
             Kind::Evaluation => {
-                self.resolve(None, out);
+                self.settle(out);
                 let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
                 if !self.second_run {
                     fields.evaluations(step).for_each(|evaluation| out.evaluation(evaluation));
@@ -168,6 +182,37 @@ impl HuggingFace {
             }
             Kind::Other => {}
         }
+    }
+
+    fn begin(&mut self, fields: Fields, rank: Option<u64>, out: &mut Builder) {
+        let has_number = fields.step().is_some();
+        self.previous = Some(Previous { fields: fields.clone(), rank, bar: self.bar.map(|bar| bar.count) });
+        self.pending = Some(Pending { fields, before: self.bar });
+        if has_number {
+            self.resolve(None, out);
+        }
+    }
+
+    /// Gives the pending line its number, and lines that were held back theirs, if they are steps.
+    fn settle(&mut self, out: &mut Builder) {
+        self.resolve(None, out);
+        for fields in self.ranks.release(out) {
+            self.begin(fields, None, out);
+            self.resolve(None, out);
+        }
+    }
+
+    /// Is it a line of another step than the one before?
+    fn moment(&mut self, fields: &Fields, rank: Option<u64>, out: &Builder) -> Moment {
+        let Some(previous) = &self.previous else { return Moment::Step };
+        let bar = self.bar.map(|bar| bar.count);
+        let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen();
+        let around = Around {
+            ranks: [previous.rank, rank],
+            epochs_are_steps: fields.epoch_text().is_some_and(|e| self.settings.step_of_epoch(e, out).is_some()),
+            moved: bar.map(|_| !stands),
+        };
+        self.ranks.judge(&previous.fields, fields, &around)
     }
 
     /// Takes the bars of a piece of text in; false if there are none.
@@ -214,15 +259,19 @@ impl HuggingFace {
         let new = |n: &u64| *n > self.last_step;
         let interval = self.settings.logging_steps;
         let drawn = [after, before].map(|bar| bar.filter(|b| new(&b.count)));
-        let on_interval = drawn.into_iter().flatten().find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
-        let bar = on_interval.or(drawn[0]).or(drawn[1]);
         let by_interval = interval.map(|i| match self.last_step {
             0 if self.settings.logging_first_step => 1,
             last => last / i * i + i,
         });
+        let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
+        let drawn_at = |step: Option<u64>| drawn.into_iter().flatten().find(|b| Some(b.count) == step);
+        let on_interval = drawn.into_iter().flatten().find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
+        let fitting = drawn_at(by_interval).or_else(|| drawn_at(by_epoch));
+        let bar = fitting.or(on_interval).or(drawn[0]).or(drawn[1]);
+        let taken = before.filter(|b| after.is_none_or(|a| a.count == b.count) && self.redrawn.was_taken(b.count));
         let mut counted = false;
-        let at = fields.step().or(bar.map(|b| b.count)).unwrap_or_else(|| {
-            let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
+        let stated = fields.step().or(bar.map(|b| b.count)).or(taken.map(|b| b.count + 1));
+        let at = stated.unwrap_or_else(|| {
             let by_gap = self.gap.map(|gap| self.last_step + gap);
             let derived = by_interval.or(by_epoch).or(by_gap);
             counted = derived.is_none();
@@ -251,6 +300,9 @@ impl HuggingFace {
             self.clock.differences(&mut step, &fields, out);
         }
         self.last_step = self.last_step.max(at);
+        let settled = fields.step().is_some() || fitting.is_some();
+        let total = self.settings.total_steps.or(self.bar_total);
+        self.redrawn.line(at, [before, after].map(|bar| bar.map(|b| b.count)), total, settled);
         out.step(step);
     }
 
@@ -436,6 +488,95 @@ mod tests {
         assert!(parse(lines).steps_assumed && !parse(accumulated).steps_assumed);
         let coarse = banner.replace("2,415", "241,500");
         assert_eq!(numbers(&format!("{coarse}{lines}")).0, [(1, None), (2, None)]);
+    }
+
+    /// A log of bars (numbers) and lines (`L`, each with its own learning rate), of 40 steps.
+    fn drawn(log: &str) -> (Vec<u64>, Vec<String>) {
+        let piece = |(at, word): (usize, &str)| match word {
+            "L" => format!("{{'loss': 2.5, 'learning_rate': {at}e-06, 'epoch': 0.01}}\n"),
+            count => format!("  5%|#         | {count}/40 [00:08<01:12,  2.00s/it]\r"),
+        };
+        let trace = parse(&log.split(' ').enumerate().map(piece).collect::<String>());
+        let kinds = kinds(&trace).iter().filter(|k| **k != "missing_steps").map(|k| (*k).to_owned()).collect();
+        (trace.steps.iter().map(|s| s.step).collect(), kinds)
+    }
+
+    #[test]
+    fn a_bar_that_is_not_drawn_again_is_of_a_later_step() {
+        let (assumed, uncertain) = ("step_numbers_assumed", "step_numbers_uncertain");
+        for (log, steps, told) in [
+            ("9 10 L 10 11 20 L 20 21 30 L 30", vec![10, 20, 30], None),
+            ("9 10 L 11 19 20 L 21 29 30 L 31", vec![10, 20, 30], Some(assumed)),
+            ("10 L 11 20 L 21 30 L 31 40 L", vec![10, 20, 30, 40], Some(assumed)),
+            ("10 L 12 20 L 21 30 L 33", vec![10, 20, 30], Some(assumed)),
+            // Bars that come too fast are not drawn before the line.
+            ("9 L 10 19 L 20 29 L 30", vec![10, 20, 30], None),
+            ("0 L 1 L 2 L 3", vec![1, 2, 3], None),
+            ("0 1 L 1 2 L 2 3 L 3", vec![1, 2, 3], None),
+            ("0 1 L 2 L 3 L 4", vec![1, 2, 3], Some(assumed)),
+            ("37 L 38 L 39 L 40 L 40", vec![38, 39, 40, 41], Some(uncertain)),
+            ("10 L 12 25 L 26 33 L 34", vec![12, 26, 34], Some(uncertain)),
+            ("7 L 8", vec![8], Some(uncertain)),
+        ] {
+            let (found, kinds) = drawn(log);
+            assert_eq!((found, kinds.first().map(String::as_str)), (steps, told), "{log}: {kinds:?}");
+        }
+    }
+
+    #[test]
+    fn with_an_interval_or_fine_epochs_a_bar_that_is_not_drawn_again_shifts_nothing() {
+        let log = " 3%|# | 1/40 [00:02<01:12, 2.00s/it]\r{'loss': 2.5, 'epoch': 0.25}\n 5%|# | 2/40 [00:04<01:12, 2.00s/it]\r{'loss': 2.5, 'epoch': 0.5}\n";
+        let steps = |before: &str| {
+            let trace = parse(&format!("{before}{log}"));
+            (trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), trace.steps_assumed)
+        };
+        assert_eq!(steps("logging_steps: 1\n"), (vec![1, 2], false));
+        let banner = "  Num examples = 32\n  Total train batch size (w. parallel, distributed & accumulation) = 8\n";
+        assert_eq!(steps(banner), (vec![1, 2], false));
+    }
+
+    #[test]
+    fn two_ranks_are_not_two_steps() {
+        let line = |loss: f64, rest: &str| format!("{{'loss': {loss}, {rest}}}\n");
+        let read = |log: String| {
+            let trace = parse(&log);
+            let kinds = kinds(&trace).into_iter().map(ToOwned::to_owned).filter(|k| k != "step_numbers_assumed");
+            (trace.steps.iter().filter_map(|s| s.loss).collect::<Vec<_>>(), kinds.collect::<Vec<_>>())
+        };
+        let pairs = |rest: &dyn Fn(u32) -> String, prefixes: [&str; 2]| -> String {
+            (1..4u32)
+                .flat_map(|n| {
+                    [0u32, 1]
+                        .map(|r| prefixes[r as usize].to_owned() + &line(f64::from(n) + 0.25 * f64::from(r), &rest(n)))
+                })
+                .collect()
+        };
+        let (ranks, steps) = (vec![1.0, 2.0, 3.0], vec![1.0, 1.25, 2.0, 2.25, 3.0, 3.25]);
+        let decaying = |n: u32| format!("'learning_rate': {n}e-06, 'epoch': 0.0{n}");
+        assert_eq!(read(pairs(&decaying, ["", ""])), (ranks.clone(), vec!["duplicate_step".to_owned(); 3]));
+        let normed = |n: u32| format!("'grad_norm': {n}.5, 'learning_rate': 1e-06, 'epoch': 0.01");
+        assert_eq!(read(pairs(&normed, ["", ""])).0, ranks);
+        let constant = |_| "'learning_rate': 1e-06, 'epoch': 0.01".to_owned();
+        assert_eq!(read(pairs(&constant, ["", ""])), (steps.clone(), vec!["ranks_or_steps".to_owned()]));
+        assert_eq!(read(pairs(&constant, ["[rank0]:", "[rank0]:"])).0, steps);
+        let tagged = read(pairs(&|n| format!("'learning_rate': 1e-06, 'epoch': 0.0{n}"), ["[rank0]:", "[rank1]:"]));
+        assert_eq!(tagged.0, ranks);
+        let other_norms = |norm: u32, n: u32| {
+            line(f64::from(n), &format!("'grad_norm': {norm}.5, 'learning_rate': 1e-06, 'epoch': 0.01"))
+        };
+        assert_eq!(
+            read((1..4).map(|n| other_norms(n, n)).collect()),
+            (ranks.clone(), vec![]),
+            "steps of a coarse epoch"
+        );
+        // Bars stand still between ranks.
+        let bar = |n: u32| format!(" 5%|# | {n}/40 [00:02<01:12, 2.00s/it]\r");
+        let both = |n: u32| {
+            bar(n) + &line(f64::from(n), &constant(n)) + &bar(n) + &line(f64::from(n) + 0.25, &constant(n)) + &bar(n)
+        };
+        assert_eq!(read((1..4).map(both).collect()).0, ranks);
+        let one = |n: u32| bar(n) + &line(f64::from(n), &constant(n)) + &bar(n);
+        assert_eq!(read((1..4).map(one).collect()), (ranks, vec![]));
     }
 
     #[test]
