@@ -45,7 +45,7 @@ pub struct Builder {
 struct NanEnd {
     steps: u64,
     newest: u64,
-    /// What the notes say of the first and the newest of them.
+    /// What the log or the notes say of the first and the newest of them.
     evidence: [String; 2],
     /// NaN notes that were seen to.
     seen: u64,
@@ -113,6 +113,16 @@ impl Builder {
             }
             // Far too late, or between two entries that are means already and cannot be told apart.
             Err(_) => self.notes.add("late_step", || format!("step {} out of order; it is left out", step.step)),
+        }
+    }
+
+    /// The line that stated a step whose loss is not finite: better evidence than what the notes say of it.
+    pub fn nan_line(&mut self, line: &str) {
+        let nan = &mut self.nan;
+        let lower = line.to_ascii_lowercase();
+        if nan.seen == self.notes.nan_losses && nan.steps > 0 && ["nan", "inf"].iter().any(|word| lower.contains(word))
+        {
+            line.clone_into(&mut nan.evidence[usize::from(nan.steps > 1)]);
         }
     }
 
@@ -322,7 +332,7 @@ fn mean_of(first: &Step, mut second: Step) -> Step {
 pub struct Notes {
     kinds: Vec<(String, Vec<String>, usize)>,
     /// How often a loss was not finite, and what was said of the newest one.
-    nan_losses: u64,
+    pub nan_losses: u64,
     newest_nan: String,
 }
 
@@ -424,9 +434,8 @@ mod tests {
     fn a_series_that_ends_in_nan_has_failed() {
         const NAN: Option<f64> = Some(f64::NAN);
         let fine = Some(2.0);
-        let said = |first: u64, last: u64| {
-            Some(vec![first, last].iter().map(|n| format!("nan_loss: step {n}: NaN")).collect())
-        };
+        let said =
+            |first: u64, last: u64| Some([first, last].iter().map(|n| format!("nan_loss: step {n}: NaN")).collect());
         assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, NAN)], false), said(2, 4));
         assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, None), (5, NAN)], false), said(2, 5));
         assert_eq!(ends_with(&[(1, NAN), (2, NAN)], false), said(1, 2), "there is no other loss");
