@@ -1,211 +1,30 @@
 //! The cells' summaries → who is faster, by how much, as far as that can honestly be said.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 use super::{
-    AttestationStatus, Curve, Estimate, FieldDifference, MIN_REPEATS, Memory, Mfu, Peaks, RepeatStatus, StepTime,
-    Summary, Tier, differences, holm, settings::WARMUP, welch,
+    AbsentCell, AttestationStatus, COMPARISON_SCHEMA, Catalogue, CellInput, CellState, CompareSettings, Comparison,
+    Difference, FieldDifference, Group, MIN_REPEATS, Mfu, Peaks, RepeatStatus, Row, Speedup, Summary,
+    guard::{Arm, Grouped, difference, group, labels, refused, refused_without_figures, warmup_difference},
+    holm, metrics_of,
+    settings::WARMUP,
+    welch,
 };
-use crate::parse::FailureClass;
-
-pub const COMPARISON_SCHEMA: &str = "tprimat.comparison/1";
 
 /// Family-wise level of significance, after Holm's correction.
 const LEVEL: f64 = 0.05;
 
-/// Under this strategy nothing at all may differ but platform and framework.
-const STRICT_STRATEGY: &str = "identical_config";
-
 /// Why such a speed-up has no verdict.
 const OTHER_WARMUP: &str = "another warm-up: significance not assessed";
 
-/// One cell of the matrix, with what is known of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CellInput {
-    pub cell: String,
-    pub platform: String,
-    pub framework: String,
-    pub model: String,
-    pub parallelism: String,
-    #[serde(default)]
-    pub axes: BTreeMap<String, String>,
-    pub repeats_wanted: u32,
-    pub state: CellState,
-    /// An earlier cell whose launch files are the same bytes: their difference is noise.
-    #[serde(default)]
-    pub same_launch_as: Option<String>,
-    /// Files that the runs were imported from; empty for what tprimat measured.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub imported: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "state", rename_all = "lowercase")]
-pub enum CellState {
-    Ok { summary: Box<Summary> },
-    Failed { class: FailureClass, evidence: Vec<String> },
-    Missing { reason: String },
-    Unsupported { reason: String },
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CompareSettings {
-    /// Fields of the workload, or `warmup`, that may differ; every figure that crosses one says so.
-    pub across: Vec<String>,
-    /// Cell that others are divided by, in place of the first of each group.
-    pub baseline: Option<String>,
-    /// The user named the cells, so every pair of them was asked for; otherwise only cells of one model and
-    /// strategy kind are expected to be comparable.
-    pub named: bool,
-}
-
-impl CompareSettings {
-    fn crosses_warmup(&self) -> bool {
-        self.across.iter().any(|field| field == WARMUP)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Comparison {
-    pub schema_version: String,
-    /// No comparison that was asked for is refused.
-    pub comparable: bool,
-    /// Cells with figures, in matrix order.
-    pub rows: Vec<Row>,
-    /// Cells that may be compared with each other; rows point here.
-    pub groups: Vec<Group>,
-    pub speedups: Vec<Speedup>,
-    pub differences: Vec<Difference>,
-    /// Cells without figures, in matrix order.
-    pub absent: Vec<AbsentCell>,
-    /// Repeats that failed, of all cells; a cell that failed as a whole is one.
-    #[serde(default)]
-    pub failed: usize,
-    /// Repeats that contradict their job, of all cells.
-    #[serde(default)]
-    pub contradicted: usize,
-    /// Repeats that ended well with nothing to measure, of all cells.
-    #[serde(default)]
-    pub unmeasured: usize,
-    pub notes: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Row {
-    pub cell: String,
-    pub platform: String,
-    pub framework: String,
-    pub model: String,
-    pub parallelism: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub axes: BTreeMap<String, String>,
-    /// Files that the runs were imported from; empty for what tprimat measured.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub imported: Vec<String>,
-    /// Index into `groups`.
-    pub group: usize,
-    /// Repeats that count, of those wanted.
-    pub n: usize,
-    pub repeats_wanted: u32,
-    pub failed: usize,
-    pub contradicted: usize,
-    /// Ended well with nothing to measure.
-    #[serde(default)]
-    pub unmeasured: usize,
-    pub tokens_per_second_per_gpu: Estimate,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_per_second: Option<f64>,
-    pub step_time: StepTime,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory: Vec<Memory>,
-    pub mfu: Mfu,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss_at_end: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_step: Option<u64>,
-    pub precision: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
-    pub attestation: AttestationStatus,
-    /// Fields of the workload that only the job states, not the trainer.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub declared_only: Vec<String>,
-    /// How this cell differs from its group's baseline, in words; shown wherever it is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<String>,
-    /// One a repeat that counts.
-    pub curves: Vec<Curve>,
-}
-
-/// Cells of one workload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Group {
-    pub model: String,
-    /// What all of them ran, in a few words.
-    pub workload: String,
-    /// Nothing may differ here.
-    pub identical_config: bool,
-    pub baseline: String,
-    pub cells: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Speedup {
-    pub a: String,
-    /// The baseline.
-    pub b: String,
-    /// tokens/s/GPU of a ÷ of b.
-    pub ratio: f64,
-    /// Welch's t on logarithms, not corrected; absent with one repeat in an arm, or where nothing varies.
-    pub ci95: Option<[f64; 2]>,
-    /// After Holm's correction over the table; null = not assessed, see `reason`.
-    pub significant: Option<bool>,
-    /// Corrected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p_value: Option<f64>,
-    pub n_a: usize,
-    pub n_b: usize,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<String>,
-    /// Why there is no interval or no verdict.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Difference {
-    pub cell_a: String,
-    pub cell_b: String,
-    #[serde(flatten)]
-    pub field: FieldDifference,
-    /// This is why the two are not compared.
-    pub refused: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct AbsentCell {
-    pub cell: String,
-    /// `failed`, `contradicted`, `missing`, `unsupported` or `unmeasured`.
-    pub state: String,
-    pub reason: String,
-    /// Repeats that contradict the cell's job.
-    #[serde(default)]
-    pub contradicted: usize,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub imported: Vec<String>,
-}
-
 #[must_use]
-pub fn compare(cells: &[CellInput], settings: &CompareSettings, peaks: &Peaks) -> Comparison {
+pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Catalogue) -> Comparison {
     let mut absent = Vec::new();
     let mut arms: Vec<Arm<'_>> = Vec::new();
     for cell in cells {
         match arm(cell) {
             Ok(arm) => arms.push(arm),
-            Err(row) => absent.push(row),
+            Err(row) => absent.push(*row),
         }
     }
     let grouped = group(&mut arms, settings);
@@ -222,7 +41,8 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, peaks: &Peaks) -
     differences.extend(refused);
     let speedups = speedups(&arms, &grouped, settings);
     let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms)).collect();
-    let rows: Vec<Row> = arms.iter().map(|arm| row(arm, &arms[grouped[arm.group].baseline], settings, peaks)).collect();
+    let rows: Vec<Row> =
+        arms.iter().map(|arm| row(arm, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
     let notes = notes(cells, &rows, &groups, &speedups, &differences, settings);
     Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
@@ -231,6 +51,7 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, peaks: &Peaks) -
         groups,
         speedups,
         differences,
+        environment: Vec::new(),
         absent,
         failed: repeats(cells, is_failed)
             + cells.iter().filter(|c| matches!(c.state, CellState::Failed { .. })).count(),
@@ -256,29 +77,16 @@ fn is_unmeasured(status: &RepeatStatus) -> bool {
     matches!(status, RepeatStatus::Unmeasured { .. })
 }
 
-/// A cell with figures.
-struct Arm<'a> {
-    cell: &'a CellInput,
-    summary: &'a Summary,
-    estimate: &'a Estimate,
-    step_time: &'a StepTime,
-    group: usize,
-}
-
-impl Arm<'_> {
-    fn is_strict(&self) -> bool {
-        self.cell.parallelism == STRICT_STRATEGY
-    }
-}
-
-fn arm(cell: &CellInput) -> Result<Arm<'_>, AbsentCell> {
+fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
     let absent = |state: &str, reason: String| AbsentCell {
         cell: cell.cell.clone(),
         state: state.to_owned(),
         reason,
         contradicted: 0,
         imported: cell.imported.clone(),
+        repeats: Vec::new(),
     };
+    let boxed = |state: &str, reason: String| Box::new(absent(state, reason));
     match &cell.state {
         CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
             (Some(estimate), Some(step_time)) => Ok(Arm { cell, summary, estimate, step_time, group: 0 }),
@@ -292,149 +100,16 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, AbsentCell> {
                     "unmeasured"
                 };
                 let reason = summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned());
-                Err(AbsentCell { contradicted, ..absent(state, reason) })
+                Err(Box::new(AbsentCell { contradicted, repeats: summary.repeats.clone(), ..absent(state, reason) }))
             }
         },
         CellState::Failed { class, evidence } => {
             let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
-            Err(absent("failed", format!("{}{said}", class.name())))
+            Err(boxed("failed", format!("{}{said}", class.name())))
         }
-        CellState::Missing { reason } => Err(absent("missing", reason.clone())),
-        CellState::Unsupported { reason } => Err(absent("unsupported", reason.clone())),
+        CellState::Missing { reason } => Err(boxed("missing", reason.clone())),
+        CellState::Unsupported { reason } => Err(boxed("unsupported", reason.clone())),
     }
-}
-
-/// Indices into the arms.
-struct Grouped {
-    baseline: usize,
-    members: Vec<usize>,
-}
-
-impl Grouped {
-    /// The baseline first.
-    fn baseline_first(&self) -> impl Iterator<Item = usize> {
-        std::iter::once(self.baseline).chain(self.members.iter().copied().filter(|i| *i != self.baseline))
-    }
-
-    fn describe(&self, arms: &[Arm<'_>]) -> Group {
-        let base = &arms[self.baseline];
-        Group {
-            model: base.cell.model.clone(),
-            workload: workload(base.summary),
-            identical_config: base.is_strict(),
-            baseline: base.cell.cell.clone(),
-            cells: self.members.iter().map(|&i| arms[i].cell.cell.clone()).collect(),
-        }
-    }
-}
-
-/// `sequence 2048, batch 128, 8 devices`
-fn workload(summary: &Summary) -> String {
-    let contract = &summary.contract;
-    let count = |field, words: fn(u64) -> String| contract.count(field).map(words);
-    let parts = [
-        count("seq_length", |n| format!("sequence {n}")),
-        count("global_batch_size", |n| format!("global batch {n}")),
-        count("num_gpus", |n| format!("{n} {}", if n == 1 { "device" } else { "devices" })),
-        contract.get("data").and_then(|d| d.as_str()).map(|d| format!("{d} data")),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-/// What forbids putting two arms side by side.
-fn blocking(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<FieldDifference> {
-    let strict = a.is_strict() && b.is_strict();
-    let forbids = |d: &FieldDifference| {
-        d.is_known() && (d.tier == Tier::Workload || strict) && !settings.across.contains(&d.field)
-    };
-    differences(&a.summary.contract, &b.summary.contract).into_iter().filter(forbids).collect()
-}
-
-/// Sorts the arms into groups, each with its baseline. To fit is not transitive, for a value that is not stated fits
-/// any; so a member fits every other member, and any of them can be the baseline.
-fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Grouped> {
-    let mut groups: Vec<Grouped> = Vec::new();
-    for i in 0..arms.len() {
-        let fits_arm = |b: &usize| {
-            let (a, b) = (&arms[i], &arms[*b]);
-            is_expected(a, b, settings) && blocking(a, b, settings).is_empty()
-        };
-        let fits = |group: &Grouped| group.members.iter().all(fits_arm);
-        let at = groups.iter().position(fits).unwrap_or_else(|| {
-            groups.push(Grouped { baseline: i, members: Vec::new() });
-            groups.len() - 1
-        });
-        groups[at].members.push(i);
-        if settings.baseline.as_deref() == Some(&arms[i].cell.cell) {
-            groups[at].baseline = i;
-        }
-        arms[i].group = at;
-    }
-    groups
-}
-
-/// Does anybody expect these two to be compared?
-fn is_expected(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> bool {
-    settings.named || (a.cell.model == b.cell.model && a.is_strict() == b.is_strict())
-}
-
-fn difference(a: &Arm<'_>, b: &Arm<'_>, field: FieldDifference, refused: bool) -> Difference {
-    Difference { cell_a: a.cell.cell.clone(), cell_b: b.cell.cell.clone(), field, refused }
-}
-
-/// Why the groups of what was expected to be one are several.
-fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Difference> {
-    let mut all = Vec::new();
-    for (i, group) in groups.iter().enumerate() {
-        let expected = |g: &&Grouped| is_expected(&arms[group.baseline], &arms[g.baseline], settings);
-        let Some(first) = groups[..i].iter().find(expected) else { continue };
-        // The two baselines may lack the value that other members differ in.
-        let pairs = group.baseline_first().flat_map(|a| first.baseline_first().map(move |b| (&arms[a], &arms[b])));
-        let found = pairs.map(|(a, b)| (a, b, blocking(a, b, settings))).find(|(.., fields)| !fields.is_empty());
-        if let Some((a, b, fields)) = found {
-            all.extend(fields.into_iter().map(|field| difference(a, b, field, true)));
-        }
-    }
-    all
-}
-
-/// Two cells were named, and one has no figures that count: what forbids the comparison is told all the same.
-fn refused_without_figures(cells: &[CellInput], arms: &[Arm<'_>], settings: &CompareSettings) -> Vec<Difference> {
-    let ([a, b], true) = (cells, settings.named && arms.len() < 2) else { return Vec::new() };
-    let (CellState::Ok { summary: of_a }, CellState::Ok { summary: of_b }) = (&a.state, &b.state) else {
-        return Vec::new();
-    };
-    let forbids = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload && !settings.across.contains(&d.field);
-    let found = differences(&of_b.contract, &of_a.contract).into_iter().filter(forbids);
-    let told = |field| Difference { cell_a: b.cell.clone(), cell_b: a.cell.clone(), field, refused: true };
-    found.map(told).collect()
-}
-
-/// What a reader must know beside any figure that puts `a` next to `b`.
-fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<String> {
-    let known = differences(&a.summary.contract, &b.summary.contract).into_iter().filter(FieldDifference::is_known);
-    let label = |d: FieldDifference| {
-        let across = d.tier == Tier::Workload && settings.across.contains(&d.field);
-        if across { format!("across {}", d.sentence()) } else { d.sentence() }
-    };
-    let warmup = warmup_difference(a.summary, b.summary)
-        .map(|words| if settings.crosses_warmup() { format!("across {words}") } else { words });
-    // What somebody else measured is not what we did, whatever its figures are.
-    let imported = (a.cell.imported.is_empty() != b.cell.imported.is_empty())
-        .then(|| format!("{} is imported", if a.cell.imported.is_empty() { &b.cell.cell } else { &a.cell.cell }));
-    imported.into_iter().chain(warmup).chain(known.map(label)).collect()
-}
-
-/// `warm-up 9, not 5 steps`: the two do not measure the same part of a run.
-fn warmup_difference(a: &Summary, b: &Summary) -> Option<String> {
-    let mut parts = Vec::new();
-    if a.warmup_steps != b.warmup_steps {
-        parts.push(format!("warm-up {}, not {} steps", a.warmup_steps, b.warmup_steps));
-    }
-    if a.steady_state != b.steady_state {
-        parts.push(format!("warm-up {}, not {}", a.steady_state, b.steady_state));
-    }
-    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Speedup> {
@@ -476,7 +151,7 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
     all
 }
 
-fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks) -> Row {
+fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
     let (cell, summary) = (arm.cell, arm.summary);
     let device = summary.device.as_ref();
     let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
@@ -498,7 +173,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         tokens_per_second: summary.tokens_per_second,
         step_time: arm.step_time.clone(),
         memory: summary.memory.clone(),
-        mfu: mfu_of(&cell.platform, summary, arm.estimate.value, peaks),
+        mfu: mfu_of(&cell.platform, summary, arm.estimate.value, &catalogue.peaks),
         loss_at_end: summary.loss_at_end,
         last_step: summary.last_step,
         precision,
@@ -506,7 +181,13 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, peaks: &Peaks)
         attestation: summary.attestation,
         declared_only: summary.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
-        curves: summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| r.curve.clone()).collect(),
+        metrics: metrics_of(cell, summary, catalogue),
+        contract: summary.contract.clone(),
+        attested: summary.attested.clone(),
+        environment: cell.environment.clone(),
+        versions: summary.versions.clone(),
+        tokens_per_step: summary.workload.as_ref().and_then(|w| w.tokens_per_step),
+        repeats: summary.repeats.clone(),
     }
 }
 

@@ -9,24 +9,34 @@
 //! | `anomalies` | trace | what a reader must know of the steps |
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
+//! | `steady` | a run's step times | where its measured part begins |
+//! | `telemetry` | samples beside a run | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
-//! | `compare` | the cells' summaries × [`Peaks`] | [`Comparison`] |
+//! | `guard` | two summaries | may they stand side by side, and how do they differ? |
+//! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
+//! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
 //! | `unified` | a cell's job and results | the JSON that is published |
 mod anomalies;
 mod attest;
 mod claim;
 mod compare;
+mod comparison;
 mod contract;
 mod conventions;
 mod cross;
+mod figure;
 mod flops;
+mod guard;
+mod metrics;
 mod notes;
 mod peaks;
 mod result;
 mod schedule;
 mod settings;
 mod stats;
+mod steady;
 mod summary;
+mod telemetry;
 mod unified;
 
 pub use crate::plan::shape::count_parameters;
@@ -34,15 +44,20 @@ pub use anomalies::*;
 pub use attest::*;
 pub use claim::*;
 pub use compare::*;
+pub use comparison::*;
 pub use contract::*;
 pub use conventions::*;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
+pub use figure::*;
 pub use flops::*;
+pub use metrics::*;
 pub use peaks::*;
 pub use result::*;
 pub use settings::{Tier, fields, known_field};
 pub use stats::*;
+pub use steady::*;
 pub use summary::*;
+pub use telemetry::*;
 pub use unified::*;
 
 /// Stand-ins that other stages' tests build their comparisons from.

@@ -37,6 +37,9 @@ pub struct RunResult {
     /// `first_loss`, `rate_disagrees`, …; the log's own are in `trace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anomalies: Vec<Anomaly>,
+    /// Last lines of the log of a run that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
     pub trace: Trace,
 }
 
@@ -176,6 +179,7 @@ impl RunResult {
             contract,
             workload,
             anomalies: found,
+            log_tail: Vec::new(),
             trace,
         }
     }

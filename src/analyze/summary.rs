@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttestationStatus, Contract, FlopsPerToken, RunOutcome, RunResult, Workload, geometric_mean, mean, quantile, sd,
-    t_interval,
+    Attestation, AttestationStatus, Contract, Cut, FlopsPerToken, RunOutcome, RunResult, Telemetry, Workload,
+    geometric_mean, mean, quantile, sd, t_interval,
 };
 use crate::parse::{DeviceLine, FailureClass, Step};
 
@@ -50,6 +50,9 @@ pub struct Summary {
     pub last_step: Option<u64>,
     /// The weakest over the repeats that count.
     pub attestation: AttestationStatus,
+    /// Field by field, of the first repeat that counts; with none, of any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attested: Option<Attestation>,
     pub contract: Contract,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
@@ -112,6 +115,14 @@ pub struct RepeatSummary {
     pub loss_at_end: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_step: Option<u64>,
+    /// Seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+    /// Last lines of the log of a run that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
     /// For the pictures.
     pub curve: Curve,
 }
@@ -141,6 +152,9 @@ pub struct Steady {
     pub step_time: StepTime,
     pub tokens_per_second: f64,
     pub tokens_per_second_per_gpu: f64,
+    /// Where the measured part begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
     /// The same steps by the trainer's own figure, where it prints one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross_check: Option<CrossCheck>,
@@ -160,6 +174,8 @@ pub struct Curve {
     pub step: Vec<u64>,
     pub step_time_seconds: Vec<Option<f64>>,
     pub loss: Vec<Option<f64>>,
+    #[serde(default)]
+    pub learning_rate: Vec<Option<f64>>,
 }
 
 /// `results`: one a repeat, by repeat number.
@@ -197,6 +213,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         loss_at_end: of_counted(|r| r.loss_at_end),
         last_step: counted.iter().filter_map(|(r, _)| r.last_step).max(),
         attestation: weakest.unwrap_or(AttestationStatus::NotStated),
+        attested: speaker.map(|r| r.attestation.clone()),
         contract: speaker.map(|r| r.contract.clone()).unwrap_or_default(),
         device: speaker.and_then(|r| r.trace.device.clone()),
         versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
@@ -232,10 +249,14 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
         loss_at_end: last.and_then(|s| s.loss),
         last_step: last.map(|s| s.step),
+        started_at: result.started_at,
+        telemetry: None,
+        log_tail: result.log_tail.clone(),
         curve: Curve {
             step: steps.iter().map(|s| s.step).collect(),
             step_time_seconds: steps.iter().map(|s| s.step_time_seconds).collect(),
             loss: steps.iter().map(|s| s.loss).collect(),
+            learning_rate: steps.iter().map(|s| s.learning_rate).collect(),
         },
     }
 }
@@ -275,6 +296,7 @@ pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistic
         },
         tokens_per_second,
         tokens_per_second_per_gpu,
+        cut: None,
         // Times that were made from the trainer's rate cannot check it.
         cross_check: cross_check(&timed, tokens_per_second_per_gpu).filter(|_| workload.step_time_source.is_none()),
     })

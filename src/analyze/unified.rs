@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Mfu, Peaks, RepeatStatus, RunResult,
-    StepTime, Summary, Tier, count_parameters, mfu_of,
+    Attestation, Catalogue, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu,
+    RepeatStatus, RunResult, StepTime, Summary, Tier, count_parameters, metrics_of, mfu_of,
 };
 use crate::plan::{Job, ModelShape};
 
@@ -112,6 +112,9 @@ pub struct PerformanceMetrics {
     /// The same with its interval and its repeats.
     pub estimate: Estimate,
     pub mfu: Mfu,
+    /// Cost, efficiency, time: docs/METRICS.md.
+    #[serde(default)]
+    pub metrics: Metrics,
     pub warmup_steps: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,
@@ -166,7 +169,7 @@ pub fn unified(
     key: Option<&str>,
     job: &Job,
     results: &[(u32, RunResult)],
-    peaks: &Peaks,
+    catalogue: &Catalogue,
 ) -> Option<Unified> {
     let CellState::Ok { summary } = &cell.state else { return None };
     let result_of = |repeat: u32| results.iter().find(|(n, _)| *n == repeat).map(|(_, result)| result);
@@ -209,7 +212,7 @@ pub fn unified(
             parallel_strategy: cell.parallelism.clone(),
             precision: summary.workload.as_ref().map_or_else(|| job.precision.clone(), |w| w.precision.clone()),
         },
-        performance_metrics: performance(cell, summary, peaks),
+        performance_metrics: performance(cell, summary, catalogue),
         memory_metrics: memory(summary),
         step_times,
         loss_values,
@@ -257,7 +260,7 @@ fn series(result: &RunResult) -> (Series, Series, Series) {
     )
 }
 
-fn performance(cell: &CellInput, summary: &Summary, peaks: &Peaks) -> Option<PerformanceMetrics> {
+fn performance(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) -> Option<PerformanceMetrics> {
     let estimate = summary.tokens_per_second_per_gpu.clone()?;
     let step_time = summary.step_time.clone()?;
     let counted = || summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
@@ -275,7 +278,8 @@ fn performance(cell: &CellInput, summary: &Summary, peaks: &Peaks) -> Option<Per
         steps_per_second: 1.0 / step_time.mean_seconds,
         tokens_per_second: summary.tokens_per_second,
         tokens_per_second_per_gpu: estimate.value,
-        mfu: mfu_of(&cell.platform, summary, estimate.value, peaks),
+        mfu: mfu_of(&cell.platform, summary, estimate.value, &catalogue.peaks),
+        metrics: metrics_of(cell, summary, catalogue),
         warmup_steps: summary.warmup_steps,
         loss_at_end: summary.loss_at_end,
         step_time,
@@ -323,7 +327,7 @@ mod tests {
         let results = [(1, failed), (2, run(&[3.0, 1.0, 2.0]))];
         let summary = summarize(&results, &Statistics { warmup_steps: 1 });
         let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
-        let unified = unified(&input, Some("abc"), &job(), &results, &Peaks::default()).unwrap();
+        let unified = unified(&input, Some("abc"), &job(), &results, &Catalogue::default()).unwrap();
         assert_eq!(unified.step_times, [Some(3.0), Some(1.0), Some(2.0)]);
         assert_eq!(unified.timestamp.as_deref(), Some("1970-01-01T00:00:01Z"));
         let metrics = unified.performance_metrics.as_ref().unwrap();
@@ -353,7 +357,7 @@ mod tests {
         let results = [(1, crate::analyze::summary::tests::run_of(&job(), &[1.0, 1.0], stated))];
         let summary = summarize(&results, &Statistics { warmup_steps: 1 });
         let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
-        let json = serde_json::to_value(unified(&input, None, &job(), &results, &Peaks::default())).unwrap();
+        let json = serde_json::to_value(unified(&input, None, &job(), &results, &Catalogue::default())).unwrap();
         assert_eq!(json["attestation"]["status"], "contradicted");
         assert_eq!(json["repeats"][0]["status"], "contradicted");
         assert!(json["performance_metrics"].is_null(), "no figure stands for it");
@@ -362,7 +366,7 @@ mod tests {
     #[test]
     fn a_cell_without_a_summary_publishes_nothing() {
         let missing = cell("a/b/c/d", CellState::Missing { reason: "not run".into() });
-        assert_eq!(unified(&missing, None, &job(), &[], &Peaks::default()), None);
-        assert!(unified(&measured("a/b/c/d", &job(), &[], None), None, &job(), &[], &Peaks::default()).is_some());
+        assert_eq!(unified(&missing, None, &job(), &[], &Catalogue::default()), None);
+        assert!(unified(&measured("a/b/c/d", &job(), &[], None), None, &job(), &[], &Catalogue::default()).is_some());
     }
 }

@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::{publish, train::TrainWork};
 use crate::{
     analyze::{
-        self, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks, RunFacts, RunResult, Statistics,
-        Summary,
+        self, Catalogue, CellEnvironment, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks,
+        Price, RunFacts, RunOutcome, RunResult, Statistics, Summary,
     },
     cache::{Attempt, Cache, Output, TaskKind},
     data::prefix_of,
@@ -39,9 +39,7 @@ pub struct Settings {
 #[derive(Clone, Debug, Serialize)]
 pub struct CompareAll {
     pub settings: CompareSettings,
-    pub peaks: Peaks,
-    /// $ per GPU-hour by platform.
-    pub prices: Value,
+    pub catalogue: Catalogue,
 }
 
 impl Settings {
@@ -59,9 +57,21 @@ impl Settings {
                 }
             }
         }
-        let prices = serde_json::json!(plan.config.table("benchmarking.enhanced_metrics.cloud_costs"));
-        Self { compare: CompareAll { settings: CompareSettings::default(), peaks: Peaks { overrides }, prices } }
+        let costs = plan.config.table("benchmarking.enhanced_metrics.cloud_costs");
+        let prices = costs.iter().filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?))).collect();
+        let catalogue = Catalogue { peaks: Peaks { overrides }, prices };
+        Self { compare: CompareAll { settings: CompareSettings::default(), catalogue } }
     }
+}
+
+/// None where the configuration names no rate.
+fn price(cost: &Value) -> Option<Price> {
+    let text = |name: &str| cost.get(name).and_then(Value::as_str).map(str::to_owned);
+    Some(Price {
+        per_gpu_hour: cost.get("per_gpu_hour").and_then(Value::as_f64).filter(|p| *p > 0.0 && p.is_finite())?,
+        currency: text("currency").unwrap_or_else(|| "USD".to_owned()),
+        source: text("source"),
+    })
 }
 
 /// For each cell, an earlier cell with the same train keys, if there is one: they share one measurement, so
@@ -115,7 +125,7 @@ impl CellSeed {
 pub struct ReportWork {
     output_dir: PathBuf,
     matrix: String,
-    peaks: Peaks,
+    catalogue: Catalogue,
     comparison: Option<Digest>,
     pictures: Vec<Output>,
     cells: Vec<PublishedCell>,
@@ -165,7 +175,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
         TaskKind::Report => DerivedWork::Report(Box::new(ReportWork {
             output_dir: publish::output_dir(engine.plan),
             matrix: engine.plan.matrix.name.clone(),
-            peaks: Settings::of(engine.plan).compare.peaks,
+            catalogue: Settings::of(engine.plan).compare.catalogue,
             comparison: digest_of(TaskKind::Compare, 0, 0),
             pictures: statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec(),
             cells: published_cells(engine, statuses),
@@ -187,7 +197,14 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
         state,
         same_launch_as,
         imported: Vec::new(),
+        environment: environment(plan, cell),
     }
+}
+
+/// What is declared for the cell's runs; a cell that cannot run has nothing.
+fn environment(plan: &Plan, cell: usize) -> CellEnvironment {
+    let Support::Ready(prepared) = &plan.cells[cell].support else { return CellEnvironment::default() };
+    CellEnvironment { variables: prepared.resolved.env.clone(), facts: BTreeMap::new() }
 }
 
 #[must_use]
@@ -285,7 +302,10 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
-            let result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
+            let mut result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
+            if result.outcome != RunOutcome::Ok {
+                result.log_tail = parse::tail(&bytes);
+            }
             Ok(vec![put("result.json", &json_bytes(&result)?)?])
         }
         DerivedWork::Aggregate { results, statistics } => {
@@ -322,7 +342,9 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
             }
         }
         let input = CellInput { state: CellState::Ok { summary: Box::new(summary) }, ..cell.input.clone() };
-        if let Some(unified) = analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, &work.peaks) {
+        if let Some(unified) =
+            analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, &work.catalogue)
+        {
             outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
         }
     }
@@ -346,7 +368,7 @@ pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache)
         }
         inputs.push(input);
     }
-    Ok(analyze::compare(&inputs, &settings.settings, &settings.peaks))
+    Ok(analyze::compare(&inputs, &settings.settings, &settings.catalogue))
 }
 
 /// The comparison that a plot or a report shows.

@@ -3,7 +3,8 @@
 use super::{Imports, Kind, OldResult, Recorded, names, read};
 use crate::{
     analyze::{
-        CellInput, CellState, Claim, RunFacts, RunOutcome, RunResult, Statistics, Summary, differences, summarize,
+        CellEnvironment, CellInput, CellState, Claim, RunFacts, RunOutcome, RunResult, Statistics, Summary,
+        differences, summarize,
     },
     cache::Cache,
     config::is_plain_name,
@@ -154,6 +155,7 @@ pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
         state,
         same_launch_as: None,
         imported: from,
+        environment: CellEnvironment::default(),
     }
 }
 

@@ -33,6 +33,7 @@ mod nemo_settings;
 mod numbers;
 mod parser;
 mod patterns;
+mod tail;
 mod telemetry;
 #[cfg(test)]
 mod testing;
@@ -52,5 +53,6 @@ pub use format::names;
 pub use lines::MAX_LINE;
 pub use parser::*;
 pub use patterns::PatternError;
+pub use tail::tail;
 pub use tfevents::{TfEvents, tfevents};
 pub use trace::*;

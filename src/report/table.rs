@@ -234,7 +234,7 @@ fn paragraph(out: &mut String, bullet: &str, text: &str, width: usize) {
 mod tests {
     use super::*;
     use crate::{
-        analyze::{CellState, CompareSettings, Peaks, compare, tests::*},
+        analyze::{Catalogue, CellState, CompareSettings, compare, tests::*},
         parse::FailureClass,
     };
 
@@ -256,7 +256,7 @@ mod tests {
             cell("nvd/fsdp/llama/single", failed),
             cell("nvd/prim/llama/single", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
         ];
-        compare(&cells, &CompareSettings::default(), &Peaks::default())
+        compare(&cells, &CompareSettings::default(), &Catalogue::default())
     }
 
     #[test]
@@ -288,21 +288,21 @@ mod tests {
             measured("cpu/native/llama-tiny/single", &test_job(), &[0.3], Some(("cpu", "EPYC"))),
             measured("cpu/tran/llama-tiny/single", &test_job(), &[0.4], Some(("cpu", "EPYC"))),
         ];
-        insta::assert_snapshot!(table(&compare(&cells, &CompareSettings::default(), &Peaks::default()), 140));
+        insta::assert_snapshot!(table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), 140));
     }
 
     #[test]
     fn repeats_that_do_not_count_stand_beside_those_that_do() {
         let steps = [vec![3.0, 1.0], vec![3.0]];
         let cells = [measured_steps("cpu/native/llama/single", &test_job(), &steps, None)];
-        let text = table(&compare(&cells, &CompareSettings::default(), &Peaks::default()), 200);
+        let text = table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), 200);
         assert!(text.contains("1/3, 1 unmeasured"), "{text}");
         assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");
     }
 
     #[test]
     fn nothing_at_all() {
-        let none = compare(&[], &CompareSettings::default(), &Peaks::default());
+        let none = compare(&[], &CompareSettings::default(), &Catalogue::default());
         assert_eq!(table(&none, 1), "No cell has figures.\n");
     }
 }

@@ -1,12 +1,14 @@
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use super::*;
 use crate::{
     analyze::{
-        ContractField, RunOutcome, RunResult, Source, Statistics, attest::tests::job, result::tests::facts, summarize,
-        summary::tests::run_of,
+        CellEnvironment, ContractField, RunOutcome, RunResult, Source, Statistics, Tier, attest::tests::job,
+        result::tests::facts, summarize, summary::tests::run_of,
     },
-    parse::{Anomaly, DeviceLine},
+    parse::{Anomaly, DeviceLine, FailureClass},
     plan::Job,
 };
 
@@ -23,6 +25,7 @@ pub fn cell(name: &str, state: CellState) -> CellInput {
         state,
         same_launch_as: None,
         imported: Vec::new(),
+        environment: CellEnvironment::default(),
     }
 }
 
@@ -47,7 +50,7 @@ pub fn measured_steps(name: &str, job: &Job, repeats: &[Vec<f64>], device: Optio
 }
 
 fn compare_with(cells: &[CellInput], settings: CompareSettings) -> Comparison {
-    compare(cells, &settings, &Peaks::default())
+    compare(cells, &settings, &Catalogue::default())
 }
 fn compare_all(cells: &[CellInput]) -> Comparison {
     compare_with(cells, CompareSettings::default())

@@ -9,7 +9,7 @@ use plotters::{
 
 use super::style::{Drawing, FAINT, FONT, INK, LINE, colour, tick_label, to_error};
 use crate::{
-    analyze::{Curve, Row, quantile},
+    analyze::{Curve, RepeatStatus, Row, quantile},
     error::Result,
 };
 
@@ -128,7 +128,7 @@ where
 fn lines(index: usize, row: &Row, values: fn(&Curve) -> &Vec<Option<f64>>) -> Lines {
     let mut by_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     let mut repeats = Vec::new();
-    for curve in &row.curves {
+    for curve in row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| &r.curve) {
         let points: Vec<(u64, f64)> = curve
             .step
             .iter()

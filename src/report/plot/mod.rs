@@ -9,7 +9,7 @@ mod style;
 use plotters::prelude::*;
 
 use crate::{
-    analyze::Comparison,
+    analyze::{Comparison, RepeatStatus},
     error::{Error, Result},
 };
 use style::{Drawing, WIDTH, register_fonts, text, to_error};
@@ -40,7 +40,10 @@ fn height(comparison: &Comparison) -> u32 {
 }
 
 fn has_curves(comparison: &Comparison) -> bool {
-    comparison.rows.iter().any(|row| row.curves.iter().any(|curve| !curve.step.is_empty()))
+    comparison
+        .rows
+        .iter()
+        .any(|row| row.repeats.iter().any(|repeat| repeat.status == RepeatStatus::Ok && !repeat.curve.step.is_empty()))
 }
 
 fn draw<DB: DrawingBackend>(root: &Drawing<DB>, comparison: &Comparison) -> Result<()> {
@@ -78,7 +81,7 @@ fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::{
-        analyze::{CellInput, CellState, CompareSettings, Peaks, compare, tests::*},
+        analyze::{Catalogue, CellInput, CellState, CompareSettings, compare, tests::*},
         parse::FailureClass,
     };
 
@@ -123,7 +126,7 @@ mod tests {
     }
 
     fn picture(cells: &[CellInput]) -> Picture {
-        plot(&compare(cells, &CompareSettings::default(), &Peaks::default())).unwrap()
+        plot(&compare(cells, &CompareSettings::default(), &Catalogue::default())).unwrap()
     }
 
     #[test]

@@ -1,0 +1,241 @@
+//! The comparison as data: what every table, picture, page and gate is made from, and nothing else.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Memory, Metrics, Mfu, RepeatSummary, StepTime,
+    Summary, settings::WARMUP,
+};
+use crate::parse::FailureClass;
+
+pub const COMPARISON_SCHEMA: &str = "tprimat.comparison/1";
+
+/// One cell of the matrix, with what is known of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CellInput {
+    pub cell: String,
+    pub platform: String,
+    pub framework: String,
+    pub model: String,
+    pub parallelism: String,
+    #[serde(default)]
+    pub axes: BTreeMap<String, String>,
+    pub repeats_wanted: u32,
+    pub state: CellState,
+    /// An earlier cell whose launch files are the same bytes: their difference is noise.
+    #[serde(default)]
+    pub same_launch_as: Option<String>,
+    /// Files that the runs were imported from; empty for what tprimat measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
+    #[serde(default)]
+    pub environment: CellEnvironment,
+}
+
+/// What a cell's runs were started in, as far as tprimat knows; never a secret.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CellEnvironment {
+    /// Variables that config and recipe set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+    /// Host and software facts of tprimat.lock: `driver`, `torch`, …
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum CellState {
+    Ok { summary: Box<Summary> },
+    Failed { class: FailureClass, evidence: Vec<String> },
+    Missing { reason: String },
+    Unsupported { reason: String },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompareSettings {
+    /// Fields of the workload, or `warmup`, that may differ; every figure that crosses one says so.
+    pub across: Vec<String>,
+    /// Cell that others are divided by, in place of the first of each group.
+    pub baseline: Option<String>,
+    /// The user named the cells, so every pair of them was asked for; otherwise only cells of one model and
+    /// strategy kind are expected to be comparable.
+    pub named: bool,
+}
+
+impl CompareSettings {
+    #[must_use]
+    pub fn crosses_warmup(&self) -> bool {
+        self.across.iter().any(|field| field == WARMUP)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    pub schema_version: String,
+    /// No comparison that was asked for is refused.
+    pub comparable: bool,
+    /// Cells with figures, in matrix order.
+    pub rows: Vec<Row>,
+    /// Cells that may be compared with each other; rows point here.
+    pub groups: Vec<Group>,
+    pub speedups: Vec<Speedup>,
+    pub differences: Vec<Difference>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<EnvironmentDifference>,
+    /// Cells without figures, in matrix order.
+    pub absent: Vec<AbsentCell>,
+    /// Repeats that failed, of all cells; a cell that failed as a whole is one.
+    #[serde(default)]
+    pub failed: usize,
+    /// Repeats that contradict their job, of all cells.
+    #[serde(default)]
+    pub contradicted: usize,
+    /// Repeats that ended well with nothing to measure, of all cells.
+    #[serde(default)]
+    pub unmeasured: usize,
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Row {
+    pub cell: String,
+    pub platform: String,
+    pub framework: String,
+    pub model: String,
+    pub parallelism: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub axes: BTreeMap<String, String>,
+    /// Files that the runs were imported from; empty for what tprimat measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
+    /// Index into `groups`.
+    pub group: usize,
+    /// Repeats that count, of those wanted.
+    pub n: usize,
+    pub repeats_wanted: u32,
+    pub failed: usize,
+    pub contradicted: usize,
+    /// Ended well with nothing to measure.
+    #[serde(default)]
+    pub unmeasured: usize,
+    pub tokens_per_second_per_gpu: Estimate,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    pub step_time: StepTime,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Memory>,
+    pub mfu: Mfu,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    pub precision: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    pub attestation: AttestationStatus,
+    /// Fields of the workload that only the job states, not the trainer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub declared_only: Vec<String>,
+    /// How this cell differs from its group's baseline, in words; shown wherever it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Cost, efficiency, time: docs/METRICS.md.
+    #[serde(default)]
+    pub metrics: Metrics,
+    #[serde(default)]
+    pub contract: Contract,
+    /// Field by field, of the repeat that speaks for the cell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attested: Option<Attestation>,
+    #[serde(default)]
+    pub environment: CellEnvironment,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
+    /// Tokens of an optimiser step over all devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_step: Option<u64>,
+    /// Every repeat, also those that do not count.
+    pub repeats: Vec<RepeatSummary>,
+}
+
+/// Cells of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Group {
+    pub model: String,
+    /// What all of them ran, in a few words.
+    pub workload: String,
+    /// Nothing may differ here.
+    pub identical_config: bool,
+    pub baseline: String,
+    pub cells: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Speedup {
+    pub a: String,
+    /// The baseline.
+    pub b: String,
+    /// tokens/s/GPU of a ÷ of b.
+    pub ratio: f64,
+    /// Welch's t on logarithms, not corrected; absent with one repeat in an arm, or where nothing varies.
+    pub ci95: Option<[f64; 2]>,
+    /// After Holm's correction over the table; null = not assessed, see `reason`.
+    pub significant: Option<bool>,
+    /// Corrected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_value: Option<f64>,
+    pub n_a: usize,
+    pub n_b: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Why there is no interval or no verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    pub cell_a: String,
+    pub cell_b: String,
+    #[serde(flatten)]
+    pub field: FieldDifference,
+    /// This is why the two are not compared.
+    pub refused: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AbsentCell {
+    pub cell: String,
+    /// `failed`, `contradicted`, `missing`, `unsupported` or `unmeasured`.
+    pub state: String,
+    pub reason: String,
+    /// Repeats that contradict the cell's job.
+    #[serde(default)]
+    pub contradicted: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<RepeatSummary>,
+}
+
+/// Something besides the workload that is not the same in two cells of a group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EnvironmentDifference {
+    pub cell_a: String,
+    /// The group's baseline.
+    pub cell_b: String,
+    /// `variable`, `version` or `fact`.
+    pub kind: String,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub a: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub b: Option<String>,
+    /// Why this alone can decide a comparison, where it can: `CUDA_LAUNCH_BLOCKING`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dangerous: Option<String>,
+}

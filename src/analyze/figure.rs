@@ -1,0 +1,55 @@
+//! A figure that is known, or the reason why it is not; and a named one with its unit.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Never a 0 or a default for what is not known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum Figure {
+    Ok {
+        value: f64,
+        /// What it is made of, in words: prices, peaks and counters with their sources.
+        basis: String,
+    },
+    Absent {
+        reason: String,
+    },
+    /// An impossible figure: something that it is made of is wrong.
+    Error {
+        reason: String,
+    },
+}
+
+impl Figure {
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        if let Self::Ok { value, .. } = self { Some(*value) } else { None }
+    }
+}
+
+/// One line of docs/METRICS.md.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Metric {
+    /// As in JSON and CSV: `tokens_per_dollar`.
+    pub name: String,
+    /// As in tables: `tokens/$`.
+    pub title: String,
+    pub unit: String,
+    /// Is more better? Absent where neither is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub higher_is_better: Option<bool>,
+    pub figure: Figure,
+}
+
+/// A row's metrics, in the order of docs/METRICS.md; the same names in every row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Metrics(pub Vec<Metric>);
+
+impl Metrics {
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Figure> {
+        self.0.iter().find(|m| m.name == name).map(|m| &m.figure)
+    }
+}
