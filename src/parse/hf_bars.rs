@@ -103,3 +103,61 @@ impl Redrawn {
         in_order
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LogSection, Trace};
+
+    fn parse(log: &str) -> Trace {
+        super::super::parse(&LogSection::named("hf-trainer"), log.as_bytes())
+    }
+
+    fn kinds(trace: &Trace) -> Vec<&str> {
+        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
+    }
+
+    /// A log of bars (numbers) and lines (`L`, each with its own learning rate), of 40 steps.
+    fn drawn(log: &str) -> (Vec<u64>, Vec<String>) {
+        let piece = |(at, word): (usize, &str)| match word {
+            "L" => format!("{{'loss': 2.5, 'learning_rate': {at}e-06, 'epoch': 0.01}}\n"),
+            count => format!("  5%|#         | {count}/40 [00:08<01:12,  2.00s/it]\r"),
+        };
+        let trace = parse(&log.split(' ').enumerate().map(piece).collect::<String>());
+        let kinds = kinds(&trace).iter().filter(|k| **k != "missing_steps").map(|k| (*k).to_owned()).collect();
+        (trace.steps.iter().map(|s| s.step).collect(), kinds)
+    }
+
+    #[test]
+    fn a_bar_that_is_not_drawn_again_is_of_a_later_step() {
+        let (assumed, uncertain) = ("step_numbers_assumed", "step_numbers_uncertain");
+        for (log, steps, told) in [
+            ("9 10 L 10 11 20 L 20 21 30 L 30", vec![10, 20, 30], None),
+            ("9 10 L 11 19 20 L 21 29 30 L 31", vec![10, 20, 30], Some(assumed)),
+            ("10 L 11 20 L 21 30 L 31 40 L", vec![10, 20, 30, 40], Some(assumed)),
+            ("10 L 12 20 L 21 30 L 33", vec![10, 20, 30], Some(assumed)),
+            // Bars that come too fast are not drawn before the line.
+            ("9 L 10 19 L 20 29 L 30", vec![10, 20, 30], None),
+            ("0 L 1 L 2 L 3", vec![1, 2, 3], None),
+            ("0 1 L 1 2 L 2 3 L 3", vec![1, 2, 3], None),
+            ("0 1 L 2 L 3 L 4", vec![1, 2, 3], Some(assumed)),
+            ("37 L 38 L 39 L 40 L 40", vec![38, 39, 40, 41], Some(uncertain)),
+            ("10 L 12 25 L 26 33 L 34", vec![12, 26, 34], Some(uncertain)),
+            ("7 L 8", vec![8], Some(uncertain)),
+        ] {
+            let (found, kinds) = drawn(log);
+            assert_eq!((found, kinds.first().map(String::as_str)), (steps, told), "{log}: {kinds:?}");
+        }
+    }
+
+    #[test]
+    fn with_an_interval_or_fine_epochs_a_bar_that_is_not_drawn_again_shifts_nothing() {
+        let log = " 3%|# | 1/40 [00:02<01:12, 2.00s/it]\r{'loss': 2.5, 'epoch': 0.25}\n 5%|# | 2/40 [00:04<01:12, 2.00s/it]\r{'loss': 2.5, 'epoch': 0.5}\n";
+        let steps = |before: &str| {
+            let trace = parse(&format!("{before}{log}"));
+            (trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), trace.steps_assumed)
+        };
+        assert_eq!(steps("logging_steps: 1\n"), (vec![1, 2], false));
+        let banner = "  Num examples = 32\n  Total train batch size (w. parallel, distributed & accumulation) = 8\n";
+        assert_eq!(steps(banner), (vec![1, 2], false));
+    }
+}
