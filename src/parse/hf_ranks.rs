@@ -80,7 +80,7 @@ impl Ranks {
             held.iter().for_each(|fields| Self::tell(fields, out));
             return Vec::new();
         }
-        if !held.is_empty() {
+        if !held.is_empty() && !out.notes.has("ranks_or_steps") {
             out.trace.steps_assumed = true;
             out.notes.add("ranks_or_steps", || {
                 let epoch = held[0].epoch_text().unwrap_or("");
