@@ -87,13 +87,13 @@ fn segments(times: &[f64]) -> Vec<usize> {
     let mut ends = Vec::new();
     if sigma > 0.0 {
         // Depth first, left before right, without recursion: a segment's halves are pushed in reverse.
-        let mut open = vec![0..series.len()];
-        while let Some(segment) = open.pop().filter(|_| ends.len() < MOST_CHANGES) {
-            if let Some(at) = change(&series[segment.clone()], sigma).map(|at| segment.start + at)
-                && differ(&times[segment.start..at], &times[at..segment.end])
+        let mut open = vec![(0, series.len())];
+        while let Some((from, to)) = open.pop().filter(|_| ends.len() < MOST_CHANGES) {
+            if let Some(at) = change(&series[from..to], sigma).map(|at| from + at)
+                && differ(&times[from..at], &times[at..to])
             {
                 ends.push(at);
-                open.extend([at..segment.end, segment.start..at]);
+                open.extend([(at, to), (from, at)]);
             }
         }
         ends.sort_unstable();
