@@ -24,7 +24,8 @@ pub(super) fn time_to(of: &Subject) -> Made {
         return Err(absent(format!("{reached} of {} reached a loss of {target}", repeats(counted.len()))));
     }
     let times: Option<Vec<f64>> = counted.iter().map(|curve| seconds_to(curve, target, counts_from)).collect();
-    let seconds = mean(&times.ok_or_else(|| absent("some steps before the target have no step time"))?);
+    let seconds =
+        mean(&times.ok_or_else(|| absent("some steps before the target have no step time, or are not logged"))?);
     let basis = format!(
         "step times until the mean of {SMOOTHED} logged losses is at most {}, mean of {}",
         short(target),
@@ -44,6 +45,12 @@ fn reached_at(curve: &Curve, target: f64) -> Option<usize> {
 /// A line stands for the steps since the line before it, as a mean over them.
 fn seconds_to(curve: &Curve, target: f64, counts_from: u64) -> Option<f64> {
     let end = reached_at(curve, target)?;
+    // An excerpt: nobody knows what the steps between its lines took.
+    let mut gaps = curve.step[..=end].windows(2).map(|w| w[1].checked_sub(w[0]));
+    let interval = gaps.next()?;
+    if gaps.any(|gap| gap != interval) {
+        return None;
+    }
     let mut before = counts_from.checked_sub(1);
     let mut seconds = 0.0;
     for (step, time) in curve.step.iter().zip(&curve.step_time_seconds).take(end + 1) {

@@ -289,6 +289,9 @@ fn time_to_loss_is_of_smoothed_losses_and_of_every_repeat() {
     let mut cell = logged(&lines(1));
     summary(&mut cell).repeats[1].curve.step_time_seconds[2] = None;
     is_absent(&cell, &catalogue(), "time_to_loss", "no step time");
+    let mut excerpt = lines(1);
+    excerpt.iter_mut().skip(4).for_each(|line| line.0 += 40);
+    is_absent(&logged(&excerpt), &catalogue(), "time_to_loss", "not logged");
     // Counted from 0.
     let from_0: Vec<_> = lines(1).into_iter().map(|(step, time, loss)| (step - 1, time, loss)).collect();
     let mut cell = logged(&from_0);
