@@ -46,7 +46,7 @@ fn reached_at(curve: &Curve, target: f64) -> Option<usize> {
 fn seconds_to(curve: &Curve, target: f64, counts_from: u64) -> Option<f64> {
     let end = reached_at(curve, target)?;
     // An excerpt: nobody knows what the steps between its lines took.
-    let mut gaps = curve.step[..=end].windows(2).map(|w| w[1].checked_sub(w[0]));
+    let mut gaps = curve.step.get(..=end)?.windows(2).map(|w| w[1].checked_sub(w[0]));
     let interval = gaps.next()?;
     if gaps.any(|gap| gap != interval) {
         return None;
