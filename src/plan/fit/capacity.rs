@@ -12,6 +12,7 @@ use crate::{
     plan::{Plan, Support},
 };
 
+const GIB: f64 = (1u64 << 30) as f64;
 /// Above this share of the capacity a cell is not started: wider than the model has erred, so that a wrong model
 /// withholds no run.
 pub const WITHHELD_ABOVE: f64 = 1.15;
@@ -134,5 +135,6 @@ fn capacity(plan: &Plan, cell: usize) -> Option<Capacity> {
     let path = format!("hardware.platforms.{}.memory_per_gpu_gb", of.platform);
     let stated = plan.config.view(&Values::default(), &of.overlay).get(&path).and_then(Value::as_f64);
     let stated = stated.filter(|gb| *gb > 0.0)?;
-    Some(Capacity { bytes: (stated * 1e9).round() as u64, source: format!("{path} of config.yaml") })
+    // Makers say GB and build GiB: an "80 GB" H100 reports 85.5·10⁹ bytes, a "192 GB" MI300X 206.1·10⁹.
+    Some(Capacity { bytes: (stated * GIB).round() as u64, source: format!("{path} of config.yaml") })
 }
