@@ -167,9 +167,9 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
     let recomputed = if s.recomputed > 0.0 { one } else { 0.0 };
     let layers =
         [("activations", all), ("one layer, recomputed", recomputed), ("gradients of activations", s.working())];
-    // Layers that are not recomputed share one graph, whose gradients are all handed over at its end.
-    let share = if s.recomputed > 0.0 { (s.layers - s.recomputed) / s.layers } else { 1.0 };
-    let end = [("one layer", one), ("bf16 gradients before they are added up", 2.0 * n * share)];
+    // Neighbours that are not recomputed share one graph, whose gradients are all handed over at its end.
+    let neighbours = if s.recomputed > 0.0 { (s.layers / s.recomputed).ceil() / s.layers } else { 1.0 };
+    let end = [("one layer", one), ("bf16 gradients before they are added up", 2.0 * n * neighbours)];
     Ok(vec![
         Phase::new("head, backward", &[&always, &head]),
         Phase::new("layers, backward", &[&always, &layers]),
