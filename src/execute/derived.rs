@@ -12,11 +12,11 @@ use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{publish, train::TrainWork};
+use super::{publish, run::TELEMETRY, train::TrainWork};
 use crate::{
     analyze::{
         self, Catalogue, CellEnvironment, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks,
-        Price, RunFacts, RunOutcome, RunResult, Statistics, Summary,
+        Price, RunFacts, RunOutcome, RunResult, Samples, Statistics, Summary,
     },
     cache::{Attempt, Cache, Output, TaskKind},
     data::prefix_of,
@@ -302,7 +302,16 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
-            let mut result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
+            let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
+            // Without them the log still says all but when its lines came.
+            let times = output("times").map(|digest| cache.get(digest)).transpose()?.flatten().unwrap_or_default();
+            let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
+            result.repeats_planned = attempt.repeats_planned;
+            result.telemetry = match output(TELEMETRY).map(|digest| cache.get(digest)).transpose()? {
+                Some(Some(text)) => Some(Samples::read(&text)),
+                Some(None) => Some(Samples::none("it is gone from the cache")),
+                None => None,
+            };
             if result.outcome != RunOutcome::Ok {
                 result.log_tail = parse::tail(&bytes);
             }
@@ -412,10 +421,21 @@ pub fn train_work(
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
+        repeats_planned: Some(repeats_planned(engine, statuses, task.repeat, key)),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
         devices,
         ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
     })
+}
+
+/// The most repeats that any cell wants which shares this measurement.
+fn repeats_planned(engine: &Engine, statuses: &Statuses, repeat: u32, key: Digest) -> u32 {
+    let cells = (0u32..).zip(&engine.plan.cells).filter(|(_, cell)| cell.repeats >= repeat);
+    let sharing = cells.filter(|(id, cell)| {
+        let runs = !matches!(cell.support, Support::Unsupported(_));
+        runs && statuses.get(engine.dag.node(TaskKind::Train, *id, repeat)).key == Some(key)
+    });
+    sharing.map(|(_, cell)| cell.repeats).max().unwrap_or(repeat)
 }
 
 /// How a cell is run, whatever for: without a key, and without devices.
@@ -428,6 +448,7 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         key: Digest::of(""),
         preimage: String::new(),
         generation: 0,
+        repeats_planned: None,
         seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
