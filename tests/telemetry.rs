@@ -22,7 +22,7 @@ printf '[{"gpu": 0, "power": {"socket_power": {"value": 900, "unit": "W"}},
 "#;
 
 /// Runs `script` as a trainer on an AMD device, beside which `amd_smi` is asked.
-fn run(folder: &Path, amd_smi: &str, script: &str) -> (RunSpec, RunExit) {
+fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
     let tool = folder.join("bin/amd-smi");
     write_atomically(&tool, amd_smi.as_bytes(), Durability::Plain).unwrap();
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
@@ -37,7 +37,7 @@ fn run(folder: &Path, amd_smi: &str, script: &str) -> (RunSpec, RunExit) {
         grace_seconds: 5.0,
         devices: vec!["gpu-amd-0".into()],
         sampled: Some(Vendor::Amd),
-        exclusive: true,
+        exclusive,
         lock_dir: folder.join("locks"),
         meta: Value::Null,
     };
@@ -56,7 +56,7 @@ fn alive(run_id: &str) -> usize {
 fn a_supervised_run_is_sampled_by_its_vendors_tool() {
     let folder = tempfile::tempdir().unwrap();
     // The tool is asked every five seconds.
-    let (spec, exit) = run(folder.path(), MOCK_AMD_SMI, "sleep 6");
+    let (spec, exit) = run(folder.path(), MOCK_AMD_SMI, true, "sleep 6");
     assert_eq!((&exit.status, exit.leftover, exit.note), (&ExitKind::Code(0), 0, None));
     let text = fs::read(spec.dir.join("telemetry.jsonl")).unwrap();
     let samples = Samples::read(&text);
@@ -76,13 +76,21 @@ fn a_tool_that_hangs_or_fails_is_no_matter_for_the_run() {
     for (script, why) in [("exec sleep 60", "does not answer"), ("exit 1", "does not answer"), ("yes '{'", "does not")]
     {
         let folder = tempfile::tempdir().unwrap();
-        let (spec, exit) = run(folder.path(), &format!("#!/bin/sh\n{script}\n"), "sleep 0.3; echo done; exit 3");
+        let (spec, exit) = run(folder.path(), &format!("#!/bin/sh\n{script}\n"), true, "sleep 0.3; echo done; exit 3");
         assert_eq!((&exit.status, exit.leftover, exit.survivors), (&ExitKind::Code(3), 0, 0), "{script}");
         assert_eq!(fs::read_to_string(spec.dir.join("log")).unwrap(), "done\n");
         let samples = Samples::read(&fs::read(spec.dir.join("telemetry.jsonl")).unwrap());
         assert!(samples.unavailable.is_some_and(|told| told.contains(why)), "{script}");
         assert_eq!(alive(&spec.run_id), 0, "{script}");
     }
+}
+
+#[test]
+fn devices_that_others_may_use_as_well_say_nothing_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (spec, _) = run(folder.path(), MOCK_AMD_SMI, false, "sleep 0.2");
+    let samples = Samples::read(&fs::read(spec.dir.join("telemetry.jsonl")).unwrap());
+    assert!(samples.unavailable.is_some_and(|told| told.contains("share")));
 }
 
 /// The step times of a log of the stub trainer, and where each step's line ends in it.

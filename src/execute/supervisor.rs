@@ -333,7 +333,7 @@ impl Supervisor {
         let mut env = spec.env.clone();
         env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
         let (devices, file) = (spec.devices.clone(), spec.dir.join(TELEMETRY));
-        Sampler::start(Sampling { vendor: spec.sampled?, devices, env, file })
+        Sampler::start(Sampling { vendor: spec.sampled?, devices, exclusive: spec.exclusive, env, file })
     }
 
     fn watch(&mut self, handle: &duct::Handle, begun: Instant, times: &mut LogTimes) -> Verdict {

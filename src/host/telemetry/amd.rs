@@ -19,6 +19,8 @@ use crate::{
     parse::{self, LogSection, TelemetrySample},
 };
 
+pub(super) const NAME: &str = "amd-smi";
+
 /// The commands are Python programs that take part of a second of a core.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// A command that takes longer is ended, and its sample is missing.
@@ -29,7 +31,7 @@ const MOST_BYTES: usize = 4 << 20;
 const PASSED: &[&str] = &["PATH", "HOME", "LANG", "LC_ALL", "TPRIMAT_RUN_ID"];
 
 const TOOLS: &[(&str, &[&str])] = &[
-    ("amd-smi", &["metric", "--json"]),
+    (NAME, &["metric", "--json"]),
     (
         "rocm-smi",
         &[
@@ -46,7 +48,7 @@ const TOOLS: &[(&str, &[&str])] = &[
 ];
 
 pub(super) fn source(sampling: &Sampling, stop: &AtomicBool) -> Result<Source, Unavailable> {
-    let mut failed = ("amd-smi", "neither amd-smi nor rocm-smi is in PATH".to_owned());
+    let mut failed = (NAME, "neither amd-smi nor rocm-smi is in PATH".to_owned());
     for (name, arguments) in TOOLS {
         let Some(program) = find(name, sampling) else { continue };
         let tool = Tool { name, program, arguments, sampling: sampling.clone() };
@@ -101,7 +103,7 @@ impl Tool {
 
     /// amd-smi's devices: PCI address and index.
     fn listed(&self, stop: &AtomicBool) -> Vec<(String, String)> {
-        if self.name != "amd-smi" {
+        if self.name != NAME {
             return Vec::new();
         }
         let text = self.run(&["list", "--json"], stop).unwrap_or_default();
@@ -209,6 +211,7 @@ mod tests {
         let path = format!("{}:/usr/bin:/bin", folder.display());
         Sampling {
             vendor: Vendor::Amd,
+            exclusive: true,
             devices: devices.iter().map(|d| (*d).to_owned()).collect(),
             env: BTreeMap::from([("PATH".to_owned(), path)]),
             file: folder.join("telemetry.jsonl"),

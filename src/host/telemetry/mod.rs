@@ -39,6 +39,8 @@ pub struct Sampling {
     pub vendor: Vendor,
     /// Names of the device locks, as [`super::HostFacts::device_locks`] gives them.
     pub devices: Vec<String>,
+    /// The run is alone on them.
+    pub exclusive: bool,
     /// For the vendor's command: it is found in PATH.
     pub env: BTreeMap<String, String>,
     pub file: PathBuf,
@@ -77,6 +79,7 @@ impl Sampler {
             // To open a driver can take seconds, which are the trainer's first ones too; so it is done here.
             give_way();
             let source = match sampling.vendor {
+                vendor if !sampling.exclusive => Err(shared(vendor)),
                 Vendor::Nvd => nvml::source(&sampling.devices),
                 _ => amd::source(&sampling, &asked),
             };
@@ -95,6 +98,11 @@ impl Sampler {
             thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+fn shared(vendor: Vendor) -> Unavailable {
+    let name = if vendor == Vendor::Nvd { nvml::NAME } else { amd::NAME };
+    (name, "the run may share its devices with others (`share`), and their power would not be its own".to_owned())
 }
 
 fn give_way() {
@@ -214,7 +222,8 @@ mod tests {
     fn cpus_and_runs_without_devices_have_no_telemetry() {
         let none = |vendor, devices: &[&str]| {
             let devices = devices.iter().map(|d| (*d).to_owned()).collect();
-            Sampler::start(Sampling { vendor, devices, env: BTreeMap::new(), file: "/nowhere".into() }).is_none()
+            let (env, file) = (BTreeMap::new(), "/nowhere/telemetry.jsonl".into());
+            Sampler::start(Sampling { vendor, devices, exclusive: true, env, file }).is_none()
         };
         assert!(none(Vendor::Cpu, &["cpu"]) && none(Vendor::Nvd, &[]));
         assert!(!none(Vendor::Amd, &["gpu-amd-0"]), "a file that cannot be written disturbs nobody");

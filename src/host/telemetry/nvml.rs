@@ -12,7 +12,7 @@ use nvml_wrapper::{
 use super::{Source, Unavailable, timed};
 use crate::analyze::Reading;
 
-const NAME: &str = "nvml";
+pub(super) const NAME: &str = "nvml";
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The name without a version belongs to the development package, which few hosts have.
