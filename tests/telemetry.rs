@@ -25,6 +25,7 @@ printf '[{"gpu": 0, "power": {"socket_power": {"value": 900, "unit": "W"}},
 fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
     let tool = folder.join("bin/amd-smi");
     write_atomically(&tool, amd_smi.as_bytes(), Durability::Plain).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}/bin:/usr/local/bin:/usr/bin:/bin", folder.display());
     let spec = RunSpec {

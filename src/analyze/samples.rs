@@ -207,12 +207,12 @@ fn counted(last: &TelemetryLine, line: &TelemetryLine) -> Option<f64> {
         }
         pairs.push(pair);
     }
-    // Dies of one module show the module's counter, each the same: it counts once.
+    // Two devices with one and the same counter share it (dies of a module), and each its own cannot be told.
     pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    pairs.dedup_by(|a, b| a == b && a.1 > 0.0);
+    let is_shared = pairs.windows(2).any(|pair| pair[0] == pair[1]);
     let joules = pairs.iter().map(|(before, after)| after - before).sum::<f64>();
     // No device that is switched on uses nothing for a second: such a counter does not count.
-    (joules > 0.0).then_some(joules)
+    (joules > 0.0 && !is_shared).then_some(joules)
 }
 
 fn integrated(last: &TelemetryLine, line: &TelemetryLine, interval: f64) -> Option<f64> {
@@ -295,10 +295,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_one_counter_of_two_dies_counts_once() {
+    fn a_counter_that_two_devices_share_is_neither_ones() {
         let lines =
             [(0.0, vec![reading(300.0, 1e6), reading(300.0, 1e6)]), (1.0, vec![reading(300.0, 1e6 + 600.0); 2])];
-        assert_eq!(Samples::read(&file(1.0, 2, &lines)).points[0].counter_joules, Some(600.0));
+        assert_eq!(Samples::read(&file(1.0, 2, &lines)).points[0].counter_joules, None);
     }
 
     #[test]

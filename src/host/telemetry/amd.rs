@@ -207,6 +207,7 @@ mod tests {
     fn mock(folder: &Path, name: &str, script: &str, devices: &[&str]) -> Sampling {
         let path = folder.join(name);
         write_atomically(&path, format!("#!/bin/sh\n{script}\n").as_bytes(), Durability::Plain).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = format!("{}:/usr/bin:/bin", folder.display());
         Sampling {

@@ -51,10 +51,12 @@ struct Source {
     name: &'static str,
     interval: Duration,
     /// Readings in the order of the run's devices, and their time; none: this one failed. Heeds `stop` where it takes long.
-    sample: Box<dyn FnMut(&AtomicBool) -> Option<(f64, Vec<Reading>)>>,
+    sample: Box<Take>,
     /// A sample takes so little that one more at the end of the run delays nothing.
     is_quick: bool,
 }
+
+type Take = dyn FnMut(&AtomicBool) -> Option<(f64, Vec<Reading>)>;
 
 /// Of no samples: who was asked, and why there are none.
 type Unavailable = (&'static str, String);
