@@ -292,6 +292,10 @@ pub(super) mod tests {
         assert_eq!(of([100.0, 200.0, 300.0]), [Some(100.0), Some(100.0)]);
         assert_eq!(of([100.0, 200.0, 50.0]), [Some(100.0), None]);
         assert_eq!(of([0.0, 0.0, 0.0]), [None, None]);
+        // Nor if another device's counter makes up for it.
+        let lines =
+            [(0.0, vec![reading(1.0, 100.0), reading(1.0, 0.0)]), (1.0, vec![reading(1.0, 50.0), reading(1.0, 500.0)])];
+        assert_eq!(Samples::read(&file(1.0, 2, &lines)).points[0].counter_joules, None);
     }
 
     #[test]

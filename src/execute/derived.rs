@@ -303,15 +303,17 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 outcome: (&attempt.outcome).into(),
             };
             let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
-            // Without them the log still says all but when its lines came.
-            let times = output("times").map(|digest| cache.get(digest)).transpose()?.flatten().unwrap_or_default();
+            let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
+            let sampled = output(TELEMETRY);
+            // When lines came matters to samples alone; without it the log still says all else.
+            let times = get(sampled.and(output("times")))?.unwrap_or_default();
             let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
             result.repeats_planned = attempt.repeats_planned;
-            result.telemetry = match output(TELEMETRY).map(|digest| cache.get(digest)).transpose()? {
-                Some(Some(text)) => Some(Samples::read(&text)),
-                Some(None) => Some(Samples::none("it is gone from the cache")),
-                None => None,
-            };
+            if sampled.is_some() {
+                let text = get(sampled)?;
+                let gone = || Samples::none("it is gone from the cache");
+                result.telemetry = Some(text.map_or_else(gone, |text| Samples::read(&text)));
+            }
             if result.outcome != RunOutcome::Ok {
                 result.log_tail = parse::tail(&bytes);
             }
