@@ -423,21 +423,11 @@ pub fn train_work(
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
-        repeats_planned: Some(repeats_planned(engine, statuses, task.repeat, key)),
+        repeats_planned: Some(engine.plan.cells[task.cell as usize].repeats),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
         devices,
         ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
     })
-}
-
-/// The most repeats that any cell wants which shares this measurement.
-fn repeats_planned(engine: &Engine, statuses: &Statuses, repeat: u32, key: Digest) -> u32 {
-    let cells = (0u32..).zip(&engine.plan.cells).filter(|(_, cell)| cell.repeats >= repeat);
-    let sharing = cells.filter(|(id, cell)| {
-        let runs = !matches!(cell.support, Support::Unsupported(_));
-        runs && statuses.get(engine.dag.node(TaskKind::Train, *id, repeat)).key == Some(key)
-    });
-    sharing.map(|(_, cell)| cell.repeats).max().unwrap_or(repeat)
 }
 
 /// How a cell is run, whatever for: without a key, and without devices.

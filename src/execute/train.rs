@@ -38,7 +38,7 @@ pub struct TrainWork {
     pub key: Digest,
     pub preimage: String,
     pub generation: u32,
-    /// Repeats that the plan wants of what is measured here.
+    /// Repeats that the plan wants of the cell.
     pub repeats_planned: Option<u32>,
     /// Attempts that were known when this one was planned.
     pub seen: BTreeSet<String>,
