@@ -13,12 +13,15 @@
 //! | `steady` | a run's steps | its measured part, and where that begins |
 //! | `stats`, `bootstrap` | rates of units | intervals and tests |
 //! | `units` | rates of repeats, hosts, times | what is a unit of replication |
-//! | `telemetry` | samples beside a run | power, energy, clocks of its measured part |
+//! | `samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
+//! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
+//! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
 //! | `unified` | a cell's job and results | the JSON that is published |
+mod accelerators;
 mod anomalies;
 mod attest;
 mod bootstrap;
@@ -36,6 +39,7 @@ mod metrics;
 mod notes;
 mod peaks;
 mod result;
+mod samples;
 mod schedule;
 mod settings;
 mod stats;
@@ -46,6 +50,7 @@ mod unified;
 mod units;
 
 pub use crate::plan::shape::count_parameters;
+pub use accelerators::*;
 pub use anomalies::*;
 pub use attest::*;
 pub use bootstrap::*;
@@ -61,6 +66,7 @@ pub use flops::*;
 pub use metrics::*;
 pub use peaks::*;
 pub use result::*;
+pub use samples::*;
 pub use settings::{Tier, fields, known_field};
 pub use stats::*;
 pub use steady::*;

@@ -125,14 +125,21 @@ pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistic
     })
 }
 
+/// Does the step come after the declared warm-up? A mean over several steps is dropped with the first of them.
+pub(super) fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
+    let ordinal = step.step.saturating_add(1) - workload.counts_from.min(1);
+    ordinal.saturating_sub(weight(step)) >= statistics.warmup_steps
+}
+
+fn weight(step: &Step) -> u64 {
+    step.steps_averaged.unwrap_or(1).max(1)
+}
+
 /// The timed steps after the declared warm-up; one time that cannot be one spoils all of them.
 fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) -> Result<Vec<Timed<'a>>, String> {
     let timed = |step: &'a Step| {
-        let weight = step.steps_averaged.unwrap_or(1).max(1);
-        // A mean over several steps is dropped with the first of them.
-        let ordinal = step.step.saturating_add(1) - workload.counts_from.min(1);
-        let is_measured = ordinal.saturating_sub(weight) >= statistics.warmup_steps;
-        is_measured.then_some(Timed { step, seconds: step.step_time_seconds?, weight })
+        let seconds = step.step_time_seconds.filter(|_| is_measured(step, workload, statistics))?;
+        Some(Timed { step, seconds, weight: weight(step) })
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
     if let Some(bad) = timed.iter().find(|t| !is_positive(t.seconds)) {

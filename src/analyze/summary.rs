@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Attestation, AttestationStatus, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
     Workload, is_positive, mean,
-    steady::{steady, steady_state},
+    steady::{is_measured, steady, steady_state},
+    telemetry,
     units::estimate,
 };
 use crate::parse::{DeviceLine, FailureClass, Step};
@@ -107,6 +108,12 @@ pub struct RepeatSummary {
     pub started_at: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
+    /// Why there is none, where something was to be sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry_absent: Option<String>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
@@ -202,6 +209,13 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
             Err(reason) => RepeatStatus::Unmeasured { reason: reason.clone() },
         },
     };
+    let first_step = steady.as_ref().ok().and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
+    let measured = |s: &Step| s.step >= first_step && is_measured(s, &result.workload, statistics);
+    let (telemetry, telemetry_absent) = match telemetry::of_run(result, measured) {
+        Some(Ok(telemetry)) => (Some(telemetry), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let last = steps.last();
     RepeatSummary {
         repeat,
@@ -213,7 +227,9 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         loss_at_end: last.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
         started_at: result.started_at,
-        telemetry: None,
+        telemetry,
+        telemetry_absent,
+        repeats_planned: result.repeats_planned,
         log_tail: result.log_tail.clone(),
         curve: Curve {
             step: steps.iter().map(|s| s.step).collect(),
@@ -265,11 +281,26 @@ fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
     })
 }
 
+/// How many repeats the first plan wanted, and those that count beyond it because a later plan wanted more. Where it is
+/// not known what was planned, nothing is said.
+pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec<u32>)> {
+    let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let first_plan = counted().filter_map(|r| r.repeats_planned).min()?;
+    let is_added = |r: &&RepeatSummary| r.repeat > first_plan && r.repeats_planned > Some(first_plan);
+    let added: Vec<u32> = counted().filter(is_added).map(|r| r.repeat).collect();
+    (!added.is_empty()).then_some((first_plan, added))
+}
+
 impl Summary {
     /// FLOPs per token of the model at this sequence length.
     #[must_use]
     pub fn flops_per_token(&self) -> Option<&FlopsPerToken> {
         self.workload.as_ref()?.flops_per_token.as_ref()
+    }
+    /// Were repeats added when the results of fewer were there to be looked at?
+    #[must_use]
+    pub fn repeats_added_later(&self) -> bool {
+        repeats_added_later(&self.repeats).is_some()
     }
     #[must_use]
     pub fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
