@@ -200,7 +200,7 @@ fn dangerous(
 }
 
 /// Beginnings of names that only one vendor's stack reads.
-const VENDORS: [&str; 14] = [
+const OF_VENDORS: [&str; 13] = [
     "CUDA_",
     "CUBLAS",
     "CUDNN_",
@@ -214,15 +214,17 @@ const VENDORS: [&str; 14] = [
     "AMD_",
     "MIOPEN_",
     "GPU_MAX_HW_QUEUES",
-    "PRIMUS_",
 ];
+/// Beginnings of names that only one framework reads, and that cost no time.
+const OF_FRAMEWORKS: [&str; 4] = ["HF_", "TOKENIZERS_", "TRANSFORMERS_", "PRIMUS_"];
 
 /// What already tells that this must differ.
 fn follows(kind: &str, name: &str, both: bool, a: &Surroundings<'_>, b: &Surroundings<'_>) -> Option<&'static str> {
     let (other_vendor, other_framework) = (a.vendor() != b.vendor(), a.framework != b.framework);
     let other_sku = a.fact("accelerator") != b.fact("accelerator");
     match kind {
-        "variable" if other_vendor && !both && VENDORS.iter().any(|start| name.starts_with(start)) => Some("vendor"),
+        "variable" if other_vendor && !both && OF_VENDORS.iter().any(|start| name.starts_with(start)) => Some("vendor"),
+        "variable" if !OF_FRAMEWORKS.iter().any(|start| name.starts_with(start)) => None,
         "fact" if other_vendor || (other_sku && a.platform != b.platform) => Some("platform"),
         "variable" | "version" | "fact" if other_framework && !both => Some("framework"),
         "version" if other_vendor && !both => Some("vendor"),

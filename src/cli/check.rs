@@ -45,18 +45,18 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let dag = Dag::new(&plan)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let engine = project::engine(&plan, &dag, &cache, &args.common);
-    let twins = crate::execute::derived::same_launch(&engine, &engine.evaluate_all()?);
+    let twins = engine.same_launch(&engine.evaluate_all()?);
+    let mut same_launch = Vec::new();
     for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
-        eprintln!(
-            "note: `{}` launches exactly what `{}` does: one measurement serves both",
-            plan.cells[cell].id, plan.cells[first].id
-        );
+        let (cell, first) = (&plan.cells[cell].id, &plan.cells[first].id);
+        eprintln!("note: `{cell}` launches exactly what `{first}` does: one measurement serves both");
+        same_launch.push(json!({ "cell": cell, "same_launch_as": first }));
     }
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.common.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch }),
         )?;
     } else {
         print(&format!(

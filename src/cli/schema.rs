@@ -10,7 +10,7 @@ use crate::{
     parse, plan,
 };
 
-const NAMES: [&str; 7] = ["job", "events", "trace", "result", "summary", "comparison", "config"];
+const NAMES: [&str; 9] = ["job", "events", "trace", "result", "summary", "comparison", "baseline", "gate", "config"];
 
 pub fn run(args: &SchemaArgs) -> Result<i32> {
     let schema: Value = match args.what.as_str() {
@@ -20,6 +20,8 @@ pub fn run(args: &SchemaArgs) -> Result<i32> {
         "result" => json!(schema_for!(analyze::RunResult)),
         "summary" => json!(schema_for!(analyze::Summary)),
         "comparison" => json!(schema_for!(analyze::Comparison)),
+        "baseline" => json!(schema_for!(analyze::Baseline)),
+        "gate" => json!(schema_for!(analyze::GateReport)),
         "config" => json!(schema_for!(config::schema::ConfigFile)),
         other => {
             let problem = Problem::new(format!("there is no schema `{other}`"));
