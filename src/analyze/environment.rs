@@ -75,11 +75,11 @@ fn is_deterministic_workspace(value: &str) -> bool {
 /// Why this variable alone can decide a comparison, if it can.
 #[must_use]
 pub fn danger_of(name: &str, value: &str) -> Option<&'static str> {
-    let is_named = |pattern: &&str| match pattern.strip_suffix('*') {
+    let is_named = |pattern: &&'static str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == *pattern,
     };
-    DANGERS.iter().find(|d| d.names.iter().any(|n| is_named(&n)) && (d.when)(value)).map(|d| d.why)
+    DANGERS.iter().find(|d| d.names.iter().any(is_named) && (d.when)(value)).map(|d| d.why)
 }
 
 /// Is this the name of something that nobody may read?

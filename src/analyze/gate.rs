@@ -135,10 +135,8 @@ impl Baseline {
             match geometric_mean(values) {
                 _ if !seen.insert(&cell.cell) => Some(format!("`{}` is in it twice", cell.cell)),
                 None => Some(format!("the rates of `{}` are not all positive numbers", cell.cell)),
-                Some(mean) if !((mean / value - 1.0).abs() < 1e-6) => {
-                    Some(format!("the rate of `{}` is not the mean of its repeats", cell.cell))
-                }
-                Some(_) => None,
+                Some(mean) if (mean / value - 1.0).abs() < 1e-6 => None,
+                Some(_) => Some(format!("the rate of `{}` is not the mean of its repeats", cell.cell)),
             }
         })
     }

@@ -25,7 +25,7 @@ pub enum Command {
     /// Say why a cell's tasks are stale, field by field
     Explain(CellArgs),
     /// List the cells of the matrix
-    List(PlanArgs),
+    List(Common),
     /// Show a cell's summary, or one repeat's result (CELL#2)
     Show(CellArgs),
     /// Print the log of a cell's run
@@ -41,7 +41,7 @@ pub enum Command {
     /// Say what a log says
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
-    Check(PlanArgs),
+    Check(Common),
     /// Show every effective setting and where it comes from
     Config(ConfigArgs),
     /// Print the DAG
@@ -68,7 +68,8 @@ impl Command {
     pub fn as_json(&self) -> bool {
         match self {
             Self::Build(a) => a.common.json,
-            Self::Plan(a) | Self::List(a) | Self::Check(a) => a.common.json,
+            Self::Plan(a) => a.common.json,
+            Self::List(a) | Self::Check(a) => a.json,
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Compare(a) => a.json,
             Self::Baseline(a) => a.common.json,
