@@ -14,10 +14,12 @@
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
+//! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
+mod accelerators;
 mod anomalies;
 mod attest;
 mod claim;
@@ -44,6 +46,7 @@ mod telemetry;
 mod unified;
 
 pub use crate::plan::shape::count_parameters;
+pub use accelerators::*;
 pub use anomalies::*;
 pub use attest::*;
 pub use claim::*;
