@@ -175,7 +175,7 @@ fn an_initialised_folder_is_a_project_and_is_not_initialised_twice() {
 #[test]
 fn the_small_subcommands_print_what_their_readers_can_read() {
     let project = Project::new(TWO_CELLS);
-    for name in ["job", "events", "trace", "result", "summary", "comparison", "config"] {
+    for name in ["job", "events", "trace", "result", "summary", "comparison", "baseline", "gate", "config"] {
         assert!(project.run(&["schema", name]).ends_with(0).json().is_object(), "{name}");
     }
     assert_eq!(project.run(&["config", "get", "training.data.seq_length"]).ends_with(0).stdout, "16\n");

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 
 use super::{
     AbsentCell, AttestationStatus, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings,
-    Comparison, Device, Difference, FieldDifference, Figure, Group, IntervalKind, MIN_REPEATS, Mfu, RepeatStatus, Row,
-    Speedup, Summary, Unit, cost_ratio,
-    guard::{Arm, Grouped, difference, group, labels, measure_alike, refused, refused_without_figures},
+    Comparison, Device, Difference, EnvironmentDifference, FieldDifference, Figure, Group, IntervalKind, MIN_REPEATS,
+    Mfu, RepeatStatus, Row, Speedup, Summary, Surroundings, Tier, Unit, cost_ratio, environment_differences,
+    environment_sentence,
+    guard::{
+        Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, of_convergence, refused,
+        refused_without_figures,
+    },
     metrics::scaling,
     metrics_of,
     settings::WARMUP,
-    verdicts, welch,
+    verdicts, warnings_of, welch,
 };
 
 /// Why such a speed-up has no verdict.
@@ -27,10 +31,12 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
         }
     }
     let grouped = group(&mut arms, settings);
-    let mut differences = Vec::new();
+    group_losses(&mut arms, settings);
+    let (mut differences, mut environment) = (Vec::new(), Vec::new());
     for arm in &arms {
         let base = &arms[grouped[arm.group].baseline];
-        let all = super::differences(&arm.summary.contract, &base.summary.contract);
+        environment.extend(environment_differences(&surroundings(arm), &surroundings(base)));
+        let all = super::differences(&arm.contract, &base.contract);
         differences
             .extend(all.into_iter().filter(FieldDifference::is_known).map(|field| difference(arm, base, field, false)));
     }
@@ -43,7 +49,9 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     let rows: Vec<Row> =
         arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
     price(&mut speedups, &rows);
-    let notes = notes(cells, &rows, &groups, &speedups, &differences, settings);
+    let mut notes = notes(cells, &rows, &groups, &speedups, &differences, settings);
+    notes.extend(of_losses(&arms, &grouped, settings));
+    notes.extend(of_environments(&rows, &environment));
     Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
         comparable,
@@ -51,7 +59,7 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
         groups,
         speedups,
         differences,
-        environment: Vec::new(),
+        environment,
         absent,
         failed: repeats(cells, is_failed)
             + cells.iter().filter(|c| matches!(c.state, CellState::Failed { .. })).count(),
@@ -77,7 +85,39 @@ fn is_unmeasured(status: &RepeatStatus) -> bool {
     matches!(status, RepeatStatus::Unmeasured { .. })
 }
 
-fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
+fn surroundings<'a>(arm: &Arm<'a>) -> Surroundings<'a> {
+    Surroundings::of(arm.cell, &arm.summary.versions)
+}
+
+/// Whose losses mean something else than the baseline's.
+fn of_losses(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<String> {
+    let mut notes = Vec::new();
+    for arm in arms {
+        let base = &arms[groups[arm.group].baseline];
+        if arm.loss_group != base.loss_group {
+            let fields: Vec<String> =
+                of_convergence(arm, base, settings).iter().map(FieldDifference::sentence).collect();
+            let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join("; ")) };
+            notes.push(format!("The losses of {} and {} are not comparable{fields}.", arm.cell.cell, base.cell.cell));
+        }
+    }
+    notes
+}
+
+/// What the cells ran in: first what is dangerous, whoever shares it.
+fn of_environments(rows: &[Row], environment: &[EnvironmentDifference]) -> Vec<String> {
+    let mut notes: Vec<String> = rows
+        .iter()
+        .filter(|row| !row.warnings.is_empty())
+        .map(|row| format!("{} runs with {}.", row.cell, row.warnings.join("; ")))
+        .collect();
+    let of_pair =
+        |a: &EnvironmentDifference, b: &EnvironmentDifference| (&a.cell_a, &a.cell_b) == (&b.cell_a, &b.cell_b);
+    notes.extend(environment.chunk_by(of_pair).filter_map(environment_sentence));
+    notes
+}
+
+pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
     let absent = |state: &str, reason: String| AbsentCell {
         cell: cell.cell.clone(),
         state: state.to_owned(),
@@ -89,7 +129,10 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
     let boxed = |state: &str, reason: String| Box::new(absent(state, reason));
     match &cell.state {
         CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
-            (Some(estimate), Some(step_time)) => Ok(Arm { cell, summary, estimate, step_time, group: 0 }),
+            (Some(estimate), Some(step_time)) => {
+                let contract = contract_of(cell, summary);
+                Ok(Arm { cell, summary, contract, estimate, step_time, group: 0, loss_group: 0 })
+            }
             _ => {
                 let contradicted = summary.count_of(is_contradicted);
                 let state = if contradicted > 0 {
@@ -121,7 +164,7 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
             let test = welch(&a.estimate.units, &b.estimate.units);
             let least = n_a.min(n_b);
             let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
-            let same_steps = settings.crosses_warmup() || measure_alike(a.summary, b.summary);
+            let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
             let reason = match &test {
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
@@ -170,6 +213,7 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         axes: cell.axes.clone(),
         imported: cell.imported.clone(),
         group: arm.group,
+        loss_group: arm.loss_group,
         n: summary.n,
         repeats_wanted: cell.repeats_wanted,
         failed: summary.count_of(is_failed),
@@ -186,12 +230,13 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         precision,
         device: device.and_then(|d| d.name.clone()),
         attestation: summary.attestation,
-        declared_only: summary.contract.declared_only().map(str::to_owned).collect(),
+        declared_only: arm.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
+        warnings: warnings_of(&cell.environment, &arm.contract),
         metrics,
-        contract: summary.contract.clone(),
+        contract: arm.contract.clone(),
         attested: summary.attested.clone(),
-        environment: cell.environment.clone(),
+        environment: cell.environment.clone().public(),
         versions: summary.versions.clone(),
         tokens_per_step: summary.workload.as_ref().and_then(|w| w.tokens_per_step),
         repeats: summary.repeats.clone(),
@@ -227,7 +272,7 @@ pub fn mfu_of(cell: &CellInput, summary: &Summary, tokens_per_second_per_gpu: f6
 }
 
 /// `dropout, packing`; of many, the first and how many more.
-fn few(names: &[String]) -> String {
+pub(super) fn few(names: &[String]) -> String {
     const MOST: usize = 4;
     let (told, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
     let told = told.join(", ");
@@ -254,6 +299,17 @@ fn notes(
     for row in rows.iter().filter(|r| !r.labels.is_empty()) {
         let baseline = &groups[row.group].baseline;
         notes.push(format!("{} differs from {baseline} in {}.", row.cell, row.labels.join("; ")));
+    }
+    for row in rows {
+        let base = rows.iter().find(|r| r.cell == groups[row.group].baseline);
+        let gaps = base.map_or_else(Vec::new, |base| super::differences(&row.contract, &base.contract));
+        let gaps = gaps.into_iter().filter(|d| d.tier == Tier::Workload && !d.is_known());
+        let gaps: Vec<String> = gaps.map(|d| d.field).collect();
+        if !gaps.is_empty() {
+            let (baseline, gaps) = (&groups[row.group].baseline, few(&gaps));
+            notes
+                .push(format!("Of {} and {baseline}, only one states {gaps}: that they agree is not known.", row.cell));
+        }
     }
     for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
         notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));

@@ -114,6 +114,10 @@ pub struct Row {
     pub imported: Vec<String>,
     /// Index into `groups`.
     pub group: usize,
+    /// Losses may share an axis only among rows of one group that have the same number here: the others trained on other
+    /// data, from other weights or by another schedule.
+    #[serde(default)]
+    pub loss_group: usize,
     /// Repeats that count, of those wanted.
     pub n: usize,
     pub repeats_wanted: u32,
@@ -146,6 +150,9 @@ pub struct Row {
     /// How this cell differs from its group's baseline, in words; shown wherever it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
+    /// Settings that alone can decide a comparison, each with the reason; also those that the baseline shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Cost, efficiency, time: docs/METRICS.md.
     #[serde(default)]
     pub metrics: Metrics,
@@ -249,4 +256,7 @@ pub struct EnvironmentDifference {
     /// Why this alone can decide a comparison, where it can: `CUDA_LAUNCH_BLOCKING`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dangerous: Option<String>,
+    /// It must differ, because the two differ in this: `vendor`, `platform` or `framework`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<String>,
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Claim,
-    settings::{SETTINGS, Tier, agree, show},
+    settings::{PRECISION, SETTINGS, Tier, agree, precision_class, show},
 };
 use crate::parse::Trace;
 
@@ -86,8 +86,17 @@ impl Contract {
 
     /// A value that arithmetic shows, where the trainer does not state one.
     pub(super) fn derive(&mut self, field: &str, value: Value) {
+        self.add(field, value, Source::Derived);
+    }
+
+    /// A value that tprimat itself knows, where the trainer does not state one.
+    pub(super) fn declare(&mut self, field: &str, value: Value) {
+        self.add(field, value, Source::Declared);
+    }
+
+    fn add(&mut self, field: &str, value: Value, source: Source) {
         let Some(at) = SETTINGS.iter().position(|s| s.name == field) else { return };
-        let found = ContractField { field: field.to_owned(), tier: SETTINGS[at].tier, value, source: Source::Derived };
+        let found = ContractField { field: field.to_owned(), tier: SETTINGS[at].tier, value, source };
         match self.0.iter_mut().find(|f| f.field == field) {
             Some(known) if known.source == Source::Declared => *known = found,
             Some(_) => {}
@@ -129,7 +138,12 @@ pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
     names.dedup();
     let difference = |name: &String| {
         let (a, b) = (left.get(name), right.get(name));
-        let tier = a.or(b)?.0;
+        let mut tier = a.or(b)?.0;
+        if let (true, Some(a), Some(b)) = (name == PRECISION, a, b)
+            && precision_class(&a.1) == precision_class(&b.1)
+        {
+            tier = Tier::Execution;
+        }
         let (a, b) = (a.map(|v| &v.1), b.map(|v| &v.1));
         let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
         (!same).then(|| FieldDifference { field: name.clone(), tier, a: a.cloned(), b: b.cloned() })
@@ -174,10 +188,23 @@ mod tests {
         let contract = |job| Contract::of(&trace(json!({}), None), &Claim::of(job));
         let found = differences(&contract(&amd), &contract(&nvidia));
         let summary: Vec<_> = found.iter().map(|d| (d.field.as_str(), d.tier, d.is_known())).collect();
-        assert_eq!(summary[..2], [("global_batch_size", Tier::Workload, true), ("precision", Tier::Execution, true)]);
+        assert_eq!(summary[..2], [("global_batch_size", Tier::Workload, true), ("precision", Tier::Workload, true)]);
         assert_eq!(found[1].sentence(), "precision: bf16, not fp8");
         // Settings that only fp8 has are gaps, not disagreements.
         assert!(summary[2..].iter().all(|(.., known)| !known), "{summary:?}");
+    }
+
+    #[test]
+    fn formats_of_one_class_are_the_same_work() {
+        let of = |precision: &str| Contract::of(&trace(json!({ "precision": precision }), None), &Claim::of(&job()));
+        let tier =
+            |a: &str, b: &str| differences(&of(a), &of(b)).iter().find(|d| d.field == "precision").map(|d| d.tier);
+        assert_eq!(tier("bfloat16", "torch.float16"), Some(Tier::Execution));
+        assert_eq!(tier("fp8", "fp8_hybrid"), Some(Tier::Execution));
+        for (a, b) in [("fp32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4"), ("tf32", "fp32")] {
+            assert_eq!(tier(a, b), Some(Tier::Workload), "{a} {b}");
+        }
+        assert_eq!(tier("bf16", "torch.bfloat16"), None);
     }
 
     fn any_contract() -> impl Strategy<Value = Contract> {

@@ -1,25 +1,45 @@
 //! The guard: which summaries may stand side by side, and in which words they differ.
 
 use super::{
-    CUSUM, CellInput, CellState, CompareSettings, DECLARED, Difference, Estimate, FieldDifference, Group, StepTime,
-    Summary, Tier, differences,
+    CUSUM, CellInput, CellState, CompareSettings, Contract, DATASET_DIGEST, DECLARED, Difference, Estimate,
+    FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier, differences, settings::PRECISION,
 };
 
 /// Under this strategy nothing at all may differ but platform and framework.
 const STRICT_STRATEGY: &str = "identical_config";
+/// Under this strategy each arm picks its precision: a legitimate question, never a silent one.
+const OPEN_STRATEGY: &str = "maximum_performance";
 
 /// A cell with figures.
 pub(super) struct Arm<'a> {
     pub cell: &'a CellInput,
     pub summary: &'a Summary,
+    /// The summary's, with what only tprimat knows.
+    pub contract: Contract,
     pub estimate: &'a Estimate,
     pub step_time: &'a StepTime,
     pub group: usize,
+    /// Among arms of one group: whose losses may be laid over each other.
+    pub loss_group: usize,
+}
+
+/// A cell's contract: what its runs state and declare, and the content of the data that tprimat.lock pins.
+pub(super) fn contract_of(cell: &CellInput, summary: &Summary) -> Contract {
+    let mut contract = summary.contract.clone();
+    for field in [DATASET_DIGEST, TOKENIZER_DIGEST] {
+        if let Some(digest) = cell.environment.facts.get(field) {
+            contract.declare(field, digest.clone().into());
+        }
+    }
+    contract
 }
 
 impl Arm<'_> {
     pub fn is_strict(&self) -> bool {
         self.cell.parallelism == STRICT_STRATEGY
+    }
+    fn side(&self) -> (&CellInput, &Contract) {
+        (self.cell, &self.contract)
     }
 }
 
@@ -60,13 +80,47 @@ fn workload(summary: &Summary) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// What forbids putting two arms side by side.
-fn blocking(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<FieldDifference> {
-    let strict = a.is_strict() && b.is_strict();
-    let forbids = |d: &FieldDifference| {
-        d.is_known() && (d.tier == Tier::Workload || strict) && !settings.across.contains(&d.field)
-    };
-    differences(&a.summary.contract, &b.summary.contract).into_iter().filter(forbids).collect()
+/// Does this difference forbid putting two cells of these strategies side by side?
+pub(super) fn forbids(d: &FieldDifference, strategies: [&str; 2]) -> bool {
+    let are_both = |strategy: &str| strategies.iter().all(|s| *s == strategy);
+    let may_differ = d.field == PRECISION && are_both(OPEN_STRATEGY);
+    d.is_known() && ((d.tier == Tier::Workload && !may_differ) || are_both(STRICT_STRATEGY))
+}
+
+/// What forbids putting two cells side by side.
+fn blocking(
+    (a, of_a): (&CellInput, &Contract),
+    (b, of_b): (&CellInput, &Contract),
+    settings: &CompareSettings,
+) -> Vec<FieldDifference> {
+    let forbids =
+        |d: &FieldDifference| forbids(d, [&a.parallelism, &b.parallelism]) && !settings.across.contains(&d.field);
+    differences(of_a, of_b).into_iter().filter(forbids).collect()
+}
+
+/// What forbids laying the losses of two comparable arms over each other.
+pub(super) fn of_convergence(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<FieldDifference> {
+    let forbids =
+        |d: &FieldDifference| d.is_known() && d.tier == Tier::Convergence && !settings.across.contains(&d.field);
+    differences(&a.contract, &b.contract).into_iter().filter(forbids).collect()
+}
+
+/// Numbers the arms of each group so that only those of one number trained towards the same loss.
+pub(super) fn group_losses(arms: &mut [Arm<'_>], settings: &CompareSettings) {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for i in 0..arms.len() {
+        let fits = |group: &Vec<usize>| {
+            let fits_arm =
+                |j: &usize| arms[i].group == arms[*j].group && of_convergence(&arms[i], &arms[*j], settings).is_empty();
+            group.iter().all(fits_arm)
+        };
+        let at = groups.iter().position(fits).unwrap_or_else(|| {
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        groups[at].push(i);
+        arms[i].loss_group = at;
+    }
 }
 
 /// Sorts the arms into groups, each with its baseline. To fit is not transitive, for a value that is not stated fits
@@ -76,7 +130,7 @@ pub(super) fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Gro
     for i in 0..arms.len() {
         let fits_arm = |b: &usize| {
             let (a, b) = (&arms[i], &arms[*b]);
-            is_expected(a, b, settings) && blocking(a, b, settings).is_empty()
+            is_expected(a, b, settings) && blocking(a.side(), b.side(), settings).is_empty()
         };
         let fits = |group: &Grouped| group.members.iter().all(fits_arm);
         let at = groups.iter().position(fits).unwrap_or_else(|| {
@@ -109,7 +163,8 @@ pub(super) fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSe
         let Some(first) = groups[..i].iter().find(expected) else { continue };
         // The two baselines may lack the value that other members differ in.
         let pairs = group.baseline_first().flat_map(|a| first.baseline_first().map(move |b| (&arms[a], &arms[b])));
-        let found = pairs.map(|(a, b)| (a, b, blocking(a, b, settings))).find(|(.., fields)| !fields.is_empty());
+        let found =
+            pairs.map(|(a, b)| (a, b, blocking(a.side(), b.side(), settings))).find(|(.., fields)| !fields.is_empty());
         if let Some((a, b, fields)) = found {
             all.extend(fields.into_iter().map(|field| difference(a, b, field, true)));
         }
@@ -127,18 +182,16 @@ pub(super) fn refused_without_figures(
     let (CellState::Ok { summary: of_a }, CellState::Ok { summary: of_b }) = (&a.state, &b.state) else {
         return Vec::new();
     };
-    let forbids = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload && !settings.across.contains(&d.field);
-    let found = differences(&of_b.contract, &of_a.contract).into_iter().filter(forbids);
+    let found = blocking((b, &contract_of(b, of_b)), (a, &contract_of(a, of_a)), settings);
     let told = |field| Difference { cell_a: b.cell.clone(), cell_b: a.cell.clone(), field, refused: true };
-    found.map(told).collect()
+    found.into_iter().map(told).collect()
 }
 
 /// What a reader must know beside any figure that puts `a` next to `b`.
 pub(super) fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Vec<String> {
-    let known = differences(&a.summary.contract, &b.summary.contract).into_iter().filter(FieldDifference::is_known);
+    let known = differences(&a.contract, &b.contract).into_iter().filter(FieldDifference::is_known);
     let label = |d: FieldDifference| {
-        let across = d.tier == Tier::Workload && settings.across.contains(&d.field);
-        if across { format!("across {}", d.sentence()) } else { d.sentence() }
+        if settings.across.contains(&d.field) { format!("across {}", d.sentence()) } else { d.sentence() }
     };
     let warmup = warmup_difference(a.summary, b.summary)
         .map(|words| if settings.crosses_warmup() { format!("across {words}") } else { words });
@@ -150,23 +203,29 @@ pub(super) fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Ve
 
 /// `warm-up 9, not 5 steps`: the two do not drop the same steps, or not by the same rule.
 fn warmup_difference(a: &Summary, b: &Summary) -> Option<String> {
+    other_warmup(a.warm_up(), b.warm_up())
+}
+
+/// The same of declared steps and the name of the rule.
+pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
     let mut parts = Vec::new();
-    if a.warmup_steps != b.warmup_steps {
-        parts.push(format!("warm-up {}, not {} steps", a.warmup_steps, b.warmup_steps));
+    if a.0 != b.0 {
+        parts.push(format!("warm-up {}, not {} steps", a.0, b.0));
     }
-    if a.steady_state != b.steady_state {
-        let rule = |s: &Summary| match s.steady_state.as_str() {
+    if a.1 != b.1 {
+        let rule = |name: &str| match name {
             CUSUM => format!("by {CUSUM}"),
             DECLARED => "by declared warm-up alone".to_owned(),
             _ => "in part by declared warm-up alone".to_owned(),
         };
-        parts.push(format!("steady state {}, not {}", rule(a), rule(b)));
+        parts.push(format!("steady state {}, not {}", rule(a.1), rule(b.1)));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// May a difference between the two be tested? Not where one of them still measures steps that the other declares to be
 /// warm-up, and nobody has looked whether they are. docs/METRICS.md, "Steady state".
-pub(super) fn measure_alike(a: &Summary, b: &Summary) -> bool {
-    a.warmup_steps == b.warmup_steps || [a, b].iter().all(|s| s.steady_state == CUSUM)
+/// Declared steps and the name of the rule, of each.
+pub(super) fn measure_alike(a: (u64, &str), b: (u64, &str)) -> bool {
+    a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM)
 }

@@ -16,10 +16,12 @@
 //! | `samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
+//! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
+//! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
 mod accelerators;
 mod anomalies;
@@ -32,8 +34,10 @@ mod comparison;
 mod contract;
 mod conventions;
 mod cross;
+mod environment;
 mod figure;
 mod flops;
+mod gate;
 mod guard;
 mod metrics;
 mod notes;
@@ -61,13 +65,15 @@ pub use comparison::*;
 pub use contract::*;
 pub use conventions::*;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
+pub use environment::*;
 pub use figure::*;
 pub use flops::*;
+pub use gate::*;
 pub use metrics::*;
 pub use peaks::*;
 pub use result::*;
 pub use samples::*;
-pub use settings::{Tier, fields, known_field};
+pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
 pub use stats::*;
 pub use steady::*;
 pub use summary::*;

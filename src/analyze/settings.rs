@@ -14,7 +14,7 @@ use crate::plan::Job;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// The work itself: must agree.
+    /// The work itself, which decides the throughput: must agree.
     Workload,
     /// How the work is done: may differ, and is then named; under `identical_config` it must agree too.
     Execution,
@@ -75,13 +75,14 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Workload, "attention_mask", &["mask"], |_| None),
     setting(Workload, "global_batch_size", &[], |j| count(j.data.global_batch_size)),
     setting(Workload, "num_gpus", &["world_size"], |j| count(j.parallelism.num_gpus)),
+    // Compared by class, see `precision_class`; under `maximum_performance` it may differ, and is named.
+    setting(Workload, PRECISION, &["dtype"], |j| word(&j.precision)),
     setting(Workload, "dropout", &[], |_| None),
     setting(Workload, "optimizer", &["optimizer_type", "optimizer.type"], |j| word(&j.optimizer.r#type)),
     setting(Workload, "optimizer_state_precision", &["state_precision", "optimizer.state_precision"], |j| {
         word(&j.optimizer.state_precision)
     }),
     setting(Workload, "data", &["data_class"], |j| word(if j.model.dataset.is_some() { "real" } else { "random" })),
-    setting(Execution, "precision", &["dtype"], |j| word(&j.precision)),
     setting(Execution, "fp8_hybrid", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_hybrid))),
     setting(Execution, "fp8_param", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_param))),
     setting(Execution, "compile", &[], |j| flag(j.compile)),
@@ -96,9 +97,17 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Execution, "context_parallel_size", &[], |j| count(j.parallelism.context_parallel_size)),
     setting(Execution, "data_parallel_size", &[], |j| count(j.parallelism.data_parallel_size)),
     setting(Execution, "sharding", &[], |j| word(&j.parallelism.sharding)),
+    setting(Execution, "padded_vocab_size", &[], |_| None),
+    setting(Execution, DETERMINISTIC, &["deterministic_mode", "full_determinism"], |_| None),
     setting(Convergence, "dataset", &[], |j| j.model.dataset.as_deref().and_then(word)),
     // Two files of one name are seldom of one length; only a trainer that opened it knows.
     setting(Convergence, "dataset_tokens", &[], |_| None),
+    // Content, from tprimat.lock: a job holds names only.
+    setting(Convergence, DATASET_DIGEST, &[], |_| None),
+    setting(Convergence, "tokenizer_name", &[], |j| {
+        only_if(j.model.dataset.is_some(), j.model.tokenizer.as_deref().and_then(word))
+    }),
+    setting(Convergence, TOKENIZER_DIGEST, &[], |_| None),
     setting(Convergence, "learning_rate", &["lr"], |j| real(j.optimizer.learning_rate)),
     setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
     setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),
@@ -117,6 +126,21 @@ pub(super) const SETTINGS: &[Setting] = &[
     }),
     setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
 ];
+
+pub(super) const PRECISION: &str = "precision";
+pub(super) const DETERMINISTIC: &str = "deterministic";
+pub const DATASET_DIGEST: &str = "dataset_digest";
+pub const TOKENIZER_DIGEST: &str = "tokenizer_digest";
+
+/// Formats that the matrix units of all devices run at one rate are one class: who ran fp16 did the work of bf16.
+pub(super) fn precision_class(value: &Value) -> &str {
+    match value.as_str().unwrap_or_default() {
+        "bf16" | "fp16" => "16-bit",
+        // `fp8`, `fp8_hybrid`, `fp8-delayed`, …
+        other if other.starts_with("fp8") => "fp8",
+        other => other,
+    }
+}
 
 /// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be compared across.
 pub(super) const WARMUP: &str = "warmup";

@@ -302,6 +302,11 @@ impl Summary {
     pub fn repeats_added_later(&self) -> bool {
         repeats_added_later(&self.repeats).is_some()
     }
+    /// Steps declared to be warm-up, and the name of the rule that found the measured part.
+    #[must_use]
+    pub fn warm_up(&self) -> (u64, &str) {
+        (self.warmup_steps, &self.steady_state)
+    }
     #[must_use]
     pub fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
         self.repeats.iter().filter(|r| wanted(&r.status)).count()

@@ -27,19 +27,23 @@ pub enum Command {
     /// Predict the memory that each cell needs on a GPU, against what there is
     Fit(FitArgs),
     /// List the cells of the matrix
-    List(PlanArgs),
+    List(Common),
     /// Show a cell's summary, or one repeat's result (CELL#2)
     Show(CellArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
     Compare(CompareArgs),
+    /// Write what the cells measured to a file that `gate` compares with
+    Baseline(BaselineArgs),
+    /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
+    Gate(GateArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
     /// Say what a log says
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
-    Check(PlanArgs),
+    Check(Common),
     /// Show every effective setting and where it comes from
     Config(ConfigArgs),
     /// Print the DAG
@@ -66,10 +70,13 @@ impl Command {
     pub fn as_json(&self) -> bool {
         match self {
             Self::Build(a) => a.common.json,
-            Self::Plan(a) | Self::List(a) | Self::Check(a) => a.common.json,
+            Self::Plan(a) => a.common.json,
+            Self::List(a) | Self::Check(a) => a.json,
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.json,
+            Self::Baseline(a) => a.common.json,
+            Self::Gate(a) => a.common.json,
             Self::Parse(a) => a.json,
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
@@ -153,6 +160,9 @@ pub struct BuildArgs {
     /// Train nothing: use what the cache has
     #[arg(long, conflicts_with = "remeasure")]
     pub cached_only: bool,
+    /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
+    #[arg(long, conflicts_with = "allow_drift")]
+    pub locked: bool,
     /// Run each selected cell once under a profiler and measure nothing; traces go to the output folder
     #[arg(long, value_enum, value_name = "PROFILER", conflicts_with_all = ["dry_run", "remeasure", "cached_only"])]
     pub profile: Option<ProfilerName>,
@@ -186,7 +196,7 @@ impl From<ProfilerName> for crate::execute::Profiler {
 
 impl BuildArgs {
     pub fn into_plan(self) -> PlanArgs {
-        PlanArgs { common: self.common, exit_code: false, max_gpu_hours: self.max_gpu_hours }
+        PlanArgs { common: self.common, exit_code: false, locked: self.locked, max_gpu_hours: self.max_gpu_hours }
     }
 }
 
@@ -200,6 +210,9 @@ pub struct PlanArgs {
     /// Exit with 2 if the estimate is above this, or a run has none
     #[arg(long, value_name = "H", value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
+    /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
+    #[arg(long, conflicts_with = "allow_drift")]
+    pub locked: bool,
 }
 
 /// GPU-hours: a number that is not negative.
@@ -258,6 +271,42 @@ pub struct CompareArgs {
     /// The cell that speed-ups are relative to
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BaselineArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The file to write [default: stdout]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct GateArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// What `tprimat baseline` wrote
+    #[arg(long, value_name = "FILE")]
+    pub baseline: PathBuf,
+    /// How much slower a cell may be, in tokens/s/GPU: `3%` or `0.03`
+    #[arg(long, value_name = "SHARE", default_value = "3%")]
+    pub max_regression: String,
+    /// Write the verdicts as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Write the verdicts as Markdown, for a comment on a pull request
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Print the verdicts as the commands of a CI system (with --json on stderr)
+    #[arg(long, value_enum, value_name = "SYSTEM")]
+    pub annotations: Option<Annotations>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Annotations {
+    /// GitHub Actions
+    Github,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -463,7 +512,7 @@ pub struct InitArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, config, fit
+    /// One of: job, events, trace, result, summary, comparison, baseline, gate, config, fit
     pub what: String,
 }
 

@@ -44,12 +44,21 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
         && !args.remeasure
+        // The lock is checked against the host, which no memo knows.
+        && !args.locked
         && args.profile.is_none()
         && let Some(text) = memo::nothing_to_do(&request, &memo_name)
     {
         return say_nothing_to_do(args, &text);
     }
     let mut plan = Plan::load(&request)?;
+    if args.locked {
+        plan.facts.require_complete()?;
+        // What trains nothing here does not depend on this host.
+        if !args.cached_only {
+            project::refuse_drift(&plan)?;
+        }
+    }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let host = train_host(&plan, &request, &cache)?;
     let talk = Talk::new(reporters(args)?);

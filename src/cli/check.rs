@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{
-    args::PlanArgs,
+    args::Common,
     output::{print, print_json},
     project,
 };
@@ -17,8 +17,8 @@ use crate::{
     recipe::context,
 };
 
-pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, args)?)?;
     let mut problems = Vec::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
     for (cell, planned) in plan.cells.iter().enumerate() {
@@ -44,13 +44,13 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     }
     let dag = Dag::new(&plan)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
-    let twins = crate::execute::derived::same_launch(&engine, &engine.evaluate_all()?);
+    let engine = project::engine(&plan, &dag, &cache, args);
+    let twins = engine.same_launch(&engine.evaluate_all()?);
+    let mut same_launch = Vec::new();
     for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
-        eprintln!(
-            "note: `{}` launches exactly what `{}` does: one measurement serves both",
-            plan.cells[cell].id, plan.cells[first].id
-        );
+        let (cell, first) = (&plan.cells[cell].id, &plan.cells[first].id);
+        eprintln!("note: `{cell}` launches exactly what `{first}` does: one measurement serves both");
+        same_launch.push(json!({ "cell": cell, "same_launch_as": first }));
     }
     let cells = 0..plan.cells.len();
     let withheld: Vec<_> = cells.filter_map(|cell| Some((cell, fit::fit(&plan, cell)?.withheld()?))).collect();
@@ -59,9 +59,9 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     }
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
-    if args.common.json {
+    if args.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "will_not_fit": withheld.len() }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": withheld.len() }),
         )?;
     } else {
         print(&format!(

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, path::Path};
 use serde_json::{Value, json};
 
 use super::{
-    args::PlanArgs,
+    args::Common,
     output::{print, print_json},
     project,
 };
@@ -18,11 +18,11 @@ use crate::{
     plan::{Plan, Support},
 };
 
-pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, args)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::engine(&plan, &dag, &cache, args);
     let statuses = engine.evaluate_all()?;
     let imports = Imports::of(&cache);
     let mut rows = Vec::new();
@@ -45,7 +45,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
         tell_imports(&mut row, &plan, &cache, &imports)?;
         rows.push(row);
     }
-    if args.common.json {
+    if args.json {
         print_json(&rows)?;
     } else {
         print(&rows.iter().map(line).collect::<String>())?;

@@ -1,5 +1,6 @@
 //! Arguments → a request → an exit code. One file a subcommand.
 mod args;
+mod baseline;
 mod build;
 mod check;
 mod clean;
@@ -8,6 +9,7 @@ mod config;
 mod data;
 mod explain;
 mod fit;
+mod gate;
 mod graph;
 mod image;
 mod import;
@@ -69,6 +71,8 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Show(args) => show::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Compare(args) => compare::run(at, &args),
+        Command::Baseline(args) => baseline::run(at, &args),
+        Command::Gate(args) => gate::run(at, &args),
         Command::Import(args) => import::run(at, &args),
         Command::Parse(args) => parse::run(&args),
         Command::Check(args) => check::run(at, &args),

@@ -20,8 +20,13 @@ pub fn print(text: &str) -> Result<()> {
 
 /// Prints one JSON value.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    print(&json_text(value)?)
+}
+
+/// One JSON value as it is printed or written to a file.
+pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::Cache(format!("cannot print JSON: {e}")))?;
-    print(&(text + "\n"))
+    Ok(text + "\n")
 }
 
 /// Columns for tables: `$COLUMNS`, the terminal's, or wide for files and pipes.

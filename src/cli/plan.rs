@@ -19,6 +19,10 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common)?)?;
+    if args.locked {
+        plan.facts.require_complete()?;
+        project::refuse_drift(&plan)?;
+    }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &args.common);

@@ -1,7 +1,7 @@
 //! Common ground of the subcommands: the project root, the plan, the cache, the engine.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -9,11 +9,13 @@ use serde_json::json;
 
 use super::args::{Common, Select};
 use crate::{
-    cache::Cache,
+    analyze::{CellInput, GateInput},
+    cache::{Cache, TaskKind},
     error::{Error, Problem, Result},
+    execute::derived,
     graph::{CodeDigests, Dag, Engine, Options},
     matrix::Selection,
-    plan::{Plan, PlanRequest},
+    plan::{CellPlan, Plan, PlanRequest, Support, Vendor},
 };
 
 /// The nearest folder, from `at` upwards, with a config.yaml.
@@ -73,6 +75,45 @@ pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Commo
         options: Options { retry_failed: common.select.retry_failed, force: common.select.force },
         compare_settings: json!(settings.compare),
     }
+}
+
+/// An error if this host contradicts tprimat.lock in what the selected cells would run with.
+pub fn refuse_drift(plan: &Plan) -> Result<()> {
+    let mut frameworks: BTreeMap<&str, (Vendor, BTreeSet<&str>)> = BTreeMap::new();
+    for (cell, planned) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
+        let Support::Ready(prepared) = &planned.support else { continue };
+        if prepared.here().is_ok() {
+            let of = &plan.matrix.cells[cell];
+            let entry = frameworks.entry(&of.platform).or_insert_with(|| (prepared.job().vendor, BTreeSet::new()));
+            entry.1.insert(&of.framework);
+        }
+    }
+    for (platform, (vendor, frameworks)) in frameworks {
+        let recipes: Vec<_> = frameworks.iter().map(|f| &plan.recipes.recipes[*f]).collect();
+        let drift = plan.facts.drift(platform, vendor, &recipes)?;
+        if !drift.is_empty() {
+            return Err(plan.facts.drift_error(platform, &drift));
+        }
+    }
+    Ok(())
+}
+
+/// The cells of a matrix with their summaries, as far as they are fresh; runs and writes nothing.
+pub fn gate_inputs(plan: &Plan, common: &Common) -> Result<Vec<GateInput>> {
+    let cache = Cache::open(&cache_dir(plan))?;
+    let dag = Dag::new(plan)?;
+    let engine = engine(plan, &dag, &cache, common);
+    let statuses = engine.evaluate_all()?;
+    let inputs = derived::cell_inputs(derived::cell_seeds(&engine, &statuses), &cache)?;
+    let key = |cell: u32| statuses.get(dag.node(TaskKind::Train, cell, 1)).key.map(|key| key.to_string());
+    let gated = |((input, planned), id): ((CellInput, &CellPlan), u32)| GateInput {
+        key: (planned.repeats > 0 && input.imported.is_empty() && matches!(planned.support, Support::Ready(_)))
+            .then(|| key(id))
+            .flatten(),
+        selected: planned.selected,
+        input,
+    };
+    Ok(inputs.into_iter().zip(&plan.cells).zip(0u32..).map(gated).collect())
 }
 
 /// `CELL#2` → (`CELL`, 2).

@@ -10,7 +10,8 @@ use crate::{
     parse, plan,
 };
 
-const NAMES: [&str; 8] = ["job", "events", "trace", "result", "summary", "comparison", "config", "fit"];
+const NAMES: [&str; 10] =
+    ["job", "events", "trace", "result", "summary", "comparison", "baseline", "gate", "config", "fit"];
 
 pub fn run(args: &SchemaArgs) -> Result<i32> {
     let schema: Value = match args.what.as_str() {
@@ -21,6 +22,8 @@ pub fn run(args: &SchemaArgs) -> Result<i32> {
         "summary" => json!(schema_for!(analyze::Summary)),
         "comparison" => json!(schema_for!(analyze::Comparison)),
         "fit" => json!(schema_for!(plan::fit::MemoryFit)),
+        "baseline" => json!(schema_for!(analyze::Baseline)),
+        "gate" => json!(schema_for!(analyze::GateReport)),
         "config" => json!(schema_for!(config::schema::ConfigFile)),
         other => {
             let problem = Problem::new(format!("there is no schema `{other}`"));

@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::{publish, run::TELEMETRY, train::TrainWork};
 use crate::{
     analyze::{
-        self, Catalogue, CellEnvironment, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks,
-        Price, RunFacts, RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
+        self, Catalogue, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks, Price, RunFacts,
+        RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
     },
     cache::{Attempt, Cache, Output, TaskKind},
     data::prefix_of,
@@ -87,25 +87,6 @@ fn price(cost: &Value) -> Option<Price> {
         currency: text("currency").map_or_else(|| "USD".to_owned(), |c| c.trim().to_uppercase()),
         source: text("source"),
     })
-}
-
-/// For each cell, an earlier cell with the same train keys, if there is one: they share one measurement, so
-/// what differs between them never reached the trainer.
-#[must_use]
-pub fn same_launch(engine: &Engine, statuses: &Statuses) -> Vec<Option<usize>> {
-    let mut seen: BTreeMap<Digest, usize> = BTreeMap::new();
-    let mut twins = vec![None; engine.plan.cells.len()];
-    for (id, (cell, planned)) in (0u32..).zip(engine.plan.cells.iter().enumerate()) {
-        if matches!(planned.support, Support::Unsupported(_)) || planned.repeats == 0 {
-            continue;
-        }
-        let Some(key) = statuses.get(engine.dag.node(TaskKind::Train, id, 1)).key else { continue };
-        match seen.get(&key) {
-            Some(first) => twins[cell] = Some(*first),
-            None => drop(seen.insert(key, cell)),
-        }
-    }
-    twins
 }
 
 /// What one derived task needs, owned.
@@ -210,20 +191,14 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
         state,
         same_launch_as,
         imported: Vec::new(),
-        environment: environment(plan, cell),
+        environment: plan.prepared(cell).map(Prepared::environment).unwrap_or_default(),
     }
-}
-
-/// What is declared for the cell's runs; a cell that cannot run has nothing.
-fn environment(plan: &Plan, cell: usize) -> CellEnvironment {
-    let Support::Ready(prepared) = &plan.cells[cell].support else { return CellEnvironment::default() };
-    CellEnvironment { variables: prepared.resolved.env.clone(), facts: BTreeMap::new() }
 }
 
 #[must_use]
 pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
     let plan = engine.plan;
-    let twins = same_launch(engine, statuses);
+    let twins = engine.same_launch(statuses);
     let states = engine.cell_states(statuses);
     let mut seeds = Vec::with_capacity(states.len());
     for (cell, (_, state)) in states.into_iter().enumerate() {
@@ -377,6 +352,11 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
 
 /// Compares cells whose summaries are in the cache.
 pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache) -> Result<Comparison> {
+    Ok(analyze::compare(&cell_inputs(cells, cache)?, &settings.settings, &settings.catalogue))
+}
+
+/// Reads the cells' summaries.
+pub fn cell_inputs(cells: Vec<CellSeed>, cache: &Cache) -> Result<Vec<CellInput>> {
     let mut inputs = Vec::with_capacity(cells.len());
     let imports = import::Imports::of(cache);
     for CellSeed { mut input, summary, imported } in cells {
@@ -391,7 +371,7 @@ pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache)
         }
         inputs.push(input);
     }
-    Ok(analyze::compare(&inputs, &settings.settings, &settings.catalogue))
+    Ok(inputs)
 }
 
 /// The comparison that a plot or a report shows.

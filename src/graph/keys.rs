@@ -6,7 +6,7 @@
 //! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt and how it ended, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
-//! | compare | digests of the summaries, contract rules, prices, peaks, its source | anything else |
+//! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
 //! | plot, report | digests of what they draw and publish, their source | anything else |
 
 use serde_json::json;
@@ -33,23 +33,41 @@ impl Engine<'_> {
 
     pub(super) fn train_key(&self, cell: usize, repeat: u32, rendered: &[Output]) -> Option<Keyed> {
         let prepared = self.plan.prepared(cell)?;
-        let launch = &self.plan.recipe(cell).file.launch;
         let facts = prepared.facts.known.as_ref().ok()?;
+        let mut image = self
+            .launch_image(cell, rendered)?
+            .field("repeat", &repeat)
+            .fields("fact", facts.iter().map(|(name, value)| (name.as_str(), value)));
+        for file in &prepared.data {
+            image = image.field(file.kind.name(), file.digest.as_ref().ok()?);
+        }
+        Some(image.finish())
+    }
+
+    /// Names what a cell launches, also where the facts of its platform are not known.
+    pub(super) fn launch_digest(&self, cell: usize, rendered: &[Output]) -> Option<Digest> {
+        let of = &self.plan.matrix.cells[cell];
+        let mut image = self.launch_image(cell, rendered)?.field("facts", &(&*of.platform, &*of.framework));
+        for file in &self.plan.prepared(cell)?.data {
+            image = image.field(file.kind.name(), &file.name);
+        }
+        Some(image.finish().0)
+    }
+
+    /// What a train key covers of the launch itself.
+    fn launch_image(&self, cell: usize, rendered: &[Output]) -> Option<Preimage> {
+        let prepared = self.plan.prepared(cell)?;
+        let launch = &self.plan.recipe(cell).file.launch;
         let mut image = Preimage::new(TaskKind::Train)
             .field("command", &launch.command)
             .field("launch_abi", &launch.launch_abi)
-            .field("repeat", &repeat)
             // Devices are handed out at launch, so they count even where no launch file names them.
             .field("num_gpus", &prepared.job().parallelism.num_gpus)
             .field("vendor", &prepared.job().vendor)
             .fields("rendered", rendered.iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("recipe", self.plan.recipe(cell).files.iter().map(|(name, _, digest)| (name.as_str(), digest)))
             .fields("input", prepared.inputs.iter().map(|(name, digest)| (name.as_str(), digest)))
-            .fields("env", prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), value)))
-            .fields("fact", facts.iter().map(|(name, value)| (name.as_str(), value)));
-        for file in &prepared.data {
-            image = image.field(file.kind.name(), file.digest.as_ref().ok()?);
-        }
+            .fields("env", prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), value)));
         if self.plan.recipe(cell).file.require.programs.iter().any(|p| p == "tprimat-native") {
             image = image.field("program.tprimat-native", &self.code.native);
         }
@@ -59,7 +77,7 @@ impl Engine<'_> {
         if prepared.resolved.share {
             image = image.field("share", &true);
         }
-        Some(image.finish())
+        Some(image)
     }
 
     pub(super) fn parse_key(&self, cell: usize, attempt: &Attempt) -> Option<Keyed> {

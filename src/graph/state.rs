@@ -3,7 +3,7 @@
 //! A dry run calls them in topological order; a build calls them again as tasks finish, so that a
 //! producer that re-ran with the same output leaves its consumers fresh (early cutoff).
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use petgraph::graph::NodeIndex;
 use rayon::prelude::*;
@@ -15,7 +15,7 @@ use crate::{
     digest::Digest,
     error::Result,
     import::{self, Imports},
-    plan::{CellPlan, Plan, Support, fit},
+    plan::{CellPlan, Plan, Prepared, Support, fit},
     recipe::{Rendered, context},
 };
 
@@ -346,16 +346,43 @@ impl Engine<'_> {
     /// What compare and report see of each cell: its summary, or why there is none.
     pub(crate) fn cell_states(&self, statuses: &Statuses) -> Vec<(String, Value)> {
         let imports = Imports::of(self.cache);
+        let twins = self.same_launch(statuses);
         (0u32..)
             .zip(&self.plan.cells)
-            .map(|(id, cell)| {
-                let state = self.cell_state(id, cell, statuses);
+            .zip(twins)
+            .map(|((id, cell), twin)| {
+                let mut state = self.cell_state(id, cell, statuses);
+                if let Some(first) = twin {
+                    state["same_launch_as"] = json!(self.plan.cells[first].id);
+                }
                 // What others measured stands in for what was not measured here, but never for a failure.
                 let has_none = state.get("unsupported").or(state.get("missing")).is_some();
                 let imported = has_none.then(|| self.imported(&imports, &cell.id)).flatten();
                 (cell.id.clone(), imported.unwrap_or(state))
             })
             .collect()
+    }
+
+    /// For each cell, an earlier cell that launches the same bytes in the same way, if there is one: they share one
+    /// measurement, so what differs between them never reached the trainer.
+    #[must_use]
+    pub fn same_launch(&self, statuses: &Statuses) -> Vec<Option<usize>> {
+        let mut seen: BTreeMap<Digest, usize> = BTreeMap::new();
+        let mut twins = vec![None; self.plan.cells.len()];
+        for (id, (cell, planned)) in (0u32..).zip(self.plan.cells.iter().enumerate()) {
+            if matches!(planned.support, Support::Unsupported(_)) || planned.repeats == 0 {
+                continue;
+            }
+            // Cells of one platform and framework have the same facts, even where those are not known.
+            let rendered = statuses.get(self.dag.node(TaskKind::Render, id, 0));
+            let key = statuses.get(self.dag.node(TaskKind::Train, id, 1)).key;
+            let Some(launch) = key.or_else(|| self.launch_digest(cell, rendered.outputs())) else { continue };
+            match seen.get(&launch) {
+                Some(first) => twins[cell] = Some(*first),
+                None => drop(seen.insert(launch, cell)),
+            }
+        }
+        twins
     }
 
     /// What the imports of a cell depend on, if it has any.
@@ -373,7 +400,11 @@ impl Engine<'_> {
         }
         let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
         match (status.state, status.outputs().first()) {
-            (State::Fresh, Some(summary)) => json!({ "summary": summary.digest, "repeats": cell.repeats }),
+            (State::Fresh, Some(summary)) => {
+                let environment = self.plan.prepared(id as usize).map(Prepared::environment).unwrap_or_default();
+                let environment = Digest::of(serde_json::to_vec(&environment).unwrap_or_default());
+                json!({ "summary": summary.digest, "repeats": cell.repeats, "environment": environment })
+            }
             (State::Waiting | State::Failed, _) => {
                 let why = match &status.reason {
                     Some(Reason::Because(text)) => text.clone(),
@@ -382,8 +413,8 @@ impl Engine<'_> {
                 let name = if status.state == State::Failed { "failed" } else { "missing" };
                 json!({ name: why })
             }
-            _ if cell.selected => json!({ "missing": "stale; a build makes it" }),
-            _ => json!({ "missing": "stale, and not selected" }),
+            _ if cell.selected => json!({ "missing": "stale: build first" }),
+            _ => json!({ "missing": "stale, and not selected: build it first" }),
         }
     }
 

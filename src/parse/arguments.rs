@@ -294,6 +294,7 @@ impl Arguments {
         let recompute = recompute.iter().find(|key| self.is_stated(key)).map(|key| self.get(key).is_some());
         put(out, "activation_checkpointing", either(self.flag("checkpoint_activations"), recompute));
         put(out, "offload", either(self.flag("optimizer_cpu_offload"), self.flag("cpu_offload")));
+        put(out, "deterministic", self.flag("deterministic_mode"));
         put(out, "distributed_optimizer", self.flag("use_distributed_optimizer"));
         put(out, "zero_stage", self.count("zero_stage"));
         let paths = ["data_path", "train_data_path", "train_data_paths", "data_args_path", "per_split_data_args_path"];

@@ -23,6 +23,8 @@ use crate::{
 pub struct PlatformFacts {
     /// Fact → value; or why nothing is known.
     pub known: Result<BTreeMap<String, Value>, String>,
+    /// All facts of the section and of the recipe, also those that no key covers; for people.
+    pub all: BTreeMap<String, String>,
     /// Devices that this host has for the platform; or why it cannot run there.
     available: Result<usize, String>,
 }
@@ -141,7 +143,7 @@ impl FactBook {
     pub fn of(&self, platform: &str, framework: &str) -> Arc<PlatformFacts> {
         let unknown = || {
             let why = format!("nothing is known of {platform}/{framework}");
-            Arc::new(PlatformFacts { known: Err(why.clone()), available: Err(why) })
+            Arc::new(PlatformFacts { known: Err(why.clone()), all: BTreeMap::new(), available: Err(why) })
         };
         self.book.get(&(platform.to_owned(), framework.to_owned())).cloned().unwrap_or_else(unknown)
     }
@@ -225,9 +227,11 @@ impl FactBook {
             (_, Err(why)) => {
                 let known =
                     Err(format!("tprimat.lock has no section for {platform} with {}, and {why}", recipe.file.id));
-                return Ok(PlatformFacts { known, available });
+                return Ok(PlatformFacts { known, all: BTreeMap::new(), available });
             }
         };
+        let mut all: BTreeMap<String, String> =
+            section.facts.iter().map(|(name, fact)| (name.clone(), fact.to_string())).collect();
         let mut known = BTreeMap::new();
         for name in &recipe.file.lock.facts {
             if let Some(fact) = section.facts.get(name) {
@@ -242,7 +246,9 @@ impl FactBook {
         for (variable, facts) in section.checkouts.get(&recipe.file.id).into_iter().flatten() {
             known.extend(facts.iter().map(|(name, text)| (format!("checkout.{variable}.{name}"), text.clone().into())));
         }
-        Ok(PlatformFacts { known: Ok(known), available })
+        let of_recipe = known.iter().filter(|(name, _)| name.starts_with("package.") || name.starts_with("checkout."));
+        all.extend(of_recipe.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))));
+        Ok(PlatformFacts { known: Ok(known), all, available })
     }
 
     /// Where the recipe's checkouts are on this host; `None`: config.yaml does not say.
@@ -337,6 +343,25 @@ impl FactBook {
     #[must_use]
     pub fn are_all_locked(&self) -> bool {
         !self.allow_drift && !self.is_auto
+    }
+
+    /// An error that says what the next build would add to the lock, if it would.
+    pub fn require_complete(&self) -> Result<()> {
+        let problem = |(platform, section): (&String, &Section)| {
+            let lacks = match self.lock.section(platform) {
+                None => format!("has no section for {platform}"),
+                Some(_) => {
+                    let recipes: BTreeSet<&String> = section.packages.keys().chain(section.checkouts.keys()).collect();
+                    let data = section.data.values().flat_map(BTreeMap::keys);
+                    let names: Vec<&str> = recipes.into_iter().chain(data).map(String::as_str).collect();
+                    format!("does not pin {} for {platform}", names.join(", "))
+                }
+            };
+            let help = "build once without --locked on that platform's host, and commit tprimat.lock";
+            Problem::new(format!("tprimat.lock would have to be written: it {lacks}")).help(help)
+        };
+        let problems: Vec<Problem> = self.missing.iter().map(problem).collect();
+        if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
     }
 
     /// Adds what the lock lacks; returns the platforms that were added.

@@ -9,8 +9,9 @@ use std::{
 use rayon::prelude::*;
 use serde_json::Value;
 
-use super::{DataFile, Job, PlatformFacts, Resolved, facts::FactBook, resolve};
+use super::{DataFile, DataKind, Job, PlatformFacts, Resolved, facts::FactBook, resolve};
 use crate::{
+    analyze::{self, CellEnvironment},
     config::{Config, Values},
     digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
@@ -91,6 +92,20 @@ impl Prepared {
             }
             None => Ok(()),
         }
+    }
+
+    /// What the runs are started in, for people: declared variables, facts of the lock, digests of the data.
+    #[must_use]
+    pub fn environment(&self) -> CellEnvironment {
+        let mut facts = self.facts.all.clone();
+        for DataFile { kind, digest, .. } in &self.data {
+            let name = match kind {
+                DataKind::Dataset => analyze::DATASET_DIGEST,
+                DataKind::Tokenizer => analyze::TOKENIZER_DIGEST,
+            };
+            facts.extend(digest.as_ref().ok().map(|digest| (name.to_owned(), digest.to_string())));
+        }
+        CellEnvironment { variables: self.resolved.env.clone(), facts }.public()
     }
 
     #[must_use]

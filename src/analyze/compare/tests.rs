@@ -181,17 +181,189 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
 fn precision_may_differ_under_maximum_performance_only() {
     let mut fp8 = job();
     fp8.precision = "fp8".into();
-    let cells = |strategy: &str| {
+    let cells = |strategies: [&str; 2]| {
         [
-            measured(&format!("nvd/nemo/llama/{strategy}"), &job(), &[1.0, 1.1, 1.2], None),
-            measured(&format!("amd/prim/llama/{strategy}"), &fp8, &[1.0, 1.1, 1.2], None),
+            measured(&format!("nvd/nemo/llama/{}", strategies[0]), &job(), &[1.0, 1.1, 1.2], None),
+            measured(&format!("amd/prim/llama/{}", strategies[1]), &fp8, &[1.0, 1.1, 1.2], None),
         ]
     };
-    let open = compare_all(&cells("maximum_performance"));
+    let open = compare_all(&cells(["maximum_performance"; 2]));
     assert!(open.comparable);
     assert_eq!(open.speedups[0].labels, ["precision: fp8, not bf16"]);
-    let strict = compare_all(&cells("identical_config"));
-    assert!(!strict.comparable && strict.speedups.is_empty());
+    assert!(open.notes.iter().any(|n| n.contains("precision: fp8, not bf16")), "{:?}", open.notes);
+    for strategies in [["identical_config"; 2], ["single"; 2], ["maximum_performance", "single"]] {
+        let refused = compare_all(&cells(strategies));
+        assert!(!refused.comparable && refused.speedups.is_empty() && refused.groups.len() == 2, "{strategies:?}");
+        let across = CompareSettings { across: vec!["precision".into()], ..Default::default() };
+        let forced = compare_with(&cells(strategies), across);
+        assert_eq!(forced.speedups[0].labels, ["across precision: fp8, not bf16"], "{strategies:?}");
+    }
+    // What runs at one rate is one class.
+    fp8.precision = "fp16".into();
+    let cells = [
+        measured("nvd/nemo/llama/single", &job(), &[1.0, 1.1, 1.2], None),
+        measured("amd/prim/llama/single", &fp8, &[1.0, 1.1, 1.2], None),
+    ];
+    assert_eq!(compare_all(&cells).speedups[0].labels, ["precision: fp16, not bf16"]);
+}
+
+/// A change of a job, and the field that it changes.
+type Change = (&'static str, fn(&mut Job));
+
+const WORKLOAD: [Change; 17] = [
+    ("architecture", |j| j.model.architecture = "mistral".into()),
+    ("num_layers", |j| j.model.num_layers += 1),
+    ("hidden_size", |j| j.model.hidden_size *= 2),
+    ("ffn_hidden_size", |j| j.model.ffn_hidden_size += 1),
+    ("num_attention_heads", |j| j.model.num_attention_heads += 1),
+    ("num_kv_heads", |j| j.model.num_kv_heads += 7),
+    ("head_dim", |j| j.model.head_dim += 1),
+    ("vocab_size", |j| j.model.vocab_size += 1),
+    ("tie_embeddings", |j| j.model.tie_embeddings ^= true),
+    ("qkv_bias", |j| j.model.qkv_bias ^= true),
+    ("seq_length", |j| j.data.seq_length *= 2),
+    ("global_batch_size", |j| j.data.global_batch_size *= 2),
+    ("num_gpus", |j| j.parallelism.num_gpus *= 2),
+    ("precision", |j| j.precision = "fp32".into()),
+    ("optimizer", |j| j.optimizer.r#type = "muon".into()),
+    ("optimizer_state_precision", |j| j.optimizer.state_precision = "bf16".into()),
+    ("data", |j| j.model.dataset = Some("c4".into())),
+];
+
+const EXECUTION: [Change; 8] = [
+    ("compile", |j| j.compile ^= true),
+    ("activation_checkpointing", |j| j.activation_checkpointing ^= true),
+    ("offload", |j| j.offload ^= true),
+    ("micro_batch_size", |j| j.data.micro_batch_size += 1),
+    ("tensor_model_parallel_size", |j| j.parallelism.tensor_model_parallel_size = 2),
+    ("pipeline_model_parallel_size", |j| j.parallelism.pipeline_model_parallel_size = 2),
+    ("data_parallel_size", |j| j.parallelism.data_parallel_size = 9),
+    ("sharding", |j| j.parallelism.sharding = "zero3".into()),
+];
+
+const CONVERGENCE: [Change; 12] = [
+    ("learning_rate", |j| j.optimizer.learning_rate *= 2.0),
+    ("min_learning_rate", |j| j.optimizer.min_learning_rate += 1.0),
+    ("warmup_steps", |j| j.optimizer.warmup_steps += 1),
+    ("weight_decay", |j| j.optimizer.weight_decay += 1.0),
+    ("beta1", |j| j.optimizer.beta1 = 0.5),
+    ("beta2", |j| j.optimizer.beta2 = 0.5),
+    ("eps", |j| j.optimizer.eps = 1e-3),
+    ("clip_grad", |j| j.optimizer.clip_grad += 3.0),
+    ("init_std", |j| j.initialisation.std = 0.5),
+    ("seed", |j| j.seed += 1),
+    ("rope_theta", |j| j.model.rope_theta += 1.0),
+    ("norm_eps", |j| j.model.norm_eps += 1.0),
+];
+
+/// Two cells of a strategy, the second one changed.
+fn changed(strategy: &str, change: fn(&mut Job)) -> [CellInput; 2] {
+    let mut base = job();
+    base.parallelism.sharding = "ddp".into();
+    (base.model.rope_theta, base.model.norm_eps, base.initialisation.std) = (1e4, 1e-5, 0.02);
+    let mut other = base.clone();
+    change(&mut other);
+    [
+        measured(&format!("nvd/nemo/llama/{strategy}"), &base, &[1.0, 1.1, 1.2], None),
+        measured(&format!("amd/prim/llama/{strategy}"), &other, &[1.0, 1.1, 1.2], None),
+    ]
+}
+
+#[test]
+fn every_field_of_the_workload_refuses_and_every_other_one_is_named() {
+    let sentence = |all: &Comparison, field: &str| all.notes.iter().any(|n| n.contains(&format!("{field}: ")));
+    for (field, change) in WORKLOAD {
+        for strategy in ["single", "identical_config", "maximum_performance"] {
+            let cells = changed(strategy, change);
+            let all = compare_all(&cells);
+            let may = field == "precision" && strategy == "maximum_performance";
+            assert_eq!(
+                (all.comparable, all.groups.len()),
+                if may { (true, 1) } else { (false, 2) },
+                "{field} {strategy}"
+            );
+            assert!(may || all.speedups.is_empty(), "{field} {strategy}");
+            let refused: Vec<_> = all.differences.iter().filter(|d| d.refused).map(|d| &d.field.field).collect();
+            assert!(may || refused.iter().any(|f| *f == field), "{field} {strategy}: {refused:?}");
+            assert!(sentence(&all, field), "{field} {strategy}: {:?}", all.notes);
+            let across = refused.into_iter().cloned().collect();
+            let forced = compare_with(&cells, CompareSettings { across, ..Default::default() });
+            let label = format!("across {field}: ");
+            assert!(forced.comparable, "{field} {strategy}");
+            assert!(may || forced.speedups[0].labels.iter().any(|l| l.starts_with(&label)), "{field} {strategy}");
+        }
+    }
+    for (field, change) in EXECUTION.into_iter().chain(CONVERGENCE) {
+        let named = compare_all(&changed("maximum_performance", change));
+        assert!(named.comparable && named.speedups.len() == 1 && sentence(&named, field), "{field}: {:?}", named.notes);
+        let strict = compare_all(&changed("identical_config", change));
+        assert!(!strict.comparable && strict.speedups.is_empty(), "{field}");
+    }
+}
+
+#[test]
+fn losses_are_compared_within_one_convergence_only() {
+    for (field, change) in CONVERGENCE {
+        let cells = changed("single", change);
+        let all = compare_all(&cells);
+        assert_ne!(all.rows[0].loss_group, all.rows[1].loss_group, "{field}");
+        let note = "The losses of amd/prim/llama/single and nvd/nemo/llama/single are not comparable: ";
+        assert!(all.notes.iter().any(|n| n.starts_with(note) && n.contains(field)), "{field}: {:?}", all.notes);
+        let across = CompareSettings { across: vec![field.into()], ..Default::default() };
+        let forced = compare_with(&cells, across);
+        assert_eq!(forced.rows[0].loss_group, forced.rows[1].loss_group, "{field}");
+        assert!(forced.rows[1].labels.iter().any(|l| l.starts_with(&format!("across {field}: "))), "{field}");
+    }
+    for (field, change) in EXECUTION {
+        let all = compare_all(&changed("single", change));
+        assert_eq!(all.rows[0].loss_group, all.rows[1].loss_group, "{field}");
+    }
+}
+
+#[test]
+fn two_datasets_of_one_name_are_told_apart_by_their_content() {
+    let real = |j: &mut Job| j.model.dataset = Some("c4".into());
+    let mut cells = changed("single", real);
+    cells[0] = CellInput { cell: "nvd/nemo/llama/single".into(), platform: "nvd".into(), ..cells[1].clone() };
+    let mut pin = |at: usize, digest: &str| {
+        cells[at].environment.facts.insert(crate::analyze::DATASET_DIGEST.into(), digest.into());
+        compare_all(&cells)
+    };
+    pin(0, "aa");
+    let same = pin(1, "aa");
+    assert_eq!(same.rows[0].loss_group, same.rows[1].loss_group);
+    let other = pin(1, "bb");
+    assert_ne!(other.rows[0].loss_group, other.rows[1].loss_group);
+    assert!(other.comparable && other.rows[1].labels.contains(&"dataset_digest: bb, not aa".to_owned()));
+}
+
+#[test]
+fn what_the_cells_ran_in_is_told_and_the_dangerous_also_where_both_have_it() {
+    let mut cells = changed("single", |_| {});
+    for cell in &mut cells {
+        cell.environment.variables.insert("CUDA_LAUNCH_BLOCKING".into(), "1".into());
+        cell.environment.variables.insert("HF_TOKEN".into(), "hunter2".into());
+    }
+    cells[1].environment.variables.insert("OMP_NUM_THREADS".into(), "4".into());
+    let all = compare_all(&cells);
+    assert!(all.rows.iter().all(|r| r.warnings == ["CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel"]));
+    assert_eq!(all.notes.iter().filter(|n| n.contains("runs with CUDA_LAUNCH_BLOCKING=1")).count(), 2);
+    let names: Vec<_> = all.environment.iter().map(|d| (d.cell_a.as_str(), d.name.as_str())).collect();
+    assert_eq!(names, [("amd/prim/llama/single", "OMP_NUM_THREADS")]);
+    assert!(
+        all.notes.iter().any(|n| n.contains("ran in different environments: OMP_NUM_THREADS: 4")),
+        "{:?}",
+        all.notes
+    );
+    assert!(!serde_json::to_string(&all).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn what_only_one_of_two_states_is_said() {
+    let cells = [with_dropout("cpu/native/llama/single", None), with_dropout("cpu/tran/llama/single", Some(0.0))];
+    let all = compare_all(&cells);
+    let wanted = "only one states dropout: that they agree is not known";
+    assert!(all.notes.iter().any(|n| n.contains(wanted)), "{:?}", all.notes);
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn is_of(a: &Arm<'_>, b: &Arm<'_>) -> bool {
 fn other(a: &Arm<'_>, b: &Arm<'_>) -> Vec<String> {
     let differ = differences(&a.summary.contract, &b.summary.contract).into_iter();
     let fields = differ.filter(|d| d.tier != Tier::Convergence && !FOLLOWS.contains(&d.field.as_str()));
-    let warm_up = (!measure_alike(a.summary, b.summary)).then(|| "warm-up".to_owned());
+    let warm_up = (!measure_alike(a.summary.warm_up(), b.summary.warm_up())).then(|| "warm-up".to_owned());
     fields.map(|d| d.field).chain(warm_up).collect()
 }
 

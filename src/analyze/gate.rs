@@ -1,0 +1,340 @@
+//! A baseline × the cells as they are now → has anything become slower?
+//!
+//! Per cell, now ÷ then by Welch's t on logarithms. It *fails* if the estimate is beyond the limit and the difference is
+//! significant after Holm's correction over the gate; it *passes* if the whole 95 % interval is within the limit; else it is
+//! *inconclusive*. Passing needs no correction, for a gate passes only if every cell does. A verdict needs
+//! [`MIN_REPEATS`] repeats in both arms; values that do not vary at all are taken as exact.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, MIN_REPEATS, RepeatStatus,
+    Surroundings,
+    compare::arm,
+    differences, environment_differences, environment_sentence, geometric_mean,
+    guard::{forbids, measure_alike, other_warmup},
+    holm, warnings_of, welch,
+};
+
+pub const BASELINE_SCHEMA: &str = "tprimat.baseline/1";
+pub const GATE_SCHEMA: &str = "tprimat.gate/1";
+
+/// Level of significance over a whole gate.
+const LEVEL: f64 = 0.05;
+/// Two rates nearer than this are one rate, rounded.
+const ROUNDING: f64 = 1e-9;
+
+/// What cells measured at one time, for gates to come. Holds no price and nothing made of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Baseline {
+    pub schema_version: String,
+    pub matrix: String,
+    /// In matrix order; only cells with figures.
+    pub cells: Vec<BaselineCell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BaselineCell {
+    pub cell: String,
+    pub platform: String,
+    pub framework: String,
+    pub parallelism: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<String>,
+    /// tokens/s/GPU, one value a repeat that counts.
+    pub tokens_per_second_per_gpu: Estimate,
+    pub warmup_steps: u64,
+    pub steady_state: String,
+    pub contract: Contract,
+    #[serde(default)]
+    pub environment: CellEnvironment,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
+    pub hosts: BTreeSet<String>,
+    /// Of the first repeat's training; absent for an import.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GateVerdict {
+    Pass,
+    /// Slower than the limit allows, missing, failed, contradicted, or another workload: never a pass.
+    Fail,
+    Inconclusive,
+    /// Not in the baseline.
+    New,
+    /// In the baseline, but not among the selected cells.
+    NotSelected,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GateReport {
+    pub schema_version: String,
+    /// `fail` if any cell fails, else `inconclusive` if any is or if none could be compared, else `pass`.
+    pub verdict: GateVerdict,
+    /// `tokens_per_second_per_gpu`
+    pub metric: String,
+    /// A share: 0.03 is 3 %.
+    pub max_regression: f64,
+    pub cells: Vec<GateCell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GateCell {
+    pub cell: String,
+    pub verdict: GateVerdict,
+    /// In words, with the figures.
+    pub reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<f64>,
+    /// now ÷ then; below 1 is slower. Absent where the two may not be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    /// After Holm's correction over the gate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p_value: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_now: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_then: Option<usize>,
+    /// What is not the same as then, and what is dangerous now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A cell of the matrix, as a gate sees it.
+pub struct GateInput {
+    pub input: CellInput,
+    pub selected: bool,
+    pub key: Option<String>,
+}
+
+impl Baseline {
+    /// What the selected cells with figures measured; the others are left out.
+    #[must_use]
+    pub fn of(matrix: &str, cells: &[GateInput]) -> Self {
+        let cells = cells.iter().filter(|c| c.selected).filter_map(|c| BaselineCell::of(c).ok()).collect();
+        Self { schema_version: BASELINE_SCHEMA.to_owned(), matrix: matrix.to_owned(), cells }
+    }
+
+    /// The first thing that is wrong with figures that came from a file.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let mut seen = BTreeSet::new();
+        self.cells.iter().find_map(|cell| {
+            let Estimate { value, values, .. } = &cell.tokens_per_second_per_gpu;
+            match geometric_mean(values) {
+                _ if !seen.insert(&cell.cell) => Some(format!("`{}` is in it twice", cell.cell)),
+                None => Some(format!("the rates of `{}` are not all positive numbers", cell.cell)),
+                Some(mean) if (mean / value - 1.0).abs() < 1e-6 => None,
+                Some(_) => Some(format!("the rate of `{}` is not the mean of its repeats", cell.cell)),
+            }
+        })
+    }
+}
+
+impl BaselineCell {
+    /// Or why the cell has no figures: its state and the reason.
+    fn of(cell: &GateInput) -> Result<Self, String> {
+        let arm = arm(&cell.input).map_err(|absent| format!("{}: {}", absent.state, absent.reason))?;
+        Ok(Self {
+            cell: cell.input.cell.clone(),
+            platform: cell.input.platform.clone(),
+            framework: cell.input.framework.clone(),
+            parallelism: cell.input.parallelism.clone(),
+            imported: cell.input.imported.clone(),
+            tokens_per_second_per_gpu: arm.estimate.clone(),
+            warmup_steps: arm.summary.warmup_steps,
+            steady_state: arm.summary.steady_state.clone(),
+            contract: arm.contract.clone(),
+            environment: cell.input.environment.clone().public(),
+            versions: arm.summary.versions.clone(),
+            hosts: arm.summary.hosts.clone(),
+            key: cell.key.clone(),
+        })
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            cell: &self.cell,
+            platform: &self.platform,
+            framework: &self.framework,
+            is_imported: !self.imported.is_empty(),
+            environment: &self.environment,
+            versions: &self.versions,
+        }
+    }
+}
+
+/// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3 %.
+#[must_use]
+pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> GateReport {
+    let mut all: Vec<GateCell> = baseline.cells.iter().map(|then| compared(then, cells)).collect();
+    let tested: Vec<usize> = (0..all.len()).filter(|i| all[*i].p_value.is_some()).collect();
+    let corrected = holm(&tested.iter().filter_map(|i| all[*i].p_value).collect::<Vec<_>>());
+    for (i, p) in tested.into_iter().zip(corrected) {
+        all[i].p_value = Some(p);
+        judge(&mut all[i], max_regression);
+    }
+    let known = |cell: &CellInput| baseline.cells.iter().any(|then| then.cell == cell.cell);
+    for cell in cells.iter().filter(|c| c.selected && !known(&c.input)) {
+        // What cannot be measured is no news.
+        if let CellState::Ok { summary } = &cell.input.state {
+            let now = summary.tokens_per_second_per_gpu.as_ref().map(|e| e.value);
+            let reason = "not in the baseline".to_owned();
+            all.push(GateCell { now, ..GateCell::new(&cell.input.cell, GateVerdict::New, reason) });
+        }
+    }
+    let has = |verdict| all.iter().any(|c| c.verdict == verdict);
+    let verdict = if has(GateVerdict::Fail) {
+        GateVerdict::Fail
+    } else if has(GateVerdict::Inconclusive) || !has(GateVerdict::Pass) {
+        GateVerdict::Inconclusive
+    } else {
+        GateVerdict::Pass
+    };
+    let metric = "tokens_per_second_per_gpu".to_owned();
+    GateReport { schema_version: GATE_SCHEMA.to_owned(), verdict, metric, max_regression, cells: all }
+}
+
+impl GateCell {
+    fn new(cell: &str, verdict: GateVerdict, reason: String) -> Self {
+        Self {
+            cell: cell.to_owned(),
+            verdict,
+            reason,
+            now: None,
+            then: None,
+            ratio: None,
+            ci95: None,
+            p_value: None,
+            n_now: None,
+            n_then: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// One cell, without a verdict on its rate: that needs all p-values.
+fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
+    let without = |verdict, reason: String| GateCell {
+        then: Some(then.tokens_per_second_per_gpu.value),
+        n_then: Some(then.tokens_per_second_per_gpu.values.len()),
+        ..GateCell::new(&then.cell, verdict, reason)
+    };
+    let fails = |reason: String| without(GateVerdict::Fail, reason);
+    let Some(cell) = cells.iter().find(|c| c.input.cell == then.cell) else {
+        return fails("missing: the matrix no longer has it".to_owned());
+    };
+    if !cell.selected {
+        return without(GateVerdict::NotSelected, "not among the selected cells".to_owned());
+    }
+    let now = match BaselineCell::of(cell) {
+        Ok(now) => now,
+        Err(why) => return fails(why),
+    };
+    let count = |wanted: fn(&RepeatStatus) -> bool| match &cell.input.state {
+        CellState::Ok { summary } => summary.count_of(wanted),
+        _ => 0,
+    };
+    let contradicted = count(|s| matches!(s, RepeatStatus::Contradicted { .. }));
+    if contradicted > 0 {
+        return fails(format!("contradicted: {} did not run what was asked for", repeats(contradicted)));
+    }
+    if now.imported.is_empty() != then.imported.is_empty() {
+        let (now, then) = if now.imported.is_empty() { ("measured", "imported") } else { ("imported", "measured") };
+        return fails(format!("not comparable: {now} now, {then} in the baseline"));
+    }
+    let (other, allowed): (Vec<_>, Vec<_>) = differences(&now.contract, &then.contract)
+        .into_iter()
+        .filter(FieldDifference::is_known)
+        .partition(|d| forbids(d, [&now.parallelism, ""]) || forbids(d, [&now.parallelism, &now.parallelism]));
+    let mut other: Vec<String> = other.iter().map(FieldDifference::sentence).collect();
+    let (steady_now, steady_then) = ((now.warmup_steps, &*now.steady_state), (then.warmup_steps, &*then.steady_state));
+    if !measure_alike(steady_now, steady_then) {
+        other.extend(other_warmup(steady_now, steady_then));
+    }
+    if !other.is_empty() {
+        return fails(format!("another workload than the baseline's: {}", other.join("; ")));
+    }
+    let mut notes: Vec<String> = allowed.iter().map(FieldDifference::sentence).collect();
+    notes.extend(other_warmup(steady_now, steady_then));
+    let failed = count(|s| matches!(s, RepeatStatus::Failed { .. }));
+    if failed > 0 {
+        notes.push(format!("{} failed", repeats(failed)));
+    }
+    notes.extend(warnings_of(&now.environment, &now.contract));
+    let mut was = then.surroundings();
+    was.cell = "the baseline";
+    notes.extend(environment_sentence(&environment_differences(&now.surroundings(), &was)));
+    let (a, b) = (&now.tokens_per_second_per_gpu, &then.tokens_per_second_per_gpu);
+    let test = Test::of(&a.values, &b.values);
+    GateCell {
+        now: Some(a.value),
+        ratio: Some(a.value / b.value),
+        ci95: test.map(|t| t.ci95),
+        p_value: test.map(|t| t.p),
+        n_now: Some(a.values.len()),
+        notes,
+        ..without(
+            GateVerdict::Inconclusive,
+            format!("{} now and {} then: a verdict needs {MIN_REPEATS} each", a.values.len(), b.values.len()),
+        )
+    }
+}
+
+fn repeats(count: usize) -> String {
+    if count == 1 { "1 repeat".to_owned() } else { format!("{count} repeats") }
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy)]
+struct Test {
+    ci95: [f64; 2],
+    p: f64,
+}
+
+impl Test {
+    /// None where there are too few repeats for a verdict.
+    fn of(now: &[f64], then: &[f64]) -> Option<Self> {
+        if now.len().min(then.len()) < MIN_REPEATS {
+            return None;
+        }
+        let ratio = geometric_mean(now)? / geometric_mean(then)?;
+        Some(match welch(now, then) {
+            Some(test) => Self { ci95: test.interval(CONFIDENCE)?, p: test.p },
+            // Nothing varies in either arm: the limit of the test is the comparison of two numbers.
+            None => Self { ci95: [ratio; 2], p: if (ratio - 1.0).abs() < ROUNDING { 1.0 } else { 0.0 } },
+        })
+    }
+}
+
+/// The verdict on a rate whose corrected p-value is known.
+fn judge(cell: &mut GateCell, max_regression: f64) {
+    let (Some(ratio), Some([low, high]), Some(p)) = (cell.ratio, cell.ci95, cell.p_value) else { return };
+    let limit = 1.0 - max_regression - ROUNDING;
+    let change = |ratio: f64| format!("{:+.2} %", (ratio - 1.0) * 100.0);
+    let interval = format!("{} ({} to {})", change(ratio), change(low), change(high));
+    let allowed = format!("{:.2} %", max_regression * 100.0);
+    (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
+        (GateVerdict::Fail, format!("{interval}: slower than the limit of {allowed} allows, and significant"))
+    } else if ratio < limit {
+        (GateVerdict::Inconclusive, format!("{interval}: beyond the limit of {allowed}, but not significant"))
+    } else if low >= limit {
+        (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}"))
+    } else {
+        (GateVerdict::Inconclusive, format!("{interval}: the interval is wider than the limit of {allowed}"))
+    };
+}
+
+#[cfg(test)]
+mod tests;

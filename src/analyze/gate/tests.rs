@@ -1,0 +1,237 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    analyze::{attest::tests::job, tests::*},
+    parse::FailureClass,
+    plan::Job,
+};
+
+const CELL: &str = "nvd/nemo/llama/maximum_performance";
+
+fn input(input: CellInput) -> GateInput {
+    GateInput { input, selected: true, key: None }
+}
+
+fn of_times(name: &str, job: &Job, times: &[f64]) -> GateInput {
+    input(measured(name, job, times, None))
+}
+
+fn baseline(cells: &[GateInput]) -> Baseline {
+    Baseline::of("m", cells)
+}
+
+/// The gate of one cell whose runs took these times then and now.
+fn one(then: &[f64], now: &[f64], limit: f64) -> GateCell {
+    let report = gate(&baseline(&[of_times(CELL, &job(), then)]), &[of_times(CELL, &job(), now)], limit);
+    let [cell] = &report.cells[..] else { panic!("{report:?}") };
+    assert_eq!(report.verdict, cell.verdict);
+    cell.clone()
+}
+
+const STEADY: [f64; 5] = [1.0, 1.01, 0.99, 1.005, 0.995];
+
+#[test]
+fn slower_fails_as_fast_passes_and_noise_is_inconclusive() {
+    let slower = STEADY.map(|t| t * 1.1);
+    let failed = one(&STEADY, &slower, 0.03);
+    assert_eq!(failed.verdict, GateVerdict::Fail, "{failed:?}");
+    assert!(failed.reason.starts_with("-9.09 % (") && failed.reason.contains("limit of 3.00 %"), "{}", failed.reason);
+    assert_eq!(one(&STEADY, &STEADY, 0.03).verdict, GateVerdict::Pass);
+    assert_eq!(one(&slower, &STEADY, 0.03).verdict, GateVerdict::Pass, "faster is no regression");
+    let noisy = [0.8, 1.3, 1.0, 1.1, 0.9];
+    assert_eq!(one(&STEADY, &noisy, 0.03).verdict, GateVerdict::Inconclusive);
+    let beyond = one(&STEADY, &noisy.map(|t| t * 1.05), 0.03);
+    assert!(beyond.reason.contains("not significant"), "{}", beyond.reason);
+}
+
+#[test]
+fn few_repeats_give_no_verdict_and_equal_ones_an_exact_one() {
+    for (then, now) in [(1, 5), (5, 1), (2, 5), (5, 2), (1, 1)] {
+        let cell = one(&STEADY[..then], &STEADY[..now], 0.5);
+        assert_eq!((cell.verdict, cell.p_value), (GateVerdict::Inconclusive, None));
+        assert!(cell.reason.contains("needs 3 each") && cell.ratio.is_some(), "{}", cell.reason);
+    }
+    let exact = |factor: f64, limit: f64| one(&[1.0; 3], &[factor; 3], limit).verdict;
+    assert_eq!(exact(1.0, 0.0), GateVerdict::Pass);
+    assert_eq!(exact(1.0 / 0.97, 0.03), GateVerdict::Pass, "the limit itself is allowed");
+    assert_eq!(exact(1.1, 0.03), GateVerdict::Fail);
+    assert_eq!(exact(0.9, 0.03), GateVerdict::Pass);
+}
+
+#[test]
+fn what_is_not_there_or_another_workload_is_never_a_pass() {
+    let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    let says = |cells: &[GateInput], words: &str| {
+        let report = gate(&then, cells, 0.03);
+        assert_eq!(report.verdict, GateVerdict::Fail, "{report:?}");
+        assert!(report.cells[0].reason.contains(words), "{words}: {}", report.cells[0].reason);
+    };
+    says(&[], "missing: the matrix no longer has it");
+    let state = |state| input(cell(CELL, state));
+    says(&[state(CellState::Missing { reason: "stale; build first".into() })], "missing: stale; build first");
+    says(&[state(CellState::Failed { class: FailureClass::Oom, evidence: vec![] })], "failed: oom");
+    says(&[state(CellState::Unsupported { reason: "no".into() })], "unsupported: no");
+    let mut batch = job();
+    batch.data.global_batch_size = 128;
+    says(&[of_times(CELL, &batch, &STEADY)], "another workload than the baseline's: global_batch_size: 128, not 8");
+    // In a comparison of two cells this is allowed and named; a cell that became fp8 is not what it was.
+    let fp8 = Job { precision: "fp8".into(), ..job() };
+    says(&[of_times(CELL, &fp8, &STEADY)], "precision: fp8, not bf16");
+    let mut warm = measured(CELL, &job(), &STEADY, None);
+    let CellState::Ok { summary } = &mut warm.state else { unreachable!() };
+    summary.warmup_steps = 9;
+    says(&[input(warm)], "warm-up 9, not 1 steps");
+    let mut theirs = measured(CELL, &job(), &STEADY, None);
+    theirs.imported = vec!["a.log".into()];
+    says(&[input(theirs)], "imported now, measured in the baseline");
+    let mut contradicted = measured(CELL, &job(), &STEADY, None);
+    let CellState::Ok { summary } = &mut contradicted.state else { unreachable!() };
+    summary.repeats[4].status = RepeatStatus::Contradicted { fields: vec!["seq_length".into()] };
+    says(&[input(contradicted)], "contradicted: 1 repeat");
+    assert_eq!(gate(&baseline(&[]), &[of_times(CELL, &job(), &STEADY)], 0.03).verdict, GateVerdict::Inconclusive);
+}
+
+#[test]
+fn only_selected_cells_are_gated_and_new_ones_are_listed() {
+    let other = "nvd/fsdp/llama/maximum_performance";
+    let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    let slower = of_times(CELL, &job(), &STEADY.map(|t| t * 1.5));
+    let report = gate(&then, &[GateInput { selected: false, ..slower }, of_times(other, &job(), &STEADY)], 0.03);
+    let verdicts: Vec<_> = report.cells.iter().map(|c| c.verdict).collect();
+    assert_eq!(verdicts, [GateVerdict::NotSelected, GateVerdict::New]);
+    assert_eq!(report.verdict, GateVerdict::Inconclusive, "nothing was gated");
+}
+
+#[test]
+fn what_may_differ_is_named() {
+    let mut other = Job { seed: 7, ..job() };
+    other.data.micro_batch_size = 4;
+    other.data.gradient_accumulation_steps = 2;
+    let mut now = measured(CELL, &other, &STEADY, None);
+    now.environment.variables.insert("CUDA_LAUNCH_BLOCKING".into(), "1".into());
+    let report = gate(&baseline(&[of_times(CELL, &job(), &STEADY)]), &[input(now)], 0.03);
+    let notes = report.cells[0].notes.join("\n");
+    for words in
+        ["micro_batch_size: 4, not 2", "seed: 7", "CUDA_LAUNCH_BLOCKING=1: the host waits", "and the baseline ran in"]
+    {
+        assert!(notes.contains(words), "{words}: {notes}");
+    }
+}
+
+#[test]
+fn a_file_whose_figures_cannot_be_is_refused() {
+    let good = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    assert_eq!(good.fault(), None);
+    let with = |change: fn(&mut Baseline)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        bad.fault().unwrap()
+    };
+    assert!(with(|b| b.cells[0].tokens_per_second_per_gpu.values[0] = 0.0).contains("not all positive"));
+    assert!(with(|b| b.cells[0].tokens_per_second_per_gpu.values.clear()).contains("not all positive"));
+    assert!(with(|b| b.cells[0].tokens_per_second_per_gpu.value *= 2.0).contains("not the mean"));
+    assert!(with(|b| b.cells[0].tokens_per_second_per_gpu.value = f64::NAN).contains("not the mean"));
+    assert!(with(|b| b.cells.push(b.cells[0].clone())).contains("twice"));
+    let text = serde_json::to_string(&good).unwrap();
+    assert_eq!(serde_json::from_str::<Baseline>(&text).unwrap(), good);
+    assert!(!text.contains("price") && text.contains(&json!(BASELINE_SCHEMA).to_string()));
+}
+
+/// One cell's report from values alone.
+fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
+    let mut cell = GateCell::new("c", GateVerdict::Inconclusive, String::new());
+    let Some(test) = Test::of(now, then) else { return cell };
+    cell.ratio = geometric_mean(now).zip(geometric_mean(then)).map(|(a, b)| a / b);
+    (cell.ci95, cell.p_value) = (Some(test.ci95), Some(test.p));
+    judge(&mut cell, limit);
+    cell
+}
+
+fn rank(verdict: GateVerdict) -> u8 {
+    match verdict {
+        GateVerdict::Fail => 0,
+        GateVerdict::Inconclusive => 1,
+        _ => 2,
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_wider_limit_never_makes_it_worse(
+        then in prop::collection::vec(0.5f64..2.0, 1..6),
+        now in prop::collection::vec(0.5f64..2.0, 1..6),
+        a in 0.0f64..0.9,
+        b in 0.0f64..0.9,
+    ) {
+        let (tight, wide) = (a.min(b), a.max(b));
+        let (tight, wide) = (of_values(&then, &now, tight), of_values(&then, &now, wide));
+        prop_assert!(rank(tight.verdict) <= rank(wide.verdict));
+    }
+
+    #[test]
+    fn it_passes_only_within_and_fails_only_beyond_the_limit(
+        then in prop::collection::vec(0.9f64..1.1, 3..6),
+        now in prop::collection::vec(0.9f64..1.1, 3..6),
+        limit in 0.0f64..0.2,
+    ) {
+        let cell = of_values(&then, &now, limit);
+        let (ratio, [low, _]) = (cell.ratio.unwrap(), cell.ci95.unwrap());
+        match cell.verdict {
+            GateVerdict::Pass => prop_assert!(low >= 1.0 - limit - 1e-6 && ratio >= low - 1e-9),
+            GateVerdict::Fail => prop_assert!(ratio < 1.0 - limit && cell.p_value.unwrap() < 0.05),
+            _ => {}
+        }
+    }
+}
+
+/// Standard normal numbers, always the same ones: splitmix64 and Box–Muller.
+struct Normal(u64);
+
+impl Normal {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+    fn next(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+    /// Five repeats of a rate, with 1 % of noise.
+    fn rates(&mut self, rate: f64) -> Vec<f64> {
+        (0..5).map(|_| rate * (0.01 * self.next()).exp()).collect()
+    }
+}
+
+/// Shares of failures and passes over 2,000 gates of one cell whose rate became `factor` of what it was.
+fn shares(factor: f64, limit: f64) -> (f64, f64) {
+    let mut random = Normal(1);
+    let (mut failed, mut passed) = (0, 0);
+    for _ in 0..2000 {
+        let (then, now) = (random.rates(100.0), random.rates(100.0 * factor));
+        match of_values(&then, &now, limit).verdict {
+            GateVerdict::Fail => failed += 1,
+            GateVerdict::Pass => passed += 1,
+            _ => {}
+        }
+    }
+    (f64::from(failed) / 2000.0, f64::from(passed) / 2000.0)
+}
+
+#[test]
+fn error_rates_are_those_that_the_definition_promises() {
+    let (false_alarms, passed) = shares(1.0, 0.03);
+    assert!(false_alarms <= 0.05 && passed >= 0.9, "no regression: {false_alarms} fail, {passed} pass");
+    // With no tolerance at all, an alarm is a one-sided 2.5 %.
+    let (false_alarms, _) = shares(1.0, 0.0);
+    assert!(false_alarms <= 0.035, "no regression, no tolerance: {false_alarms} fail");
+    let (found, missed) = shares(0.94, 0.03);
+    assert!(found >= 0.9 && missed <= 0.001, "6 % slower: {found} fail, {missed} pass");
+    // At the limit itself at most 2.5 % pass.
+    let (_, passed) = shares(0.97, 0.03);
+    assert!(passed <= 0.035, "at the limit: {passed} pass");
+}

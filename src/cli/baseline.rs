@@ -1,0 +1,55 @@
+//! `baseline`: what the cells measured, as a file for gates to come.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{
+    args::BaselineArgs,
+    output::{json_text, print_json},
+    project,
+};
+use crate::{
+    analyze::{Baseline, CellState},
+    error::{Error, Result, exit},
+    files::{Durability, write_atomically},
+    plan::Plan,
+};
+
+pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let cells = project::gate_inputs(&plan, &args.common)?;
+    let baseline = Baseline::of(&plan.matrix.name, &cells);
+    let left_out = cells.iter().filter(|c| c.selected && baseline.cells.iter().all(|b| b.cell != c.input.cell));
+    for cell in left_out {
+        let why = match &cell.input.state {
+            CellState::Ok { summary } => {
+                summary.notes.first().cloned().unwrap_or_else(|| "no repeat counts".to_owned())
+            }
+            CellState::Failed { class, .. } => format!("failed ({})", class.name()),
+            CellState::Missing { reason } | CellState::Unsupported { reason } => reason.clone(),
+        };
+        eprintln!("note: `{}` is left out: {why}", cell.input.cell);
+    }
+    if baseline.cells.is_empty() {
+        let help = Some("`tprimat build` measures them; `tprimat plan` says what is stale".to_owned());
+        return Err(Error::Failed {
+            message: "no cell has figures, so there is no baseline to write".to_owned(),
+            help,
+        });
+    }
+    match &args.output {
+        None => print_json(&baseline)?,
+        Some(path) => {
+            write_atomically(path, json_text(&baseline)?.as_bytes(), Durability::Plain)?;
+            if args.common.json {
+                print_json(&json!({ "baseline": path, "cells": baseline.cells.len() }))?;
+            } else {
+                let count = baseline.cells.len();
+                let cells = if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") };
+                eprintln!("{}: {cells}", path.display());
+            }
+        }
+    }
+    Ok(exit::OK)
+}

@@ -1,0 +1,117 @@
+//! `gate`: has any cell become slower than a baseline? Trains nothing: what is stale fails.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{
+    args::{Annotations, GateArgs},
+    output::{print, print_json},
+    project,
+};
+use crate::{
+    analyze::{self, BASELINE_SCHEMA, Baseline, GateVerdict},
+    error::{Error, Problem, Result, Source, exit, nearest},
+    files::{Durability, read_to_string, write_atomically},
+    plan::Plan,
+    report,
+};
+
+pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
+    let limit = share(&args.max_regression)?;
+    let baseline = read_baseline(&args.baseline)?;
+    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let gate = analyze::gate(&baseline, &project::gate_inputs(&plan, &args.common)?, limit);
+    let write = |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
+    if let Some(path) = &args.junit {
+        write(path, report::gate_junit(&gate))?;
+    }
+    if let Some(path) = &args.markdown {
+        write(path, report::gate_markdown(&gate))?;
+    }
+    if args.common.json {
+        print_json(&gate)?;
+    } else {
+        print(&report::gate_text(&gate))?;
+    }
+    match args.annotations {
+        Some(Annotations::Github) if args.common.json => eprint!("{}", report::gate_annotations(&gate)),
+        Some(Annotations::Github) => print(&report::gate_annotations(&gate))?,
+        None => {}
+    }
+    Ok(match gate.verdict {
+        GateVerdict::Fail => exit::REGRESSION,
+        GateVerdict::Pass => exit::OK,
+        _ => exit::INCONCLUSIVE,
+    })
+}
+
+/// `3%` or `0.03` → 0.03.
+fn share(text: &str) -> Result<f64> {
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent.trim_end(), 100.0),
+        None => (text.trim(), 1.0),
+    };
+    match number.parse::<f64>().map(|n| n / unit) {
+        Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
+        _ => {
+            let problem = Problem::new(format!("--max-regression {text}: not a share between 0 and 1"));
+            Err(Error::invalid(problem.help("three percent is `3%` or `0.03`")))
+        }
+    }
+}
+
+/// A baseline that can be believed as far as its figures go.
+fn read_baseline(path: &Path) -> Result<Baseline> {
+    const HELP: &str = "`tprimat baseline -o FILE` writes one";
+    let text = read_to_string(path)?;
+    let name = path.display().to_string();
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        let source = Source::new(name.as_str(), text.as_str());
+        // Its line and column count from 1, and the column counts bytes.
+        let line_start: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let mut at = (line_start + error.column().saturating_sub(1)).min(text.len());
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let end = text[at..].chars().next().map_or(at, |c| at + c.len_utf8());
+        Error::invalid(Problem::new("the baseline is not JSON").at(&source, at..end, error.to_string()).help(HELP))
+    })?;
+    let wrong = |what: String, help: &str| Error::invalid(Problem::new(format!("{name} {what}")).help(help));
+    match value.get("schema_version").and_then(Value::as_str) {
+        Some(BASELINE_SCHEMA) => {}
+        Some(other) if other.starts_with("tprimat.baseline/") => {
+            let what = format!("is a `{other}`; this tprimat reads `{BASELINE_SCHEMA}`");
+            return Err(wrong(what, "write it again with this version: `tprimat baseline -o FILE`"));
+        }
+        Some(other) => return Err(wrong(format!("is no baseline, but a `{other}`"), HELP)),
+        None => {
+            let near = value.as_object().and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
+            let help = near.map_or_else(|| HELP.to_owned(), |near| format!("it has `{near}`, not `schema_version`"));
+            return Err(wrong("is no baseline: it names no `schema_version`".to_owned(), &help));
+        }
+    }
+    let baseline: Baseline =
+        serde_json::from_value(value).map_err(|error| wrong(format!("is a damaged baseline: {error}"), HELP))?;
+    match baseline.fault() {
+        Some(fault) => Err(wrong(format!("is a damaged baseline: {fault}"), HELP)),
+        None => Ok(baseline),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_as_people_write_them() {
+        for (text, wanted) in
+            [("3%", 0.03), ("0.03", 0.03), (" 3 % ", 0.03), ("0", 0.0), ("0.5%", 0.005), ("99%", 0.99)]
+        {
+            assert!((share(text).unwrap() - wanted).abs() < 1e-12, "{text}");
+        }
+        for text in ["3", "", "%", "-1%", "100%", "nan", "inf", "NaN%", "3 percent", "1e999"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Baselines and gates on a build's own measurements, and the switches that CI builds with.
+
+#![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{ONE_RUN, Project, Ran};
+
+const CELL: &str = "cpu/cmd/tiny/single";
+
+/// A project whose stub takes `pace` × 10 ms a step, a little more or less from repeat to repeat.
+fn measured(repeats: usize) -> Project {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", &format!("repeats = {repeats}")));
+    project.write("pace", "100");
+    project.edit("config.yaml", "inputs: [trainer.sh]", "inputs: [trainer.sh, pace]");
+    let noisy = "\"step_time_seconds\":0.0'$(( $(<pace) * 10 + ${RUN_NOISE:=$(( $(wc -l < \"$TPRIMAT_PROJECT_DIR/launches\") % 5 ))} ))',";
+    project.edit("trainer.sh", "\"step_time_seconds\":0.0'$seed$step',", noisy);
+    project.edit("trainer.sh", "seed=$(job seed)", "seed=$(job seed); cd \"$TPRIMAT_PROJECT_DIR\"");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), repeats);
+    project.run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+    project
+}
+
+fn gate(project: &Project, more: &[&str]) -> Ran {
+    project.run(&[&["gate", "--baseline", "baseline.json", "--max-regression", "3%"], more].concat())
+}
+
+#[test]
+fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
+    let project = measured(5);
+    let same = gate(&project, &[]).ends_with(0);
+    assert!(same.stdout.contains("pass          cpu/cmd/tiny/single  +0.00 % ("), "{}", same.stdout);
+    // Nothing is trained for a gate: what is stale fails.
+    project.write("pace", "110");
+    let stale = gate(&project, &[]).ends_with(3);
+    assert!(stale.stdout.contains("missing: stale: build first"), "{}", stale.stdout);
+    assert_eq!(project.launches(), 5);
+    project.run(&["build"]).ends_with(0);
+    let slower =
+        gate(&project, &["--json", "--junit", "junit.xml", "--markdown", "gate.md", "--annotations", "github"]);
+    let slower = slower.ends_with(3);
+    let report = slower.json();
+    assert_eq!((&report["verdict"], &report["cells"][0]["verdict"]), (&json!("fail"), &json!("fail")));
+    let ratio = report["cells"][0]["ratio"].as_f64().unwrap();
+    assert!((ratio - 1.0 / 1.1).abs() < 0.003, "{ratio}");
+    assert!(
+        slower.stderr.starts_with("::error title=tprimat gate%3A cpu/cmd/tiny/single::cpu/cmd/tiny/single: -9.0"),
+        "{}",
+        slower.stderr
+    );
+    assert!(project.read("gate.md").contains("| FAIL | cpu/cmd/tiny/single | "), "{}", project.read("gate.md"));
+    let annotated = gate(&project, &["--annotations", "github"]).ends_with(3).stdout;
+    assert!(annotated.contains("\n::error title="), "{annotated}");
+    // A wider limit lets it pass; faster passes under any.
+    gate(&project, &["--max-regression", "0.2"]).ends_with(2);
+    project.run(&["gate", "--baseline", "baseline.json", "--max-regression", "0.2"]).ends_with(0);
+    project.run(&["baseline", "-o", "slow.json"]).ends_with(0);
+    project.write("pace", "100");
+    project.run(&["gate", "--baseline", "slow.json", "--max-regression", "0"]).ends_with(0);
+    // What was measured before is there again: no run was needed.
+    assert_eq!(project.launches(), 10);
+}
+
+#[test]
+fn one_repeat_gives_no_verdict() {
+    let project = measured(1);
+    let told = gate(&project, &["--annotations", "github", "--junit", "j.xml"]).ends_with(6).stdout;
+    assert!(told.contains("1 now and 1 then: a verdict needs 3 each") && told.contains("::warning title="), "{told}");
+    assert!(project.read("j.xml").contains("errors=\"1\""));
+}
+
+#[test]
+fn what_is_gone_failed_or_changed_fails_and_what_is_new_is_listed() {
+    let project = measured(3);
+    let fails = |words: &str| {
+        let told = gate(&project, &[]).ends_with(3).stdout;
+        assert!(told.contains(words), "{words}: {told}");
+    };
+    let matrix = project.read("matrix.toml");
+    project.write("matrix.toml", &matrix.replace("\"tiny\"", "\"wide\""));
+    fails("missing: the matrix no longer has it");
+    project.write("matrix.toml", &matrix.replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
+    project.run(&["build"]).ends_with(0);
+    let told = gate(&project, &[]).ends_with(0).stdout;
+    assert!(told.contains("new           cpu/cmd/wide/single") && told.contains("gate: pass: 1 pass, 1 new"), "{told}");
+    // A gate of nothing that the baseline has is no pass.
+    let told = gate(&project, &["--only", "cpu/cmd/wide"]).ends_with(6).stdout;
+    assert!(told.contains("not selected"), "{told}");
+    gate(&project, &["--only", "cpu/cmd/nothing"]).ends_with(4);
+    project.write("matrix.toml", &matrix);
+    project.edit("config.yaml", "global_batch_size: 2", "global_batch_size: 4");
+    project.edit("trainer.sh", "\"tokens\":32", "\"tokens\":64");
+    project.run(&["build"]).ends_with(0);
+    fails("another workload than the baseline's: global_batch_size: 4, not 2");
+    project.edit("trainer.sh", "\"tokens\":64", "\"tokens\":32");
+    project.run(&["build"]).ends_with(1);
+    fails("contradicted: ");
+    project.edit("trainer.sh", "seed=$(job seed)", "echo 'ModuleNotFoundError: No module named x' >&2; exit 1; seed=");
+    project.run(&["build"]).ends_with(1);
+    fails("failed: ");
+}
+
+#[test]
+fn a_baseline_holds_what_a_gate_needs_and_no_price() {
+    let project = measured(3);
+    project.edit(
+        "config.yaml",
+        "benchmarking:\n",
+        "benchmarking:\n  enhanced_metrics: { cloud_costs: { cpu: { per_gpu_hour: 47.11 } } }\n",
+    );
+    let printed = project.run(&["baseline"]).ends_with(0);
+    let baseline = printed.json();
+    assert_eq!(baseline, serde_json::from_str::<Value>(&project.read("baseline.json")).unwrap());
+    let cell = &baseline["cells"][0];
+    assert_eq!((&baseline["schema_version"], &cell["cell"]), (&json!("tprimat.baseline/1"), &json!(CELL)));
+    assert_eq!(cell["tokens_per_second_per_gpu"]["values"].as_array().unwrap().len(), 3);
+    assert!(cell["contract"].is_array() && cell["key"].is_string() && !printed.stdout.contains("47.11"));
+    let said = project.run(&["baseline", "-o", "c.json", "--json"]).ends_with(0).json();
+    assert_eq!(said, json!({ "baseline": "c.json", "cells": 1 }));
+    project.write("pace", "120");
+    let none = project.run(&["baseline"]).ends_with(1);
+    assert!(
+        none.stderr.contains("no cell has figures") && none.stderr.contains("stale: build first"),
+        "{}",
+        none.stderr
+    );
+    assert_eq!(none.stdout, "");
+}
+
+#[test]
+fn mistakes_with_baselines_are_told() {
+    let project = Project::new(ONE_RUN);
+    let said = |arguments: &[&str]| {
+        let ran = project.run(&[&["gate"], arguments].concat()).ends_with(2);
+        assert_eq!(ran.stdout, "");
+        ran.stderr
+    };
+    project.write("broken.json", "{\n  \"schema_version\": \"tprimat.baseline/1\",\n  \"cells\": [}\n");
+    insta::assert_snapshot!("baseline_not_json", said(&["--baseline", "broken.json"]));
+    project.write("newer.json", r#"{"schema_version": "tprimat.baseline/9", "cells": []}"#);
+    insta::assert_snapshot!("baseline_of_another_version", said(&["--baseline", "newer.json"]));
+    project.write("other.json", r#"{"schema_version": "tprimat.comparison/1"}"#);
+    insta::assert_snapshot!("baseline_is_something_else", said(&["--baseline", "other.json"]));
+    project.write("list.json", "[]");
+    insta::assert_snapshot!("baseline_is_a_list", said(&["--baseline", "list.json"]));
+    project.write("half.json", r#"{"schema_version": "tprimat.baseline/1", "matrix": "m", "cells": [{"cell": "a"}]}"#);
+    insta::assert_snapshot!("baseline_is_damaged", said(&["--baseline", "half.json"]));
+    project.write("empty.json", r#"{"schema_version": "tprimat.baseline/1", "matrix": "m", "cells": []}"#);
+    insta::assert_snapshot!("percent_wrong", said(&["--baseline", "empty.json", "--max-regression", "3"]));
+    assert!(said(&["--baseline", "nowhere.json"]).contains("nowhere.json"));
+    let json = project.run(&["gate", "--baseline", "broken.json", "--json"]).ends_with(2).json();
+    assert_eq!(json["error"]["problems"][0]["line"], 3);
+    project.run(&["gate", "--baseline", "empty.json"]).ends_with(6);
+}
+
+#[test]
+fn the_junit_file_is_xml_whatever_a_cell_is_called() {
+    let project = measured(3);
+    // Names come from the baseline, which anybody may have written.
+    let strange =
+        project.read("baseline.json").replace(CELL, "a\\u0000\\u001b[31m<&>\\\"'\\ufffe]]>/\\ud83d\\ude00\\n");
+    project.write("baseline.json", &strange);
+    gate(&project, &["--junit", "junit.xml"]).ends_with(3);
+    let check = "import sys, xml.etree.ElementTree as e; s = e.parse('junit.xml').getroot()[0]; print(s.get('tests'), s.get('failures'), len(s))";
+    let parsed: Ran = project.command("python3").args(["-c", check]).output().unwrap().into();
+    assert_eq!(parsed.ends_with(0).stdout, "2 1 2\n");
+}
+
+#[test]
+fn locked_cached_only_and_require_complete_work_together() {
+    let project = Project::new(ONE_RUN);
+    let ci = ["build", "--locked", "--cached-only", "--require-complete"];
+    let unpinned = project.run(&["build", "--locked"]).ends_with(2).stderr;
+    assert!(unpinned.contains("tprimat.lock would have to be written: it has no section for cpu"), "{unpinned}");
+    project.run(&["plan", "--locked"]).ends_with(2);
+    project.run(&ci).ends_with(2);
+    assert!(!project.path("tprimat.lock").exists() && project.launches() == 0);
+
+    project.run(&["build"]).ends_with(0);
+    let lock = fs::read(project.path("tprimat.lock")).unwrap();
+    for arguments in
+        [&["build", "--locked"][..], &["plan", "--locked", "--exit-code"], &["build", "-n", "--locked"], &ci]
+    {
+        project.run(arguments).ends_with(0);
+    }
+    // Nothing to train with --cached-only, so nothing is complete.
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 7");
+    let incomplete = project.run(&ci).ends_with(5);
+    assert!(incomplete.stdout.contains("stale, and not selected: build it first"), "{}", incomplete.stdout);
+    project.run(&["build", "--locked", "--cached-only"]).ends_with(0);
+    assert_eq!((project.launches(), fs::read(project.path("tprimat.lock")).unwrap()), (1, lock));
+    project.edit("config.yaml", "train_iters: 7", "train_iters: 6");
+    project.run(&ci).ends_with(0);
+
+    // A fact that no key of this recipe covers: this host is another one than the lock's.
+    project.edit("tprimat.lock", "[platform.cpu]\n", "[platform.cpu]\ndriver = \"1.0\"\n");
+    let drifted = project.run(&["build", "--locked"]).ends_with(2).stderr;
+    assert!(drifted.contains("this host differs from tprimat.lock: cpu, driver"), "{drifted}");
+    project.run(&["plan", "--locked"]).ends_with(2);
+    // Where nothing can train, it does not matter which host this is.
+    project.run(&ci).ends_with(0);
+    project.run(&["build", "--locked", "--allow-drift"]).ends_with(2);
+    assert_eq!(project.launches(), 1);
+}
