@@ -27,9 +27,19 @@ fn main() {
         let seconds = start.elapsed().as_secs_f64();
         let svg: usize = all.drawn.iter().map(|p| p.svg.len()).sum();
         let png: usize = all.drawn.iter().map(|p| p.png.len()).sum();
-        println!("{name} cells: {} pictures in {seconds:.3} s; SVG {}, PNG {}", all.drawn.len(), bytes(svg as u64), bytes(png as u64));
+        println!(
+            "{name} cells: {} pictures in {seconds:.3} s; SVG {}, PNG {}",
+            all.drawn.len(),
+            bytes(svg as u64),
+            bytes(png as u64)
+        );
         for picture in &all.drawn {
-            println!("    {:<12} {:>10} {:>10}", picture.name, bytes(picture.svg.len() as u64), bytes(picture.png.len() as u64));
+            println!(
+                "    {:<12} {:>10} {:>10}",
+                picture.name,
+                bytes(picture.svg.len() as u64),
+                bytes(picture.png.len() as u64)
+            );
             if let Some(folder) = &folder {
                 let file = folder.join(format!("{}_{}", name.replace(' ', "_"), picture.file()));
                 write(file.with_extension("png"), &picture.png);

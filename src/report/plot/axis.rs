@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn any_two_numbers_make_an_axis() {
-        for (low, high) in [(0.0, 0.0), (1.0, 1.0), (f64::NAN, 1.0), (0.0, f64::INFINITY), (1e300, 1e300), (0.0, 5e-324)]
+        for (low, high) in
+            [(0.0, 0.0), (1.0, 1.0), (f64::NAN, 1.0), (0.0, f64::INFINITY), (1e300, 1e300), (0.0, 5e-324)]
         {
             let scale = Scale::new([low, high], [10, 90]);
             for scale in [scale, scale.logarithmic()] {

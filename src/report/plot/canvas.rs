@@ -27,11 +27,33 @@ pub enum Anchor {
 #[derive(Clone, Debug, PartialEq)]
 enum Shape {
     /// `at`: the upper edge, and the edge or middle that the anchor names.
-    Text { words: String, at: Point, size: i32, colour: RGBColor, anchor: Anchor },
-    Line { points: Vec<Point>, colour: RGBColor, width: u32 },
-    Rectangle { corners: [Point; 2], colour: RGBColor, filled: bool },
-    Polygon { points: Vec<Point>, colour: RGBColor },
-    Circle { centre: Point, radius: i32, colour: RGBColor, filled: bool },
+    Text {
+        words: String,
+        at: Point,
+        size: i32,
+        colour: RGBColor,
+        anchor: Anchor,
+    },
+    Line {
+        points: Vec<Point>,
+        colour: RGBColor,
+        width: u32,
+    },
+    Rectangle {
+        corners: [Point; 2],
+        colour: RGBColor,
+        filled: bool,
+    },
+    Polygon {
+        points: Vec<Point>,
+        colour: RGBColor,
+    },
+    Circle {
+        centre: Point,
+        radius: i32,
+        colour: RGBColor,
+        filled: bool,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -139,7 +161,8 @@ impl Canvas {
 
     pub fn mark(&mut self, mark: Mark, (x, y): Point, colour: RGBColor) {
         let polygon = |points: &[Point]| points.iter().map(|(dx, dy)| (x + dx, y + dy)).collect::<Vec<_>>();
-        let closed = |points: &[Point]| polygon(points).into_iter().chain([(x + points[0].0, y + points[0].1)]).collect();
+        let closed =
+            |points: &[Point]| polygon(points).into_iter().chain([(x + points[0].0, y + points[0].1)]).collect();
         let shape = |points: &[Point]| Shape::Polygon { points: polygon(points), colour };
         let circle = |filled| Shape::Circle { centre: (x, y), radius: 4, colour, filled };
         match mark {
@@ -180,6 +203,7 @@ impl Canvas {
         let size = (WIDTH as u32, u32::try_from(self.top + 14).unwrap_or(1));
         let mut svg = String::new();
         self.draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area())?;
+        let svg = terse(&svg);
         let mut pixels = vec![255; size.0 as usize * size.1 as usize * 3];
         self.draw(&BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area())?;
         Ok((encode(&pixels, size)?, svg))
@@ -217,6 +241,15 @@ impl Canvas {
     }
 }
 
+/// The same picture without what an SVG means anyway, and with the font said once. Words cannot be hit: in them, quotes
+/// are escaped.
+fn terse(svg: &str) -> String {
+    let font = format!(" font-family=\"{FONT}\"");
+    let short = svg.replace(&font, "").replace(" opacity=\"1\"", "").replace(" stroke=\"none\"", "");
+    let short = short.replace(" stroke-width=\"1\"", "").replace(" text-anchor=\"start\"", "").replace(" \"/>", "\"/>");
+    short.replacen("<svg", &format!("<svg{font}"), 1)
+}
+
 fn left_edge(x: i32, width: i32, anchor: Anchor) -> i32 {
     match anchor {
         Anchor::Left => x,
@@ -236,6 +269,9 @@ fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
+    // Flat colours: filters would only hide the repetition.
+    encoder.set_filter(png::FilterType::NoFilter);
+    encoder.set_compression(png::Compression::Default);
     let mut writer = encoder.write_header().map_err(failed)?;
     writer.write_image_data(pixels).map_err(failed)?;
     writer.finish().map_err(failed)?;

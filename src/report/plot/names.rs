@@ -37,7 +37,8 @@ impl Names {
         let names: Vec<String> = comparison.rows.iter().map(|row| clean(&row.cell)).collect();
         let short = elide_names(&names, TEXT, room - 190);
         let named = comparison.rows.iter().zip(short).enumerate().map(|(i, (row, name))| {
-            let is_baseline = comparison.groups.get(row.group).is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
+            let is_baseline =
+                comparison.groups.get(row.group).is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
             let baseline = if is_baseline { " (baseline)" } else { "" };
             let labels: Vec<String> =
                 row.labels.iter().map(|label| elide(&clean(label), SMALL, room.min(LABEL), 0.5)).collect();

@@ -6,7 +6,7 @@ use super::{
     names::{Names, absent, group_heading},
     style::{BAR, FAINT, INK, LINE, MARGIN, SERIES, SMALL, TEXT, WIDTH},
     text::{width_of, wrap},
-    throughput::{apart, counted},
+    throughput::apart,
 };
 use crate::{
     analyze::{Comparison, RepeatStatus, RepeatSummary, Row},
@@ -33,7 +33,8 @@ pub fn spread(comparison: &Comparison) -> Result<Canvas, String> {
     legend(&mut canvas);
     let names = Names::wide(comparison);
     for (i, group) in comparison.groups.iter().enumerate() {
-        let members: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i).collect();
+        let members: Vec<(usize, &Row)> =
+            comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i).collect();
         canvas.heading(&group_heading(group));
         panel(&mut canvas, &names, &members);
     }
@@ -90,7 +91,8 @@ fn interval(row: &Row) -> Option<[f64; 2]> {
 }
 
 fn panel(canvas: &mut Canvas, names: &Names, members: &[(usize, &Row)]) {
-    let marks = members.iter().flat_map(|(_, row)| rates(row)).map(|(_, off)| off.abs().min(FARTHEST)).fold(0.0, f64::max);
+    let marks =
+        members.iter().flat_map(|(_, row)| rates(row)).map(|(_, off)| off.abs().min(FARTHEST)).fold(0.0, f64::max);
     let ends = members.iter().filter_map(|(_, row)| interval(row)).flatten().map(f64::abs).fold(0.0, f64::max);
     // The interval of two repeats may be of any width.
     let most = marks.max(ends.min(marks * 3.0)).max(1.0) * 1.05;
@@ -138,7 +140,7 @@ fn words(row: &Row) -> String {
         Some([low, high]) if values.len() > 1 => format!("{} to {}", number(low), number(high)),
         _ => number(row.tokens_per_second_per_gpu.value),
     };
-    let mut words = format!("{range} tokens/s/GPU, {}", counted(row));
+    let mut words = format!("{range} tokens/s/GPU, n = {} of {}", row.n, row.repeats_wanted);
     for repeat in &row.repeats {
         match &repeat.status {
             RepeatStatus::Ok => {}

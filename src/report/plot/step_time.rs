@@ -14,7 +14,7 @@ use crate::analyze::{Comparison, RepeatStatus, RepeatSummary, Row, quantile};
 const GAP: i32 = 16;
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
-const POINTS: usize = 300;
+const POINTS: usize = 200;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
 /// An outlier is this many scaled median absolute deviations from the run's median, and at least [`LEAST`] of it.
@@ -99,7 +99,8 @@ impl<'a> Panel<'a> {
 
     fn draw(&self, canvas: &mut Canvas, [left, top, width]: [i32; 3]) {
         let frame = Frame { left, top, width, height: HEIGHT, title: "step time, s", x_title: "step" };
-        let lines: Vec<(Series, bool)> = self.row.repeats.iter().map(|r| (points(r), r.status == RepeatStatus::Ok)).collect();
+        let lines: Vec<(Series, bool)> =
+            self.row.repeats.iter().map(|r| (points(r), r.status == RepeatStatus::Ok)).collect();
         let steps = lines.iter().flat_map(|(points, _)| points).map(|(step, _)| *step);
         let x = frame.x(extent(steps).unwrap_or([0.0, 1.0]));
         let y = frame.y(self.seconds);
