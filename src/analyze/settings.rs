@@ -111,6 +111,10 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
     setting(Convergence, "train_iters", &["max_steps"], |j| count(j.train_iters)),
     setting(Convergence, "rope_theta", &[], |j| only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))),
+    setting(Convergence, "rope_scaling_factor", &["rope_scaling.factor"], |j| {
+        // Unscaled frequencies are divided by 1.
+        only_if(j.model.rope_theta > 0.0, real(j.model.rope_scaling.as_ref().map_or(1.0, |scaling| scaling.factor)))
+    }),
     setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
 ];
 
@@ -156,6 +160,7 @@ pub(super) fn canonical(value: &Value) -> Value {
         "optim.adamw" => "adamw".into(),
         // Not "mock": Megatron's mock data counts upwards, which is another workload than random tokens.
         "synthetic" => "random".into(),
+        "ddp" | "no_shard" => "none".into(),
         "true" => true.into(),
         "false" => false.into(),
         _ => text.parse().ok().map_or_else(|| text.into(), |n: u64| n.into()),
@@ -204,6 +209,19 @@ mod tests {
         assert_eq!(effective("precision", json!({"dtype": "torch.bfloat16"})), Some(json!("bf16")));
         assert_eq!(effective("num_layers", json!({"model": {"num_layers": 2}})), Some(json!(2)));
         assert_eq!(effective("dropout", json!({"dropout": null})), None);
+        assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": {"factor": 8.0}})), Some(json!(8.0)));
+        assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": null})), None);
+    }
+
+    #[test]
+    fn a_job_declares_how_its_positions_are_scaled() {
+        let declared = |job: &Job| (SETTINGS.iter().find(|s| s.name == "rope_scaling_factor").unwrap().declared)(job);
+        let mut job = Job::default();
+        assert_eq!(declared(&job), None, "learned positions");
+        job.model.rope_theta = 5e5;
+        assert_eq!(declared(&job), Some(json!(1.0)));
+        job.model.rope_scaling = Some(crate::plan::RopeScaling { factor: 8.0, ..Default::default() });
+        assert_eq!(declared(&job), Some(json!(8.0)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     execute::{self, Event, Profiler, Talk, TrainHost, publish},
     plan::Plan,
+    recipe::Recipe,
 };
 
 /// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to the vendor.
@@ -31,12 +32,11 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
         let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
         let recipe = plan.recipe(cell);
         problems.extend(execute::preflight(recipe, &plan.facts.checkouts(recipe), host));
-        // Only programs that print our events have our callback at their steps.
-        if profiler == Profiler::Torch && recipe.file.log.format != "tprimat" {
-            let id = &recipe.file.id;
-            let problem = Problem::new(format!("the trainer of `{id}` cannot start torch's profiler"));
-            problems
-                .push(problem.help("its steps are its framework's own; --profile nsys or rocprof wraps any trainer"));
+        if profiler == Profiler::Torch
+            && let Some(why) = without_torchs_profiler(recipe)
+        {
+            let problem = Problem::new(format!("the trainer of `{}` cannot start torch's profiler", recipe.file.id));
+            problems.push(problem.help(format!("{why}; --profile nsys or rocprof wraps any trainer")));
         }
         if let Some(command) = profiler.command().filter(|c| execute::which(c, &host.caller_env).is_none()) {
             let problem = Problem::new(format!("the profiler `{command}` is not there"));
@@ -81,6 +81,15 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
         print_json(&json!({ "profiles": made, "failed": failed }))?;
     }
     Ok(if failed > 0 { exit::FAILED } else { exit::OK })
+}
+
+/// Why no trainer of the recipe heeds $TPRIMAT_PROFILE_DIR.
+fn without_torchs_profiler(recipe: &Recipe) -> Option<&'static str> {
+    if recipe.file.require.programs.iter().any(|program| program == "tprimat-native") {
+        return Some("it is a part of Python's torch, and tprimat-native runs without Python");
+    }
+    // Only programs that print our events have our callback at their steps.
+    (recipe.file.log.format != "tprimat").then_some("its steps are its framework's own")
 }
 
 /// `profile_<platform>_<framework>_<model>_<strategy>`, with further axes behind it.

@@ -83,7 +83,9 @@ impl Context {
         let requirements = format!("requirements.{}.txt", vendor.name());
         let requirements = recipe.files.iter().find(|(name, ..)| *name == requirements);
         let values = context! {
-            recipe => recipe.file.id.clone(), vendor => vendor.name(), base, user, requirements => requirements.is_some()
+            recipe => recipe.file.id.clone(), vendor => vendor.name(), base, user, requirements => requirements.is_some(),
+            // A program that ships with tprimat was linked before: no other torch will do.
+            needs_this_torch => !recipe.file.require.programs.is_empty()
         };
         let dockerfile = templates.render("Dockerfile.j2", &values)?;
         let mut files = vec![(dockerfile.name, dockerfile.bytes)];

@@ -69,9 +69,12 @@ const KEYS: &[&str] = &[
     "precision",
     "recompute_granularity",
     "rms_norm_epsilon",
+    "rope_scaling_factor",
     "rope_theta",
+    "rope_type",
     "rotary_base",
     "rotary_emb_base",
+    "rotary_seq_len_interpolation_factor",
     "seed",
     "seq_length",
     "tensor_model_parallel_size",
@@ -84,6 +87,7 @@ const KEYS: &[&str] = &[
     "untie_embeddings_and_output_weights",
     "use_distributed_optimizer",
     "use_precision_aware_optimizer",
+    "use_rope_scaling",
     "use_rotary_position_embeddings",
     "vocab_size",
     "weight_decay",
@@ -202,10 +206,22 @@ impl Arguments {
         if matches!(positions, Some("rope" | "rotary")) || self.flag("use_rotary_position_embeddings") == Some(true) {
             let keys = ["rotary_base", "rotary_emb_base", "rope_theta"];
             put(out, "rope_theta", keys.iter().find_map(|key| self.real(key)));
+            put(out, "rope_scaling_factor", self.rope_scaling());
         }
         put(out, "init_std", self.real("init_method_std"));
         let dropouts = self.real("hidden_dropout").zip(self.real("attention_dropout"));
         put(out, "dropout", dropouts.map(|(hidden, attention)| hidden.max(attention)));
+    }
+
+    /// Llama 3's scaling, 1 where there is none. The factor is printed whether or not it is used.
+    fn rope_scaling(&self) -> Option<f64> {
+        let is_interpolated = self.get("rotary_seq_len_interpolation_factor").is_some_and(|v| v.parse() != Ok(1.0));
+        // A type is given where latent attention has a scaling of its own.
+        let is_latent = self.flag("multi_latent_attention") == Some(true) || self.get("rope_type").is_some();
+        if is_interpolated || is_latent {
+            return None;
+        }
+        if self.flag("use_rope_scaling")? { self.real("rope_scaling_factor") } else { Some(1.0) }
     }
 
     fn precision(&self, out: &mut Builder) {
@@ -364,6 +380,30 @@ mod tests {
         let expected = json!({"num_layers": 16, "num_kv_heads": 4, "tie_embeddings": false, "precision": "fp8",
             "fp8_hybrid": true, "optimizer": "adamw", "activation_checkpointing": false, "data": "mock", "warmup_steps": 2.0});
         assert_eq!(Value::Object(told), expected);
+    }
+
+    #[test]
+    fn a_rope_scaling_that_is_not_used_is_not_stated() {
+        let factor = |positions: &str, used: Option<&str>, more: &str| {
+            let mut lines =
+                vec![format!("  position_embedding_type .... {positions}"), "  rope_scaling_factor .... 8.0".into()];
+            lines.extend(used.map(|used| format!("  use_rope_scaling .... {used}")));
+            lines.extend((!more.is_empty()).then(|| more.to_owned()));
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            told(&lines).get("rope_scaling_factor").cloned()
+        };
+        assert_eq!(factor("rope", Some("True"), ""), Some(json!(8.0)));
+        assert_eq!(factor("rope", Some("False"), ""), Some(json!(1.0)));
+        assert_eq!(factor("rope", None, ""), None, "a Megatron that does not say whether");
+        assert_eq!(factor("learned_absolute", Some("False"), ""), None);
+        assert_eq!(factor("yarn", Some("False"), ""), None);
+        assert_eq!(factor("rope", Some("False"), "  multi_latent_attention .... True"), None);
+        assert_eq!(factor("rope", Some("False"), "  rotary_seq_len_interpolation_factor .... 4"), None);
+        assert_eq!(factor("rope", Some("False"), "  rope_type .... rope"), None);
+        for none in ["None", "1", "1.0"] {
+            let line = format!("  rotary_seq_len_interpolation_factor .... {none}");
+            assert_eq!(factor("rope", Some("False"), &line), Some(json!(1.0)), "{none}");
+        }
     }
 
     #[test]

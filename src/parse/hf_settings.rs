@@ -173,6 +173,17 @@ fn model(config: &Map<String, Value>, out: &mut Builder) {
             _ => {}
         }
     }
+    // Other kinds have a factor as well, but it is of something else.
+    let factor = match config.get("rope_scaling").or_else(|| config.get("rope_parameters")) {
+        Some(Value::Null) => Some(1.0),
+        Some(Value::Object(rope)) => match rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str) {
+            Some("llama3") => rope.get("factor").and_then(Value::as_f64),
+            Some("default") => Some(1.0),
+            _ => None,
+        },
+        _ => None,
+    };
+    once_number("rope_scaling_factor", factor, out);
     if let Some(version) = config.get("transformers_version").and_then(Value::as_str) {
         out.trace.versions.entry("transformers".to_owned()).or_insert_with(|| version.to_owned());
     }
@@ -210,6 +221,20 @@ mod tests {
         });
         assert_eq!(effective(many), expected);
         assert_eq!(effective(one_line)["weight_decay"], 0.1);
+    }
+
+    #[test]
+    fn the_factor_of_scaled_positions_is_llama_3s() {
+        let stated = |rope: &str| {
+            let log = format!("Model config LlamaConfig {{\n  \"hidden_size\": 64,\n  {rope}\n}}\n");
+            effective(&log).get("rope_scaling_factor").cloned()
+        };
+        let llama3 = "\"rope_scaling\": {\n    \"factor\": 8.0,\n    \"rope_type\": \"llama3\"\n  }";
+        assert_eq!(stated(llama3), Some(json!(8)));
+        assert_eq!(stated("\"rope_scaling\": null"), Some(json!(1)));
+        assert_eq!(stated(r#""rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}"#), Some(json!(1)));
+        assert_eq!(stated(r#""rope_scaling": {"factor": 4.0, "type": "yarn"}"#), None);
+        assert_eq!(stated("\"rope_theta\": 1e4"), None);
     }
 
     #[test]

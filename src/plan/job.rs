@@ -141,6 +141,8 @@ pub struct ParallelismJob {
     pub data_parallel_size: u64,
     /// Devices in all. On the cpu platform 1 is "the host's cores".
     pub num_gpus: u64,
+    /// What data-parallel ranks share out, in config.yaml's word; `none` = nothing, also where it says `ddp` or `no_shard`;
+    /// empty = the recipe's own way.
     pub sharding: String,
 }
 

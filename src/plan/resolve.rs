@@ -290,6 +290,9 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
         );
         r.problems.push(problem.help(help));
     }
+    // One word for plain data parallelism: jobs that ask for the same must be the same, and every recipe know it.
+    let is_plain = matches!(sharding.as_str(), "ddp" | "no_shard");
+    let sharding = if is_plain { "none".to_owned() } else { sharding };
     ParallelismJob {
         tensor_model_parallel_size: tp,
         pipeline_model_parallel_size: pp,

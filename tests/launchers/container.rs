@@ -40,6 +40,11 @@ fn run(project: &Project, arguments: &[&str], with_docker: bool) -> Ran {
     project.tprimat(arguments).env("PATH", path).env("HF_TOKEN", "secret").output().unwrap().into()
 }
 
+/// Errors without the breaks of their lines.
+fn said(ran: &Ran) -> String {
+    ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn an_image_is_rendered_and_built() {
     let project = project();
@@ -52,10 +57,18 @@ fn an_image_is_rendered_and_built() {
     for part in ["docker build --tag tprimat/tran:nvd /", "requirements.txt", "FROM other:2", "USER 1000"] {
         assert!(built.stdout.contains(part), "{part}: {}", built.stdout);
     }
+    let torch_of_the_base = "sed -i '/^torch==/d'";
+    assert!(built.stdout.contains(torch_of_the_base), "{}", built.stdout);
+    let native = ["image", "build", "native", "--platform", "h100", "--base", "other:2", "--print"];
+    let native = run(&project, &native, false).ends_with(0);
+    assert!(!native.stdout.contains(torch_of_the_base), "its libtorch is one exactly: {}", native.stdout);
     let missing = run(&project, &arguments, false).ends_with(1);
     assert!(missing.stderr.contains("neither docker nor podman"), "{}", missing.stderr);
     let base = run(&project, &["image", "build", "cmd", "--platform", "amd"], true).ends_with(2);
-    assert!(base.stderr.contains("frameworks.cmd.image.amd"), "{}", base.stderr);
+    assert!(said(&base).contains("frameworks.cmd.image.amd: any that has what your command needs"), "{base:?}");
+    let base = run(&project, &["image", "build", "native", "--platform", "h100"], true).ends_with(2);
+    let help = "--base, or in frameworks.native.image.nvd: any with python3 and pip, which install recipes/native/requirements.nvd.txt";
+    assert!(said(&base).contains(help), "{base:?}");
     run(&project, &["image", "build", "tran"], true).ends_with(2);
     run(&project, &["image", "build", "prim", "--platform", "h100"], true).ends_with(2);
 }

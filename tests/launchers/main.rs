@@ -5,6 +5,7 @@
 
 mod checkout;
 mod container;
+mod features;
 mod fields;
 mod megatron_deepspeed;
 mod nemo;

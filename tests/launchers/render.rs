@@ -24,10 +24,21 @@ pub static PLAN: LazyLock<Plan> = LazyLock::new(|| {
     Plan::load(&request).unwrap_or_else(|e| panic!("{e}"))
 });
 
-/// The supported cells: id, recipe, job.
+/// features.toml beside this file, planned with the config.yaml there and the same recipes.
+pub static FEATURES: LazyLock<Plan> = LazyLock::new(|| {
+    let root = Path::new(ROOT).join("tests/launchers");
+    let request = PlanRequest { root, matrix: Some("features".into()), ..PlanRequest::default() };
+    Plan::load(&request).unwrap_or_else(|e| panic!("{e}"))
+});
+
+/// The supported cells of the default matrix: id, recipe, job.
 pub fn supported() -> impl Iterator<Item = (&'static str, &'static Recipe, &'static Job)> {
-    PLAN.cells.iter().enumerate().filter_map(|(cell, planned)| match &planned.support {
-        Support::Ready(prepared) => Some((planned.id.as_str(), PLAN.recipe(cell), prepared.job())),
+    supported_of(&PLAN)
+}
+
+pub fn supported_of(plan: &Plan) -> impl Iterator<Item = (&str, &Recipe, &Job)> {
+    plan.cells.iter().enumerate().filter_map(|(cell, planned)| match &planned.support {
+        Support::Ready(prepared) => Some((planned.id.as_str(), plan.recipe(cell), prepared.job())),
         Support::Unsupported(_) => None,
     })
 }

