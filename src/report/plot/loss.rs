@@ -1,0 +1,188 @@
+//! Loss and learning rate, over steps and over tokens; at most six cells to a panel.
+
+use super::{
+    axis::{Scale, extent},
+    canvas::Canvas,
+    chart::{Curve, Frame},
+    names::{Names, count_absent, group_heading},
+    series::{Series, median, thinned},
+    style::{FAINT, MARGIN, MOST_LINES, SMALL, TEXT, WIDTH},
+};
+use crate::analyze::{Comparison, ContractField, FieldDifference, Row, Tier, differences};
+
+/// Where the largest value is this many times the smallest, the axis is logarithmic.
+const LOGARITHMIC: f64 = 8.0;
+const GAP: i32 = 16;
+/// Points of a line: a panel is no wider.
+const POINTS: usize = 400;
+const HEIGHT: i32 = 330;
+const LOW: i32 = 190;
+/// Names stand below the panels, right of a piece of their line.
+const SAMPLE: i32 = 44;
+
+/// A row with what its log has.
+struct Member<'a> {
+    index: usize,
+    row: &'a Row,
+    loss: Series,
+    learning_rate: Series,
+}
+
+#[derive(Clone, Copy)]
+enum Pick {
+    Loss,
+    LearningRate,
+}
+
+impl Member<'_> {
+    fn series(&self, pick: Pick) -> &Series {
+        match pick {
+            Pick::Loss => &self.loss,
+            Pick::LearningRate => &self.learning_rate,
+        }
+    }
+}
+
+pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
+    let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
+                    (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
+    let mut canvas = Canvas::titled("Loss and learning rate", subtitle);
+    let names = Names::new(comparison, MARGIN + SAMPLE, WIDTH - 2 * MARGIN - SAMPLE);
+    let mut without = Vec::new();
+    for (i, group) in comparison.groups.iter().enumerate() {
+        let mut members = Vec::new();
+        for (index, row) in comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i) {
+            let loss = thinned(median(row, |curve| &curve.loss), POINTS);
+            if loss.is_empty() {
+                without.push(row.cell.as_str());
+            } else {
+                let learning_rate = thinned(median(row, |curve| &curve.learning_rate), POINTS);
+                members.push(Member { index, row, loss, learning_rate });
+            }
+        }
+        if members.is_empty() {
+            continue;
+        }
+        canvas.heading(&group_heading(group));
+        let numbers = loss_groups(&members.iter().map(|m| m.row).collect::<Vec<_>>());
+        for number in 0..=numbers.iter().copied().max().unwrap_or(0) {
+            let of = |wanted: usize| members.iter().zip(&numbers).filter(move |(_, n)| **n == wanted).map(|(m, _)| m);
+            let (inside, mut earlier) = (of(number).collect::<Vec<_>>(), (0..number).flat_map(of));
+            if let Some(words) = earlier.find_map(|other| apart(inside.first()?, other)) {
+                canvas.paragraph(&words, TEXT, FAINT);
+            }
+            draw_group(&mut canvas, &names, &inside);
+        }
+    }
+    if without.len() == comparison.rows.len() {
+        return Err("no log states a loss".to_owned());
+    }
+    if !without.is_empty() {
+        canvas.paragraph(&format!("No loss is logged: {}", without.join(", ")), SMALL, FAINT);
+    }
+    count_absent(&mut canvas, comparison);
+    Ok(canvas)
+}
+
+/// Why the loss of one stands apart from that of the other, if it does.
+fn apart(member: &Member, other: &Member) -> Option<String> {
+    let fields: Vec<String> = known_differences(member.row, other.row).iter().map(FieldDifference::sentence).collect();
+    let number = other.index + 1;
+    (!fields.is_empty())
+        .then(|| format!("Apart from cell {number}, for its loss is not comparable: {}", fields.join("; ")))
+}
+
+/// Settings that the loss depends on, known of both, and not the same.
+fn known_differences(a: &Row, b: &Row) -> Vec<FieldDifference> {
+    let all = differences(&a.contract, &b.contract);
+    all.into_iter().filter(|d| d.is_known() && d.tier == Tier::Convergence).collect()
+}
+
+/// For each row a number: losses share an axis only among rows that have the same.
+pub fn loss_groups(rows: &[&Row]) -> Vec<usize> {
+    let stated = |row: &Row| -> Vec<ContractField> {
+        row.contract.0.iter().filter(|f| f.tier == Tier::Convergence).cloned().collect()
+    };
+    // Of a group, one row for each way to state the settings: the others add nothing.
+    let mut groups: Vec<Vec<(Vec<ContractField>, &Row)>> = Vec::new();
+    let mut numbers = Vec::with_capacity(rows.len());
+    for row in rows {
+        let way = stated(row);
+        let fits = |ways: &Vec<(Vec<ContractField>, &Row)>| {
+            ways.iter().any(|(other, _)| *other == way)
+                || ways.iter().all(|(_, other)| known_differences(row, other).is_empty())
+        };
+        let at = groups.iter().position(fits).unwrap_or(groups.len());
+        if at == groups.len() {
+            groups.push(Vec::new());
+        }
+        if groups[at].iter().all(|(other, _)| *other != way) {
+            groups[at].push((way, row));
+        }
+        numbers.push(at);
+    }
+    numbers
+}
+
+/// Panels of at most six lines, all of them with the same axes.
+fn draw_group(canvas: &mut Canvas, names: &Names, members: &[&Member]) {
+    let width = (WIDTH - 2 * MARGIN - GAP) / 2;
+    for some in members.chunks(MOST_LINES) {
+        for (title, height, pick) in [("loss", HEIGHT, Pick::Loss), ("learning rate", LOW, Pick::LearningRate)] {
+            if some.iter().all(|m| m.series(pick).is_empty()) {
+                continue;
+            }
+            let top = canvas.top;
+            let frame = |left, x_title| Frame { left, top, width, height, title, x_title };
+            draw(canvas, &frame(MARGIN, "step"), members, some, pick, |_| Some(1.0));
+            let tokens = |row: &Row| Some(row.tokens_per_step? as f64);
+            draw(canvas, &frame(MARGIN + width + GAP, "tokens"), members, some, pick, tokens);
+            canvas.top = top + height;
+        }
+        for (style, member) in some.iter().enumerate() {
+            canvas.sample(style, (MARGIN, canvas.top + 7));
+            names.draw(canvas, member.index);
+        }
+        canvas.top += 14;
+    }
+}
+
+/// `scale_by`: what a step is on the horizontal axis; rows for which it is not known are left out.
+fn draw(
+    canvas: &mut Canvas,
+    frame: &Frame,
+    all: &[&Member],
+    some: &[&Member],
+    pick: Pick,
+    scale_by: fn(&Row) -> Option<f64>,
+) {
+    let across = |m: &&Member| -> Option<Series> {
+        let by = scale_by(m.row)?;
+        Some(m.series(pick).iter().map(|(step, value)| (step * by, *value)).collect())
+    };
+    let points: Series = all.iter().filter_map(across).flatten().collect();
+    let (Some(span), Some(values)) = (extent(points.iter().map(|p| p.0)), extent(points.iter().map(|p| p.1))) else {
+        return;
+    };
+    let x = frame.x(span);
+    let y = match pick {
+        Pick::Loss => loss_axis(frame, values),
+        Pick::LearningRate => frame.y([values[0].min(0.0), values[1] * 1.05]),
+    };
+    frame.draw(canvas, &x, &y);
+    let curve = |(style, m): (usize, &&Member)| {
+        Some(Curve { tag: (m.index + 1).to_string(), style: Some(style), points: across(m)? })
+    };
+    let curves: Vec<Curve> = some.iter().enumerate().filter_map(curve).collect();
+    frame.curves(canvas, &curves, &x, &y);
+}
+
+/// A curve that stays away from 0 is shown from where it is; one that is near it, from 0.
+pub fn loss_axis(frame: &Frame, [low, high]: [f64; 2]) -> Scale {
+    if low > 0.0 && high / low > LOGARITHMIC {
+        return frame.y([low / 1.1, high * 1.1]).logarithmic();
+    }
+    let floor = if low > 0.0 && low < high * 0.5 { 0.0 } else { low };
+    let margin = ((high - floor) * 0.06).max(high.abs() * 1e-3).max(1e-12);
+    frame.y([if floor == 0.0 { 0.0 } else { floor - margin }, high + margin])
+}
