@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     AbsentCell, AttestationStatus, COMPARISON_SCHEMA, Catalogue, CellInput, CellState, CompareSettings, Comparison,
-    Difference, FieldDifference, Group, MIN_REPEATS, Mfu, Peaks, RepeatStatus, Row, Speedup, Summary,
+    Contract, Difference, FieldDifference, Group, MIN_REPEATS, Mfu, Peaks, RepeatStatus, Row, Speedup, Summary,
     guard::{Arm, Grouped, difference, group, labels, refused, refused_without_figures, warmup_difference},
     holm, metrics_of,
     settings::WARMUP,
@@ -84,6 +84,8 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
         reason,
         contradicted: 0,
         imported: cell.imported.clone(),
+        contract: Contract::default(),
+        attested: None,
         repeats: Vec::new(),
     };
     let boxed = |state: &str, reason: String| Box::new(absent(state, reason));
@@ -100,7 +102,9 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
                     "unmeasured"
                 };
                 let reason = summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned());
-                Err(Box::new(AbsentCell { contradicted, repeats: summary.repeats.clone(), ..absent(state, reason) }))
+                let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
+                let repeats = summary.repeats.clone();
+                Err(Box::new(AbsentCell { contradicted, contract, attested, repeats, ..absent(state, reason) }))
             }
         },
         CellState::Failed { class, evidence } => {

@@ -32,6 +32,8 @@ pub enum Command {
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
     Compare(CompareArgs),
+    /// Write the report from what the cache has, or only its page (report.html); run nothing
+    Report(ReportArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
     /// Say what a log says
@@ -67,6 +69,7 @@ impl Command {
             Self::Plan(a) | Self::List(a) | Self::Check(a) => a.common.json,
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Compare(a) => a.json,
+            Self::Report(a) => a.common.json,
             Self::Parse(a) => a.json,
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
@@ -225,6 +228,21 @@ pub struct CompareArgs {
     /// The cell that speed-ups are relative to
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Allow one contract field to differ; every table says so
+    #[arg(long, value_name = "FIELD")]
+    pub across: Vec<String>,
+    /// The cell that speed-ups are relative to
+    #[arg(long, value_name = "CELL")]
+    pub baseline: Option<String>,
+    /// Write only the page: to this file, or as report.html into this folder [default: all files, as a build does]
+    #[arg(short, long, value_name = "FILE|DIR")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -20,6 +20,7 @@ mod parse;
 mod plan;
 mod profile;
 mod project;
+mod report;
 mod schema;
 mod show;
 
@@ -67,6 +68,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Show(args) => show::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Compare(args) => compare::run(at, &args),
+        Command::Report(args) => report::run(at, &args),
         Command::Import(args) => import::run(at, &args),
         Command::Parse(args) => parse::run(&args),
         Command::Check(args) => check::run(at, &args),
