@@ -129,9 +129,9 @@ impl RunResult {
                 status: "exit 0, but the trainer reports an error".to_owned(),
             },
             // Its speed is not that of a training: what follows a NaN is no longer the work that was asked for.
-            (RunOutcome::Ok, None) if !nan_losses(&trace).is_empty() => RunOutcome::Failed {
+            (RunOutcome::Ok, None) if trace.nan_losses().next().is_some() => RunOutcome::Failed {
                 class: FailureClass::Nan,
-                evidence: nan_losses(&trace),
+                evidence: trace.nan_losses().take(3).map(|a| a.detail.clone()).collect(),
                 status: "exit 0, but the log has NaN losses".to_owned(),
             },
             _ => facts.outcome,
@@ -222,11 +222,6 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
         step.step_time_seconds = step.tokens_per_second_per_gpu.map(|rate| tokens / (rate * gpus as f64));
     }
     Some("derived from the trainer's tokens/s".to_owned())
-}
-
-/// What the log says of NaN losses, as far as it is worth quoting.
-fn nan_losses(trace: &Trace) -> Vec<String> {
-    trace.anomalies.iter().filter(|a| a.kind == "nan_loss").map(|a| a.detail.clone()).take(3).collect()
 }
 
 #[cfg(test)]

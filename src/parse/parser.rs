@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     Step, Trace,
     builder::Builder,
-    causes::Causes,
+    causes::{CHARS, Causes},
     format::{self, Evidence, Format, Reader, TABLE},
-    lines::{Line, MAX_LINE, Splitter},
+    lines::{Line, MAX_LINE, Splitter, cut},
     mlperf,
     patterns::{self, PatternError, Patterns},
     tfevents::{self, TfEvents},
@@ -255,7 +255,7 @@ impl Parser {
 
 /// One line for the format's reader, and for what is looked for in every format.
 fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Builder, beside: &mut Beside) {
-    let steps = builder.trace.step_lines;
+    let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
         beside.events.line(line, builder);
     }
@@ -263,6 +263,10 @@ fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Buil
         beside.mlperf.line(line, builder);
     }
     reader.line(line, builder);
+    // A dictionary waits for the bar behind it: what is told then is not of the line that is read.
+    if builder.notes.nan_losses > nans && name != "hf-trainer" {
+        builder.nan_line(&cut(line.text.trim_ascii(), CHARS));
+    }
     let causes = &mut beside.causes;
     if builder.trace.step_lines > steps { causes.step_line(&line.text) } else { causes.line(&line.text) }
 }

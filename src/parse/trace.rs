@@ -54,6 +54,22 @@ pub struct Trace {
 /// Reports, evaluations and samples that a trace keeps of each kind.
 pub const MAX_REPORTS: usize = 4096;
 
+/// Anomalies that say of a step that its loss is not a number.
+pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
+
+impl Trace {
+    /// What the log says of losses that are not numbers.
+    pub fn nan_losses(&self) -> impl Iterator<Item = &Anomaly> {
+        self.anomalies.iter().filter(|a| NAN_LOSSES.contains(&a.kind.as_str()))
+    }
+
+    /// Did training come to its end?
+    pub(super) fn ended(&self) -> bool {
+        let asked = self.effective.0.get("train_iters").and_then(serde_json::Value::as_u64);
+        self.finished || self.steps.last().zip(asked).is_some_and(|(last, asked)| last.step >= asked)
+    }
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
