@@ -325,8 +325,12 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
         }
         DerivedWork::Plot { comparison } => {
             let comparison = read_comparison(cache, comparison)?;
-            let picture = report::plot(&comparison)?;
-            Ok(vec![put("compare.png", &picture.png)?, put("compare.svg", picture.svg.as_bytes())?])
+            let mut outputs = Vec::new();
+            for picture in report::pictures(&comparison)?.drawn {
+                outputs.push(put(&format!("{}.png", picture.file()), &picture.png)?);
+                outputs.push(put(&format!("{}.svg", picture.file()), picture.svg.as_bytes())?);
+            }
+            Ok(outputs)
         }
         DerivedWork::Report(work) => {
             let outputs = report_outputs(&work, cache)?;

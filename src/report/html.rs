@@ -123,7 +123,8 @@ fn escaped(text: &str) -> String {
 /// Characters that are not to be seen, among them those that turn the direction of writing, and so could make a name
 /// look like another; a page shows U+FFFD instead.
 fn is_hidden(ch: char) -> bool {
-    let is_format = matches!(ch, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let is_format =
+        matches!(ch, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     is_format || ch.is_control() && ch != '\n' && ch != '\t'
 }
 

@@ -5,7 +5,7 @@ use crate::{
         FieldAttestation, Figure, Metric, compare, tests::*,
     },
     parse::FailureClass,
-    report::plot,
+    report::pictures,
 };
 
 const H100: Option<(&str, &str)> = Some(("cuda", "NVIDIA H100 80GB HBM3"));
@@ -38,8 +38,9 @@ fn cells() -> Vec<CellInput> {
 }
 
 fn page(comparison: &Comparison) -> String {
-    let picture = plot(comparison).unwrap();
-    let text = html(comparison, &[Drawn::new("compare", picture.svg)], &Meta { matrix: "m".into() }).unwrap();
+    let drawn = pictures(comparison).unwrap().drawn;
+    let drawn: Vec<Drawn> = drawn.into_iter().map(|p| Drawn::new(&p.file(), p.svg)).collect();
+    let text = html(comparison, &drawn, &Meta { matrix: "m".into() }).unwrap();
     check(&text);
     text
 }

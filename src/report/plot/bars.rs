@@ -1,149 +1,175 @@
-//! Bars of tokens/s/GPU: a panel with its own scale for each group, for only its cells may be compared.
+//! Bars from 0, a panel with its own axis for each group: only cells of one workload may be compared.
 
-use plotters::prelude::*;
+use plotters::style::RGBColor;
 
-use super::style::{Drawing, FAINT, INK, LINE, MARGIN, WIDTH, colour, fit, text, tick_label, to_error, width_of};
-use crate::{
-    analyze::{Comparison, Group, Row},
-    error::Result,
-    report::{format::number, table::mark},
+use super::{
+    axis::{Scale, extent},
+    canvas::{Anchor, Canvas},
+    names::{Names, group_heading},
+    style::{BAR, FAINT, INK, LINE, MARGIN, PAPER, SMALL, TEXT, WIDTH},
+    text::width_of,
 };
+use crate::analyze::{Comparison, Row};
 
-const HEADING: i32 = 34;
-const BAR: i32 = 46;
-const AXIS: i32 = 40;
-const LISTED: i32 = 22;
-/// Cells drawn; the table has all of them.
-const MOST: usize = 60;
 /// Room right of the bars for figures.
-const FIGURES: i32 = 420;
+const FIGURES: i32 = 470;
+const RIGHT: i32 = WIDTH - MARGIN - FIGURES;
+const THICK: i32 = 18;
 
-pub fn height(comparison: &Comparison) -> u32 {
-    let groups: i32 = comparison
-        .groups
-        .iter()
-        .enumerate()
-        .map(|(i, _)| HEADING + AXIS + BAR * i32::try_from(members(comparison, i).len()).unwrap_or(0))
-        .sum();
-    let absent = i32::try_from(comparison.absent.len().min(MOST + 1)).unwrap_or(0);
-    let absent = if absent > 0 { HEADING + LISTED * absent + 12 } else { 0 };
-    u32::try_from(groups + absent).unwrap_or(0)
+pub struct Bar {
+    pub value: f64,
+    pub interval: Option<[f64; 2]>,
+    /// Stands right of the bar.
+    pub figures: String,
+    pub fill: Fill,
+    /// What the value cannot exceed, drawn across the bar.
+    pub roof: Option<f64>,
 }
 
-/// Rows of one group that are drawn, with their index, which gives the colour.
-fn members(comparison: &Comparison, group: usize) -> Vec<(usize, &Row)> {
-    comparison.rows.iter().enumerate().take(MOST).filter(|(_, row)| row.group == group).collect()
+#[derive(Clone, Copy, PartialEq)]
+pub enum Fill {
+    Solid(RGBColor),
+    Hatched,
+    Outline,
 }
 
-pub fn draw<DB: DrawingBackend>(area: &Drawing<DB>, comparison: &Comparison) -> Result<()> {
-    let mut top = 0;
+impl Bar {
+    pub fn new(value: f64, figures: String) -> Self {
+        Self { value, interval: None, figures, fill: Fill::Solid(BAR), roof: None }
+    }
+}
+
+/// What one cell shows: bars, or why it has none.
+pub type Entry = Result<Vec<Bar>, String>;
+
+pub struct Panel<'a> {
+    pub unit: &'a str,
+    /// A value that no bar can exceed, with its name.
+    pub roof: Option<(f64, &'a str)>,
+}
+
+/// A panel for each group that has a bar; how many were drawn.
+pub fn panels<'a>(
+    canvas: &mut Canvas,
+    comparison: &'a Comparison,
+    names: &Names,
+    panel: &Panel,
+    entry: impl Fn(usize, &'a Row) -> Entry,
+) -> usize {
+    let mut drawn = 0;
     for (i, group) in comparison.groups.iter().enumerate() {
-        top = draw_group(area, top, group, &members(comparison, i))?;
-    }
-    if comparison.absent.is_empty() {
-        return Ok(());
-    }
-    text(area, "Cells without figures", (MARGIN, top + 8), 17, &INK)?;
-    top += HEADING;
-    let room = WIDTH as i32 - 2 * MARGIN;
-    for cell in comparison.absent.iter().take(MOST) {
-        let line = format!("{}{}: {}, {}", cell.cell, mark(&cell.imported), cell.state, cell.reason);
-        text(area, &fit(&line, 15, room), (MARGIN, top), 15, &FAINT)?;
-        top += LISTED;
-    }
-    if comparison.absent.len() > MOST {
-        text(area, &format!("and {} more", comparison.absent.len() - MOST), (MARGIN, top), 15, &FAINT)?;
-    }
-    Ok(())
-}
-
-/// Draws one panel from `top` on; where it ends.
-fn draw_group<DB: DrawingBackend>(area: &Drawing<DB>, top: i32, group: &Group, rows: &[(usize, &Row)]) -> Result<i32> {
-    let strict = if group.identical_config { ", identical configuration" } else { "" };
-    let heading = format!("{}: {}{strict}", group.model, group.workload);
-    text(area, &fit(&heading, 17, WIDTH as i32 - 2 * MARGIN), (MARGIN, top + 8), 17, &INK)?;
-    let first = top + HEADING;
-    let bottom = first + BAR * i32::try_from(rows.len()).unwrap_or(0);
-    let scale = Scale::of(rows);
-    for tick in scale.ticks() {
-        let x = scale.x(tick);
-        area.draw(&PathElement::new([(x, first), (x, bottom + 4)], LINE.stroke_width(1))).map_err(to_error)?;
-        let label = tick_label(tick);
-        text(area, &label, (x - width_of(&label, 14) / 2, bottom + 8), 14, &FAINT)?;
-    }
-    text(area, "tokens/s/GPU", (scale.right + 34, bottom + 8), 14, &FAINT)?;
-    for (i, (index, row)) in rows.iter().enumerate() {
-        draw_bar(area, first + BAR * i as i32, *index, row, &scale)?;
-    }
-    area.draw(&PathElement::new([(MARGIN, first), (MARGIN, bottom)], FAINT.stroke_width(1))).map_err(to_error)?;
-    Ok(bottom + AXIS)
-}
-
-fn draw_bar<DB: DrawingBackend>(area: &Drawing<DB>, top: i32, index: usize, row: &Row, scale: &Scale) -> Result<()> {
-    let estimate = &row.tokens_per_second_per_gpu;
-    // The name stands above its bar, on white, so that grid lines do not run through it.
-    let mut name = format!("{}{}", row.cell, mark(&row.imported));
-    if !row.labels.is_empty() {
-        name += &format!("   ({})", row.labels.join("; "));
-    }
-    let name = fit(&name, 15, WIDTH as i32 - 2 * MARGIN - 12);
-    let behind = [(MARGIN + 4, top + 3), (MARGIN + 10 + width_of(&name, 15), top + 21)];
-    area.draw(&Rectangle::new(behind, WHITE.filled())).map_err(to_error)?;
-    text(area, &name, (MARGIN + 6, top + 5), 15, &INK)?;
-
-    let (bar_top, bar_bottom) = (top + 23, top + 41);
-    let end = scale.x(estimate.value);
-    area.draw(&Rectangle::new([(MARGIN, bar_top), (end.max(MARGIN + 1), bar_bottom)], colour(index).filled()))
-        .map_err(to_error)?;
-    let mut right = end;
-    let mut figures = number(estimate.value);
-    if let Some([low, high]) = estimate.ci95 {
-        let (x_low, x_high) = (scale.x(low), scale.x(high));
-        let middle = i32::midpoint(bar_top, bar_bottom);
-        let line = |from, to| area.draw(&PathElement::new([from, to], INK.stroke_width(2))).map_err(to_error);
-        line((x_low, middle), (x_high, middle))?;
-        line((x_low, middle - 5), (x_low, middle + 5))?;
-        // A whisker that leaves the panel has no end.
-        if high <= scale.most {
-            line((x_high, middle - 5), (x_high, middle + 5))?;
+        let members = comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i);
+        let entries: Vec<(usize, &Row, Entry)> =
+            members.map(|(index, row)| (index, row, entry(index, row).map(known))).collect();
+        if entries.iter().any(|(.., entry)| entry.as_ref().is_ok_and(|bars| !bars.is_empty())) {
+            canvas.heading(&group_heading(group));
+            draw(canvas, names, panel, &entries);
+            drawn += 1;
         }
-        right = right.max(x_high);
-        figures += &format!(" ({} to {})", number(low), number(high));
     }
-    figures += &format!(", n = {} of {}", row.n, row.repeats_wanted);
-    if row.contradicted > 0 {
-        figures += &format!(", {} contradicted", row.contradicted);
-    }
-    let figures = fit(&figures, 15, FIGURES - 20);
-    let behind = [(right + 6, bar_top), (right + 14 + width_of(&figures, 15), bar_bottom)];
-    area.draw(&Rectangle::new(behind, WHITE.filled())).map_err(to_error)?;
-    text(area, &figures, (right + 10, bar_top + 3), 15, &INK)
+    drawn
 }
 
-/// Rates → pixels, from 0: a bar's length must be its value.
-struct Scale {
-    most: f64,
-    right: i32,
+/// Only what has a length.
+fn known(bars: Vec<Bar>) -> Vec<Bar> {
+    bars.into_iter().filter(|bar| bar.value.is_finite() && bar.value >= 0.0).collect()
 }
 
-impl Scale {
-    fn of(rows: &[(usize, &Row)]) -> Self {
-        let values = || rows.iter().map(|(_, row)| &row.tokens_per_second_per_gpu);
-        let largest = values().map(|e| e.value).fold(f64::MIN_POSITIVE, f64::max);
-        let upper = values().filter_map(|e| e.ci95).map(|[_, high]| high).fold(largest, f64::max);
-        // Two repeats may give an interval of any width; it must not flatten the bars.
-        Self { most: upper.min(largest * 1.6), right: WIDTH as i32 - MARGIN - FIGURES }
-    }
+fn draw(canvas: &mut Canvas, names: &Names, panel: &Panel, entries: &[(usize, &Row, Entry)]) {
+    let bars = || entries.iter().filter_map(|(.., entry)| entry.as_ref().ok()).flatten();
+    let largest = bars().map(|bar| bar.value).fold(0.0, f64::max);
+    let ends = bars().filter_map(|bar| Some(bar.interval?[1])).filter(|high| high.is_finite());
+    // An interval of two repeats may be of any width; it must not flatten the bars.
+    let longest = ends.fold(largest, f64::max).min(largest * 1.6);
+    let roofs = bars().filter_map(|bar| bar.roof).chain(panel.roof.map(|(value, _)| value));
+    let most = extent(roofs.chain([longest])).map_or(longest, |[_, high]| high);
+    let scale = Scale::new([0.0, most], [MARGIN, RIGHT]);
 
-    fn x(&self, value: f64) -> i32 {
-        MARGIN + (f64::from(self.right - MARGIN) * (value / self.most).clamp(0.0, 1.0)).round() as i32
+    if let Some((value, name)) = panel.roof {
+        canvas.text(name, (scale.at(value), canvas.top), SMALL, INK, Anchor::Right);
+        canvas.top += SMALL + 4;
     }
+    let top = canvas.top;
+    let bottom = top + entries.iter().map(|(index, _, entry)| height(names, *index, entry)).sum::<i32>();
+    canvas.top = bottom + 8;
+    // First the grid, so that everything else stands on it.
+    let mut free = i32::MIN;
+    for (tick, label) in scale.ticks(6) {
+        let (x, half) = (scale.at(tick), width_of(&label, SMALL) / 2);
+        canvas.line(vec![(x, top), (x, bottom + 4)], LINE, 1);
+        let middle = x.max(half + 2);
+        if middle - half >= free && middle + half < RIGHT + 40 {
+            canvas.text(&label, (middle, canvas.top), SMALL, FAINT, Anchor::Middle);
+            free = middle + half + 14;
+        }
+    }
+    canvas.text(panel.unit, (RIGHT + 44, canvas.top), SMALL, FAINT, Anchor::Left);
+    canvas.top = top;
+    for (index, _, entry) in entries {
+        draw_entry(canvas, names, *index, entry, &scale);
+    }
+    canvas.line(vec![(MARGIN, top), (MARGIN, bottom)], FAINT, 1);
+    if let Some((value, _)) = panel.roof {
+        canvas.dashed((scale.at(value), top), (scale.at(value), bottom), INK);
+    }
+    canvas.top = bottom + 8 + SMALL + 8;
+}
 
-    /// Round values, about six.
-    fn ticks(&self) -> Vec<f64> {
-        let rough = self.most / 6.0;
-        let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|s| *s >= rough).unwrap_or(rough);
-        (0..10).map(|i| f64::from(i) * step).take_while(|t| *t <= self.most).collect()
+fn height(names: &Names, index: usize, entry: &Entry) -> i32 {
+    let bars = match entry {
+        Ok(bars) if !bars.is_empty() => bars.len() as i32 * (THICK + 5),
+        _ => names.reason_lines(reason(entry)) * (SMALL + 4),
+    };
+    names.height(index) + bars + 6
+}
+
+fn reason(entry: &Entry) -> &str {
+    entry.as_ref().err().map_or("no figure", |reason| reason.as_str())
+}
+
+fn draw_entry(canvas: &mut Canvas, names: &Names, index: usize, entry: &Entry, scale: &Scale) {
+    names.draw(canvas, index);
+    match entry {
+        Ok(bars) if !bars.is_empty() => bars.iter().for_each(|bar| draw_bar(canvas, bar, scale)),
+        _ => names.draw_reason(canvas, reason(entry)),
     }
+    canvas.top += 6;
+}
+
+fn draw_bar(canvas: &mut Canvas, bar: &Bar, scale: &Scale) {
+    let (top, bottom) = (canvas.top, canvas.top + THICK);
+    let middle = i32::midpoint(top, bottom);
+    let end = scale.at(bar.value).max(MARGIN + 1);
+    let corners = [(MARGIN, top), (end, bottom)];
+    match bar.fill {
+        Fill::Solid(colour) => canvas.rectangle(corners, colour, true),
+        Fill::Hatched => {
+            canvas.rectangle(corners, PAPER, true);
+            canvas.hatched(corners, BAR);
+        }
+        Fill::Outline => {
+            canvas.rectangle(corners, PAPER, true);
+            canvas.rectangle(corners, BAR, false);
+        }
+    }
+    let mut right = end;
+    if let Some([low, high]) = bar.interval.filter(|ends| ends.iter().all(|end| end.is_finite())) {
+        let (from, to) = (scale.at(low), scale.at(high));
+        canvas.line(vec![(from, middle), (to, middle)], INK, 2);
+        // A whisker that leaves the panel has no end.
+        for x in [(from, scale.holds(low)), (to, scale.holds(high))].into_iter().filter(|x| x.1).map(|x| x.0) {
+            canvas.line(vec![(x, middle - 5), (x, middle + 5)], INK, 2);
+        }
+        right = right.max(to);
+    }
+    if let Some(roof) = bar.roof {
+        let x = scale.at(roof);
+        canvas.line(vec![(x, top - 2), (x, bottom + 2)], INK, 2);
+        // Beside the roof where there is no room before it.
+        if x >= right && x < right + 16 + width_of(&bar.figures, TEXT) {
+            right = x;
+        }
+    }
+    canvas.label(&bar.figures, (right + 10, top + 2), TEXT, INK, Anchor::Left);
+    canvas.top += THICK + 5;
 }

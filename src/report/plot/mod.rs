@@ -1,150 +1,113 @@
-//! A comparison as a picture: bars with intervals, loss and step time against step.
+//! A comparison as pictures, each as PNG and as SVG.
 //!
-//! One drawing code for PNG and SVG, an embedded font, no clock: the same comparison gives the same bytes everywhere.
-
+//! One drawing code for both, an embedded font, no clock: the same comparison gives the same bytes everywhere. Cells of
+//! different groups never share an axis. What each file draws:
+//!
+//! | picture | shows |
+//! |---|---|
+//! | `overview` | `compare`: rates of all cells, and the curves of the fastest and the slowest |
+//! | `throughput` | `throughput` and `mfu` |
+//! | `step_time`, `spread` | what repeats are made of, and how far they are apart |
+//! | `loss` | loss and learning rate, over steps and over tokens |
+//! | `memory`, `power`, `cost`, `scaling` | what it takes |
+//!
+//! `canvas` holds shapes in pixels, `axis` and `text` measure them; `bars` and `chart` are the two kinds of panel,
+//! `names` says which cell it is, `series` makes curves of repeats, `style` has colours.
+mod axis;
 mod bars;
-mod curves;
+mod canvas;
+mod chart;
+mod cost;
+mod loss;
+mod memory;
+mod names;
+mod overview;
+mod power;
+mod scaling;
+mod series;
+mod spread;
+mod step_time;
 mod style;
+mod text;
+mod throughput;
 
-use plotters::prelude::*;
+use rayon::prelude::*;
 
-use crate::{
-    analyze::{Comparison, RepeatStatus},
-    error::{Error, Result},
-};
-use style::{Drawing, WIDTH, register_fonts, text, to_error};
+use crate::{analyze::Comparison, error::Result};
+use canvas::Canvas;
 
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
+    /// `compare`, `throughput`, …; see [`Picture::file`].
+    pub name: &'static str,
+    /// What it shows, for a heading or a text in its place.
+    pub title: &'static str,
     pub png: Vec<u8>,
     pub svg: String,
 }
 
-/// Bars a group of comparable cells, cells without figures, and the curves of all cells in the bars' colours.
-pub fn plot(comparison: &Comparison) -> Result<Picture> {
-    register_fonts()?;
-    let size = (WIDTH, height(comparison));
-    let mut svg = String::new();
-    draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area(), comparison)?;
-    let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
-    draw(&BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area(), comparison)?;
-    Ok(Picture { png: encode(&pixels, size)?, svg })
-}
-
-const TITLE: u32 = 64;
-const CURVES: u32 = 440;
-
-fn height(comparison: &Comparison) -> u32 {
-    TITLE + bars::height(comparison) + if has_curves(comparison) { CURVES } else { 0 }
-}
-
-fn has_curves(comparison: &Comparison) -> bool {
-    comparison
-        .rows
-        .iter()
-        .any(|row| row.repeats.iter().any(|repeat| repeat.status == RepeatStatus::Ok && !repeat.curve.step.is_empty()))
-}
-
-fn draw<DB: DrawingBackend>(root: &Drawing<DB>, comparison: &Comparison) -> Result<()> {
-    root.fill(&WHITE).map_err(to_error)?;
-    text(root, "Training throughput, tokens/s/GPU", (24, 14), 26, &style::INK)?;
-    let apart =
-        if comparison.groups.len() > 1 { " Panels are different workloads: do not compare across them." } else { "" };
-    let subtitle = format!(
-        "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster.{apart}"
-    );
-    text(root, &subtitle, (24, 42), 15, &style::FAINT)?;
-    let (_, below) = root.split_vertically(TITLE);
-    let (upper, lower) = below.split_vertically(bars::height(comparison));
-    bars::draw(&upper, comparison)?;
-    if has_curves(comparison) {
-        curves::draw(&lower, &comparison.rows)?;
+impl Picture {
+    /// Its file without extension: `compare`, `plot_throughput`.
+    #[must_use]
+    pub fn file(&self) -> String {
+        if self.name == OVERVIEW { self.name.to_owned() } else { format!("plot_{}", self.name) }
     }
-    root.present().map_err(to_error)
 }
 
-fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
-    let failed =
-        |e: png::EncodingError| Error::Failed { message: format!("cannot encode the picture: {e}"), help: None };
-    let mut bytes = Vec::new();
-    let mut encoder = png::Encoder::new(&mut bytes, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(pixels).map_err(failed)?;
-    writer.finish().map_err(failed)?;
-    Ok(bytes)
+/// A picture that would show nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pictures {
+    pub drawn: Vec<Picture>,
+    pub left_out: Vec<LeftOut>,
+}
+
+const OVERVIEW: &str = "compare";
+
+type Draw = fn(&Comparison) -> std::result::Result<Canvas, String>;
+
+/// In the order in which a report shows them.
+const PLOTS: [(&str, &str, Draw); 10] = [
+    (OVERVIEW, "Overview", |comparison| Ok(overview::overview(comparison))),
+    ("throughput", "Throughput", throughput::throughput),
+    ("mfu", "MFU", throughput::mfu),
+    ("step_time", "Step time over steps", step_time::step_time),
+    ("spread", "Spread over repeats", spread::spread),
+    ("loss", "Loss and learning rate", loss::loss),
+    ("memory", "Peak memory", memory::memory),
+    ("power", "Power and energy", power::power),
+    ("cost", "Cost", cost::cost),
+    ("scaling", "Scaling", scaling::scaling),
+];
+
+/// All pictures that have something to show.
+///
+/// # Errors
+/// Only where plotters or the PNG encoder fail.
+pub fn pictures(comparison: &Comparison) -> Result<Pictures> {
+    text::register_fonts()?;
+    let each = |(name, title, draw): (&'static str, &'static str, Draw)| match draw(comparison) {
+        Ok(canvas) => canvas.finish().map(|(png, svg)| Ok(Picture { name, title, png, svg })),
+        Err(reason) => Ok(Err(LeftOut { name, title, reason })),
+    };
+    let mut all = Pictures::default();
+    for picture in PLOTS.into_par_iter().map(each).collect::<Result<Vec<_>>>()? {
+        match picture {
+            Ok(picture) => all.drawn.push(picture),
+            Err(left_out) => all.left_out.push(left_out),
+        }
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        analyze::{Catalogue, CellInput, CellState, CompareSettings, compare, tests::*},
-        parse::FailureClass,
-    };
-
-    /// Steps that settle after a slow start, with a ripple that differs from repeat to repeat.
-    fn times(seconds: f64, repeat: usize) -> Vec<f64> {
-        let ripple = |i: usize| ((i * 7 + repeat * 13) % 11) as f64 / 11.0 - 0.5;
-        (0..60)
-            .map(|i| seconds * (1.0 + 6.0 * (-(i as f64)).exp() + 0.04 * ripple(i) + 0.004 * repeat as f64))
-            .collect()
-    }
-
-    fn cells() -> Vec<CellInput> {
-        let cell_of = |name: &str, job: &crate::plan::Job, seconds: f64, repeats: usize| {
-            let runs: Vec<Vec<f64>> = (0..repeats).map(|r| times(seconds, r)).collect();
-            measured_steps(name, job, &runs, Some(("cuda", "NVIDIA H100 80GB HBM3")))
-        };
-        let mut fp8 = test_job();
-        fp8.precision = "fp8".into();
-        let mut small = test_job();
-        small.data.seq_length = 64;
-        let out_of_memory = vec!["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.2 GiB is free".to_owned()];
-        vec![
-            cell_of(
-                "nvd/native/llama-3.1-70b-proxy/maximum_performance@precision=bf16,seq_length=128",
-                &test_job(),
-                0.0005,
-                3,
-            ),
-            cell_of(
-                "nvd/tran/llama-3.1-70b-proxy/maximum_performance@precision=bf16,seq_length=128",
-                &test_job(),
-                0.0007,
-                3,
-            ),
-            cell_of("nvd/tran/llama-3.1-70b-proxy/maximum_performance@precision=fp8,seq_length=128", &fp8, 5.0, 2),
-            cell_of("nvd/tran/llama-3.1-70b-proxy/maximum_performance@precision=bf16,seq_length=64", &small, 0.2, 1),
-            cell(
-                "nvd/fsdp/llama-3.1-70b-proxy/maximum_performance",
-                CellState::Failed { class: FailureClass::Oom, evidence: out_of_memory },
-            ),
-        ]
-    }
-
-    fn picture(cells: &[CellInput]) -> Picture {
-        plot(&compare(cells, &CompareSettings::default(), &Catalogue::default())).unwrap()
-    }
-
-    #[test]
-    fn same_comparison_same_bytes_and_every_cell_is_named() {
-        let cells = cells();
-        let first = picture(&cells);
-        assert_eq!(first, picture(&cells));
-        assert!(first.png.starts_with(b"\x89PNG"));
-        for cell in &cells {
-            assert!(first.svg.contains(&cell.cell), "{}", cell.cell);
-        }
-        assert!(first.svg.contains("precision: fp8, not bf16"));
-    }
-
-    #[test]
-    fn nothing_to_draw_is_still_a_picture() {
-        assert!(picture(&[]).svg.contains("Training throughput"));
-        let one = measured("cpu/native/tiny/single", &test_job(), &[0.25], None);
-        assert!(picture(&[one]).png.len() > 1000);
-    }
-}
+mod sample;
+#[cfg(test)]
+mod tests;

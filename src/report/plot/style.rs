@@ -1,99 +1,42 @@
-//! Font, colours and text of the pictures.
+//! Sizes, colours and marks of the pictures.
+//!
+//! An SVG has these colours and no others: [`PAPER`], [`INK`], [`FAINT`], [`LINE`], and those of [`SERIES`]. They stand
+//! as `fill="#202024"` or `stroke="#202024"`, so a page maps them with CSS, as for a dark scheme:
+//! `svg [fill="#FFFFFF"] { fill: … } svg [stroke="#202024"] { stroke: … }`.
+//! Colour never speaks alone: bars carry their names, lines a mark and a number.
 
-use plotters::{coord::Shift, prelude::*, style::RGBColor};
+use plotters::style::RGBColor;
 
-use crate::{
-    error::{Error, Result},
-    report::format::number,
-};
-
-pub type Drawing<DB> = DrawingArea<DB, Shift>;
-
-pub const WIDTH: u32 = 1400;
+pub const WIDTH: i32 = 1400;
 pub const MARGIN: i32 = 24;
+
+/// `#FFFFFF`: behind everything, and behind words that grid lines would run through.
+pub const PAPER: RGBColor = RGBColor(255, 255, 255);
+/// `#202024`: words, whiskers, roofs.
 pub const INK: RGBColor = RGBColor(32, 32, 36);
+/// `#6E6E76`: words and lines of second rank.
 pub const FAINT: RGBColor = RGBColor(110, 110, 118);
+/// `#D6D6DC`: grid lines, and curves that only stand behind others.
 pub const LINE: RGBColor = RGBColor(214, 214, 220);
 
-/// Under this name the font is embedded for layout and PNG; in an SVG it is a list that a viewer goes through.
-pub const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
+/// Sizes of words, in pixels of line height.
+pub const TITLE: i32 = 26;
+pub const HEADING: i32 = 17;
+pub const TEXT: i32 = 15;
+pub const SMALL: i32 = 14;
 
-pub fn register_fonts() -> Result<()> {
-    plotters::style::register_font(FONT, FontStyle::Normal, dejavu::sans::regular())
-        .map_err(|_| Error::Failed { message: "the embedded font cannot be read".to_owned(), help: None })
-}
+/// Lines that one panel may have and still be told apart.
+pub const MOST_LINES: usize = 6;
 
-pub fn to_error<E: std::error::Error + Send + Sync>(error: DrawingAreaErrorKind<E>) -> Error {
-    Error::Failed { message: format!("cannot draw the picture: {error}"), help: None }
-}
+/// `#0072B2 #D55E00 #009E73 #CC468C #56B4E9 #96810F`: most colour-blind readers can tell them apart.
+pub const SERIES: [RGBColor; MOST_LINES] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 70, 140),
+    RGBColor(86, 180, 233),
+    RGBColor(150, 129, 15),
+];
 
-/// Colours that stay apart for most colour-blind readers, then hues as far from each other as can be.
-pub fn colour(index: usize) -> RGBColor {
-    const FIRST: [RGBColor; 8] = [
-        RGBColor(0, 114, 178),
-        RGBColor(230, 130, 0),
-        RGBColor(0, 158, 115),
-        RGBColor(204, 70, 140),
-        RGBColor(86, 180, 233),
-        RGBColor(178, 60, 0),
-        RGBColor(120, 94, 200),
-        RGBColor(150, 140, 20),
-    ];
-    FIRST.get(index).copied().unwrap_or_else(|| {
-        let lightness = if index.is_multiple_of(2) { 0.3 } else { 0.62 };
-        let (r, g, b) = HSLColor((0.1 + index as f64 * 0.618_034).fract(), 0.6, lightness).rgb();
-        RGBColor(r, g, b)
-    })
-}
-
-/// A round number without the zeros that say nothing: `1,500`, `0.25`, `0`.
-pub fn tick_label(tick: f64) -> String {
-    let text = if tick == 0.0 { "0".to_owned() } else { number(tick) };
-    if text.contains('.') && !text.contains('e') {
-        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
-    }
-    text
-}
-
-/// Text with its upper left corner at `at`.
-pub fn text<DB: DrawingBackend>(
-    area: &Drawing<DB>,
-    words: &str,
-    at: (i32, i32),
-    size: i32,
-    colour: &RGBColor,
-) -> Result<()> {
-    area.draw(&Text::new(words.to_owned(), at, (FONT, size).into_font().color(colour))).map_err(to_error)
-}
-
-/// Width in pixels of `words`.
-pub fn width_of(words: &str, size: i32) -> i32 {
-    (FONT, size).into_font().box_size(words).map_or(0, |(width, _)| i32::try_from(width).unwrap_or(i32::MAX))
-}
-
-/// `words`, cut with an ellipsis where they would be wider than `room` pixels.
-pub fn fit(words: &str, size: i32, room: i32) -> String {
-    if width_of(words, size) <= room {
-        return words.to_owned();
-    }
-    let mut kept: Vec<char> = words.chars().collect();
-    while kept.pop().is_some() {
-        let cut = kept.iter().collect::<String>() + "…";
-        if width_of(&cut, size) <= room {
-            return cut;
-        }
-    }
-    String::new()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_lose_only_zeros_that_say_nothing() {
-        for (tick, label) in [(0.0, "0"), (500_000.0, "500,000"), (2000.0, "2,000"), (0.25, "0.25"), (10.0, "10")] {
-            assert_eq!(tick_label(tick), label);
-        }
-    }
-}
+/// Colour of bars that belong to no line.
+pub const BAR: RGBColor = SERIES[0];

@@ -1,0 +1,183 @@
+//! Loss and learning rate, over steps and over tokens; at most six cells to a panel.
+
+use super::{
+    axis::{Scale, extent},
+    canvas::Canvas,
+    chart::{Curve, Frame},
+    names::{Names, count_absent, group_heading},
+    series::{POINTS, Series, median, thinned},
+    style::{FAINT, MARGIN, MOST_LINES, SMALL, TEXT, WIDTH},
+};
+use crate::analyze::{Comparison, ContractField, Row, Tier, differences};
+
+/// Where the largest value is this many times the smallest, the axis is logarithmic.
+const LOGARITHMIC: f64 = 8.0;
+const GAP: i32 = 16;
+const HEIGHT: i32 = 330;
+const LOW: i32 = 190;
+/// Names stand below the panels, right of a piece of their line.
+const SAMPLE: i32 = 44;
+
+/// A row with what its log has.
+struct Member<'a> {
+    index: usize,
+    row: &'a Row,
+    loss: Series,
+    learning_rate: Series,
+}
+
+#[derive(Clone, Copy)]
+enum Pick {
+    Loss,
+    LearningRate,
+}
+
+impl Member<'_> {
+    fn series(&self, pick: Pick) -> &Series {
+        match pick {
+            Pick::Loss => &self.loss,
+            Pick::LearningRate => &self.learning_rate,
+        }
+    }
+}
+
+pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
+    let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
+                    (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
+    let mut canvas = Canvas::titled("Loss and learning rate", subtitle);
+    let names = Names::new(comparison, MARGIN + SAMPLE, WIDTH - 2 * MARGIN - SAMPLE);
+    let mut without = Vec::new();
+    for (i, group) in comparison.groups.iter().enumerate() {
+        let mut members = Vec::new();
+        for (index, row) in comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i) {
+            let loss = thinned(median(row, |curve| &curve.loss), POINTS);
+            if loss.is_empty() {
+                without.push(row.cell.as_str());
+            } else {
+                let learning_rate = thinned(median(row, |curve| &curve.learning_rate), POINTS);
+                members.push(Member { index, row, loss, learning_rate });
+            }
+        }
+        if members.is_empty() {
+            continue;
+        }
+        canvas.heading(&group_heading(group));
+        for class in classes(members) {
+            if let Some(words) = &class.differs {
+                canvas.paragraph(words, TEXT, FAINT);
+            }
+            draw_class(&mut canvas, &names, &class.members);
+        }
+    }
+    if without.len() == comparison.rows.len() {
+        return Err("no log states a loss".to_owned());
+    }
+    if !without.is_empty() {
+        canvas.paragraph(&format!("No loss is logged: {}", without.join(", ")), SMALL, FAINT);
+    }
+    count_absent(&mut canvas, comparison);
+    Ok(canvas)
+}
+
+struct Class<'a> {
+    members: Vec<Member<'a>>,
+    /// From the first class of the group, in words.
+    differs: Option<String>,
+}
+
+/// Members whose convergence settings are not known to differ.
+fn classes(members: Vec<Member>) -> Vec<Class> {
+    let settings = |row: &Row| -> Vec<ContractField> {
+        row.contract.0.iter().filter(|f| f.tier == Tier::Convergence).cloned().collect()
+    };
+    let known = |a: &Row, b: &Row| {
+        let all = differences(&a.contract, &b.contract);
+        all.into_iter().filter(|d| d.is_known() && d.tier == Tier::Convergence).collect::<Vec<_>>()
+    };
+    // Of a class, one row for each way to state its settings: the others add nothing.
+    let mut classes: Vec<(Class, Vec<(Vec<ContractField>, &Row)>)> = Vec::new();
+    for member in members {
+        let (row, stated) = (member.row, settings(member.row));
+        let fits = |ways: &[(Vec<ContractField>, &Row)]| {
+            ways.iter().any(|(way, _)| *way == stated) || ways.iter().all(|(_, other)| known(row, other).is_empty())
+        };
+        if let Some((class, ways)) = classes.iter_mut().find(|(_, ways)| fits(ways)) {
+            class.members.push(member);
+            if ways.iter().all(|(way, _)| *way != stated) {
+                ways.push((stated, row));
+            }
+            continue;
+        }
+        let differs = classes.first().and_then(|(first, _)| {
+            let others = first.members.iter().map(|m| (m, known(row, m.row)));
+            let (other, fields) = others.into_iter().find(|(_, fields)| !fields.is_empty())?;
+            let fields: Vec<String> = fields.iter().map(|d| d.sentence()).collect();
+            Some(format!("Apart from cell {}, for its loss is not comparable: {}", other.index + 1, fields.join("; ")))
+        });
+        classes.push((Class { members: vec![member], differs }, vec![(stated, row)]));
+    }
+    classes.into_iter().map(|(class, _)| class).collect()
+}
+
+/// Panels of at most six lines, all of them with the same axes.
+fn draw_class(canvas: &mut Canvas, names: &Names, members: &[Member]) {
+    let width = (WIDTH - 2 * MARGIN - GAP) / 2;
+    for some in members.chunks(MOST_LINES) {
+        for (title, height, pick) in [("loss", HEIGHT, Pick::Loss), ("learning rate", LOW, Pick::LearningRate)] {
+            if some.iter().all(|m| m.series(pick).is_empty()) {
+                continue;
+            }
+            let top = canvas.top;
+            let frame = |left, x_title| Frame { left, top, width, height, title, x_title };
+            draw(canvas, &frame(MARGIN, "step"), members, some, pick, |_| Some(1.0));
+            let tokens = |row: &Row| Some(row.tokens_per_step? as f64);
+            draw(canvas, &frame(MARGIN + width + GAP, "tokens"), members, some, pick, tokens);
+            canvas.top = top + height;
+        }
+        for (style, member) in some.iter().enumerate() {
+            canvas.sample(style, (MARGIN, canvas.top + 7));
+            names.draw(canvas, member.index);
+        }
+        canvas.top += 14;
+    }
+}
+
+/// `scale_by`: what a step is on the horizontal axis; rows for which it is not known are left out.
+fn draw(
+    canvas: &mut Canvas,
+    frame: &Frame,
+    all: &[Member],
+    some: &[Member],
+    pick: Pick,
+    scale_by: fn(&Row) -> Option<f64>,
+) {
+    let across = |m: &Member| -> Option<Series> {
+        let by = scale_by(m.row)?;
+        Some(m.series(pick).iter().map(|(step, value)| (step * by, *value)).collect())
+    };
+    let points: Series = all.iter().filter_map(across).flatten().collect();
+    let (Some(span), Some(values)) = (extent(points.iter().map(|p| p.0)), extent(points.iter().map(|p| p.1))) else {
+        return;
+    };
+    let x = frame.x(span);
+    let y = match pick {
+        Pick::Loss => loss_axis(frame, values),
+        Pick::LearningRate => frame.y([values[0].min(0.0), values[1] * 1.05]),
+    };
+    frame.draw(canvas, &x, &y);
+    let curve = |(style, m): (usize, &Member)| {
+        Some(Curve { tag: (m.index + 1).to_string(), style: Some(style), points: across(m)? })
+    };
+    let curves: Vec<Curve> = some.iter().enumerate().filter_map(curve).collect();
+    frame.curves(canvas, &curves, &x, &y);
+}
+
+/// A curve that stays away from 0 is shown from where it is; one that is near it, from 0.
+pub fn loss_axis(frame: &Frame, [low, high]: [f64; 2]) -> Scale {
+    if low > 0.0 && high / low > LOGARITHMIC {
+        return frame.y([low / 1.1, high * 1.1]).logarithmic();
+    }
+    let floor = if low > 0.0 && low < high * 0.5 { 0.0 } else { low };
+    let margin = ((high - floor) * 0.06).max(high.abs() * 1e-3).max(1e-12);
+    frame.y([if floor == 0.0 { 0.0 } else { floor - margin }, high + margin])
+}

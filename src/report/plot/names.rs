@@ -1,0 +1,118 @@
+//! How a cell is named in a picture: its number, its name, and what it does differently from its baseline.
+
+use super::{
+    canvas::{Anchor, Canvas},
+    style::{FAINT, INK, LINE, MARGIN, SMALL, TEXT, WIDTH},
+    text::{clean, elide, elide_names, wrap},
+};
+use crate::{
+    analyze::{AbsentCell, Comparison, Group},
+    report::table::mark,
+};
+
+/// A label that is longer than this is shortened in its middle.
+const LABEL: i32 = 900;
+/// Cells without figures that are listed one by one.
+const LISTED: usize = 60;
+
+/// Of all rows, for one width.
+pub struct Names {
+    left: i32,
+    room: i32,
+    named: Vec<Named>,
+}
+
+struct Named {
+    name: String,
+    labels: Vec<String>,
+}
+
+impl Names {
+    pub fn wide(comparison: &Comparison) -> Self {
+        Self::new(comparison, MARGIN + 6, WIDTH - 2 * MARGIN - 12)
+    }
+
+    /// From `left` on, in `room` pixels.
+    pub fn new(comparison: &Comparison, left: i32, room: i32) -> Self {
+        let names: Vec<String> = comparison.rows.iter().map(|row| clean(&row.cell)).collect();
+        let short = elide_names(&names, TEXT, room - 190);
+        let named = comparison.rows.iter().zip(short).enumerate().map(|(i, (row, name))| {
+            let is_baseline =
+                comparison.groups.get(row.group).is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
+            let baseline = if is_baseline { " (baseline)" } else { "" };
+            let labels: Vec<String> =
+                row.labels.iter().map(|label| elide(&clean(label), SMALL, room.min(LABEL), 0.5)).collect();
+            let labels = wrap(&labels.join("; "), SMALL, room - 16);
+            Named { name: format!("{}  {name}{}{baseline}", i + 1, mark(&row.imported)), labels }
+        });
+        Self { left, room, named: named.collect() }
+    }
+
+    /// Pixels that a cell's name and labels take.
+    pub fn height(&self, index: usize) -> i32 {
+        TEXT + 5 + self.named[index].labels.len() as i32 * (SMALL + 4)
+    }
+
+    pub fn draw(&self, canvas: &mut Canvas, index: usize) {
+        self.draw_at(canvas, index, self.left);
+    }
+
+    pub fn draw_at(&self, canvas: &mut Canvas, index: usize, left: i32) {
+        let named = &self.named[index];
+        canvas.label(&named.name, (left, canvas.top), TEXT, INK, Anchor::Left);
+        canvas.top += TEXT + 5;
+        for line in &named.labels {
+            canvas.label(line, (left + 16, canvas.top), SMALL, FAINT, Anchor::Left);
+            canvas.top += SMALL + 4;
+        }
+    }
+
+    pub fn reason_lines(&self, reason: &str) -> i32 {
+        wrap(&clean(reason), SMALL, self.room).len() as i32
+    }
+
+    pub fn draw_reason(&self, canvas: &mut Canvas, reason: &str) {
+        canvas.lines_of(reason, self.left, self.room, SMALL, FAINT);
+    }
+}
+
+/// `llama-3.1-8b: sequence 8192, global batch 128, 8 devices`
+pub fn group_heading(group: &Group) -> String {
+    let strict = if group.identical_config { ", identical configuration" } else { "" };
+    format!("{}: {}{strict}", group.model, group.workload)
+}
+
+/// Cells that no panel can show, with the reason.
+pub fn absent(canvas: &mut Canvas, comparison: &Comparison) {
+    if comparison.absent.is_empty() {
+        return;
+    }
+    canvas.top += 4;
+    canvas.line(vec![(MARGIN, canvas.top), (WIDTH - MARGIN, canvas.top)], LINE, 1);
+    canvas.heading("Cells without figures");
+    let (told, more) = comparison.absent.split_at(comparison.absent.len().min(LISTED));
+    let names: Vec<String> = told.iter().map(|cell| clean(&cell.cell)).collect();
+    for (cell, name) in told.iter().zip(elide_names(&names, TEXT, 800)) {
+        let line = format!("{name}{}: {}", mark(&cell.imported), why(cell));
+        canvas.fit(&line, (MARGIN, canvas.top), WIDTH - 2 * MARGIN, TEXT, FAINT);
+        canvas.top += TEXT + 6;
+    }
+    if !more.is_empty() {
+        canvas.paragraph(&format!("and {} more", more.len()), TEXT, FAINT);
+    }
+}
+
+fn why(cell: &AbsentCell) -> String {
+    format!("{}, {}", cell.state, cell.reason)
+}
+
+/// The same in a line, where another picture has the list.
+pub fn count_absent(canvas: &mut Canvas, comparison: &Comparison) {
+    let words = match comparison.absent.len() {
+        0 => return,
+        1 => "1 cell without figures is not shown".to_owned(),
+        n => format!("{n} cells without figures are not shown"),
+    };
+    canvas.top += 4;
+    canvas.paragraph(&format!("{words}; the overview names the reasons."), SMALL, FAINT);
+}

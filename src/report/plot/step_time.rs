@@ -1,0 +1,176 @@
+//! Step time over steps, a panel a cell: each repeat a line, with the cut, shifts of level and outliers.
+
+use super::{
+    axis::extent,
+    canvas::{Canvas, Mark},
+    chart::Frame,
+    names::{Names, count_absent, group_heading},
+    series::{Series, of_repeat, simplified, thinned},
+    style::{FAINT, INK, LINE, MARGIN, SERIES, SMALL, WIDTH},
+    text::wrap,
+};
+use crate::analyze::{Comparison, RepeatStatus, RepeatSummary, Row, quantile};
+
+const GAP: i32 = 16;
+const HEIGHT: i32 = 190;
+/// Points of a repeat: a panel is no wider.
+const POINTS: usize = 300;
+/// Outliers marked in a panel; all are counted.
+const MARKED: usize = 60;
+/// An outlier is this many scaled median absolute deviations from the run's median, and at least [`LEAST`] of it.
+const DEVIATIONS: f64 = 5.0;
+const LEAST: f64 = 0.02;
+
+pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
+    if comparison.rows.iter().all(|row| row.repeats.iter().all(|r| times(r).is_empty())) {
+        return Err("no log states or implies step times".to_owned());
+    }
+    let subtitle = "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans \
+                    at least ±10 % of the median. Dashed: where the measured part of the first counted repeat begins. \
+                    Rings: steps more than 5 scaled median absolute deviations and 2 % from the median of their run; \
+                    triangles: beyond the panel.";
+    let mut canvas = Canvas::titled("Step time over steps", subtitle);
+    // Wide panels as long as there are few.
+    let columns = if comparison.rows.len() <= 12 { 2 } else { 3 };
+    let width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns;
+    let names = Names::new(comparison, MARGIN, width - 8);
+    for (i, group) in comparison.groups.iter().enumerate() {
+        let drawn = |(_, row): &(usize, &Row)| row.group == i && row.repeats.iter().any(|r| !times(r).is_empty());
+        let members: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(drawn).collect();
+        if members.is_empty() {
+            continue;
+        }
+        canvas.heading(&group_heading(group));
+        for line in members.chunks(columns as usize) {
+            let top = canvas.top;
+            let panels: Vec<Panel> = line.iter().map(|(_, row)| Panel::of(row)).collect();
+            let said: Vec<Vec<String>> = panels.iter().map(|panel| wrap(&panel.said, SMALL, width - 8)).collect();
+            let named = line.iter().zip(&said);
+            let head = named.map(|((index, _), said)| names.height(*index) + said.len() as i32 * (SMALL + 4)).max();
+            let head = head.unwrap_or(0);
+            for (column, (((index, _), panel), said)) in (0..).zip(line.iter().zip(&panels).zip(&said)) {
+                let left = MARGIN + column * (width + GAP);
+                canvas.top = top;
+                names.draw_at(&mut canvas, *index, left);
+                for line in said {
+                    canvas.label(line, (left, canvas.top), SMALL, FAINT, super::canvas::Anchor::Left);
+                    canvas.top += SMALL + 4;
+                }
+                panel.draw(&mut canvas, [left, top + head + 4, width]);
+            }
+            canvas.top = top + head + 4 + HEIGHT + 12;
+        }
+    }
+    count_absent(&mut canvas, comparison);
+    Ok(canvas)
+}
+
+fn times(repeat: &RepeatSummary) -> Vec<(u64, f64)> {
+    of_repeat(repeat, |curve| &curve.step_time_seconds)
+}
+
+struct Panel<'a> {
+    row: &'a Row,
+    /// Below the name.
+    said: String,
+    outliers: Vec<(f64, f64)>,
+    /// Of the axis.
+    seconds: [f64; 2],
+}
+
+impl<'a> Panel<'a> {
+    fn of(row: &'a Row) -> Self {
+        let mut outliers = Vec::new();
+        let mut measured = Vec::new();
+        for repeat in row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok) {
+            let first = cut(repeat).map_or(0, |cut| cut.first_step);
+            let steps: Vec<(u64, f64)> = times(repeat).into_iter().filter(|(step, _)| *step >= first).collect();
+            outliers.extend(outlying(&steps));
+            measured.extend(steps.into_iter().map(|(_, seconds)| seconds));
+        }
+        if measured.is_empty() {
+            measured = row.repeats.iter().flat_map(times).map(|(_, seconds)| seconds).collect();
+        }
+        let median = quantile(&measured, 0.5).unwrap_or(1.0);
+        let [low, high] = extent(measured).unwrap_or([0.0, 1.0]);
+        let seconds = [(median * 0.9).min(low).max(median * 0.5), (median * 1.1).max(high).min(median * 1.5)];
+        Self { row, said: said(row, outliers.len()), outliers, seconds }
+    }
+
+    fn draw(&self, canvas: &mut Canvas, [left, top, width]: [i32; 3]) {
+        let frame = Frame { left, top, width, height: HEIGHT, title: "step time, s", x_title: "step" };
+        let lines: Vec<(Series, bool)> =
+            self.row.repeats.iter().map(|r| (points(r), r.status == RepeatStatus::Ok)).collect();
+        let steps = lines.iter().flat_map(|(points, _)| points).map(|(step, _)| *step);
+        let x = frame.x(extent(steps).unwrap_or([0.0, 1.0]));
+        let y = frame.y(self.seconds);
+        frame.draw(canvas, &x, &y);
+        let [_, _, upper, lower] = frame.inside();
+        if let Some(cut) = self.row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).find_map(cut) {
+            let at = x.at(cut.first_step as f64);
+            canvas.dashed((at, upper), (at, lower), INK);
+        }
+        let edge = |(step, _): &(f64, f64)| (x.at(*step), upper - 8);
+        let is_above = |(_, seconds): &&(f64, f64)| *seconds > self.seconds[1];
+        // The grey ones behind the others.
+        for counts in [false, true] {
+            for (i, (points, _)) in lines.iter().enumerate().filter(|(_, (_, ok))| *ok == counts) {
+                let colour = if counts { SERIES[i % SERIES.len()] } else { LINE };
+                for stretch in points.split(|p| is_above(&p)) {
+                    let pixels: Vec<_> = stretch.iter().map(|(step, t)| (x.at(*step), y.at(*t))).collect();
+                    canvas.line(simplified(&pixels), colour, 1);
+                }
+                let mut above: Vec<_> = points.iter().filter(is_above).map(edge).collect();
+                above.dedup_by(|b, a| b.0 - a.0 < 8);
+                above.truncate(MARKED);
+                above.into_iter().for_each(|at| canvas.mark(Mark::Above, at, colour));
+            }
+        }
+        let inside = self.outliers.iter().filter(|(_, seconds)| y.holds(*seconds));
+        for (step, seconds) in inside.take(MARKED) {
+            canvas.mark(Mark::Outlier, (x.at(*step), y.at(*seconds)), INK);
+        }
+    }
+}
+
+fn points(repeat: &RepeatSummary) -> Series {
+    thinned(times(repeat).into_iter().map(|(step, seconds)| (step as f64, seconds)).collect(), POINTS)
+}
+
+fn cut(repeat: &RepeatSummary) -> Option<&crate::analyze::Cut> {
+    repeat.steady.as_ref()?.cut.as_ref()
+}
+
+/// Steps far from the median of their run, in either direction.
+fn outlying(steps: &[(u64, f64)]) -> Vec<(f64, f64)> {
+    let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
+    let Some(median) = quantile(&seconds, 0.5) else { return Vec::new() };
+    let off: Vec<f64> = seconds.iter().map(|s| (s - median).abs()).collect();
+    // 1.4826: the deviation of a normal distribution from its median one.
+    let limit = (quantile(&off, 0.5).unwrap_or(0.0) * 1.4826 * DEVIATIONS).max(median * LEAST);
+    let is_far = |(_, off): &(&(u64, f64), &f64)| **off > limit;
+    steps.iter().zip(&off).filter(is_far).map(|((step, seconds), _)| (*step as f64, *seconds)).collect()
+}
+
+/// What the marks mean here, in words.
+fn said(row: &Row, outliers: usize) -> String {
+    let mut parts = Vec::new();
+    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    if let Some(cut) = counted.clone().find_map(cut) {
+        let dropped = match cut.dropped_steps {
+            0 => String::new(),
+            n => format!(", {n} more than declared ({})", cut.method),
+        };
+        parts.push(format!("measured from step {}{dropped}", cut.first_step));
+        parts.extend(cut.not_assessed.as_ref().map(|why| format!("steady state not assessed: {why}")));
+    }
+    for (repeat, shift) in counted.filter_map(|r| Some((r.repeat, cut(r)?.level_shift.as_ref()?))) {
+        parts.push(format!("#{repeat}: {:+.1} % from step {}", (shift.ratio - 1.0) * 100.0, shift.step));
+    }
+    parts.push(match outliers {
+        0 => "no outlier".to_owned(),
+        1 => "1 outlier".to_owned(),
+        n => format!("{n} outliers"),
+    });
+    parts.join("; ")
+}
