@@ -104,14 +104,15 @@ fn draw(canvas: &mut Canvas, names: &Names, panel: &Panel, entries: &[(usize, &R
         }
     }
     canvas.text(panel.unit, (RIGHT + 44, canvas.top), SMALL, FAINT, Anchor::Left);
+    // Behind the words.
+    if let Some((value, _)) = panel.roof {
+        canvas.dashed((scale.at(value), top), (scale.at(value), bottom), INK);
+    }
     canvas.top = top;
     for (index, _, entry) in entries {
         draw_entry(canvas, names, *index, entry, &scale);
     }
     canvas.line(vec![(MARGIN, top), (MARGIN, bottom)], FAINT, 1);
-    if let Some((value, _)) = panel.roof {
-        canvas.dashed((scale.at(value), top), (scale.at(value), bottom), INK);
-    }
     canvas.top = bottom + 8 + SMALL + 8;
 }
 

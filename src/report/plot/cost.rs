@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     analyze::{Comparison, Figure, Row},
-    report::format::number,
+    report::format::{number, percent},
 };
 
 pub fn cost(comparison: &Comparison) -> Result<Canvas, String> {
@@ -43,20 +43,23 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
             Some(false) => ". Shorter is better.",
             None => "",
         };
+        let is_share = unit == "fraction";
         canvas.top += 6;
         canvas.paragraph(&format!("{title}{better}"), HEADING + 2, INK);
         let entry = |_: usize, row: &Row| -> Entry {
             let found = metric(row).ok_or("no such figure")?;
             match found.figure {
                 Figure::Ok { value, .. } if found.unit == unit => {
-                    Ok(vec![Bar::new(value, format!("{} {unit}", number(value)))])
+                    let figures = if is_share { percent(value) } else { format!("{} {unit}", number(value)) };
+                    Ok(vec![Bar::new(if is_share { value * 100.0 } else { value }, figures)])
                 }
                 Figure::Ok { .. } => Err(format!("in {}: see there", found.unit)),
                 Figure::Absent { reason } => Err(reason),
                 Figure::Error { reason } => Err(format!("impossible: {reason}")),
             }
         };
-        drawn += panels(canvas, comparison, &names, &Panel { unit: &unit, roof: None }, entry);
+        drawn +=
+            panels(canvas, comparison, &names, &Panel { unit: if is_share { "%" } else { &unit }, roof: None }, entry);
     }
     drawn
 }

@@ -5,14 +5,16 @@ use super::{
     canvas::Canvas,
     chart::{Curve, Frame},
     names::{Names, count_absent, group_heading},
-    series::{POINTS, Series, median, thinned},
+    series::{Series, median, thinned},
     style::{FAINT, MARGIN, MOST_LINES, SMALL, TEXT, WIDTH},
 };
-use crate::analyze::{Comparison, ContractField, Row, Tier, differences};
+use crate::analyze::{Comparison, ContractField, FieldDifference, Row, Tier, differences};
 
 /// Where the largest value is this many times the smallest, the axis is logarithmic.
 const LOGARITHMIC: f64 = 8.0;
 const GAP: i32 = 16;
+/// Points of a line: a panel is no wider.
+const POINTS: usize = 400;
 const HEIGHT: i32 = 330;
 const LOW: i32 = 190;
 /// Names stand below the panels, right of a piece of their line.
@@ -62,11 +64,14 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
             continue;
         }
         canvas.heading(&group_heading(group));
-        for class in classes(members) {
-            if let Some(words) = &class.differs {
-                canvas.paragraph(words, TEXT, FAINT);
+        let numbers = loss_groups(&members.iter().map(|m| m.row).collect::<Vec<_>>());
+        for number in 0..=numbers.iter().copied().max().unwrap_or(0) {
+            let of = |wanted: usize| members.iter().zip(&numbers).filter(move |(_, n)| **n == wanted).map(|(m, _)| m);
+            let (inside, mut earlier) = (of(number).collect::<Vec<_>>(), (0..number).flat_map(of));
+            if let Some(words) = earlier.find_map(|other| apart(inside.first()?, other)) {
+                canvas.paragraph(&words, TEXT, FAINT);
             }
-            draw_class(&mut canvas, &names, &class.members);
+            draw_group(&mut canvas, &names, &inside);
         }
     }
     if without.len() == comparison.rows.len() {
@@ -79,48 +84,48 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-struct Class<'a> {
-    members: Vec<Member<'a>>,
-    /// From the first class of the group, in words.
-    differs: Option<String>,
+/// Why the loss of one stands apart from that of the other, if it does.
+fn apart(member: &Member, other: &Member) -> Option<String> {
+    let fields: Vec<String> = known_differences(member.row, other.row).iter().map(FieldDifference::sentence).collect();
+    let number = other.index + 1;
+    (!fields.is_empty())
+        .then(|| format!("Apart from cell {number}, for its loss is not comparable: {}", fields.join("; ")))
 }
 
-/// Members whose convergence settings are not known to differ.
-fn classes(members: Vec<Member>) -> Vec<Class> {
-    let settings = |row: &Row| -> Vec<ContractField> {
+/// Settings that the loss depends on, known of both, and not the same.
+fn known_differences(a: &Row, b: &Row) -> Vec<FieldDifference> {
+    let all = differences(&a.contract, &b.contract);
+    all.into_iter().filter(|d| d.is_known() && d.tier == Tier::Convergence).collect()
+}
+
+/// For each row a number: losses share an axis only among rows that have the same.
+pub fn loss_groups(rows: &[&Row]) -> Vec<usize> {
+    let stated = |row: &Row| -> Vec<ContractField> {
         row.contract.0.iter().filter(|f| f.tier == Tier::Convergence).cloned().collect()
     };
-    let known = |a: &Row, b: &Row| {
-        let all = differences(&a.contract, &b.contract);
-        all.into_iter().filter(|d| d.is_known() && d.tier == Tier::Convergence).collect::<Vec<_>>()
-    };
-    // Of a class, one row for each way to state its settings: the others add nothing.
-    let mut classes: Vec<(Class, Vec<(Vec<ContractField>, &Row)>)> = Vec::new();
-    for member in members {
-        let (row, stated) = (member.row, settings(member.row));
-        let fits = |ways: &[(Vec<ContractField>, &Row)]| {
-            ways.iter().any(|(way, _)| *way == stated) || ways.iter().all(|(_, other)| known(row, other).is_empty())
+    // Of a group, one row for each way to state the settings: the others add nothing.
+    let mut groups: Vec<Vec<(Vec<ContractField>, &Row)>> = Vec::new();
+    let mut numbers = Vec::with_capacity(rows.len());
+    for row in rows {
+        let way = stated(row);
+        let fits = |ways: &Vec<(Vec<ContractField>, &Row)>| {
+            ways.iter().any(|(other, _)| *other == way)
+                || ways.iter().all(|(_, other)| known_differences(row, other).is_empty())
         };
-        if let Some((class, ways)) = classes.iter_mut().find(|(_, ways)| fits(ways)) {
-            class.members.push(member);
-            if ways.iter().all(|(way, _)| *way != stated) {
-                ways.push((stated, row));
-            }
-            continue;
+        let at = groups.iter().position(fits).unwrap_or(groups.len());
+        if at == groups.len() {
+            groups.push(Vec::new());
         }
-        let differs = classes.first().and_then(|(first, _)| {
-            let others = first.members.iter().map(|m| (m, known(row, m.row)));
-            let (other, fields) = others.into_iter().find(|(_, fields)| !fields.is_empty())?;
-            let fields: Vec<String> = fields.iter().map(|d| d.sentence()).collect();
-            Some(format!("Apart from cell {}, for its loss is not comparable: {}", other.index + 1, fields.join("; ")))
-        });
-        classes.push((Class { members: vec![member], differs }, vec![(stated, row)]));
+        if groups[at].iter().all(|(other, _)| *other != way) {
+            groups[at].push((way, row));
+        }
+        numbers.push(at);
     }
-    classes.into_iter().map(|(class, _)| class).collect()
+    numbers
 }
 
 /// Panels of at most six lines, all of them with the same axes.
-fn draw_class(canvas: &mut Canvas, names: &Names, members: &[Member]) {
+fn draw_group(canvas: &mut Canvas, names: &Names, members: &[&Member]) {
     let width = (WIDTH - 2 * MARGIN - GAP) / 2;
     for some in members.chunks(MOST_LINES) {
         for (title, height, pick) in [("loss", HEIGHT, Pick::Loss), ("learning rate", LOW, Pick::LearningRate)] {
@@ -146,12 +151,12 @@ fn draw_class(canvas: &mut Canvas, names: &Names, members: &[Member]) {
 fn draw(
     canvas: &mut Canvas,
     frame: &Frame,
-    all: &[Member],
-    some: &[Member],
+    all: &[&Member],
+    some: &[&Member],
     pick: Pick,
     scale_by: fn(&Row) -> Option<f64>,
 ) {
-    let across = |m: &Member| -> Option<Series> {
+    let across = |m: &&Member| -> Option<Series> {
         let by = scale_by(m.row)?;
         Some(m.series(pick).iter().map(|(step, value)| (step * by, *value)).collect())
     };
@@ -165,7 +170,7 @@ fn draw(
         Pick::LearningRate => frame.y([values[0].min(0.0), values[1] * 1.05]),
     };
     frame.draw(canvas, &x, &y);
-    let curve = |(style, m): (usize, &Member)| {
+    let curve = |(style, m): (usize, &&Member)| {
         Some(Curve { tag: (m.index + 1).to_string(), style: Some(style), points: across(m)? })
     };
     let curves: Vec<Curve> = some.iter().enumerate().filter_map(curve).collect();

@@ -5,9 +5,9 @@ use super::{
     bars::Fill,
     canvas::Canvas,
     chart::{Curve, Frame},
-    loss::loss_axis,
+    loss::{loss_axis, loss_groups},
     names::{absent, group_heading},
-    series::{POINTS, Series, median, thinned},
+    series::{Series, median, thinned},
     style::{FAINT, MARGIN, MOST_LINES, SERIES, SMALL, WIDTH},
     throughput::{BARS, apart, rates},
 };
@@ -15,6 +15,8 @@ use crate::analyze::{Comparison, Row, quantile};
 
 const HEIGHT: i32 = 380;
 const GAP: i32 = 16;
+/// Points of a line: a panel is no wider.
+const POINTS: usize = 400;
 /// Points of a line that only stands behind the others.
 const BEHIND: usize = 100;
 
@@ -57,7 +59,12 @@ fn curves(canvas: &mut Canvas, comparison: &Comparison, group: usize, chosen: &[
         };
         members().map(curve).filter(|curve| !curve.points.is_empty()).collect()
     };
-    let loss = series(|row| median(row, |curve| &curve.loss));
+    let rows: Vec<(usize, &Row)> = members().collect();
+    let mut loss = series(|row| median(row, |curve| &curve.loss));
+    let groups = loss_groups(&rows.iter().map(|(_, row)| *row).collect::<Vec<_>>());
+    let apart: Vec<String> =
+        rows.iter().zip(&groups).filter(|(_, group)| **group > 0).map(|((i, _), _)| (i + 1).to_string()).collect();
+    loss.retain(|curve| !apart.contains(&curve.tag));
     let mut times = series(measured_times);
     // Slow first steps would flatten everything else.
     let highest = times.iter().filter_map(|c| quantile(&c.points.iter().map(|p| p.1).collect::<Vec<_>>(), 0.98));
@@ -73,7 +80,11 @@ fn curves(canvas: &mut Canvas, comparison: &Comparison, group: usize, chosen: &[
     } else {
         String::new()
     };
-    let said = format!("Medians over repeats; numbers and colours are those of the bars.{which}");
+    let apart = match apart.len() {
+        0 => String::new(),
+        _ => format!(" Not with the losses, for seed, data or schedule differ: {}.", apart.join(", ")),
+    };
+    let said = format!("Medians over repeats; numbers and colours are those of the bars.{which}{apart}");
     canvas.paragraph(&said, SMALL, FAINT);
     let (top, width) = (canvas.top + 4, (WIDTH - 2 * MARGIN - GAP) / 2);
     for (left, title, curves) in [

@@ -77,11 +77,11 @@ impl Sample {
         let repeats: Vec<Value> = (0..wanted).map(|r| self.repeat(i, r, rate, &status(r))).collect();
         let rates: Vec<f64> = repeats
             .iter()
-            .filter(|r| r["status"] == "ok")
+            .filter(|r| r["status"]["status"] == "ok")
             .filter_map(|r| r["steady"]["tokens_per_second_per_gpu"].as_f64())
             .collect();
         let value = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
-        let counted = |s: &str| repeats.iter().filter(|r| r["status"] == s).count();
+        let counted = |s: &str| repeats.iter().filter(|r| r["status"]["status"] == s).count();
         let mut row = json!({
             "cell": name, "platform": name.split('/').next(), "framework": name.split('/').nth(1),
             "model": "llama-3.1-8b", "parallelism": "maximum_performance", "group": i % self.groups,
@@ -161,8 +161,8 @@ impl Sample {
             let s = *s as f64;
             if s < warmup { 3e-4 * s / warmup } else { 1.5e-4 * (1.0 + (s / self.steps as f64 * 3.1).cos()) }
         };
-        let mut repeat = json!({
-            "repeat": r + 1, "attempt": format!("a{r}"), "host": "gpu1",
+        json!({
+            "repeat": r + 1, "attempt": format!("a{r}"), "host": "gpu1", "status": status,
             "steady": {"steps": self.steps, "tokens_per_second": rate * 8.0, "tokens_per_second_per_gpu": rate,
                 "step_time": {"mean_seconds": seconds, "median_seconds": seconds, "p95_seconds": seconds},
                 "cut": {"first_step": 6, "dropped_steps": 3, "method": "MSER-5", "declared_tokens_per_second_per_gpu": rate,
@@ -172,10 +172,6 @@ impl Sample {
             "curve": {"step": steps, "step_time_seconds": steps.iter().map(time).collect::<Vec<_>>(),
                 "loss": steps.iter().map(loss).collect::<Vec<_>>(),
                 "learning_rate": steps.iter().map(learning_rate).collect::<Vec<_>>()},
-        });
-        if let (Some(repeat), Some(status)) = (repeat.as_object_mut(), status.as_object()) {
-            repeat.extend(status.clone());
-        }
-        repeat
+        })
     }
 }

@@ -6,7 +6,7 @@ use super::{
     names::{Names, absent, group_heading},
     style::{BAR, FAINT, INK, LINE, MARGIN, SERIES, SMALL, TEXT, WIDTH},
     text::{width_of, wrap},
-    throughput::{apart, counted},
+    throughput::apart,
 };
 use crate::{
     analyze::{Comparison, RepeatStatus, RepeatSummary, Row},
@@ -140,7 +140,7 @@ fn words(row: &Row) -> String {
         Some([low, high]) if values.len() > 1 => format!("{} to {}", number(low), number(high)),
         _ => number(row.tokens_per_second_per_gpu.value),
     };
-    let mut words = format!("{range} tokens/s/GPU, {}", counted(row));
+    let mut words = format!("{range} tokens/s/GPU, n = {} of {}", row.n, row.repeats_wanted);
     for repeat in &row.repeats {
         match &repeat.status {
             RepeatStatus::Ok => {}

@@ -14,7 +14,7 @@ use crate::analyze::{Comparison, RepeatStatus, RepeatSummary, Row, quantile};
 const GAP: i32 = 16;
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
-const POINTS: usize = 300;
+const POINTS: usize = 200;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
 /// An outlier is this many scaled median absolute deviations from the run's median, and at least [`LEAST`] of it.

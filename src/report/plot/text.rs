@@ -1,5 +1,7 @@
 //! Words in pixels: how wide they are, where they break, how they are shortened.
 
+use std::sync::LazyLock;
+
 use plotters::{prelude::*, style::register_font};
 
 use crate::error::{Error, Result};
@@ -12,9 +14,22 @@ pub fn register_fonts() -> Result<()> {
         .map_err(|_| Error::Failed { message: "the embedded font cannot be read".to_owned(), help: None })
 }
 
-/// Width in pixels of `words`.
+/// Width in pixels of `words`, without kerning, which could only make them narrower by a pixel or two.
 pub fn width_of(words: &str, size: i32) -> i32 {
-    (FONT, size).into_font().box_size(words).map_or(0, |(width, _)| i32::try_from(width).unwrap_or(i32::MAX))
+    static ASCII: LazyLock<[f64; 128]> = LazyLock::new(|| {
+        // Widths of a font that is not there yet would be 0 for good.
+        _ = register_fonts();
+        std::array::from_fn(|code| advance(code as u8 as char))
+    });
+    let width: f64 = words.chars().map(|ch| ASCII.get(ch as usize).copied().unwrap_or_else(|| advance(ch))).sum();
+    (width * f64::from(size)).ceil() as i32
+}
+
+/// Of one character, for a size of 1.
+fn advance(ch: char) -> f64 {
+    const LARGE: u32 = 2048;
+    let width = (FONT, LARGE).into_font().box_size(ch.encode_utf8(&mut [0; 4])).map_or(0, |(width, _)| width);
+    f64::from(width) / f64::from(LARGE)
 }
 
 /// One line of characters that XML can hold: whatever else a log or a name may have becomes a space.

@@ -4,7 +4,7 @@ use super::{
     bars::{Bar, Entry, Fill, Panel, panels},
     canvas::Canvas,
     names::{Names, absent, count_absent},
-    style::{BAR, LINE, SERIES},
+    style::{BAR, FAINT, SERIES},
 };
 use crate::{
     analyze::{Comparison, Mfu, Row},
@@ -36,7 +36,7 @@ pub fn rates(canvas: &mut Canvas, comparison: &Comparison, fill: impl Fn(usize) 
     let panel = Panel { unit: "tokens/s/GPU", roof: None };
     let bar = |index: usize, row: &Row| -> Entry {
         let estimate = &row.tokens_per_second_per_gpu;
-        let fill = fill(index).unwrap_or(Fill::Solid(LINE));
+        let fill = fill(index).unwrap_or(Fill::Solid(FAINT));
         Ok(vec![Bar { interval: estimate.ci95, fill, ..Bar::new(estimate.value, rate_figures(row)) }])
     };
     panels(canvas, comparison, &Names::wide(comparison), &panel, bar);
@@ -53,7 +53,7 @@ fn rate_figures(row: &Row) -> String {
 }
 
 /// `n = 3 of 5, 1 contradicted`
-pub fn counted(row: &Row) -> String {
+fn counted(row: &Row) -> String {
     let mut words = format!("n = {} of {}", row.n, row.repeats_wanted);
     for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted")] {
         if count > 0 {
