@@ -72,7 +72,7 @@ fn told(mut sample: Value) -> Value {
         row["versions"] = json!({"torch": "2.11.0+cu130", "transformers": "5.17.0", "nccl": "2.28.3", "cuda": "13.0"});
         row["environment"]["variables"] = json!({"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"});
         for repeat in row["repeats"].as_array_mut().into_iter().flatten() {
-            if repeat["status"]["status"] == "failed" || repeat["status"] == "failed" {
+            if repeat["status"]["status"] == "failed" {
                 repeat["log_tail"] = json!(tail);
             }
         }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Memory, Metrics, Mfu, RepeatSummary, StepTime,
-    Summary, settings::WARMUP,
+    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, RepeatSummary,
+    StepTime, Summary, settings::WARMUP,
 };
 use crate::parse::FailureClass;
 
@@ -181,6 +181,9 @@ pub struct Speedup {
     pub b: String,
     /// tokens/s/GPU of a ÷ of b.
     pub ratio: f64,
+    /// Cost per token of a ÷ of b; below 1, a is cheaper.
+    #[serde(default)]
+    pub cost_ratio: Figure,
     /// Welch's t on logarithms, not corrected; absent with one repeat in an arm, or where nothing varies.
     pub ci95: Option<[f64; 2]>,
     /// After Holm's correction over the table; null = not assessed, see `reason`.

@@ -13,9 +13,11 @@
 //! | `telemetry` | samples beside a run | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
+//! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
 //! | `unified` | a cell's job and results | the JSON that is published |
+mod accelerators;
 mod anomalies;
 mod attest;
 mod claim;
@@ -40,6 +42,7 @@ mod telemetry;
 mod unified;
 
 pub use crate::plan::shape::count_parameters;
+pub use accelerators::*;
 pub use anomalies::*;
 pub use attest::*;
 pub use claim::*;

@@ -26,13 +26,10 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// `plot_step_time` is the picture "Step time".
+    /// What was published as this file.
     #[must_use]
     pub fn new(name: &str, svg: String) -> Self {
-        let words = name.strip_prefix("plot_").unwrap_or(name).replace('_', " ");
-        let mut letters = words.chars();
-        let title = letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default();
-        Self { name: name.to_owned(), title, svg }
+        Self { name: name.to_owned(), title: super::title_of(name).unwrap_or(name).to_owned(), svg }
     }
 }
 
@@ -68,7 +65,12 @@ pub fn html(comparison: &Comparison, pictures: &[Drawn], meta: &Meta) -> Result<
         script => Value::from_safe_string(include_str!("html/script.js").to_owned()),
     };
     let render = || environment()?.get_template("page.html")?.render(context);
-    render().map_err(|e| Error::Failed { message: format!("cannot make the page: {e:#}"), help: None })
+    render().map_err(|e| {
+        // The innermost says what it was; those around it, in which template.
+        let sources = std::iter::successors(std::error::Error::source(&e), |e| e.source());
+        let why: String = sources.map(|source| format!(": {source}")).collect();
+        Error::Failed { message: format!("cannot make the page: {e}{why}"), help: None }
+    })
 }
 
 fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> {
@@ -82,6 +84,7 @@ fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> 
     env.add_filter("seconds", seconds);
     env.add_filter("percent", percent);
     env.add_filter("bytes", bytes);
+    env.add_filter("breaks", breaks);
     env.add_filter("ratio", |ratio: f64| format!("{ratio:.2}×"));
     env.add_filter("loss", |loss: f64| format!("{loss:.4}"));
     env.add_filter("utc", utc);
@@ -118,6 +121,12 @@ fn escaped(text: &str) -> String {
         }
     }
     out
+}
+
+/// A cell's name that may be broken between its parts.
+fn breaks(name: &str) -> Value {
+    let parts: Vec<String> = name.split_inclusive(['/', '@', ',']).map(escaped).collect();
+    Value::from_safe_string(parts.join("<wbr>"))
 }
 
 /// Characters that are not to be seen, among them those that turn the direction of writing, and so could make a name

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::super::format::{bytes, number, percent, seconds};
+use super::super::{
+    format::{bytes, number, percent, seconds},
+    table::mark,
+};
 use crate::analyze::{
     AttestationStatus, Comparison, Difference, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup,
 };
@@ -39,7 +42,8 @@ struct Sentence<'a> {
     interval: Option<String>,
     verdict: Option<&'static str>,
     hosts: Vec<&'a str>,
-    imported: bool,
+    /// What stands behind the names of `a` and `b`.
+    marks: [&'static str; 2],
     labels: &'a [String],
 }
 
@@ -170,13 +174,15 @@ fn table<'a>(comparison: &'a Comparison, at: usize, group: &'a Group) -> GroupTa
 fn sentence<'a>(comparison: &'a Comparison, row: &'a Row, speedup: &'a Speedup) -> Option<Sentence<'a>> {
     let base = comparison.rows.iter().find(|r| r.cell == speedup.b)?;
     let counted = |row: &'a Row| row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| &*r.host);
-    let hosts: BTreeSet<&str> = counted(row).chain(counted(base)).filter(|host| !host.is_empty()).collect();
+    // An imported log may not say where it was written.
+    let is_known = |host: &&str| !["", "not stated"].contains(host);
+    let hosts: BTreeSet<&str> = counted(row).chain(counted(base)).filter(is_known).collect();
     Some(Sentence {
         ratio: format!("{:.2}×", speedup.ratio),
         interval: speedup.ci95.map(|[lo, hi]| format!("{lo:.2} to {hi:.2}")),
         verdict: verdict(speedup),
         hosts: hosts.into_iter().collect(),
-        imported: !row.imported.is_empty() || !base.imported.is_empty(),
+        marks: [row, base].map(|row| mark(&row.imported)),
         labels: &speedup.labels,
         speedup,
     })

@@ -46,7 +46,7 @@ fn page(comparison: &Comparison) -> String {
 }
 
 /// Elements that have no end.
-const VOID: [&str; 3] = ["meta", "link", "br"];
+const VOID: [&str; 3] = ["meta", "link", "wbr"];
 
 /// Every element is closed by its own end, ids are there once, and nothing reaches outside.
 fn check(html: &str) {
@@ -117,6 +117,7 @@ fn same_comparison_same_bytes_and_everything_is_told() {
         "one repeat: no interval",
         "precision: fp8, not bf16",
         "Not the same: nvd/mega/llama/single is imported.",
+        "<strong>nvd/mega/llama/single</strong> (imported) is",
         "Imported, not measured by tprimat: mega.log",
         "Primus needs an AMD platform",
         "CUDA out of memory",
@@ -139,7 +140,8 @@ fn groups_have_tables_of_their_own() {
     let table = |section: &str| section.split("</table>").next().unwrap().to_owned();
     for (section, at) in sections.iter().zip(0..) {
         for row in &comparison.rows {
-            let is_told = table(section).contains(&format!(">{}</a>", row.cell));
+            let is_told =
+                table(section).contains(&format!(">{}</a>", row.cell.replace('/', "/<wbr>").replace('@', "@<wbr>")));
             assert_eq!(is_told, row.group == at, "{} in {at}", row.cell);
         }
     }
@@ -270,4 +272,22 @@ fn nothing_at_all_is_still_a_page() {
     assert!(page(&of(&[])).contains("No cell has figures."));
     let one = page(&of(&[measured("cpu/native/tiny/single", &test_job(), &[0.25], None)]));
     assert!(one.contains("one repeat: no interval"));
+}
+
+#[test]
+fn whatever_may_be_absent_may_be_absent() {
+    let sample =
+        crate::report::plot::sample::Sample { cells: 9, groups: 2, repeats: 3, steps: 9, scale: 1.0, troubled: true };
+    let mut comparison: Comparison = serde_json::from_value(sample.json()).unwrap();
+    assert!(page(&comparison).contains("2 workloads"));
+    for repeat in comparison.rows.iter_mut().flat_map(|r| &mut r.repeats) {
+        (repeat.steady, repeat.loss_at_end, repeat.last_step, repeat.started_at) = (None, None, None, None);
+        repeat.host.clear();
+    }
+    for row in &mut comparison.rows {
+        (row.memory, row.device, row.attested) = (Vec::new(), None, None);
+        (row.step_time.cv, row.tokens_per_second_per_gpu.ci95) = (None, None);
+        row.tokens_per_second_per_gpu.value = f64::NAN;
+    }
+    page(&comparison);
 }
