@@ -198,7 +198,6 @@ fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Digest>,
     ReportWork {
         output_dir: publish::output_dir(engine.plan),
         matrix: engine.plan.matrix.name.clone(),
-        catalogue: Settings::of(engine.plan).compare.catalogue,
         comparison,
         pictures,
         cells: published_cells(engine, statuses),
