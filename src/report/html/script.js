@@ -51,6 +51,8 @@
     if (!why) return;
     const tip = why.querySelector('.tip');
     const at = why.getBoundingClientRect();
+    // Measured where it has room: at the right edge it would be narrow.
+    tip.style.left = '0';
     const below = at.bottom + 4 + tip.offsetHeight < innerHeight;
     tip.style.left = Math.max(8, Math.min(at.left, innerWidth - tip.offsetWidth - 8)) + 'px';
     tip.style.top = (below ? at.bottom + 4 : Math.max(8, at.top - 4 - tip.offsetHeight)) + 'px';
