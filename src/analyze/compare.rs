@@ -180,6 +180,7 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         failed: summary.count_of(is_failed),
         contradicted: summary.count_of(is_contradicted),
         unmeasured: summary.count_of(is_unmeasured),
+        repeats_added_later: summary.repeats_added_later(),
         tokens_per_second_per_gpu: arm.estimate.clone(),
         tokens_per_second: summary.tokens_per_second,
         step_time: arm.step_time.clone(),

@@ -122,6 +122,9 @@ pub struct Row {
     /// Ended well with nothing to measure.
     #[serde(default)]
     pub unmeasured: usize,
+    /// Repeats were added when the results of fewer were there to be looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats_added_later: bool,
     pub tokens_per_second_per_gpu: Estimate,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,

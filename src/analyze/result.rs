@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Source, anomalies, attest,
+    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Samples, Source, anomalies, attest,
     cross::{self, Crossed},
     flops_per_token,
 };
@@ -40,6 +40,12 @@ pub struct RunResult {
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// What was sampled beside the run; absent where nothing was to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Samples>,
     pub trace: Trace,
 }
 
@@ -180,6 +186,8 @@ impl RunResult {
             workload,
             anomalies: found,
             log_tail: Vec::new(),
+            repeats_planned: None,
+            telemetry: None,
             trace,
         }
     }

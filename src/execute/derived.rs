@@ -12,11 +12,11 @@ use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{publish, train::TrainWork};
+use super::{publish, run::TELEMETRY, train::TrainWork};
 use crate::{
     analyze::{
         self, Catalogue, CellEnvironment, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks,
-        Price, RunFacts, RunOutcome, RunResult, Statistics, Summary, Tdp,
+        Price, RunFacts, RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
     },
     cache::{Attempt, Cache, Output, TaskKind},
     data::prefix_of,
@@ -320,7 +320,18 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
-            let mut result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
+            let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
+            let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
+            let sampled = output(TELEMETRY);
+            // When lines came matters to samples alone; without it the log still says all else.
+            let times = get(sampled.and(output("times")))?.unwrap_or_default();
+            let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
+            result.repeats_planned = attempt.repeats_planned;
+            if sampled.is_some() {
+                let text = get(sampled)?;
+                let gone = || Samples::none("it is gone from the cache");
+                result.telemetry = Some(text.map_or_else(gone, |text| Samples::read(&text)));
+            }
             if result.outcome != RunOutcome::Ok {
                 result.log_tail = parse::tail(&bytes);
             }
@@ -474,6 +485,7 @@ pub fn train_work(
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
+        repeats_planned: Some(engine.plan.cells[task.cell as usize].repeats),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
         devices,
         ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
@@ -490,6 +502,7 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         key: Digest::of(""),
         preimage: String::new(),
         generation: 0,
+        repeats_planned: None,
         seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),

@@ -36,6 +36,8 @@ pub struct Builder {
     /// Of a step that is stated twice the later line counts: the step was done again after a resume, and that is what
     /// the rest of the log builds on.
     pub latest: bool,
+    /// When the line that is read now was seen in the log: seconds since 1970.
+    pub clock: Option<f64>,
     condensed: u32,
     nan: NanEnd,
 }
@@ -82,11 +84,12 @@ impl NanEnd {
 
 impl Builder {
     /// One line's step. Of a step that was stated before, only what is new is taken: ranks and resumed runs repeat.
-    pub fn step(&mut self, step: Step) {
+    pub fn step(&mut self, mut step: Step) {
         if step.step > LAST_STEP {
             return self.notes.add("absurd_value", || format!("step {}", step.step));
         }
         self.trace.step_lines += 1;
+        step.ended_at = step.ended_at.or(self.clock);
         self.nan.step(&step, &self.notes);
         let steps = &mut self.trace.steps;
         if steps.last().is_none_or(|last| last.step < step.step) {

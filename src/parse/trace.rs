@@ -82,6 +82,9 @@ pub struct Step {
     /// How many steps step time and loss are a mean of; absent = 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_averaged: Option<u64>,
+    /// When it ended, in seconds since 1970: as the trainer says, else when its line was seen in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time_seconds: Option<f64>,
     /// `nan` in a log is kept as the anomaly `nan_loss`, and the loss is absent.
@@ -183,6 +186,9 @@ pub struct TelemetrySample {
     pub power_watts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_watts: Option<f64>,
+    /// Hardware counter, from whenever it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_joules: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
