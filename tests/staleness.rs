@@ -388,7 +388,7 @@ fn what_was_published_is_published_again() {
     let config = project.read("config.yaml");
     project.write("config.yaml", &(config + "\npaths: { output: elsewhere }\n"));
     project.expect(&["report m"], &["report m"]);
-    assert!(project.path("elsewhere/compare.png").is_file());
+    assert!(project.path("elsewhere/compare.png").is_file() && project.path("elsewhere/plot_throughput.svg").is_file());
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use super::{
     canvas::{Anchor, Canvas},
     style::{FAINT, INK, LINE, MARGIN, SMALL, TEXT, WIDTH},
-    text::{clean, elide, elide_names, wrap},
+    text::{clean, elide, elide_names, width_of, wrap},
 };
 use crate::{
-    analyze::{AbsentCell, Comparison, Group},
+    analyze::{AbsentCell, Comparison, Group, Row},
     report::table::mark,
 };
 
@@ -34,16 +34,16 @@ impl Names {
 
     /// From `left` on, in `room` pixels.
     pub fn new(comparison: &Comparison, left: i32, room: i32) -> Self {
+        let around: Vec<(String, String)> =
+            comparison.rows.iter().enumerate().map(|(i, row)| around(comparison, i, row)).collect();
         let names: Vec<String> = comparison.rows.iter().map(|row| clean(&row.cell)).collect();
-        let short = elide_names(&names, TEXT, room - 190);
-        let named = comparison.rows.iter().zip(short).enumerate().map(|(i, (row, name))| {
-            let is_baseline =
-                comparison.groups.get(row.group).is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
-            let baseline = if is_baseline { " (baseline)" } else { "" };
+        let left_for = |i: usize| room - width_of(&around[i].0, TEXT) - width_of(&around[i].1, TEXT);
+        let short = elide_names(&names, TEXT, left_for);
+        let named = comparison.rows.iter().zip(short).zip(&around).map(|((row, name), (before, after))| {
             let labels: Vec<String> =
                 row.labels.iter().map(|label| elide(&clean(label), SMALL, room.min(LABEL), 0.5)).collect();
             let labels = wrap(&labels.join("; "), SMALL, room - 16);
-            Named { name: format!("{}  {name}{}{baseline}", i + 1, mark(&row.imported)), labels }
+            Named { name: format!("{before}{name}{after}"), labels }
         });
         Self { left, room, named: named.collect() }
     }
@@ -76,6 +76,13 @@ impl Names {
     }
 }
 
+/// What stands before and behind a name.
+fn around(comparison: &Comparison, index: usize, row: &Row) -> (String, String) {
+    let is_baseline = comparison.groups.get(row.group).is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
+    let baseline = if is_baseline { " (baseline)" } else { "" };
+    (format!("{}  ", index + 1), format!("{}{baseline}", mark(&row.imported)))
+}
+
 /// `llama-3.1-8b: sequence 8192, global batch 128, 8 devices`
 pub fn group_heading(group: &Group) -> String {
     let strict = if group.identical_config { ", identical configuration" } else { "" };
@@ -92,7 +99,7 @@ pub fn absent(canvas: &mut Canvas, comparison: &Comparison) {
     canvas.heading("Cells without figures");
     let (told, more) = comparison.absent.split_at(comparison.absent.len().min(LISTED));
     let names: Vec<String> = told.iter().map(|cell| clean(&cell.cell)).collect();
-    for (cell, name) in told.iter().zip(elide_names(&names, TEXT, 800)) {
+    for (cell, name) in told.iter().zip(elide_names(&names, TEXT, |_| 800)) {
         let line = format!("{name}{}: {}", mark(&cell.imported), why(cell));
         canvas.fit(&line, (MARGIN, canvas.top), WIDTH - 2 * MARGIN, TEXT, FAINT);
         canvas.top += TEXT + 6;

@@ -30,9 +30,7 @@ pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
                     Rings: steps more than 5 scaled median absolute deviations and 2 % from the median of their run; \
                     triangles: beyond the panel.";
     let mut canvas = Canvas::titled("Step time over steps", subtitle);
-    // Wide panels as long as there are few.
-    let columns = if comparison.rows.len() <= 12 { 2 } else { 3 };
-    let width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns;
+    let width = (WIDTH - 2 * MARGIN - GAP) / 2;
     let names = Names::new(comparison, MARGIN, width - 8);
     for (i, group) in comparison.groups.iter().enumerate() {
         let drawn = |(_, row): &(usize, &Row)| row.group == i && row.repeats.iter().any(|r| !times(r).is_empty());
@@ -41,7 +39,7 @@ pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
             continue;
         }
         canvas.heading(&group_heading(group));
-        for line in members.chunks(columns as usize) {
+        for line in members.chunks(2) {
             let top = canvas.top;
             let panels: Vec<Panel> = line.iter().map(|(_, row)| Panel::of(row)).collect();
             let said: Vec<Vec<String>> = panels.iter().map(|panel| wrap(&panel.said, SMALL, width - 8)).collect();

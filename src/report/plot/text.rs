@@ -63,9 +63,9 @@ pub fn elide(words: &str, size: i32, room: i32, head: f64) -> String {
     })
 }
 
-/// Each name in `room` pixels, shortened in the middle where two that differ stay different.
-pub fn elide_names(names: &[String], size: i32, room: i32) -> Vec<String> {
-    let cut = |head| names.iter().map(|name| elide(name, size, room, head)).collect::<Vec<_>>();
+/// Each name in its `room` pixels, shortened in the middle; two that differ stay different.
+pub fn elide_names(names: &[String], size: i32, room: impl Fn(usize) -> i32) -> Vec<String> {
+    let cut = |head| names.iter().enumerate().map(|(i, name)| elide(name, size, room(i), head)).collect::<Vec<_>>();
     let are_told_apart = |cut: &[String]| {
         let mut pairs: Vec<_> = cut.iter().zip(names).collect();
         pairs.sort_unstable();
@@ -112,11 +112,11 @@ mod tests {
             [format!("{long}/one"), format!("{long}/two")],
             [format!("nvd/tran/{long}/x"), format!("nvd/fsdp/{long}/x")],
         ] {
-            let cut = elide_names(&names, 15, 200);
+            let cut = elide_names(&names, 15, |_| 200);
             assert_ne!(cut[0], cut[1]);
             assert!(cut.iter().all(|name| name.contains('…') && width_of(name, 15) <= 200), "{cut:?}");
         }
-        assert_eq!(elide_names(&["a/b".into(), "a/b".into()], 15, 200), ["a/b", "a/b"]);
+        assert_eq!(elide_names(&["a/b".into(), "a/b".into()], 15, |_| 200), ["a/b", "a/b"]);
     }
 
     #[test]
