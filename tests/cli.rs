@@ -372,6 +372,27 @@ fn a_second_build_has_nothing_to_do_and_notices_when_it_has() {
 }
 
 #[test]
+fn a_report_is_the_same_with_and_without_a_build_and_runs_nothing() {
+    let project = Project::new(ONE_RUN);
+    project.run(&["build"]).ends_with(0);
+    let page = project.read("output/report.html");
+    assert!(page.contains("cpu/cmd/tiny/single") && page.contains("<svg"));
+    project.run(&["report", "-o", "page.html"]).ends_with(0);
+    assert_eq!(project.read("page.html"), page);
+    fs::remove_dir_all(project.path("output")).unwrap();
+    let shown = project.run(&["report", "--json"]).ends_with(0).json();
+    assert_eq!((&shown["cells"], &shown["comparable"]), (&Value::from(1), &Value::from(true)));
+    assert_eq!(project.read("output/report.html"), page);
+    // As a build would have published it.
+    assert!(project.run(&["build"]).ends_with(0).stderr.contains("nothing to do"));
+    for (option, value, code) in [("--across", "seq_lenght", 2), ("--baseline", "cpu/cmd/tiny/none", 4)] {
+        project.run(&["report", option, value, "-o", "wrong.html"]).ends_with(code);
+    }
+    assert!(!project.path("wrong.html").exists());
+    assert_eq!(project.launches(), 1);
+}
+
+#[test]
 fn remeasuring_that_cannot_run_voids_nothing() {
     let project = Project::new(ONE_RUN);
     project.run(&["build"]).ends_with(0);

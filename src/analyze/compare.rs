@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{
     AbsentCell, AttestationStatus, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings,
-    Comparison, Device, Difference, EnvironmentDifference, FieldDifference, Figure, Group, IntervalKind, MIN_REPEATS,
-    Mfu, RepeatStatus, Row, Speedup, Summary, Surroundings, Tier, Unit, cost_ratio, environment_differences,
-    environment_sentence,
+    Comparison, Contract, Device, Difference, EnvironmentDifference, FieldDifference, Figure, Group, IntervalKind,
+    MIN_REPEATS, Mfu, RepeatStatus, Row, Speedup, Summary, Surroundings, Tier, Unit, cost_ratio,
+    environment_differences, environment_sentence,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, of_convergence, refused,
         refused_without_figures,
@@ -124,6 +124,8 @@ pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
         reason,
         contradicted: 0,
         imported: cell.imported.clone(),
+        contract: Contract::default(),
+        attested: None,
         repeats: Vec::new(),
     };
     let boxed = |state: &str, reason: String| Box::new(absent(state, reason));
@@ -143,7 +145,9 @@ pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
                     "unmeasured"
                 };
                 let reason = summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned());
-                Err(Box::new(AbsentCell { contradicted, repeats: summary.repeats.clone(), ..absent(state, reason) }))
+                let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
+                let repeats = summary.repeats.clone();
+                Err(Box::new(AbsentCell { contradicted, contract, attested, repeats, ..absent(state, reason) }))
             }
         },
         CellState::Failed { class, evidence } => {

@@ -236,6 +236,11 @@ pub struct AbsentCell {
     pub contradicted: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<String>,
+    #[serde(default)]
+    pub contract: Contract,
+    /// Field by field: which one contradicts the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attested: Option<Attestation>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeats: Vec<RepeatSummary>,
 }

@@ -38,6 +38,8 @@ pub enum Command {
     Baseline(BaselineArgs),
     /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
     Gate(GateArgs),
+    /// Write the report from what the cache has, or only its page (report.html); run nothing
+    Report(ReportArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
     /// Say what a log says
@@ -77,6 +79,7 @@ impl Command {
             Self::Compare(a) => a.json,
             Self::Baseline(a) => a.common.json,
             Self::Gate(a) => a.common.json,
+            Self::Report(a) => a.common.json,
             Self::Parse(a) => a.json,
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
@@ -279,6 +282,21 @@ pub struct BaselineArgs {
     pub common: Common,
     /// The file to write [default: stdout]
     #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Allow one contract field to differ; every table says so
+    #[arg(long, value_name = "FIELD")]
+    pub across: Vec<String>,
+    /// The cell that speed-ups are relative to
+    #[arg(long, value_name = "CELL")]
+    pub baseline: Option<String>,
+    /// Write only the page: to this file, or as report.html into this folder [default: all files, as a build does]
+    #[arg(short, long, value_name = "FILE|DIR")]
     pub output: Option<PathBuf>,
 }
 

@@ -17,15 +17,19 @@ use crate::{
     plan::Plan,
 };
 
+/// Refuses what no contract has.
+pub fn check_across(across: &[String]) -> Result<()> {
+    let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
+    let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
+    let near = nearest(unknown, analyze::fields()).map(|near| format!("did you mean `{near}`?"));
+    Err(Error::invalid(match near {
+        Some(near) => problem.help(near),
+        None => problem,
+    }))
+}
+
 pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
-    if let Some(unknown) = args.across.iter().find(|f| !analyze::known_field(f)) {
-        let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
-        let near = nearest(unknown, analyze::fields()).map(|near| format!("did you mean `{near}`?"));
-        return Err(Error::invalid(match near {
-            Some(near) => problem.help(near),
-            None => problem,
-        }));
-    }
+    check_across(&args.across)?;
     let (matrix, cells) = match args.names.as_slice() {
         [matrix] => (Some(matrix.clone()), &[][..]),
         [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),

@@ -23,6 +23,7 @@ mod parse;
 mod plan;
 mod profile;
 mod project;
+mod report;
 mod schema;
 mod show;
 
@@ -73,6 +74,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Compare(args) => compare::run(at, &args),
         Command::Baseline(args) => baseline::run(at, &args),
         Command::Gate(args) => gate::run(at, &args),
+        Command::Report(args) => report::run(at, &args),
         Command::Import(args) => import::run(at, &args),
         Command::Parse(args) => parse::run(&args),
         Command::Check(args) => check::run(at, &args),

@@ -28,7 +28,7 @@ use crate::{
     parse::{self, LogSection},
     plan::{DataKind, Job, Plan, Prepared, Support},
     recipe::Rendered,
-    report,
+    report::{self, Drawn, Meta},
 };
 
 /// Settings of the later stages; each is in the key of the task that reads it.
@@ -167,13 +167,21 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
             settings: Box::new(Settings::of(engine.plan).compare),
         },
         TaskKind::Plot => DerivedWork::Plot { comparison: digest_of(TaskKind::Compare, 0, 0) },
-        TaskKind::Report => DerivedWork::Report(Box::new(ReportWork {
-            output_dir: publish::output_dir(engine.plan),
-            matrix: engine.plan.matrix.name.clone(),
-            comparison: digest_of(TaskKind::Compare, 0, 0),
-            pictures: statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec(),
-            cells: published_cells(engine, statuses),
-        })),
+        TaskKind::Report => {
+            let pictures = statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec();
+            let comparison = digest_of(TaskKind::Compare, 0, 0);
+            DerivedWork::Report(Box::new(report_work(engine, statuses, comparison, pictures)))
+        }
+    }
+}
+
+fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Digest>, pictures: Vec<Output>) -> ReportWork {
+    ReportWork {
+        output_dir: publish::output_dir(engine.plan),
+        matrix: engine.plan.matrix.name.clone(),
+        comparison,
+        pictures,
+        cells: published_cells(engine, statuses),
     }
 }
 
@@ -272,10 +280,7 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
 
 /// Does one derived task. Its outputs are in the cache when this returns.
 pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
-    let put = |name: &str, bytes: &[u8]| -> Result<Output> {
-        let digest = cache.put(bytes, Durability::Plain)?;
-        Ok(Output { name: name.to_owned(), digest, size: bytes.len() as u64 })
-    };
+    let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
         DerivedWork::Parse { attempt, job, log: section } => {
@@ -326,15 +331,27 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             }
             Ok(outputs)
         }
-        DerivedWork::Report(work) => run_report(&work, cache, &put),
+        DerivedWork::Report(work) => {
+            let outputs = report_outputs(&work, cache)?;
+            publish::publish(&work.output_dir, &work.matrix, cache, &outputs)?;
+            Ok(outputs)
+        }
     }
 }
 
-fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Result<Output>) -> Result<Vec<Output>> {
+fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
+    let digest = cache.put(bytes, Durability::Plain)?;
+    Ok(Output { name: name.to_owned(), digest, size: bytes.len() as u64 })
+}
+
+fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<Vec<Output>> {
+    let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     let comparison = read_comparison(cache, work.comparison)?;
     let mut outputs = work.pictures.clone();
     outputs.push(put("compare.json", &json_bytes(&comparison)?)?);
     outputs.push(put("compare.txt", report::table(&comparison, 160).as_bytes())?);
+    let page = report::html(&comparison, &drawn(cache, &work.pictures)?, &Meta { matrix: work.matrix.clone() })?;
+    outputs.push(put(PAGE, page.as_bytes())?);
     for cell in &work.cells {
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
@@ -350,8 +367,37 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
             outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
         }
     }
-    publish::publish(&work.output_dir, &work.matrix, cache, &outputs)?;
     Ok(outputs)
+}
+
+/// The page of a report, as it is published.
+pub const PAGE: &str = "report.html";
+
+/// The pictures that a page shows: those that are drawn as lines.
+fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<Drawn>> {
+    let svg = |output: &Output| {
+        let name = output.name.strip_suffix(".svg")?;
+        let text = need(cache, &output.digest, &output.name).map(|b| String::from_utf8_lossy(&b).into_owned());
+        Some(text.map(|svg| Drawn::new(name, svg)))
+    };
+    pictures.iter().filter_map(svg).collect()
+}
+
+/// Makes the report of a comparison that no build made; it publishes nothing.
+pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison) -> Result<Report> {
+    let cache = engine.cache;
+    let digest = Some(cache.put(&json_bytes(comparison)?, Durability::Plain)?);
+    let pictures = run(DerivedWork::Plot { comparison: digest }, cache)?;
+    let work = report_work(engine, statuses, digest, pictures);
+    let outputs = report_outputs(&work, cache)?;
+    Ok(Report { output_dir: work.output_dir, matrix: work.matrix, outputs })
+}
+
+/// What a report publishes, and where.
+pub struct Report {
+    pub output_dir: PathBuf,
+    pub matrix: String,
+    pub outputs: Vec<Output>,
 }
 
 /// Compares cells whose summaries are in the cache.

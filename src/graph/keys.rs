@@ -131,6 +131,7 @@ impl Engine<'_> {
     pub(super) fn report_key(&self, compare: &Status, plot: &Status, cells: &[(String, serde_json::Value)]) -> Keyed {
         Preimage::new(TaskKind::Report)
             .field("code", &self.code.report)
+            .field("matrix", &self.plan.matrix.name)
             .field("cells", &Digest::of(serde_json::to_vec(cells).unwrap_or_default()))
             .fields("compare", compare.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("plot", plot.outputs().iter().map(|o| (o.name.as_str(), o.digest)))

@@ -87,6 +87,13 @@ const PLOTS: [(&str, &str, Draw); 10] = [
     ("scaling", "Scaling", scaling::scaling),
 ];
 
+/// What a picture of this file name shows.
+#[must_use]
+pub fn title_of(file: &str) -> Option<&'static str> {
+    let name = file.strip_prefix("plot_").unwrap_or(file);
+    PLOTS.iter().find(|(n, ..)| *n == name).map(|(_, title, _)| *title)
+}
+
 /// All pictures that have something to show.
 ///
 /// # Errors
@@ -108,6 +115,6 @@ pub fn pictures(comparison: &Comparison) -> Result<Pictures> {
 }
 
 #[cfg(test)]
-mod sample;
+pub(super) mod sample;
 #[cfg(test)]
 mod tests;

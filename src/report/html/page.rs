@@ -1,0 +1,333 @@
+//! What stands above the details: sentences, a table a group, and what has no figures.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::super::{
+    format::{bytes, number, percent, seconds},
+    table::mark,
+};
+use crate::analyze::{
+    AttestationStatus, Comparison, Difference, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup,
+};
+
+/// Figures that have columns of their own.
+const OWN: [&str; 3] = ["mfu", "loss_at_end", "tokens_per_second"];
+
+#[derive(Serialize)]
+pub struct Page<'a> {
+    comparable: bool,
+    /// Cells with figures, cells without, repeats that failed, that contradict their job, that measured nothing.
+    counts: Vec<String>,
+    groups: Vec<GroupTable<'a>>,
+    refused: Vec<Refused<'a>>,
+    absent: Vec<Absent<'a>>,
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct GroupTable<'a> {
+    group: &'a Group,
+    sentences: Vec<Sentence<'a>>,
+    columns: Vec<String>,
+    rows: Vec<Line<'a>>,
+}
+
+/// `a` is ratio × `b`: what may be said of it.
+#[derive(Serialize)]
+struct Sentence<'a> {
+    speedup: &'a Speedup,
+    ratio: String,
+    interval: Option<String>,
+    verdict: Option<&'static str>,
+    hosts: Vec<&'a str>,
+    /// What stands behind the names of `a` and `b`.
+    marks: [&'static str; 2],
+    labels: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: String,
+    cell: &'a str,
+    is_baseline: bool,
+    marks: Vec<String>,
+    labels: &'a [String],
+    figures: Vec<Shown>,
+}
+
+/// A figure as a table shows it.
+#[derive(Serialize, Default)]
+struct Shown {
+    text: String,
+    /// Below it and smaller: its interval, spread or kind.
+    detail: Option<String>,
+    /// What the column is sorted by.
+    value: Option<f64>,
+    /// Why there is no figure.
+    reason: Option<String>,
+    /// A figure that is there, but cannot be.
+    impossible: bool,
+}
+
+#[derive(Serialize)]
+struct Refused<'a> {
+    cell_a: &'a str,
+    cell_b: &'a str,
+    fields: Vec<&'a Difference>,
+    sentences: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Absent<'a> {
+    id: String,
+    cell: &'a str,
+    state: &'a str,
+    reason: &'a str,
+    imported: bool,
+}
+
+impl<'a> Page<'a> {
+    pub fn of(comparison: &'a Comparison) -> Self {
+        let groups = comparison.groups.iter().enumerate().map(|(at, group)| table(comparison, at, group)).collect();
+        let of_absent = |(at, cell): (usize, &'a crate::analyze::AbsentCell)| Absent {
+            id: id(comparison.rows.len() + at),
+            cell: &cell.cell,
+            state: &cell.state,
+            reason: &cell.reason,
+            imported: !cell.imported.is_empty(),
+        };
+        Self {
+            comparable: comparison.comparable,
+            counts: counts(comparison),
+            groups,
+            refused: refused(&comparison.differences),
+            absent: comparison.absent.iter().enumerate().map(of_absent).collect(),
+            notes: &comparison.notes,
+        }
+    }
+}
+
+/// Where a cell's details are: rows first, then cells without figures.
+pub fn id(at: usize) -> String {
+    format!("cell-{}", at + 1)
+}
+
+fn counts(comparison: &Comparison) -> Vec<String> {
+    let plural = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let mut counts = vec![plural(comparison.rows.len(), "cell with figures", "cells with figures")];
+    let more = [
+        (comparison.groups.len(), "workload", "workloads"),
+        (comparison.absent.len(), "cell without figures", "cells without figures"),
+        (comparison.failed, "failed run", "failed runs"),
+        (comparison.contradicted, "contradicted run", "contradicted runs"),
+        (comparison.unmeasured, "run with nothing to measure", "runs with nothing to measure"),
+    ];
+    counts.extend(more.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| plural(n, one, many)));
+    counts
+}
+
+/// Refused pairs, each with its fields.
+fn refused(differences: &[Difference]) -> Vec<Refused<'_>> {
+    let mut all: Vec<Refused<'_>> = Vec::new();
+    for difference in differences.iter().filter(|d| d.refused) {
+        let at = all.iter().position(|r| (r.cell_a, r.cell_b) == (&*difference.cell_a, &*difference.cell_b));
+        let at = at.unwrap_or_else(|| {
+            let (cell_a, cell_b) = (&*difference.cell_a, &*difference.cell_b);
+            all.push(Refused { cell_a, cell_b, fields: Vec::new(), sentences: Vec::new() });
+            all.len() - 1
+        });
+        all[at].fields.push(difference);
+        all[at].sentences.push(difference.field.sentence());
+    }
+    all
+}
+
+fn table<'a>(comparison: &'a Comparison, at: usize, group: &'a Group) -> GroupTable<'a> {
+    let rows: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(|(_, r)| r.group == at).collect();
+    let speedups = |row: &Row| comparison.speedups.iter().find(|s| s.a == row.cell && s.b == group.baseline);
+    let metrics = metric_columns(&rows);
+    let columns = ["tokens/s/GPU", "against the baseline", "repeats", "step time", "MFU", "peak memory", "loss at end"];
+    let columns = columns.into_iter().map(str::to_owned).chain(metrics.iter().map(|m| heading(m))).collect();
+    let line = |(index, row): &(usize, &'a Row)| {
+        let is_baseline = row.cell == group.baseline;
+        let mut figures = vec![
+            rate(row),
+            against(speedups(row), is_baseline),
+            repeats(row),
+            step_time(row),
+            mfu(&row.mfu),
+            memory(row),
+            loss(row),
+        ];
+        figures.extend(metrics.iter().map(|column| metric(row, column)));
+        Line { id: id(*index), cell: &row.cell, is_baseline, marks: marks(row), labels: &row.labels, figures }
+    };
+    let lines = rows.iter().map(line).collect();
+    let mut sentences: Vec<Sentence<'_>> =
+        rows.iter().filter_map(|(_, row)| sentence(comparison, row, speedups(row)?)).collect();
+    sentences.sort_by(|a, b| b.speedup.ratio.total_cmp(&a.speedup.ratio));
+    GroupTable { group, sentences, columns, rows: lines }
+}
+
+fn sentence<'a>(comparison: &'a Comparison, row: &'a Row, speedup: &'a Speedup) -> Option<Sentence<'a>> {
+    let base = comparison.rows.iter().find(|r| r.cell == speedup.b)?;
+    let counted = |row: &'a Row| row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| &*r.host);
+    // An imported log may not say where it was written.
+    let is_known = |host: &&str| !["", "not stated"].contains(host);
+    let hosts: BTreeSet<&str> = counted(row).chain(counted(base)).filter(is_known).collect();
+    Some(Sentence {
+        ratio: format!("{:.2}×", speedup.ratio),
+        interval: speedup.ci95.map(|[lo, hi]| format!("{lo:.2} to {hi:.2}")),
+        verdict: verdict(speedup),
+        hosts: hosts.into_iter().collect(),
+        marks: [row, base].map(|row| mark(&row.imported)),
+        labels: &speedup.labels,
+        speedup,
+    })
+}
+
+fn verdict(speedup: &Speedup) -> Option<&'static str> {
+    Some(match speedup.significant? {
+        true if speedup.ratio > 1.0 => "significantly faster",
+        true => "significantly slower",
+        false => "no significant difference",
+    })
+}
+
+/// What a reader must know of a cell before its figures.
+fn marks(row: &Row) -> Vec<String> {
+    let mut marks = Vec::new();
+    if !row.imported.is_empty() {
+        marks.push("imported".to_owned());
+    }
+    match row.attestation {
+        AttestationStatus::Attested => {}
+        AttestationStatus::Contradicted => marks.push("contradicted".to_owned()),
+        AttestationStatus::NotStated => marks.push("not attested".to_owned()),
+    }
+    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted"), (row.unmeasured, "unmeasured")] {
+        if count > 0 {
+            marks.push(format!("{count} {what}"));
+        }
+    }
+    marks
+}
+
+fn rate(row: &Row) -> Shown {
+    let estimate = &row.tokens_per_second_per_gpu;
+    let interval = match estimate.ci95 {
+        Some([lo, hi]) => format!("{} to {}", number(lo), number(hi)),
+        None if estimate.values.len() < 2 => "one repeat: no interval".to_owned(),
+        None => "no interval".to_owned(),
+    };
+    Shown { detail: Some(interval), ..shown(number(estimate.value), estimate.value) }
+}
+
+fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
+    let Some(speedup) = speedup else {
+        if is_baseline {
+            return shown("baseline".to_owned(), 1.0);
+        }
+        return missing("no comparison with the baseline");
+    };
+    let mut details: Vec<&str> = verdict(speedup).into_iter().collect();
+    details.extend(speedup.reason.as_deref());
+    let interval = speedup.ci95.map(|[lo, hi]| format!("{lo:.2} to {hi:.2}"));
+    let detail = interval.as_deref().into_iter().chain(details).collect::<Vec<_>>().join("; ");
+    Shown { detail: (!detail.is_empty()).then_some(detail), ..shown(format!("{:.2}×", speedup.ratio), speedup.ratio) }
+}
+
+fn repeats(row: &Row) -> Shown {
+    shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64)
+}
+
+fn step_time(row: &Row) -> Shown {
+    let time = &row.step_time;
+    let detail = time.cv.map(|cv| format!("cv {}", percent(cv)));
+    Shown { detail, ..shown(seconds(time.mean_seconds), time.mean_seconds) }
+}
+
+pub fn mfu_figure(mfu: &Mfu) -> Figure {
+    match mfu {
+        Mfu::Ok { value, convention, peak, .. } => Figure::Ok {
+            value: *value,
+            basis: format!("{convention} FLOPs ÷ {} TFLOP/s ({})", number(peak.tflops), peak.source),
+        },
+        Mfu::Absent { reason } => Figure::Absent { reason: reason.clone() },
+        Mfu::Error { reason } => Figure::Error { reason: reason.clone() },
+    }
+}
+
+fn mfu(mfu: &Mfu) -> Shown {
+    figure(&mfu_figure(mfu), "fraction")
+}
+
+fn memory(row: &Row) -> Shown {
+    let Some(memory) = row.memory.first() else { return missing("the log states no memory") };
+    let detail = Some(memory.kind.replace('_', " "));
+    Shown { detail, ..shown(bytes(memory.bytes), memory.bytes as f64) }
+}
+
+fn loss(row: &Row) -> Shown {
+    let Some(loss) = row.loss_at_end else { return missing("a counted repeat logs no loss at its last step") };
+    let detail = row.last_step.map(|step| format!("step {step}"));
+    Shown { detail, ..shown(format!("{loss:.4}"), loss) }
+}
+
+/// Metrics that any row has a figure of, or an error: a title and a unit are one column.
+fn metric_columns<'a>(rows: &[(usize, &'a Row)]) -> Vec<&'a Metric> {
+    let mut columns: Vec<&Metric> = Vec::new();
+    for metric in rows.iter().flat_map(|(_, row)| &row.metrics.0) {
+        let is_known = columns.iter().any(|c| same_column(c, metric));
+        if !OWN.contains(&&*metric.name) && !is_known && !matches!(metric.figure, Figure::Absent { .. }) {
+            columns.push(metric);
+        }
+    }
+    // As a row has them, whichever row came with a figure first.
+    let rank = |m: &Metric| rows.iter().find_map(|(_, row)| row.metrics.0.iter().position(|n| n.name == m.name));
+    columns.sort_by_key(|m| rank(m));
+    columns
+}
+
+fn same_column(a: &Metric, b: &Metric) -> bool {
+    (&a.name, &a.title, &a.unit) == (&b.name, &b.title, &b.unit)
+}
+
+fn heading(metric: &Metric) -> String {
+    let is_said = ["", "fraction", "s"].contains(&&*metric.unit) || metric.title.contains(&*metric.unit);
+    if is_said { metric.title.clone() } else { format!("{}, {}", metric.title, metric.unit) }
+}
+
+fn metric(row: &Row, column: &Metric) -> Shown {
+    match row.metrics.0.iter().find(|m| m.name == column.name) {
+        Some(metric) if same_column(metric, column) => figure(&metric.figure, &metric.unit),
+        Some(metric) => missing(&format!("of this cell it is {}", heading(metric))),
+        None => missing("not computed"),
+    }
+}
+
+fn figure(figure: &Figure, unit: &str) -> Shown {
+    match figure {
+        Figure::Ok { value, .. } => shown(in_unit(*value, unit), *value),
+        Figure::Absent { reason } => missing(reason),
+        Figure::Error { reason } => Shown { impossible: true, ..missing(reason) },
+    }
+}
+
+pub fn in_unit(value: f64, unit: &str) -> String {
+    match unit {
+        "fraction" => percent(value),
+        "s" => seconds(value),
+        _ => number(value),
+    }
+}
+
+fn shown(text: String, value: f64) -> Shown {
+    Shown { text, value: Some(value).filter(|v| v.is_finite()), ..Shown::default() }
+}
+
+fn missing(reason: &str) -> Shown {
+    Shown { reason: Some(reason.to_owned()), ..Shown::default() }
+}
