@@ -1,9 +1,12 @@
 //! Numbers as people read them: four significant digits, thousands apart, units beside.
 
-/// `10,682`, `341.3`, `0.01235`.
+/// What stands where no figure is.
+pub const MISSING: &str = "–";
+
+/// `10,682`, `341.3`, `0.01235`; what is no number is missing.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
-        return value.to_string();
+        return MISSING.to_owned();
     }
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     if !(-4..15).contains(&magnitude) {
@@ -21,6 +24,18 @@ pub fn number(value: f64) -> String {
     }
     let sign = if whole.starts_with('-') { "-" } else { "" };
     if fraction.is_empty() { format!("{sign}{out}") } else { format!("{sign}{out}.{fraction}") }
+}
+
+/// A ratio with two decimals, and more where its interval, `width` wide, would vanish in them: `1.31`, `1.003`, `262`.
+pub fn ratio(value: f64, width: Option<f64>) -> String {
+    if !value.is_finite() || !(1e-4..100.0).contains(&value) {
+        return number(value);
+    }
+    // Two digits of a small ratio, and at least one of the interval's width.
+    let digits = |of: f64| (-of.log10() + 0.3).ceil().clamp(2.0, 6.0) as usize;
+    let small = if value < 0.1 { digits(value) + 1 } else { 2 };
+    let decimals = width.filter(|w| *w > 0.0 && w.is_finite()).map_or(2, digits).max(small);
+    format!("{value:.decimals$}")
 }
 
 /// `305.1 ms`, `12.27 s`.
@@ -56,12 +71,23 @@ mod tests {
             (-1_234_567.0, "-1,234,567"),
             (0.0, "0.000"),
             (1e-9, "1.000e-9"),
-            (f64::NAN, "NaN"),
+            (f64::NAN, MISSING),
+            (f64::INFINITY, MISSING),
         ] {
             assert_eq!(number(value), text);
         }
         assert_eq!((seconds(0.3051), seconds(12.27)), ("305.1 ms".to_owned(), "12.27 s".to_owned()));
         assert_eq!((bytes(38_838_185_984), bytes(12)), ("36.17 GiB".to_owned(), "12 B".to_owned()));
         assert_eq!(percent(0.5557), "55.6 %");
+        for (value, width, text) in [
+            (1.312, Some(0.04), "1.31"),
+            (1.0031, Some(0.004), "1.003"),
+            (0.0123, None, "0.0123"),
+            (262.4, Some(3.0), "262.4"),
+            (1e-9, None, "1.000e-9"),
+            (f64::NAN, None, MISSING),
+        ] {
+            assert_eq!(ratio(value, width), text);
+        }
     }
 }
