@@ -331,7 +331,10 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
     let comparison = read_comparison(cache, work.comparison)?;
     let mut outputs = work.pictures.clone();
     outputs.push(put("compare.json", &json_bytes(&comparison)?)?);
-    outputs.push(put("compare.txt", report::table(&comparison, 160).as_bytes())?);
+    outputs.push(put("compare.txt", report::table(&comparison, &report::Page::file()).as_bytes())?);
+    outputs.push(put("compare.md", report::markdown(&comparison).as_bytes())?);
+    outputs.push(put("compare.csv", report::csv(&comparison).as_bytes())?);
+    outputs.push(put("compare_repeats.csv", report::csv_repeats(&comparison).as_bytes())?);
     for cell in &work.cells {
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();

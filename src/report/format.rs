@@ -40,7 +40,35 @@ pub fn ratio(value: f64, width: Option<f64>) -> String {
 
 /// `305.1 ms`, `12.27 s`.
 pub fn seconds(value: f64) -> String {
-    if value < 1.0 { format!("{} ms", number(value * 1e3)) } else { format!("{} s", number(value)) }
+    match value {
+        v if !v.is_finite() => MISSING.to_owned(),
+        v if v.abs() < 1e-3 => format!("{} µs", number(v * 1e6)),
+        v if v.abs() < 1.0 => format!("{} ms", number(v * 1e3)),
+        v => format!("{} s", number(v)),
+    }
+}
+
+/// A metric as its unit asks for: `55.6 %`, `1.200 h`, `9.613 M tokens/USD`; without a unit that its title has.
+pub fn metric(value: f64, unit: &str, title: &str) -> String {
+    if !value.is_finite() {
+        return MISSING.to_owned();
+    }
+    match unit {
+        "fraction" => percent(value),
+        "s" if value >= 3600.0 => format!("{} h", number(value / 3600.0)),
+        "s" => seconds(value),
+        _ if unit.is_empty() || title.contains(unit) => large(value),
+        _ => format!("{} {unit}", large(value)),
+    }
+}
+
+/// `9.613 M`, `104,200`: what has more than seven digits in millions and their like.
+fn large(value: f64) -> String {
+    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
+    match scales.iter().find(|(size, _)| value.abs() >= *size) {
+        Some((size, letter)) if value.abs() < 1e15 => format!("{} {letter}", number(value / size)),
+        _ => number(value),
+    }
 }
 
 /// `36.17 GiB`
@@ -53,9 +81,16 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// `55.6 %`
+/// `55.6 %`, `0.0123 %`; what is smaller than a tenth is not rounded to none.
 pub fn percent(value: f64) -> String {
-    format!("{:.1} %", value * 100.0)
+    let value = value * 100.0;
+    if !value.is_finite() {
+        MISSING.to_owned()
+    } else if value == 0.0 || (0.1..1e6).contains(&value.abs()) {
+        format!("{value:.1} %")
+    } else {
+        format!("{} %", number(value))
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ use crate::analyze::{Comparison, Group, RepeatStatus, Row, Speedup, Tier, differ
 pub struct Headline {
     /// Index into the comparison's groups; none where two cells may not be compared.
     pub group: Option<usize>,
+    /// The cell that it is about, and what that stands against.
+    pub a: String,
+    pub b: Option<String>,
     pub verdict: Verdict,
     pub text: String,
 }
@@ -52,12 +55,14 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else { continue };
         if let [alone] = rows[..] {
-            all.push(Headline { group: Some(index), verdict: Verdict::Alone, text: alone_sentence(alone) });
+            let (a, text) = (alone.cell.clone(), alone_sentence(alone));
+            all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
         }
         for a in rows.iter().filter(|r| r.cell != group.baseline) {
             let Some(speedup) = comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell) else { continue };
             let text = pair_sentence(comparison, group, speedup, a, b);
-            all.push(Headline { group: Some(index), verdict: Verdict::of(speedup), text });
+            let (a, b) = (a.cell.clone(), Some(b.cell.clone()));
+            all.push(Headline { group: Some(index), a, b, verdict: Verdict::of(speedup), text });
         }
     }
     all.extend(refusals(comparison));
@@ -143,7 +148,7 @@ fn refusals(comparison: &Comparison) -> Vec<Headline> {
         let fields: Vec<String> = of_pair.iter().map(|d| d.field.sentence()).collect();
         let (a, b) = (&of_pair[0].cell_a, &of_pair[0].cell_b);
         let text = format!("{a} and {b} may not be compared, because they differ in {}.", fields.join("; "));
-        Headline { group: None, verdict: Verdict::Refused, text }
+        Headline { group: None, a: a.clone(), b: Some(b.clone()), verdict: Verdict::Refused, text }
     };
     pairs.map(sentence).collect()
 }

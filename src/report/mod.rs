@@ -1,10 +1,23 @@
-//! Comparisons → tables and pictures. Pure: strings and bytes out, nothing is written here.
+//! Comparisons → sentences, tables, files and pictures. Pure: strings and bytes out, nothing is written here.
+mod cell;
+mod cost;
+mod csv;
 mod format;
 mod headline;
+mod markdown;
+mod notes;
+mod paint;
 mod plot;
+mod sheet;
 mod table;
+#[cfg(test)]
+mod tests;
 
+pub use self::csv::*;
+pub use cell::*;
 pub use format::{bytes, number};
 pub use headline::*;
+pub use markdown::*;
+pub use paint::{Page, Paint};
 pub use plot::*;
 pub use table::*;
