@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     format::{MISSING, bytes, metric, number, percent, seconds},
-    headline::headlines,
+    headline::{headlines, other},
     notes::steady_state,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -137,14 +137,13 @@ fn mfu(row: &Row) -> String {
 fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
     let mut own: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
     own.sort_by_key(|e| e.dangerous.is_none());
-    let value = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
     if let Some(first) = own.first() {
         paragraph(out, "", &format!("Not as in {}:", first.cell_b), page, Ink::Plain);
     }
     for found in own {
         let why = found.dangerous.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         let ink = if why.is_empty() { Ink::Plain } else { Ink::Bad };
-        let text = format!("{} {}: {}, not {}{why}", found.kind, found.name, value(&found.a), value(&found.b));
+        let text = format!("{} {}{why}", found.kind, other(found));
         paragraph(out, "  ", &text, page, ink);
     }
 }
@@ -159,7 +158,7 @@ fn sheet(repeats: &[RepeatSummary]) -> Sheet {
         ("step time", true, |r| known(r.steady.as_ref().map(|s| seconds(s.step_time.mean_seconds)))),
         ("steps", true, |r| known(r.steady.as_ref().map(|s| s.steps.to_string()))),
         ("from step", true, |r| known(cut(r).map(|c| c.first_step.to_string()))),
-        ("cut after warm-up", true, |r| known(cut(r).map(|c| format!("{} steps", c.dropped_steps)))),
+        ("steps cut", true, |r| known(cut(r).map(|c| c.dropped_steps.to_string()))),
         ("without the cut", true, |r| known(cut(r).map(|c| number(c.declared_tokens_per_second_per_gpu)))),
         ("energy", true, |r| {
             let energy = r.telemetry.as_ref().and_then(|t| t.energy.as_ref());

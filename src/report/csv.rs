@@ -43,6 +43,9 @@ impl Columns {
         }
     }
     fn write(self) -> String {
+        if self.names.is_empty() {
+            return String::new();
+        }
         let mut writer = Writer::from_writer(Vec::new());
         let empty = String::new();
         // A vector takes all that is written, and every record has the header's length.

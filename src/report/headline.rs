@@ -7,7 +7,7 @@ use super::{
     format::{number, ratio},
     mark,
 };
-use crate::analyze::{Comparison, Group, RepeatStatus, Row, Speedup, Tier, differences};
+use crate::analyze::{Comparison, EnvironmentDifference, Group, RepeatStatus, Row, Speedup, Tier, differences};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -89,11 +89,27 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     let of_pair = comparison.environment.iter().filter(|e| e.cell_a == a.cell && e.cell_b == b.cell);
     for found in of_pair {
         if let Some(why) = &found.dangerous {
-            let value = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
-            parts.push(format!("{}: {}, not {}: {why}", found.name, value(&found.a), value(&found.b)));
+            parts.push(format!("{} ({why})", other(found)));
         }
     }
     format!("{}.", parts.join("; "))
+}
+
+/// `NCCL_DEBUG: INFO, there WARN`
+pub(super) fn other(found: &EnvironmentDifference) -> String {
+    let value = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
+    format!("{}: {}, there {}", found.name, value(&found.a), value(&found.b))
+}
+
+/// Of many: the faster cells first, then the slower ones.
+pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
+    const MOST: usize = 3;
+    if sentences.len() <= MOST {
+        return sentences.to_vec();
+    }
+    let of = |wanted: Verdict| sentences.iter().filter(move |h| h.verdict == wanted).copied();
+    let rest = [Verdict::NoDifference, Verdict::NotAssessed].into_iter().flat_map(of);
+    of(Verdict::Faster).chain(of(Verdict::Slower)).chain(rest).take(MOST).collect()
 }
 
 /// `1.31×`
@@ -116,7 +132,7 @@ pub(super) fn ratio_interval(speedup: &Speedup) -> String {
 /// Are the workloads the same, as far as anybody knows? Every label is told.
 fn contract(speedup: &Speedup, a: &Row, b: &Row) -> String {
     if !speedup.labels.is_empty() {
-        return format!("not the same in: {}", speedup.labels.join("; "));
+        return format!("but {}", speedup.labels.join("; "));
     }
     let gaps = differences(&a.contract, &b.contract);
     if gaps.iter().any(|d| d.tier == Tier::Workload) {
@@ -212,7 +228,7 @@ mod tests {
         let words = "amd/prim/llama/single and nvd/nemo/llama/single may not be compared, because they differ in seq_length: 256, not 128";
         assert!(refused.text.starts_with(words), "{refused:?}");
         let forced = only(&two(&[0.5, 0.505, 0.495], long, &["seq_length"]));
-        assert!(forced.text.contains("not the same in: across seq_length: 256, not 128"), "{forced:?}");
+        assert!(forced.text.contains(", but across seq_length: 256, not 128"), "{forced:?}");
         assert!(!forced.text.contains("same contract"), "{forced:?}");
     }
 
@@ -229,6 +245,6 @@ mod tests {
             dangerous: Some("every kernel is waited for".into()),
         });
         let found = only(&comparison);
-        assert!(found.text.contains("CUDA_LAUNCH_BLOCKING: not set, not 1: every kernel"), "{found:?}");
+        assert!(found.text.contains("CUDA_LAUNCH_BLOCKING: not set, there 1 (every kernel"), "{found:?}");
     }
 }

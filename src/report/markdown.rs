@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{
     cost,
-    headline::{Headline, Verdict, headlines},
+    headline::{Headline, Verdict, headlines, leading},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
@@ -16,8 +16,6 @@ use crate::analyze::{Comparison, Row};
 const MOST_BYTES: usize = 64_000;
 /// Of one cell of a table, or of one note.
 const MOST_CHARS: usize = 1_500;
-/// Sentences above a table; the table itself has the rest.
-const MOST_HEADLINES: usize = 3;
 /// Sentences on what may not be compared, before the rest is left to the notes.
 const MOST_REFUSALS: usize = 10;
 
@@ -71,16 +69,6 @@ pub fn markdown(comparison: &Comparison) -> String {
         });
     }
     out.finish()
-}
-
-/// Of many sentences: the fastest cell's, then those of the next.
-fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
-    if sentences.len() <= MOST_HEADLINES {
-        return sentences.to_vec();
-    }
-    let of = |wanted: Verdict| sentences.iter().filter(move |h| h.verdict == wanted).copied();
-    let rest = [Verdict::NoDifference, Verdict::NotAssessed].into_iter().flat_map(of);
-    of(Verdict::Faster).chain(of(Verdict::Slower)).chain(rest).take(MOST_HEADLINES).collect()
 }
 
 /// Text of a bounded length, and what did not fit.

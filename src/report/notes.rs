@@ -92,8 +92,9 @@ fn of_mfu(rows: &[Row]) -> Vec<String> {
             Mfu::Error { .. } => {}
         }
     }
+    let all: Vec<&str> = rows.iter().map(|r| r.cell.as_str()).collect();
     let absent = reasons.into_iter().map(|(reason, cells)| {
-        let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &[])) };
+        let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &all)) };
         format!("No MFU{of}: {reason}.")
     });
     absent.chain(conventions).collect()
@@ -116,8 +117,9 @@ fn of_metrics(rows: &[Row]) -> Vec<String> {
             }
         }
     }
+    let all: Vec<&str> = rows.iter().map(|r| r.cell.as_str()).collect();
     let sentence = |((is_absent, reason), (titles, cells)): ((bool, &str), (Vec<&str>, Vec<&str>))| {
-        let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &[])) };
+        let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &all)) };
         let titles = titles.join(", ");
         if is_absent { format!("No {titles}{of}: {reason}.") } else { format!("{titles}{of}: impossible: {reason}.") }
     };
@@ -163,7 +165,7 @@ pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
         return format!("all {} cells", all.len());
     }
     let but: Vec<&str> = all.iter().copied().filter(|c| !cells.contains(c)).collect();
-    if cells.len() > MOST && cells.iter().all(|c| all.contains(c)) && but.len() <= 3 {
+    if cells.len() > 3 && but.len() < 3 && cells.iter().all(|c| all.contains(c)) {
         return format!("all cells but {}", but.join(", "));
     }
     let (told, more) = cells.split_at(if cells.len() > MOST { MOST - 1 } else { cells.len() });
@@ -209,7 +211,7 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
     let range = |[lo, hi]: [u64; 2]| if lo == hi { lo.to_string() } else { format!("{lo} to {hi}") };
     let line = |(i, way): (usize, &Way<'_>)| {
         let whose = if several && i > 0 { format!("{}: ", listed(&way.cells, &[])) } else { String::new() };
-        let dropped = way.dropped.map(|d| format!(" ({} steps)", range(d))).unwrap_or_default();
+        let dropped = way.dropped.map(|d| format!(" (steps: {})", range(d))).unwrap_or_default();
         format!("Steps measured: {whose}{}{dropped}; {} a repeat.", way.method, range(way.steps))
     };
     ways.iter().enumerate().map(line).collect()

@@ -50,7 +50,9 @@ pub(super) struct Sheet {
 }
 
 /// Columns of text in a cell before it is broken: between words, or after a slash.
-const ROOMS: [usize; 4] = [usize::MAX, 28, 20, 14];
+const ROOMS: [usize; 7] = [usize::MAX, 60, 40, 32, 28, 20, 14];
+/// In no more room than this a figure and its parenthesis stand below each other.
+const NARROW: usize = 28;
 
 impl Sheet {
     pub fn column(&mut self, name: impl Into<String>, figures: bool) {
@@ -69,7 +71,7 @@ impl Sheet {
             let each = figures.div_ceil(parts);
             let tables = (1..self.columns.len()).step_by(each).map(|from| {
                 let some = self.part(from, (from + each).min(self.columns.len()));
-                some.whole(page, &ROOMS[..3])
+                some.whole(page, &ROOMS[..6])
             });
             if let Some(tables) = tables.collect::<Option<Vec<String>>>() {
                 return tables.join("\n");
@@ -172,7 +174,8 @@ fn broken(text: &str, room: usize) -> String {
     }
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
-    for piece in text.replacen(" (", "\n(", 1).split_inclusive([' ', '/', '\n', '@', '–']) {
+    let text = if room <= NARROW { text.replacen(" (", "\n(", 1) } else { text.to_owned() };
+    for piece in text.split_inclusive([' ', '/', '\n', '@', '–']) {
         if !line.is_empty() && line.chars().count() + piece.trim_end().chars().count() > room {
             lines.push(std::mem::take(&mut line));
         }
@@ -189,7 +192,9 @@ fn broken(text: &str, room: usize) -> String {
 pub(super) fn wrapped(bullet: &str, text: &str, width: usize) -> Vec<String> {
     let indent = " ".repeat(bullet.chars().count());
     let (mut lines, mut line, mut empty) = (Vec::new(), bullet.to_owned(), true);
-    for word in text.split_whitespace() {
+    // A number and its per cent sign stay together.
+    let text = text.replace(" %", "\u{a0}%");
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
         if !empty && line.chars().count() + 1 + word.chars().count() > width {
             lines.push(std::mem::replace(&mut line, indent.clone()));
             empty = true;
@@ -197,7 +202,7 @@ pub(super) fn wrapped(bullet: &str, text: &str, width: usize) -> Vec<String> {
         if !empty {
             line.push(' ');
         }
-        line.push_str(word);
+        line.push_str(&word.replace('\u{a0}', " "));
         empty = false;
     }
     lines.push(line);

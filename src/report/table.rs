@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     cost,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, ratio_interval, times},
+    headline::{Verdict, headlines, leading, ratio_interval, times},
     notes::{Weight, notes, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -16,12 +16,17 @@ use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, Row, Speedup}
 #[must_use]
 pub fn table(comparison: &Comparison, page: &Page) -> String {
     let mut out = String::new();
+    let sentences = headlines(comparison);
     for (index, group) in comparison.groups.iter().enumerate() {
         let strict = if group.identical_config { ", identical configuration" } else { "" };
         paragraph(&mut out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
         out.push('\n');
+        let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index) && h.b.is_some()).collect();
+        for headline in leading(&of_group) {
+            paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
+        }
         for line in steady_state(&rows) {
             paragraph(&mut out, "", &line, page, Ink::Plain);
         }
@@ -41,13 +46,6 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         }
         out.push('\n');
     }
-    let sentences = headlines(comparison);
-    // One sentence a pair repeats the table where there are many pairs.
-    let told = sentences.iter().filter(|h| !matches!(h.verdict, Verdict::Refused | Verdict::Alone));
-    if (1..=MOST_HEADLINES).contains(&told.clone().count()) {
-        told.for_each(|headline| paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict)));
-        out.push('\n');
-    }
     let (notes, left_out) = notes(comparison, page.most_notes);
     for note in notes {
         let ink = if note.weight <= Weight::Alarming { Ink::Bad } else { Ink::Plain };
@@ -60,9 +58,6 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     out.push('\n');
     out
 }
-
-/// Of more pairs the table itself is the shorter account.
-const MOST_HEADLINES: usize = 4;
 
 fn ink_of_state(state: &str) -> Ink {
     match state {
