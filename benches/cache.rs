@@ -42,6 +42,7 @@ fn attempt(n: u32) -> Attempt {
         ended_at: f64::from(n) + 60.0,
         host: "bench".into(),
         suspect: None,
+        repeats_planned: None,
     }
 }
 

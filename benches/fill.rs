@@ -71,6 +71,7 @@ fn fill(root: PathBuf) -> Result<usize> {
             ended_at: started_at + 1.0,
             host: "bench".into(),
             suspect: None,
+            repeats_planned: None,
         })?;
         count += 1;
     }

@@ -63,14 +63,25 @@ def figure(step, source, kind):
     return None
 
 
-def memories(step):
-    """Every amount of memory that a step states, in bytes."""
-    found = [f["bytes"] for f in step.get("memory_figures", [])]
-    return found + [step["memory_bytes"]] if "memory_bytes" in step else found
+def memory(step, kind):
+    """The amount of memory of that kind that a step states, in bytes."""
+    if step.get("memory_kind") == kind:
+        return step["memory_bytes"]
+    return next((f["bytes"] for f in step.get("memory_figures", []) if f["kind"] == kind), None)
 
 
-def among(text, values, scale=1.0):
-    return any(same(text, value, scale) for value in values)
+# What NeMo's callbacks call torch's counters; `peak_memory_usage` is max_memory_reserved().
+NEMO_MEMORY = {
+    "max_memory_allocated": "peak_allocated",
+    "max_memory_reserved": "peak_reserved",
+    "peak_memory_usage": "peak_reserved",
+    "memory_allocated": "allocated",
+    "memory_reserved": "reserved",
+}
+
+
+def among(text, values):
+    return any(same(text, value) for value in values)
 
 
 def megatron(count, where, trace, step, expected):
@@ -126,8 +137,9 @@ def nemo(count, where, trace, step, text):
         if key in fields:
             field, scale = fields[key]
             count.check(where, field, value.strip(), step.get(field), same(value, step.get(field), scale))
-        elif "memory" in key:
-            count.check(where, key, value.strip(), memories(step), among(value, memories(step)))
+        elif key in NEMO_MEMORY:
+            got = memory(step, NEMO_MEMORY[key])
+            count.check(where, f"{key} ({NEMO_MEMORY[key]})", value.strip(), got, same(value, got))
         elif key == "val_loss":
             values = [e["value"] for e in trace.get("evaluations", []) if "loss" in e["name"]]
             values += [v for k, v in step.get("other", {}).items() if "val_loss" in k]
@@ -156,8 +168,9 @@ def torchtitan(count, where, step, loss, text):
             got = step.get("tflops_per_gpu")
             count.check(where, key, value, got, same(value, got, 1e12))
         elif key == "memory":
-            got, number = memories(step), re.match(r"[\d.]+", value)[0]
-            count.check(where, "memory", value, got, among(number, got, 1 / GIB))
+            # It prints max_memory_reserved().
+            got, number = memory(step, "peak_reserved"), re.match(r"[\d.]+", value)[0]
+            count.check(where, "memory (peak_reserved)", value, got, same(number, got, 1 / GIB))
         elif value != "N/A":
             count.check(where, key, value, others, among(value, others))
 

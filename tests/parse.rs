@@ -75,6 +75,37 @@ fn disagreements_are_found() {
     assert_eq!(wrong.len(), 4, "last, time, loss, step 8: {said}");
 }
 
+/// Figures that stand under each other's names are not the same figures.
+#[test]
+fn swapped_kinds_of_memory_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = "global_step: 3 | reduced_train_loss: 2.5 | train_step_timing in s: 1.5 | max_memory_allocated: 2000 | max_memory_reserved: 3000";
+    let swapped = said.replace("2000", "#").replace("3000", "2000").replace('#', "3000");
+    let titan = "step: 3  loss:  2.5000  memory: 40.00GiB(50.00%)  tps: 1,024  tflops: 60.50  mfu: 6.10%";
+    let expected = |nemo: &str| {
+        format!(
+            r#"{{"nemo.log": {{"first": [0, 3], "last": [0, 3], "distinct": 1, "lines": 1, "steps": {{"(0, 3)": [9, "{nemo}"]}}}},
+                "titan.log": {{"first": 3, "last": 3, "distinct": 1, "lines": 1, "steps": {{"3": ["2.5000", "memory: 40.00GiB(50.00%)"]}}}}}}"#
+        )
+    };
+    std::fs::write(folder.path().join("nemo.log"), format!("Training epoch 0, iteration 3/9 | {said}\n")).unwrap();
+    std::fs::write(folder.path().join("titan.log"), format!("[titan] - root - INFO - {titan}\n")).unwrap();
+    let run = |expected: String| {
+        std::fs::write(folder.path().join("expected.json"), expected).unwrap();
+        let output = Command::new("python3")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agreement.py"))
+            .arg(folder.path())
+            .args(["--tprimat", env!("CARGO_BIN_EXE_tprimat")])
+            .output()
+            .expect("python3 is a prerequisite");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let agrees = run(expected(said));
+    assert!(agrees.contains("(peak_allocated)") && !agrees.contains("DISAGREE"), "{agrees}");
+    let wrong = run(expected(&swapped));
+    assert_eq!(wrong.lines().filter(|l| l.starts_with("DISAGREE") && l.contains("max_memory")).count(), 2, "{wrong}");
+}
+
 #[test]
 fn megatron_settings_memory_and_what_is_odd() {
     let trace = trace(&fixture("megatron-ranks.log"));
@@ -140,6 +171,62 @@ fn a_nan_loss_is_absent_and_ends_the_run() {
     assert!(trace["steps"].as_array().unwrap().iter().skip(1).all(|s| s.get("loss").is_none()));
     assert!(kinds(&trace).contains(&"nan_loss") && kinds(&trace).contains(&"nan_grad_norm"));
     assert_eq!(trace["failure"]["class"], "nan");
+}
+
+/// Whatever the format, and whether it writes NaN, null or nothing.
+#[test]
+fn a_log_that_ends_in_nan_losses_failed_whatever_its_format() {
+    type Write = fn(u32, bool) -> String;
+    let many = |line: Write, nan: std::ops::RangeInclusive<u32>| -> String {
+        (1..=6).map(|n| line(n, nan.contains(&n)) + "\n").collect()
+    };
+    // Each with what its evidence has of step 4.
+    let formats: [(&str, &str, Write); 7] = [
+        ("megatron", "iteration 4/", |n, nan| {
+            let loss = if nan { "" } else { "lm loss: 2.5E+00 | " };
+            let norm = if nan { "nan" } else { "1.0" };
+            format!(
+                " iteration {n}/ 9 | elapsed time per iteration (ms): 5.0 | {loss}grad norm: {norm} | number of skipped iterations: 0 |"
+            )
+        }),
+        ("torchtitan", "step: 4 ", |n, nan| {
+            let loss = if nan { "nan" } else { "2.5000" };
+            format!(
+                "[rank0]:[titan] - root - INFO - step: {n}  loss:  {loss}  memory: 40.00GiB(50.00%)  tps: 1,024  tflops: 60.50  mfu: 6.10%"
+            )
+        }),
+        ("hf-trainer", "nan_loss: step 4:", |n, nan| {
+            let loss = if nan { "nan" } else { "2.5" };
+            format!("{{'loss': {loss}, 'grad_norm': 1.5, 'learning_rate': {n}e-06, 'epoch': 0.{n}}}")
+        }),
+        ("hf-trainer", "divergence: step 4:", |n, nan| {
+            let said = if nan { "'loss': 0.0, 'grad_norm': nan" } else { "'loss': 2.5, 'grad_norm': 1.5" };
+            format!("{{{said}, 'learning_rate': {n}e-06, 'epoch': 0.{n}}}")
+        }),
+        ("nanogpt", "iter 4:", |n, nan| {
+            let loss = if nan { "nan" } else { "2.5000" };
+            format!("iter {n}: loss {loss}, time 135.20ms, mfu 30.10%")
+        }),
+        ("composer", "nan_loss: step 4:", |n, nan| {
+            let loss = if nan { "nan" } else { "2.5000" };
+            format!("[batch={n}/9]:\n\t Train time/batch: {}\n\t Train loss/train/total: {loss}", n - 1)
+        }),
+        ("tprimat", "\"step\\\": 4", |n, nan| {
+            let loss = if nan { "NaN" } else { "2.5" };
+            format!("{{\"event\": \"step\", \"step\": {n}, \"loss\": {loss}}}")
+        }),
+    ];
+    for (name, fourth, line) in formats {
+        let start = if name == "tprimat" { "{\"event\": \"start\", \"schema\": \"tprimat.events/1\"}\n" } else { "" };
+        let said = |nan| trace(format!("{start}{}", many(line, nan)).as_bytes());
+        let diverged = said(4..=6);
+        assert_eq!((&diverged["format"], &diverged["failure"]["class"]), (&name.into(), &"nan".into()));
+        let evidence = diverged["failure"]["evidence"].to_string();
+        assert!(evidence.contains(fourth) && evidence.contains(&fourth.replace('4', "6")), "{name}: {evidence}");
+        for survived in [2..=4, 6..=6] {
+            assert_eq!(said(survived)["failure"], Value::Null, "{name}");
+        }
+    }
 }
 
 #[test]

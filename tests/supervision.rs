@@ -53,6 +53,7 @@ fn spec_in(folder: &Path, name: &str, script: &str) -> RunSpec {
         timeout_seconds: Some(60.0),
         grace_seconds: 5.0,
         devices: vec![],
+        sampled: None,
         exclusive: false,
         lock_dir: folder.join("locks"),
         meta: serde_json::json!({ "name": name }),

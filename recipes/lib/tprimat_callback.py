@@ -129,8 +129,16 @@ def model_in_effect(config):
         "tie_embeddings": get("tie_word_embeddings"),
         "norm_eps": get("rms_norm_eps", "layer_norm_epsilon"),
         "rope_theta": (get("rope_parameters") or {}).get("rope_theta") or get("rope_theta"),
+        "rope_scaling_factor": rope_scaling_in_effect(get("rope_parameters") or get("rope_scaling") or {}, kind),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def rope_scaling_in_effect(rope, kind):
+    """1 for frequencies as they are, Llama 3's factor, and nothing for other ways to scale or without RoPE."""
+    if kind not in ("llama", "qwen2", "mistral"):
+        return None
+    return {"default": 1.0, "llama3": rope.get("factor")}.get(rope.get("rope_type", rope.get("type", "default")))
 
 
 def optimizer_in_effect(optimizer):

@@ -1,5 +1,7 @@
 """The job's model on megatron-core: its configuration, its layers, and the padding of its vocabulary."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
@@ -166,6 +168,18 @@ def build(job, config):
         **positions,
     )
     return network.to(device=torch.cuda.current_device(), dtype=config.params_dtype)
+
+
+def rope_in_effect(network, config):
+    """Base and scaling as the frequencies show them; nothing without RoPE, no factor where the slowest would be kept."""
+    if network.position_embedding_type != "rope":
+        return {}
+    width, base = config.kv_channels, network.rotary_base
+    slowest, found = base ** (2 / width - 1), network.rotary_pos_emb.inv_freq[-1].item()
+    ratio = round(slowest / found, 3)
+    wavelength = 2 * math.pi / slowest
+    is_scaled = wavelength > ROPE_SCALING["original_max_position_embeddings"] / ROPE_SCALING["low_freq_factor"]
+    return {"rope_theta": base} | ({"rope_scaling_factor": ratio} if is_scaled else {})
 
 
 def padding(network, model):

@@ -177,7 +177,7 @@ def in_effect(job, config, model, settings, optimizer, batches):
         "tie_embeddings": stage.share_embeddings_and_output_weights,
         "qkv_bias": stage.decoder.layers[0].self_attention.linear_qkv.bias is not None,
         "norm_eps": config.layernorm_epsilon,
-        **({"rope_theta": stage.rotary_base} if stage.position_embedding_type == "rope" else {}),
+        **network.rope_in_effect(stage, config),
         "seq_length": batches.dataset[0]["input_ids"].numel(),
         "micro_batch_size": batches.rows,
         "gradient_accumulation_steps": micro_steps,

@@ -200,6 +200,7 @@ def in_effect(trainer, module):
         "qkv_bias": config.add_qkv_bias,
         "norm_eps": config.layernorm_epsilon,
         "rope_theta": config.rotary_base,
+        **({"rope_scaling_factor": config.scale_factor} if hasattr(config, "scale_factor") else {}),
         "init_std": config.init_method_std,
         "dropout": max(config.hidden_dropout, config.attention_dropout),
         "attention_mask": "causal",

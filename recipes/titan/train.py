@@ -136,6 +136,7 @@ def in_effect(trainer):
         "qkv_bias": any(name.endswith(("wq.bias", "wk.bias", "wv.bias")) for name in names),
         "norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
+        "rope_scaling_factor": args.rope_scaling_args.scaling_factor,
         "seq_length": training.seq_len,
         "micro_batch_size": training.local_batch_size // cuts,
         "gradient_accumulation_steps": micro_steps,

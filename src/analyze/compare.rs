@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 
 use super::{
     AbsentCell, AttestationStatus, COMPARISON_SCHEMA, Catalogue, CellInput, CellState, CompareSettings, Comparison,
-    Difference, FieldDifference, Group, MIN_REPEATS, Mfu, Peaks, RepeatStatus, Row, Speedup, Summary,
+    Device, Difference, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, RepeatStatus, Row, Speedup, Summary,
+    cost_ratio,
     guard::{Arm, Grouped, difference, group, labels, refused, refused_without_figures, warmup_difference},
-    holm, metrics_of,
+    holm,
+    metrics::scaling,
+    metrics_of,
     settings::WARMUP,
     welch,
 };
@@ -39,10 +42,11 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     refused.extend(refused_without_figures(cells, &arms, settings));
     let comparable = refused.is_empty();
     differences.extend(refused);
-    let speedups = speedups(&arms, &grouped, settings);
+    let mut speedups = speedups(&arms, &grouped, settings);
     let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms)).collect();
     let rows: Vec<Row> =
-        arms.iter().map(|arm| row(arm, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
+        arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
+    price(&mut speedups, &rows);
     let notes = notes(cells, &rows, &groups, &speedups, &differences, settings);
     Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
@@ -132,6 +136,7 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
                 ratio: a.estimate.value / b.estimate.value,
+                cost_ratio: Figure::default(),
                 ci95: test.map(|t| t.ci95),
                 significant: None,
                 p_value: test.filter(|_| reason.is_none()).map(|t| t.p),
@@ -151,10 +156,12 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
     all
 }
 
-fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
+fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
     let (cell, summary) = (arm.cell, arm.summary);
     let device = summary.device.as_ref();
     let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
+    let mut metrics = metrics_of(cell, summary, catalogue);
+    metrics.0.push(scaling(arm, arms));
     Row {
         cell: cell.cell.clone(),
         platform: cell.platform.clone(),
@@ -169,11 +176,12 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, catalogue: &Ca
         failed: summary.count_of(is_failed),
         contradicted: summary.count_of(is_contradicted),
         unmeasured: summary.count_of(is_unmeasured),
+        repeats_added_later: summary.repeats_added_later(),
         tokens_per_second_per_gpu: arm.estimate.clone(),
         tokens_per_second: summary.tokens_per_second,
         step_time: arm.step_time.clone(),
         memory: summary.memory.clone(),
-        mfu: mfu_of(&cell.platform, summary, arm.estimate.value, &catalogue.peaks),
+        mfu: mfu_of(cell, summary, arm.estimate.value, catalogue),
         loss_at_end: summary.loss_at_end,
         last_step: summary.last_step,
         precision,
@@ -181,7 +189,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, catalogue: &Ca
         attestation: summary.attestation,
         declared_only: summary.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
-        metrics: metrics_of(cell, summary, catalogue),
+        metrics,
         contract: summary.contract.clone(),
         attested: summary.attested.clone(),
         environment: cell.environment.clone(),
@@ -191,17 +199,30 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, settings: &CompareSettings, catalogue: &Ca
     }
 }
 
+/// What a token of each costs beside the baseline's.
+fn price(speedups: &mut [Speedup], rows: &[Row]) {
+    let metrics = |cell: &str| rows.iter().find(|r| r.cell == cell).map(|r| &r.metrics);
+    for speedup in speedups {
+        if let (Some(a), Some(b)) = (metrics(&speedup.a), metrics(&speedup.b)) {
+            speedup.cost_ratio = cost_ratio((&speedup.a, a), (&speedup.b, b));
+        }
+    }
+}
+
 /// MFU of a summary's rate, or why there is none.
 #[must_use]
-pub fn mfu_of(platform: &str, summary: &Summary, tokens_per_second_per_gpu: f64, peaks: &Peaks) -> Mfu {
-    let device = summary.device.as_ref();
+pub fn mfu_of(cell: &CellInput, summary: &Summary, tokens_per_second_per_gpu: f64, catalogue: &Catalogue) -> Mfu {
+    let device = match Device::of(cell, summary, catalogue) {
+        Ok(device) => device,
+        Err(reason) => return Mfu::Error { reason },
+    };
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
     let peak = if ["", "not stated"].contains(&precision) {
         Err("the precision is not stated".to_owned())
-    } else if device.is_some_and(|d| d.r#type == "cpu") {
+    } else if device.is_cpu() {
         Err("MFU is not defined for a CPU".to_owned())
     } else {
-        peaks.of(platform, device.and_then(|d| d.name.as_deref()), precision)
+        catalogue.peaks.of_device(&device, precision)
     };
     Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak)
 }

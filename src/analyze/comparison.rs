@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Memory, Metrics, Mfu, RepeatSummary, StepTime,
-    Summary, settings::WARMUP,
+    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, RepeatSummary,
+    StepTime, Summary, settings::WARMUP,
 };
 use crate::parse::FailureClass;
 
@@ -122,6 +122,9 @@ pub struct Row {
     /// Ended well with nothing to measure.
     #[serde(default)]
     pub unmeasured: usize,
+    /// Repeats were added when the results of fewer were there to be looked at.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats_added_later: bool,
     pub tokens_per_second_per_gpu: Estimate,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
@@ -181,6 +184,9 @@ pub struct Speedup {
     pub b: String,
     /// tokens/s/GPU of a ÷ of b.
     pub ratio: f64,
+    /// Cost per token of a ÷ of b; below 1, a is cheaper.
+    #[serde(default)]
+    pub cost_ratio: Figure,
     /// Welch's t on logarithms, not corrected; absent with one repeat in an arm, or where nothing varies.
     pub ci95: Option<[f64; 2]>,
     /// After Holm's correction over the table; null = not assessed, see `reason`.

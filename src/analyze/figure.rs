@@ -21,6 +21,13 @@ pub enum Figure {
     },
 }
 
+/// Of a file that was written before there was such a figure.
+impl Default for Figure {
+    fn default() -> Self {
+        Self::Absent { reason: "not computed".to_owned() }
+    }
+}
+
 impl Figure {
     #[must_use]
     pub fn value(&self) -> Option<f64> {
@@ -33,8 +40,9 @@ impl Figure {
 pub struct Metric {
     /// As in JSON and CSV: `tokens_per_dollar`.
     pub name: String,
-    /// As in tables: `tokens/$`.
+    /// As in tables: `tokens/USD`.
     pub title: String,
+    /// `fraction` is of 1. Rows may differ in it: prices have currencies.
     pub unit: String,
     /// Is more better? Absent where neither is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -36,19 +36,25 @@ pub(super) mod tests {
         shape("llama", [32, 4096, 14336, 32, 8, 128, 128_256], false)
     }
 
+    /// Worked out in docs/METRICS.md, `FLOPs per token`: matrices, halved attention, both; and with attention in full.
     #[test]
     fn flops_agree_with_worked_examples() {
         let qwen = shape("qwen2", [28, 3584, 18944, 28, 4, 128, 152_064], false);
         let mistral = shape("mistral", [32, 4096, 14336, 32, 8, 128, 32_000], false);
-        for (shape, seq_length, giga) in [
-            (&llama_8b(), 8192, 51.47),
-            (&qwen, 4096, 44.9),
-            (&qwen, 8192, 47.4),
-            (&mistral, 4096, 45.9),
-            (&mistral, 8192, 49.1),
+        let gpt2 = shape("gpt2", [12, 768, 3072, 12, 12, 64, 50_257], true);
+        let gpt2_xl = shape("gpt2", [48, 1600, 6400, 25, 25, 64, 50_257], true);
+        for (shape, seq_length, matrices, attention, full) in [
+            (&llama_8b(), 8192, 45_029_548_032.0, 6_442_450_944.0, 57.91),
+            (&qwen, 4096, 42_423_714_816.0, 2_466_250_752.0, 47.36),
+            (&qwen, 8192, 42_423_714_816.0, 4_932_501_504.0, 52.29),
+            (&mistral, 4096, 42_663_960_576.0, 3_221_225_472.0, 49.11),
+            (&mistral, 8192, 42_663_960_576.0, 6_442_450_944.0, 55.55),
+            (&gpt2, 1024, 746_638_848.0, 56_623_104.0, 0.86),
+            (&gpt2_xl, 1024, 9_345_667_200.0, 471_859_200.0, 10.29),
         ] {
-            let flops = flops_per_token(shape, seq_length).unwrap().value / 1e9;
-            assert!((flops - giga).abs() < 0.06, "{flops} {giga}");
+            let flops = flops_per_token(shape, seq_length).unwrap().value;
+            assert_eq!(flops, matrices + attention, "{shape:?}");
+            assert!(((flops + attention) / 1e9 - full).abs() < 0.005, "{shape:?}");
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{
     CONFIDENCE, RepeatStatus, RepeatSummary, RunResult, Source, Statistics, differences, slow_first_steps,
-    summary::steady,
+    summary::{self, steady},
+    telemetry,
 };
 use crate::parse::Step;
 
@@ -63,6 +64,8 @@ pub(super) fn notes(
     if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Derived) {
         notes.push("tokens of an optimiser step are shown by the trainer's own rate and step time".to_owned());
     }
+    notes.extend(repeats_added_later(repeats));
+    notes.extend(telemetry::notes(counted));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
         notes.push("no warm-up steps are dropped".to_owned());
     }
@@ -78,6 +81,20 @@ pub(super) fn notes(
         }
     }
     notes
+}
+
+/// More repeats after a look at the first ones: a result that looks good then is where people stop.
+fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<String> {
+    let (first_plan, added) = summary::repeats_added_later(repeats)?;
+    let names: Vec<String> = added.iter().map(u32::to_string).collect();
+    let (names, were) = match names.split_last() {
+        Some((last, [])) => (format!("repeat {last}"), "was"),
+        Some((last, rest)) => (format!("repeats {} and {last}", rest.join(", ")), "were"),
+        None => return None,
+    };
+    Some(format!(
+        "{names} {were} added after the results of {first_plan} were there: intervals assume that the number was fixed beforehand"
+    ))
 }
 
 /// What is odd about the runs: each kind once, by its first case, with the repeats that have it.

@@ -1,15 +1,9 @@
 //! Dense peak rates by exact device and precision, each with its source; MFU.
-//!
-//! Unaware of partitioned devices that keep the whole device's name (MI300X in CPX mode).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::FlopsPerToken;
-use crate::{
-    config::{vendor_named, vendor_names},
-    plan::Vendor,
-};
+use super::{Device, FlopsPerToken};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -17,83 +11,6 @@ pub struct Peak {
     pub tflops: f64,
     pub source: String,
 }
-
-/// One device: the names that drivers and PyTorch print, without vendor and in lower case, and its dense TFLOP/s.
-struct Sku {
-    names: &'static [&'static str],
-    /// Also fp16.
-    bf16: f64,
-    fp8: Option<f64>,
-    tf32: Option<f64>,
-    source: &'static str,
-}
-
-/// Whole names only: an "H200 NVL", an "H100 NVL" or a MIG slice has other rates than its namesake.
-const SKUS: &[Sku] = &[
-    Sku {
-        names: &["h100 80gb hbm3", "h100 sxm5 80gb"],
-        bf16: 989.4,
-        fp8: Some(1978.9),
-        tf32: Some(494.7),
-        source: "NVIDIA H100 SXM datasheet, dense",
-    },
-    Sku {
-        names: &["h100 pcie"],
-        bf16: 756.0,
-        fp8: Some(1513.0),
-        tf32: Some(378.0),
-        source: "NVIDIA H100 PCIe datasheet, dense",
-    },
-    Sku {
-        names: &["h200"],
-        bf16: 989.4,
-        fp8: Some(1978.9),
-        tf32: Some(494.7),
-        source: "NVIDIA H200 SXM datasheet, dense",
-    },
-    Sku {
-        names: &["b200"],
-        bf16: 2250.0,
-        fp8: Some(4500.0),
-        tf32: Some(1125.0),
-        source: "NVIDIA B200 datasheet, dense",
-    },
-    Sku {
-        names: &["a100-sxm4-80gb", "a100-sxm4-40gb"],
-        bf16: 312.0,
-        fp8: None,
-        tf32: Some(156.0),
-        source: "NVIDIA A100 SXM datasheet, dense",
-    },
-    Sku {
-        names: &["instinct mi300x", "instinct mi300x oam"],
-        bf16: 1307.4,
-        fp8: Some(2614.9),
-        tf32: Some(653.7),
-        source: "AMD Instinct MI300X datasheet, dense",
-    },
-    Sku {
-        names: &["instinct mi325x", "instinct mi325x oam"],
-        bf16: 1307.4,
-        fp8: Some(2614.9),
-        tf32: Some(653.7),
-        source: "AMD Instinct MI325X datasheet, dense",
-    },
-    Sku {
-        names: &["instinct mi355x", "instinct mi355x oam"],
-        bf16: 2516.6,
-        fp8: Some(5033.0),
-        tf32: None,
-        source: "AMD Instinct MI355X datasheet, dense",
-    },
-    Sku {
-        names: &["instinct mi250x", "instinct mi250x / mi250"],
-        bf16: 191.5,
-        fp8: None,
-        tf32: None,
-        source: "AMD Instinct MI250X datasheet, dense; a device is one of its two dies",
-    },
-];
 
 /// A peak that the configuration states, with where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -114,20 +31,19 @@ pub struct Peaks {
 impl Peaks {
     /// The dense peak, or why there is none; never a guess.
     pub fn of(&self, platform: &str, device: Option<&str>, precision: &str) -> Result<Peak, String> {
+        self.of_device(&Device::named(platform, device), precision)
+    }
+
+    /// As [`Peaks::of`], of a device whose vendor and partition are known.
+    pub fn of_device(&self, device: &Device<'_>, precision: &str) -> Result<Peak, String> {
         let precision = precision.to_lowercase();
-        let vendor = vendor_of(platform, device);
-        let mut names = std::iter::once(platform).chain(vendor.map_or(&[][..], vendor_names).iter().copied());
         let stated = |name: &str| {
             self.overrides.iter().find(|o| o.platform == name && o.precision.eq_ignore_ascii_case(&precision))
         };
-        if let Some(stated) = names.find_map(stated) {
+        if let Some(stated) = device.names().find_map(stated) {
             return Ok(Peak { tflops: stated.tflops, source: stated.source.clone() });
         }
-        let Some(device) = device else { return Err("the log does not name the device".to_owned()) };
-        let name = bare(device);
-        let Some(sku) = SKUS.iter().find(|sku| sku.names.contains(&name.as_str())) else {
-            return Err(format!("no peak rate is known for \"{device}\""));
-        };
+        let sku = device.sku()?;
         let tflops = match precision.as_str() {
             "bf16" | "fp16" => Some(sku.bf16),
             "fp8" => sku.fp8,
@@ -135,22 +51,10 @@ impl Peaks {
             "fp32" => return Err("fp32 runs as fp32 or as tf32, and the log does not say which".to_owned()),
             _ => None,
         };
-        let tflops = tflops.ok_or_else(|| format!("no {precision} peak rate is known for \"{device}\""))?;
-        Ok(Peak { tflops, source: sku.source.to_owned() })
+        let name = device.name.unwrap_or_default();
+        let tflops = tflops.ok_or_else(|| format!("no {precision} peak rate is known for \"{name}\""))?;
+        Ok(Peak { tflops, source: sku.source.clone() })
     }
-}
-
-/// The vendor that a platform's id or, on a platform of the user's own, the device's name tells.
-fn vendor_of(platform: &str, device: Option<&str>) -> Option<Vendor> {
-    let first_word = || device?.split_whitespace().next().map(str::to_lowercase);
-    vendor_named(platform).or_else(|| vendor_named(&first_word()?))
-}
-
-/// "NVIDIA  H100 PCIe" → "h100 pcie".
-fn bare(device: &str) -> String {
-    let words: Vec<String> = device.split_whitespace().map(str::to_lowercase).collect();
-    let vendor = usize::from(words.first().is_some_and(|w| ["nvidia", "amd"].contains(&w.as_str())));
-    words[vendor..].join(" ")
 }
 
 /// Model FLOPs utilisation: achieved ÷ dense peak.
@@ -185,6 +89,9 @@ impl Mfu {
         };
         let tflops_per_gpu = tokens_per_second_per_gpu * flops.value / 1e12;
         let value = tflops_per_gpu / peak.tflops;
+        if !(tokens_per_second_per_gpu > 0.0 && value > 0.0) {
+            return Self::Error { reason: format!("the rate is {tokens_per_second_per_gpu} tokens/s/GPU") };
+        }
         if !value.is_finite() || value > 1.0 {
             let reason = format!(
                 "{tflops_per_gpu:.0} TFLOP/s is more than the {:.0} that the device can do ({}): batch size, step time or precision is not what it seems",

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Source, anomalies, attest,
+    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Samples, Source, anomalies, attest,
     cross::{self, Crossed},
     flops_per_token,
 };
@@ -40,6 +40,12 @@ pub struct RunResult {
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// What was sampled beside the run; absent where nothing was to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Samples>,
     pub trace: Trace,
 }
 
@@ -129,9 +135,9 @@ impl RunResult {
                 status: "exit 0, but the trainer reports an error".to_owned(),
             },
             // Its speed is not that of a training: what follows a NaN is no longer the work that was asked for.
-            (RunOutcome::Ok, None) if !nan_losses(&trace).is_empty() => RunOutcome::Failed {
+            (RunOutcome::Ok, None) if trace.nan_losses().next().is_some() => RunOutcome::Failed {
                 class: FailureClass::Nan,
-                evidence: nan_losses(&trace),
+                evidence: trace.nan_losses().take(3).map(|a| a.detail.clone()).collect(),
                 status: "exit 0, but the log has NaN losses".to_owned(),
             },
             _ => facts.outcome,
@@ -180,6 +186,8 @@ impl RunResult {
             workload,
             anomalies: found,
             log_tail: Vec::new(),
+            repeats_planned: None,
+            telemetry: None,
             trace,
         }
     }
@@ -222,11 +230,6 @@ fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
         step.step_time_seconds = step.tokens_per_second_per_gpu.map(|rate| tokens / (rate * gpus as f64));
     }
     Some("derived from the trainer's tokens/s".to_owned())
-}
-
-/// What the log says of NaN losses, as far as it is worth quoting.
-fn nan_losses(trace: &Trace) -> Vec<String> {
-    trace.anomalies.iter().filter(|a| a.kind == "nan_loss").map(|a| a.detail.clone()).take(3).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Attestation, AttestationStatus, Contract, Cut, FlopsPerToken, RunOutcome, RunResult, Telemetry, Workload,
-    geometric_mean, mean, quantile, sd, t_interval,
+    geometric_mean, mean, quantile, sd, t_interval, telemetry,
 };
 use crate::parse::{DeviceLine, FailureClass, Step};
 
@@ -120,6 +120,12 @@ pub struct RepeatSummary {
     pub started_at: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
+    /// Why there is none, where something was to be sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry_absent: Option<String>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
@@ -239,6 +245,13 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
             Err(reason) => RepeatStatus::Unmeasured { reason: reason.clone() },
         },
     };
+    let first_step = steady.as_ref().ok().and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
+    let measured = |s: &Step| s.step >= first_step && is_measured(s, &result.workload, statistics);
+    let (telemetry, telemetry_absent) = match telemetry::of_run(result, measured) {
+        Some(Ok(telemetry)) => (Some(telemetry), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let last = steps.last();
     RepeatSummary {
         repeat,
@@ -250,7 +263,9 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         loss_at_end: last.and_then(|s| s.loss),
         last_step: last.map(|s| s.step),
         started_at: result.started_at,
-        telemetry: None,
+        telemetry,
+        telemetry_absent,
+        repeats_planned: result.repeats_planned,
         log_tail: result.log_tail.clone(),
         curve: Curve {
             step: steps.iter().map(|s| s.step).collect(),
@@ -261,16 +276,19 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
     }
 }
 
+/// Does the step come after the declared warm-up? A mean over several steps is dropped with the first of them.
+fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
+    let ordinal = step.step + 1 - workload.counts_from.min(1);
+    ordinal.saturating_sub(step.steps_averaged.unwrap_or(1).max(1)) >= statistics.warmup_steps
+}
+
 /// The measured part of one run, or why there is none.
 pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Result<Steady, String> {
     let tokens = workload.tokens_per_step.ok_or("tokens of an optimiser step are not known")?;
     let num_gpus = workload.num_gpus.filter(|n| *n > 0).ok_or("the number of devices is not known")?;
     let weight = |step: &Step| step.steps_averaged.unwrap_or(1).max(1);
-    // A mean over several steps is dropped with the first of them.
-    let ordinal = |step: &Step| step.step + 1 - workload.counts_from.min(1);
-    let is_measured = |step: &&Step| ordinal(step).saturating_sub(weight(step)) >= statistics.warmup_steps;
-    let timed: Vec<(&Step, f64)> =
-        steps.iter().filter(is_measured).filter_map(|s| Some((s, s.step_time_seconds?))).collect();
+    let measured = steps.iter().filter(|s| is_measured(s, workload, statistics));
+    let timed: Vec<(&Step, f64)> = measured.filter_map(|s| Some((s, s.step_time_seconds?))).collect();
     if timed.is_empty() {
         return Err(format!(
             "no timed step after {} warm-up steps; the log has {} steps",
@@ -351,11 +369,26 @@ fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
     })
 }
 
+/// How many repeats the first plan wanted, and those that count beyond it because a later plan wanted more. Where it is
+/// not known what was planned, nothing is said.
+pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec<u32>)> {
+    let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let first_plan = counted().filter_map(|r| r.repeats_planned).min()?;
+    let is_added = |r: &&RepeatSummary| r.repeat > first_plan && r.repeats_planned > Some(first_plan);
+    let added: Vec<u32> = counted().filter(is_added).map(|r| r.repeat).collect();
+    (!added.is_empty()).then_some((first_plan, added))
+}
+
 impl Summary {
     /// FLOPs per token of the model at this sequence length.
     #[must_use]
     pub fn flops_per_token(&self) -> Option<&FlopsPerToken> {
         self.workload.as_ref()?.flops_per_token.as_ref()
+    }
+    /// Were repeats added when the results of fewer were there to be looked at?
+    #[must_use]
+    pub fn repeats_added_later(&self) -> bool {
+        repeats_added_later(&self.repeats).is_some()
     }
     #[must_use]
     pub fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, Catalogue, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu,
-    RepeatStatus, RunResult, StepTime, Summary, Tier, count_parameters, metrics_of, mfu_of,
+    Attestation, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu, RepeatStatus, Row,
+    RunResult, StepTime, Summary, Tier, count_parameters,
 };
 use crate::plan::{Job, ModelShape};
 
@@ -162,14 +162,15 @@ pub struct UnifiedRepeat {
     pub learning_rates: Vec<Option<f64>>,
 }
 
-/// `None` where the cell has no summary. `results` are those that the summary was made of.
+/// `None` where the cell has no summary. `results` are those that the summary was made of; `row` is the cell's in the
+/// comparison, so that what is published is what is compared.
 #[must_use]
 pub fn unified(
     cell: &CellInput,
     key: Option<&str>,
     job: &Job,
     results: &[(u32, RunResult)],
-    catalogue: &Catalogue,
+    row: Option<&Row>,
 ) -> Option<Unified> {
     let CellState::Ok { summary } = &cell.state else { return None };
     let result_of = |repeat: u32| results.iter().find(|(n, _)| *n == repeat).map(|(_, result)| result);
@@ -212,7 +213,7 @@ pub fn unified(
             parallel_strategy: cell.parallelism.clone(),
             precision: summary.workload.as_ref().map_or_else(|| job.precision.clone(), |w| w.precision.clone()),
         },
-        performance_metrics: performance(cell, summary, catalogue),
+        performance_metrics: row.and_then(|row| performance(summary, row)),
         memory_metrics: memory(summary),
         step_times,
         loss_values,
@@ -260,16 +261,21 @@ fn series(result: &RunResult) -> (Series, Series, Series) {
     )
 }
 
-fn performance(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) -> Option<PerformanceMetrics> {
+fn performance(summary: &Summary, row: &Row) -> Option<PerformanceMetrics> {
     let estimate = summary.tokens_per_second_per_gpu.clone()?;
     let step_time = summary.step_time.clone()?;
     let counted = || summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let measured = counted().flat_map(|r| {
-        let times = r.curve.step.iter().zip(&r.curve.step_time_seconds);
         let from = summary.workload.as_ref().map_or(1, |w| w.counts_from);
-        times.filter(move |(step, _)| **step + 1 - from > summary.warmup_steps).filter_map(|(_, time)| *time)
+        let cut = r.steady.as_ref().and_then(|s| s.cut.as_ref()).map(|cut| cut.first_step);
+        let first = cut.unwrap_or(summary.warmup_steps + from);
+        let times = r.curve.step.iter().zip(&r.curve.step_time_seconds);
+        times.filter(move |(step, _)| **step >= first).filter_map(|(_, time)| *time)
     });
     let (min, max) = measured.fold((f64::INFINITY, 0.0f64), |(low, high), t| (low.min(t), high.max(t)));
+    if min > max {
+        return None;
+    }
     Some(PerformanceMetrics {
         total_steps: counted().filter_map(|r| r.steady.as_ref()).map(|s| s.steps).sum(),
         avg_step_time_seconds: step_time.mean_seconds,
@@ -278,8 +284,8 @@ fn performance(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) -> Op
         steps_per_second: 1.0 / step_time.mean_seconds,
         tokens_per_second: summary.tokens_per_second,
         tokens_per_second_per_gpu: estimate.value,
-        mfu: mfu_of(&cell.platform, summary, estimate.value, &catalogue.peaks),
-        metrics: metrics_of(cell, summary, catalogue),
+        mfu: row.mfu.clone(),
+        metrics: row.metrics.clone(),
         warmup_steps: summary.warmup_steps,
         loss_at_end: summary.loss_at_end,
         step_time,
@@ -311,14 +317,21 @@ mod tests {
     use super::*;
     use crate::{
         analyze::{
-            RunOutcome, Statistics,
+            Catalogue, CompareSettings, RunOutcome, Statistics,
             attest::tests::job,
+            compare,
             compare::tests::{cell, measured},
             summarize,
             summary::tests::run,
         },
         parse::FailureClass,
     };
+
+    /// Published beside the comparison of this cell alone.
+    fn published(input: &CellInput, key: Option<&str>, results: &[(u32, RunResult)]) -> Option<Unified> {
+        let comparison = compare(std::slice::from_ref(input), &CompareSettings::default(), &Catalogue::default());
+        unified(input, key, &job(), results, comparison.rows.first())
+    }
 
     #[test]
     fn one_file_holds_every_repeat_and_the_fields_own_names() {
@@ -327,7 +340,7 @@ mod tests {
         let results = [(1, failed), (2, run(&[3.0, 1.0, 2.0]))];
         let summary = summarize(&results, &Statistics { warmup_steps: 1 });
         let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
-        let unified = unified(&input, Some("abc"), &job(), &results, &Catalogue::default()).unwrap();
+        let unified = published(&input, Some("abc"), &results).unwrap();
         assert_eq!(unified.step_times, [Some(3.0), Some(1.0), Some(2.0)]);
         assert_eq!(unified.timestamp.as_deref(), Some("1970-01-01T00:00:01Z"));
         let metrics = unified.performance_metrics.as_ref().unwrap();
@@ -342,6 +355,7 @@ mod tests {
             "/parallelism_config/tensor_model_parallel_size",
             "/training_config/sequence_length",
             "/performance_metrics/tokens_per_second_per_gpu",
+            "/performance_metrics/metrics/0/figure/value",
             "/memory_metrics/all/0/bytes",
             "/repeats/0/class",
             "/contract/0/field",
@@ -357,7 +371,7 @@ mod tests {
         let results = [(1, crate::analyze::summary::tests::run_of(&job(), &[1.0, 1.0], stated))];
         let summary = summarize(&results, &Statistics { warmup_steps: 1 });
         let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
-        let json = serde_json::to_value(unified(&input, None, &job(), &results, &Catalogue::default())).unwrap();
+        let json = serde_json::to_value(published(&input, None, &results)).unwrap();
         assert_eq!(json["attestation"]["status"], "contradicted");
         assert_eq!(json["repeats"][0]["status"], "contradicted");
         assert!(json["performance_metrics"].is_null(), "no figure stands for it");
@@ -366,7 +380,7 @@ mod tests {
     #[test]
     fn a_cell_without_a_summary_publishes_nothing() {
         let missing = cell("a/b/c/d", CellState::Missing { reason: "not run".into() });
-        assert_eq!(unified(&missing, None, &job(), &[], &Catalogue::default()), None);
-        assert!(unified(&measured("a/b/c/d", &job(), &[], None), None, &job(), &[], &Catalogue::default()).is_some());
+        assert_eq!(published(&missing, None, &[]), None);
+        assert!(published(&measured("a/b/c/d", &job(), &[], None), None, &[]).is_some());
     }
 }

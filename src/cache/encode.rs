@@ -139,6 +139,8 @@ struct AttemptTail {
     outcome: AttemptOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     suspect: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    repeats_planned: Option<u32>,
 }
 
 pub(super) fn attempt(stamp: Stamp, attempt: &Attempt) -> Vec<u8> {
@@ -151,7 +153,11 @@ pub(super) fn attempt(stamp: Stamp, attempt: &Attempt) -> Vec<u8> {
     put_text(&mut body, &attempt.host);
     body.extend_from_slice(&attempt.started_at.to_bits().to_le_bytes());
     body.extend_from_slice(&attempt.ended_at.to_bits().to_le_bytes());
-    let tail = AttemptTail { outcome: attempt.outcome.clone(), suspect: attempt.suspect.clone() };
+    let tail = AttemptTail {
+        outcome: attempt.outcome.clone(),
+        suspect: attempt.suspect.clone(),
+        repeats_planned: attempt.repeats_planned,
+    };
     put_text(&mut body, &serde_json::to_string(&tail).unwrap_or_default());
     body
 }
@@ -225,8 +231,21 @@ pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
     let (task, outputs, preimage) = (fields.text()?.to_owned(), fields.outputs()?, fields.text()?.to_owned());
     let (id, host) = (fields.text()?.to_owned(), fields.text()?.to_owned());
     let (started_at, ended_at) = (f64::from_bits(fields.u64()?), f64::from_bits(fields.u64()?));
-    let AttemptTail { outcome, suspect } = serde_json::from_str(fields.text()?).ok()?;
-    Some(Attempt { id, key, task, preimage, generation, outcome, outputs, started_at, ended_at, host, suspect })
+    let AttemptTail { outcome, suspect, repeats_planned } = serde_json::from_str(fields.text()?).ok()?;
+    Some(Attempt {
+        id,
+        key,
+        task,
+        preimage,
+        generation,
+        outcome,
+        outputs,
+        started_at,
+        ended_at,
+        host,
+        suspect,
+        repeats_planned,
+    })
 }
 
 pub(super) fn decode_preimage(body: &[u8]) -> Option<&str> {
@@ -301,13 +320,14 @@ mod tests {
         fn attempts_come_back(
             key in any::<[u8; 32]>(), id in ".{0,20}", outputs in outputs(), started_at in any::<f64>(),
             suspect in proptest::option::of(".{0,9}"), evidence in proptest::option::of(proptest::collection::vec(".{0,20}", 0..3)),
+            repeats_planned in any::<Option<u32>>(),
         ) {
             let outcome = evidence.map_or(AttemptOutcome::Ok, |evidence| AttemptOutcome::Failed {
                 class: FailureClass::Oom, evidence, status: "exit 1".into(),
             });
             let written = Attempt {
                 id, key: Digest(key), task: "train a".into(), preimage: "p".into(), generation: 3, outcome, outputs,
-                started_at, ended_at: f64::NAN, host: "h".into(), suspect,
+                started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned,
             };
             let read = decode_attempt(&attempt(1, &written)).unwrap();
             prop_assert_eq!(read.started_at.to_bits(), written.started_at.to_bits());

@@ -64,6 +64,9 @@ pub struct Attempt {
     /// Why the attempt is kept but not counted, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
+    /// How many repeats the plan wanted when this one was made; older attempts do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
 }
 
 impl Attempt {

@@ -82,14 +82,6 @@ impl Cache {
         Some(self.entry(key)?.outputs().map(|output| output.to_owned()).collect())
     }
 
-    /// How long the last attempt under a task's name took, in seconds.
-    #[must_use]
-    pub fn last_seconds(&self, task: &str) -> Option<f64> {
-        let last = self.last_of(TaskKind::Train, task)?;
-        let attempts = self.attempts(&last.key);
-        attempts.iter().map(|a| a.ended_at - a.started_at).rfind(|s| *s > 0.0)
-    }
-
     /// What ran last under a task's name, for "what changed". A training's is its last attempt.
     #[must_use]
     pub fn last_of(&self, kind: TaskKind, task: &str) -> Option<Entry> {

@@ -24,6 +24,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Say why a cell's tasks are stale, field by field
     Explain(CellArgs),
+    /// Predict the memory that each cell needs on a GPU, against what there is
+    Fit(FitArgs),
     /// List the cells of the matrix
     List(PlanArgs),
     /// Show a cell's summary, or one repeat's result (CELL#2)
@@ -66,6 +68,7 @@ impl Command {
             Self::Build(a) => a.common.json,
             Self::Plan(a) | Self::List(a) | Self::Check(a) => a.common.json,
             Self::Explain(a) | Self::Show(a) => a.common.json,
+            Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
             Self::Parse(a) => a.json,
             Self::Import(a) => a.json,
@@ -117,6 +120,9 @@ pub struct Select {
     /// Take cells whose last attempt failed as stale
     #[arg(long)]
     pub retry_failed: bool,
+    /// Run also what is predicted not to fit in memory, and with --max-gpu-hours what cannot be estimated
+    #[arg(long)]
+    pub force: bool,
     /// Go on although this host differs from tprimat.lock; results are filed under what was found
     #[arg(long)]
     pub allow_drift: bool,
@@ -150,6 +156,9 @@ pub struct BuildArgs {
     /// Run each selected cell once under a profiler and measure nothing; traces go to the output folder
     #[arg(long, value_enum, value_name = "PROFILER", conflicts_with_all = ["dry_run", "remeasure", "cached_only"])]
     pub profile: Option<ProfilerName>,
+    /// Run nothing if the plan's estimate is above this, or a run has none
+    #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "profile")]
+    pub max_gpu_hours: Option<f64>,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
@@ -177,7 +186,7 @@ impl From<ProfilerName> for crate::execute::Profiler {
 
 impl BuildArgs {
     pub fn into_plan(self) -> PlanArgs {
-        PlanArgs { common: self.common, exit_code: false }
+        PlanArgs { common: self.common, exit_code: false, max_gpu_hours: self.max_gpu_hours }
     }
 }
 
@@ -188,6 +197,30 @@ pub struct PlanArgs {
     /// Exit with 5 if anything is stale
     #[arg(long)]
     pub exit_code: bool,
+    /// Exit with 2 if the estimate is above this, or a run has none
+    #[arg(long, value_name = "H", value_parser = hours)]
+    pub max_gpu_hours: Option<f64>,
+}
+
+/// GPU-hours: a number that is not negative.
+fn hours(text: &str) -> Result<f64, String> {
+    let hours = text.parse::<f64>().map_err(|e| e.to_string())?;
+    if hours.is_finite() && hours >= 0.0 { Ok(hours) } else { Err("expected a number of hours, 0 or more".into()) }
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct FitArgs {
+    /// A matrix, or a cell of it: leading segments of platform/framework/model/parallelism, globs allowed
+    #[arg(value_name = "MATRIX|CELL")]
+    pub target: Option<String>,
+    /// The matrix that has the cell [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    #[command(flatten)]
+    pub select: Select,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -449,7 +482,7 @@ pub struct InitArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, config
+    /// One of: job, events, trace, result, summary, comparison, config, fit
     pub what: String,
 }
 

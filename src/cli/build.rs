@@ -22,7 +22,8 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Talk, TrainHost,
+        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
+        TrainHost,
     },
     graph::{Dag, Engine, State, Statuses},
     plan::{Plan, PlanRequest, Prepared, Vendor, load_config},
@@ -63,7 +64,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         leave_out_what_must_train(&mut plan, &dag, &cache, args)?;
     }
     if args.remeasure {
-        open_generations(&project::engine(&plan, &dag, &cache, &args.common), &host)?;
+        let engine = project::engine(&plan, &dag, &cache, &args.common);
+        refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
+        open_generations(&engine, &host)?;
     }
     let engine = project::engine(&plan, &dag, &cache, &args.common);
     let mut statuses = engine.evaluate_all()?;
@@ -74,6 +77,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     }
     let trains: Vec<usize> =
         stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
+    refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
     if !trains.is_empty() {
         before_training(&engine, &trains, &host)?;
         for message in unversioned(&plan, &trains) {
@@ -196,6 +200,18 @@ fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &B
     };
     must_train.into_iter().for_each(|cell| plan.cells[cell].selected = false);
     Ok(())
+}
+
+/// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.
+fn refuse_beyond(engine: &Engine, statuses: &Statuses, args: &BuildArgs, which: Runs) -> Result<()> {
+    let Some(limit) = args.max_gpu_hours else { return Ok(()) };
+    match execute::Prices::of(engine, statuses, which).beyond(limit, args.common.select.force) {
+        Some(why) => {
+            let help = "nothing was run; `tprimat plan` shows the estimate by cell";
+            Err(Error::invalid(Problem::new(why).help(help)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Opens the next generation of every selected measurement; not before it is known that they can be made again.

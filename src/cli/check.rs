@@ -13,7 +13,7 @@ use crate::{
     cache::Cache,
     error::{Error, Problem, Result, exit},
     graph::{Dag, label},
-    plan::{Plan, Support},
+    plan::{Plan, Support, fit},
     recipe::context,
 };
 
@@ -52,11 +52,16 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
             plan.cells[cell].id, plan.cells[first].id
         );
     }
+    let cells = 0..plan.cells.len();
+    let withheld: Vec<_> = cells.filter_map(|cell| Some((cell, fit::fit(&plan, cell)?.withheld()?))).collect();
+    for (cell, why) in &withheld {
+        eprintln!("note: `{}` {why}", plan.cells[*cell].id);
+    }
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.common.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "will_not_fit": withheld.len() }),
         )?;
     } else {
         print(&format!(

@@ -7,6 +7,7 @@ mod compare;
 mod config;
 mod data;
 mod explain;
+mod fit;
 mod graph;
 mod image;
 mod import;
@@ -63,6 +64,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Build(args) => build::run(at, &args),
         Command::Plan(args) => plan::run(at, &args),
         Command::Explain(args) => explain::run(at, &args),
+        Command::Fit(args) => fit::run(at, &args),
         Command::List(args) => list::run(at, &args),
         Command::Show(args) => show::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     cache::{Cache, TaskKind},
     error::{Result, exit},
+    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs},
     graph::{Dag, Engine, State, Statuses, key::kind_name, label},
     plan::Plan,
 };
@@ -24,23 +25,59 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let statuses = engine.evaluate_all()?;
     let rows = rows(&engine, &statuses);
     let counts = count(&rows);
-    let estimate = Estimate::of(&engine, &rows);
+    let prices = Prices::of(&engine, &statuses, Runs::Stale);
+    let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
+    let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.common.select.force));
     if args.common.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(&plan)).collect();
         let mut summary = serde_json::Map::new();
         for state in STATES {
             summary.insert(state_name(state).into(), counts.get(state_name(state)).copied().unwrap_or(0).into());
         }
-        summary.insert("estimated_seconds".into(), estimate.seconds.map_or(Value::Null, |s| json!(s)));
-        summary.insert("runs_without_estimate".into(), estimate.unknown.into());
-        print_json(&json!({ "matrix": plan.matrix.name, "tasks": tasks, "summary": summary }))?;
+        summary.extend(priced(&prices));
+        if !elsewhere.cells.is_empty() {
+            summary.insert("waiting_estimate".into(), priced(&elsewhere).into());
+        }
+        if let Some(why) = &beyond {
+            summary.insert("beyond_max_gpu_hours".into(), json!(why));
+        }
+        print_json(
+            &json!({ "matrix": plan.matrix.name, "tasks": tasks, "summary": summary, "estimates": prices.cells, "waiting_estimates": elsewhere.cells }),
+        )?;
     } else {
-        print(&text(&plan, &rows, &counts, &estimate))?;
+        print(&text(&plan, &rows, &counts, [&prices, &elsewhere]))?;
     }
     // The process ends here: to free 100,000 tasks one by one first would only take time.
     drop(engine);
     std::mem::forget((rows, statuses, dag, plan));
+    if let Some(why) = beyond {
+        if !args.common.json {
+            eprintln!("refused: {why}");
+        }
+        return Ok(exit::USAGE);
+    }
     Ok(if args.exit_code && counts.contains_key("stale") { exit::STALE } else { exit::OK })
+}
+
+/// The estimate's part of `plan --json`'s summary; what is not known is absent.
+fn priced(prices: &Prices) -> serde_json::Map<String, Value> {
+    let mut summary = serde_json::Map::new();
+    let mut put = |name: &str, value: Option<Value>| drop(value.map(|value| summary.insert(name.into(), value)));
+    put("estimated_seconds", prices.seconds().map(Value::from));
+    put("gpu_hours", prices.gpu_hours().map(Value::from));
+    let costs = prices.costs();
+    match costs.iter().next() {
+        Some((currency, cost)) if costs.len() == 1 => {
+            put("cost", Some(json!(cost)));
+            put("currency", Some(json!(currency)));
+        }
+        Some(_) => put("costs", Some(json!(costs))),
+        None => {}
+    }
+    put("basis", (!prices.cells.is_empty()).then(|| json!(prices.by_basis())));
+    put("runs_without_estimate", Some(json!(prices.unknown_runs())));
+    put("runs_without_price", Some(json!(prices.unpriced_runs())));
+    summary
 }
 
 const STATES: [State; 5] = [State::Fresh, State::Stale, State::Failed, State::Waiting, State::Unsupported];
@@ -126,39 +163,34 @@ fn count(rows: &[Row]) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-/// How long the stale runs took last time.
-pub struct Estimate {
-    /// Sum over the runs that have run before under the same name; `None` if there are none.
-    pub seconds: Option<f64>,
-    pub unknown: usize,
-}
-
-impl Estimate {
-    pub fn of(engine: &Engine, rows: &[Row]) -> Self {
-        let mut estimate = Self { seconds: None, unknown: 0 };
-        for row in rows.iter().filter(|r| r.kind == TaskKind::Train && r.state == State::Stale) {
-            match engine.cache.last_seconds(&row.label) {
-                Some(seconds) => *estimate.seconds.get_or_insert(0.0) += seconds,
-                None => estimate.unknown += 1,
-            }
-        }
-        estimate
+/// The estimate in a sentence; `nothing` where there are no runs.
+fn sentence(prices: &Prices, nothing: &str) -> String {
+    let runs = |n: usize| if n == 1 { "1 run".to_owned() } else { format!("{n} runs") };
+    let unknown = prices.unknown_runs();
+    let Some(seconds) = prices.seconds() else {
+        return if unknown == 0 { nothing.to_owned() } else { format!("{} not estimated", runs(unknown)) };
+    };
+    let mut text = format!("estimate: {}", duration(seconds));
+    if let Some(hours) = prices.gpu_hours() {
+        let _ = write!(text, ", {hours:.2} GPU-hours");
     }
-
-    fn sentence(&self, waiting: usize) -> String {
-        let runs = |n: usize| if n == 1 { "1 run".to_owned() } else { format!("{n} runs") };
-        match (self.seconds, self.unknown) {
-            (None, 0) if waiting > 0 => format!("nothing to train here, {} of training wait", runs(waiting)),
-            (None, 0) => "nothing to train".into(),
-            (None, n) => format!("estimated time: not known, {} never ran before", runs(n)),
-            (Some(s), 0) => format!("estimated time: {} of training, by the last runs of the same cells", duration(s)),
-            (Some(s), n) => format!(
-                "estimated time: {} of training by the last runs of the same cells, and {} that never ran before",
-                duration(s),
-                runs(n)
-            ),
-        }
+    for (currency, cost) in prices.costs() {
+        let _ = write!(text, ", {cost:.2} {currency}");
     }
+    let by = prices.by_basis().into_iter().map(|(basis, n)| match basis {
+        Basis::Measured => format!("{} by runs of the same cell", runs(n)),
+        Basis::Earlier => format!("{} by earlier runs under another key", runs(n)),
+        Basis::Model => format!("{} by a model ({:.0} % MFU assumed)", runs(n), 100.0 * ASSUMED_MFU),
+    });
+    let mut by: Vec<String> = by.collect();
+    if unknown > 0 {
+        by.push(format!("{} not estimated", runs(unknown)));
+    }
+    if prices.unpriced_runs() > 0 {
+        by.push(format!("{} without a price", runs(prices.unpriced_runs())));
+    }
+    let _ = write!(text, " ({})", by.join("; "));
+    text
 }
 
 /// `1 h 02 min`, `3 min 20 s`, `4.2 s`.
@@ -172,18 +204,46 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-fn text(plan: &Plan, rows: &[Row], counts: &BTreeMap<&'static str, usize>, estimate: &Estimate) -> String {
+/// `3 runs: 4 min 10 s, 0.56 GPU-hours, 1.67 USD (median of 3 runs of this cell)`
+fn of_cell(cell: &CellPrice) -> String {
+    let mut text = format!("{} run{}: ", cell.runs, if cell.runs == 1 { "" } else { "s" });
+    let Some(seconds) = cell.seconds else { return text + &cell.how };
+    text += &duration(seconds);
+    if let Some(hours) = cell.gpu_hours {
+        let _ = write!(text, ", {hours:.2} GPU-hours");
+    }
+    if let (Some(cost), Some(currency)) = (cell.cost, &cell.currency) {
+        let _ = write!(text, ", {cost:.2} {currency}");
+    }
+    let _ = write!(text, " ({})", cell.how);
+    text
+}
+
+fn text(
+    plan: &Plan,
+    rows: &[Row],
+    counts: &BTreeMap<&'static str, usize>,
+    [prices, elsewhere]: [&Prices; 2],
+) -> String {
     let width = rows.iter().map(|r| r.label.len()).max().unwrap_or(0).min(90);
     let mut text = String::with_capacity(rows.len() * (width + 40));
     for row in rows {
         let _ = writeln!(text, "{:<11}  {:<width$}  {}", state_name(row.state), row.label, row.reason);
+    }
+    for (prices, word) in [(prices, "estimate"), (elsewhere, "elsewhere")] {
+        for cell in &prices.cells {
+            let _ = writeln!(text, "{word:<11}  {}  {}", cell.cell, of_cell(cell));
+        }
     }
     for (cell, reason) in &plan.matrix.excluded {
         let _ = writeln!(text, "{:<11}  {cell}  {reason}", "excluded");
     }
     let parts: Vec<String> =
         STATES.iter().filter_map(|s| Some(format!("{} {}", counts.get(state_name(*s))?, state_name(*s)))).collect();
-    let waiting = rows.iter().filter(|r| r.kind == TaskKind::Train && r.state == State::Waiting).count();
-    let _ = writeln!(text, "{}: {}; {}", plan.matrix.name, parts.join(", "), estimate.sentence(waiting));
+    let mut estimate = sentence(prices, "nothing to train");
+    if elsewhere.runs() > 0 {
+        let _ = write!(estimate, "; waiting for another host: {}", sentence(elsewhere, "nothing"));
+    }
+    let _ = writeln!(text, "{}: {}; {estimate}", plan.matrix.name, parts.join(", "));
     text
 }

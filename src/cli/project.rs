@@ -70,7 +70,7 @@ pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Commo
         dag,
         cache,
         code: CodeDigests::default(),
-        options: Options { retry_failed: common.select.retry_failed },
+        options: Options { retry_failed: common.select.retry_failed, force: common.select.force },
         compare_settings: json!(settings.compare),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     parse, plan,
 };
 
-const NAMES: [&str; 7] = ["job", "events", "trace", "result", "summary", "comparison", "config"];
+const NAMES: [&str; 8] = ["job", "events", "trace", "result", "summary", "comparison", "config", "fit"];
 
 pub fn run(args: &SchemaArgs) -> Result<i32> {
     let schema: Value = match args.what.as_str() {
@@ -20,6 +20,7 @@ pub fn run(args: &SchemaArgs) -> Result<i32> {
         "result" => json!(schema_for!(analyze::RunResult)),
         "summary" => json!(schema_for!(analyze::Summary)),
         "comparison" => json!(schema_for!(analyze::Comparison)),
+        "fit" => json!(schema_for!(plan::fit::MemoryFit)),
         "config" => json!(schema_for!(config::schema::ConfigFile)),
         other => {
             let problem = Problem::new(format!("there is no schema `{other}`"));

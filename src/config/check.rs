@@ -1,5 +1,7 @@
 //! What types cannot say of a config: names that must be declared, and rates that must name their source.
 
+use serde_json::Value;
+
 use super::{framework_names, is_plain_name, layers::Config, parallelism, tree::Node, vendor_names};
 use crate::{
     error::{Problem, nearest},
@@ -8,6 +10,7 @@ use crate::{
 
 const SPECS: &str = "benchmarking.enhanced_metrics.hardware_specs";
 const COSTS: &str = "benchmarking.enhanced_metrics.cloud_costs";
+const TARGET_LOSS: &str = "comparison.target_loss";
 /// By how many of model, platform and framework are already named.
 const NOBODY: [&str; 3] = [
     "no model, platform or framework is called so",
@@ -21,6 +24,8 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     vendors(config, &mut problems);
     platform_tables(config, &mut problems);
     peak_sources(config, &mut problems);
+    quantities(config, &mut problems);
+    target_loss(config, &mut problems);
     parallelism_keys(config, &mut problems);
     problems
 }
@@ -66,12 +71,69 @@ fn platform_tables(config: &Config, problems: &mut Vec<Problem>) {
 
 fn peak_sources(config: &Config, problems: &mut Vec<Problem>) {
     for platform in config.children(SPECS) {
-        let (peaks, source) = (format!("{SPECS}.{platform}.peak_flops"), format!("{SPECS}.{platform}.source"));
-        let is_stated = config.children(&peaks).next().is_some();
-        if is_stated && config.get(&source).and_then(|s| s.as_str()).is_none_or(|s| s.trim().is_empty()) {
-            let problem = at_key(config, &peaks, format!("the peak rates of `{platform}` name no source"), "says who?");
+        let source = format!("{SPECS}.{platform}.source");
+        if config.get(&source).and_then(|s| s.as_str()).is_some_and(|s| !s.trim().is_empty()) {
+            continue;
+        }
+        let peaks = format!("{SPECS}.{platform}.peak_flops");
+        let tdp = format!("{SPECS}.{platform}.tdp_watts");
+        let stated = [
+            (config.children(&peaks).next().is_some(), &peaks, "the peak rates of", "name no source"),
+            (config.get(&tdp).is_some_and(|v| !v.is_null()), &tdp, "the TDP of", "names no source"),
+        ];
+        for (_, path, what, lacks) in stated.iter().filter(|(is_stated, ..)| *is_stated) {
+            let problem = at_key(config, path, format!("{what} `{platform}` {lacks}"), "says who?");
             problems.push(problem.help(format!("add `{source}`: a data sheet or a measurement")));
         }
+    }
+}
+
+/// A price of nothing divides by nothing, and a peak of 989 is in another unit.
+fn quantities(config: &Config, problems: &mut Vec<Problem>) {
+    const LEAST_PEAK: f64 = 1e9;
+    let number = |path: &str| config.get(path).and_then(Value::as_f64);
+    let mut refuse = |path: &str, message: String, help: String| {
+        problems.push(config.problem_at(path, message, "not a quantity").help(help));
+    };
+    for platform in config.children(COSTS) {
+        let path = format!("{COSTS}.{platform}.per_gpu_hour");
+        if let Some(price) = number(&path).filter(|price| *price <= 0.0) {
+            let help = "leave the platform out if you have no price for it".to_owned();
+            refuse(&path, format!("`{path}` must be above 0, not {price}"), help);
+        }
+    }
+    for platform in config.children(SPECS) {
+        let path = format!("{SPECS}.{platform}.tdp_watts");
+        if let Some(watts) = number(&path).filter(|watts| *watts <= 0.0) {
+            refuse(&path, format!("`{path}` must be above 0, not {watts}"), "watts of one device".to_owned());
+        }
+        let peaks = format!("{SPECS}.{platform}.peak_flops");
+        for precision in config.children(&peaks) {
+            let path = format!("{peaks}.{precision}");
+            if let Some(peak) = number(&path).filter(|peak| *peak < LEAST_PEAK) {
+                let help = format!("FLOP/s of one device, dense: {peak} TFLOP/s is {peak}e12");
+                refuse(&path, format!("`{path}` is {peak} FLOP/s"), help);
+            }
+        }
+    }
+}
+
+/// One loss for all models, or one for each.
+fn target_loss(config: &Config, problems: &mut Vec<Problem>) {
+    let models: Vec<&str> = config.children("models").collect();
+    let mut check = |path: &str| {
+        let Some(value) = config.get(path).filter(|v| !v.is_null()) else { return };
+        if value.as_f64().is_none_or(|loss| loss <= 0.0) {
+            let problem = config.problem_at(path, format!("`{path}` must be a number above 0, not {value}"), "no loss");
+            problems.push(problem.help("nats per token, as trainers log it"));
+        }
+    };
+    check(TARGET_LOSS);
+    config.children(TARGET_LOSS).for_each(|model| check(&format!("{TARGET_LOSS}.{model}")));
+    for model in config.children(TARGET_LOSS).filter(|model| !models.contains(model)) {
+        let message = format!("unknown model `{model}` in `{TARGET_LOSS}`");
+        let problem = at_key(config, &format!("{TARGET_LOSS}.{model}"), message, "no model is called so");
+        problems.push(problem.help(meant(model, &models, "declare it under `models`")));
     }
 }
 

@@ -347,6 +347,7 @@ pub struct EnhancedMetrics {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CloudCost {
+    /// Of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
     /// Absent = USD.
@@ -359,6 +360,7 @@ pub struct CloudCost {
 pub struct HardwareSpec {
     /// Dense FLOP/s by precision (`bf16`, `fp8`, …); needs a `source` beside it.
     pub peak_flops: BTreeMap<String, f64>,
+    /// Board power of one device; needs a `source` too.
     #[schemars(range(min = 0))]
     pub tdp_watts: Option<f64>,
     pub source: Option<String>,

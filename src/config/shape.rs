@@ -89,7 +89,8 @@ impl Shapes {
             shape.additional = match &schema["additionalProperties"] {
                 Value::Bool(false) => None,
                 closed @ Value::Object(_) => Some(self.compile(closed, definitions, known)),
-                _ if shape.fields.is_empty() => Some(id),
+                // Anything at all: what is in it is of its own kind.
+                _ if shape.is_open() => Some(id),
                 _ => Some(self.compile(&Value::Bool(true), definitions, known)),
             };
         }

@@ -232,6 +232,50 @@ platform_optimizations, frameworks, benchmarking, comparison, paths, profiling, 
 }
 
 #[test]
+fn figures_that_are_none_are_refused() {
+    let costs = "benchmarking:\n  enhanced_metrics:\n    cloud_costs:\n";
+    let with = |below: &str| format!("{SMALL}{costs}{below}");
+    for (below, expected) in [
+        (
+            "      nvd: { per_gpu_hour: -1 }\n",
+            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be a number of at least 0, not -1 | a number of at least 0 is wanted here | -",
+        ),
+        (
+            "      nvd: { per_gpu_hour: 0 }\n",
+            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be above 0, not 0 | not a quantity | leave the platform out if you have no price for it",
+        ),
+        (
+            "      nvd: { per_gpu_hour: three }\n",
+            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be a number of at least 0, not the text \"three\" | a number of at least 0 is wanted here | -",
+        ),
+        (
+            "      nvd: { per_gpu_hour: .inf }\n",
+            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` is not a finite number | is not a finite number | -",
+        ),
+        (
+            "      nvd: {}\n    hardware_specs: { nvd: { tdp_watts: 700 } }\n",
+            "21:30: the TDP of `nvd` names no source | says who? | add `benchmarking.enhanced_metrics.hardware_specs.nvd.source`: a data sheet or a measurement",
+        ),
+        (
+            "      nvd: {}\n    hardware_specs: { nvd: { peak_flops: { bf16: 989.4 }, source: x } }\n",
+            "21:50: `benchmarking.enhanced_metrics.hardware_specs.nvd.peak_flops.bf16` is 989.4 FLOP/s | not a quantity | FLOP/s of one device, dense: 989.4 TFLOP/s is 989.4e12",
+        ),
+        (
+            "      nvd: {}\ncomparison: { target_loss: low }\n",
+            "21:28: `comparison.target_loss` must be a number above 0, not \"low\" | no loss | nats per token, as trainers log it",
+        ),
+        (
+            "      nvd: {}\ncomparison: { target_loss: { llama: 0, lama: 2.5 } }\n",
+            "21:37: `comparison.target_loss.llama` must be a number above 0, not 0 | no loss | nats per token, as trainers log it\nconfig.yaml:21:40: unknown model `lama` in `comparison.target_loss` | no model is called so | did you mean `llama`?",
+        ),
+    ] {
+        refused(&with(below), &[], &[], &format!("config.yaml:{expected}"));
+    }
+    load(&with("      nvd: { per_gpu_hour: 2.5, currency: EUR }\ncomparison: { target_loss: 2.5 }\n"), &[], &[])
+        .unwrap();
+}
+
+#[test]
 fn names_that_nothing_declares_are_refused() {
     let text = format!(
         "{SMALL}platform_optimizations: {{ adm: {{}} }}\nbenchmarking:\n  enhanced_metrics:\n    hardware_specs: {{ amd: {{ peak_flops: {{ bf16: 1.0e15 }} }} }}\n"

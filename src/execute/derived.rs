@@ -12,11 +12,11 @@ use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{publish, train::TrainWork};
+use super::{publish, run::TELEMETRY, train::TrainWork};
 use crate::{
     analyze::{
         self, Catalogue, CellEnvironment, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks,
-        Price, RunFacts, RunOutcome, RunResult, Statistics, Summary,
+        Price, RunFacts, RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
     },
     cache::{Attempt, Cache, Output, TaskKind},
     data::prefix_of,
@@ -47,10 +47,14 @@ impl Settings {
     pub fn of(plan: &Plan) -> Self {
         let specs = plan.config.table("benchmarking.enhanced_metrics.hardware_specs");
         let mut overrides = Vec::new();
+        let mut tdp = BTreeMap::new();
         for (platform, spec) in &specs {
+            // Figures without a source are refused by the config's own check.
             let source = spec.get("source").and_then(Value::as_str).unwrap_or_default();
+            if let Some(watts) = spec.get("tdp_watts").and_then(Value::as_f64) {
+                tdp.insert(platform.clone(), Tdp { watts, source: source.to_owned() });
+            }
             for (precision, flops) in spec.get("peak_flops").and_then(Value::as_object).into_iter().flatten() {
-                // A peak without a source is refused by the config's own check.
                 if let Some(flops) = flops.as_f64() {
                     let (platform, precision, source) = (platform.clone(), precision.clone(), source.to_owned());
                     overrides.push(PeakOverride { platform, precision, tflops: flops / 1e12, source });
@@ -59,17 +63,28 @@ impl Settings {
         }
         let costs = plan.config.table("benchmarking.enhanced_metrics.cloud_costs");
         let prices = costs.iter().filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?))).collect();
-        let catalogue = Catalogue { peaks: Peaks { overrides }, prices };
+        let platforms = plan.config.children("hardware.platforms");
+        let vendors = platforms.filter_map(|id| Some((id.to_owned(), plan.config.vendor(id)?))).collect();
+        let catalogue = Catalogue { peaks: Peaks { overrides }, prices, tdp, vendors, target_loss: target_loss(plan) };
         Self { compare: CompareAll { settings: CompareSettings::default(), catalogue } }
     }
+}
+
+/// `comparison.target_loss`: one number for all models, or one for each.
+fn target_loss(plan: &Plan) -> BTreeMap<String, f64> {
+    const PATH: &str = "comparison.target_loss";
+    let models = plan.config.children("models");
+    let by_model = plan.config.table(PATH);
+    let of = |model: &str| plan.config.get(PATH).or_else(|| by_model.get(model)).and_then(Value::as_f64);
+    models.filter_map(|model| Some((model.to_owned(), of(model)?))).collect()
 }
 
 /// None where the configuration names no rate.
 fn price(cost: &Value) -> Option<Price> {
     let text = |name: &str| cost.get(name).and_then(Value::as_str).map(str::to_owned);
     Some(Price {
-        per_gpu_hour: cost.get("per_gpu_hour").and_then(Value::as_f64).filter(|p| *p > 0.0 && p.is_finite())?,
-        currency: text("currency").unwrap_or_else(|| "USD".to_owned()),
+        per_gpu_hour: cost.get("per_gpu_hour").and_then(Value::as_f64).filter(|p| p.is_finite())?,
+        currency: text("currency").map_or_else(|| "USD".to_owned(), |c| c.trim().to_uppercase()),
         source: text("source"),
     })
 }
@@ -125,7 +140,6 @@ impl CellSeed {
 pub struct ReportWork {
     output_dir: PathBuf,
     matrix: String,
-    catalogue: Catalogue,
     comparison: Option<Digest>,
     pictures: Vec<Output>,
     cells: Vec<PublishedCell>,
@@ -175,7 +189,6 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
         TaskKind::Report => DerivedWork::Report(Box::new(ReportWork {
             output_dir: publish::output_dir(engine.plan),
             matrix: engine.plan.matrix.name.clone(),
-            catalogue: Settings::of(engine.plan).compare.catalogue,
             comparison: digest_of(TaskKind::Compare, 0, 0),
             pictures: statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec(),
             cells: published_cells(engine, statuses),
@@ -302,7 +315,18 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 ended_at: Some(attempt.ended_at),
                 outcome: (&attempt.outcome).into(),
             };
-            let mut result = RunResult::from(parse::parse(&section, &bytes), &job, facts);
+            let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
+            let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
+            let sampled = output(TELEMETRY);
+            // When lines came matters to samples alone; without it the log still says all else.
+            let times = get(sampled.and(output("times")))?.unwrap_or_default();
+            let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
+            result.repeats_planned = attempt.repeats_planned;
+            if sampled.is_some() {
+                let text = get(sampled)?;
+                let gone = || Samples::none("it is gone from the cache");
+                result.telemetry = Some(text.map_or_else(gone, |text| Samples::read(&text)));
+            }
             if result.outcome != RunOutcome::Ok {
                 result.log_tail = parse::tail(&bytes);
             }
@@ -345,9 +369,8 @@ fn run_report(work: &ReportWork, cache: &Cache, put: &dyn Fn(&str, &[u8]) -> Res
             }
         }
         let input = CellInput { state: CellState::Ok { summary: Box::new(summary) }, ..cell.input.clone() };
-        if let Some(unified) =
-            analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, &work.catalogue)
-        {
+        let row = comparison.rows.iter().find(|row| row.cell == input.cell);
+        if let Some(unified) = analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, row) {
             outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
         }
     }
@@ -415,6 +438,7 @@ pub fn train_work(
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
+        repeats_planned: Some(engine.plan.cells[task.cell as usize].repeats),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
         devices,
         ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
@@ -431,6 +455,7 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         key: Digest::of(""),
         preimage: String::new(),
         generation: 0,
+        repeats_planned: None,
         seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),

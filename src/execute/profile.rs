@@ -125,6 +125,8 @@ pub fn profile(
     let dir = folder.join(&id);
     let mut spec = prepare(&work, host, &id, &dir)?;
     spec.meta = serde_json::json!({ "profile": work.label });
+    // A profile is no measurement, and a profiler's own samples are enough.
+    spec.sampled = None;
     profiler.wrap(&mut spec)?;
     let run = start(&spec, &host.tprimat)?;
     drop(making);

@@ -1,6 +1,6 @@
 //! One supervised run, seen from tprimat: start it, ask how it goes, end it, learn how it ended.
 //!
-//! The run folder holds `spec.json`, `state.json`, `log` (the trainer's own bytes), `times`,
+//! The run folder holds `spec.json`, `state.json`, `log` (the trainer's own bytes), `times`, `telemetry.jsonl`,
 //! `exit.json` and two locks. Their holders tell a sweep whose turn it is: `owner.lock` the tprimat
 //! that asked for the run and will take in what it left, `supervisor.lock` its supervisor.
 
@@ -29,7 +29,11 @@ use super::{devices::Holder, process::Tree};
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
+    plan::Vendor,
 };
+
+/// What was sampled beside the run, in the run folder and among an attempt's outputs.
+pub(super) const TELEMETRY: &str = "telemetry.jsonl";
 
 /// `tprimat __supervise DIR` is the supervisor of the run in DIR.
 pub const SUPERVISE_ARGUMENT: &str = "__supervise";
@@ -52,6 +56,9 @@ pub struct RunSpec {
     pub grace_seconds: f64,
     /// Names of device locks: `cpu`, `gpu-<uuid>`.
     pub devices: Vec<String>,
+    /// Whose devices they are, where they are sampled beside the run.
+    #[serde(default)]
+    pub sampled: Option<Vendor>,
     /// Alone on its devices, or beside other runs that share them.
     pub exclusive: bool,
     /// One folder for the whole host.
@@ -160,6 +167,8 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
             .arg(SUPERVISE_ARGUMENT)
             .arg(dir)
             .env_clear()
+            // Where the host keeps its driver's library is needed to sample; the trainer has an environment of its own.
+            .envs(std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH", path)))
             .stdin(lifeline_end)
             // Handed down locked, so there is no instant at which nobody holds it.
             .stdout(supervisor_lock)
@@ -310,6 +319,7 @@ mod tests {
             timeout_seconds: None,
             grace_seconds: 1.0,
             devices: vec!["cpu".into()],
+            sampled: None,
             exclusive: true,
             lock_dir: "/tmp".into(),
             meta: serde_json::json!({"key": 1}),

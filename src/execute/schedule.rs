@@ -44,7 +44,7 @@ pub struct BuildSummary {
 
 enum Finished {
     Derived(Result<Vec<Output>>),
-    Trained(Result<Attempt>),
+    Trained(Box<Result<Attempt>>),
 }
 
 struct Scheduler<'a> {
@@ -138,7 +138,9 @@ pub fn build(
                     scope.spawn(move || {
                         let finished = match work {
                             Work::Derived(work) => Finished::Derived(derived::run(*work, engine.cache)),
-                            Work::Train(work) => Finished::Trained(train(&work, host, engine.cache, set, talk)),
+                            Work::Train(work) => {
+                                Finished::Trained(Box::new(train(&work, host, engine.cache, set, talk)))
+                            }
                         };
                         let _ = send.send((node, finished));
                     });
@@ -333,7 +335,7 @@ impl Scheduler<'_> {
                 if run.exclusive {
                     self.cool_until = Some(Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default());
                 }
-                let attempt = attempt?;
+                let attempt = (*attempt)?;
                 let waiting = self.keys.remove(&key).unwrap_or_default();
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {

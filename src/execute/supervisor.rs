@@ -37,11 +37,15 @@ use nix::{
 use super::{
     devices::{self, Claim, DeviceLock},
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
-    run::{ExitKind, RunExit, RunSpec, RunState, exit_path, log_path, spec_path, state_path, supervisor_lock_path},
+    run::{
+        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, spec_path, state_path,
+        supervisor_lock_path,
+    },
 };
 use crate::{
     error::{Error, Result},
     files::{self, Durability, unix_now},
+    host::{Sampler, Sampling},
 };
 
 /// How often the log's growth is written down: seldom enough to disturb no measurement.
@@ -247,8 +251,13 @@ impl Supervisor {
             Ok(launched) => launched,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
         };
+        let sampler = self.sampler();
         let verdict = self.watch(&handle, begun, &mut times);
         let ended_at = unix_now();
+        // Before the tree is looked at: a command of the sampler's is no leftover of the run.
+        if let Some(sampler) = sampler {
+            sampler.stop();
+        }
         self.tell(&RunState::Ending);
         let (ended, leftover) = match &verdict {
             Verdict::Exited(_) => {
@@ -316,6 +325,15 @@ impl Supervisor {
             .start()
             .map_err(|e| format!("cannot start `{program}`: {e}"))?;
         Ok((handle, times))
+    }
+
+    /// Looks at the run's devices beside it. Not before the trainer has started: nothing may keep it waiting.
+    fn sampler(&self) -> Option<Sampler> {
+        let spec = &self.spec;
+        let mut env = spec.env.clone();
+        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
+        let (devices, file) = (spec.devices.clone(), spec.dir.join(TELEMETRY));
+        Sampler::start(Sampling { vendor: spec.sampled?, devices, exclusive: spec.exclusive, env, file })
     }
 
     fn watch(&mut self, handle: &duct::Handle, begun: Instant, times: &mut LogTimes) -> Verdict {

@@ -20,7 +20,7 @@ use super::{
     Talk,
     events::Event,
     progress::Tail,
-    run::{ExitKind, RunExit, RunSpec, RunState, Running, start},
+    run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, start},
     sweep::{making, remove},
 };
 use crate::{
@@ -38,6 +38,8 @@ pub struct TrainWork {
     pub key: Digest,
     pub preimage: String,
     pub generation: u32,
+    /// Repeats that the plan wants of the cell.
+    pub repeats_planned: Option<u32>,
     /// Attempts that were known when this one was planned.
     pub seen: BTreeSet<String>,
     pub launch_files: Vec<(String, Vec<u8>)>,
@@ -87,6 +89,8 @@ struct Meta {
     generation: u32,
     #[serde(default)]
     log_section: LogSection,
+    #[serde(default)]
+    repeats_planned: Option<u32>,
 }
 
 /// How often a key that another tprimat holds is looked at.
@@ -255,7 +259,11 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     let ids = given.iter().map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",");
     match work.vendor {
         Vendor::Cpu => {}
-        Vendor::Nvd => set("CUDA_VISIBLE_DEVICES", ids),
+        Vendor::Nvd => {
+            set("CUDA_VISIBLE_DEVICES", ids);
+            // As NVML counts, where the ids are from; CUDA's own order begins with the fastest device.
+            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+        }
         Vendor::Amd => set("HIP_VISIBLE_DEVICES", ids),
     }
     let devices = match work.vendor {
@@ -268,6 +276,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         preimage: work.preimage.clone(),
         generation: work.generation,
         log_section: work.log_section.clone(),
+        repeats_planned: work.repeats_planned,
     };
     Ok(RunSpec {
         run_id: id.to_owned(),
@@ -278,6 +287,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         timeout_seconds: work.timeout_seconds,
         grace_seconds: host.grace_seconds,
         devices,
+        sampled: Some(work.vendor),
         exclusive: work.exclusive,
         lock_dir: host.lock_dir.clone(),
         meta: serde_json::to_value(meta).map_err(|e| Error::Cache(e.to_string()))?,
@@ -334,16 +344,16 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
     let meta: Meta = serde_json::from_value(spec.meta.clone())
         .map_err(|e| Error::Cache(format!("the run folder {} is not readable: {e}", spec.dir.display())))?;
     let mut outputs = Vec::new();
-    for name in ["log", "times"] {
+    for name in ["log", "times", TELEMETRY] {
         let path = log.with_file_name(name);
         if path.is_file() {
             let (digest, size) = cache.put_file(&path, Durability::Synced)?;
             outputs.push(Output { name: name.to_owned(), digest, size });
         }
     }
-    if outputs.is_empty() {
+    if !outputs.iter().any(|o| o.name == "log") {
         let digest = cache.put(b"", Durability::Synced)?;
-        outputs.push(Output { name: "log".to_owned(), digest, size: 0 });
+        outputs.insert(0, Output { name: "log".to_owned(), digest, size: 0 });
     }
     let now = files::unix_now();
     let attempt = Attempt {
@@ -358,6 +368,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         ended_at: exit.map_or(now, |e| e.ended_at),
         host: hostname.to_owned(),
         suspect: None,
+        repeats_planned: meta.repeats_planned,
     };
     cache.record_attempt(&attempt)?;
     Ok(attempt)

@@ -15,7 +15,7 @@ use crate::{
     digest::Digest,
     error::Result,
     import::{self, Imports},
-    plan::{CellPlan, Plan, Support},
+    plan::{CellPlan, Plan, Support, fit},
     recipe::{Rendered, context},
 };
 
@@ -103,6 +103,8 @@ impl Statuses {
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub retry_failed: bool,
+    /// Cells that are predicted not to fit in memory are stale all the same.
+    pub force: bool,
 }
 
 /// What must be there for a repeat to count as done.
@@ -280,10 +282,20 @@ impl Engine<'_> {
             (None, None) if generation > 0 => Reason::Remeasure(generation),
             (None, None) => Reason::NoRecord,
         };
-        match prepared.here() {
-            Err(why) => Status::because(State::Waiting, Reason::Because(why)).key(key),
-            Ok(()) => Status::because(State::Stale, reason).key(key),
+        match (prepared.here(), self.withheld(cell, &key)) {
+            (Err(why), None) => Status::because(State::Waiting, Reason::Because(why)).key(key),
+            (Err(why), Some(more)) => {
+                Status::because(State::Waiting, Reason::Because(format!("{why}; {more}"))).key(key)
+            }
+            (Ok(()), Some(why)) => Status::failed(why).key(key),
+            (Ok(()), None) => Status::because(State::Stale, reason).key(key),
         }
+    }
+
+    /// Why a run is not worth a GPU-second: it is predicted to be far from fitting, and no attempt has shown otherwise.
+    fn withheld(&self, cell: usize, key: &Digest) -> Option<String> {
+        let has_run = || self.cache.attempts(key).iter().any(|a| a.outcome == AttemptOutcome::Ok);
+        fit::fit(self.plan, cell).filter(|_| !self.options.force)?.withheld().filter(|_| !has_run())
     }
 
     /// The state of parsing what an attempt left.

@@ -9,10 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvml_wrapper::{Nvml, error::NvmlError};
+use nvml_wrapper::error::NvmlError;
 use serde::Serialize;
 
-use super::lock::{Fact, Section};
+use super::{
+    lock::{Fact, Section},
+    telemetry::open_nvml,
+};
 use crate::plan::Vendor;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -183,12 +186,7 @@ fn cpu(cpuinfo: &str, meminfo: &str) -> CpuFacts {
 }
 
 fn nvidia(notes: &mut Vec<String>) -> Vec<GpuFacts> {
-    // The name without a version belongs to the development package, which few hosts have.
-    let opened = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().or_else(|error| match error {
-        NvmlError::LibloadingError(_) => Nvml::init(),
-        other => Err(other),
-    });
-    let nvml = match opened {
+    let nvml = match open_nvml() {
         Ok(nvml) => nvml,
         Err(NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound) => return Vec::new(),
         Err(error) => {

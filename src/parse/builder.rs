@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{Anomaly, Evaluation, Failure, MAX_REPORTS, MemoryReport, RunningAverage, Step, TelemetrySample, Trace};
+use super::{
+    Anomaly, Evaluation, Failure, FailureClass, MAX_REPORTS, MemoryReport, RunningAverage, Step, TelemetrySample,
+    Trace, trace::NAN_LOSSES,
+};
 
 /// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is the mean of both,
 /// so that a log of any length is read in the same memory.
@@ -15,6 +18,9 @@ pub const LAST_STEP: u64 = 1 << 53;
 
 /// Lines that a step may come late: each one that does costs as many moves.
 const MAX_LATE: usize = 4096;
+
+/// A run whose last steps, so many of them, have no finite loss has diverged; a single one may be an overflow that it survives.
+const NAN_STEPS: u64 = 3;
 
 /// Values of one step that two lines state are the same up to this.
 const SAME: f64 = 0.02;
@@ -30,16 +36,61 @@ pub struct Builder {
     /// Of a step that is stated twice the later line counts: the step was done again after a resume, and that is what
     /// the rest of the log builds on.
     pub latest: bool,
+    /// When the line that is read now was seen in the log: seconds since 1970.
+    pub clock: Option<f64>,
     condensed: u32,
+    nan: NanEnd,
+}
+
+/// The steps at the end of the log so far whose losses are stated and are not finite.
+#[derive(Default)]
+struct NanEnd {
+    steps: u64,
+    newest: u64,
+    /// What the log or the notes say of the first and the newest of them.
+    evidence: [String; 2],
+    /// NaN notes that were seen to.
+    seen: u64,
+    any_finite: bool,
+}
+
+impl NanEnd {
+    fn step(&mut self, step: &Step, notes: &Notes) {
+        let told = std::mem::replace(&mut self.seen, notes.nan_losses) < notes.nan_losses;
+        if step.loss.is_some() {
+            self.any_finite = true;
+            // What another rank says of the same step takes nothing back.
+            if step.step != self.newest {
+                self.steps = 0;
+            }
+        } else if told && (self.steps == 0 || step.step != self.newest) {
+            let at = usize::from(self.steps > 0);
+            self.evidence[at].clone_from(&notes.newest_nan);
+            (self.steps, self.newest) = (self.steps + 1, step.step);
+        }
+    }
+
+    fn failure(self, trace: &Trace) -> Option<Failure> {
+        let is_last = trace.steps.last().is_some_and(|step| step.step == self.newest);
+        let last_word = is_last && trace.ended() || !self.any_finite;
+        let diverged = self.steps >= NAN_STEPS || last_word && self.steps > 0;
+        diverged.then(|| {
+            let [first, newest] = self.evidence;
+            let lines = [Some(first), Some(newest).filter(|_| self.steps > 1)];
+            Failure { class: FailureClass::Nan, evidence: lines.into_iter().flatten().collect() }
+        })
+    }
 }
 
 impl Builder {
     /// One line's step. Of a step that was stated before, only what is new is taken: ranks and resumed runs repeat.
-    pub fn step(&mut self, step: Step) {
+    pub fn step(&mut self, mut step: Step) {
         if step.step > LAST_STEP {
             return self.notes.add("absurd_value", || format!("step {}", step.step));
         }
         self.trace.step_lines += 1;
+        step.ended_at = step.ended_at.or(self.clock);
+        self.nan.step(&step, &self.notes);
         let steps = &mut self.trace.steps;
         if steps.last().is_none_or(|last| last.step < step.step) {
             steps.push(step);
@@ -65,6 +116,16 @@ impl Builder {
             }
             // Far too late, or between two entries that are means already and cannot be told apart.
             Err(_) => self.notes.add("late_step", || format!("step {} out of order; it is left out", step.step)),
+        }
+    }
+
+    /// The line that stated a step whose loss is not finite: better evidence than what the notes say of it.
+    pub fn nan_line(&mut self, line: &str) {
+        let nan = &mut self.nan;
+        let lower = line.to_ascii_lowercase();
+        if nan.seen == self.notes.nan_losses && nan.steps > 0 && ["nan", "inf"].iter().any(|word| lower.contains(word))
+        {
+            line.clone_into(&mut nan.evidence[usize::from(nan.steps > 1)]);
         }
     }
 
@@ -127,6 +188,9 @@ impl Builder {
             self.spread();
         }
         self.tell_missing();
+        if let Some(failure) = std::mem::take(&mut self.nan).failure(&self.trace) {
+            self.failure(failure);
+        }
         self.trace.anomalies.extend(self.notes.finish());
         self.trace
     }
@@ -160,7 +224,7 @@ impl Builder {
             return;
         }
         let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
-        let Some(usual) = interval(steps, &gaps) else { return };
+        let Some(usual) = steps.first().and_then(|first| interval(first.step, &gaps)) else { return };
         for at in 0..steps.len() {
             if steps[at].steps_averaged.is_some() {
                 continue;
@@ -174,7 +238,7 @@ impl Builder {
     fn tell_missing(&mut self) {
         let steps = &self.trace.steps;
         let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
-        let usual = interval(steps, &gaps).unwrap_or(1);
+        let usual = steps.first().and_then(|first| interval(first.step, &gaps)).unwrap_or(1);
         let (mut told, notes) = (0u32, &mut self.notes);
         let mut missing =
             |first: u64, last: u64| {
@@ -199,10 +263,10 @@ impl Builder {
 }
 
 /// Every how many steps the log has a line: the most common distance; `None` for a single line.
-fn interval(steps: &[Step], gaps: &[u64]) -> Option<u64> {
+pub fn interval(first: u64, gaps: &[u64]) -> Option<u64> {
     if let [gap] = gaps {
         // Two lines: an interval counts from the beginning, so it divides the step numbers; else lines are missing.
-        return Some(if steps[0].step.is_multiple_of(*gap) { *gap } else { 1 });
+        return Some(if first.is_multiple_of(*gap) { *gap } else { 1 });
     }
     let mut counts = std::collections::BTreeMap::<u64, usize>::new();
     gaps.iter().for_each(|gap| *counts.entry(*gap).or_default() += 1);
@@ -270,6 +334,9 @@ fn mean_of(first: &Step, mut second: Step) -> Step {
 #[derive(Default)]
 pub struct Notes {
     kinds: Vec<(String, Vec<String>, usize)>,
+    /// How often a loss was not finite, and what was said of the newest one.
+    pub nan_losses: u64,
+    newest_nan: String,
 }
 
 impl Notes {
@@ -277,6 +344,16 @@ impl Notes {
     const KINDS: usize = 32;
 
     pub fn add(&mut self, kind: &str, detail: impl FnOnce() -> String) {
+        if NAN_LOSSES.contains(&kind) {
+            self.nan_losses += 1;
+            let detail = detail();
+            self.newest_nan = format!("{kind}: {detail}");
+            return self.keep(kind, || detail);
+        }
+        self.keep(kind, detail);
+    }
+
+    fn keep(&mut self, kind: &str, detail: impl FnOnce() -> String) {
         let at = self.kinds.iter().position(|(k, ..)| k == kind).or_else(|| {
             (self.kinds.len() < Self::KINDS).then(|| {
                 self.kinds.push((kind.to_owned(), Vec::new(), 0));
@@ -340,6 +417,40 @@ mod tests {
         let step = &trace.steps[0];
         assert_eq!((step.loss, step.grad_norm, step.memory_bytes), (Some(2.0), Some(1.0), Some(9)));
         assert_eq!(trace.anomalies[0].kind, "duplicate_step");
+    }
+
+    fn ends_with(losses: &[(u64, Option<f64>)], finished: bool) -> Option<Vec<String>> {
+        let mut builder = Builder::default();
+        for (step, loss) in losses {
+            if loss.is_some_and(f64::is_nan) {
+                builder.notes.add("nan_loss", || format!("step {step}: NaN"));
+            }
+            builder.step(Step { step: *step, loss: loss.filter(|l| l.is_finite()), ..Step::default() });
+        }
+        builder.trace.finished = finished;
+        let failure = builder.finish().failure?;
+        assert_eq!(failure.class, FailureClass::Nan);
+        Some(failure.evidence)
+    }
+
+    #[test]
+    fn a_series_that_ends_in_nan_has_failed() {
+        const NAN: Option<f64> = Some(f64::NAN);
+        let fine = Some(2.0);
+        let said =
+            |first: u64, last: u64| Some([first, last].iter().map(|n| format!("nan_loss: step {n}: NaN")).collect());
+        assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, NAN)], false), said(2, 4));
+        assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, None), (5, NAN)], false), said(2, 5));
+        assert_eq!(ends_with(&[(1, NAN), (2, NAN)], false), said(1, 2), "there is no other loss");
+        assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN)], true), said(2, 3), "it is the last word");
+        for survived in [
+            &[(1, fine), (2, NAN), (3, NAN)][..],
+            &[(1, NAN), (2, NAN), (3, NAN), (4, fine)],
+            &[(1, fine), (2, NAN), (2, NAN), (2, NAN), (2, NAN)],
+            &[(1, None), (2, None), (3, None)],
+        ] {
+            assert_eq!(ends_with(survived, false), None, "{survived:?}");
+        }
     }
 
     #[test]

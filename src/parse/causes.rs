@@ -238,7 +238,7 @@ impl Causes {
     pub fn verdict(&self, trace: &Trace) -> Option<Failure> {
         // A launcher speaks when its processes are gone: steps after that are those of a restart.
         let told = self.launcher_at.is_some_and(|at| !self.went_on(at, 0));
-        if !told && ended(trace) {
+        if !told && trace.ended() {
             return None;
         }
         let order = [
@@ -278,11 +278,6 @@ impl Causes {
         let hints = told && !vague && found.class != Class::Port && self.lines - found.at < POST_MORTEM;
         hints.then(|| found.lines.clone())
     }
-}
-
-fn ended(trace: &Trace) -> bool {
-    let asked = trace.effective.0.get("train_iters").and_then(serde_json::Value::as_u64);
-    trace.finished || trace.steps.last().zip(asked).is_some_and(|(last, asked)| last.step >= asked)
 }
 
 /// Every rank says the same: it counts once. The first lines of a cause are kept, but the last exceptions.
@@ -371,5 +366,39 @@ impl Ring {
     fn all(&self) -> Vec<String> {
         let order = (0..LINES).map(|i| &self.lines[(self.next + i) % LINES]);
         order.filter(|line| !line.is_empty()).map(|line| cut(line, CHARS)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(line: &str) -> Option<Failure> {
+        let mut causes = Causes::default();
+        causes.line(line);
+        causes.verdict(&Trace::default())
+    }
+
+    #[test]
+    fn a_launcher_says_that_a_process_failed_unless_its_code_is_0() {
+        for word in LAUNCHERS {
+            let failure = verdict(&format!("{word} 1")).unwrap_or_else(|| panic!("{word}"));
+            assert_eq!((failure.class, failure.evidence), (Class::Unknown, vec![format!("{word} 1")]));
+        }
+        for line in ["torchrun exited with code 0", "srun: Exited with exit code 0", "x exits with return code = 0"] {
+            assert_eq!(verdict(line), None, "{line}");
+        }
+        let several = "process returned a non-zero exit code; torchrun exited with code 0";
+        assert_eq!(verdict(several), None, "the last code counts for all of the line's words");
+    }
+
+    /// The code is looked for once a line: at each of its words it would take minutes here.
+    #[test]
+    fn a_line_full_of_launchers_words_is_asked_once() {
+        let line = "torchrun exited with code ".repeat((1 << 20) / 26);
+        assert_eq!(verdict(&format!("{line}0")), None);
+        assert_eq!(verdict(&format!("{line}1")).map(|f| f.evidence.len()), Some(1));
+        let plain = "ChildFailedError ".repeat((1 << 20) / 17);
+        assert!(verdict(&plain).is_some());
     }
 }

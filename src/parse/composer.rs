@@ -133,6 +133,14 @@ impl Log {
             self.before = Some((batches, samples));
         }
         self.newest = Some(number);
+        // Behind an epoch it is the batches of that one; alone it is how long training is to be. A batch is one optimiser
+        // step, in however many micro-batches.
+        if let (None, Some((batch, Some(all)))) = (record.epoch, record.batch)
+            && batch == number
+            && batch <= all
+        {
+            out.set("train_iters", all);
+        }
         out.step(step);
     }
 }
@@ -235,6 +243,19 @@ mod tests {
             (Some(2), "metrics/eval/LanguageCrossEntropy", 9.75)
         );
         assert_eq!(testing::kinds(&trace), ["nan_loss", "missing_steps"]);
+    }
+
+    #[test]
+    fn batches_are_the_run_s_unless_they_are_an_epoch_s() {
+        let record = |head: &str, before: u64| {
+            format!("[{head}]:\n\t Train time/batch: {before}\n\t Train loss/train/total: 2.5000\n")
+        };
+        let asked = |log: String| parse_any(log.as_bytes()).effective.0.get("train_iters").and_then(|n| n.as_u64());
+        assert_eq!(asked(record("batch=3/4800", 2) + &record("batch=4/4800", 3)), Some(4800));
+        assert_eq!(asked(record("epoch=1][batch=3/4800", 2)), None, "there may be more epochs");
+        assert_eq!(asked(record("batch=3", 2)), None);
+        assert_eq!(asked(record("token=96/4800", 2)), None);
+        assert_eq!(asked(record("batch=3/4800", 9)), None, "another batch than its own metrics say");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use super::{
     builder::Builder,
     deepspeed_config::{Config, overflow},
     format::{Evidence, Reader},
+    hf_bars::Redrawn,
     hf_fields::{Fields, Kind, classify},
+    hf_ranks::{self, Around, Line as Moment, Ranks},
     hf_settings::Settings,
     hf_table::{Table, is_header},
     lines::Line,
@@ -44,7 +46,9 @@ pub struct HuggingFace {
     bar_total: Option<u64>,
     /// A line whose step the next bar may tell.
     pending: Option<Pending>,
-    previous: Option<Fields>,
+    previous: Option<Previous>,
+    redrawn: Redrawn,
+    ranks: Ranks,
     last_step: u64,
     /// Steps between the last two lines, where their numbers followed from something.
     gap: Option<u64>,
@@ -69,6 +73,14 @@ struct Pending {
     before: Option<Drawn>,
 }
 
+/// The newest line of a step.
+struct Previous {
+    fields: Fields,
+    rank: Option<u64>,
+    /// Where the bar was.
+    bar: Option<u64>,
+}
+
 /// A cumulative time and token count, of which differences are taken.
 #[derive(Default)]
 struct Elapsed {
@@ -88,11 +100,11 @@ impl Reader for HuggingFace {
                     continue;
                 }
                 self.bars(&text[at..start], out);
-                at = end;
+                let before = std::mem::replace(&mut at, end);
                 if let Some(n) = count_after(&text[..start], "TrainOutput(global_step=") {
                     out.total("global_step", n as f64);
                 }
-                self.logged(kind, &Fields::of(&pairs), out);
+                self.logged(kind, &Fields::of(&pairs), hf_ranks::rank_of(&text[before..start]), out);
             }
         }
         let stated = at > 0;
@@ -118,12 +130,13 @@ impl Reader for HuggingFace {
     }
 
     fn end(&mut self, out: &mut Builder) {
-        self.resolve(None, out);
+        self.settle(out);
+        std::mem::take(&mut self.redrawn).end(out);
     }
 }
 
 impl HuggingFace {
-    fn logged(&mut self, kind: Kind, fields: &Fields, out: &mut Builder) {
+    fn logged(&mut self, kind: Kind, fields: &Fields, rank: Option<u64>, out: &mut Builder) {
         if !self.started {
             self.started = true;
             out.averages = true;
@@ -133,13 +146,13 @@ impl HuggingFace {
             once("train_iters", total, out);
         }
         // The same line of another handler or rank.
-        if self.previous.as_ref() == Some(fields) {
+        if self.previous.as_ref().is_some_and(|p| p.fields == *fields) || self.ranks.held.contains(fields) {
             return;
         }
         match kind {
             Kind::Step => {
                 let back = |now: Option<f64>, then: Option<f64>| now.zip(then).is_some_and(|(now, then)| now < then);
-                let again = back(fields.epoch(), self.previous.as_ref().and_then(Fields::epoch));
+                let again = back(fields.epoch(), self.previous.as_ref().and_then(|p| p.fields.epoch()));
                 if self.over && again && !std::mem::replace(&mut self.second_run, true) {
                     out.notes
                         .add("second_run", || "another training follows in this log; the first one counts".to_owned());
@@ -147,20 +160,21 @@ impl HuggingFace {
                 if self.second_run {
                     return;
                 }
-                self.resolve(None, out);
-                self.previous = Some(fields.clone());
-                self.pending = Some(Pending { fields: fields.clone(), before: self.bar });
-                if fields.step().is_some() {
-                    self.resolve(None, out);
+                match self.moment(fields, rank, out) {
+                    Moment::OfRank => return Ranks::tell(fields, out),
+                    Moment::Open if self.ranks.hold(fields) => return,
+                    _ => {}
                 }
+                self.settle(out);
+                self.begin(fields.clone(), rank, out);
             }
             Kind::Summary => {
-                self.resolve(None, out);
+                self.settle(out);
                 self.over = true;
                 self.summary(fields, out);
             }
             Kind::Evaluation => {
-                self.resolve(None, out);
+                self.settle(out);
                 let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
                 if !self.second_run {
                     fields.evaluations(step).for_each(|evaluation| out.evaluation(evaluation));
@@ -168,6 +182,38 @@ impl HuggingFace {
             }
             Kind::Other => {}
         }
+    }
+
+    fn begin(&mut self, fields: Fields, rank: Option<u64>, out: &mut Builder) {
+        let has_number = fields.step().is_some();
+        self.previous = Some(Previous { fields: fields.clone(), rank, bar: self.bar.map(|bar| bar.count) });
+        self.pending = Some(Pending { fields, before: self.bar });
+        if has_number {
+            self.resolve(None, out);
+        }
+    }
+
+    /// Gives the pending line its number, and lines that were held back theirs, if they are steps.
+    fn settle(&mut self, out: &mut Builder) {
+        self.resolve(None, out);
+        for fields in self.ranks.release(out) {
+            self.begin(fields, None, out);
+            self.resolve(None, out);
+        }
+    }
+
+    /// Is it a line of another step than the one before?
+    fn moment(&mut self, fields: &Fields, rank: Option<u64>, out: &Builder) -> Moment {
+        let Some(previous) = &self.previous else { return Moment::Step };
+        let bar = self.bar.map(|bar| bar.count);
+        let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen();
+        let around = Around {
+            ranks: [previous.rank, rank],
+            epochs_are_steps: fields.epoch_text().is_some_and(|e| self.settings.step_of_epoch(e, out).is_some()),
+            // A bar that is hardly ever drawn stands still over many steps.
+            moved: bar.map(|_| !stands).filter(|moved| *moved || self.redrawn.seen()),
+        };
+        self.ranks.judge(&previous.fields, fields, &around)
     }
 
     /// Takes the bars of a piece of text in; false if there are none.
@@ -214,15 +260,19 @@ impl HuggingFace {
         let new = |n: &u64| *n > self.last_step;
         let interval = self.settings.logging_steps;
         let drawn = [after, before].map(|bar| bar.filter(|b| new(&b.count)));
-        let on_interval = drawn.into_iter().flatten().find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
-        let bar = on_interval.or(drawn[0]).or(drawn[1]);
         let by_interval = interval.map(|i| match self.last_step {
             0 if self.settings.logging_first_step => 1,
             last => last / i * i + i,
         });
+        let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
+        let drawn_at = |step: Option<u64>| drawn.into_iter().flatten().find(|b| Some(b.count) == step);
+        let on_interval = drawn.into_iter().flatten().find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
+        let fitting = drawn_at(by_interval).or_else(|| drawn_at(by_epoch));
+        let bar = fitting.or(on_interval).or(drawn[0]).or(drawn[1]);
+        let taken = before.filter(|b| after.is_none_or(|a| a.count == b.count) && self.redrawn.was_taken(b.count));
         let mut counted = false;
-        let at = fields.step().or(bar.map(|b| b.count)).unwrap_or_else(|| {
-            let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
+        let stated = fields.step().or(bar.map(|b| b.count)).or(taken.map(|b| b.count + 1));
+        let at = stated.unwrap_or_else(|| {
             let by_gap = self.gap.map(|gap| self.last_step + gap);
             let derived = by_interval.or(by_epoch).or(by_gap);
             counted = derived.is_none();
@@ -251,6 +301,9 @@ impl HuggingFace {
             self.clock.differences(&mut step, &fields, out);
         }
         self.last_step = self.last_step.max(at);
+        let settled = fields.step().is_some() || fitting.is_some();
+        let total = self.settings.total_steps.or(self.bar_total);
+        self.redrawn.line(at, [before, after].map(|bar| bar.map(|b| b.count)), total, settled);
         out.step(step);
     }
 

@@ -51,7 +51,7 @@ impl Fields {
         Self { pairs: kept.map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect() }
     }
 
-    fn text(&self, key: &str) -> Option<&str> {
+    pub fn text(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 

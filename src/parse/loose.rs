@@ -59,22 +59,18 @@ impl Loose {
         self.take(step, out);
     }
 
-    /// `steps: N loss: X iter time (s): Y samples/sec: Z`; `rest` begins behind `(s):`.
-    pub fn iter_time(&mut self, text: &str, rest: &str, out: &mut Builder) {
-        // Within reach of the mark: all of the line at every mark would be quadratic.
-        let at = text.len() - rest.len();
-        let near = text.floor_char_boundary(at.saturating_sub(1024))..text.floor_char_boundary(at + 1024);
-        let text = &text[near];
-        let after = |word: &str| text.split_once(word).map(|(_, rest)| rest);
-        let Some(step) = after("steps: ").and_then(count) else { return };
+    /// `steps: N loss: X iter time (s): Y samples/sec: Z`: what stands close before the value, and behind `(s):`.
+    pub fn iter_time(&mut self, before: &str, rest: &str, out: &mut Builder) {
         let finite = |text: Option<&str>| text.and_then(number).and_then(|(n, _)| n.finite());
+        let Some((_, said)) = before.rsplit_once("steps: ") else { return };
+        let Some(step) = count(said) else { return };
         let mut step = Step {
             step,
-            loss: finite(after("loss: ")),
+            loss: finite(said.split_once("loss: ").map(|(_, loss)| loss)),
             step_time_seconds: finite(Some(rest)).filter(|v| *v > 0.0 && *v < 1e7),
             ..Step::default()
         };
-        if let Some(rate) = finite(after("samples/sec: ")) {
+        if let Some(rate) = finite(rest.split_once("samples/sec: ").map(|(_, rate)| rate)) {
             step.other.insert("samples_per_second".into(), rate);
         }
         self.take(step, out);

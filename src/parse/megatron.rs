@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{
-    Evaluation, Failure, FailureClass, MemoryFigure, MemoryReport,
+    Evaluation, MemoryFigure, MemoryReport,
     arguments::Arguments,
     builder::Builder,
     format::{Evidence, Reader},
@@ -16,8 +16,9 @@ use super::{
     loose::Loose,
 };
 
-/// A run whose last lines are all NaN has diverged.
-const NAN_LINES: u32 = 3;
+/// Bytes before and behind a mark that may belong to it. All of the line at every mark would be quadratic.
+const BEFORE: usize = 200;
+const BEHIND: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Mark {
@@ -91,9 +92,6 @@ pub struct Megatron {
     between: Option<&'static str>,
     last: (u64, u64),
     loose: Loose,
-    /// Iteration lines at the end of the log so far that are all NaN, and the newest of them.
-    nan_lines: u32,
-    nan_line: String,
 }
 
 impl Reader for Megatron {
@@ -125,17 +123,26 @@ impl Reader for Megatron {
     fn end(&mut self, out: &mut Builder) {
         self.arguments.tell(out);
         self.loose.end(out);
-        let all = out.trace.step_lines == u64::from(self.nan_lines);
-        if self.nan_lines >= NAN_LINES || self.nan_lines > 0 && all {
-            let evidence = vec![std::mem::take(&mut self.nan_line)];
-            out.failure(Failure { class: FailureClass::Nan, evidence });
-        }
     }
+}
+
+fn before(text: &str, at: usize) -> &str {
+    &text[text.floor_char_boundary(at.saturating_sub(BEFORE))..at]
+}
+
+/// What stands behind `at`; a word that would be cut in two is left out.
+fn behind(text: &str, at: usize) -> &str {
+    let rest = &text[at..];
+    if rest.len() <= BEHIND {
+        return rest;
+    }
+    let near = &rest[..rest.floor_char_boundary(BEHIND)];
+    &near[..near.rfind([' ', '|', ',']).unwrap_or(0)]
 }
 
 /// Primus' prefix says which rank of how many writes: `[rank-7/8]`.
 fn ranks_of(text: &str) -> Option<u64> {
-    let (_, after) = text.split_once("[rank-")?;
+    let (_, after) = text[..text.floor_char_boundary(BEHIND)].split_once("[rank-")?;
     let (rank, ranks) = after.split_once(']')?.0.split_once('/')?;
     let (rank, ranks): (u64, u64) = (rank.parse().ok()?, ranks.parse().ok()?);
     (rank < ranks).then_some(ranks)
@@ -183,13 +190,8 @@ impl Megatron {
                 0 => format!("step {number}: the loss is nan"),
                 n => format!("step {number}: {n} iterations with nan"),
             });
-            self.nan_lines += 1;
-            self.nan_line = cut(text, 300);
-        } else {
-            if dropped && ended {
-                out.notes.add("missing_loss", || format!("step {number}: no loss is stated, and none was skipped"));
-            }
-            self.nan_lines = 0;
+        } else if dropped && ended {
+            out.notes.add("missing_loss", || format!("step {number}: no loss is stated, and none was skipped"));
         }
         self.loose.joins(step, out);
         out.step(found.step);
@@ -213,11 +215,11 @@ impl Megatron {
     }
 
     fn other(&mut self, mark: Mark, text: &str, end: usize, out: &mut Builder) {
-        let rest = &text[end..];
+        let rest = behind(text, end);
         match mark {
             Mark::Validation => {
                 self.between = Some("an evaluation");
-                validation(text, rest, out);
+                validation(&text[..end], rest, out);
             }
             Mark::Saving => self.between = Some("a checkpoint"),
             Mark::Evaluating => self.between = Some("an evaluation"),
@@ -237,7 +239,7 @@ impl Megatron {
                 }
             }
             // NeoX' launcher says so of itself.
-            Mark::World if text.contains("NeoXArgs") => {}
+            Mark::World if before(text, end).contains("NeoXArgs") => {}
             Mark::World => world(rest, out),
             Mark::Theoretical => {
                 for part in rest.split(',') {
@@ -259,7 +261,7 @@ impl Megatron {
             Mark::Done => out.trace.finished = true,
             Mark::EndOfArguments => self.arguments.tell(out),
             Mark::StepTime => self.loose.step_time(rest, out),
-            Mark::IterTime => self.loose.iter_time(text, rest, out),
+            Mark::IterTime => self.loose.iter_time(before(text, end), rest, out),
             Mark::Memory | Mark::Iteration | Mark::Dots => {}
         }
     }
@@ -269,16 +271,17 @@ impl Megatron {
 fn memory(text: &str, at: usize, ended: bool, out: &mut Builder) -> usize {
     // "MB" are MiB; Bridge divides by 10⁹.
     let unit = if text[at..].starts_with("memory (GB)") { 1e9 } else { MIB };
-    // Its own words stand close; all of the line at every report would be quadratic.
-    let before = &text[text.floor_char_boundary(at.saturating_sub(200))..at];
+    let before = before(text, at);
     let value_after = |word: &str| before.rfind(word).and_then(|p| count(before[p + word.len()..].trim_start()));
     let mut report =
         MemoryReport { rank: value_after("[Rank "), after_step: value_after("after "), figures: Vec::new() };
     let mut start = at + "memory (MB)".len();
-    while start < text.len() {
-        let end = memchr::memchr(b'|', &text.as_bytes()[start..]).map_or(text.len(), |p| start + p);
+    // Only so far, whatever the fields are: the search for marks goes on where this ends.
+    let reach = text.floor_char_boundary(start + BEHIND);
+    while start < reach {
+        let end = memchr::memchr(b'|', &text.as_bytes()[start..reach]).map_or(reach, |p| start + p);
         let field = &text[start..end];
-        let whole = ended || end < text.len();
+        let whole = end < reach || ended && end == text.len();
         let (key, value) = field.split_once(':').unwrap_or((field, ""));
         if let Some((kind, unit)) = memory_kind(key.trim(), unit)
             && let Some(bytes) = number(value).filter(|_| whole).and_then(|(n, _)| iteration::bytes(n.finite()?, unit))
@@ -288,6 +291,9 @@ fn memory(text: &str, at: usize, ended: bool, out: &mut Builder) -> usize {
         if value.contains("memory (") || value.contains("iteration ") {
             // The next rank's text, without a line end between.
             start = end - value.len() + value.find('[').unwrap_or(0);
+            break;
+        }
+        if end == reach && reach < text.len() {
             break;
         }
         start = (end + 1).min(text.len());
@@ -310,9 +316,10 @@ fn memory_kind(key: &str, unit: f64) -> Option<(&'static str, f64)> {
 }
 
 /// ` at iteration 50 | lm loss value: 8.9 | lm loss PPL: 7.3E+03 |`
-fn validation(text: &str, rest: &str, out: &mut Builder) {
+fn validation(mark: &str, rest: &str, out: &mut Builder) {
     let step = rest.split_once("iteration").and_then(|(_, step)| count(step));
-    let kind = if text.contains("test loss at") || text.contains("test results at") { "test" } else { "validation" };
+    let test = ["test loss at", "test results at"].iter().any(|word| mark.ends_with(word));
+    let kind = if test { "test" } else { "validation" };
     for field in rest.split('|').skip(1) {
         let Some((key, value)) = field.split_once(':') else { continue };
         let Some(value) = number(value).and_then(|(n, _)| n.finite()) else { continue };
@@ -428,6 +435,45 @@ pub fn megatron(text: &str) -> Evidence {
 #[cfg(test)]
 mod tests {
     use crate::parse::{LogSection, parse};
+
+    /// Each mark, over and over in one line of a megabyte: half an hour if all of the line were searched at every one.
+    #[test]
+    fn a_line_full_of_marks_is_read_in_linear_time() {
+        let words = super::MARKS.iter().map(|(word, _)| *word);
+        let values =
+            ["memory (MB):", "iter time (s): 1 steps: 1 loss: ", "iteration 1/ 2 |", "Step Time : 1s tok/s/gpu "];
+        for piece in words.chain(values) {
+            for filler in ["", ": 1,", "[ "] {
+                let line = format!("{piece}{filler}").repeat((1 << 20) / (piece.len() + filler.len()));
+                let trace = parse(&LogSection::named("megatron"), line.as_bytes());
+                assert!(trace.memory.is_empty(), "{piece}{filler}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_mark_is_given_does_not_grow_with_the_line() {
+        let line = "é1 | ".repeat(1 << 16);
+        for at in [0, 3, 300, 300_000] {
+            assert!(super::before(&line, at).len() <= super::BEFORE + 3);
+            let behind = super::behind(&line, at);
+            assert!(behind.len() < super::BEHIND && (behind.is_empty() || behind.ends_with(['1', '|'])), "{behind}");
+        }
+        assert_eq!(super::behind("a 12", 1), " 12");
+    }
+
+    #[test]
+    fn reports_of_many_ranks_share_a_line() {
+        let report = |rank: u32| {
+            format!("[Rank {rank}] (after 5 iterations) memory (MB) | allocated: {rank}.5 | max allocated: {rank}.0")
+        };
+        let line: String = (1..=64).map(report).collect();
+        let trace = parse(&LogSection::named("megatron"), format!("{line}\n").as_bytes());
+        let told: Vec<_> = trace.memory.iter().map(|m| (m.rank, m.after_step, m.figures[0].bytes >> 19)).collect();
+        let expected: Vec<_> = (1..=64).map(|rank| (Some(rank), Some(5), 2 * rank + 1)).collect();
+        assert_eq!((told, trace.memory_lines), (expected, 1));
+        assert!(trace.memory.iter().all(|m| m.figures.len() == 2));
+    }
 
     #[test]
     fn a_run_that_goes_on_in_the_same_log_counts_from_where_it_goes_on() {

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     Step, Trace,
     builder::Builder,
-    causes::Causes,
+    causes::{CHARS, Causes},
     format::{self, Evidence, Format, Reader, TABLE},
-    lines::{Line, MAX_LINE, Splitter},
+    lines::{Line, MAX_LINE, Splitter, cut},
     mlperf,
     patterns::{self, PatternError, Patterns},
     tfevents::{self, TfEvents},
@@ -160,6 +160,14 @@ impl Parser {
         }
     }
 
+    /// What is fed from now on was seen in the log at `time`, in seconds since 1970. Says nothing while the format is
+    /// still looked for: those bytes are read later.
+    fn seen_at(&mut self, time: f64) {
+        if let State::Reading(..) = self.state {
+            self.builder.clock = Some(time);
+        }
+    }
+
     fn piece(&mut self, piece: &[u8]) {
         let Self { splitter, state, builder, beside } = self;
         match state {
@@ -255,7 +263,7 @@ impl Parser {
 
 /// One line for the format's reader, and for what is looked for in every format.
 fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Builder, beside: &mut Beside) {
-    let steps = builder.trace.step_lines;
+    let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
         beside.events.line(line, builder);
     }
@@ -263,6 +271,10 @@ fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Buil
         beside.mlperf.line(line, builder);
     }
     reader.line(line, builder);
+    // A dictionary waits for the bar behind it: what is told then is not of the line that is read.
+    if builder.notes.nan_losses > nans && name != "hf-trainer" {
+        builder.nan_line(&cut(line.text.trim_ascii(), CHARS));
+    }
     let causes = &mut beside.causes;
     if builder.trace.step_lines > steps { causes.step_line(&line.text) } else { causes.line(&line.text) }
 }
@@ -288,9 +300,22 @@ fn reading(format: &'static Format) -> State {
 /// What a log in memory says. A format that cannot be read gives an empty trace with the anomaly `unknown_format`.
 #[must_use]
 pub fn parse(section: &LogSection, log: &[u8]) -> Trace {
+    parse_dated(section, log, b"")
+}
+
+/// The same, where `times` says when the log grew: lines `<seconds since 1970> <bytes of log by then>`.
+#[must_use]
+pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
     match Parser::new(section) {
         Ok(mut parser) => {
-            parser.feed(log);
+            let mut done = 0;
+            for (time, length) in growth(times) {
+                let piece = log.get(done..length.min(log.len())).unwrap_or_default();
+                parser.seen_at(time);
+                parser.feed(piece);
+                done += piece.len();
+            }
+            parser.feed(&log[done..]);
             parser.finish()
         }
         Err(why) => {
@@ -299,6 +324,13 @@ pub fn parse(section: &LogSection, log: &[u8]) -> Trace {
             Trace { format: section.format.clone(), ..builder.finish() }
         }
     }
+}
+
+fn growth(times: &[u8]) -> impl Iterator<Item = (f64, usize)> {
+    times.split(|b| *b == b'\n').filter_map(|line| {
+        let (time, length) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+        Some((time.parse().ok().filter(|t: &f64| t.is_finite())?, length.parse().ok()?))
+    })
 }
 
 /// What a log in memory says, whatever its format.
@@ -345,6 +377,26 @@ mod tests {
         assert_eq!(live.feed(b"[rank1]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}"), None);
         assert_eq!(live.feed(br#"{"event":"step","step":2}"#).map(|s| s.step), Some(2));
         assert_eq!(Live::new(&LogSection::named("nothing")).feed(br#"{"event":"step","step":2}"#), None);
+    }
+
+    #[test]
+    fn steps_are_dated_by_the_growth_of_the_log_unless_the_trainer_says_when() {
+        let lines: Vec<String> = (1..=4).map(|n| format!("{{\"event\":\"step\",\"step\":{n}}}\n")).collect();
+        let mut log = lines.concat();
+        let ends: Vec<usize> = lines.iter().scan(0, |at, line| (*at += line.len(), Some(*at)).1).collect();
+        let section = LogSection::named("tprimat");
+        let ended = |log: &str, times: &str| -> Vec<Option<f64>> {
+            parse_dated(&section, log.as_bytes(), times.as_bytes()).steps.iter().map(|s| s.ended_at).collect()
+        };
+        // Half a line is no line yet; what grew after the last look has the last time.
+        let times = format!("100.0 0\n101.5 {}\n103.25 {}\ntorn", ends[0] + 3, ends[2]);
+        assert_eq!(ended(&log, &times), [Some(101.5), Some(103.25), Some(103.25), Some(103.25)]);
+        assert_eq!(ended(&log, ""), [None; 4]);
+        for nonsense in ["1 99999999999999999999", "x 5", "nan 5", "5", "9 18446744073709551615", "3 40\n4 2\n5 1"] {
+            assert_eq!(ended(&log, nonsense).len(), 4, "{nonsense}");
+        }
+        log = log.replace("\"step\":2", "\"step\":2,\"time\":102.125");
+        assert_eq!(ended(&log, "101 10000"), [Some(101.0), Some(102.125), Some(101.0), Some(101.0)]);
     }
 
     #[test]

@@ -153,8 +153,10 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     }
     let memory_bytes = event.get("memory_bytes").and_then(whole).filter(|n| *n > 0 && *n < MAX_BYTES);
     let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| Cow::Owned(cut(s, 40)));
+    let ended_at = event.get("time").and_then(number_of).filter(|t| t.is_finite() && *t > 0.0);
     Some(Step {
         step: number,
+        ended_at,
         step_time_seconds,
         loss,
         learning_rate,

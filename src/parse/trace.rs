@@ -54,6 +54,22 @@ pub struct Trace {
 /// Reports, evaluations and samples that a trace keeps of each kind.
 pub const MAX_REPORTS: usize = 4096;
 
+/// Anomalies that say of a step that its loss is not a number.
+pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
+
+impl Trace {
+    /// What the log says of losses that are not numbers.
+    pub fn nan_losses(&self) -> impl Iterator<Item = &Anomaly> {
+        self.anomalies.iter().filter(|a| NAN_LOSSES.contains(&a.kind.as_str()))
+    }
+
+    /// Did training come to its end?
+    pub(super) fn ended(&self) -> bool {
+        let asked = self.effective.0.get("train_iters").and_then(serde_json::Value::as_u64);
+        self.finished || self.steps.last().zip(asked).is_some_and(|(last, asked)| last.step >= asked)
+    }
+}
+
 fn is_zero(n: &u64) -> bool {
     *n == 0
 }
@@ -66,6 +82,9 @@ pub struct Step {
     /// How many steps step time and loss are a mean of; absent = 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_averaged: Option<u64>,
+    /// When it ended, in seconds since 1970: as the trainer says, else when its line was seen in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time_seconds: Option<f64>,
     /// `nan` in a log is kept as the anomaly `nan_loss`, and the loss is absent.
@@ -167,6 +186,9 @@ pub struct TelemetrySample {
     pub power_watts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_watts: Option<f64>,
+    /// Hardware counter, from whenever it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_joules: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
 mod data;
 mod facts;
+pub mod fit;
 mod job;
 mod prepare;
 mod resolve;

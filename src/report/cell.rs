@@ -209,6 +209,13 @@ fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
             paragraph(out, "", &format!("#{n} is not counted: {reason}"), page, Ink::Plain);
         }
     }
+    let telemetry = repeat.telemetry.as_ref();
+    if let Some(why) = repeat.telemetry_absent.as_ref().or(telemetry.and_then(|t| t.energy_absent.as_ref())) {
+        paragraph(out, "", &format!("#{n} has no energy: {why}"), page, Ink::Dim);
+    }
+    if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {
+        paragraph(out, "", &format!("#{n} ran with lowered clocks: {}", told.throttled.join(", ")), page, Ink::Bad);
+    }
     if !repeat.log_tail.is_empty() {
         _ = writeln!(out, "  the end of its log:");
         repeat.log_tail.iter().for_each(|line| paragraph(out, "    | ", line, page, Ink::Plain));

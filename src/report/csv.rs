@@ -108,6 +108,7 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.count("failed", Some(row.failed as u64));
     columns.count("contradicted", Some(row.contradicted as u64));
     columns.count("unmeasured", Some(row.unmeasured as u64));
+    columns.text("repeats_added_later", &row.repeats_added_later.to_string());
     let estimate = &row.tokens_per_second_per_gpu;
     columns.number("tokens_per_second_per_gpu", Some(estimate.value));
     columns.number("tokens_per_second_per_gpu_ci95_low", estimate.ci95.map(|ci| ci[0]));
@@ -153,6 +154,7 @@ fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
     let significant = speedup.and_then(|s| s.significant).map(|yes| yes.to_string());
     columns.text("speedup_significant", &significant.unwrap_or_default());
     columns.number("speedup_p_value", speedup.and_then(|s| s.p_value));
+    columns.number("cost_ratio", speedup.and_then(|s| s.cost_ratio.value()));
     columns.text("speedup_reason", speedup.and_then(|s| s.reason.as_deref()).unwrap_or_default());
 }
 

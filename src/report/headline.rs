@@ -7,7 +7,7 @@ use super::{
     format::{number, ratio},
     mark,
 };
-use crate::analyze::{Comparison, EnvironmentDifference, Group, RepeatStatus, Row, Speedup, Tier, differences};
+use crate::analyze::{Comparison, EnvironmentDifference, Figure, Group, RepeatStatus, Row, Speedup, Tier, differences};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -82,7 +82,14 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
         ),
         _ => format!("{hosts}, {name_a} is {}{interval} {name_b} on {model}", times(speedup)),
     };
-    let mut parts = vec![format!("{figure}, {}", contract(speedup, a, b))];
+    let cost = match &speedup.cost_ratio {
+        Figure::Ok { value, .. } if value.is_finite() => format!(", at {}× the cost per token", ratio(*value, None)),
+        _ => String::new(),
+    };
+    let mut parts = vec![format!("{figure}, {}{cost}", contract(speedup, a, b))];
+    for row in [a, b].iter().filter(|row| row.repeats_added_later) {
+        parts.push(format!("repeats of {} were added after the first were seen", row.cell));
+    }
     if let Some(reason) = &speedup.reason {
         parts.push(format!("not assessed: {reason}"));
     }
@@ -208,6 +215,16 @@ mod tests {
         assert!(found.text.starts_with("On this host, amd/prim/llama/single is 2.00× (95 % CI 1.9"), "{found:?}");
         assert!(found.text.contains(") nvd/nemo/llama/single on llama, same contract"), "{found:?}");
         assert_eq!(only(&two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[])).verdict, Verdict::Slower);
+    }
+
+    #[test]
+    fn what_it_costs_and_repeats_that_came_later_are_in_the_sentence() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        assert!(!only(&comparison).text.contains("cost"));
+        comparison.speedups[0].cost_ratio = Figure::Ok { value: 0.71, basis: "prices".into() };
+        comparison.rows[1].repeats_added_later = true;
+        let text = only(&comparison).text;
+        assert!(text.contains(", at 0.71× the cost per token; repeats of amd/prim/llama/single were added"), "{text}");
     }
 
     #[test]

@@ -145,6 +145,9 @@ pub(super) fn repeats(row: &Row) -> Word {
             _ = write!(text, ", {count} {what}");
         }
     }
+    if row.repeats_added_later {
+        text.push_str(", some added later");
+    }
     if row.attestation == AttestationStatus::NotStated {
         text.push_str(", not attested");
     }

@@ -113,7 +113,9 @@ fn dress(all: &mut Comparison) {
         mean_utilization: None,
         mean_clock_hz: None,
         max_temperature_celsius: None,
-        throttled: vec![],
+        energy_absent: None,
+        throttled: vec!["SW power cap".into()],
+        throttled_share: BTreeMap::new(),
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;

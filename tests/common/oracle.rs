@@ -137,8 +137,6 @@ impl Walk<'_> {
             true => self.task("compare m", format!("comparison of {summaries:?} at {}", world.price)),
             false => self.downstream("compare m"),
         };
-        // Prices are not in the comparison: pictures and reports are made from what it says.
-        let compare = compare.map(|_| format!("{summaries:?}"));
         let plot = match &compare {
             Some(compare) => self.task("plot m", format!("plot of {compare}")),
             None => self.downstream("plot m"),

@@ -34,7 +34,7 @@ fn attested(job: &Job, log: &str) {
     assert_eq!(attestation.status, AttestationStatus::Attested);
     let unstated = attestation.fields.iter().filter(|f| f.status == AttestationStatus::NotStated);
     let unstated: Vec<_> = unstated.map(|f| f.field.as_str()).collect();
-    // NeMo knows a path, and which dataset lies there it cannot say; of RoPE its start event has the base only.
+    // NeMo knows a path, and which dataset lies there it cannot say; a recipe without scaled RoPE has no factor.
     let silent = ["dataset", "num_parameters", "rope_scaling_factor"];
     assert!(unstated.iter().all(|f| silent.contains(f)), "not stated: {unstated:?}");
     for step in &trace.steps {

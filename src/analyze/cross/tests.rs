@@ -85,6 +85,35 @@ fn samples_between_lines_are_the_batch() {
 }
 
 #[test]
+fn samples_attest_a_batch_only_if_all_of_them_do() {
+    // 40 lines from step `from` on, eight samples a step, but for `odd`: a line's place and how many more came before it.
+    let derived = |from: u64, odd: &[(u64, i64)], claim: &Claim| {
+        let more = |n: u64| odd.iter().filter(|(at, _)| n >= *at).map(|(_, more)| more).sum::<i64>();
+        let line = |n: u64| Step {
+            step: from + n,
+            consumed_samples: (8 * (from + n)).checked_add_signed(more(n)),
+            ..Step::default()
+        };
+        let result = run((0..40).map(line).collect(), json!({}), claim);
+        let status = field(&result.attestation, "global_batch_size_from_samples").map(|f| f.status);
+        (status, result.contract.count("global_batch_size"))
+    };
+    let nothing = Claim::of_model(None);
+    let attested = (Some(AttestationStatus::Attested), Some(8));
+    assert_eq!(derived(1, &[], &nothing), attested);
+    assert_eq!(derived(1, &[(20, 1)], &nothing), (None, None), "39 of 40 are not all");
+    assert_eq!(derived(1, &[(39, -3)], &nothing), attested, "data ends");
+    assert_eq!(derived(1, &[(39, 3)], &nothing), (None, None), "no end of data gives more");
+    assert_eq!(derived(101, &[(1, 64)], &nothing), attested, "a run that goes on");
+    assert_eq!(derived(1, &[(1, 64)], &nothing), (None, None), "a run that begins");
+    assert_eq!(derived(1, &[(20, 1)], &Claim::of(&job())), (None, Some(8)), "nor is the claim contradicted by it");
+    let mut sixteen = job();
+    sixteen.data.global_batch_size = 16;
+    let status = derived(1, &[(20, 1)], &Claim::of(&sixteen)).0;
+    assert_eq!(status, Some(AttestationStatus::Contradicted), "no line shows the batch that is claimed");
+}
+
+#[test]
 fn a_batch_on_every_line_is_the_trainers_statement() {
     let result = run(steps(|s| s.global_batch_size = Some(64)), json!({}), &Claim::of(&job()));
     assert_eq!(field(&result.attestation, "global_batch_size").unwrap().status, AttestationStatus::Contradicted);

@@ -20,6 +20,9 @@ pub struct Model {
     /// The embedding itself where the two are tied.
     head: Tensor,
     rope: Rope,
+    rope_theta: f64,
+    /// 1 where frequencies are as they are.
+    rope_scaling_factor: f64,
     head_dim: i64,
     norm_eps: f64,
     /// Index of the first parameter of each part, and one past the last part's.
@@ -84,6 +87,8 @@ impl Model {
         let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
         Ok(Self {
             rope: Rope::new(&frequencies, seq_length as i64, embedding.kind(), device)?,
+            rope_theta: shape.rope_theta,
+            rope_scaling_factor: shape.rope_scaling.as_ref().map_or(1.0, |s| s.factor),
             embedding,
             layers,
             norm: tensor("model.norm.weight".to_owned())?,
@@ -175,6 +180,9 @@ impl Model {
             "vocab_size": rows(&self.embedding),
             "tie_embeddings": self.is_tied(),
             "qkv_bias": first.q.bias.is_some(),
+            "norm_eps": self.norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling_factor": self.rope_scaling_factor,
         });
         match value {
             serde_json::Value::Object(map) => map,

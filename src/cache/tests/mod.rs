@@ -31,6 +31,7 @@ fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         ended_at: 1e9 / 3.0,
         host: "host".into(),
         suspect: None,
+        repeats_planned: None,
     }
 }
 

@@ -181,7 +181,7 @@ impl AmdSmi {
                 TelemetrySample { device: index.unwrap_or_else(|| "unknown".to_owned()), ..TelemetrySample::default() };
             sample.timestamp = device.get("timestamp").map(plain);
             fields(&mut sample, &device);
-            for group in ["usage", "power", "clock", "temperature", "mem_usage"] {
+            for group in ["usage", "power", "clock", "temperature", "mem_usage", "energy"] {
                 if let Some(Value::Object(group)) = device.get(group) {
                     fields(&mut sample, group);
                 }
@@ -235,6 +235,7 @@ fn set_key(sample: &mut TelemetrySample, key: &str, text: &str, unit: &str) {
         "socket_power" | "current_socket_power" | "power_usage" => Field::Power,
         "average_socket_power" if sample.power_watts.is_none() => Field::Power,
         "power_cap" | "pwr_cap" => Field::PowerLimit,
+        "total_energy_consumption" => Field::Energy,
         "gfx_activity" | "gfx_util" | "gfx" => Field::Utilization,
         "hotspot" | "hotspot_temperature" => Field::Temperature,
         "edge" if sample.temperature_celsius.is_none() => Field::Temperature,
@@ -292,7 +293,8 @@ GPU  XCP  POWER   GPU_T   MEM_T   GFX_CLK   GFX%   MEM%   ENC%   DEC%      VRAM_
     "power": { "socket_power": {"value": 22, "unit": "W"} },
     "clock": { "gfx_0": {"clk": {"value": 132, "unit": "MHz"}, "max_clk": {"value": 2100, "unit": "MHz"}}, "mem_0": "N/A" },
     "temperature": { "edge": {"value": 44, "unit": "C"}, "hotspot": "N/A" },
-    "mem_usage": { "total_vram": {"value": 20464, "unit": "MB"}, "used_vram": {"value": 26, "unit": "MB"} } },
+    "mem_usage": { "total_vram": {"value": 20464, "unit": "MB"}, "used_vram": {"value": 26, "unit": "MB"} },
+    "energy": { "total_energy_consumption": {"value": 250906.154, "unit": "J"} } },
   { "gpu": 1, "usage": "N/A", "power": {"socket_power": "N/A"}, "temperature": {"edge": {"value": 40, "unit": "C"}, "hotspot": {"value": 60, "unit": "C"}} }
 ]
 "#;
@@ -340,6 +342,7 @@ GPU  XCP  POWER   GPU_T   MEM_T   GFX_CLK   GFX%   MEM%   ENC%   DEC%      VRAM_
         );
         assert_eq!((samples[0].memory_used_bytes, samples[0].memory_total_bytes), (Some(26 << 20), Some(20464 << 20)));
         assert_eq!((samples[1].power_watts, samples[1].temperature_celsius), (None, Some(60.0)));
+        assert_eq!((samples[0].energy_joules, samples[1].energy_joules), (Some(250_906.154), None));
         let wrapped = &read(WRAPPED).telemetry[0];
         assert_eq!((wrapped.device.as_str(), wrapped.power_watts), ("3", Some(140.0)));
         let python = read(PYTHON);

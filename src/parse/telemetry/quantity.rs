@@ -10,6 +10,7 @@ use crate::parse::{
 pub enum Field {
     Power,
     PowerLimit,
+    Energy,
     MemoryUsed,
     MemoryTotal,
     Utilization,
@@ -40,6 +41,8 @@ pub fn put(sample: &mut TelemetrySample, field: Field, value: f64, unit: &str) {
     match field {
         Field::Power if among(&["w"]) => sample.power_watts = plain,
         Field::PowerLimit if among(&["w"]) => sample.power_limit_watts = plain,
+        Field::Energy if unit == "j" => sample.energy_joules = plain,
+        Field::Energy if unit == "uj" => sample.energy_joules = plain.map(|microjoules| microjoules / 1e6),
         Field::Utilization if among(&["%"]) => sample.utilization_percent = plain.filter(|v| *v <= 100.0),
         Field::Temperature if among(&["c"]) => sample.temperature_celsius = Some(value),
         Field::Clock if among(&["mhz"]) => sample.clock_mhz = plain,
@@ -68,6 +71,7 @@ fn memory(value: f64, unit: &str) -> Option<u64> {
 pub fn says_something(sample: &TelemetrySample) -> bool {
     sample.power_watts.is_some()
         || sample.power_limit_watts.is_some()
+        || sample.energy_joules.is_some()
         || sample.memory_used_bytes.is_some()
         || sample.memory_total_bytes.is_some()
         || sample.utilization_percent.is_some()

@@ -197,6 +197,7 @@ fn entry(sample: &mut TelemetrySample, key: &str, value: &str) {
             }
             return;
         }
+        _ if name.starts_with("accumulated energy (") => Field::Energy,
         _ if name.starts_with("max graphics package power") => Field::PowerLimit,
         _ if name.contains("graphics package power") => Field::Power,
         _ if name.starts_with("temperature (sensor junction)") => Field::Temperature,
@@ -230,7 +231,7 @@ GPU  Temp   AvgPwr  SCLK    MCLK    Fan  Perf  PwrCap  VRAM%  GPU%
 ";
     const JSON: &str = "{\"card0\": {\"Temperature (Sensor edge) (C)\": \"45.0\", \"Temperature (Sensor junction) (C)\": \"52.0\",\n\
         \"Current Socket Graphics Package Power (W)\": \"152.0\", \"GPU use (%)\": \"0\", \"VRAM Total Memory (B)\": \"206141652992\",\n\
-        \"VRAM Total Used Memory (B)\": \"297746432\", \"sclk clock speed:\": \"(132Mhz)\", \"Card Series\": \"Example GPU\"},\n\
+        \"VRAM Total Used Memory (B)\": \"297746432\", \"sclk clock speed:\": \"(132Mhz)\", \"Accumulated Energy (uJ)\": \"5001500.5\", \"Card Series\": \"Example GPU\"},\n\
         \"card1\": {\"Temperature (Sensor edge) (C)\": \"N/A\", \"Average Graphics Package Power (W)\": \"38.0\", \"GPU use (%)\": \"N/A\"},\n\
         \"system\": {\"Driver version\": \"6.7.0\"}}\n";
     const CSV: &str = "device,GPU use (%),VRAM Total Memory (B),VRAM Total Used Memory (B)\r\ncard0,7,1000,100\r\ncard1,N/A,1000,0\r\n";
@@ -273,6 +274,7 @@ GPU  Temp   AvgPwr  SCLK    MCLK    Fan  Perf  PwrCap  VRAM%  GPU%
         );
         assert_eq!((samples[0].name.as_deref(), samples[0].clock_mhz), (Some("Example GPU"), Some(132.0)));
         assert_eq!(samples[1].memory_used_bytes, None);
+        assert_eq!((samples[0].energy_joules, samples[1].energy_joules), (Some(5.001_500_5), None));
     }
 
     #[test]

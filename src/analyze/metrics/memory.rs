@@ -1,0 +1,40 @@
+//! How much of the device's memory was left at the peak.
+
+use super::{Made, Subject, absent, error};
+use crate::analyze::{Memory, RepeatStatus};
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Kinds of device memory, those first that count most of what occupies it.
+const KINDS: [&str; 4] = ["device_used", "process_device_used", "peak_reserved", "peak_allocated"];
+
+pub(super) fn headroom(of: &Subject) -> Made {
+    let device = of.gpu("device memory")?;
+    let peak = KINDS.iter().find_map(|kind| most(&of.summary.memory, kind)).cloned().or_else(|| sampled(of));
+    let peak = peak.ok_or_else(|| absent("no figure of device memory"))?;
+    // The driver's own count, where tprimat.lock has it; boards report a little less than their nominal size.
+    let locked = of.cell.environment.facts.get("memory_bytes").and_then(|b| b.parse::<f64>().ok());
+    let (capacity, whose) = match locked.filter(|bytes| bytes.is_finite() && *bytes > 0.0) {
+        Some(bytes) => (bytes, "tprimat.lock".to_owned()),
+        None => device.sku().map(|sku| (sku.memory_bytes(), sku.source.clone())).map_err(absent)?,
+    };
+    let used = peak.bytes as f64;
+    let words = format!("{} ({}) {:.2} GiB of {:.2} GiB ({whose})", peak.kind, peak.source, used / GIB, capacity / GIB);
+    if used > capacity {
+        return Err(error(format!("more than there is: {words}")));
+    }
+    Ok((1.0 - used / capacity, words))
+}
+
+fn most<'a>(all: &'a [Memory], kind: &str) -> Option<&'a Memory> {
+    all.iter().filter(|m| m.kind == kind && m.bytes > 0).max_by_key(|m| m.bytes)
+}
+
+/// What the sampler saw, where the trainers state nothing: it may have missed the very peak.
+fn sampled(of: &Subject) -> Option<Memory> {
+    let counted =
+        of.summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).filter_map(|r| r.telemetry.as_ref());
+    let most = counted.max_by_key(|t| t.max_memory_used_bytes)?;
+    let bytes = most.max_memory_used_bytes.filter(|bytes| *bytes > 0)?;
+    Some(Memory { kind: "sampled device_used".to_owned(), source: most.source.clone(), bytes })
+}

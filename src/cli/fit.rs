@@ -1,0 +1,90 @@
+//! `fit`: the memory that each cell needs on its busiest GPU, against what the GPU has.
+
+use std::{fmt::Write as _, path::Path};
+
+use serde_json::json;
+
+use super::{
+    args::{Common, FitArgs},
+    output::{print, print_json},
+    project,
+};
+use crate::{
+    error::{Result, exit},
+    plan::{
+        Plan,
+        fit::{self, MemoryFit, gb},
+    },
+};
+
+/// So many cells are shown with every part of the sum.
+const IN_FULL: usize = 4;
+
+pub fn run(at: Option<&Path>, args: &FitArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &common(args))?)?;
+    let cells = (0..plan.cells.len()).filter(|cell| plan.cells[*cell].selected);
+    let fits: Vec<MemoryFit> = cells.filter_map(|cell| fit::fit(&plan, cell)).collect();
+    if args.json {
+        print_json(&json!({ "matrix": plan.matrix.name, "cells": fits }))?;
+    } else {
+        print(&text(&fits))?;
+    }
+    Ok(exit::OK)
+}
+
+/// A cell is a selection in the default matrix.
+fn common(args: &FitArgs) -> Common {
+    let mut common = Common { matrix: args.target.clone(), select: args.select.clone(), json: args.json };
+    if let Some(target) = args.target.as_ref().filter(|t| t.contains('/') && !t.ends_with(".toml")) {
+        common.select.only.push(target.clone());
+        common.matrix = args.matrix.clone();
+    }
+    common
+}
+
+fn text(fits: &[MemoryFit]) -> String {
+    let width = fits.iter().map(|f| f.cell.len()).max().unwrap_or(0).min(90);
+    let mut text = String::new();
+    for fit in fits {
+        let _ = writeln!(text, "{:<width$}  {}", fit.cell, verdict(fit));
+        if fits.len() <= IN_FULL {
+            text += &parts(fit);
+        }
+    }
+    if fits.len() > IN_FULL {
+        text += "GB are 10⁹ bytes, predicted, of the GPU that needs most; `tprimat fit CELL` shows the sum\n";
+    }
+    text
+}
+
+fn verdict(fit: &MemoryFit) -> String {
+    match (fit.verdict, fit.device_bytes, &fit.capacity, fit.ratio) {
+        (Some(verdict), Some(needed), Some(capacity), Some(ratio)) => {
+            format!("{:<12}  {} of {} ({:.0} %)", verdict.words(), gb(needed), gb(capacity.bytes), 100.0 * ratio)
+        }
+        (_, Some(needed), ..) => {
+            format!("{:<12}  {}; {}", "not known", gb(needed), fit.unknown.as_deref().unwrap_or(""))
+        }
+        _ => format!("{:<12}  {}", "not known", fit.unknown.as_deref().unwrap_or("")),
+    }
+}
+
+fn parts(fit: &MemoryFit) -> String {
+    let (Some(memory), Some(device)) = (&fit.memory, fit.device_bytes) else { return String::new() };
+    let mut text = String::new();
+    let mut line = |name: &str, bytes: u64| {
+        let _ = writeln!(text, "  {:>9}  {name}", gb(bytes));
+    };
+    for part in &memory.components {
+        line(&part.name, part.bytes);
+    }
+    line(&format!("= peak_allocated, met in: {}", memory.phase), memory.peak_allocated_bytes);
+    line("context and fragmentation, assumed", device.saturating_sub(memory.peak_allocated_bytes));
+    if let Some(capacity) = &fit.capacity {
+        line(&format!("capacity, by {}", capacity.source), capacity.bytes);
+    }
+    for assumption in &memory.assumptions {
+        let _ = writeln!(text, "  - {assumption}");
+    }
+    text
+}

@@ -1,0 +1,140 @@
+//! A prediction against a device.
+
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Memory, memory};
+use crate::{
+    config::Values,
+    plan::{Plan, Support},
+};
+
+const GIB: f64 = (1u64 << 30) as f64;
+/// Above this share of the capacity a cell is not started: wider than the model has erred, so that a wrong model
+/// withholds no run.
+pub const WITHHELD_ABOVE: f64 = 1.15;
+/// From this share on a cell may or may not fit.
+const TIGHT_ABOVE: f64 = 0.92;
+/// CUDA context, loaded kernels and NCCL's buffers, which PyTorch's allocator does not see: assumed.
+const CONTEXT_BYTES: f64 = 1.0e9;
+/// Blocks that PyTorch's allocator holds and cannot use, as a share of what it hands out: assumed.
+const FRAGMENTATION: f64 = 0.03;
+
+/// Memory of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Capacity {
+    pub bytes: u64,
+    pub source: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Fits,
+    /// Between 92 % and 100 % of the capacity.
+    Tight,
+    DoesNotFit,
+}
+
+impl Verdict {
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Fits => "fits",
+            Self::Tight => "tight",
+            Self::DoesNotFit => "does not fit",
+        }
+    }
+}
+
+/// One cell: what it needs, what there is, and what follows. What is absent is not known, and `unknown` says why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct MemoryFit {
+    pub cell: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// The allocator's peak, the context and fragmentation: what the device must have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
+    /// `device_bytes` ÷ capacity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+}
+
+impl MemoryFit {
+    #[must_use]
+    pub fn of(cell: &str, memory: Result<Memory, String>, capacity: Option<Capacity>) -> Self {
+        let mut fit = Self { cell: cell.to_owned(), capacity, ..Self::default() };
+        let memory = match memory {
+            Ok(memory) => memory,
+            Err(why) => return Self { unknown: Some(why), ..fit },
+        };
+        let needed = memory.peak_allocated_bytes as f64 * (1.0 + FRAGMENTATION) + CONTEXT_BYTES;
+        fit.device_bytes = Some(needed.round() as u64);
+        fit.memory = Some(memory);
+        match &fit.capacity {
+            None => fit.unknown = Some("the device's memory is not known".into()),
+            Some(capacity) => {
+                let ratio = needed / capacity.bytes as f64;
+                fit.ratio = Some(ratio);
+                fit.verdict = Some(match ratio {
+                    r if r > 1.0 => Verdict::DoesNotFit,
+                    r if r > TIGHT_ABOVE => Verdict::Tight,
+                    _ => Verdict::Fits,
+                });
+            }
+        }
+        fit
+    }
+
+    /// Why the cell is not to be started, where it is far from fitting.
+    #[must_use]
+    pub fn withheld(&self) -> Option<String> {
+        let (ratio, needed, capacity) = (self.ratio?, self.device_bytes?, self.capacity.as_ref()?);
+        (ratio > WITHHELD_ABOVE).then(|| {
+            let mut text = format!("will not fit: needs {} a GPU, which has {}", gb(needed), gb(capacity.bytes));
+            _ = write!(text, " ({}); --force runs it, `tprimat fit` shows the sum", capacity.source);
+            text
+        })
+    }
+}
+
+/// `52.0 GB`: 10⁹ bytes.
+#[must_use]
+pub fn gb(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+/// What a cell needs against its platform's device. `None` for a cell that is not supported.
+#[must_use]
+pub fn fit(plan: &Plan, cell: usize) -> Option<MemoryFit> {
+    let Support::Ready(prepared) = &plan.cells[cell].support else { return None };
+    let of = &plan.matrix.cells[cell];
+    let job = prepared.job();
+    Some(MemoryFit::of(&plan.cells[cell].id, memory(&of.framework, job), capacity(plan, cell)))
+}
+
+/// The locked or probed memory, else what config.yaml says.
+fn capacity(plan: &Plan, cell: usize) -> Option<Capacity> {
+    let of = &plan.matrix.cells[cell];
+    let prepared = plan.prepared(cell)?;
+    let known = prepared.facts.known.as_ref().ok().and_then(|facts| facts.get("memory_bytes")).and_then(Value::as_u64);
+    if let Some(bytes) = known.filter(|bytes| *bytes > 0) {
+        return Some(Capacity { bytes, source: "tprimat.lock, or this host".into() });
+    }
+    let path = format!("hardware.platforms.{}.memory_per_gpu_gb", of.platform);
+    let stated = plan.config.view(&Values::default(), &of.overlay).get(&path).and_then(Value::as_f64);
+    let stated = stated.filter(|gb| *gb > 0.0)?;
+    // Makers say GB and build GiB: an "80 GB" H100 reports 85.5·10⁹ bytes, a "192 GB" MI300X 206.1·10⁹.
+    Some(Capacity { bytes: (stated * GIB).round() as u64, source: format!("{path} of config.yaml") })
+}

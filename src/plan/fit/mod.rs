@@ -1,0 +1,102 @@
+//! Memory that a job needs on the GPU that needs most, by what each framework keeps, and when.
+//!
+//! Pure arithmetic on the job. A training step is a row of phases; each has a list of what is allocated then, and the
+//! largest sum is the predicted peak of PyTorch's allocator (`peak_allocated`). Formulas, their derivation and the
+//! measured peaks that they are compared with: docs/METRICS.md, "Memory (fit)".
+mod capacity;
+mod megatron;
+mod sizes;
+mod torch;
+
+#[cfg(test)]
+mod tests;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Job, Vendor};
+use sizes::Sizes;
+
+pub use capacity::{Capacity, MemoryFit, Verdict, WITHHELD_ABOVE, fit, gb};
+
+/// Something that is allocated while a phase lasts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Component {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// What PyTorch's allocator hands out at most, and of what that is made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    pub peak_allocated_bytes: u64,
+    /// The phase of a step in which the peak is met: `head`, `layers`, `gradients` or `update`, with its direction.
+    pub phase: String,
+    /// What is allocated then; adds up to the peak.
+    pub components: Vec<Component>,
+    /// What the figure rests on, in sentences.
+    pub assumptions: Vec<String>,
+    /// Has this framework's model been compared with measured peaks?
+    pub is_checked: bool,
+}
+
+/// A moment of a step: its name, and what is allocated in bytes.
+struct Phase {
+    name: &'static str,
+    parts: Vec<(&'static str, f64)>,
+}
+
+impl Phase {
+    fn new(name: &'static str, parts: &[&[(&'static str, f64)]]) -> Self {
+        Self { name, parts: parts.concat() }
+    }
+
+    fn total(&self) -> f64 {
+        self.parts.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// Workspaces of cuBLAS: 32 MiB each on Hopper, for the thread that goes forward and the one that goes backward.
+const WORKSPACES: (&str, f64) = ("cuBLAS workspaces", 67_108_864.0);
+
+/// The predicted peak of a job under a recipe, or why none is known.
+pub fn memory(recipe: &str, job: &Job) -> Result<Memory, String> {
+    if job.vendor == Vendor::Cpu {
+        return Err("not modelled: a CPU's memory is the host's".into());
+    }
+    if job.precision != "bf16" {
+        return Err(format!("not modelled: precision {}", job.precision));
+    }
+    if !matches!(job.model.architecture.as_str(), "llama" | "qwen2" | "mistral") {
+        return Err(format!("not modelled: architecture {}", job.model.architecture));
+    }
+    let sizes = Sizes::of(job).ok_or("not modelled: the shape or the batch is incomplete")?;
+    let mut assumptions = vec!["attention by a flash kernel: no scores are kept".to_owned()];
+    let phases = match recipe {
+        "native" => torch::native(job, &sizes)?,
+        "tran" => torch::tran(job, &sizes, &mut assumptions)?,
+        "fsdp" => torch::fsdp(job, &sizes, &mut assumptions)?,
+        "deep" => torch::deep(job, &sizes, &mut assumptions)?,
+        "titan" => torch::titan(job, &sizes, &mut assumptions)?,
+        "mega" | "nemo" | "prim" | "mlm" | "mgds" => megatron::megatron(recipe, job, &sizes, &mut assumptions)?,
+        other => return Err(format!("not known: what `{other}` keeps in memory is not described")),
+    };
+    let peak = phases.into_iter().max_by(|a, b| a.total().total_cmp(&b.total())).ok_or("not modelled")?;
+    let components: Vec<Component> = peak
+        .parts
+        .iter()
+        .filter(|(_, bytes)| *bytes >= 1.0)
+        .map(|(name, bytes)| Component { name: (*name).to_owned(), bytes: bytes.round() as u64 })
+        .collect();
+    let is_checked = matches!(recipe, "native" | "tran" | "fsdp" | "deep" | "mega");
+    if !is_checked {
+        assumptions.push("derived from how the framework works; never compared with a measured peak".into());
+    }
+    Ok(Memory {
+        peak_allocated_bytes: components.iter().fold(0, |sum, c| sum.saturating_add(c.bytes)),
+        phase: peak.name.to_owned(),
+        components,
+        assumptions,
+        is_checked,
+    })
+}

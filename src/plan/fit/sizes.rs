@@ -1,0 +1,99 @@
+//! The sizes that all formulas share, as floating-point counts: no product of them can overflow.
+
+use crate::plan::{Job, shape::count_parameters};
+
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    /// Tokens that one forward pass sees on one rank.
+    pub tokens: f64,
+    pub hidden: f64,
+    /// Heads × head dimension.
+    pub q: f64,
+    /// Key-value heads × head dimension.
+    pub kv: f64,
+    pub ffn: f64,
+    pub heads: f64,
+    pub layers: f64,
+    pub vocab: f64,
+    /// All parameters.
+    pub parameters: f64,
+    /// V × h: parameters of the embedding, and of the head.
+    pub embedding: f64,
+    pub is_tied: bool,
+    pub dp: f64,
+    pub tp: f64,
+    pub pp: f64,
+    pub cp: f64,
+    /// Micro-steps of an optimiser step.
+    pub micro_steps: f64,
+    /// Layers that are recomputed on the way back.
+    pub recomputed: f64,
+}
+
+impl Sizes {
+    /// None where a size is missing.
+    pub fn of(job: &Job) -> Option<Self> {
+        let (m, p, d) = (&job.model, &job.parallelism, &job.data);
+        let degrees = [
+            p.tensor_model_parallel_size,
+            p.pipeline_model_parallel_size,
+            p.context_parallel_size,
+            p.data_parallel_size,
+        ];
+        let batch = [d.micro_batch_size, d.seq_length, d.gradient_accumulation_steps];
+        if degrees.contains(&0) || batch.contains(&0) {
+            return None;
+        }
+        let [tp, pp, cp, dp] = degrees.map(|n| n as f64);
+        let [micro_batch, length, micro_steps] = batch.map(|n| n as f64);
+        let every = job.sac_frequency.max(1);
+        Some(Self {
+            tokens: micro_batch * length / cp,
+            hidden: m.hidden_size as f64,
+            q: m.num_attention_heads as f64 * m.head_dim as f64,
+            kv: m.num_kv_heads as f64 * m.head_dim as f64,
+            ffn: m.ffn_hidden_size as f64,
+            heads: m.num_attention_heads as f64,
+            layers: m.num_layers as f64,
+            vocab: m.vocab_size as f64,
+            parameters: count_parameters(m)? as f64,
+            embedding: m.vocab_size as f64 * m.hidden_size as f64,
+            is_tied: m.tie_embeddings,
+            dp,
+            tp,
+            pp,
+            cp,
+            micro_steps,
+            recomputed: if job.activation_checkpointing { m.num_layers.div_ceil(every) as f64 } else { 0.0 },
+        })
+    }
+
+    /// Parameters of the embedding and, where it is a matrix of its own, the head.
+    pub fn ends(&self) -> f64 {
+        if self.is_tied { self.embedding } else { 2.0 * self.embedding }
+    }
+
+    /// Parameters of one decoder layer.
+    pub fn layer_parameters(&self) -> f64 {
+        (self.parameters - self.ends() - self.hidden) / self.layers
+    }
+
+    /// Logits of one micro-batch.
+    pub fn logits(&self) -> f64 {
+        self.tokens * self.vocab
+    }
+
+    /// Bytes that all layers keep from the forward pass, and those that one layer alone keeps while it runs: `kept` and
+    /// `input` are bytes a token of a whole layer, and of the input that a recomputed one keeps in its place.
+    pub fn activations(&self, kept: f64, input: f64) -> (f64, f64) {
+        // The attention kernel's log-sum-exp, fp32, one a head and token; two fp32 scales a token of the norms.
+        let layer = kept + 4.0 * self.heads / self.tp + 8.0;
+        let all = (self.layers - self.recomputed) * layer + self.recomputed * input;
+        (self.tokens * all, self.tokens * layer)
+    }
+
+    /// Gradients that live while an MLP runs backward: of the product, of the gate and of its other factor, bf16.
+    pub fn working(&self) -> f64 {
+        6.0 * self.tokens * self.ffn / self.tp
+    }
+}

@@ -1,0 +1,192 @@
+//! What is recorded beside a run: samples of its devices, from a mocked tool to the energy in the summary, and how many
+//! repeats were planned.
+mod common;
+
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
+
+use common::{Project, SMALL};
+use serde_json::{Value, json};
+use tprimat::{
+    analyze::Samples,
+    cache::{Attempt, Output, TaskKind},
+    execute::{self, ExitKind, RunExit, RunSpec},
+    files::{Durability, write_atomically},
+    plan::Vendor,
+};
+
+/// A mock of amd-smi: one device, which draws 1000 W by its counter (a joule a millisecond) and 900 W by its power.
+const MOCK_AMD_SMI: &str = r#"#!/bin/sh
+printf '[{"gpu": 0, "power": {"socket_power": {"value": 900, "unit": "W"}},
+  "energy": {"total_energy_consumption": {"value": %s, "unit": "J"}},
+  "mem_usage": {"used_vram": {"value": 2, "unit": "MB"}}}]\n' $(($(date +%s%N) / 1000000))
+"#;
+
+/// Runs `script` as a trainer on an AMD device, beside which `amd_smi` is asked.
+fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
+    let tool = folder.join("bin/amd-smi");
+    write_atomically(&tool, amd_smi.as_bytes(), Durability::Plain).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}/bin:/usr/local/bin:/usr/bin:/bin", folder.display());
+    let spec = RunSpec {
+        run_id: format!("telemetry-{}", folder.file_name().unwrap().to_string_lossy()),
+        dir: folder.join("runs/one"),
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+        env: BTreeMap::from([("PATH".to_owned(), path)]),
+        cwd: folder.to_owned(),
+        timeout_seconds: Some(60.0),
+        grace_seconds: 5.0,
+        devices: vec!["gpu-amd-0".into()],
+        sampled: Some(Vendor::Amd),
+        exclusive,
+        lock_dir: folder.join("locks"),
+        meta: Value::Null,
+    };
+    let exit = execute::start(&spec, Path::new(env!("CARGO_BIN_EXE_tprimat"))).unwrap().wait().unwrap();
+    (spec, exit)
+}
+
+/// Live processes of the run.
+fn alive(run_id: &str) -> usize {
+    let mark = format!("TPRIMAT_RUN_ID={run_id}").into_bytes();
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|e| fs::read(e.path().join("environ")));
+    processes.filter(|e| e.as_ref().is_ok_and(|e| e.split(|&b| b == 0).any(|entry| entry == mark))).count()
+}
+
+#[test]
+fn a_supervised_run_is_sampled_by_its_vendors_tool() {
+    let folder = tempfile::tempdir().unwrap();
+    // The tool is asked every five seconds.
+    let (spec, exit) = run(folder.path(), MOCK_AMD_SMI, true, "sleep 6");
+    assert_eq!((&exit.status, exit.leftover, exit.note), (&ExitKind::Code(0), 0, None));
+    let text = fs::read(spec.dir.join("telemetry.jsonl")).unwrap();
+    let samples = Samples::read(&text);
+    assert_eq!((samples.source.as_str(), samples.unavailable.as_deref(), samples.devices), ("amd-smi", None, 1));
+    let point = samples.points.last().unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&text)));
+    let seconds = point.time - samples.begin.unwrap();
+    let watts = samples.points.iter().map(|p| p.counter_joules.unwrap()).sum::<f64>() / seconds;
+    // Of the middle of a command that takes a while.
+    assert!((watts / 1000.0 - 1.0).abs() < 0.1, "{watts} W");
+    assert!((point.integrated_joules.unwrap() / seconds - 900.0).abs() < 1.0);
+    assert_eq!(point.max_memory_used_bytes, Some(2 << 20));
+    assert_eq!(alive(&spec.run_id), 0);
+}
+
+#[test]
+fn a_tool_that_hangs_or_fails_is_no_matter_for_the_run() {
+    for (script, why) in [("exec sleep 60", "does not answer"), ("exit 1", "does not answer"), ("yes '{'", "does not")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (spec, exit) = run(folder.path(), &format!("#!/bin/sh\n{script}\n"), true, "sleep 0.3; echo done; exit 3");
+        assert_eq!((&exit.status, exit.leftover, exit.survivors), (&ExitKind::Code(3), 0, 0), "{script}");
+        assert_eq!(fs::read_to_string(spec.dir.join("log")).unwrap(), "done\n");
+        let samples = Samples::read(&fs::read(spec.dir.join("telemetry.jsonl")).unwrap());
+        assert!(samples.unavailable.is_some_and(|told| told.contains(why)), "{script}");
+        assert_eq!(alive(&spec.run_id), 0, "{script}");
+    }
+}
+
+#[test]
+fn devices_that_others_may_use_as_well_say_nothing_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (spec, _) = run(folder.path(), MOCK_AMD_SMI, false, "sleep 0.2");
+    let samples = Samples::read(&fs::read(spec.dir.join("telemetry.jsonl")).unwrap());
+    assert!(samples.unavailable.is_some_and(|told| told.contains("share")));
+}
+
+/// The step times of a log of the stub trainer, and where each step's line ends in it.
+fn steps(log: &[u8]) -> Vec<(f64, usize)> {
+    let mut at = 0;
+    let lines = log.split_inclusive(|b| *b == b'\n').map(|line| {
+        at += line.len();
+        (serde_json::from_slice::<Value>(line).unwrap(), at)
+    });
+    lines.filter_map(|(event, at)| Some((event["step_time_seconds"].as_f64()?, at))).collect()
+}
+
+#[test]
+fn samples_of_an_attempt_become_the_energy_of_its_measured_steps() {
+    let project = Project::built();
+    assert_eq!(project.json(&["show", SMALL])["repeats"][0].get("telemetry"), None, "a cpu has none");
+    let cache = project.cache();
+    let key = cache.last_of(TaskKind::Train, &format!("train {SMALL}#1")).unwrap().key;
+    let attempt = cache.attempts(&key).remove(0);
+    // The same run, as it would be with a device of 400 W: a sample every 0.1 s.
+    let log = cache.get(&attempt.log().unwrap().digest).unwrap().unwrap();
+    let (mut now, mut times) = (1000.0, String::from("1000.0 0\n"));
+    for (seconds, at) in steps(&log) {
+        now += seconds;
+        times += &format!("{now:.6} {at}\n");
+    }
+    let mut telemetry =
+        json!({"schema": "tprimat.telemetry/1", "source": "nvml", "interval_seconds": 0.1, "devices": ["gpu-a"]})
+            .to_string();
+    for tenth in 0..40 {
+        let at = f64::from(tenth) / 10.0;
+        let device = json!({"energy_joules": 5e6 + 400.0 * at, "power_watts": 1.0, "throttled": ["sw_power_cap"]});
+        telemetry += &format!("\n{}", json!({"time": 1000.0 + at, "devices": [device]}));
+    }
+    let put = |name: &str, bytes: &[u8]| {
+        let digest = cache.put(bytes, Durability::Synced).unwrap();
+        Output { name: name.into(), digest, size: bytes.len() as u64 }
+    };
+    let outputs = vec![
+        attempt.log().unwrap().clone(),
+        put("times", times.as_bytes()),
+        put("telemetry.jsonl", telemetry.as_bytes()),
+    ];
+    let sampled = |id: &str, generation, outputs| Attempt { id: id.into(), generation, outputs, ..attempt.clone() };
+    cache.record_attempt(&sampled("a", 1, outputs.clone())).unwrap();
+    // The parse key covers the samples; nothing is trained for them.
+    project.expect(
+        &[&format!("parse {SMALL}#1"), &format!("aggregate {SMALL}"), "{compare,plot,report} m"],
+        &[&format!("parse {SMALL}#1"), &format!("aggregate {SMALL}"), "{compare,plot,report} m"],
+    );
+    let summary = project.json(&["show", SMALL]);
+    let found = &summary["repeats"][0]["telemetry"];
+    let measured: f64 = steps(&log).iter().skip(1).map(|(seconds, _)| seconds).sum();
+    let about = |value: &Value, expected: f64| (value.as_f64().unwrap() / expected - 1.0).abs() < 1e-3;
+    assert!(about(&found["seconds"], measured) && about(&found["energy"]["joules"], 400.0 * measured), "{found:#}");
+    assert_eq!((&found["energy"]["method"], &found["source"]), (&json!("counter"), &json!("nvml")));
+    let notes = summary["notes"].as_array().unwrap();
+    assert!(
+        notes.contains(&json!("clocks were lowered (sw_power_cap) in 100 % of the samples of 1 of 2 repeats")),
+        "{notes:#?}"
+    );
+    // Samples that were lost are missing, and said to be.
+    cache.record_attempt(&sampled("b", 2, outputs.clone())).unwrap();
+    project.lose(outputs[2].digest);
+    assert_eq!(project.build(&[]).code, 0);
+    let summary = project.json(&["show", SMALL]);
+    assert_eq!(summary["repeats"][0].get("telemetry"), None);
+    assert!(summary["notes"].as_array().unwrap().contains(&json!("repeat 1: no telemetry: it is gone from the cache")));
+}
+
+/// What is noted of `small`, and the flags of the rows `small` and `large`.
+fn repeats_told(project: &Project) -> (Vec<String>, Vec<bool>) {
+    let notes = project.json(&["show", SMALL])["notes"].clone();
+    let notes = notes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned());
+    let compared: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    let rows = compared["rows"].as_array().unwrap();
+    let flags = rows.iter().map(|r| r.get("repeats_added_later").is_some_and(|f| f == true)).collect();
+    (notes.filter(|n| n.contains("added after")).collect(), flags)
+}
+
+#[test]
+fn repeats_that_were_added_after_a_look_are_told() {
+    let project = Project::new();
+    assert_eq!(project.build(&["--repeats", "3", "--only", "cpu/cmd/small"]).code, 0);
+    project.edit("matrix.toml", "repeats = 2", "repeats = 5");
+    // The first three are taken as they are; all five of `large` were planned at once.
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 3 + 2 + 5));
+    let note = "repeats 4 and 5 were added after the results of 3 were there: \
+                intervals assume that the number was fixed beforehand";
+    assert_eq!(repeats_told(&project), (vec![note.to_owned()], vec![true, false]));
+    // Fewer than were planned at first are no addition, and all of a new generation were planned at once.
+    project.edit("matrix.toml", "repeats = 5", "repeats = 3");
+    assert_eq!(project.build(&[]).code, 0);
+    assert_eq!(repeats_told(&project), (vec![], vec![false, false]));
+    project.edit("matrix.toml", "repeats = 3", "repeats = 5");
+    assert_eq!(project.build(&["--remeasure"]).code, 0);
+    assert_eq!(repeats_told(&project), (vec![], vec![false, false]));
+}
