@@ -103,14 +103,15 @@ fn of_mfu(rows: &[Row]) -> Vec<String> {
 /// Why metrics that other cells have are missing, and which are impossible.
 fn of_metrics(rows: &[Row]) -> Vec<String> {
     let shown = super::cost::shown(rows.iter());
-    let mut reasons: BTreeMap<(bool, &str), (Vec<&str>, Vec<&str>)> = BTreeMap::new();
+    // By whether it is absent rather than impossible, and the reason: which metrics, of which cells.
+    let mut reasons: BTreeMap<(bool, &str), [Vec<&str>; 2]> = BTreeMap::new();
     for (row, metric) in rows.iter().flat_map(|r| r.metrics.0.iter().map(move |m| (r, m))) {
         let (is_error, reason) = match &metric.figure {
             Figure::Absent { reason } if shown.contains(&metric.name.as_str()) => (false, reason),
             Figure::Error { reason } if metric.name != "mfu" => (true, reason),
             _ => continue,
         };
-        let (titles, cells) = reasons.entry((!is_error, reason)).or_default();
+        let [titles, cells] = reasons.entry((!is_error, reason)).or_default();
         for (list, name) in [(titles, metric.title.as_str()), (cells, row.cell.as_str())] {
             if !list.contains(&name) {
                 list.push(name);
@@ -118,7 +119,7 @@ fn of_metrics(rows: &[Row]) -> Vec<String> {
         }
     }
     let all: Vec<&str> = rows.iter().map(|r| r.cell.as_str()).collect();
-    let sentence = |((is_absent, reason), (titles, cells)): ((bool, &str), (Vec<&str>, Vec<&str>))| {
+    let sentence = |((is_absent, reason), [titles, cells]): ((bool, &str), [Vec<&str>; 2])| {
         let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &all)) };
         let titles = titles.join(", ");
         if is_absent { format!("No {titles}{of}: {reason}.") } else { format!("{titles}{of}: impossible: {reason}.") }

@@ -75,11 +75,14 @@ pub(super) fn ink_of(verdict: Verdict) -> Ink {
     }
 }
 
+/// A column: its name, whether it has figures, and what it has of a row.
+type Of = (&'static str, bool, fn(&Row) -> Word);
+
 /// The first figures of a group's cells.
 pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Sheet {
     let has_mfu = rows.iter().any(|r| !matches!(r.mfu, Mfu::Absent { .. }));
     let mut sheet = Sheet::default();
-    let columns: [(&str, bool, fn(&Row) -> Word); 7] = [
+    let columns: [Of; 7] = [
         ("cell", false, |row| Word::plain(format!("{}{}", row.cell, mark(&row.imported)))),
         ("tokens/s/GPU (95 % CI)", true, |row| Word::plain(rate(&row.tokens_per_second_per_gpu))),
         ("step time (cv)", true, step_time),
