@@ -1,8 +1,8 @@
 //! What a reader must know of a run's steps: slow first steps, a level shift, an odd last step, a loss that is no loss.
 //!
-//! Simple and deterministic, from medians; the statistics use none of it.
+//! Told of the whole series, before any warm-up is declared; the statistics use none of it.
 
-use super::quantile;
+use super::{changes, deviation, is_positive, quantile};
 use crate::{
     parse::{Anomaly, Step, Trace},
     plan::ModelShape,
@@ -22,7 +22,7 @@ const COLLAPSED: f64 = 0.1;
 /// How many of the first lines are slow beside the median of the lines after them; at most half of them.
 #[must_use]
 pub fn slow_first_steps(steps: &[Step]) -> usize {
-    let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).collect();
+    let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).filter(|t| is_positive(*t)).collect();
     let mut slow = 0;
     while times.len() >= 4 && slow < times.len() / 2 {
         let rest = quantile(&times[slow + 1..], 0.5).unwrap_or(f64::INFINITY);
@@ -34,38 +34,22 @@ pub fn slow_first_steps(steps: &[Step]) -> usize {
     slow
 }
 
-/// Where the median of step times changes: lines before the change, and both medians.
+/// The largest change of the median step time by 3 % or more: lines before it, and the medians on both sides.
 #[must_use]
 pub fn level_shift(times: &[f64]) -> Option<(usize, f64, f64)> {
     if times.len() < SHIFT_LEAST {
         return None;
     }
-    let median = quantile(times, 0.5)?;
-    // Outliers are pulled in, so that one of them is no change of level.
-    let pulled = |t: &f64| t.clamp(0.5 * median, SLOW * median);
-    let mean = times.iter().map(pulled).sum::<f64>() / times.len() as f64;
-    let margin = SHIFT_LEAST / 4;
-    let (mut sum, mut at, mut most) = (0.0f64, 0, 0.0);
-    for (i, time) in times.iter().enumerate() {
-        sum += pulled(time) - mean;
-        if (margin..times.len() - margin).contains(&(i + 1)) && sum.abs() > most {
-            (at, most) = (i + 1, sum.abs());
-        }
-    }
-    let (before, after) = times.split_at(at);
-    let (a, b) = (quantile(before, 0.5)?, quantile(after, 0.5)?);
-    let spread = deviation(before, a)?.max(deviation(after, b)?);
-    ((a / b - 1.0).abs() >= SHIFT && (a - b).abs() > 3.0 * spread).then_some((at, a, b))
-}
-
-/// Median absolute deviation, scaled to a normal's standard deviation.
-fn deviation(times: &[f64], median: f64) -> Option<f64> {
-    let away: Vec<f64> = times.iter().map(|t| (t - median).abs()).collect();
-    Some(1.4826 * quantile(&away, 0.5)?)
+    let medians = |at: &usize| Some((*at, quantile(&times[..*at], 0.5)?, quantile(&times[*at..], 0.5)?));
+    let size = |(_, a, b): &(usize, f64, f64)| (b / a).ln().abs();
+    let found = changes(times, 0).shifts;
+    let largest = found.iter().filter_map(medians).max_by(|a, b| size(a).total_cmp(&size(b)))?;
+    (size(&largest) >= SHIFT.ln_1p()).then_some(largest)
 }
 
 pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
-    let timed: Vec<(&Step, f64)> = steps.iter().filter_map(|s| Some((s, s.step_time_seconds?))).collect();
+    let timed: Vec<(&Step, f64)> =
+        steps.iter().filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_positive(*t))?))).collect();
     let slow = slow_first_steps(steps);
     let (first, rest) = timed.split_at(slow);
     let times: Vec<f64> = rest.iter().map(|(_, t)| *t).collect();

@@ -3,19 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::{
-    AbsentCell, AttestationStatus, COMPARISON_SCHEMA, Catalogue, CellInput, CellState, CompareSettings, Comparison,
-    Device, Difference, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, RepeatStatus, Row, Speedup, Summary,
-    cost_ratio,
-    guard::{Arm, Grouped, difference, group, labels, refused, refused_without_figures, warmup_difference},
-    holm,
+    AbsentCell, AttestationStatus, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings,
+    Comparison, Device, Difference, FieldDifference, Figure, Group, IntervalKind, MIN_REPEATS, Mfu, RepeatStatus, Row,
+    Speedup, Summary, Unit, cost_ratio,
+    guard::{Arm, Grouped, difference, group, labels, measure_alike, refused, refused_without_figures},
     metrics::scaling,
     metrics_of,
     settings::WARMUP,
-    welch,
+    verdicts, welch,
 };
-
-/// Family-wise level of significance, after Holm's correction.
-const LEVEL: f64 = 0.05;
 
 /// Why such a speed-up has no verdict.
 const OTHER_WARMUP: &str = "another warm-up: significance not assessed";
@@ -117,29 +113,32 @@ fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
 }
 
 fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Speedup> {
-    let mut all = Vec::new();
+    let (mut all, mut tested) = (Vec::new(), Vec::new());
     for group in groups {
         let b = &arms[group.baseline];
         for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
-            let (n_a, n_b) = (a.estimate.values.len(), b.estimate.values.len());
-            let test = welch(&a.estimate.values, &b.estimate.values);
+            let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
+            let test = welch(&a.estimate.units, &b.estimate.units);
             let least = n_a.min(n_b);
-            let same_warmup = settings.crosses_warmup() || warmup_difference(a.summary, b.summary).is_none();
+            let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
+            let same_steps = settings.crosses_warmup() || measure_alike(a.summary, b.summary);
             let reason = match &test {
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
-                Some(_) if !same_warmup => Some(OTHER_WARMUP.to_owned()),
-                Some(_) if least < MIN_REPEATS => Some(format!("{least} repeats: significance needs {MIN_REPEATS}")),
+                Some(_) if !same_steps => Some(OTHER_WARMUP.to_owned()),
+                Some(_) if least < MIN_REPEATS => Some(format!("{few}: significance needs {MIN_REPEATS}")),
                 Some(_) => None,
             };
+            tested.extend(test.filter(|_| reason.is_none()).map(|t| (all.len(), t)));
             all.push(Speedup {
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
                 ratio: a.estimate.value / b.estimate.value,
                 cost_ratio: Figure::default(),
-                ci95: test.map(|t| t.ci95),
+                ci95: test.and_then(|t| t.interval(CONFIDENCE)),
+                confidence: test.map(|_| CONFIDENCE),
                 significant: None,
-                p_value: test.filter(|_| reason.is_none()).map(|t| t.p),
+                p_value: None,
                 n_a,
                 n_b,
                 labels: labels(a, b, settings),
@@ -147,11 +146,11 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
             });
         }
     }
-    let tested: Vec<usize> = (0..all.len()).filter(|i| all[*i].p_value.is_some()).collect();
-    let adjusted = holm(&tested.iter().filter_map(|i| all[*i].p_value).collect::<Vec<_>>());
-    for (i, p) in tested.into_iter().zip(adjusted) {
-        all[i].p_value = Some(p);
-        all[i].significant = Some(p < LEVEL);
+    let verdicts = verdicts(&tested.iter().map(|(_, t)| *t).collect::<Vec<_>>());
+    for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
+        all[i].p_value = Some(verdict.p);
+        all[i].significant = Some(verdict.significant);
+        (all[i].ci95, all[i].confidence) = (verdict.interval, Some(verdict.confidence));
     }
     all
 }
@@ -259,6 +258,7 @@ fn notes(
     for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
         notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));
     }
+    let mut shared: Vec<(String, Vec<String>)> = Vec::new();
     for cell in cells {
         if let Some(other) = &cell.same_launch_as {
             notes.push(format!(
@@ -267,7 +267,12 @@ fn notes(
             ));
         }
         if let CellState::Ok { summary } = &cell.state {
-            notes.extend(summary.notes.iter().map(|n| format!("{}: {n}.", cell.cell)));
+            for note in &summary.notes {
+                match shared.iter_mut().find(|(other, _)| other == note) {
+                    Some((_, cells)) => cells.push(cell.cell.clone()),
+                    None => shared.push((note.clone(), vec![cell.cell.clone()])),
+                }
+            }
             if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize {
                 notes.push(format!("{}: {} of {} repeats count.", cell.cell, summary.n, cell.repeats_wanted));
             }
@@ -276,6 +281,7 @@ fn notes(
             }
         }
     }
+    notes.extend(shared.into_iter().map(|(note, cells)| format!("{}: {note}.", few(&cells))));
     if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
         notes.push(format!(
             "Cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`."
@@ -302,18 +308,32 @@ fn notes(
         .collect();
     if rows.iter().any(|r| r.tokens_per_second_per_gpu.ci95.is_some()) {
         let hosts = hosts.into_iter().cloned().collect::<Vec<_>>().join(", ");
-        notes.push(format!(
-            "Intervals are 95 %, Student's t on logarithms over repeats, and speak of these hosts: {hosts}."
-        ));
+        let all_hosts = rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
+        let these = if all_hosts { "hosts like these" } else { "these hosts" };
+        notes.push(format!("Intervals are 95 %, {}, and speak of {these}: {hosts}.", intervals(rows)));
     }
     let tested = speedups.iter().filter(|s| s.significant.is_some()).count();
     if tested > 0 {
         notes.push(format!(
-            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}; the intervals of speed-ups are not corrected.",
-            if tested == 1 { "comparison" } else { "comparisons" }
+            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}.",
+            if tested == 1 { "comparison" } else { "comparisons, and over the intervals of speed-ups likewise" }
         ));
     }
     notes
+}
+
+/// `Student's t on logarithms over repeats`
+fn intervals(rows: &[Row]) -> String {
+    let kinds: BTreeSet<(IntervalKind, Unit)> =
+        rows.iter().map(|r| &r.tokens_per_second_per_gpu).filter_map(|e| Some((e.interval?, e.unit))).collect();
+    let told = |(kind, unit): (IntervalKind, Unit)| {
+        let how = match kind {
+            IntervalKind::StudentT => "Student's t",
+            IntervalKind::BootstrapT => "bootstrapped Student's t",
+        };
+        format!("{how} on logarithms over {}", unit.plural())
+    };
+    kinds.into_iter().map(told).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -187,13 +187,18 @@ pub struct Speedup {
     /// Cost per token of a ÷ of b; below 1, a is cheaper.
     #[serde(default)]
     pub cost_ratio: Figure,
-    /// Welch's t on logarithms, not corrected; absent with one repeat in an arm, or where nothing varies.
+    /// Welch's t on logarithms, at `confidence`; absent with one unit in an arm, or where nothing varies.
     pub ci95: Option<[f64; 2]>,
+    /// Of the interval: 0.95, or more where the table has several comparisons, so that it leaves 1 out exactly where
+    /// the difference is significant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
     /// After Holm's correction over the table; null = not assessed, see `reason`.
     pub significant: Option<bool>,
     /// Corrected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_value: Option<f64>,
+    /// Units of replication: repeats, sessions or hosts, as the rows' estimates say.
     pub n_a: usize,
     pub n_b: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

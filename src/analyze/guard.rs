@@ -1,8 +1,8 @@
 //! The guard: which summaries may stand side by side, and in which words they differ.
 
 use super::{
-    CellInput, CellState, CompareSettings, Difference, Estimate, FieldDifference, Group, StepTime, Summary, Tier,
-    differences,
+    CUSUM, CellInput, CellState, CompareSettings, DECLARED, Difference, Estimate, FieldDifference, Group, StepTime,
+    Summary, Tier, differences,
 };
 
 /// Under this strategy nothing at all may differ but platform and framework.
@@ -148,14 +148,25 @@ pub(super) fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Ve
     imported.into_iter().chain(warmup).chain(known.map(label)).collect()
 }
 
-/// `warm-up 9, not 5 steps`: the two do not measure the same part of a run.
-pub(super) fn warmup_difference(a: &Summary, b: &Summary) -> Option<String> {
+/// `warm-up 9, not 5 steps`: the two do not drop the same steps, or not by the same rule.
+fn warmup_difference(a: &Summary, b: &Summary) -> Option<String> {
     let mut parts = Vec::new();
     if a.warmup_steps != b.warmup_steps {
         parts.push(format!("warm-up {}, not {} steps", a.warmup_steps, b.warmup_steps));
     }
     if a.steady_state != b.steady_state {
-        parts.push(format!("warm-up {}, not {}", a.steady_state, b.steady_state));
+        let rule = |s: &Summary| match s.steady_state.as_str() {
+            CUSUM => format!("by {CUSUM}"),
+            DECLARED => "by declared warm-up alone".to_owned(),
+            _ => "in part by declared warm-up alone".to_owned(),
+        };
+        parts.push(format!("steady state {}, not {}", rule(a), rule(b)));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// May a difference between the two be tested? Not where one of them still measures steps that the other declares to be
+/// warm-up, and nobody has looked whether they are. docs/METRICS.md, "Steady state".
+pub(super) fn measure_alike(a: &Summary, b: &Summary) -> bool {
+    a.warmup_steps == b.warmup_steps || [a, b].iter().all(|s| s.steady_state == CUSUM)
 }

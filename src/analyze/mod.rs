@@ -9,7 +9,10 @@
 //! | `anomalies` | trace | what a reader must know of the steps |
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
-//! | `steady` | a run's step times | where its measured part begins |
+//! | `changes` | a series of step times | where its level changes |
+//! | `steady` | a run's steps | its measured part, and where that begins |
+//! | `stats`, `bootstrap` | rates of units | intervals and tests |
+//! | `units` | rates of repeats, hosts, times | what is a unit of replication |
 //! | `samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
@@ -21,6 +24,8 @@
 mod accelerators;
 mod anomalies;
 mod attest;
+mod bootstrap;
+mod changes;
 mod claim;
 mod compare;
 mod comparison;
@@ -42,11 +47,14 @@ mod steady;
 mod summary;
 mod telemetry;
 mod unified;
+mod units;
 
 pub use crate::plan::shape::count_parameters;
 pub use accelerators::*;
 pub use anomalies::*;
 pub use attest::*;
+pub use bootstrap::*;
+pub use changes::*;
 pub use claim::*;
 pub use compare::*;
 pub use comparison::*;
@@ -65,6 +73,7 @@ pub use steady::*;
 pub use summary::*;
 pub use telemetry::*;
 pub use unified::*;
+pub use units::*;
 
 /// Stand-ins that other stages' tests build their comparisons from.
 #[cfg(test)]

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use super::{
-    CONFIDENCE, RepeatStatus, RepeatSummary, RunResult, Source, Statistics, differences, slow_first_steps,
-    summary::{self, steady},
-    telemetry,
+    CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
+    differences, is_positive, slow_first_steps, summary, telemetry,
 };
-use crate::parse::Step;
+use crate::parse::Anomaly;
 
 pub(super) fn notes(
     counted: &[(&RepeatSummary, &RunResult)],
     repeats: &[RepeatSummary],
     results: &[(u32, RunResult)],
+    estimate: Option<&Estimate>,
     statistics: &Statistics,
 ) -> Vec<String> {
     let mut notes = Vec::new();
@@ -42,12 +42,13 @@ pub(super) fn notes(
     }
     for (repeat, (_, result)) in repeats.iter().zip(results) {
         let n = repeat.repeat;
-        notes.extend(slow_start(repeat, result, statistics));
+        notes.extend(steadiness(repeat));
         if let Some(source) = &result.workload.step_time_source {
             notes.push(format!("repeat {n}: step times are {source}"));
         }
     }
-    notes.extend(anomalies_by_kind(results));
+    notes.extend(not_assessed(counted));
+    notes.extend(anomalies_by_kind(repeats, results, statistics));
     for (repeat, result) in counted {
         let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
         if !kinds.is_empty() {
@@ -55,8 +56,11 @@ pub(super) fn notes(
             notes.push(format!("repeat {}: the log has {kinds}", repeat.repeat));
         }
     }
-    if counted.len() == 1 {
-        notes.push(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0));
+    match estimate {
+        Some(e) if e.values.len() == 1 => notes.push(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0)),
+        Some(e) if e.ci95.is_none() => notes.push("the repeats do not vary: no interval".to_owned()),
+        Some(e) => notes.extend(replication(e)),
+        None => {}
     }
     if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Declared) {
         notes.push("tokens of an optimiser step are declared: the log does not state them".to_owned());
@@ -98,36 +102,93 @@ fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<String> {
 }
 
 /// What is odd about the runs: each kind once, by its first case, with the repeats that have it.
-fn anomalies_by_kind(results: &[(u32, RunResult)]) -> impl Iterator<Item = String> {
+fn anomalies_by_kind(
+    repeats: &[RepeatSummary],
+    results: &[(u32, RunResult)],
+    statistics: &Statistics,
+) -> impl Iterator<Item = String> {
     let mut kinds: Vec<(&str, &str, Vec<String>)> = Vec::new();
-    for (n, anomaly) in results.iter().flat_map(|(n, r)| r.anomalies.iter().map(move |a| (n, a))) {
-        match kinds.iter_mut().find(|(kind, ..)| *kind == anomaly.kind) {
-            Some((.., repeats)) if repeats.last() == Some(&n.to_string()) => {}
-            Some((.., repeats)) => repeats.push(n.to_string()),
-            None => kinds.push((&anomaly.kind, &anomaly.detail, vec![n.to_string()])),
+    for (repeat, (n, result)) in repeats.iter().zip(results) {
+        for anomaly in result.anomalies.iter().filter(|a| is_left(a, repeat, result, statistics)) {
+            match kinds.iter_mut().find(|(kind, ..)| *kind == anomaly.kind) {
+                Some((.., repeats)) if repeats.last() == Some(&n.to_string()) => {}
+                Some((.., repeats)) => repeats.push(n.to_string()),
+                None => kinds.push((&anomaly.kind, &anomaly.detail, vec![n.to_string()])),
+            }
         }
     }
-    // Slow first steps are told where warm-up leaves them in.
-    kinds.into_iter().filter(|(kind, ..)| *kind != "slow_first_steps").map(|(kind, detail, repeats)| {
+    kinds.into_iter().map(|(kind, detail, repeats)| {
         let s = if repeats.len() == 1 { "" } else { "s" };
         format!("repeat{s} {}: {kind}: {detail}", repeats.join(", "))
     })
 }
 
-/// Slow first steps that the declared warm-up leaves in, and what the rest alone would give.
-fn slow_start(repeat: &RepeatSummary, result: &RunResult, statistics: &Statistics) -> Option<String> {
-    let slow = slow_first_steps(&result.trace.steps);
-    let timed: Vec<&Step> = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).collect();
-    let through = timed.get(slow.checked_sub(1)?)?.step + 1 - result.workload.counts_from.min(1);
-    let all = repeat.steady.as_ref().filter(|_| through > statistics.warmup_steps)?;
-    let rest = steady(&result.trace.steps, &result.workload, &Statistics { warmup_steps: through }).ok()?;
-    let told = result.anomalies.iter().find(|a| a.kind == "slow_first_steps")?;
-    Some(format!(
-        "repeat {}: {}; {} are dropped: without the slow ones {:.0} tokens/s/GPU, not {:.0}",
-        repeat.repeat,
-        told.detail,
-        statistics.warmup_steps,
-        rest.tokens_per_second_per_gpu,
-        all.tokens_per_second_per_gpu
-    ))
+/// Is an anomaly of the step times not dealt with by the warm-up that is dropped?
+fn is_left(anomaly: &Anomaly, repeat: &RepeatSummary, result: &RunResult, statistics: &Statistics) -> bool {
+    let assessed = repeat.steady.as_ref().and_then(|s| s.cut.as_ref()).is_some_and(Cut::is_assessed);
+    match anomaly.kind.as_str() {
+        "slow_first_steps" if repeat.steady.is_some() => {
+            let timed = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some_and(is_positive));
+            let slow = slow_first_steps(&result.trace.steps);
+            let through = timed.take(slow).last().map_or(0, |s| s.step.saturating_add(1));
+            !assessed && through - result.workload.counts_from.min(1).min(through) > statistics.warmup_steps
+        }
+        "level_shift" => !assessed,
+        _ => true,
+    }
+}
+
+/// Where the measured part begins, if not after the declared warm-up, and whether it is of one level.
+fn steadiness(repeat: &RepeatSummary) -> Vec<String> {
+    let Some((steady, cut)) = repeat.steady.as_ref().and_then(|s| Some((s, s.cut.as_ref()?))) else {
+        return Vec::new();
+    };
+    let n = repeat.repeat;
+    let mut notes = Vec::new();
+    if cut.dropped_steps > 0 {
+        notes.push(format!(
+            "repeat {n}: {} steps after the declared warm-up are warm-up too (by {}): measured from step {}, {:.0} tokens/s/GPU, not {:.0}",
+            cut.dropped_steps,
+            cut.method,
+            cut.first_step,
+            steady.tokens_per_second_per_gpu,
+            cut.declared_tokens_per_second_per_gpu
+        ));
+    }
+    if let Some(shift) = &cut.level_shift {
+        notes.push(format!(
+            "repeat {n}: no one level: the median step time changes by {:+.1} % near step {}",
+            (shift.ratio - 1.0) * 100.0,
+            shift.step
+        ));
+    }
+    notes
+}
+
+/// `steady state is not assessed in repeats 1, 2: 12 timed steps …`; the reason is the first one's.
+fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<String> {
+    let reason = |r: &RepeatSummary| r.steady.as_ref()?.cut.as_ref()?.not_assessed.clone();
+    let without: Vec<(u32, String)> = counted.iter().filter_map(|(r, _)| Some((r.repeat, reason(r)?))).collect();
+    let (_, why) = without.first()?;
+    let which = if without.len() == counted.len() {
+        String::new()
+    } else {
+        format!(" in repeat {}", without.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", "))
+    };
+    Some(format!("steady state is not assessed{which}: {why}"))
+}
+
+/// What the n of the interval counts, where it is not the repeats.
+fn replication(estimate: &Estimate) -> Option<String> {
+    let (repeats, n) = (estimate.values.len(), estimate.units.len());
+    let units = estimate.unit.count(n);
+    match estimate.unit {
+        Unit::Repeat => None,
+        _ if n == repeats => Some(format!("the {repeats} repeats are of {units}, which the interval speaks of")),
+        Unit::Host => Some(format!("the {repeats} repeats are of {units}, whose means are the units: n = {n}")),
+        Unit::Session => Some(format!(
+            "the {repeats} repeats are of {units} (more than {:.0} hours apart), whose means are the units: n = {n}; if some were added after looking, the interval is too narrow",
+            SESSION_GAP_SECONDS / 3600.0
+        )),
+    }
 }

@@ -1,11 +1,17 @@
 //! Intervals and tests on positive rates, all on their logarithms: a ratio is what people ask for.
 
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::distribution::{Continuous, ContinuousCDF, StudentsT};
 
-/// Two-sided; every interval of the tool.
+/// Two-sided; every interval of the tool has at least this.
 pub const CONFIDENCE: f64 = 0.95;
-/// Repeats in each arm below which nothing is called significant.
+/// Units in each arm below which nothing is called significant.
 pub const MIN_REPEATS: usize = 3;
+
+/// What a time or a rate has to be for anything to follow from it.
+#[must_use]
+pub fn is_positive(value: f64) -> bool {
+    value.is_finite() && value > 0.0
+}
 
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
@@ -22,34 +28,51 @@ pub fn sd(values: &[f64]) -> Option<f64> {
 /// Quantile by linear interpolation between order statistics, as NumPy's default.
 #[must_use]
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = q.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
-    let below = sorted[at.floor() as usize];
-    Some(below + (sorted[at.ceil() as usize] - below) * at.fract())
+    let mut values = values.to_vec();
+    let at = q.clamp(0.0, 1.0) * (values.len().checked_sub(1)?) as f64;
+    let (_, below, above) = values.select_nth_unstable_by(at.floor() as usize, f64::total_cmp);
+    let next = above.iter().copied().min_by(f64::total_cmp).filter(|_| at.fract() > 0.0).unwrap_or(*below);
+    Some(*below + (next - *below) * at.fract())
 }
 
-/// Half-width of the interval in standard errors.
-fn t_quantile(freedom: f64) -> Option<f64> {
-    Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)))
+/// Median absolute deviation, scaled to a normal's standard deviation.
+#[must_use]
+pub fn deviation(values: &[f64], median: f64) -> Option<f64> {
+    let away: Vec<f64> = values.iter().map(|v| (v - median).abs()).collect();
+    Some(1.4826 * quantile(&away, 0.5)?)
 }
 
-fn logs(values: &[f64]) -> Option<Vec<f64>> {
-    (!values.is_empty() && values.iter().all(|v| *v > 0.0 && v.is_finite()))
-        .then(|| values.iter().map(|v| v.ln()).collect())
+/// Student's t: what a two-sided interval of this confidence reaches to on each side, in standard errors.
+fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
+    let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
+    let tail = f64::midpoint(1.0, -confidence);
+    let mut t = student.inverse_cdf(tail);
+    // The library's quantile is good to some digits; Newton's steps make it as good as its distribution function.
+    for _ in 0..4 {
+        let step = (student.cdf(t) - tail) / student.pdf(t);
+        t -= step.clamp(-0.5 * t.abs(), 0.5 * t.abs());
+    }
+    t.is_finite().then_some(-t)
 }
+
+pub(super) fn logs(values: &[f64]) -> Option<Vec<f64>> {
+    (!values.is_empty() && values.iter().all(|v| is_positive(*v))).then(|| values.iter().map(|v| v.ln()).collect())
+}
+
+/// Equal values differ by the rounding of their logarithms; that is no spread.
+pub(super) const NO_VARIANCE: f64 = 1e-28;
 
 #[must_use]
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     Some(mean(&logs(values)?)?.exp())
 }
 
-/// 95 % interval of the geometric mean, by Student's t on logarithms; none below two values.
+/// 95 % interval of the geometric mean, by Student's t on logarithms; none below two values or where nothing varies.
 #[must_use]
 pub fn t_interval(values: &[f64]) -> Option<[f64; 2]> {
     let logs = logs(values)?;
-    let (mean, sd) = (mean(&logs)?, sd(&logs)?);
-    let half = t_quantile((logs.len() - 1) as f64)? * sd / (logs.len() as f64).sqrt();
+    let (mean, sd) = (mean(&logs)?, sd(&logs).filter(|sd| sd.powi(2) >= NO_VARIANCE)?);
+    let half = t_quantile((logs.len() - 1) as f64, CONFIDENCE)? * sd / (logs.len() as f64).sqrt();
     Some([(mean - half).exp(), (mean + half).exp()])
 }
 
@@ -57,10 +80,11 @@ pub fn t_interval(values: &[f64]) -> Option<[f64; 2]> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Welch {
     pub ratio: f64,
-    pub ci95: [f64; 2],
     /// Two-sided.
     pub p: f64,
     pub freedom: f64,
+    /// Of the logarithm of the ratio.
+    pub standard_error: f64,
 }
 
 /// `a` ÷ `b`; none where an arm has fewer than two values or where nothing varies at all.
@@ -70,16 +94,55 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
     let (n_a, n_b) = (a.len() as f64, b.len() as f64);
     let (v_a, v_b) = (sd(&a)?.powi(2) / n_a, sd(&b)?.powi(2) / n_b);
     let variance = v_a + v_b;
-    // Equal values differ by the rounding of their logarithms; that is no spread.
-    if variance < 1e-28 {
+    if variance < NO_VARIANCE {
         return None;
     }
     let freedom = variance.powi(2) / (v_a.powi(2) / (n_a - 1.0) + v_b.powi(2) / (n_b - 1.0));
     let difference = mean(&a)? - mean(&b)?;
-    let error = variance.sqrt();
-    let half = t_quantile(freedom)? * error;
-    let p = 2.0 * StudentsT::new(0.0, 1.0, freedom).ok()?.cdf(-(difference / error).abs());
-    Some(Welch { ratio: difference.exp(), ci95: [(difference - half).exp(), (difference + half).exp()], p, freedom })
+    let standard_error = variance.sqrt();
+    let p = 2.0 * StudentsT::new(0.0, 1.0, freedom).ok()?.cdf(-(difference / standard_error).abs());
+    Some(Welch { ratio: difference.exp(), p, freedom, standard_error })
+}
+
+impl Welch {
+    /// Of the ratio, two-sided.
+    #[must_use]
+    pub fn interval(&self, confidence: f64) -> Option<[f64; 2]> {
+        let half = t_quantile(self.freedom, confidence)? * self.standard_error;
+        Some([self.ratio * (-half).exp(), self.ratio * half.exp()])
+    }
+}
+
+/// One comparison of a family, corrected for having looked at all of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// Holm's.
+    pub p: f64,
+    pub significant: bool,
+    /// Of the interval: that at which Holm's procedure looks at this comparison, 0.95 or more.
+    pub confidence: f64,
+    /// Without 1 exactly where the comparison is significant.
+    pub interval: Option<[f64; 2]>,
+}
+
+/// Holm's step-down procedure at a family-wise level of 1 − [`CONFIDENCE`], in the order of the tests.
+#[must_use]
+pub fn verdicts(tests: &[Welch]) -> Vec<Verdict> {
+    let level = 1.0 - CONFIDENCE;
+    let adjusted = holm(&tests.iter().map(|t| t.p).collect::<Vec<_>>());
+    let significant = adjusted.iter().filter(|p| **p < level).count();
+    // The k-th smallest p-value is held against level ÷ (m − k); all that are not below it, where it stops.
+    let mut order: Vec<usize> = (0..tests.len()).collect();
+    order.sort_by(|&i, &j| tests[i].p.total_cmp(&tests[j].p));
+    let mut ranks = vec![0; tests.len()];
+    for (rank, &i) in order.iter().enumerate() {
+        ranks[i] = rank.min(significant);
+    }
+    let verdict = |((test, p), rank): ((&Welch, f64), usize)| {
+        let confidence = 1.0 - level / (tests.len() - rank) as f64;
+        Verdict { p, significant: p < level, confidence, interval: test.interval(confidence) }
+    };
+    tests.iter().zip(adjusted).zip(ranks).map(verdict).collect()
 }
 
 /// Holm's correction: the p-values, each adjusted for having looked at all of them.
@@ -110,7 +173,7 @@ mod tests {
         for (freedom, t) in
             [(1.0, 12.706_205), (2.0, 4.302_653), (4.0, 2.776_445), (9.0, 2.262_157), (1000.0, 1.962_339)]
         {
-            assert!(close(t_quantile(freedom).unwrap(), t), "{freedom}");
+            assert!(close(t_quantile(freedom, 0.95).unwrap(), t), "{freedom}");
         }
     }
 
@@ -132,7 +195,7 @@ mod tests {
         let welch = welch(&e(&[1.0, 2.0, 3.0]), &e(&[2.0, 4.0, 6.0, 8.0])).unwrap();
         assert!(close(welch.ratio.ln(), -3.0) && close(welch.freedom, 4.075_471_7), "{welch:?}");
         assert!((welch.p - 0.099_913).abs() < 1e-6, "{welch:?}");
-        assert!((welch.ci95[1].ln() + 3.0 - 3.897_975).abs() < 1e-5, "{welch:?}");
+        assert!((welch.interval(0.95).unwrap()[1].ln() + 3.0 - 3.897_975).abs() < 1e-5, "{welch:?}");
     }
 
     #[test]
@@ -149,6 +212,17 @@ mod tests {
     }
 
     #[test]
+    fn holms_steps_set_the_confidence_of_each_interval() {
+        let test = |p| Welch { ratio: 1.1, p, freedom: 8.0, standard_error: 0.1 };
+        // 0.01 < 0.05 / 3; 0.03 is not below 0.05 / 2, where it stops: 0.04 is held against the same.
+        let found = verdicts(&[test(0.04), test(0.01), test(0.03)]);
+        let expected = [0.975, 1.0 - 0.05 / 3.0, 0.975];
+        assert!(found.iter().zip(expected).all(|(v, c)| close(v.confidence, c)), "{found:?}");
+        assert_eq!(found.iter().map(|v| v.significant).collect::<Vec<_>>(), [false, true, false]);
+        assert!(close(verdicts(&[test(0.2)])[0].confidence, 0.95) && verdicts(&[]).is_empty());
+    }
+
+    #[test]
     fn quantiles_interpolate() {
         assert_eq!(quantile(&[4.0, 1.0, 3.0, 2.0], 0.5), Some(2.5));
         assert!(close(quantile(&[1.0, 2.0, 3.0, 4.0], 0.95).unwrap(), 3.85));
@@ -160,12 +234,23 @@ mod tests {
         fn welch_is_symmetric_and_free_of_units(a in proptest::collection::vec(1.0f64..2.0, 2..8), b in proptest::collection::vec(1.0f64..2.0, 2..8), unit in 1e-6f64..1e6) {
             let scale = |values: &[f64]| values.iter().map(|v| v * unit).collect::<Vec<_>>();
             if let (Some(ab), Some(ba), Some(scaled)) = (welch(&a, &b), welch(&b, &a), welch(&scale(&a), &scale(&b))) {
-                prop_assert!(close(ab.ratio * ba.ratio, 1.0) && close(ab.p, ba.p) && close(ab.ci95[0] * ba.ci95[1], 1.0));
-                prop_assert!((ab.ratio - scaled.ratio).abs() < 1e-6 && ab.ci95[0] <= ab.ratio && ab.ratio <= ab.ci95[1]);
-                // A 95 % interval without 1 and p < 0.05 are the same statement.
-                if (ab.p - 0.05).abs() > 1e-4 {
-                    prop_assert_eq!(ab.p < 0.05, ab.ci95[0] > 1.0 || ab.ci95[1] < 1.0);
-                }
+                let [low, high] = ab.interval(0.95).unwrap();
+                prop_assert!(close(ab.ratio * ba.ratio, 1.0) && close(ab.p, ba.p) && close(low * ba.interval(0.95).unwrap()[1], 1.0));
+                prop_assert!((ab.ratio - scaled.ratio).abs() < 1e-6 && low <= ab.ratio && ab.ratio <= high);
+            }
+        }
+
+        #[test]
+        fn an_interval_without_1_and_significance_are_the_same_statement(
+            arms in proptest::collection::vec(proptest::collection::vec(0.95f64..1.05, 3..6), 2..9),
+            effects in proptest::collection::vec(0.9f64..1.1, 9),
+        ) {
+            let arms: Vec<Vec<f64>> = arms.iter().zip(effects).map(|(a, e)| a.iter().map(|v| v * e).collect()).collect();
+            let tests: Vec<Welch> = arms[1..].iter().filter_map(|a| welch(a, &arms[0])).collect();
+            for verdict in verdicts(&tests) {
+                let [low, high] = verdict.interval.unwrap();
+                prop_assert_eq!(verdict.significant, low > 1.0 || high < 1.0);
+                prop_assert!(verdict.confidence >= 0.95 - 1e-12);
             }
         }
     }

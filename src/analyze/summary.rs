@@ -6,15 +6,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Cut, FlopsPerToken, RunOutcome, RunResult, Telemetry, Workload,
-    geometric_mean, mean, quantile, sd, t_interval, telemetry,
+    Attestation, AttestationStatus, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
+    Workload, is_positive, mean,
+    steady::{is_measured, steady, steady_state},
+    telemetry,
+    units::estimate,
 };
 use crate::parse::{DeviceLine, FailureClass, Step};
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
-
-/// How far the trainer's own rate may be from ours before it is said.
-const CROSS_CHECK_TOLERANCE: f64 = 0.05;
 
 /// Settings of the statistics; all of them are in the aggregate's key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub struct Summary {
     /// Repeats that count: ended well, not contradicted, with measured steps.
     pub n: usize,
     pub warmup_steps: u64,
-    /// How the start of the measured part was found; `declared` = after `warmup_steps`.
+    /// How the starts of the measured parts were found: [`CUSUM`], [`DECLARED`] = after `warmup_steps`, or [`MIXED`].
     pub steady_state: String,
     /// Over the repeats that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,18 +65,6 @@ pub struct Summary {
     pub repeats: Vec<RepeatSummary>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-}
-
-/// A rate over repeats.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Estimate {
-    /// Geometric mean.
-    pub value: f64,
-    /// Student's t on logarithms; absent below two repeats.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ci95: Option<[f64; 2]>,
-    /// One a repeat, in order.
-    pub values: Vec<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -151,29 +139,6 @@ pub enum RepeatStatus {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Steady {
-    /// Optimiser steps measured.
-    pub steps: u64,
-    pub step_time: StepTime,
-    pub tokens_per_second: f64,
-    pub tokens_per_second_per_gpu: f64,
-    /// Where the measured part begins.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cut: Option<Cut>,
-    /// The same steps by the trainer's own figure, where it prints one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cross_check: Option<CrossCheck>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CrossCheck {
-    pub trainer_tokens_per_second_per_gpu: f64,
-    /// Trainer's ÷ ours.
-    pub ratio: f64,
-    pub agrees: bool,
-}
-
 /// Series by step; `None` where the log has no value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Curve {
@@ -196,8 +161,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         .map(|(r, (_, result))| (r, result))
         .collect();
     let steady: Vec<&Steady> = counted.iter().filter_map(|(r, _)| r.steady.as_ref()).collect();
-    let rates: Vec<f64> = steady.iter().map(|s| s.tokens_per_second_per_gpu).collect();
-    let estimate = geometric_mean(&rates).map(|value| Estimate { value, ci95: t_interval(&rates), values: rates });
+    let estimate = estimate(&counted);
     // What the cell ran is told by the first repeat that counts; with none, by any.
     let speaker = counted.first().map(|(_, result)| *result).or_else(|| results.first().map(|(_, result)| result));
     let workload = speaker.map(|r| r.workload.clone());
@@ -211,9 +175,8 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         schema_version: SUMMARY_SCHEMA.to_owned(),
         n: counted.len(),
         warmup_steps: statistics.warmup_steps,
-        steady_state: "declared".to_owned(),
+        steady_state: steady_state(&steady).to_owned(),
         tokens_per_second: estimate.as_ref().zip(num_gpus).map(|(e, n)| e.value * n as f64),
-        tokens_per_second_per_gpu: estimate,
         step_time: mean_step_time(&steady),
         memory: most(counted.iter().flat_map(|(r, _)| r.memory.iter().cloned())),
         loss_at_end: of_counted(|r| r.loss_at_end),
@@ -224,7 +187,8 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         device: speaker.and_then(|r| r.trace.device.clone()),
         versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
         hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
-        notes: super::notes::notes(&counted, &repeats, results, statistics),
+        notes: super::notes::notes(&counted, &repeats, results, estimate.as_ref(), statistics),
+        tokens_per_second_per_gpu: estimate,
         workload,
         repeats,
     }
@@ -260,7 +224,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         status,
         steady: steady.ok(),
         memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
-        loss_at_end: last.and_then(|s| s.loss),
+        loss_at_end: last.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
         started_at: result.started_at,
         telemetry,
@@ -269,67 +233,15 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         log_tail: result.log_tail.clone(),
         curve: Curve {
             step: steps.iter().map(|s| s.step).collect(),
-            step_time_seconds: steps.iter().map(|s| s.step_time_seconds).collect(),
-            loss: steps.iter().map(|s| s.loss).collect(),
-            learning_rate: steps.iter().map(|s| s.learning_rate).collect(),
+            step_time_seconds: steps.iter().map(|s| s.step_time_seconds.filter(|t| is_positive(*t))).collect(),
+            loss: steps.iter().map(|s| finite(s.loss)).collect(),
+            learning_rate: steps.iter().map(|s| finite(s.learning_rate)).collect(),
         },
     }
 }
 
-/// Does the step come after the declared warm-up? A mean over several steps is dropped with the first of them.
-fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
-    let ordinal = step.step + 1 - workload.counts_from.min(1);
-    ordinal.saturating_sub(step.steps_averaged.unwrap_or(1).max(1)) >= statistics.warmup_steps
-}
-
-/// The measured part of one run, or why there is none.
-pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Result<Steady, String> {
-    let tokens = workload.tokens_per_step.ok_or("tokens of an optimiser step are not known")?;
-    let num_gpus = workload.num_gpus.filter(|n| *n > 0).ok_or("the number of devices is not known")?;
-    let weight = |step: &Step| step.steps_averaged.unwrap_or(1).max(1);
-    let measured = steps.iter().filter(|s| is_measured(s, workload, statistics));
-    let timed: Vec<(&Step, f64)> = measured.filter_map(|s| Some((s, s.step_time_seconds?))).collect();
-    if timed.is_empty() {
-        return Err(format!(
-            "no timed step after {} warm-up steps; the log has {} steps",
-            statistics.warmup_steps,
-            steps.len()
-        ));
-    }
-    let count: u64 = timed.iter().map(|(s, _)| weight(s)).sum();
-    let total: f64 = timed.iter().map(|(s, t)| t * weight(s) as f64).sum();
-    let times: Vec<f64> = timed.iter().map(|(_, t)| *t).collect();
-    let mean_seconds = total / count as f64;
-    let sd_seconds = sd(&times);
-    let tokens_per_second = tokens as f64 / mean_seconds;
-    let tokens_per_second_per_gpu = tokens_per_second / num_gpus as f64;
-    Ok(Steady {
-        steps: count,
-        step_time: StepTime {
-            mean_seconds,
-            median_seconds: quantile(&times, 0.5).unwrap_or(mean_seconds),
-            p95_seconds: quantile(&times, 0.95).unwrap_or(mean_seconds),
-            sd_seconds,
-            cv: sd_seconds.map(|sd| sd / mean_seconds),
-        },
-        tokens_per_second,
-        tokens_per_second_per_gpu,
-        cut: None,
-        // Times that were made from the trainer's rate cannot check it.
-        cross_check: cross_check(&timed, tokens_per_second_per_gpu).filter(|_| workload.step_time_source.is_none()),
-    })
-}
-
-/// The trainer's rates are averaged as rates over equal work are: harmonically.
-fn cross_check(timed: &[(&Step, f64)], ours: f64) -> Option<CrossCheck> {
-    let inverse: Option<Vec<f64>> = timed.iter().map(|(s, _)| s.tokens_per_second_per_gpu.map(|r| 1.0 / r)).collect();
-    let theirs = 1.0 / mean(&inverse?)?;
-    let ratio = theirs / ours;
-    Some(CrossCheck {
-        trainer_tokens_per_second_per_gpu: theirs,
-        ratio,
-        agrees: (ratio - 1.0).abs() <= CROSS_CHECK_TOLERANCE,
-    })
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|v| v.is_finite())
 }
 
 fn memory(step: &Step) -> Option<Memory> {
@@ -499,7 +411,8 @@ pub(super) mod tests {
                 single.extend(std::iter::repeat_n(*time, *k as usize));
                 averaged.trace.steps.push(Step { step: single.len() as u64, steps_averaged: Some(*k), step_time_seconds: Some(*time), ..Step::default() });
             }
-            let rate = |result| summarize(&[(1, result)], &Statistics::default()).tokens_per_second_per_gpu.unwrap().value;
+            let cut = |result| summarize(&[(1, result)], &Statistics::default()).repeats[0].steady.clone().unwrap().cut.unwrap();
+            let rate = |result| cut(result).declared_tokens_per_second_per_gpu;
             prop_assert!((rate(averaged) / rate(run(&single)) - 1.0).abs() < 1e-9);
         }
     }

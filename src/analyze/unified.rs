@@ -268,7 +268,7 @@ fn performance(summary: &Summary, row: &Row) -> Option<PerformanceMetrics> {
     let measured = counted().flat_map(|r| {
         let from = summary.workload.as_ref().map_or(1, |w| w.counts_from);
         let cut = r.steady.as_ref().and_then(|s| s.cut.as_ref()).map(|cut| cut.first_step);
-        let first = cut.unwrap_or(summary.warmup_steps + from);
+        let first = cut.unwrap_or(summary.warmup_steps.saturating_add(from));
         let times = r.curve.step.iter().zip(&r.curve.step_time_seconds);
         times.filter(move |(step, _)| **step >= first).filter_map(|(_, time)| *time)
     });
@@ -363,6 +363,15 @@ mod tests {
             assert!(json.pointer(path).is_some(), "{path} in {json:#}");
         }
         assert_eq!(serde_json::from_value::<Unified>(json).unwrap(), unified);
+    }
+
+    #[test]
+    fn the_extremes_are_of_the_measured_steps() {
+        let results = [(1, run(&[vec![9.0; 8], vec![3.0; 60]].concat()))];
+        let summary = summarize(&results, &Statistics { warmup_steps: 2 });
+        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
+        let metrics = published(&input, None, &results).unwrap().performance_metrics.unwrap();
+        assert_eq!((metrics.total_steps, metrics.min_step_time_seconds, metrics.max_step_time_seconds), (60, 3.0, 3.0));
     }
 
     #[test]

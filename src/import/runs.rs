@@ -129,7 +129,8 @@ pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
         if let Some((published, ours)) = published.zip(ours).filter(differs) {
             notes.push(format!(
                 "repeat {n}: the file publishes {published:.0} tokens/s/GPU; its labels and steps, {} of warm-up dropped, give {:.0}",
-                statistics.warmup_steps, ours.tokens_per_second_per_gpu
+                statistics.warmup_steps.saturating_add(ours.cut.as_ref().map_or(0, |c| c.dropped_steps)),
+                ours.tokens_per_second_per_gpu
             ));
         }
     }

@@ -56,11 +56,12 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
     match &repeat.steady {
         Some(steady) => {
             let counted = if result.is_contradicted() { "; contradicted, so it does not count" } else { "" };
+            let dropped = steady.cut.as_ref().map_or(0, |c| c.dropped_steps);
             _ = writeln!(
                 out,
                 "  {} steps after {} of warm-up: {:.4} s, {} tokens/s/GPU{counted}",
                 steady.steps,
-                statistics.warmup_steps,
+                statistics.warmup_steps.saturating_add(dropped),
                 steady.step_time.mean_seconds,
                 number(steady.tokens_per_second_per_gpu)
             );
@@ -71,7 +72,7 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
             }
         }
     }
-    for note in summary.notes.iter().filter(|n| n.contains("without the slow ones")) {
+    for note in summary.notes.iter().filter(|n| n.contains("are warm-up too") || n.contains("slow_first_steps")) {
         _ = writeln!(out, "  {}", note.trim_start_matches("repeat 1: "));
     }
     if let Some(rate) = trace.totals.get("published_tokens_per_second_per_gpu") {

@@ -7,7 +7,9 @@ use super::{
     format::{number, ratio},
     mark,
 };
-use crate::analyze::{Comparison, EnvironmentDifference, Figure, Group, RepeatStatus, Row, Speedup, Tier, differences};
+use crate::analyze::{
+    CONFIDENCE, Comparison, EnvironmentDifference, Figure, Group, RepeatStatus, Row, Speedup, Tier, Unit, differences,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -125,12 +127,13 @@ pub(super) fn times(speedup: &Speedup) -> String {
     format!("{}×", ratio(speedup.ratio, width))
 }
 
-/// ` (95 % CI 1.29–1.33)`, or nothing.
+/// ` (95 % CI 1.29–1.33)`, or nothing; where several comparisons share a table, its confidence is more.
 pub(super) fn ratio_interval(speedup: &Speedup) -> String {
     match speedup.ci95 {
         Some([lo, hi]) if lo.is_finite() && hi.is_finite() => {
             let width = Some(hi - lo);
-            format!(" (95 % CI {}–{})", ratio(lo, width), ratio(hi, width))
+            let confidence = (speedup.confidence.unwrap_or(CONFIDENCE) * 1e4).round() / 1e2;
+            format!(" ({confidence} % CI {}–{})", ratio(lo, width), ratio(hi, width))
         }
         _ => String::new(),
     }
@@ -180,7 +183,11 @@ fn named(row: &Row) -> String {
     format!("{}{}", row.cell, mark(&row.imported))
 }
 
+/// Of whom the figures speak: of hosts in general only where hosts are the units.
 fn on_hosts(rows: &[&Row]) -> &'static str {
+    if rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host) {
+        return "Across hosts";
+    }
     let counted = rows.iter().flat_map(|r| &r.repeats).filter(|r| r.status == RepeatStatus::Ok);
     let hosts: BTreeSet<&String> = counted.map(|r| &r.host).collect();
     if hosts.len() == 1 { "On this host" } else { "On these hosts" }

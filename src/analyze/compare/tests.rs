@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     analyze::{
-        CellEnvironment, ContractField, RunOutcome, RunResult, Source, Statistics, Tier, attest::tests::job,
+        CUSUM, CellEnvironment, ContractField, RunOutcome, RunResult, Source, Statistics, Tier, attest::tests::job,
         result::tests::facts, summarize, summary::tests::run_of,
     },
     parse::{Anomaly, DeviceLine, FailureClass},
@@ -165,9 +165,14 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
     let asked = compare_with(&cells, CompareSettings { across: vec!["warmup".into()], ..Default::default() });
     assert_eq!(asked.speedups[0].significant, Some(true));
     assert_eq!(asked.speedups[0].labels, ["across warm-up 9, not 5 steps"]);
-    set(&mut cells[1], 5, "detected");
+    set(&mut cells[1], 5, CUSUM);
     let found = &compare_all(&cells).speedups[0];
-    assert_eq!((found.significant, &found.labels[0][..]), (None, "warm-up detected, not declared"));
+    assert_eq!(found.significant, Some(true), "both drop what is declared; one of them was looked at as well");
+    assert_eq!(found.labels, ["steady state by CUSUM, not by declared warm-up alone"]);
+    set(&mut cells[0], 9, CUSUM);
+    let found = &compare_all(&cells).speedups[0];
+    assert_eq!((found.significant, &found.labels[0][..]), (Some(true), "warm-up 5, not 9 steps"));
+    set(&mut cells[0], 5, "declared");
     set(&mut cells[1], 5, "declared");
     assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
 }
@@ -294,4 +299,46 @@ fn mfu_needs_a_known_device() {
     assert!(matches!(mfu(Some(("cuda", "NVIDIA H100 80GB HBM3"))), Mfu::Ok { .. }));
     assert!(matches!(mfu(None), Mfu::Absent { .. }));
     assert!(matches!(mfu(Some(("cpu", "EPYC"))), Mfu::Error { reason } if reason.contains("ran on a CPU")));
+}
+
+#[test]
+fn hosts_are_the_units_of_a_comparison_and_two_of_them_are_too_few() {
+    let set = |cell: &mut CellInput, units: &[f64], unit: Unit| {
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        let estimate = summary.tokens_per_second_per_gpu.as_mut().unwrap();
+        (estimate.units, estimate.unit) = (units.to_vec(), unit);
+    };
+    let times = [1.0, 1.01, 0.99, 1.0];
+    let mut cells = [
+        measured("cpu/native/llama/single", &job(), &times, None),
+        measured("cpu/tran/llama/single", &job(), &times.map(|t| 2.0 * t), None),
+    ];
+    set(&mut cells[1], &[500.0, 503.0], Unit::Host);
+    let all = compare_all(&cells);
+    let two = &all.speedups[0];
+    assert_eq!((two.n_a, two.n_b, two.significant, two.confidence), (2, 4, None, Some(0.95)));
+    assert_eq!(two.reason.as_deref(), Some("2 hosts: significance needs 3"));
+    let said =
+        "Student's t on logarithms over repeats, Student's t on logarithms over hosts, and speak of these hosts: node1";
+    assert!(all.notes.iter().any(|n| n.contains(said)), "{:?}", all.notes);
+    set(&mut cells[1], &[500.0, 503.0, 505.0], Unit::Host);
+    assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
+}
+
+#[test]
+fn no_interval_of_a_speedup_contradicts_its_verdict() {
+    // Each alone would be significant; over the four of them the correction leaves some.
+    let times = |t: f64| [t, 1.006 * t, 0.994 * t, 1.002 * t];
+    let cells: Vec<CellInput> = ["native", "tran", "cmd", "fsdp", "deep"]
+        .iter()
+        .zip([1.0, 1.011, 0.989, 1.02, 1.001])
+        .map(|(name, t)| measured(&format!("cpu/{name}/llama/single"), &job(), &times(t), None))
+        .collect();
+    let found = compare_all(&cells).speedups;
+    for speedup in &found {
+        let [low, high] = speedup.ci95.unwrap();
+        assert_eq!(speedup.significant, Some(low > 1.0 || high < 1.0), "{speedup:?}");
+    }
+    let verdicts: BTreeSet<_> = found.iter().map(|s| s.significant).collect();
+    assert_eq!(verdicts.len(), 2, "some are significant, some are not: {found:?}");
 }

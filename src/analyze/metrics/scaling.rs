@@ -1,7 +1,7 @@
 //! How much of a device's rate is kept when there are more of them.
 
 use super::{Made, absent, figure, short};
-use crate::analyze::{Figure, Metric, Tier, differences, guard::Arm, guard::warmup_difference};
+use crate::analyze::{Figure, Metric, Tier, differences, guard::Arm, guard::measure_alike};
 
 /// What more devices change by themselves; anything else in which the work or its execution differs is another set-up.
 const FOLLOWS: [&str; 5] =
@@ -56,7 +56,8 @@ fn is_of(a: &Arm<'_>, b: &Arm<'_>) -> bool {
 fn other(a: &Arm<'_>, b: &Arm<'_>) -> Vec<String> {
     let differ = differences(&a.summary.contract, &b.summary.contract).into_iter();
     let fields = differ.filter(|d| d.tier != Tier::Convergence && !FOLLOWS.contains(&d.field.as_str()));
-    fields.map(|d| d.field).chain(warmup_difference(a.summary, b.summary).map(|_| "warm-up".to_owned())).collect()
+    let warm_up = (!measure_alike(a.summary, b.summary)).then(|| "warm-up".to_owned());
+    fields.map(|d| d.field).chain(warm_up).collect()
 }
 
 /// Weak: each device keeps its share of the batch. Strong: they share one batch.

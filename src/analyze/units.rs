@@ -1,0 +1,218 @@
+//! What is repeated: runs, or hosts, or sessions of runs. Its number is the n of every interval and test.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{BOOTSTRAP_FROM, RepeatSummary, RunResult, bootstrap_interval, geometric_mean, t_interval};
+
+/// Runs that follow the one before later than this begin another session; midnight does not.
+pub const SESSION_GAP_SECONDS: f64 = 6.0 * 3600.0;
+
+/// A rate over repeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Estimate {
+    /// Geometric mean over the units.
+    pub value: f64,
+    /// Absent below two units, or where they do not vary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<IntervalKind>,
+    /// One a repeat, in order.
+    pub values: Vec<f64>,
+    /// What the interval speaks of.
+    #[serde(default)]
+    pub unit: Unit,
+    /// One a unit: geometric means of its repeats. Equal to `values` where repeats are the units.
+    #[serde(default)]
+    pub units: Vec<f64>,
+}
+
+/// How an interval was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IntervalKind {
+    /// Student's t on logarithms.
+    StudentT,
+    /// Bootstrap of Student's t on logarithms.
+    BootstrapT,
+}
+
+/// Unit of replication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// One host, one session: the figures speak of these hosts.
+    #[default]
+    Repeat,
+    /// Runs of one host that are more than [`SESSION_GAP_SECONDS`] apart.
+    Session,
+    Host,
+}
+
+impl Unit {
+    /// `3 hosts`, `1 repeat`
+    #[must_use]
+    pub fn count(self, n: usize) -> String {
+        format!("{n} {}", self.plural().strip_suffix(if n == 1 { "s" } else { "" }).unwrap_or_default())
+    }
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Repeat => "repeats",
+            Self::Session => "sessions",
+            Self::Host => "hosts",
+        }
+    }
+}
+
+/// The estimate of a cell from the repeats that count.
+pub(super) fn estimate(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Estimate> {
+    let steady = counted.iter().map(|(r, _)| r.steady.as_ref().map(|s| s.tokens_per_second_per_gpu));
+    let runs: Vec<Run<'_>> = counted
+        .iter()
+        .zip(steady.collect::<Option<Vec<f64>>>()?)
+        .map(|((_, result), rate)| Run {
+            rate,
+            host: &result.host,
+            started_at: result.started_at,
+            ended_at: result.ended_at,
+        })
+        .collect();
+    Estimate::of(&runs)
+}
+
+/// One run that counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    pub rate: f64,
+    pub host: &'a str,
+    /// Seconds since 1970.
+    pub started_at: Option<f64>,
+    pub ended_at: Option<f64>,
+}
+
+impl Estimate {
+    /// None without a run, or where a rate is none.
+    #[must_use]
+    pub fn of(runs: &[Run<'_>]) -> Option<Self> {
+        let (unit, units) = units(runs);
+        let units = units.iter().map(|rates| geometric_mean(rates)).collect::<Option<Vec<f64>>>()?;
+        let kind = if units.len() < BOOTSTRAP_FROM { IntervalKind::StudentT } else { IntervalKind::BootstrapT };
+        let ci95 = match kind {
+            IntervalKind::StudentT => t_interval(&units),
+            IntervalKind::BootstrapT => bootstrap_interval(&units),
+        };
+        Some(Self {
+            value: geometric_mean(&units)?,
+            ci95,
+            interval: ci95.map(|_| kind),
+            values: runs.iter().map(|r| r.rate).collect(),
+            unit,
+            units,
+        })
+    }
+}
+
+/// Rates by unit: by host where there are several, else by session where there are several, else one by one.
+fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
+    let mut by_host: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for run in runs {
+        by_host.entry(run.host).or_default().push(run.rate);
+    }
+    if by_host.len() > 1 {
+        return (Unit::Host, by_host.into_values().collect());
+    }
+    let sessions = sessions(runs);
+    if sessions.len() > 1 {
+        return (Unit::Session, sessions);
+    }
+    (Unit::Repeat, runs.iter().map(|r| vec![r.rate]).collect())
+}
+
+/// Rates by session, in order of time; one session where a start is not known.
+fn sessions(runs: &[Run<'_>]) -> Vec<Vec<f64>> {
+    let started: Option<Vec<(f64, &Run<'_>)>> =
+        runs.iter().map(|r| Some((r.started_at.filter(|s| s.is_finite())?, r))).collect();
+    let Some(mut started) = started else { return Vec::new() };
+    started.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.rate.total_cmp(&y.rate)));
+    let mut sessions: Vec<Vec<f64>> = Vec::new();
+    let mut until = f64::NEG_INFINITY;
+    for (start, run) in started {
+        match sessions.last_mut() {
+            Some(session) if start - until <= SESSION_GAP_SECONDS => session.push(run.rate),
+            _ => sessions.push(vec![run.rate]),
+        }
+        until = until.max(run.ended_at.filter(|e| e.is_finite()).unwrap_or(start)).max(start);
+    }
+    sessions
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(rate: f64, host: &'static str, hours: f64) -> Run<'static> {
+        Run { rate, host, started_at: Some(hours * 3600.0), ended_at: Some(hours * 3600.0 + 1800.0) }
+    }
+
+    #[test]
+    fn means_of_hosts_are_the_units_where_there_are_several() {
+        let runs = [run(1.0, "a", 0.0), run(4.0, "a", 1.0), run(8.0, "b", 2.0), run(4.0, "c", 3.0)];
+        let estimate = Estimate::of(&runs).unwrap();
+        assert_eq!((estimate.unit, estimate.units.len(), estimate.values.len()), (Unit::Host, 3, 4));
+        // 2, 8 and 4: their geometric mean is 4, and each counts once, however many runs it has.
+        assert!((estimate.value - 4.0).abs() < 1e-12, "{estimate:?}");
+        assert_eq!(estimate.unit.count(3), "3 hosts");
+    }
+
+    #[test]
+    fn a_session_goes_across_midnight_and_ends_with_a_long_pause() {
+        let unit = |hours: &[f64]| {
+            let runs: Vec<_> = hours.iter().map(|h| run(1.0 + h, "a", *h)).collect();
+            let estimate = Estimate::of(&runs).unwrap();
+            (estimate.unit, estimate.units.len())
+        };
+        assert_eq!(unit(&[22.0, 23.5, 25.0]), (Unit::Repeat, 3), "one night is one session");
+        assert_eq!(unit(&[1.0, 2.0, 3.0, 20.0, 21.0]), (Unit::Session, 2));
+        assert_eq!(unit(&[0.0, 6.5]), (Unit::Repeat, 2), "the pause counts from the end of a run");
+        let unknown = [Run { started_at: None, ..run(1.0, "a", 0.0) }, run(2.0, "a", 90.0)];
+        assert_eq!(Estimate::of(&unknown).unwrap().unit, Unit::Repeat);
+    }
+
+    #[test]
+    fn one_run_has_no_interval_and_equal_runs_have_none_either() {
+        let of = |rates: &[f64]| Estimate::of(&rates.iter().map(|r| run(*r, "a", 0.0)).collect::<Vec<_>>());
+        assert!(of(&[]).is_none() && of(&[0.0]).is_none() && of(&[1.0, f64::NAN]).is_none());
+        let one = of(&[5.0]).unwrap();
+        assert_eq!((one.ci95, one.interval), (None, None));
+        assert_eq!(of(&[5.0, 5.0, 5.0]).unwrap().ci95, None, "no spread is not certainty");
+        assert_eq!(of(&[5.0, 5.1]).unwrap().interval, Some(IntervalKind::StudentT));
+        let ten: Vec<f64> = (0..10).map(|i| 5.0 + 0.01 * f64::from(i)).collect();
+        assert_eq!(of(&ten).unwrap().interval, Some(IntervalKind::BootstrapT));
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_repeats_does_not_matter(
+            runs in proptest::collection::vec((1.0f64..2.0, 0usize..3, 0.0f64..40.0), 1..14),
+            seed in any::<u64>(),
+        ) {
+            let hosts = ["a", "b", "c"];
+            let runs: Vec<_> = runs.into_iter().map(|(rate, host, hours)| run(rate, hosts[host], hours)).collect();
+            let mut shuffled = runs.clone();
+            shuffled.sort_by_key(|r| r.rate.to_bits().wrapping_mul(seed | 1));
+            let (a, b) = (Estimate::of(&runs).unwrap(), Estimate::of(&shuffled).unwrap());
+            let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-12;
+            prop_assert!(near(a.value, b.value) && a.unit == b.unit && a.units.len() == b.units.len());
+            prop_assert_eq!(a.ci95.is_some(), b.ci95.is_some());
+            if let (Some(a), Some(b)) = (a.ci95, b.ci95) {
+                prop_assert!((a[0] / b[0] - 1.0).abs() < 1e-9 && (a[1] / b[1] - 1.0).abs() < 1e-9);
+            }
+        }
+    }
+}

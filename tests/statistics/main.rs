@@ -1,0 +1,5 @@
+//! What the statistics promise, shown on data whose truth is known: docs/METRICS.md, "Statistics".
+mod noise;
+mod repeats;
+mod scipy;
+mod warm_up;
