@@ -203,6 +203,25 @@ fn the_small_subcommands_print_what_their_readers_can_read() {
 }
 
 #[test]
+fn a_comparison_is_printed_and_published_in_every_format() {
+    let project = Project::new(TWO_CELLS);
+    project.run(&["build"]).ends_with(0);
+    let printed = |arguments: &[&str]| project.run(&[&["compare"], arguments].concat()).ends_with(0).stdout;
+    for (format, file) in [("markdown", "compare.md"), ("csv", "compare.csv")] {
+        assert_eq!(printed(&["--format", format]), project.read(&format!("output/{file}")), "{format}");
+    }
+    let table = printed(&["--format", "table"]);
+    assert!(table == printed(&[]) && !table.contains('\u{1b}'), "no colour without a terminal: {table}");
+    assert_eq!(printed(&["--format", "json"]), printed(&["--json"]));
+    let cells = project.read("output/compare.csv").lines().count();
+    let runs = project.read("output/compare_repeats.csv").lines().count();
+    assert_eq!((cells, runs), (3, 3));
+    project.run(&["compare", "--json", "--format", "csv"]).ends_with(2);
+    let shown = project.run(&["show", "cpu/cmd/tiny/single"]).ends_with(0).stdout;
+    assert!(shown.starts_with("cpu/cmd/tiny/single\n") && shown.contains("\nRepeats:\n"), "{shown}");
+}
+
+#[test]
 fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
     let project = Project::new(ONE_RUN);
     assert_eq!(project.run(&["lock"]).ends_with(0).stdout, "cpu: not pinned yet; the first build pins it\n");

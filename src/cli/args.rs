@@ -76,7 +76,7 @@ impl Command {
             Self::List(a) | Self::Check(a) => a.json,
             Self::Explain(a) | Self::Show(a) => a.common.json,
             Self::Fit(a) => a.json,
-            Self::Compare(a) => a.json,
+            Self::Compare(a) => a.format() == CompareFormat::Json,
             Self::Baseline(a) => a.common.json,
             Self::Gate(a) => a.common.json,
             Self::Report(a) => a.common.json,
@@ -265,8 +265,11 @@ pub struct CompareArgs {
     pub names: Vec<String>,
     #[command(flatten)]
     pub select: Select,
-    /// Print exactly one JSON value
-    #[arg(long)]
+    /// How it is printed; csv has a row a cell
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub format: CompareFormat,
+    /// Print exactly one JSON value: the same as --format json
+    #[arg(long, conflicts_with = "format")]
     pub json: bool,
     /// Allow one contract field to differ; every table says so
     #[arg(long, value_name = "FIELD")]
@@ -274,6 +277,22 @@ pub struct CompareArgs {
     /// The cell that speed-ups are relative to
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CompareFormat {
+    /// For a terminal, as wide as it is
+    Table,
+    /// For a comment on a pull request
+    Markdown,
+    Csv,
+    Json,
+}
+
+impl CompareArgs {
+    pub fn format(&self) -> CompareFormat {
+        if self.json { CompareFormat::Json } else { self.format }
+    }
 }
 
 #[derive(Args, Clone, Debug)]

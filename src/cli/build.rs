@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     args::BuildArgs,
     memo,
-    output::{print, print_json, width},
+    output::{page, print, print_json},
     plan::{rows, state_name},
     profile, project,
 };
@@ -334,7 +334,7 @@ fn finish(
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {
-            print(&crate::report::table(comparison, width()))?;
+            print(&crate::report::table(comparison, &page()))?;
         }
         let output = execute::publish::output_dir(engine.plan);
         eprintln!("results, table and picture: {}", output.strip_prefix(&request.root).unwrap_or(&output).display());

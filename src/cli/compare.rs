@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{
-    args::{Common, CompareArgs},
-    output::{print, print_json, width},
+    args::{Common, CompareArgs, CompareFormat},
+    output::{page, print, print_json},
     project,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     graph::Dag,
     import::Imports,
     plan::Plan,
+    report,
 };
 
 /// Refuses what no contract has.
@@ -35,7 +36,7 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),
         cells => (None, cells),
     };
-    let common = Common { matrix, select: args.select.clone(), json: args.json };
+    let common = Common { matrix, select: args.select.clone(), json: args.format() == CompareFormat::Json };
     let plan = Plan::load(&project::request(at, &common)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
@@ -71,10 +72,11 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         seeds = cells.iter().zip(&named).filter_map(seed).collect();
     }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
-    if args.json {
-        print_json(&comparison)?;
-    } else {
-        print(&crate::report::table(&comparison, width()))?;
+    match args.format() {
+        CompareFormat::Table => print(&report::table(&comparison, &page()))?,
+        CompareFormat::Markdown => print(&report::markdown(&comparison))?,
+        CompareFormat::Csv => print(&report::csv(&comparison))?,
+        CompareFormat::Json => print_json(&comparison)?,
     }
     // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
     Ok(if settings.settings.named && (!comparison.comparable || comparison.rows.len() < 2) {

@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::error::{Error, Problem, Result};
+use crate::{
+    error::{Error, Problem, Result},
+    report::{Page, Paint},
+};
 
 /// Prints data. A closed pipe ends the program quietly: the reader has all it wanted.
 pub fn print(text: &str) -> Result<()> {
@@ -29,11 +32,21 @@ pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
     Ok(text + "\n")
 }
 
-/// Columns for tables: `$COLUMNS`, the terminal's, or wide for files and pipes.
+/// How stdout shows tables: as wide as `$COLUMNS`, the terminal, or a file; in colours where it is a terminal that has
+/// them and nobody forbids them (`NO_COLOR`, `CLICOLOR`, `TERM=dumb`).
 #[must_use]
-pub fn width() -> usize {
+pub fn page() -> Page {
+    let is_terminal = io::stdout().is_terminal();
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
-    columns.or_else(|| io::stdout().is_terminal().then(terminal_columns).flatten()).unwrap_or(160)
+    let file = Page::file();
+    let width = columns.or_else(|| is_terminal.then(terminal_columns).flatten()).unwrap_or(file.width);
+    let paint = if console::colors_enabled() && !forbids_colour() { Paint::Colour } else { Paint::Plain };
+    Page { width, paint, most_notes: if is_terminal { Some(12) } else { file.most_notes } }
+}
+
+/// As no-color.org has it: set, and not empty.
+fn forbids_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
 }
 
 fn terminal_columns() -> Option<usize> {

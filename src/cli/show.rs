@@ -4,15 +4,17 @@ use std::path::Path;
 
 use super::{
     args::CellArgs,
-    output::{print, print_json},
+    output::{page, print, print_json},
     project::{self, split_repeat},
 };
 use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Result},
+    execute::derived,
     graph::{Dag, State},
     import::{self, Imports},
     plan::{Plan, Support},
+    report,
 };
 
 /// YAML without the per-step series, which `--json` has.
@@ -73,6 +75,15 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     };
     if has_imports {
         eprintln!("note: `{id}` has imports too; what was measured here is shown");
+    }
+    if repeat.is_none() && !args.common.json {
+        // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
+        let seeds = derived::cell_seeds(&engine, &statuses);
+        let comparison = derived::compare_cells(seeds, &derived::Settings::of(&plan).compare, &cache)?;
+        if let Some(text) = report::cell_text(&comparison, &plan.cells[cell].id, &page()) {
+            print(&text)?;
+            return Ok(crate::error::exit::OK);
+        }
     }
     let value: serde_json::Value = serde_json::from_slice(&bytes)
         .map_err(|e| Error::Cache(format!("the record of `{}` is not readable: {e}", args.cell)))?;

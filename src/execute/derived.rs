@@ -349,7 +349,10 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<Vec<Output>> {
     let comparison = read_comparison(cache, work.comparison)?;
     let mut outputs = work.pictures.clone();
     outputs.push(put("compare.json", &json_bytes(&comparison)?)?);
-    outputs.push(put("compare.txt", report::table(&comparison, 160).as_bytes())?);
+    outputs.push(put("compare.txt", report::table(&comparison, &report::Page::file()).as_bytes())?);
+    outputs.push(put("compare.md", report::markdown(&comparison).as_bytes())?);
+    outputs.push(put("compare.csv", report::csv(&comparison).as_bytes())?);
+    outputs.push(put("compare_repeats.csv", report::csv_repeats(&comparison).as_bytes())?);
     let page = report::html(&comparison, &drawn(cache, &work.pictures)?, &Meta { matrix: work.matrix.clone() })?;
     outputs.push(put(PAGE, page.as_bytes())?);
     for cell in &work.cells {

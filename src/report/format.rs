@@ -1,9 +1,12 @@
 //! Numbers as people read them: four significant digits, thousands apart, units beside.
 
-/// `10,682`, `341.3`, `0.01235`.
+/// What stands where no figure is.
+pub const MISSING: &str = "–";
+
+/// `10,682`, `341.3`, `0.01235`; what is no number is missing.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
-        return value.to_string();
+        return MISSING.to_owned();
     }
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     if !(-4..15).contains(&magnitude) {
@@ -23,9 +26,49 @@ pub fn number(value: f64) -> String {
     if fraction.is_empty() { format!("{sign}{out}") } else { format!("{sign}{out}.{fraction}") }
 }
 
+/// A ratio with two decimals, and more where its interval, `width` wide, would vanish in them: `1.31`, `1.003`, `262`.
+pub fn ratio(value: f64, width: Option<f64>) -> String {
+    if !value.is_finite() || !(1e-4..100.0).contains(&value) {
+        return number(value);
+    }
+    // Two digits of a small ratio, and at least one of the interval's width.
+    let digits = |of: f64| (-of.log10() + 0.3).ceil().clamp(2.0, 6.0) as usize;
+    let small = if value < 0.1 { digits(value) + 1 } else { 2 };
+    let decimals = width.filter(|w| *w > 0.0 && w.is_finite()).map_or(2, digits).max(small);
+    format!("{value:.decimals$}")
+}
+
 /// `305.1 ms`, `12.27 s`.
 pub fn seconds(value: f64) -> String {
-    if value < 1.0 { format!("{} ms", number(value * 1e3)) } else { format!("{} s", number(value)) }
+    match value {
+        v if !v.is_finite() => MISSING.to_owned(),
+        v if v.abs() < 1e-3 => format!("{} µs", number(v * 1e6)),
+        v if v.abs() < 1.0 => format!("{} ms", number(v * 1e3)),
+        v => format!("{} s", number(v)),
+    }
+}
+
+/// A metric as its unit asks for: `55.6 %`, `1.200 h`, `9.613 M tokens/USD`; without a unit that its title has.
+pub fn metric(value: f64, unit: &str, title: &str) -> String {
+    if !value.is_finite() {
+        return MISSING.to_owned();
+    }
+    match unit {
+        "fraction" => percent(value),
+        "s" if value >= 3600.0 => format!("{} h", number(value / 3600.0)),
+        "s" => seconds(value),
+        _ if unit.is_empty() || title.contains(unit) => large(value),
+        _ => format!("{} {unit}", large(value)),
+    }
+}
+
+/// `9.613 M`, `104,200`: what has more than seven digits in millions and their like.
+fn large(value: f64) -> String {
+    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
+    match scales.iter().find(|(size, _)| value.abs() >= *size) {
+        Some((size, letter)) if value.abs() < 1e15 => format!("{} {letter}", number(value / size)),
+        _ => number(value),
+    }
 }
 
 /// `36.17 GiB`
@@ -38,9 +81,16 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// `55.6 %`
+/// `55.6 %`, `0.0123 %`; what is smaller than a tenth is not rounded to none.
 pub fn percent(value: f64) -> String {
-    format!("{:.1} %", value * 100.0)
+    let value = value * 100.0;
+    if !value.is_finite() {
+        MISSING.to_owned()
+    } else if value == 0.0 || (0.1..1e6).contains(&value.abs()) {
+        format!("{value:.1} %")
+    } else {
+        format!("{} %", number(value))
+    }
 }
 
 #[cfg(test)]
@@ -56,12 +106,23 @@ mod tests {
             (-1_234_567.0, "-1,234,567"),
             (0.0, "0.000"),
             (1e-9, "1.000e-9"),
-            (f64::NAN, "NaN"),
+            (f64::NAN, MISSING),
+            (f64::INFINITY, MISSING),
         ] {
             assert_eq!(number(value), text);
         }
         assert_eq!((seconds(0.3051), seconds(12.27)), ("305.1 ms".to_owned(), "12.27 s".to_owned()));
         assert_eq!((bytes(38_838_185_984), bytes(12)), ("36.17 GiB".to_owned(), "12 B".to_owned()));
         assert_eq!(percent(0.5557), "55.6 %");
+        for (value, width, text) in [
+            (1.312, Some(0.04), "1.31"),
+            (1.0031, Some(0.004), "1.003"),
+            (0.0123, None, "0.0123"),
+            (262.4, Some(3.0), "262.4"),
+            (1e-9, None, "1.000e-9"),
+            (f64::NAN, None, MISSING),
+        ] {
+            assert_eq!(ratio(value, width), text);
+        }
     }
 }

@@ -1,14 +1,29 @@
-//! Comparisons → tables, pictures and a page. Pure: strings and bytes out, nothing is written here.
+//! Comparisons → sentences, tables, files, pictures and a page. Pure: strings and bytes out, nothing is written here.
+mod cell;
+mod cost;
+mod csv;
 mod format;
 mod gate;
+mod headline;
 mod html;
 mod junit;
+mod markdown;
+mod notes;
+mod paint;
 mod plot;
+mod sheet;
 mod table;
+#[cfg(test)]
+mod tests;
 
+pub use self::csv::*;
+pub use cell::*;
 pub use format::{bytes, number};
 pub use gate::*;
+pub use headline::*;
 pub use html::*;
 pub use junit::*;
+pub use markdown::*;
+pub use paint::{Page, Paint};
 pub use plot::*;
 pub use table::*;

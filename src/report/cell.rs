@@ -1,0 +1,223 @@
+//! All that is known of one cell: its figures, each with what it is made of, its repeats, and what went wrong.
+
+use std::fmt::Write;
+
+use super::{
+    format::{MISSING, bytes, metric, number, percent, seconds},
+    headline::{headlines, other},
+    notes::steady_state,
+    paint::{Ink, Page},
+    sheet::{Sheet, Word, paragraph},
+    table::{ink_of, mark, rate, repeats},
+};
+use crate::analyze::{AbsentCell, AttestationStatus, Comparison, Figure, RepeatStatus, RepeatSummary, Row};
+
+/// None where the comparison has no such cell.
+#[must_use]
+pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<String> {
+    let mut out = String::new();
+    let repeats = if let Some(row) = comparison.rows.iter().find(|r| r.cell == name) {
+        figures(&mut out, comparison, row, page);
+        &row.repeats
+    } else {
+        let absent = comparison.absent.iter().find(|a| a.cell == name)?;
+        without_figures(&mut out, absent, page);
+        &absent.repeats
+    };
+    if !repeats.is_empty() {
+        _ = write!(out, "\nRepeats:\n{}\n", sheet(repeats).show_in_parts(page));
+        repeats.iter().for_each(|repeat| what_went_wrong(&mut out, repeat, page));
+    }
+    let of_cell = |note: &&String| note.strip_prefix(name).is_some_and(|rest| rest.starts_with([':', ' ']));
+    let mut notes = comparison.notes.iter().filter(of_cell).peekable();
+    if notes.peek().is_some() {
+        out.push('\n');
+    }
+    for note in notes {
+        let text = note[name.len()..].trim_start_matches([':', ' ']);
+        paragraph(&mut out, "- ", text, page, Ink::Plain);
+    }
+    Some(out)
+}
+
+fn without_figures(out: &mut String, absent: &AbsentCell, page: &Page) {
+    let ink = if absent.state == "contradicted" { Ink::Alarm } else { Ink::Bad };
+    paragraph(out, "", &format!("{}{}", absent.cell, mark(&absent.imported)), page, Ink::Strong);
+    paragraph(out, "", &format!("{}: {}", absent.state, absent.reason), page, ink);
+}
+
+fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
+    paragraph(out, "", &format!("{}{}", row.cell, mark(&row.imported)), page, Ink::Strong);
+    if let Some(group) = comparison.groups.get(row.group) {
+        paragraph(out, "", &format!("{}: {}", group.model, group.workload), page, Ink::Plain);
+        if let Some(headline) = headlines(comparison).iter().find(|h| h.group == Some(row.group) && h.a == row.cell) {
+            paragraph(out, "", &headline.text, page, ink_of(headline.verdict));
+        } else if group.baseline == row.cell && group.cells.len() > 1 {
+            paragraph(out, "", "The baseline of its group.", page, Ink::Plain);
+        }
+    }
+    out.push('\n');
+    let attestation = match row.attestation {
+        AttestationStatus::Attested => "attested by the log",
+        AttestationStatus::Contradicted => "CONTRADICTED by the log",
+        AttestationStatus::NotStated => "not attested: the workload is as declared",
+    };
+    let time = &row.step_time;
+    let spread = match (time.sd_seconds, time.cv) {
+        (Some(sd), Some(cv)) => format!(", sd {} (cv {})", seconds(sd), percent(cv)),
+        _ => String::new(),
+    };
+    let mut lines: Vec<(String, String)> = vec![
+        ("device".into(), row.device.clone().unwrap_or_else(|| "not stated".into())),
+        ("precision".into(), if row.precision.is_empty() { "not stated".into() } else { row.precision.clone() }),
+        ("workload".into(), attestation.to_owned()),
+        ("repeats".into(), repeats(row).text),
+        ("tokens/s/GPU (95 % CI)".into(), rate(&row.tokens_per_second_per_gpu)),
+        (
+            "step time".into(),
+            format!(
+                "mean {}, median {}, p95 {}{spread}",
+                seconds(time.mean_seconds),
+                seconds(time.median_seconds),
+                seconds(time.p95_seconds)
+            ),
+        ),
+    ];
+    for memory in &row.memory {
+        let kind = memory.kind.replace('_', " ");
+        lines.push((format!("memory, {kind}"), format!("{} (source: {})", bytes(memory.bytes), memory.source)));
+    }
+    if let Some(loss) = row.loss_at_end {
+        let at = row.last_step.map(|step| format!(" (step {step})")).unwrap_or_default();
+        lines.push(("loss at end".into(), format!("{}{at}", number(loss))));
+    }
+    if row.metrics.get("mfu").is_none() {
+        lines.push(("MFU".into(), mfu(row)));
+    }
+    let shown = |m: &&crate::analyze::Metric| m.name != "loss_at_end";
+    lines.extend(row.metrics.0.iter().filter(shown).map(|m| {
+        let text = match &m.figure {
+            Figure::Ok { value, basis } => format!("{}  = {basis}", metric(*value, &m.unit, &m.title)),
+            Figure::Absent { reason } => format!("{MISSING}  {reason}"),
+            Figure::Error { reason } => format!("impossible: {reason}"),
+        };
+        (m.title.clone(), text)
+    }));
+    let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).min(page.width / 3);
+    for (name, text) in lines {
+        let ink = match &text {
+            t if t.starts_with("impossible") || t.starts_with("CONTRADICTED") => Ink::Alarm,
+            t if t.starts_with(MISSING) => Ink::Dim,
+            _ => Ink::Plain,
+        };
+        paragraph(out, &format!("{name:<width$}  "), &text, page, ink);
+    }
+    for line in steady_state(&[row]) {
+        paragraph(out, "", &line, page, Ink::Plain);
+    }
+    environment(out, comparison, row, page);
+}
+
+fn mfu(row: &Row) -> String {
+    use crate::analyze::Mfu;
+    match &row.mfu {
+        Mfu::Ok { value, tflops_per_gpu, convention, peak } => format!(
+            "{}  = {} TFLOP/s ({convention}) ÷ {} TFLOP/s ({})",
+            percent(*value),
+            number(*tflops_per_gpu),
+            number(peak.tflops),
+            peak.source
+        ),
+        Mfu::Absent { reason } => format!("{MISSING}  {reason}"),
+        Mfu::Error { reason } => format!("impossible: {reason}"),
+    }
+}
+
+/// In what the cell ran, where that is not as in the baseline; dangerous differences first.
+fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
+    let mut own: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
+    own.sort_by_key(|e| e.dangerous.is_none());
+    if let Some(first) = own.first() {
+        paragraph(out, "", &format!("Not as in {}:", first.cell_b), page, Ink::Plain);
+    }
+    for found in own {
+        let why = found.dangerous.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let ink = if why.is_empty() { Ink::Plain } else { Ink::Bad };
+        let text = format!("{} {}{why}", found.kind, other(found));
+        paragraph(out, "  ", &text, page, ink);
+    }
+}
+
+fn sheet(repeats: &[RepeatSummary]) -> Sheet {
+    let mut sheet = Sheet::default();
+    type Of = fn(&RepeatSummary) -> Word;
+    let columns: [(&str, bool, Of); 11] = [
+        ("repeat", false, |r| Word::plain(format!("#{}", r.repeat))),
+        ("state", false, state),
+        ("tokens/s/GPU", true, |r| known(r.steady.as_ref().map(|s| number(s.tokens_per_second_per_gpu)))),
+        ("step time", true, |r| known(r.steady.as_ref().map(|s| seconds(s.step_time.mean_seconds)))),
+        ("steps", true, |r| known(r.steady.as_ref().map(|s| s.steps.to_string()))),
+        ("from step", true, |r| known(cut(r).map(|c| c.first_step.to_string()))),
+        ("steps cut", true, |r| known(cut(r).map(|c| c.dropped_steps.to_string()))),
+        ("without the cut", true, |r| known(cut(r).map(|c| number(c.declared_tokens_per_second_per_gpu)))),
+        ("energy", true, |r| {
+            let energy = r.telemetry.as_ref().and_then(|t| t.energy.as_ref());
+            known(energy.map(|e| format!("{} J ({})", number(e.joules), e.method)))
+        }),
+        ("mean power", true, |r| {
+            known(r.telemetry.as_ref().and_then(|t| t.mean_power_watts).map(|w| format!("{} W", number(w))))
+        }),
+        ("host", false, |r| Word::plain(&*r.host)),
+    ];
+    let has = |of: Of| repeats.iter().any(|r| of(r).text != MISSING);
+    let columns: Vec<_> = columns.into_iter().filter(|(.., of)| has(*of)).collect();
+    columns.iter().for_each(|(name, figures, _)| sheet.column(*name, *figures));
+    sheet.rows = repeats.iter().map(|r| columns.iter().map(|(.., of)| of(r)).collect()).collect();
+    sheet
+}
+
+fn known(text: Option<String>) -> Word {
+    text.filter(|t| t != MISSING).map_or_else(Word::missing, Word::plain)
+}
+
+fn cut(repeat: &RepeatSummary) -> Option<&crate::analyze::Cut> {
+    repeat.steady.as_ref()?.cut.as_ref()
+}
+
+fn state(repeat: &RepeatSummary) -> Word {
+    match &repeat.status {
+        RepeatStatus::Ok => Word::plain("ok"),
+        RepeatStatus::Failed { class, .. } => Word::inked(format!("failed ({})", class.name()), Ink::Bad),
+        RepeatStatus::Contradicted { .. } => Word::inked("CONTRADICTED", Ink::Alarm),
+        RepeatStatus::Unmeasured { .. } => Word::inked("not counted", Ink::Dim),
+    }
+}
+
+fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
+    let n = repeat.repeat;
+    match &repeat.status {
+        RepeatStatus::Ok => {}
+        RepeatStatus::Failed { class, evidence } => {
+            paragraph(out, "", &format!("#{n} failed ({}):", class.name()), page, Ink::Bad);
+            evidence.iter().for_each(|line| paragraph(out, "    ", line, page, Ink::Plain));
+        }
+        RepeatStatus::Contradicted { fields } => {
+            let text = format!("#{n} CONTRADICTED, not counted: its log contradicts the job in {}", fields.join(", "));
+            paragraph(out, "", &text, page, Ink::Alarm);
+        }
+        RepeatStatus::Unmeasured { reason } => {
+            paragraph(out, "", &format!("#{n} is not counted: {reason}"), page, Ink::Plain);
+        }
+    }
+    let telemetry = repeat.telemetry.as_ref();
+    if let Some(why) = repeat.telemetry_absent.as_ref().or(telemetry.and_then(|t| t.energy_absent.as_ref())) {
+        paragraph(out, "", &format!("#{n} has no energy: {why}"), page, Ink::Dim);
+    }
+    if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {
+        paragraph(out, "", &format!("#{n} ran with lowered clocks: {}", told.throttled.join(", ")), page, Ink::Bad);
+    }
+    if !repeat.log_tail.is_empty() {
+        _ = writeln!(out, "  the end of its log:");
+        repeat.log_tail.iter().for_each(|line| paragraph(out, "    | ", line, page, Ink::Plain));
+    }
+}

@@ -1,0 +1,275 @@
+//! What a person takes away, in a sentence a pair: who is how much faster, or why that may not be said. Whatever must
+//! be known beside the figure is part of its sentence.
+
+use std::collections::BTreeSet;
+
+use super::{
+    format::{number, ratio},
+    mark,
+};
+use crate::analyze::{
+    CONFIDENCE, Comparison, EnvironmentDifference, Figure, Group, RepeatStatus, Row, Speedup, Tier, Unit, differences,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headline {
+    /// Index into the comparison's groups; none where two cells may not be compared.
+    pub group: Option<usize>,
+    /// The cell that it is about, and what that stands against.
+    pub a: String,
+    pub b: Option<String>,
+    pub verdict: Verdict,
+    pub text: String,
+}
+
+/// Of the first cell against the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Faster,
+    Slower,
+    NoDifference,
+    /// Too few repeats, or other steps were measured: the ratio is told without a verdict.
+    NotAssessed,
+    /// The contracts forbid the comparison.
+    Refused,
+    /// Nothing else may stand beside this cell.
+    Alone,
+}
+
+impl Verdict {
+    #[must_use]
+    pub fn of(speedup: &Speedup) -> Self {
+        match speedup.significant {
+            _ if !(speedup.ratio.is_finite() && speedup.ratio > 0.0) => Self::NotAssessed,
+            Some(true) if speedup.ratio > 1.0 => Self::Faster,
+            Some(true) => Self::Slower,
+            Some(false) => Self::NoDifference,
+            None => Self::NotAssessed,
+        }
+    }
+}
+
+/// Group by group, each cell against its baseline in matrix order; then what is refused.
+#[must_use]
+pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
+    let mut all = Vec::new();
+    for (index, group) in comparison.groups.iter().enumerate() {
+        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
+        let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else { continue };
+        if let [alone] = rows[..] {
+            let (a, text) = (alone.cell.clone(), alone_sentence(alone));
+            all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
+        }
+        for a in rows.iter().filter(|r| r.cell != group.baseline) {
+            let Some(speedup) = comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell) else { continue };
+            let text = pair_sentence(comparison, group, speedup, a, b);
+            let (a, b) = (a.cell.clone(), Some(b.cell.clone()));
+            all.push(Headline { group: Some(index), a, b, verdict: Verdict::of(speedup), text });
+        }
+    }
+    all.extend(refusals(comparison));
+    all
+}
+
+/// `On these hosts, A is 1.31× (95 % CI 1.29–1.33) B on llama, same contract.`
+fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &Row, b: &Row) -> String {
+    let (name_a, name_b) = (named(a), named(b));
+    let hosts = on_hosts(&[a, b]);
+    let interval = ratio_interval(speedup);
+    let model = &group.model;
+    let figure = match Verdict::of(speedup) {
+        Verdict::NoDifference => format!(
+            "{hosts}, {name_a} and {name_b} show no significant difference on {model}: {}{interval}",
+            times(speedup)
+        ),
+        _ => format!("{hosts}, {name_a} is {}{interval} {name_b} on {model}", times(speedup)),
+    };
+    let cost = match &speedup.cost_ratio {
+        Figure::Ok { value, .. } if value.is_finite() => format!(", at {}× the cost per token", ratio(*value, None)),
+        _ => String::new(),
+    };
+    let mut parts = vec![format!("{figure}, {}{cost}", contract(speedup, a, b))];
+    for row in [a, b].iter().filter(|row| row.repeats_added_later) {
+        parts.push(format!("repeats of {} were added after the first were seen", row.cell));
+    }
+    if let Some(reason) = &speedup.reason {
+        parts.push(format!("not assessed: {reason}"));
+    }
+    let of_pair = comparison.environment.iter().filter(|e| e.cell_a == a.cell && e.cell_b == b.cell);
+    for found in of_pair {
+        if let Some(why) = &found.dangerous {
+            parts.push(format!("{} ({why})", other(found)));
+        }
+    }
+    format!("{}.", parts.join("; "))
+}
+
+/// `NCCL_DEBUG: INFO, there WARN`
+pub(super) fn other(found: &EnvironmentDifference) -> String {
+    let value = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
+    format!("{}: {}, there {}", found.name, value(&found.a), value(&found.b))
+}
+
+/// Of many: the faster cells first, then the slower ones.
+pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
+    const MOST: usize = 3;
+    if sentences.len() <= MOST {
+        return sentences.to_vec();
+    }
+    let of = |wanted: Verdict| sentences.iter().filter(move |h| h.verdict == wanted).copied();
+    let rest = [Verdict::NoDifference, Verdict::NotAssessed].into_iter().flat_map(of);
+    of(Verdict::Faster).chain(of(Verdict::Slower)).chain(rest).take(MOST).collect()
+}
+
+/// `1.31×`
+pub(super) fn times(speedup: &Speedup) -> String {
+    let width = speedup.ci95.map(|[lo, hi]| hi - lo);
+    format!("{}×", ratio(speedup.ratio, width))
+}
+
+/// ` (95 % CI 1.29–1.33)`, or nothing; where several comparisons share a table, its confidence is more.
+pub(super) fn ratio_interval(speedup: &Speedup) -> String {
+    match speedup.ci95 {
+        Some([lo, hi]) if lo.is_finite() && hi.is_finite() => {
+            let width = Some(hi - lo);
+            let confidence = (speedup.confidence.unwrap_or(CONFIDENCE) * 1e4).round() / 1e2;
+            format!(" ({confidence} % CI {}–{})", ratio(lo, width), ratio(hi, width))
+        }
+        _ => String::new(),
+    }
+}
+
+/// Are the workloads the same, as far as anybody knows? Every label is told.
+fn contract(speedup: &Speedup, a: &Row, b: &Row) -> String {
+    if !speedup.labels.is_empty() {
+        return format!("but {}", speedup.labels.join("; "));
+    }
+    let gaps = differences(&a.contract, &b.contract);
+    if gaps.iter().any(|d| d.tier == Tier::Workload) {
+        return "same contract as far as both state it".to_owned();
+    }
+    if a.declared_only.is_empty() && b.declared_only.is_empty() {
+        "same contract".to_owned()
+    } else {
+        "same contract, in part only declared".to_owned()
+    }
+}
+
+fn alone_sentence(row: &Row) -> String {
+    let estimate = &row.tokens_per_second_per_gpu;
+    let interval = match estimate.ci95 {
+        Some([lo, hi]) => format!(" (95 % CI {}–{})", number(lo), number(hi)),
+        None => String::new(),
+    };
+    let (hosts, rate) = (on_hosts(&[row]), number(estimate.value));
+    let name = named(row);
+    format!("{hosts}, {name} runs {rate} tokens/s/GPU{interval} on {}; no cell may stand beside it.", row.model)
+}
+
+/// One sentence a pair, with every field that forbids it.
+fn refusals(comparison: &Comparison) -> Vec<Headline> {
+    let refused: Vec<_> = comparison.differences.iter().filter(|d| d.refused).collect();
+    let pairs = refused.chunk_by(|x, y| (&x.cell_a, &x.cell_b) == (&y.cell_a, &y.cell_b));
+    let sentence = |of_pair: &[&crate::analyze::Difference]| {
+        let fields: Vec<String> = of_pair.iter().map(|d| d.field.sentence()).collect();
+        let (a, b) = (&of_pair[0].cell_a, &of_pair[0].cell_b);
+        let text = format!("{a} and {b} may not be compared, because they differ in {}.", fields.join("; "));
+        Headline { group: None, a: a.clone(), b: Some(b.clone()), verdict: Verdict::Refused, text }
+    };
+    pairs.map(sentence).collect()
+}
+
+fn named(row: &Row) -> String {
+    format!("{}{}", row.cell, mark(&row.imported))
+}
+
+/// Of whom the figures speak: of hosts in general only where hosts are the units.
+fn on_hosts(rows: &[&Row]) -> &'static str {
+    if rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host) {
+        return "Across hosts";
+    }
+    let counted = rows.iter().flat_map(|r| &r.repeats).filter(|r| r.status == RepeatStatus::Ok);
+    let hosts: BTreeSet<&String> = counted.map(|r| &r.host).collect();
+    if hosts.len() == 1 { "On this host" } else { "On these hosts" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analyze::{Catalogue, CompareSettings, EnvironmentDifference, compare, tests::*};
+
+    fn two(times: &[f64], other: impl FnOnce(&mut crate::plan::Job), across: &[&str]) -> Comparison {
+        let mut job = test_job();
+        other(&mut job);
+        let cells = [
+            measured("nvd/nemo/llama/single", &test_job(), &[1.0, 1.01, 0.99, 1.0], None),
+            measured("amd/prim/llama/single", &job, times, None),
+        ];
+        let across = across.iter().map(|s| (*s).to_owned()).collect();
+        compare(&cells, &CompareSettings { across, ..Default::default() }, &Catalogue::default())
+    }
+
+    fn only(comparison: &Comparison) -> Headline {
+        let mut all = headlines(comparison);
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
+    }
+
+    #[test]
+    fn who_is_faster_by_how_much() {
+        let found = only(&two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]));
+        assert_eq!(found.verdict, Verdict::Faster);
+        assert!(found.text.starts_with("On this host, amd/prim/llama/single is 2.00× (95 % CI 1.9"), "{found:?}");
+        assert!(found.text.contains(") nvd/nemo/llama/single on llama, same contract"), "{found:?}");
+        assert_eq!(only(&two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[])).verdict, Verdict::Slower);
+    }
+
+    #[test]
+    fn what_it_costs_and_repeats_that_came_later_are_in_the_sentence() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        assert!(!only(&comparison).text.contains("cost"));
+        comparison.speedups[0].cost_ratio = Figure::Ok { value: 0.71, basis: "prices".into() };
+        comparison.rows[1].repeats_added_later = true;
+        let text = only(&comparison).text;
+        assert!(text.contains(", at 0.71× the cost per token; repeats of amd/prim/llama/single were added"), "{text}");
+    }
+
+    #[test]
+    fn no_verdict_without_evidence() {
+        let same = only(&two(&[1.0, 1.02, 0.985, 1.0], |_| {}, &[]));
+        assert!(same.verdict == Verdict::NoDifference && same.text.contains("no significant difference"), "{same:?}");
+        let one = only(&two(&[0.5], |_| {}, &[]));
+        assert!(one.verdict == Verdict::NotAssessed && one.text.contains("not assessed: one repeat"), "{one:?}");
+        assert!(!one.text.contains("CI"), "{one:?}");
+    }
+
+    #[test]
+    fn what_differs_is_in_the_sentence_or_forbids_it() {
+        let long = |job: &mut crate::plan::Job| job.data.seq_length = 256;
+        let all = headlines(&two(&[0.5, 0.505, 0.495], long, &[]));
+        assert!(all.iter().all(|h| !h.text.contains('×')), "{all:?}");
+        let refused = all.iter().find(|h| h.verdict == Verdict::Refused).unwrap();
+        let words = "amd/prim/llama/single and nvd/nemo/llama/single may not be compared, because they differ in seq_length: 256, not 128";
+        assert!(refused.text.starts_with(words), "{refused:?}");
+        let forced = only(&two(&[0.5, 0.505, 0.495], long, &["seq_length"]));
+        assert!(forced.text.contains(", but across seq_length: 256, not 128"), "{forced:?}");
+        assert!(!forced.text.contains("same contract"), "{forced:?}");
+    }
+
+    #[test]
+    fn a_dangerous_setting_is_in_the_sentence() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        comparison.environment.push(EnvironmentDifference {
+            cell_a: "amd/prim/llama/single".into(),
+            cell_b: "nvd/nemo/llama/single".into(),
+            kind: "variable".into(),
+            name: "CUDA_LAUNCH_BLOCKING".into(),
+            a: None,
+            b: Some("1".into()),
+            follows: None,
+            dangerous: Some("every kernel is waited for".into()),
+        });
+        let found = only(&comparison);
+        assert!(found.text.contains("CUDA_LAUNCH_BLOCKING: not set, there 1 (every kernel"), "{found:?}");
+    }
+}
