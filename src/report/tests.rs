@@ -31,19 +31,19 @@ fn rich(across: &[&str]) -> Comparison {
         class: FailureClass::Oom,
         evidence: vec!["CUDA out of memory. Tried to allocate 2 GiB | `rank 3` <b>@root</b>".into()],
     };
-    let mut imported = measured("nvd/mega/llama/single", &test_job(), &[0.011, 0.0112, 0.0111], H100);
+    let mut imported = measured("nvd/mega/llama/maximum_performance", &test_job(), &[0.011, 0.0112, 0.0111], H100);
     imported.imported = vec!["old/run.log".into()];
     let cells = [
-        measured("nvd/native/llama/single", &test_job(), &[0.01, 0.0101, 0.0099], H100),
-        measured("nvd/tran/llama/single", &test_job(), &[0.02, 0.0202, 0.0198], H100),
-        measured("nvd/titan/llama/single", &test_job(), &[0.005, 0.00505, 0.00495], H100),
-        measured("nvd/tran/llama/single@precision=fp8", &fp8, &[0.0101, 0.0099, 0.01], H100),
-        measured("nvd/deep/llama/single", &test_job(), &[0.01], None),
+        measured("nvd/native/llama/maximum_performance", &test_job(), &[0.01, 0.0101, 0.0099], H100),
+        measured("nvd/tran/llama/maximum_performance", &test_job(), &[0.02, 0.0202, 0.0198], H100),
+        measured("nvd/titan/llama/maximum_performance", &test_job(), &[0.005, 0.00505, 0.00495], H100),
+        measured("nvd/tran/llama/maximum_performance@precision=fp8", &fp8, &[0.0101, 0.0099, 0.01], H100),
+        measured("nvd/deep/llama/maximum_performance", &test_job(), &[0.01], None),
         imported,
-        measured("nvd/tran/llama/single@seq_length=256", &long, &[0.02], H100),
-        cell("nvd/fsdp/llama/single", failed),
-        cell("amd/prim/llama/single", CellState::Missing { reason: "waits for a host of platform amd".into() }),
-        cell("nvd/prim/llama/single", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
+        measured("nvd/tran/llama/maximum_performance@seq_length=256", &long, &[0.02], H100),
+        cell("nvd/fsdp/llama/maximum_performance", failed),
+        cell("amd/prim/llama/maximum_performance", CellState::Missing { reason: "waits for a host of platform amd".into() }),
+        cell("nvd/prim/llama/maximum_performance", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
     ];
     let across = across.iter().map(|s| (*s).to_owned()).collect();
     let mut all = compare(&cells, &CompareSettings { across, ..Default::default() }, &Catalogue::default());
@@ -119,13 +119,13 @@ fn dress(all: &mut Comparison) {
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;
-    let note = |text: &str| format!("nvd/tran/llama/single: {text}.");
+    let note = |text: &str| format!("nvd/tran/llama/maximum_performance: {text}.");
     all.notes.push(note("repeat 4 is not counted: its log contradicts the job in global_batch_size"));
     all.notes.push(note("repeat 5 failed (nccl): NCCL WARN Timeout waiting for rank 3"));
     all.notes.push(note("MFU is impossible: 1.31 of the peak"));
     all.environment.push(EnvironmentDifference {
-        cell_a: "nvd/tran/llama/single".into(),
-        cell_b: "nvd/native/llama/single".into(),
+        cell_a: "nvd/tran/llama/maximum_performance".into(),
+        cell_b: "nvd/native/llama/maximum_performance".into(),
         kind: "variable".into(),
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: Some("1".into()),
@@ -172,11 +172,11 @@ fn one_cell() {
     let all = rich(&[]);
     let shown = |name: &str, width| cell_text(&all, name, &page(width)).unwrap();
     insta::assert_snapshot!(
-        shown("nvd/tran/llama/single", 80)
+        shown("nvd/tran/llama/maximum_performance", 80)
             + "\n=====\n\n"
-            + &shown("nvd/native/llama/single", 120)
+            + &shown("nvd/native/llama/maximum_performance", 120)
             + "\n=====\n\n"
-            + &shown("nvd/fsdp/llama/single", 80)
+            + &shown("nvd/fsdp/llama/maximum_performance", 80)
     );
     assert!(cell_text(&all, "nvd/tran/llama", &page(80)).is_none());
 }
@@ -210,7 +210,7 @@ fn no_line_is_wider_than_the_page() {
 #[test]
 fn cells_of_two_workloads_stand_in_no_table_without_across() {
     // A line of a table that has both, or a ratio between them, would put them side by side.
-    let (one, other) = ("nvd/native/llama/single", "nvd/tran/llama/single@seq_length=256");
+    let (one, other) = ("nvd/native/llama/maximum_performance", "nvd/tran/llama/maximum_performance@seq_length=256");
     for (name, text) in texts(&rich(&[])) {
         let both = text.lines().filter(|line| line.contains(one) && line.contains(other));
         let wrong: Vec<_> = both
@@ -278,7 +278,7 @@ fn colour_repeats_what_words_say_and_is_only_where_asked_for() {
 
 /// Cells that differ in nothing but their names, with names of `length` letters.
 fn many(cells: usize, length: usize) -> Comparison {
-    let name = |i: usize| format!("nvd/{}{i}/llama/single", "f".repeat(length));
+    let name = |i: usize| format!("nvd/{}{i}/llama/maximum_performance", "f".repeat(length));
     let cells: Vec<_> = (0..cells).map(|i| measured(&name(i), &test_job(), &[0.01, 0.0101, 0.0099], H100)).collect();
     let mut all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
     let like = rich(&[]).rows[0].metrics.clone();
@@ -352,7 +352,7 @@ fn nothing_at_all() {
 
 #[test]
 fn repeats_that_do_not_count_stand_beside_those_that_do() {
-    let cells = [measured_steps("cpu/native/llama/single", &test_job(), &[vec![3.0, 1.0], vec![3.0]], None)];
+    let cells = [measured_steps("cpu/native/llama/maximum_performance", &test_job(), &[vec![3.0, 1.0], vec![3.0]], None)];
     let text = table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), &page(200));
     assert!(text.contains("1/3, 1 unmeasured"), "{text}");
     assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");

@@ -23,17 +23,17 @@ fn cells() -> Vec<CellInput> {
     long.data.seq_length = 256;
     let failed =
         CellState::Failed { class: FailureClass::Oom, evidence: vec!["CUDA out of memory. Tried to allocate".into()] };
-    let mut imported = measured("nvd/mega/llama/single", &test_job(), &[0.03, 0.0301], H100);
+    let mut imported = measured("nvd/mega/llama/maximum_performance", &test_job(), &[0.03, 0.0301], H100);
     imported.imported = vec!["mega.log".into()];
     vec![
-        measured("nvd/native/llama/single", &test_job(), &[0.01, 0.0101, 0.0099], H100),
-        measured("nvd/tran/llama/single", &test_job(), &[0.02, 0.0202, 0.0198], H100),
-        measured("nvd/tran/llama/single@precision=fp8", &fp8, &[0.0101], H100),
-        measured("nvd/tran/llama/single@seq_length=256", &long, &[0.02], H100),
+        measured("nvd/native/llama/maximum_performance", &test_job(), &[0.01, 0.0101, 0.0099], H100),
+        measured("nvd/tran/llama/maximum_performance", &test_job(), &[0.02, 0.0202, 0.0198], H100),
+        measured("nvd/tran/llama/maximum_performance@precision=fp8", &fp8, &[0.0101], H100),
+        measured("nvd/tran/llama/maximum_performance@seq_length=256", &long, &[0.02], H100),
         imported,
-        cell("nvd/fsdp/llama/single", failed),
-        cell("nvd/prim/llama/single", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
-        measured_steps("nvd/deep/llama/single", &test_job(), &[vec![3.0]], H100),
+        cell("nvd/fsdp/llama/maximum_performance", failed),
+        cell("nvd/prim/llama/maximum_performance", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
+        measured_steps("nvd/deep/llama/maximum_performance", &test_job(), &[vec![3.0]], H100),
     ]
 }
 
@@ -111,13 +111,13 @@ fn same_comparison_same_bytes_and_everything_is_told() {
         assert!(text.contains(&cell.cell), "{}", cell.cell);
     }
     for words in [
-        "<strong>nvd/tran/llama/single</strong> is <strong class=\"ratio\">0.50×</strong>",
+        "<strong>nvd/tran/llama/maximum_performance</strong> is <strong class=\"ratio\">0.50×</strong>",
         "significantly slower",
         "On this host: node1.",
         "one repeat: no interval",
         "precision: fp8, not bf16",
-        "Not the same: nvd/mega/llama/single is imported.",
-        "<strong>nvd/mega/llama/single</strong> (imported) is",
+        "Not the same: nvd/mega/llama/maximum_performance is imported.",
+        "<strong>nvd/mega/llama/maximum_performance</strong> (imported) is",
         "Imported, not measured by tprimat: mega.log",
         "Primus needs an AMD platform",
         "CUDA out of memory",
@@ -152,7 +152,7 @@ fn groups_have_tables_of_their_own() {
 #[test]
 fn words_from_outside_stay_words() {
     let mut hostile = cells();
-    hostile[1].cell = format!("nvd/{HOSTILE}/llama/single");
+    hostile[1].cell = format!("nvd/{HOSTILE}/llama/maximum_performance");
     hostile[6].cell = format!("nvd/prim{HOSTILE}");
     hostile[0].environment.variables = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
     let CellState::Ok { summary } = &mut hostile[0].state else { panic!() };
@@ -237,8 +237,8 @@ fn a_cut_and_a_dangerous_variable_are_told() {
         level_shift: None,
     });
     comparison.environment = vec![EnvironmentDifference {
-        cell_a: "nvd/tran/llama/single".into(),
-        cell_b: "nvd/native/llama/single".into(),
+        cell_a: "nvd/tran/llama/maximum_performance".into(),
+        cell_b: "nvd/native/llama/maximum_performance".into(),
         kind: "variable".into(),
         name: "CUDA_LAUNCH_BLOCKING".into(),
         a: Some("1".into()),
