@@ -12,7 +12,7 @@ use super::{
     telemetry,
     units::estimate,
 };
-use crate::parse::{DeviceLine, FailureClass, Step};
+use crate::parse::{ABSURD_STEP_TIME, DeviceLine, FailureClass, Step};
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
 
@@ -194,9 +194,23 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
     }
 }
 
+/// A time in the measured part that cannot be one: what the others would give is not the run's rate.
+fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
+    let step = |detail: &str| detail.strip_prefix("step ")?.split_once(':')?.0.parse::<u64>().ok();
+    let first = 1 - result.workload.counts_from.min(1);
+    let is_measured =
+        |detail: &str| step(detail).is_none_or(|step| step.saturating_add(first) > statistics.warmup_steps);
+    let absurd = result.trace.anomalies.iter().filter(|a| a.kind == ABSURD_STEP_TIME);
+    let detail = absurd.map(|a| &a.detail).find(|detail| is_measured(detail))?;
+    Some(format!("{detail}, which is no step time"))
+}
+
 fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
     let steps = &result.trace.steps;
-    let steady = steady(steps, &result.workload, statistics);
+    let steady = match absurd_time(result, statistics) {
+        Some(reason) => Err(reason),
+        None => steady(steps, &result.workload, statistics),
+    };
     let status = match &result.outcome {
         RunOutcome::Failed { class, evidence, .. } => {
             RepeatStatus::Failed { class: *class, evidence: evidence.clone() }
@@ -394,6 +408,22 @@ pub(super) mod tests {
         );
         assert!(matches!(statuses[3], RepeatStatus::Unmeasured { .. }), "{statuses:?}");
         assert!(summarize(&[], &Statistics::default()).tokens_per_second_per_gpu.is_none());
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_one_leaves_no_figure_unless_it_is_of_the_warm_up() {
+        let with = |step: u64| {
+            let mut result = run(&[1.0; 8]);
+            result.trace.steps[step as usize - 1].step_time_seconds = None;
+            let detail = format!("step {step}: step_time_seconds is -1");
+            result.trace.anomalies.push(crate::parse::Anomaly { kind: ABSURD_STEP_TIME.to_owned(), detail });
+            summarize(&[(1, result)], &Statistics { warmup_steps: 2 })
+        };
+        let summary = with(5);
+        assert!(summary.tokens_per_second_per_gpu.is_none());
+        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{:?}", summary.repeats) };
+        assert_eq!(reason, "step 5: step_time_seconds is -1, which is no step time");
+        assert_eq!(with(2).n, 1);
     }
 
     #[test]
