@@ -92,7 +92,7 @@ fn two_workloads_are_never_related_by_a_comparison() {
     let text = compare(&["--across", "global_batch_size"]).ends_with(0).stdout;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let note = format!("{LARGE} differs from {SMALL} in across global_batch_size: 64, not 8.");
-    assert!(text.contains("2.62x") && text.contains(&note), "{text}");
+    assert!(text.contains("2.62×") && text.contains(&note), "{text}");
 }
 
 #[test]
@@ -160,10 +160,10 @@ fn two_batches() -> Project {
         "benchmarking:\n  enhanced_metrics: { cloud_costs: { cpu: { per_gpu_hour: 1.00, currency: EUR, source: made up } } }\n",
     );
     // 32 tokens in 0.262 s, 256 in 0.8 s; a little more from run to run.
-    let step = "\"step_time_seconds\":0.'$(( $batch == 2 ? 2620 : 8000 ))$(( $(wc -l < \"$TPRIMAT_PROJECT_DIR/launches\") % 5 + step % 3 ))',\"learning_rate\":0.00'$step',\"memory_bytes\":'$((batch * 1000000))',\"memory_kind\":\"peak_rss\",\"memory_source\":\"proc\",";
+    let step = "\"step_time_seconds\":0.'$(( $batch == 2 ? 2620 : 8000 ))$(( $(wc -l < \"$TPRIMAT_PROJECT_DIR/launches\") % 5 + step % 3 ))',\"learning_rate\":'${rates[step]}',\"memory_bytes\":'$((batch * 1000000))',\"memory_kind\":\"peak_rss\",\"memory_source\":\"proc\",";
     project.edit("trainer.sh", "\"step_time_seconds\":0.0'$seed$step',", step);
     project.edit("trainer.sh", "\"tokens\":32", "\"tokens\":'$((batch * 16))'");
-    project.edit("trainer.sh", "seed=$(job seed)\n", "seed=$(job seed)\nbatch=$(job global_batch_size)\n");
+    project.edit("trainer.sh", "seed=$(job seed)\n", "seed=$(job seed)\nbatch=$(job global_batch_size)\nrates=(0 0.0005 0.001 0.000868198 0.00055 0.000231802 0.0001)\n");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 6);
     project
@@ -397,11 +397,13 @@ fn what_a_cell_ran_in_stands_beside_the_comparison() {
     for words in [
         "cpu/cmd/tiny/single runs with CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel.",
         "Environments that are not the same: box/cmd/tiny/single against cpu/cmd/tiny/single: CUDA_LAUNCH_BLOCKING: not set, but there 1 (the host waits for every kernel); ",
-        ", runs with CUDA_LAUNCH_BLOCKING=1",
         "OMP_NUM_THREADS: 2, but there not set",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    let comment = unescaped(&project.run(&["compare", "--format", "markdown"]).ends_with(0).stdout);
+    assert!(comment.contains("| 1/1, not attested, runs with CUDA_LAUNCH_BLOCKING=1 |"), "{comment}");
+    assert!(comment.contains("<summary>Environments that are not the same</summary>"), "{comment}");
     let all = compared.json();
     let dangerous: Vec<&Value> =
         all["environment"].as_array().unwrap().iter().filter(|d| d["dangerous"].is_string()).collect();
