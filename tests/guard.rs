@@ -169,8 +169,11 @@ fn two_batches() -> Project {
     project
 }
 
+/// How far down they stand, and what they say.
+type Words = (i64, String);
+
 /// A picture's words with how far down they stand, and its boxes: top and width.
-fn drawn(svg: &str) -> (Vec<(i64, String)>, Vec<(i64, i64)>) {
+fn drawn(svg: &str) -> (Vec<Words>, Vec<(i64, i64)>) {
     let number = |tag: &str, name: &str| -> i64 {
         let (_, rest) = tag.split_once(&format!(" {name}=\"")).unwrap_or_else(|| panic!("{name}: {tag}"));
         rest.split('"').next().unwrap().parse().unwrap()
