@@ -45,7 +45,7 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     let comparable = refused.is_empty();
     differences.extend(refused);
     let mut speedups = speedups(&arms, &grouped, settings);
-    let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms)).collect();
+    let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
     let rows: Vec<Row> =
         arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
     price(&mut speedups, &rows);
@@ -237,6 +237,7 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         declared_only: arm.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
         warnings: warnings_of(&cell.environment, &arm.contract),
+        same_launch_as: cell.same_launch_as.clone(),
         metrics,
         contract: arm.contract.clone(),
         attested: summary.attested.clone(),

@@ -354,7 +354,7 @@ fn judge(cell: &mut GateCell, max_regression: f64) {
     let (Some(ratio), Some([low, high]), Some(p)) = (cell.ratio, cell.ci95, cell.p_value) else { return };
     let limit = 1.0 - max_regression - ROUNDING;
     let change = |ratio: f64| format!("{:+.2} %", (ratio - 1.0) * 100.0);
-    let interval = format!("{} ({} to {})", change(ratio), change(low), change(high));
+    let interval = format!("{} (95 % CI {} to {})", change(ratio), change(low), change(high));
     let allowed = format!("{:.2} %", max_regression * 100.0);
     (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
         (GateVerdict::Fail, format!("{interval}: slower than the limit of {allowed} allows, and significant"))
