@@ -32,7 +32,10 @@ fn cells() -> Vec<CellInput> {
         measured("nvd/tran/llama/maximum_performance@seq_length=256", &long, &[0.02], H100),
         imported,
         cell("nvd/fsdp/llama/maximum_performance", failed),
-        cell("nvd/prim/llama/maximum_performance", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
+        cell(
+            "nvd/prim/llama/maximum_performance",
+            CellState::Unsupported { reason: "Primus needs an AMD platform".into() },
+        ),
         measured_steps("nvd/deep/llama/maximum_performance", &test_job(), &[vec![3.0]], H100),
     ]
 }
