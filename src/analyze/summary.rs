@@ -178,7 +178,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         steady_state: steady_state(&steady).to_owned(),
         tokens_per_second: estimate.as_ref().zip(num_gpus).map(|(e, n)| e.value * n as f64),
         step_time: mean_step_time(&steady),
-        memory: most(counted.iter().flat_map(|(r, _)| r.memory.iter().cloned())),
+        memory: most(counted.iter().flat_map(|(r, _)| &r.memory).map(|m| (&*m.kind, &*m.source, m.bytes))),
         loss_at_end: of_counted(|r| r.loss_at_end),
         last_step: counted.iter().filter_map(|(r, _)| r.last_step).max(),
         attestation: weakest.unwrap_or(AttestationStatus::NotStated),
@@ -258,26 +258,36 @@ fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite())
 }
 
-fn memory(step: &Step) -> Option<Memory> {
-    let name = |s: &Option<std::borrow::Cow<str>>| s.as_deref().unwrap_or("not_stated").to_owned();
-    Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
+/// Kind, source and bytes.
+type Used<'a> = (&'a str, &'a str, u64);
+
+fn memory(step: &Step) -> Option<Used<'_>> {
+    fn name<'a>(stated: &'a Option<std::borrow::Cow<'static, str>>) -> &'a str {
+        stated.as_deref().unwrap_or("not_stated")
+    }
+    Some((name(&step.memory_kind), name(&step.memory_source), step.memory_bytes?))
 }
 
 /// What ranks report of memory apart from their steps: peaks, not what happened to be in use just then.
-fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Memory> {
+fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Used<'_>> {
     let figures = trace.memory.iter().flat_map(|report| &report.figures);
     let peaks = figures.filter(|f| f.kind.starts_with("peak_") || f.kind == "device_used");
-    peaks.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
+    peaks.map(|f| (&*f.kind, &*f.source, f.bytes))
 }
 
 /// The largest figure of each kind and source.
-fn most(all: impl Iterator<Item = Memory>) -> Vec<Memory> {
-    let mut by_kind: BTreeMap<(String, String), u64> = BTreeMap::new();
-    for memory in all {
-        let bytes = by_kind.entry((memory.kind, memory.source)).or_default();
-        *bytes = memory.bytes.max(*bytes);
+fn most<'a>(all: impl Iterator<Item = Used<'a>>) -> Vec<Memory> {
+    let mut by_kind: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (kind, source, used) in all {
+        let bytes = by_kind.entry((kind, source)).or_default();
+        *bytes = used.max(*bytes);
     }
-    by_kind.into_iter().map(|((kind, source), bytes)| Memory { kind, source, bytes }).collect()
+    let memory = |((kind, source), bytes): ((&str, &str), u64)| Memory {
+        kind: kind.to_owned(),
+        source: source.to_owned(),
+        bytes,
+    };
+    by_kind.into_iter().map(memory).collect()
 }
 
 fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
