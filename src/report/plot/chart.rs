@@ -56,7 +56,7 @@ impl Frame<'_> {
         let logarithmic = if y.is_logarithmic() { ", logarithmic" } else { "" };
         let title = elide(&format!("{}{logarithmic}", self.title), SMALL, self.width - 16, 1.0);
         canvas.text(&title, (self.left + 8, self.top), SMALL, INK, Anchor::Left);
-        let rows = ((bottom - top) / 28).clamp(2, 8) as usize;
+        let rows = ((bottom - top) / 22).clamp(2, 8) as usize;
         let mut lowest = i32::MAX;
         for (value, label) in y.ticks(rows) {
             let at = y.at(value);

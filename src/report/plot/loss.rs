@@ -14,7 +14,7 @@ use crate::analyze::{Comparison, FieldDifference, Row, Tier, differences};
 const LOGARITHMIC: f64 = 8.0;
 const GAP: i32 = 16;
 /// Points of a line: a panel is no wider.
-const POINTS: usize = 400;
+const POINTS: usize = 240;
 const HEIGHT: i32 = 330;
 const LOW: i32 = 190;
 /// Names stand below the panels, right of a piece of their line.

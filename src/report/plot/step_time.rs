@@ -16,7 +16,7 @@ const GAP: i32 = 16;
 const FOOT: i32 = 10;
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
-const POINTS: usize = 200;
+const POINTS: usize = 120;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
 /// An outlier is this many scaled median absolute deviations from the run's median, and at least [`LEAST`] of it.
