@@ -190,6 +190,10 @@ fn on_hosts(rows: &[&Row]) -> &'static str {
     }
     let counted = rows.iter().flat_map(|r| &r.repeats).filter(|r| r.status == RepeatStatus::Ok);
     let hosts: BTreeSet<&String> = counted.map(|r| &r.host).collect();
+    // An imported log may not say where it was written.
+    if hosts.iter().any(|host| ["", "not stated"].contains(&host.as_str())) {
+        return "On hosts that are not named";
+    }
     if hosts.len() == 1 { "On this host" } else { "On these hosts" }
 }
 
@@ -222,6 +226,13 @@ mod tests {
         assert!(found.text.starts_with("On this host, amd/prim/llama/single is 2.00× (95 % CI 1.9"), "{found:?}");
         assert!(found.text.contains(") nvd/nemo/llama/single on llama, same contract"), "{found:?}");
         assert_eq!(only(&two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[])).verdict, Verdict::Slower);
+    }
+
+    #[test]
+    fn a_host_that_nobody_names_is_not_this_one() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        comparison.rows[0].repeats[0].host = "not stated".into();
+        assert!(only(&comparison).text.starts_with("On hosts that are not named, amd/"));
     }
 
     #[test]

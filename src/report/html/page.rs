@@ -299,12 +299,9 @@ fn figure(figure: &Figure, unit: &str) -> Shown {
     }
 }
 
+/// Its unit stands in the heading.
 pub fn in_unit(value: f64, unit: &str) -> String {
-    match unit {
-        "fraction" => percent(value),
-        "s" => seconds(value),
-        _ => number(value),
-    }
+    super::super::format::metric(value, unit, unit)
 }
 
 fn shown(text: String, value: f64) -> Shown {

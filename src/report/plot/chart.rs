@@ -67,7 +67,9 @@ impl Frame<'_> {
             }
         }
         let mut free = left - 30;
-        for (value, label) in x.ticks(((right - left) / 90).max(2) as usize) {
+        // Steps, tokens and devices are counted.
+        let whole = |(value, _): &(f64, String)| value.fract() == 0.0;
+        for (value, label) in x.ticks(((right - left) / 90).max(2) as usize).into_iter().filter(whole) {
             let (at, half) = (x.at(value), width_of(&label, SMALL) / 2);
             canvas.line(vec![(at, bottom), (at, bottom + 4)], FAINT, 1);
             if at - half >= free && at + half < self.left + self.width {
