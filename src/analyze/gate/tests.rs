@@ -235,3 +235,38 @@ fn error_rates_are_those_that_the_definition_promises() {
     let (_, passed) = shares(0.97, 0.03);
     assert!(passed <= 0.035, "at the limit: {passed} pass");
 }
+
+#[test]
+fn hosts_are_units_and_a_baseline_of_them_is_sound() {
+    let of_hosts = |times: &[f64], hosts: &[&str]| {
+        let mut cell = of_times(CELL, &job(), times);
+        let CellState::Ok { summary } = &mut cell.input.state else { panic!() };
+        let estimate = summary.tokens_per_second_per_gpu.as_mut().unwrap();
+        let runs: Vec<crate::analyze::Run> = estimate
+            .values
+            .iter()
+            .zip(hosts.iter().cycle())
+            .map(|(rate, host)| crate::analyze::Run { rate: *rate, host, started_at: None, ended_at: None })
+            .collect();
+        *estimate = Estimate::of(&runs).unwrap();
+        cell
+    };
+    let times = [1.0, 1.01, 0.99, 1.005, 0.995, 1.002];
+    let slower = times.map(|t| t * 1.045);
+    let then = baseline(&[of_hosts(&times, &["a", "b"])]);
+    assert_eq!(then.fault(), None);
+    let report = gate(&then, &[of_hosts(&slower, &["a", "b"])], 0.03);
+    assert_eq!(report.cells[0].verdict, GateVerdict::Inconclusive, "six runs of two hosts are two units");
+    assert!(report.cells[0].reason.starts_with("2 hosts now and 2 hosts then"), "{}", report.cells[0].reason);
+    let uneven = baseline(&[of_hosts(&times[..5], &["a", "a", "b"])]);
+    assert_eq!(uneven.fault(), None, "a mean of hosts is not the mean of runs");
+}
+
+#[test]
+fn what_only_one_side_states_passes_nothing() {
+    let mut then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    then.cells[0].contract = Contract::default();
+    let report = gate(&then, &[of_times(CELL, &job(), &STEADY)], 0.03);
+    assert_eq!(report.verdict, GateVerdict::Inconclusive);
+    assert!(report.cells[0].reason.contains("global_batch_size"), "{}", report.cells[0].reason);
+}
