@@ -135,6 +135,9 @@ pub struct Row {
     pub step_time: StepTime,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<Memory>,
+    /// What one device has: the driver's count as tprimat.lock has it, else what its maker states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_capacity_bytes: Option<u64>,
     pub mfu: Mfu,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,

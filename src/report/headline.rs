@@ -238,6 +238,13 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_nobody_names_is_not_this_one() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        comparison.rows[0].repeats[0].host = "not stated".into();
+        assert!(only(&comparison).text.starts_with("On hosts that are not named, amd/"));
+    }
+
+    #[test]
     fn what_it_costs_and_repeats_that_came_later_are_in_the_sentence() {
         let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
         assert!(!only(&comparison).text.contains("cost"));
