@@ -25,9 +25,11 @@ fn stale_runs_are_priced_by_what_is_known_of_them() {
     let each = more["estimates"][0]["seconds"].as_f64().unwrap() / 2.0;
     assert!(each > 0.0 && each < 60.0, "{more}");
     assert!(more["summary"]["gpu_hours"].is_null(), "a CPU takes no GPU-hours: {more}");
-    project.edit("config.yaml", "train_iters: 6", "train_iters: 7");
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 600");
     let changed = estimate();
     assert_eq!(changed["summary"]["basis"]["earlier"], 1, "{changed}");
+    let longer = changed["estimates"][0]["seconds"].as_f64().unwrap();
+    assert!((longer / each - 100.0).abs() < 1e-6, "a hundred times the steps: {longer} {each}");
 }
 
 #[test]

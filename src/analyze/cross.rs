@@ -41,10 +41,10 @@ pub(super) fn counts_from(steps: &[Step], batch: Option<u64>) -> u64 {
         return 0;
     }
     if let (Some(samples), Some(batch)) = (last.consumed_samples, batch.filter(|b| *b > 0)) {
-        return u64::from(samples != batch.saturating_mul(last.step + 1));
+        return u64::from(samples != batch.saturating_mul(last.step.saturating_add(1)));
     }
-    let usual = steps.windows(2).map(|w| w[1].step - w[0].step).min().unwrap_or(1);
-    u64::from(usual < 2 || steps.iter().any(|s| !(s.step + 1).is_multiple_of(usual)))
+    let usual = steps.windows(2).map(|w| w[1].step.saturating_sub(w[0].step)).min().unwrap_or(1);
+    u64::from(usual < 2 || steps.iter().any(|s| !s.step.saturating_add(1).is_multiple_of(usual)))
 }
 
 /// Every how many steps there is a line, usually.
@@ -280,7 +280,7 @@ impl Crossed {
     fn first_loss(&mut self, trace: &Trace, claim: &Claim, counts_from: u64) {
         let Some(guess) = vocabulary(&claim.job.model) else { return };
         let Some((step, loss)) = trace.steps.iter().find_map(|s| Some((s, s.loss?))) else { return };
-        let number = step.step + 1 - counts_from.min(1);
+        let number = step.step.saturating_add(1 - counts_from.min(1));
         if number > FIRST_STEPS || step.steps_averaged.unwrap_or(1) > FIRST_STEPS {
             return;
         }

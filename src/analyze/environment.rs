@@ -82,11 +82,21 @@ pub fn danger_of(name: &str, value: &str) -> Option<&'static str> {
     DANGERS.iter().find(|d| d.names.iter().any(is_named) && (d.when)(value)).map(|d| d.why)
 }
 
+/// Parts of names, between underscores, that make a secret of a variable: `HF_TOKEN`, but not `TOTAL_TOKENS` or `MONKEY`.
+const SECRET_PARTS: [&str; 7] = ["TOKEN", "KEY", "PASS", "PASSPHRASE", "SSHPASS", "PWD", "AUTH"];
+/// What is in no harmless name, with or without an underscore before it: `PGPASSWORD`.
+const SECRET_WORDS: [&str; 5] = ["PASSWORD", "PASSWD", "SECRET", "CREDENTIAL", "APIKEY"];
+
 /// Is this the name of something that nobody may read?
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
-    let name = name.to_uppercase().replace("TOKENIZER", "");
-    ["TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL"].iter().any(|part| name.contains(part))
+    let name = name.to_uppercase();
+    // The shell's own: the folder that it is in.
+    if name == "PWD" {
+        return false;
+    }
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+        || name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| SECRET_PARTS.contains(&part))
 }
 
 impl CellEnvironment {
@@ -374,7 +384,36 @@ mod tests {
         let found = between(["x/a/m/s", "x/b/m/s"], &a, &CellEnvironment::default());
         assert_eq!(found, []);
         assert!(a.clone().public().variables.is_empty() && warnings_of(&a, &Contract::default()).is_empty());
-        assert!(is_secret("my_password") && !is_secret("TOKENIZERS_PARALLELISM"));
+        for name in [
+            "my_password",
+            "HF_TOKEN",
+            "TOKEN",
+            "github_token",
+            "AWS_SECRET_ACCESS_KEY",
+            "WANDB_KEY",
+            "OPENAI_APIKEY",
+            "MYSQL_PWD",
+            "PROXY_PASS",
+            "DB_PASSWD",
+            "PGPASSWORD",
+            "REGISTRY_AUTH",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in [
+            "TOKENIZERS_PARALLELISM",
+            "TOTAL_TOKENS",
+            "MONKEY",
+            "KEYBOARD",
+            "PWD",
+            "OLDPWD",
+            "BYPASS",
+            "AUTHOR",
+            "MAX_TOKENS_PER_GPU",
+        ] {
+            assert!(!is_secret(name), "{name}");
+        }
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub struct Metric {
     /// Is more better? Absent where neither is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub higher_is_better: Option<bool>,
+    /// The cell beside which the figure is one, where there is such a cell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
     pub figure: Figure,
 }
 

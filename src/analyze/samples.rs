@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub const TELEMETRY_SCHEMA: &str = "tprimat.telemetry/1";
 
-/// Points that a result keeps at most; more are joined in pairs.
+/// Points that a result keeps at most; an even number, so that full points pair up.
 const MAX_POINTS: usize = 512;
 /// Power is not integrated over a longer time without a sample, in intervals.
 const LONGEST_GAP: f64 = 3.5;
@@ -127,6 +127,7 @@ impl Samples {
             begin: None,
             points: Vec::new(),
         };
+        let mut condensed = Condensed::default();
         let mut last: Option<TelemetryLine> = None;
         // The first sample ends no point; what it says belongs to the one that follows.
         let mut first: Option<Point> = None;
@@ -140,7 +141,7 @@ impl Samples {
             if last.is_none() {
                 (samples.begin, first) = (Some(line.time), Some(point));
             } else {
-                samples.push(match first.take() {
+                condensed.push(match first.take() {
                     Some(first) => Point {
                         counter_joules: point.counter_joules,
                         integrated_joules: point.integrated_joules,
@@ -151,6 +152,7 @@ impl Samples {
             }
             last = Some(line);
         }
+        samples.points = condensed.points;
         if samples.unavailable.is_none() && samples.points.is_empty() {
             samples.unavailable = Some("fewer than two samples were taken".to_owned());
         }
@@ -162,16 +164,36 @@ impl Samples {
     pub fn none(why: &str) -> Self {
         Self { unavailable: Some(why.to_owned()), ..Self::default() }
     }
+}
 
+/// Points of equal weight, but for the last one.
+struct Condensed {
+    points: Vec<Point>,
+    /// Times between two samples that a point holds.
+    stride: usize,
+    /// How many of them the last point holds by now.
+    held: usize,
+}
+
+impl Default for Condensed {
+    fn default() -> Self {
+        Self { points: Vec::new(), stride: 1, held: 0 }
+    }
+}
+
+impl Condensed {
     fn push(&mut self, point: Point) {
-        self.points.push(point);
-        if self.points.len() > MAX_POINTS {
-            self.points = self
-                .points
-                .chunks(2)
-                .map(|pair| pair.iter().skip(1).fold(pair[0].clone(), |a, b| join(&a, b)))
-                .collect();
+        if let Some(last) = self.points.last_mut().filter(|_| self.held < self.stride) {
+            *last = join(last, &point);
+            self.held += 1;
+            return;
         }
+        if self.points.len() == MAX_POINTS {
+            self.points = self.points.chunks_exact(2).map(|pair| join(&pair[0], &pair[1])).collect();
+            self.stride *= 2;
+        }
+        self.points.push(point);
+        self.held = 1;
     }
 }
 
@@ -339,6 +361,20 @@ pub(super) mod tests {
             assert!(samples.unavailable.is_some() && samples.points.is_empty());
         }
         assert!(Samples::read(&file(1.0, 1, &[])).unavailable.is_some(), "no sample is no telemetry");
+    }
+
+    #[test]
+    fn long_runs_have_points_of_equal_weight() {
+        for (seconds, weight) in [(3600u32, 8), (36_000, 128)] {
+            let lines: Vec<_> =
+                (0..=seconds).map(|i| (f64::from(i), vec![reading(100.0, 100.0 * f64::from(i))])).collect();
+            let points = Samples::read(&file(1.0, 1, &lines)).points;
+            let (last, full) = points.split_last().unwrap();
+            // The first sample of all ends no time and is counted with the first point.
+            assert_eq!(full[0].samples, weight + 1);
+            assert!(full[1..].iter().all(|p| p.samples == weight) && last.samples <= weight, "{seconds}");
+            assert!((MAX_POINTS / 2..=MAX_POINTS).contains(&points.len()));
+        }
     }
 
     proptest! {

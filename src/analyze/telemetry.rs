@@ -174,6 +174,11 @@ fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Ener
     for end in [first, last] {
         let length = end.point.time - end.begin;
         if end.part < 1.0 && length > (END_INTERVALS * interval).max(END_PART * seconds) {
+            if length <= END_INTERVALS * interval * end.point.samples as f64 {
+                return Err(format!(
+                    "{seconds:.1} s are too short a part of so long a run: its samples are kept in sums over {length:.0} s"
+                ));
+            }
             return Err(format!("the measured part begins or ends in {length:.1} s without a sample"));
         }
     }
@@ -346,6 +351,40 @@ mod tests {
         let (found, notes) = of(unavailable, 2);
         assert_eq!(found.unwrap_err(), "no driver answers");
         assert!(notes.contains(&"repeat 1: no telemetry: no driver answers".to_owned()), "{notes:?}");
+    }
+
+    /// A run of so many seconds: the first 100 at 50 W, then 500 W; steps of 10 s from there on.
+    fn long(seconds: u32) -> RunResult {
+        let steps = seconds / 10 - 10;
+        let mut result = run(&vec![10.0; steps as usize]);
+        result.trace.steps.iter_mut().for_each(|s| s.ended_at = Some(1100.0 + 10.0 * s.step as f64));
+        result.started_at = Some(1000.0);
+        let joules = |t: f64| 50.0 * t.min(100.0) + 500.0 * (t - 100.0).max(0.0);
+        let lines: Vec<_> = (0..=seconds + 1)
+            .map(f64::from)
+            .map(|t| (1000.0 + t, vec![reading(if t < 100.0 { 50.0 } else { 500.0 }, 1e7 + joules(t))]))
+            .collect();
+        result.telemetry = Some(Samples::read(&file(1.0, 1, &lines)));
+        result
+    }
+
+    #[test]
+    fn long_runs_keep_the_energy_of_their_measured_steps() {
+        for (seconds, stride) in [(3600, 8.0), (36_000, 128.0)] {
+            // With the first step the measured part begins in the point in which the power changes.
+            for warmup in [0, 5, 100] {
+                let exact = 500.0 * f64::from(seconds - 100 - 10 * warmup);
+                let (joules, method) = energy_of(long(seconds), u64::from(warmup)).unwrap();
+                assert!(
+                    (joules - exact).abs() <= stride * 450.0 && method == "counter",
+                    "{seconds} {warmup}: {joules}"
+                );
+                assert!(warmup == 0 || (joules / exact - 1.0).abs() < 5e-3, "{seconds} {warmup}: {joules} {exact}");
+            }
+        }
+        // 100 s at the end of ten hours.
+        let why = energy_of(long(36_000), 3580).unwrap_err();
+        assert!(why.contains("too short a part") && !why.contains("without a sample"), "{why}");
     }
 
     #[test]

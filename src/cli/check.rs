@@ -53,15 +53,17 @@ pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
         same_launch.push(json!({ "cell": cell, "same_launch_as": first }));
     }
     let cells = 0..plan.cells.len();
-    let withheld: Vec<_> = cells.filter_map(|cell| Some((cell, fit::fit(&plan, cell)?.withheld()?))).collect();
-    for (cell, why) in &withheld {
-        eprintln!("note: `{}` {why}", plan.cells[*cell].id);
+    let fits = cells.filter_map(|cell| fit::fit(&plan, cell));
+    let far: Vec<_> = fits.filter_map(|fit| Some((fit.far_from_fitting()?, fit))).collect();
+    for (why, fit) in &far {
+        eprintln!("note: `{}` {why}", fit.cell);
     }
+    let withheld = far.iter().filter(|(_, fit)| fit.withheld().is_some()).count();
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": withheld.len() }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": withheld }),
         )?;
     } else {
         print(&format!(

@@ -1,20 +1,22 @@
 //! What a build would cost: GPU-hours and money of every stale run, and how each figure is known.
 //!
 //! Order of belief: how long attempts at the cell's present keys took; how long earlier attempts under its name took,
-//! whose key was another; a model, FLOPs of the job ÷ ([`ASSUMED_MFU`] × dense peak × GPUs) + [`STARTUP_SECONDS`].
+//! whose key was another, scaled by tokens per device; a model, FLOPs of the job ÷ ([`ASSUMED_MFU`] × dense peak × GPUs) + [`STARTUP_SECONDS`].
 //! Where none of them is to be had, there is no figure. See docs/METRICS.md, "Price of a plan".
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use petgraph::graph::NodeIndex;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::derived::Settings;
 use crate::{
     analyze::{Catalogue, Price, flops_per_token},
-    cache::{AttemptOutcome, TaskKind},
+    cache::{AttemptOutcome, Entry, TaskKind},
     config::{Values, vendor_names},
-    graph::{Engine, State, Statuses, label},
+    digest::Digest,
+    graph::{Engine, State, Statuses, Task, label},
     plan::{Job, Vendor},
 };
 
@@ -232,15 +234,13 @@ fn run_seconds(
         if let Some(key) = statuses.get(node).key {
             now.extend(durations(engine, &key));
         }
-        if now.is_empty()
-            && let Some(last) = engine.cache.last_of(TaskKind::Train, &label(engine.plan, &engine.dag.task(node)))
-        {
-            before.extend(durations(engine, &last.key));
+        if now.is_empty() {
+            before.extend(earlier(engine, cell, node).unwrap_or_default());
         }
     }
     for (list, basis, words) in [
         (&mut now, Basis::Measured, "of this cell"),
-        (&mut before, Basis::Earlier, "of this cell before its key changed"),
+        (&mut before, Basis::Earlier, "of this cell before its key changed, by its tokens per device"),
     ] {
         if let Some(seconds) = median(list) {
             return Ok((seconds, basis, format!("median of {} {words}", counted(list.len()))));
@@ -256,12 +256,59 @@ fn run_seconds(
     modelled(prepared.job(), platform, device, catalogue)
 }
 
+/// Durations of the good attempts at the key that a repeat had before, as they would be for the tokens of its present job;
+/// none where it is not known what they trained.
+fn earlier(engine: &Engine, cell: usize, node: NodeIndex) -> Option<Vec<f64>> {
+    let task = engine.dag.task(node);
+    let last = engine.cache.last_of(TaskKind::Train, &label(engine.plan, &task))?;
+    let was = size_of(&job_of(engine, task, &last)?)?;
+    let now = size_of(&engine.plan.prepared(cell)?.job_text())?;
+    Some(durations(engine, &last.key).into_iter().map(|seconds| scaled(seconds, now / was)).collect())
+}
+
+/// The text of the job that the last attempt ran. Its own key has the job's digest only where its trainer reads it; else
+/// it is in the key under which the attempt was parsed.
+fn job_of(engine: &Engine, task: Task, last: &Entry) -> Option<String> {
+    let job = line_of::<Digest>(&last.preimage, "job").or_else(|| {
+        let parsed =
+            engine.cache.last_of(TaskKind::Parse, &label(engine.plan, &Task { kind: TaskKind::Parse, ..task }))?;
+        let attempt: String = line_of(&parsed.preimage, "attempt")?;
+        let is_its = engine.cache.attempts(&last.key).iter().any(|a| a.id == attempt);
+        line_of(&parsed.preimage, "job").filter(|_| is_its)
+    })?;
+    engine.cache.preimage(&job)
+}
+
+/// Tokens of a run ÷ devices, from the canonical text of its job, which leaves defaults out.
+fn size_of(job: &str) -> Option<f64> {
+    let count = |name: &str, default: u64| line_of(job, name).unwrap_or(default) as f64;
+    let default = Job::default();
+    let steps = count("train_iters", default.train_iters);
+    let batch = count("data.global_batch_size", default.data.global_batch_size);
+    let length = count("data.seq_length", default.data.seq_length);
+    let size = steps * batch * length / count("parallelism.num_gpus", default.parallelism.num_gpus);
+    (size.is_finite() && size > 0.0).then_some(size)
+}
+
+/// The value of a line `name = JSON` of a pre-image.
+fn line_of<T: DeserializeOwned>(text: &str, name: &str) -> Option<T> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "))?;
+    serde_json::from_str(value).ok()
+}
+
+/// A run of `seconds` with so many times its tokens. Never too little: what it takes to start stays where there are fewer,
+/// and counts as often as the steps where there are more.
+fn scaled(seconds: f64, times: f64) -> f64 {
+    let start = if times < 1.0 { seconds.min(STARTUP_SECONDS) } else { 0.0 };
+    start + (seconds - start) * times
+}
+
 fn counted(runs: usize) -> String {
     if runs == 1 { "1 run".into() } else { format!("{runs} runs") }
 }
 
 /// How long the good attempts at a key took, in seconds.
-fn durations(engine: &Engine, key: &crate::digest::Digest) -> Vec<f64> {
+fn durations(engine: &Engine, key: &Digest) -> Vec<f64> {
     let good = |a: &&crate::cache::Attempt| a.outcome == AttemptOutcome::Ok;
     let attempts = engine.cache.attempts(key);
     attempts.iter().filter(good).map(|a| a.ended_at - a.started_at).filter(|s| *s > 0.0 && s.is_finite()).collect()
@@ -313,6 +360,21 @@ mod tests {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&mut [4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn other_tokens_per_device_are_another_price() {
+        let job = |steps: u64| {
+            format!(
+                "tprimat-job 1\ndata.global_batch_size = 8\ndata.seq_length = 128\nparallelism.num_gpus = 2\ntrain_iters = {steps}\n"
+            )
+        };
+        assert_eq!(size_of(&job(10)), Some(5120.0));
+        assert_eq!(size_of("tprimat-job 1\n"), None, "no tokens are no size");
+        assert_eq!(scaled(100.0, 50.0), 5000.0);
+        // 60 s to start and 40 s of steps, of which a tenth is left.
+        assert_eq!(scaled(100.0, 0.1), 64.0);
+        assert_eq!((scaled(30.0, 0.1), scaled(30.0, 1.0)), (30.0, 30.0));
     }
 
     #[test]

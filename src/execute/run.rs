@@ -8,15 +8,20 @@ use std::{
     collections::BTreeMap,
     fs::{File, OpenOptions},
     io::{self, PipeWriter, Write},
-    os::unix::process::ExitStatusExt,
+    os::{
+        fd::{AsFd, FromRawFd, OwnedFd, RawFd},
+        unix::process::ExitStatusExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
     errno::Errno,
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         signal::{Signal, kill},
         wait::{Id, WaitPidFlag, waitid},
@@ -37,6 +42,9 @@ pub(super) const TELEMETRY: &str = "telemetry.jsonl";
 
 /// `tprimat __supervise DIR` is the supervisor of the run in DIR.
 pub const SUPERVISE_ARGUMENT: &str = "__supervise";
+
+/// A supervisor that said how its run ended is waited for so much longer.
+const LINGERING: Duration = Duration::from_secs(3);
 
 /// All that one run needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -244,17 +252,38 @@ impl Running {
         }
     }
 
-    /// Blocks until the run is over and no process of it is left.
+    /// Blocks until the run is over and no process of it is left. The supervisor may linger: a thread of it that hangs in a
+    /// driver keeps its process, but the run has ended when it says so.
     pub fn wait(&self) -> Result<RunExit> {
-        let pid = lock(&self.supervisor).id();
+        let pid = Pid::from_raw(lock(&self.supervisor).id().cast_signed());
+        if let Some(exit) = self.outlived_by(pid) {
+            return Ok(exit);
+        }
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         // Without reaping and without the lock: `kill` must get through meanwhile.
-        while waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), look) == Err(Errno::EINTR) {}
+        while waitid(Id::Pid(pid), look) == Err(Errno::EINTR) {}
         let status =
             lock(&self.supervisor).wait().map_err(Error::io("cannot wait for the supervisor of", &self.spec.dir))?;
         match read_exit(&self.spec.dir) {
             Some(exit) => Ok(exit),
             None => self.without_supervisor(status),
+        }
+    }
+
+    /// How the run ended, if its supervisor is still there [`LINGERING`] later; none once that has ended.
+    fn outlived_by(&self, supervisor: Pid) -> Option<RunExit> {
+        // Before Linux 5.3 there is none, and only the process's end counts.
+        let fd = pidfd(supervisor)?;
+        let mut told: Option<Instant> = None;
+        loop {
+            match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::from(1000u16)) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                _ => return None,
+            }
+            let Some(exit) = read_exit(&self.spec.dir) else { continue };
+            if told.get_or_insert_with(Instant::now).elapsed() >= LINGERING {
+                return Some(exit);
+            }
         }
     }
 
@@ -286,6 +315,15 @@ impl Running {
             note: Some(format!("the supervisor was ended by signal {signal}")),
         })
     }
+}
+
+/// Readable once no thread of the process is left.
+fn pidfd(pid: Pid) -> Option<OwnedFd> {
+    // SAFETY: it touches no memory. The kernel sets O_CLOEXEC.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the kernel has just opened it for us.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(super) fn read_exit(dir: &Path) -> Option<RunExit> {

@@ -53,6 +53,8 @@ const LOG_LOOK: Duration = Duration::from_millis(100);
 const DEVICE_LOOK: Duration = Duration::from_millis(20);
 /// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
 const SETTLE: Duration = Duration::from_millis(500);
+/// How long the run's end waits for a last sample, when no process of the run is left.
+const LAST_SAMPLE: Duration = Duration::from_secs(2);
 /// No environment is larger; a length beyond it is not one that tprimat sent.
 const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 
@@ -254,18 +256,25 @@ impl Supervisor {
         let sampler = self.sampler();
         let verdict = self.watch(&handle, begun, &mut times);
         let ended_at = unix_now();
-        // Before the tree is looked at: a command of the sampler's is no leftover of the run.
-        if let Some(sampler) = sampler {
+        // A driver may hang, and the end of the run's tree must not wait for it.
+        if let Some(sampler) = &sampler {
             sampler.stop();
         }
         self.tell(&RunState::Ending);
         let (ended, leftover) = match &verdict {
             Verdict::Exited(_) => {
+                // A command of the sampler's is no leftover of the run.
+                if let Some(sampler) = &sampler {
+                    sampler.wait(SETTLE);
+                }
                 let ended = self.end_leftovers(&handle);
                 (ended, ended.count)
             }
             Verdict::Stopped(_) => (self.end_tree(&handle), 0),
         };
+        if let Some(sampler) = sampler {
+            sampler.wait(LAST_SAMPLE);
+        }
         times.look();
         let note = times.sync().err().map(|e| format!("the log may not survive a power cut: {e}"));
         let status = match verdict {

@@ -241,7 +241,7 @@ mod tests {
     fn a_host_that_nobody_names_is_not_this_one() {
         let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
         comparison.rows[0].repeats[0].host = "not stated".into();
-        assert!(only(&comparison).text.starts_with("On hosts that are not named, amd/"));
+        assert!(only(&comparison).text.starts_with("On hosts that not every log names, amd/"));
     }
 
     #[test]

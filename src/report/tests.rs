@@ -18,7 +18,14 @@ fn figure(value: f64) -> Figure {
 }
 
 fn metric(name: &str, title: &str, unit: &str, figure: Figure) -> Metric {
-    Metric { name: name.into(), title: title.into(), unit: unit.into(), higher_is_better: None, figure }
+    Metric {
+        name: name.into(),
+        title: title.into(),
+        unit: unit.into(),
+        higher_is_better: None,
+        reference: None,
+        figure,
+    }
 }
 
 /// Failures, a contradiction, an import, missing and impossible metrics, one repeat, other workloads.

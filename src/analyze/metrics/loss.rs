@@ -55,7 +55,7 @@ fn seconds_to(curve: &Curve, target: f64, counts_from: u64) -> Option<f64> {
     let mut seconds = 0.0;
     for (step, time) in curve.step.iter().zip(&curve.step_time_seconds).take(end + 1) {
         // Steps counted from 0: the first line of a log that has every step is one step.
-        let steps = before.map_or(step + 1, |before| step.saturating_sub(before));
+        let steps = before.map_or_else(|| step.saturating_add(1), |before| step.saturating_sub(before));
         seconds += steps as f64 * (*time).filter(|t| t.is_finite() && *t > 0.0)?;
         before = Some(*step);
     }

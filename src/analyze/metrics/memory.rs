@@ -5,12 +5,16 @@ use crate::analyze::{Device, Memory, RepeatStatus};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Kinds of device memory, those first that count most of what occupies it.
+/// Kinds of device memory. None of them is always the largest: one that was read at some moment may have missed the peak
+/// that another one kept.
 const KINDS: [&str; 4] = ["device_used", "process_device_used", "peak_reserved", "peak_allocated"];
 
 pub(super) fn headroom(of: &Subject) -> Made {
     let device = of.gpu("device memory")?;
-    let peak = KINDS.iter().find_map(|kind| most(&of.summary.memory, kind)).cloned().or_else(|| sampled(of));
+    let stated = of.summary.memory.iter().filter(|m| KINDS.contains(&m.kind.as_str()) && m.bytes > 0);
+    // Of equal ones the first in the list.
+    let rank = |m: &Memory| KINDS.iter().position(|kind| *kind == m.kind).map(std::cmp::Reverse);
+    let peak = stated.max_by_key(|m| (m.bytes, rank(m))).cloned().or_else(|| sampled(of));
     let peak = peak.ok_or_else(|| absent("no figure of device memory"))?;
     let (capacity, whose) = capacity(of, device).map_err(absent)?;
     let used = peak.bytes as f64;
@@ -36,10 +40,6 @@ pub(super) fn capacity_bytes(of: &Subject) -> Option<u64> {
     let device = of.gpu("device memory").ok()?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and whole bytes")]
     capacity(of, device).ok().map(|(bytes, _)| bytes as u64)
-}
-
-fn most<'a>(all: &'a [Memory], kind: &str) -> Option<&'a Memory> {
-    all.iter().filter(|m| m.kind == kind && m.bytes > 0).max_by_key(|m| m.bytes)
 }
 
 /// What the sampler saw, where the trainers state nothing: it may have missed the very peak.

@@ -66,10 +66,14 @@ fn error(reason: impl Into<String>) -> Figure {
     Figure::Error { reason: reason.into() }
 }
 
-/// All of these are quantities: what is not a finite number above 0 is made of something wrong.
+/// Nearly all of these are quantities: what is not a finite number above 0 is made of something wrong.
 fn figure(made: Made) -> Figure {
+    figure_if(made, |value| value > 0.0)
+}
+
+fn figure_if(made: Made, is_possible: fn(f64) -> bool) -> Figure {
     match made {
-        Ok((value, basis)) if value.is_finite() && value > 0.0 => Figure::Ok { value, basis },
+        Ok((value, basis)) if value.is_finite() && is_possible(value) => Figure::Ok { value, basis },
         Ok((value, basis)) => error(format!("{value} is no such quantity: {basis}")),
         Err(figure) => figure,
     }
@@ -122,7 +126,7 @@ pub fn metrics_of(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) ->
         metric("tokens_per_second", "tokens/s", "tokens/s", up, of.total_rate()),
         metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s", up, tflops(&of)),
         metric("mfu", "MFU", "fraction", up, mfu(&of)),
-        metric("memory_headroom", "memory headroom", "fraction", None, memory::headroom(&of)),
+        headroom(&of),
         metric("loss_at_end", "loss at end", "nats/token", down, loss::at_end(&of)),
         metric("time_to_loss", "time to loss", "s", down, loss::time_to(&of)),
         metric(
@@ -156,7 +160,20 @@ pub fn memory_capacity_bytes(cell: &CellInput, summary: &Summary, catalogue: &Ca
 
 fn metric(name: &str, title: &str, unit: &str, higher_is_better: Option<bool>, made: Made) -> Metric {
     let (name, title, unit) = (name.to_owned(), title.to_owned(), unit.to_owned());
-    Metric { name, title, unit, higher_is_better, figure: figure(made) }
+    Metric { name, title, unit, higher_is_better, reference: None, figure: figure(made) }
+}
+
+/// Nothing may be left.
+fn headroom(of: &Subject) -> Metric {
+    let figure = figure_if(memory::headroom(of), |value| value >= 0.0);
+    Metric {
+        name: "memory_headroom".to_owned(),
+        title: "memory headroom".to_owned(),
+        unit: "fraction".to_owned(),
+        higher_is_better: None,
+        reference: None,
+        figure,
+    }
 }
 
 fn tflops(of: &Subject) -> Made {

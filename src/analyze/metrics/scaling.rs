@@ -1,6 +1,6 @@
 //! How much of a device's rate is kept when there are more of them.
 
-use super::{Made, absent, figure, short};
+use super::{absent, figure, short};
 use crate::analyze::{Figure, Metric, Tier, differences, guard::Arm, guard::measure_alike};
 
 /// What more devices change by themselves; anything else in which the work or its execution differs is another set-up.
@@ -10,16 +10,20 @@ const FOLLOWS: [&str; 5] =
 /// `arm`'s tokens/s/GPU ÷ those of the reference: of all cells with the same platform, framework, model and device that
 /// differ in nothing but [`FOLLOWS`], the one with the fewest devices; of several, the first in matrix order.
 pub(crate) fn scaling(arm: &Arm<'_>, arms: &[Arm<'_>]) -> Metric {
+    let made = efficiency(arm, arms);
+    let reference = made.as_ref().ok().map(|(_, _, base)| base.clone());
     Metric {
         name: "scaling_efficiency".to_owned(),
         title: "scaling efficiency".to_owned(),
         unit: "fraction".to_owned(),
         higher_is_better: Some(true),
-        figure: figure(efficiency(arm, arms)),
+        reference,
+        figure: figure(made.map(|(value, basis, _)| (value, basis))),
     }
 }
 
-fn efficiency(arm: &Arm<'_>, arms: &[Arm<'_>]) -> Made {
+/// The figure, what it is made of, and the reference.
+fn efficiency(arm: &Arm<'_>, arms: &[Arm<'_>]) -> Result<(f64, String, String), Figure> {
     let own = gpus(arm).ok_or_else(|| absent("the number of devices is not known"))?;
     let mut smaller: Vec<(u64, &Arm<'_>)> =
         arms.iter().filter(|b| is_of(arm, b)).filter_map(|b| Some((gpus(b)?, b))).filter(|(n, _)| *n < own).collect();
@@ -36,7 +40,8 @@ fn efficiency(arm: &Arm<'_>, arms: &[Arm<'_>]) -> Made {
     let kind = kind(arm, base, own, *n)?;
     let (ours, theirs) = (arm.estimate.value, base.estimate.value);
     let rates = format!("{} tokens/s/GPU on {own} ÷ {} on {n}", short(ours), short(theirs));
-    Ok((ours / theirs, format!("{kind} scaling: {rates} ({})", base.cell.cell)))
+    let reference = base.cell.cell.clone();
+    Ok((ours / theirs, format!("{kind} scaling: {rates} ({reference})"), reference))
 }
 
 fn gpus(arm: &Arm<'_>) -> Option<u64> {

@@ -248,6 +248,13 @@ fn memory_is_of_one_kind_and_fits_the_device() {
     };
     is(&with(&[("peak_allocated", 40), ("peak_reserved", 60), ("peak_rss", 500)]), "memory_headroom", 0.25);
     is(&with(&[("peak_reserved", 60), ("device_used", 64)]), "memory_headroom", 0.2);
+    // Read between two steps, it missed the peak.
+    let missed = with(&[("device_used", 50), ("peak_reserved", 60), ("peak_allocated", 40)]);
+    is(&missed, "memory_headroom", 0.25);
+    let Figure::Ok { basis, .. } = get(&missed, &catalogue(), "memory_headroom") else { panic!() };
+    assert!(basis.starts_with("peak_reserved (s) 60.00 GiB"), "{basis}");
+    let full = get(&with(&[("device_used", 80)]), &catalogue(), "memory_headroom");
+    assert_eq!(full.value(), Some(0.0), "nothing left is no error: {full:?}");
     is_absent(&with(&[("peak_rss", 40)]), &catalogue(), "memory_headroom", "no figure of device memory");
     let mut cell = with(&[("peak_rss", 500)]);
     summary(&mut cell).repeats[2].telemetry =
@@ -341,6 +348,11 @@ fn scaling_is_against_the_smallest_cell_that_is_otherwise_the_same() {
         let Figure::Absent { reason } = figure else { panic!("{why}") };
         assert!(reason.contains(why), "{reason}");
     };
+    let reference = |n: &str| {
+        let row = comparison.rows.iter().find(|r| r.cell == name(n)).unwrap();
+        row.metrics.0.iter().find(|m| m.name == "scaling_efficiency").unwrap().reference.clone()
+    };
+    assert_eq!((reference("weak"), reference("neither")), (Some(name("one")), None));
     absent(of("one"), "has fewer devices");
     absent(of("neither"), "the batch went from 16 to 64 for 1 → 8 devices: neither");
     absent(of("recompute"), "differs in activation_checkpointing");

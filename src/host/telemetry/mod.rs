@@ -28,8 +28,6 @@ use crate::{
     plan::Vendor,
 };
 
-/// How long the end of a run waits for the sample that is being taken.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Less important than any thread of a trainer.
 const NICE: i32 = 10;
 
@@ -91,12 +89,16 @@ impl Sampler {
         Some(Self { stop, thread })
     }
 
-    /// Takes a last sample where that is quick, and ends. A driver that does not answer is left to itself.
-    pub fn stop(self) {
+    /// Asks for a last sample where that is quick, and for the end. Waits for neither.
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        let asked = Instant::now();
         self.thread.thread().unpark();
-        while !self.thread.is_finished() && asked.elapsed() < PATIENCE {
+    }
+
+    /// Until it has ended, but no longer than so: a driver that does not answer is left to itself.
+    pub fn wait(&self, patience: Duration) {
+        let asked = Instant::now();
+        while !self.thread.is_finished() && asked.elapsed() < patience {
             thread::sleep(Duration::from_millis(2));
         }
     }

@@ -1,7 +1,5 @@
 //! A prediction against a device.
 
-use std::fmt::Write as _;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -97,15 +95,33 @@ impl MemoryFit {
         fit
     }
 
-    /// Why the cell is not to be started, where it is far from fitting.
+    /// Has the model that says so been compared with measured peaks?
+    fn is_checked(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_checked)
+    }
+
+    /// Why the cell is not to be started, where it is far from fitting. A model that was never compared with a measurement
+    /// withholds nothing.
     #[must_use]
     pub fn withheld(&self) -> Option<String> {
+        self.far_from_fitting().filter(|_| self.is_checked())
+    }
+
+    /// For people: that a cell is far from fitting, also by a model that withholds nothing.
+    #[must_use]
+    pub fn far_from_fitting(&self) -> Option<String> {
         let (ratio, needed, capacity) = (self.ratio?, self.device_bytes?, self.capacity.as_ref()?);
-        (ratio > WITHHELD_ABOVE).then(|| {
-            let mut text = format!("will not fit: needs {} a GPU, which has {}", gb(needed), gb(capacity.bytes));
-            _ = write!(text, " ({}); --force runs it, `tprimat fit` shows the sum", capacity.source);
-            text
-        })
+        if ratio <= WITHHELD_ABOVE {
+            return None;
+        }
+        let (words, what) = if self.is_checked() {
+            ("will not fit", "--force runs it")
+        } else {
+            ("may not fit", "it runs, for this model was never compared with a measured peak")
+        };
+        let (needed, has) = (gb(needed), gb(capacity.bytes));
+        let source = &capacity.source;
+        Some(format!("{words}: needs {needed} a GPU, which has {has} ({source}); {what}, `tprimat fit` shows the sum"))
     }
 }
 

@@ -147,6 +147,11 @@ fn parts_add_up_and_the_verdict_follows() {
     assert_eq!(verdict(52), (Verdict::Tight, false));
     assert_eq!(verdict(46), (Verdict::DoesNotFit, false));
     assert_eq!(verdict(43), (Verdict::DoesNotFit, true));
+    let small = Capacity { bytes: 20_000_000_000, source: "test".into() };
+    let by_an_unchecked = Memory { is_checked: false, ..memory.clone() };
+    let noted = MemoryFit::of("cell", Ok(by_an_unchecked), Some(small));
+    assert_eq!((noted.verdict, noted.withheld()), (Some(Verdict::DoesNotFit), None));
+    assert!(noted.far_from_fitting().unwrap().contains("may not fit"), "{noted:?}");
     let unknown = MemoryFit::of("cell", Ok(memory), None);
     assert!(unknown.verdict.is_none() && unknown.withheld().is_none() && unknown.unknown.is_some());
 }

@@ -192,6 +192,7 @@ fn a_missing_figure_says_why_beside_it_and_in_the_details() {
         title: "tokens/USD".into(),
         unit: "tokens/USD".into(),
         higher_is_better: Some(true),
+        reference: None,
         figure,
     };
     comparison.rows[0].metrics.0 = vec![metric(Figure::Ok { value: 1234.5, basis: "2.5 USD a GPU-hour".into() })];

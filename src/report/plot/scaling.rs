@@ -1,7 +1,5 @@
 //! Rate over devices, and how much of the smaller cell's rate a device keeps.
 
-use std::collections::BTreeMap;
-
 use super::{
     axis::extent,
     canvas::Canvas,
@@ -41,28 +39,42 @@ pub fn scaling(comparison: &Comparison) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// Cells of a group that differ in nothing but their devices, smallest first; only where there are several.
-fn lines(comparison: &Comparison, group: usize) -> Vec<Vec<(usize, f64, f64)>> {
-    let mut by_kind: BTreeMap<String, Vec<(usize, f64, f64)>> = BTreeMap::new();
+/// A row's index, devices and rate of all of them.
+type At = (usize, f64, f64);
+
+/// Lines from a cell through those of its group whose metric has it as the reference, smallest first. Two cells of as many
+/// devices are never on one line, nor are strong and weak scaling.
+fn lines(comparison: &Comparison, group: usize) -> Vec<Vec<At>> {
+    let at = |row: &Row| Some((row.contract.count("num_gpus")? as f64, row.tokens_per_second?));
+    let batch = |row: &Row| row.contract.count("global_batch_size");
+    let mut pairs: Vec<(At, At, bool)> = Vec::new();
     for (index, row) in comparison.rows.iter().enumerate().filter(|(_, row)| row.group == group) {
-        let (Some(devices), Some(rate)) = (row.contract.count("num_gpus"), row.tokens_per_second) else { continue };
-        by_kind.entry(kind(row, devices)).or_default().push((index, devices as f64, rate));
+        let metric = row.metrics.0.iter().find(|m| m.name == METRIC && m.figure.value().is_some());
+        let Some(reference) = metric.and_then(|m| m.reference.as_ref()) else { continue };
+        let base = comparison.rows.iter().enumerate().find(|(_, r)| r.cell == *reference && r.group == group);
+        let Some((from, base)) = base else { continue };
+        let (Some((devices, rate)), Some((of_base, rate_of_base))) = (at(row), at(base)) else { continue };
+        if of_base < devices {
+            pairs.push(((from, of_base, rate_of_base), (index, devices, rate), batch(base) == batch(row)));
+        }
     }
-    let mut lines: Vec<_> = by_kind.into_values().collect();
-    for line in &mut lines {
-        line.sort_by(|a, b| a.1.total_cmp(&b.1));
+    // Stable: matrix order among equals.
+    pairs.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(a.2.cmp(&b.2)).then(a.1.1.total_cmp(&b.1.1)));
+    let mut lines: Vec<(bool, Vec<At>)> = Vec::new();
+    for (base, cell, is_strong) in pairs {
+        let goes_on = |(strong, line): &&mut (bool, Vec<At>)| {
+            let is_larger = line.last().is_some_and(|last| last.1 < cell.1);
+            *strong == is_strong && line[0].0 == base.0 && is_larger
+        };
+        match lines.iter_mut().find(goes_on) {
+            Some((_, line)) => line.push(cell),
+            None => lines.push((is_strong, vec![base, cell])),
+        }
     }
-    lines.retain(|line| line.first().zip(line.last()).is_some_and(|(first, last)| first.1 < last.1));
-    lines
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
-fn kind(row: &Row, devices: u64) -> String {
-    let devices = devices.to_string();
-    let axes: Vec<String> = row.axes.iter().filter(|(_, v)| **v != devices).map(|(k, v)| format!("{k}={v}")).collect();
-    format!("{}/{}/{}/{} {}", row.platform, row.framework, row.model, row.precision, axes.join(","))
-}
-
-fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Vec<(usize, f64, f64)>]) {
+fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Vec<At>]) {
     let (left, top, width) = (MARGIN, canvas.top, WIDTH - 2 * MARGIN);
     let frame = Frame { left, top, width, height: HEIGHT, title: "tokens/s, all devices", x_title: "devices" };
     let points = || lines.iter().flatten();
@@ -76,7 +88,7 @@ fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Ve
         let end = line.last().map_or(most, |p| p.1);
         canvas.dashed((x.at(0.0), y.at(0.0)), (x.at(end), y.at(ideal * end)), FAINT);
     }
-    let curve = |(style, line): (usize, &Vec<(usize, f64, f64)>)| Curve {
+    let curve = |(style, line): (usize, &Vec<At>)| Curve {
         tag: line.last().map_or_else(String::new, |p| (p.0 + 1).to_string()),
         style: Some(style),
         points: line.iter().map(|p| (p.1, p.2)).collect(),

@@ -177,6 +177,17 @@ fn losses_of_another_seed_have_panels_of_their_own() {
     assert!(svg.contains("Apart from cell 1: loss not comparable: seed: 7, not 1"));
 }
 
+fn scaled(reference: Option<String>) -> Metric {
+    Metric {
+        name: "scaling_efficiency".into(),
+        title: "scaling efficiency".into(),
+        unit: "fraction".into(),
+        higher_is_better: Some(true),
+        reference,
+        figure: Figure::Ok { value: 0.93, basis: "beside cell 1".into() },
+    }
+}
+
 #[test]
 fn cells_of_several_device_counts_share_a_panel_only_within_a_group() {
     let with_counts = |groups| {
@@ -187,19 +198,23 @@ fn cells_of_several_device_counts_share_a_panel_only_within_a_group() {
             row.contract.0[0].value = devices.into();
             row.tokens_per_second = Some(1000.0 * devices as f64 * 0.9);
         }
+        let smallest = comparison.rows[0].cell.clone();
+        for row in &mut comparison.rows[1..] {
+            row.metrics.0.push(scaled(Some(smallest.clone())));
+        }
         comparison
     };
     assert!(named(&pictures(&with_counts(1)).unwrap(), "scaling").svg.contains("4 devices: 3,600 tokens/s"));
+    // What the metric did not accept is not joined by a line: another micro-batch, say.
+    let mut other = with_counts(1);
+    other.rows[2].metrics.0.retain(|m| m.name != "scaling_efficiency");
+    let svg = named(&pictures(&other).unwrap(), "scaling").svg.clone();
+    assert!(svg.contains("2 devices: 1,800 tokens/s") && !svg.contains("4 devices:"), "{svg}");
     let mut apart = with_counts(3);
+    apart.rows.iter_mut().for_each(|row| row.metrics.0.retain(|m| m.name != "scaling_efficiency"));
     assert!(pictures(&apart).unwrap().left_out.iter().any(|l| l.name == "scaling"));
     // The metric's own figure is of one cell, and is drawn in its group.
-    apart.rows[2].metrics.0.push(Metric {
-        name: "scaling_efficiency".into(),
-        title: "scaling efficiency".into(),
-        unit: "fraction".into(),
-        higher_is_better: Some(true),
-        figure: Figure::Ok { value: 0.93, basis: "beside cell 1".into() },
-    });
+    apart.rows[2].metrics.0.push(scaled(None));
     assert!(named(&pictures(&apart).unwrap(), "scaling").svg.contains("93.0 %"));
     assert_eq!(faults(&apart), [""; 0]);
     assert_eq!(faults(&with_counts(1)), [""; 0]);
