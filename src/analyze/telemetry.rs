@@ -183,10 +183,17 @@ fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Ener
         }
     }
     let sum = |field: fn(&Point) -> Option<f64>| -> Option<f64> {
-        let of_points: Option<f64> = inside.iter().map(|p| Some(field(p.point)? * p.part)).sum();
+        let rate = |p: &Piece<'_>| Some(field(p.point)? / (p.point.time - p.begin));
+        let within = |(i, p): (usize, &&Piece<'_>)| {
+            // Of a point that the window cuts, what is outside may be idle: its neighbour inside, where it is whole, speaks.
+            let neighbour = if i == 0 { inside.get(1) } else { inside.get(i - 1) };
+            let speaker = neighbour.filter(|n| p.part < 1.0 && n.part >= 1.0).unwrap_or(p);
+            field(p.point)?;
+            Some(rate(speaker)? * p.part * (p.point.time - p.begin))
+        };
+        let of_points: Option<f64> = inside.iter().enumerate().map(within).sum();
         // Power next to a missing end is taken to be that of the end.
-        let held = [first, last].into_iter().zip(missing);
-        let held: Option<f64> = held.map(|(p, s)| Some(field(p.point)? / (p.point.time - p.begin) * s)).sum();
+        let held: Option<f64> = [first, last].into_iter().zip(missing).map(|(p, s)| Some(rate(p)? * s)).sum();
         Some(of_points? + held?)
     };
     let by = |method: &str, joules| Energy { joules, method: method.to_owned() };
@@ -292,6 +299,20 @@ mod tests {
         let mut shifted = measured(|_, _| {});
         shifted.trace.steps.iter_mut().for_each(|s| s.ended_at = s.ended_at.map(|t| t + 0.25));
         is_about(&energy_of(shifted, 0), 15_000.0, "counter");
+    }
+
+    #[test]
+    fn what_the_device_does_after_the_last_step_is_not_of_it() {
+        // The last step ends between two samples, and the counter stands still from there on.
+        let idle = |time: f64, d: &mut Vec<Reading>| {
+            if time > 129.5 {
+                let at_end = d[0].energy_joules.map(|j| j - 500.0 * (time - 129.5));
+                d[0].energy_joules = at_end;
+            }
+        };
+        let mut early = measured(idle);
+        early.trace.steps.iter_mut().for_each(|s| s.ended_at = s.ended_at.map(|t| t - 0.25));
+        is_about(&energy_of(early, 2), 12_000.0, "counter");
     }
 
     #[test]
