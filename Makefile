@@ -33,6 +33,8 @@ bench: build
 	$(CARGO) build --release --bin tprimat --example fill
 	python3 benches/orchestration.py
 	python3 benches/parse.py
+	python3 benches/compare.py
+	$(CARGO) bench --bench analyze --bench report --bench page
 
 # Needs a nightly toolchain and cargo-fuzz. All targets, ten minutes each; SECONDS_EACH=60 make fuzz for a first look.
 SECONDS_EACH ?= 600

@@ -25,12 +25,13 @@ fn main() {
     ] {
         let comparison: Comparison = serde_json::from_value(told(sample.json())).expect("the sample is a comparison");
         let start = Instant::now();
-        let drawn = pictures(&comparison).expect("pictures").drawn;
+        let all = pictures(&comparison).expect("pictures");
         let drawing = start.elapsed().as_secs_f64();
-        let drawn: Vec<Drawn> = drawn.into_iter().map(|p| Drawn::new(&p.file(), p.svg)).collect();
+        let drawn: Vec<Drawn> = all.drawn.into_iter().map(|p| Drawn::new(&p.file(), p.svg)).collect();
         let svg: usize = drawn.iter().map(|p| p.svg.len()).sum();
         let start = Instant::now();
-        let page = html(&comparison, &drawn, &Meta { matrix: name.to_owned() }).expect("a page");
+        let page =
+            html(&comparison, &drawn, &Meta { matrix: name.to_owned(), left_out: all.left_out }).expect("a page");
         let seconds = start.elapsed().as_secs_f64();
         println!(
             "{name} cells: page in {seconds:.3} s, pictures in {drawing:.3} s; {} of which pictures {}",

@@ -69,7 +69,10 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);
     let told = gate(&project, &["--annotations", "github", "--junit", "j.xml"]).ends_with(6).stdout;
-    assert!(told.contains("1 now and 1 then: a verdict needs 3 each") && told.contains("::warning title="), "{told}");
+    assert!(
+        told.contains("1 repeat now and 1 repeat then: a verdict needs 3 each") && told.contains("::warning title="),
+        "{told}"
+    );
     assert!(project.read("j.xml").contains("errors=\"1\""));
 }
 

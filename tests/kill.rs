@@ -137,14 +137,17 @@ fn differences(path: &str, a: &Value, b: &Value) -> Vec<String> {
 /// All that a project has to show, without circumstances; every published JSON must parse.
 fn results(project: &Project, cells: &[&str]) -> BTreeMap<String, Value> {
     let mut results = BTreeMap::new();
-    let time = regex::Regex::new(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC").unwrap();
+    let time =
+        regex::Regex::new(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC|\b\d{10}\.\d+\b|\b\d{8}T\d{6}\.\d+Z-[0-9a-f]+").unwrap();
     // The list of what is published has digests of files with times in them.
     for name in project.names_in("output").into_iter().filter(|name| !name.starts_with('.')) {
         let bytes = fs::read(project.path("output").join(&name)).unwrap();
         let value = match name.rsplit_once('.') {
             Some((_, "json")) => serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{name} is torn: {e}")),
-            // The page says when each run began.
-            Some((_, "html")) => Value::String(time.replace_all(&String::from_utf8_lossy(&bytes), "").into_owned()),
+            // The page and the table of repeats say when each run began, and which attempt it was.
+            Some((_, "html" | "csv")) => {
+                Value::String(time.replace_all(&String::from_utf8_lossy(&bytes), "").into_owned())
+            }
             _ => Value::String(Digest::of(bytes).to_string()),
         };
         results.insert(name, without_circumstances(value));

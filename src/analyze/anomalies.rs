@@ -2,6 +2,8 @@
 //!
 //! Told of the whole series, before any warm-up is declared; the statistics use none of it.
 
+use std::{cmp::Reverse, collections::BinaryHeap};
+
 use super::{changes, deviation, is_positive, quantile};
 use crate::{
     parse::{Anomaly, Step, Trace},
@@ -19,19 +21,50 @@ const SHIFT_LEAST: usize = 40;
 /// Nats below which no language model's loss lies on text that it has not memorised.
 const COLLAPSED: f64 = 0.1;
 
-/// How many of the first lines are slow beside the median of the lines after them; at most half of them.
+/// How many of the first lines are slow beside the median of the lines after them; at most half of them. O(n log n).
 #[must_use]
 pub fn slow_first_steps(steps: &[Step]) -> usize {
     let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).filter(|t| is_positive(*t)).collect();
-    let mut slow = 0;
-    while times.len() >= 4 && slow < times.len() / 2 {
-        let rest = quantile(&times[slow + 1..], 0.5).unwrap_or(f64::INFINITY);
-        if times[slow] <= SLOW * rest {
-            break;
+    let half = if times.len() >= 4 { times.len() / 2 } else { 0 };
+    let (first, rest) = times.split_at(half);
+    let mut later = RunningMedian::default();
+    rest.iter().for_each(|time| later.push(*time));
+    // From the back, so that the lines after each are there when it is looked at.
+    let mut slow = half;
+    for (i, time) in first.iter().enumerate().rev() {
+        if *time <= SLOW * later.median() {
+            slow = i;
         }
-        slow += 1;
+        later.push(*time);
     }
     slow
+}
+
+/// The median of positive times that come one by one. They order as their bits do.
+#[derive(Default)]
+struct RunningMedian {
+    /// The smaller half, one more where their number is odd.
+    low: BinaryHeap<u64>,
+    high: BinaryHeap<Reverse<u64>>,
+}
+
+impl RunningMedian {
+    fn push(&mut self, time: f64) {
+        self.low.push(time.to_bits());
+        self.high.extend(self.low.pop().map(Reverse));
+        if self.high.len() > self.low.len() {
+            self.low.extend(self.high.pop().map(|Reverse(bits)| bits));
+        }
+    }
+
+    /// As [`quantile`] has it; of nothing, infinity.
+    fn median(&self) -> f64 {
+        let Some(below) = self.low.peek().map(|bits| f64::from_bits(*bits)) else { return f64::INFINITY };
+        match self.high.peek() {
+            Some(Reverse(bits)) if self.high.len() == self.low.len() => below + (f64::from_bits(*bits) - below) * 0.5,
+            _ => below,
+        }
+    }
 }
 
 /// The largest change of the median step time by 3 % or more: lines before it, and the medians on both sides.
@@ -109,6 +142,8 @@ pub(super) fn anomaly(kind: &str, detail: String) -> Anomaly {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn steps(times: &[f64]) -> Vec<Step> {
@@ -169,5 +204,16 @@ mod tests {
         assert!(of_losses(&run(&[11.0, 4.0, 0.5, 0.01, 0.004, 0.003])).is_some());
         assert!(of_losses(&run(&[11.0, 4.0, 2.5, 0.0, 2.2, 2.1])).is_none(), "one zero is not a collapse");
         assert!(of_losses(&run(&[-1.0; 9])).is_none(), "a pipeline stage without a loss prints -1");
+    }
+
+    proptest! {
+        #[test]
+        fn slow_first_steps_are_those_above_the_median_of_the_rest(
+            times in proptest::collection::vec(prop_oneof![0.5f64..4.0, Just(1.0), Just(1.5), 4.0f64..1e9], 0..40),
+        ) {
+            let is_slow = |i: &usize| times[*i] > SLOW * quantile(&times[i + 1..], 0.5).unwrap_or(f64::INFINITY);
+            let most = if times.len() < 4 { 0 } else { times.len() / 2 };
+            prop_assert_eq!(slow_first_steps(&steps(&times)), (0..most).take_while(is_slow).count());
+        }
     }
 }

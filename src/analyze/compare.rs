@@ -11,6 +11,7 @@ use super::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, of_convergence, refused,
         refused_without_figures,
     },
+    memory_capacity_bytes,
     metrics::scaling,
     metrics_of,
     settings::WARMUP,
@@ -45,7 +46,7 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     let comparable = refused.is_empty();
     differences.extend(refused);
     let mut speedups = speedups(&arms, &grouped, settings);
-    let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms)).collect();
+    let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
     let rows: Vec<Row> =
         arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
     price(&mut speedups, &rows);
@@ -228,6 +229,7 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         tokens_per_second: summary.tokens_per_second,
         step_time: arm.step_time.clone(),
         memory: summary.memory.clone(),
+        memory_capacity_bytes: memory_capacity_bytes(cell, summary, catalogue),
         mfu: mfu_of(cell, summary, arm.estimate.value, catalogue),
         loss_at_end: summary.loss_at_end,
         last_step: summary.last_step,
@@ -237,6 +239,7 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         declared_only: arm.contract.declared_only().map(str::to_owned).collect(),
         labels: labels(arm, base, settings),
         warnings: warnings_of(&cell.environment, &arm.contract),
+        same_launch_as: cell.same_launch_as.clone(),
         metrics,
         contract: arm.contract.clone(),
         attested: summary.attested.clone(),

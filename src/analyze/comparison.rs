@@ -135,6 +135,9 @@ pub struct Row {
     pub step_time: StepTime,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<Memory>,
+    /// What one device has: the driver's count as tprimat.lock has it, else what its maker states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_capacity_bytes: Option<u64>,
     pub mfu: Mfu,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_at_end: Option<f64>,
@@ -153,6 +156,9 @@ pub struct Row {
     /// Settings that alone can decide a comparison, each with the reason; also those that the baseline shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// An earlier cell whose launch files are the same bytes: their difference is noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_launch_as: Option<String>,
     /// Cost, efficiency, time: docs/METRICS.md.
     #[serde(default)]
     pub metrics: Metrics,
@@ -172,11 +178,21 @@ pub struct Row {
     pub repeats: Vec<RepeatSummary>,
 }
 
+impl Row {
+    /// Do the two launch the very same bytes? What others measured was launched elsewhere.
+    #[must_use]
+    pub fn launches_as(&self, other: &Self) -> bool {
+        let first = |row: &Self| row.same_launch_as.as_ref().unwrap_or(&row.cell).clone();
+        let is_ours = |row: &Self| row.imported.is_empty();
+        self.cell != other.cell && is_ours(self) && is_ours(other) && first(self) == first(other)
+    }
+}
+
 /// Cells of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     pub model: String,
-    /// What all of them ran, in a few words.
+    /// What all of them ran, in a few words; where fields are crossed, every value and the names of the fields.
     pub workload: String,
     /// Nothing may differ here.
     pub identical_config: bool,

@@ -1,7 +1,5 @@
 //! The workload of a run: the settings that must agree before two summaries may stand side by side.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -128,31 +126,46 @@ impl Contract {
 /// All fields in which two contracts differ, in the order of the settings table.
 #[must_use]
 pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
-    let by_name = |contract: &Contract| -> BTreeMap<String, (Tier, Value)> {
-        contract.0.iter().map(|f| (f.field.clone(), (f.tier, f.value.clone()))).collect()
-    };
-    let (left, right) = (by_name(a), by_name(b));
+    let of_a = beside(a, b).map(|(field, other)| (Some(field), other));
+    let only_b = beside(b, a).filter(|(_, other)| other.is_none()).map(|(field, _)| (None, Some(field)));
+    let mut found: Vec<FieldDifference> = of_a.chain(only_b).filter_map(|(a, b)| difference(a, b)).collect();
     let rank = |field: &str| SETTINGS.iter().position(|s| s.name == field).unwrap_or(usize::MAX);
-    let mut names: Vec<&String> = left.keys().chain(right.keys()).collect();
-    names.sort_by_key(|name| (rank(name), name.as_str()));
-    names.dedup();
-    let difference = |name: &String| {
-        let (a, b) = (left.get(name), right.get(name));
-        let mut tier = a.or(b)?.0;
-        if let (true, Some(a), Some(b)) = (name == PRECISION, a, b)
-            && precision_class(&a.1) == precision_class(&b.1)
-        {
-            tier = Tier::Execution;
-        }
-        let (a, b) = (a.map(|v| &v.1), b.map(|v| &v.1));
-        let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
-        (!same).then(|| FieldDifference { field: name.clone(), tier, a: a.cloned(), b: b.cloned() })
-    };
-    names.into_iter().filter_map(difference).collect()
+    found.sort_by_cached_key(|d| (rank(&d.field), d.field.clone()));
+    found
+}
+
+/// Each field of `a` with that of the same name in `b`. Mostly both have the same fields in the same order, and this is
+/// asked for every pair of many cells: so the field after the last one found is looked at first.
+fn beside<'a>(
+    a: &'a Contract,
+    b: &'a Contract,
+) -> impl Iterator<Item = (&'a ContractField, Option<&'a ContractField>)> {
+    let mut next = 0;
+    a.0.iter().map(move |field| {
+        let is_it = |other: &ContractField| other.field == field.field;
+        let at = if b.0.get(next).is_some_and(is_it) { Some(next) } else { b.0.iter().position(is_it) };
+        next = at.map_or(next, |at| at + 1);
+        (field, at.map(|at| &b.0[at]))
+    })
+}
+
+fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
+    let either = a.or(b)?;
+    let mut tier = either.tier;
+    if let (true, Some(a), Some(b)) = (either.field == PRECISION, a, b)
+        && precision_class(&a.value) == precision_class(&b.value)
+    {
+        tier = Tier::Execution;
+    }
+    let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
+    let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
+    (!same).then(|| FieldDifference { field: either.field.clone(), tier, a: a.cloned(), b: b.cloned() })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -228,6 +241,26 @@ mod tests {
             let swapped: Vec<_> = differences(&b, &a).into_iter().map(|d| FieldDifference { a: d.b, b: d.a, ..d }).collect();
             prop_assert_eq!(differences(&a, &b), swapped);
             prop_assert_eq!(differences(&a, &a), vec![]);
+        }
+
+        /// A file that somebody wrote may have its fields in any order.
+        #[test]
+        fn the_order_of_fields_is_no_difference(a in any_contract(), b in any_contract(), turn in 0usize..12) {
+            let mut turned = b.clone();
+            turned.0.reverse();
+            turned.0.rotate_left(turn.min(b.0.len()));
+            prop_assert_eq!(differences(&a, &turned), differences(&a, &b));
+            let by_name = |c: &Contract| -> BTreeMap<String, Value> {
+                c.0.iter().map(|f| (f.field.clone(), f.value.clone())).collect()
+            };
+            let (left, right) = (by_name(&a), by_name(&b));
+            let differ = |s: &&super::super::settings::Setting| match (left.get(s.name), right.get(s.name)) {
+                (Some(a), Some(b)) => !agree(a, b),
+                (a, b) => a != b,
+            };
+            let expected: Vec<&str> = SETTINGS.iter().filter(differ).map(|s| s.name).collect();
+            let found = differences(&a, &b);
+            prop_assert_eq!(found.iter().map(|d| d.field.as_str()).collect::<Vec<_>>(), expected);
         }
     }
 }

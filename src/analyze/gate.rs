@@ -3,7 +3,8 @@
 //! Per cell, now ÷ then by Welch's t on logarithms. It *fails* if the estimate is beyond the limit and the difference is
 //! significant after Holm's correction over the gate; it *passes* if the whole 95 % interval is within the limit; else it is
 //! *inconclusive*. Passing needs no correction, for a gate passes only if every cell does. A verdict needs
-//! [`MIN_REPEATS`] repeats in both arms; values that do not vary at all are taken as exact.
+//! [`MIN_REPEATS`] units of replication (repeats, or sessions or hosts where there are several) in both arms; units that do
+//! not vary at all are taken as exact.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,11 +133,16 @@ impl Baseline {
         let mut seen = BTreeSet::new();
         self.cells.iter().find_map(|cell| {
             let Estimate { value, values, .. } = &cell.tokens_per_second_per_gpu;
-            match geometric_mean(values) {
+            let all_are_rates = geometric_mean(values).is_some();
+            match geometric_mean(units(&cell.tokens_per_second_per_gpu)).filter(|_| all_are_rates) {
                 _ if !seen.insert(&cell.cell) => Some(format!("`{}` is in it twice", cell.cell)),
                 None => Some(format!("the rates of `{}` are not all positive numbers", cell.cell)),
                 Some(mean) if (mean / value - 1.0).abs() < 1e-6 => None,
-                Some(_) => Some(format!("the rate of `{}` is not the mean of its repeats", cell.cell)),
+                Some(_) => Some(format!(
+                    "the rate of `{}` is not the mean of its {}",
+                    cell.cell,
+                    cell.tokens_per_second_per_gpu.unit.plural()
+                )),
             }
         })
     }
@@ -173,6 +179,11 @@ impl BaselineCell {
             versions: &self.versions,
         }
     }
+}
+
+/// What the statistics speak of; a file of an older version has repeats only.
+fn units(estimate: &Estimate) -> &[f64] {
+    if estimate.units.is_empty() { &estimate.values } else { &estimate.units }
 }
 
 /// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3 %.
@@ -228,7 +239,7 @@ impl GateCell {
 fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     let without = |verdict, reason: String| GateCell {
         then: Some(then.tokens_per_second_per_gpu.value),
-        n_then: Some(then.tokens_per_second_per_gpu.values.len()),
+        n_then: Some(units(&then.tokens_per_second_per_gpu).len()),
         ..GateCell::new(&then.cell, verdict, reason)
     };
     let fails = |reason: String| without(GateVerdict::Fail, reason);
@@ -276,20 +287,40 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     let mut was = then.surroundings();
     was.cell = "the baseline";
     notes.extend(environment_sentence(&environment_differences(&now.surroundings(), &was)));
+    if now.hosts != then.hosts {
+        let named = |hosts: &BTreeSet<String>| hosts.iter().cloned().collect::<Vec<_>>().join(", ");
+        notes.push(format!("hosts: {} now, {} then", named(&now.hosts), named(&then.hosts)));
+    }
     let (a, b) = (&now.tokens_per_second_per_gpu, &then.tokens_per_second_per_gpu);
-    let test = Test::of(&a.values, &b.values);
-    GateCell {
+    let (units_a, units_b) = (units(a), units(b));
+    let mut cell = GateCell {
         now: Some(a.value),
         ratio: Some(a.value / b.value),
-        ci95: test.map(|t| t.ci95),
-        p_value: test.map(|t| t.p),
-        n_now: Some(a.values.len()),
+        n_now: Some(units_a.len()),
         notes,
         ..without(
             GateVerdict::Inconclusive,
-            format!("{} now and {} then: a verdict needs {MIN_REPEATS} each", a.values.len(), b.values.len()),
+            format!(
+                "{} now and {} then: a verdict needs {MIN_REPEATS} each",
+                a.unit.count(units_a.len()),
+                b.unit.count(units_b.len())
+            ),
         )
+    };
+    let unknown = stated_once(&now.contract, &then.contract);
+    if !unknown.is_empty() {
+        cell.reason = format!("only one of the two states {}: that they agree is not known", unknown.join(", "));
+        return cell;
     }
+    let test = Test::of(units_a, units_b);
+    (cell.ci95, cell.p_value) = (test.map(|t| t.ci95), test.map(|t| t.p));
+    cell
+}
+
+/// Fields without which a rate is of nobody knows what, and that only one side has.
+fn stated_once(a: &Contract, b: &Contract) -> Vec<&'static str> {
+    let needed = ["global_batch_size", "seq_length", "num_gpus", "precision"];
+    needed.into_iter().filter(|field| a.get(field).is_some() != b.get(field).is_some()).collect()
 }
 
 fn repeats(count: usize) -> String {
@@ -304,7 +335,7 @@ struct Test {
 }
 
 impl Test {
-    /// None where there are too few repeats for a verdict.
+    /// None where there are too few units for a verdict.
     fn of(now: &[f64], then: &[f64]) -> Option<Self> {
         if now.len().min(then.len()) < MIN_REPEATS {
             return None;
@@ -323,7 +354,7 @@ fn judge(cell: &mut GateCell, max_regression: f64) {
     let (Some(ratio), Some([low, high]), Some(p)) = (cell.ratio, cell.ci95, cell.p_value) else { return };
     let limit = 1.0 - max_regression - ROUNDING;
     let change = |ratio: f64| format!("{:+.2} %", (ratio - 1.0) * 100.0);
-    let interval = format!("{} ({} to {})", change(ratio), change(low), change(high));
+    let interval = format!("{} (95 % CI {} to {})", change(ratio), change(low), change(high));
     let allowed = format!("{:.2} %", max_regression * 100.0);
     (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
         (GateVerdict::Fail, format!("{interval}: slower than the limit of {allowed} allows, and significant"))

@@ -2,7 +2,8 @@
 
 use super::{
     CUSUM, CellInput, CellState, CompareSettings, Contract, DATASET_DIGEST, DECLARED, Difference, Estimate,
-    FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier, differences, settings::PRECISION,
+    FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier, differences,
+    settings::{PRECISION, WARMUP},
 };
 
 /// Under this strategy nothing at all may differ but platform and framework.
@@ -55,11 +56,12 @@ impl Grouped {
         std::iter::once(self.baseline).chain(self.members.iter().copied().filter(|i| *i != self.baseline))
     }
 
-    pub fn describe(&self, arms: &[Arm<'_>]) -> Group {
+    pub fn describe(&self, arms: &[Arm<'_>], settings: &CompareSettings) -> Group {
         let base = &arms[self.baseline];
+        let members: Vec<&Arm<'_>> = self.baseline_first().map(|i| &arms[i]).collect();
         Group {
             model: base.cell.model.clone(),
-            workload: workload(base.summary),
+            workload: workload(&members, settings),
             identical_config: base.is_strict(),
             baseline: base.cell.cell.clone(),
             cells: self.members.iter().map(|&i| arms[i].cell.cell.clone()).collect(),
@@ -67,15 +69,35 @@ impl Grouped {
     }
 }
 
-/// `sequence 2048, batch 128, 8 devices`
-fn workload(summary: &Summary) -> String {
-    let contract = &summary.contract;
-    let count = |field, words: fn(u64) -> String| contract.count(field).map(words);
+/// `sequence 2048, global batch 128, 8 devices` of a group whose first member is its baseline. Where members differ in a
+/// field, as they do across it, all values: `global batch 64/128, 8 devices, across global_batch_size`.
+fn workload(members: &[&Arm<'_>], settings: &CompareSettings) -> String {
+    let [base, others @ ..] = members else { return String::new() };
+    let values = |field: &str| -> Option<String> {
+        let text =
+            |arm: &Arm<'_>| arm.contract.get(field).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+        let mut all = vec![text(base)?];
+        for value in others.iter().filter_map(|arm| text(arm)) {
+            if !all.contains(&value) {
+                all.push(value);
+            }
+        }
+        Some(all.join("/"))
+    };
+    let is_crossed = |field: &&String| {
+        others.iter().any(|arm| {
+            let differs = |d: &FieldDifference| d.is_known() && d.field == **field;
+            differences(&arm.contract, &base.contract).iter().any(differs)
+                || (*field == WARMUP && warmup_difference(arm.summary, base.summary).is_some())
+        })
+    };
+    let crossed: Vec<&str> = settings.across.iter().filter(is_crossed).map(String::as_str).collect();
     let parts = [
-        count("seq_length", |n| format!("sequence {n}")),
-        count("global_batch_size", |n| format!("global batch {n}")),
-        count("num_gpus", |n| format!("{n} {}", if n == 1 { "device" } else { "devices" })),
-        contract.get("data").and_then(|d| d.as_str()).map(|d| format!("{d} data")),
+        values("seq_length").map(|n| format!("sequence {n}")),
+        values("global_batch_size").map(|n| format!("global batch {n}")),
+        values("num_gpus").map(|n| format!("{n} {}", if n == "1" { "device" } else { "devices" })),
+        values("data").map(|d| format!("{d} data")),
+        (!crossed.is_empty()).then(|| format!("across {}", crossed.join(", "))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

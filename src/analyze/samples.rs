@@ -164,7 +164,6 @@ impl Samples {
     pub fn none(why: &str) -> Self {
         Self { unavailable: Some(why.to_owned()), ..Self::default() }
     }
-
 }
 
 /// Points of equal weight, but for the last one.

@@ -193,6 +193,10 @@ pub(super) fn canonical(value: &Value) -> Value {
 
 /// Do two canonical values say the same? Reals may differ by the rounding of a single-precision float.
 pub(super) fn agree(a: &Value, b: &Value) -> bool {
+    // Also words such as `nan`, which as numbers equal nothing.
+    if a == b {
+        return true;
+    }
     let number = |v: &Value| match v {
         Value::Number(n) => n.as_f64(),
         Value::String(s) => s.parse::<f64>().ok(),
@@ -202,7 +206,7 @@ pub(super) fn agree(a: &Value, b: &Value) -> bool {
     match (a.as_u64(), b.as_u64(), number(a), number(b)) {
         (Some(a), Some(b), ..) => a == b,
         (_, _, Some(a), Some(b)) => (a - b).abs() <= 1e-6 * a.abs().max(b.abs()),
-        _ => a == b,
+        _ => false,
     }
 }
 
@@ -264,6 +268,11 @@ mod tests {
     fn reals_agree_up_to_single_precision_and_counts_exactly() {
         assert!(agree(&json!(3e-4), &json!(f64::from(3e-4f32))));
         assert!(!agree(&json!(3e-4), &json!(1e-5)) && !agree(&json!(10_000_000), &json!(10_000_001)));
+        assert!(
+            agree(&json!("nan"), &json!("nan"))
+                && agree(&json!("inf"), &json!("inf"))
+                && !agree(&json!("nan"), &json!(1))
+        );
         assert!(
             agree(&json!(true), &json!(1)) && agree(&json!("1e-4"), &json!(0.0001)) && !agree(&json!("a"), &json!("b"))
         );

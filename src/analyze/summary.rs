@@ -12,7 +12,7 @@ use super::{
     telemetry,
     units::estimate,
 };
-use crate::parse::{DeviceLine, FailureClass, Step};
+use crate::parse::{ABSURD_STEP_TIME, DeviceLine, FailureClass, Step};
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
 
@@ -178,7 +178,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         steady_state: steady_state(&steady).to_owned(),
         tokens_per_second: estimate.as_ref().zip(num_gpus).map(|(e, n)| e.value * n as f64),
         step_time: mean_step_time(&steady),
-        memory: most(counted.iter().flat_map(|(r, _)| r.memory.iter().cloned())),
+        memory: most(counted.iter().flat_map(|(r, _)| &r.memory).map(|m| (&*m.kind, &*m.source, m.bytes))),
         loss_at_end: of_counted(|r| r.loss_at_end),
         last_step: counted.iter().filter_map(|(r, _)| r.last_step).max(),
         attestation: weakest.unwrap_or(AttestationStatus::NotStated),
@@ -194,9 +194,23 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
     }
 }
 
+/// A time in the measured part that cannot be one: what the others would give is not the run's rate.
+fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
+    let step = |detail: &str| detail.strip_prefix("step ")?.split_once(':')?.0.parse::<u64>().ok();
+    let first = 1 - result.workload.counts_from.min(1);
+    let is_measured =
+        |detail: &str| step(detail).is_none_or(|step| step.saturating_add(first) > statistics.warmup_steps);
+    let absurd = result.trace.anomalies.iter().filter(|a| a.kind == ABSURD_STEP_TIME);
+    let detail = absurd.map(|a| &a.detail).find(|detail| is_measured(detail))?;
+    Some(format!("{detail}, which is no step time"))
+}
+
 fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
     let steps = &result.trace.steps;
-    let steady = steady(steps, &result.workload, statistics);
+    let steady = match absurd_time(result, statistics) {
+        Some(reason) => Err(reason),
+        None => steady(steps, &result.workload, statistics),
+    };
     let status = match &result.outcome {
         RunOutcome::Failed { class, evidence, .. } => {
             RepeatStatus::Failed { class: *class, evidence: evidence.clone() }
@@ -244,26 +258,36 @@ fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite())
 }
 
-fn memory(step: &Step) -> Option<Memory> {
-    let name = |s: &Option<std::borrow::Cow<str>>| s.as_deref().unwrap_or("not_stated").to_owned();
-    Some(Memory { kind: name(&step.memory_kind), source: name(&step.memory_source), bytes: step.memory_bytes? })
+/// Kind, source and bytes.
+type Used<'a> = (&'a str, &'a str, u64);
+
+fn memory(step: &Step) -> Option<Used<'_>> {
+    fn name<'a>(stated: &'a Option<std::borrow::Cow<'static, str>>) -> &'a str {
+        stated.as_deref().unwrap_or("not_stated")
+    }
+    Some((name(&step.memory_kind), name(&step.memory_source), step.memory_bytes?))
 }
 
 /// What ranks report of memory apart from their steps: peaks, not what happened to be in use just then.
-fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Memory> {
+fn reported(trace: &crate::parse::Trace) -> impl Iterator<Item = Used<'_>> {
     let figures = trace.memory.iter().flat_map(|report| &report.figures);
     let peaks = figures.filter(|f| f.kind.starts_with("peak_") || f.kind == "device_used");
-    peaks.map(|f| Memory { kind: f.kind.to_string(), source: f.source.to_string(), bytes: f.bytes })
+    peaks.map(|f| (&*f.kind, &*f.source, f.bytes))
 }
 
 /// The largest figure of each kind and source.
-fn most(all: impl Iterator<Item = Memory>) -> Vec<Memory> {
-    let mut by_kind: BTreeMap<(String, String), u64> = BTreeMap::new();
-    for memory in all {
-        let bytes = by_kind.entry((memory.kind, memory.source)).or_default();
-        *bytes = memory.bytes.max(*bytes);
+fn most<'a>(all: impl Iterator<Item = Used<'a>>) -> Vec<Memory> {
+    let mut by_kind: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (kind, source, used) in all {
+        let bytes = by_kind.entry((kind, source)).or_default();
+        *bytes = used.max(*bytes);
     }
-    by_kind.into_iter().map(|((kind, source), bytes)| Memory { kind, source, bytes }).collect()
+    let memory = |((kind, source), bytes): ((&str, &str), u64)| Memory {
+        kind: kind.to_owned(),
+        source: source.to_owned(),
+        bytes,
+    };
+    by_kind.into_iter().map(memory).collect()
 }
 
 fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
@@ -394,6 +418,22 @@ pub(super) mod tests {
         );
         assert!(matches!(statuses[3], RepeatStatus::Unmeasured { .. }), "{statuses:?}");
         assert!(summarize(&[], &Statistics::default()).tokens_per_second_per_gpu.is_none());
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_one_leaves_no_figure_unless_it_is_of_the_warm_up() {
+        let with = |step: u64| {
+            let mut result = run(&[1.0; 8]);
+            result.trace.steps[step as usize - 1].step_time_seconds = None;
+            let detail = format!("step {step}: step_time_seconds is -1");
+            result.trace.anomalies.push(crate::parse::Anomaly { kind: ABSURD_STEP_TIME.to_owned(), detail });
+            summarize(&[(1, result)], &Statistics { warmup_steps: 2 })
+        };
+        let summary = with(5);
+        assert!(summary.tokens_per_second_per_gpu.is_none());
+        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{:?}", summary.repeats) };
+        assert_eq!(reason, "step 5: step_time_seconds is -1, which is no step time");
+        assert_eq!(with(2).n, 1);
     }
 
     #[test]

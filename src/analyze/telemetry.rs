@@ -375,7 +375,10 @@ mod tests {
             for warmup in [0, 5, 100] {
                 let exact = 500.0 * f64::from(seconds - 100 - 10 * warmup);
                 let (joules, method) = energy_of(long(seconds), u64::from(warmup)).unwrap();
-                assert!((joules - exact).abs() <= stride * 450.0 && method == "counter", "{seconds} {warmup}: {joules}");
+                assert!(
+                    (joules - exact).abs() <= stride * 450.0 && method == "counter",
+                    "{seconds} {warmup}: {joules}"
+                );
                 assert!(warmup == 0 || (joules / exact - 1.0).abs() < 5e-3, "{seconds} {warmup}: {joules} {exact}");
             }
         }

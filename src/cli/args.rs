@@ -271,10 +271,10 @@ pub struct CompareArgs {
     /// Print exactly one JSON value: the same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Allow one contract field to differ; every table says so
+    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
     #[arg(long, value_name = "FIELD")]
     pub across: Vec<String>,
-    /// The cell that speed-ups are relative to
+    /// The cell that speed-ups are relative to [default: the first of each group]
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
 }
@@ -308,10 +308,10 @@ pub struct BaselineArgs {
 pub struct ReportArgs {
     #[command(flatten)]
     pub common: Common,
-    /// Allow one contract field to differ; every table says so
+    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
     #[arg(long, value_name = "FIELD")]
     pub across: Vec<String>,
-    /// The cell that speed-ups are relative to
+    /// The cell that speed-ups are relative to [default: the first of each group]
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
     /// Write only the page: to this file, or as report.html into this folder [default: all files, as a build does]

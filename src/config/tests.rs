@@ -390,6 +390,19 @@ fn exports_hold_what_is_effective() {
 }
 
 #[test]
+fn a_matrix_may_set_a_variable_where_the_file_has_no_block_for_it() {
+    let config = load(SMALL, &[], &[]).unwrap();
+    let overlay = [Setting {
+        path: "platform_optimizations.h200.env.CUDA_LAUNCH_BLOCKING".into(),
+        value: json!(1),
+        origin: Origin::Matrix { source: Source::new("m.toml", "x"), span: 0..1 },
+    }];
+    let defaults = Values::default();
+    let env = config.view(&defaults, &overlay).platform_env("h200", Vendor::Nvd);
+    assert_eq!(env, [("CUDA_LAUNCH_BLOCKING", "1".into())].into());
+}
+
+#[test]
 fn platform_environment_is_the_vendors_with_the_platforms_own_above() {
     let text = format!("{SMALL}platform_optimizations: {{ nvidia: {{ env: {{ A: 1, B: true, C: x }} }} }}\n")
         .replace("num_gpus: 4", "num_gpus: 4, env: { B: \"0\", C: null }");

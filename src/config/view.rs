@@ -197,12 +197,18 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn platform_env(&self, platform: &str, vendor: Vendor) -> BTreeMap<&'a str, Cow<'a, str>> {
         let tree = &self.config.tree;
-        let shared = tree.find("platform_optimizations").and_then(|node| {
-            let mut names = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
-            names.find_map(|name| tree.child(node, name)).map(|node| join(&node.path, "env"))
-        });
+        let names = || std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
+        let of = |name: &str| format!("platform_optimizations.{name}.env");
+        let shared = tree
+            .find("platform_optimizations")
+            .and_then(|node| names().find_map(|name| tree.child(node, name)))
+            .map(|node| join(&node.path, "env"));
+        // A matrix may set what config.yaml has no block for.
+        let overlaid = |table: &String| self.overlay.iter().any(|s| s.path.starts_with(&format!("{table}.")));
+        let beside: Vec<String> = names().map(of).filter(|t| Some(t) != shared.as_ref() && overlaid(t)).collect();
+        let own = format!("hardware.platforms.{platform}.env");
         let mut env = BTreeMap::new();
-        for table in [shared, Some(format!("hardware.platforms.{platform}.env"))].into_iter().flatten() {
+        for table in shared.into_iter().chain(beside.into_iter().rev()).chain([own]) {
             let own = tree.find(&table).into_iter().flat_map(|node| tree.children(node));
             own.for_each(|node| set_variable(&mut env, node.key(), self.get(&node.path)));
             for name in self.keys_beside(&table) {

@@ -353,7 +353,10 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<Vec<Output>> {
     outputs.push(put("compare.md", report::markdown(&comparison).as_bytes())?);
     outputs.push(put("compare.csv", report::csv(&comparison).as_bytes())?);
     outputs.push(put("compare_repeats.csv", report::csv_repeats(&comparison).as_bytes())?);
-    let page = report::html(&comparison, &drawn(cache, &work.pictures)?, &Meta { matrix: work.matrix.clone() })?;
+    let drawn = drawn(cache, &work.pictures)?;
+    let names: Vec<&str> = drawn.iter().map(|d| d.name.as_str()).collect();
+    let left_out = report::left_out(&comparison, &names);
+    let page = report::html(&comparison, &drawn, &Meta { matrix: work.matrix.clone(), left_out })?;
     outputs.push(put(PAGE, page.as_bytes())?);
     for cell in &work.cells {
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;

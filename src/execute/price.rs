@@ -270,7 +270,8 @@ fn earlier(engine: &Engine, cell: usize, node: NodeIndex) -> Option<Vec<f64>> {
 /// it is in the key under which the attempt was parsed.
 fn job_of(engine: &Engine, task: Task, last: &Entry) -> Option<String> {
     let job = line_of::<Digest>(&last.preimage, "job").or_else(|| {
-        let parsed = engine.cache.last_of(TaskKind::Parse, &label(engine.plan, &Task { kind: TaskKind::Parse, ..task }))?;
+        let parsed =
+            engine.cache.last_of(TaskKind::Parse, &label(engine.plan, &Task { kind: TaskKind::Parse, ..task }))?;
         let attempt: String = line_of(&parsed.preimage, "attempt")?;
         let is_its = engine.cache.attempts(&last.key).iter().any(|a| a.id == attempt);
         line_of(&parsed.preimage, "job").filter(|_| is_its)
@@ -363,7 +364,11 @@ mod tests {
 
     #[test]
     fn other_tokens_per_device_are_another_price() {
-        let job = |steps: u64| format!("tprimat-job 1\ndata.global_batch_size = 8\ndata.seq_length = 128\nparallelism.num_gpus = 2\ntrain_iters = {steps}\n");
+        let job = |steps: u64| {
+            format!(
+                "tprimat-job 1\ndata.global_batch_size = 8\ndata.seq_length = 128\nparallelism.num_gpus = 2\ntrain_iters = {steps}\n"
+            )
+        };
         assert_eq!(size_of(&job(10)), Some(5120.0));
         assert_eq!(size_of("tprimat-job 1\n"), None, "no tokens are no size");
         assert_eq!(scaled(100.0, 50.0), 5000.0);

@@ -81,6 +81,7 @@ fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
         // A log of a training without a step is the log of a failure.
         out.trace.failure = Some(classify(&tail, &ExitSummary::default()));
     }
+    out.log_tail = crate::parse::tail(&tail);
     Ok(out)
 }
 

@@ -28,6 +28,8 @@ pub struct OldResult {
     pub timestamp: Option<String>,
     /// Mistakes of the file itself.
     pub anomalies: Vec<Anomaly>,
+    /// Last lines of a log.
+    pub log_tail: Vec<String>,
 }
 
 /// What was expected, for errors.

@@ -88,6 +88,9 @@ impl ImportedRun {
         let complete = old.trace.finished;
         let mut result = RunResult::of_claim(old.trace, &claim, facts, complete);
         result.anomalies.splice(0..0, old.anomalies);
+        if result.outcome != RunOutcome::Ok {
+            result.log_tail = old.log_tail;
+        }
         Self { recorded, result, timestamp: old.timestamp }
     }
 

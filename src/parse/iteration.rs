@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::{MemoryFigure, RunningAverage, Step, builder::Notes, lines::cut};
+use super::{ABSURD_STEP_TIME, MemoryFigure, RunningAverage, Step, builder::Notes, lines::cut};
 
 /// Longer steps and higher rates than these are misprints.
 const MAX_SECONDS: f64 = 1e7;
@@ -349,7 +349,8 @@ impl Iteration {
         match value {
             Number::Is(value) if value > 0.0 && value < most => Some(value),
             Number::Is(value) | Number::NotFinite(value) => {
-                notes.add("absurd_value", || format!("step {}: {key} is {value}", self.step.step));
+                let kind = if key.starts_with("elapsed") { ABSURD_STEP_TIME } else { "absurd_value" };
+                notes.add(kind, || format!("step {}: {key} is {value}", self.step.step));
                 None
             }
         }
@@ -427,7 +428,7 @@ mod tests {
         assert!(found.nan_loss && found.nan_grad_norm);
         assert_eq!(found.step, Step { step: 1, ..Step::default() });
         let kinds: Vec<_> = notes.finish().into_iter().map(|a| a.kind).collect();
-        assert_eq!(kinds, ["absurd_value", "absurd_value", "truncated"]);
+        assert_eq!(kinds, ["absurd_step_time", "absurd_value", "truncated"]);
     }
 
     proptest! {

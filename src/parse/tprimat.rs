@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
 use super::{
-    Failure, FailureClass, Step,
+    ABSURD_STEP_TIME, Failure, FailureClass, Step,
     builder::{Builder, Notes},
     format::{Evidence, Reader},
     lines::{Line, cut},
@@ -133,7 +133,8 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         match kind {
             Some(kind) if !value.is_finite() => notes.add(kind, || format!("step {number}: {key} is {value}")),
             _ if !value.is_finite() || !sensible(value) => {
-                notes.add("absurd_value", || format!("step {number}: {key} is {value}"))
+                let kind = if key == "step_time_seconds" { ABSURD_STEP_TIME } else { "absurd_value" };
+                notes.add(kind, || format!("step {number}: {key} is {value}"))
             }
             _ => return Some(value),
         }
@@ -336,7 +337,7 @@ mod tests {
         assert!(
             trace.steps.iter().all(|s| s.step_time_seconds.is_none() && s.memory_bytes.is_none() && s.tokens.is_none())
         );
-        for kind in ["absurd_value", "unreadable_line", "nan_loss", "duplicate_step", "truncated", "missing_steps"] {
+        for kind in [ABSURD_STEP_TIME, "unreadable_line", "nan_loss", "duplicate_step", "truncated", "missing_steps"] {
             assert!(kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
         }
         assert!(!trace.finished);

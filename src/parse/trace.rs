@@ -51,6 +51,9 @@ pub struct Trace {
     pub finished: bool,
 }
 
+/// Kind of the anomaly of a step whose time cannot be one; its detail begins with `step N: `.
+pub const ABSURD_STEP_TIME: &str = "absurd_step_time";
+
 /// Reports, evaluations and samples that a trace keeps of each kind.
 pub const MAX_REPORTS: usize = 4096;
 

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 pub use super::numbers::{GIB, as_count as whole};
 use super::{
+    ABSURD_STEP_TIME,
     builder::{Builder, Notes},
     numbers::{duration, setting},
 };
@@ -205,8 +206,14 @@ impl Checks<'_> {
         self.take("learning rate", None, value, |v| v >= 0.0)
     }
 
+    /// A step's time.
     pub fn seconds(&mut self, name: &str, value: Option<f64>) -> Option<f64> {
-        self.take(name, None, value, |v| duration(v).is_some())
+        let (value, step) = (value?, self.step);
+        let found = duration(value);
+        if found.is_none() {
+            self.notes.add(ABSURD_STEP_TIME, || format!("step {step}: {name} is {value}"));
+        }
+        found.map(|_| value)
     }
 
     pub fn positive(&mut self, name: &str, value: Option<f64>) -> Option<f64> {

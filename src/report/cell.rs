@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use super::{
+    environment::{as_notes, following_words},
     format::{MISSING, bytes, metric, number, percent, seconds},
-    headline::{headlines, other},
+    headline::{headlines, same_launch},
     notes::steady_state,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -29,7 +30,10 @@ pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<Str
         repeats.iter().for_each(|repeat| what_went_wrong(&mut out, repeat, page));
     }
     let of_cell = |note: &&String| note.strip_prefix(name).is_some_and(|rest| rest.starts_with([':', ' ']));
-    let mut notes = comparison.notes.iter().filter(of_cell).peekable();
+    // They are told above, with the cell's figures.
+    let environments = as_notes(comparison);
+    let is_above = |note: &&String| environments.contains(*note) || note.contains(" launch the very same bytes");
+    let mut notes = comparison.notes.iter().filter(of_cell).filter(|note| !is_above(note)).peekable();
     if notes.peek().is_some() {
         out.push('\n');
     }
@@ -115,6 +119,9 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
     for line in steady_state(&[row]) {
         paragraph(out, "", &line, page, Ink::Plain);
     }
+    if let Some(twin) = &row.same_launch_as {
+        paragraph(out, "", &format!("{}.", same_launch(&row.cell, twin)), page, Ink::Bad);
+    }
     environment(out, comparison, row, page);
 }
 
@@ -133,18 +140,22 @@ fn mfu(row: &Row) -> String {
     }
 }
 
-/// In what the cell ran, where that is not as in the baseline; dangerous differences first.
+/// In what the cell ran, where that is not as in the baseline; dangerous differences first, and what merely follows from
+/// another vendor, platform or framework as a count.
 fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
-    let mut own: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
-    own.sort_by_key(|e| e.dangerous.is_none());
-    if let Some(first) = own.first() {
+    let mut all: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
+    all.sort_by_key(|e| e.dangerous.is_none());
+    if let Some(first) = all.first() {
         paragraph(out, "", &format!("Not as in {}:", first.cell_b), page, Ink::Plain);
     }
+    let (own, following): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|e| e.dangerous.is_some() || e.follows.is_none());
     for found in own {
-        let why = found.dangerous.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-        let ink = if why.is_empty() { Ink::Plain } else { Ink::Bad };
-        let text = format!("{} {}{why}", found.kind, other(found));
-        paragraph(out, "  ", &text, page, ink);
+        let ink = if found.dangerous.is_none() { Ink::Plain } else { Ink::Bad };
+        paragraph(out, "  ", &format!("{} {}", found.kind, found.sentence()), page, ink);
+    }
+    if let Some(text) = following_words(&following) {
+        paragraph(out, "  ", &format!("{text} (--json of `compare` has them)"), page, Ink::Dim);
     }
 }
 

@@ -36,7 +36,10 @@ pub(super) fn sheet(rows: &[&Row]) -> Option<Sheet> {
     let titles: Vec<String> = names.iter().map(|name| title(rows, name)).collect();
     titles.iter().for_each(|title| sheet.column(title, true));
     for row in rows {
-        let mut words = vec![Word::plain(format!("{}{}", row.cell, mark(&row.imported)))];
+        // Figures across workloads say so wherever they stand side by side: each part of the table has the names.
+        let crossed = row.labels.iter().filter(|l| l.starts_with("across "));
+        let name = [format!("{}{}", row.cell, mark(&row.imported))].into_iter().chain(crossed.cloned());
+        let mut words = vec![Word::plain(name.collect::<Vec<_>>().join("; "))];
         words.extend(names.iter().zip(&titles).map(|(name, title)| word(row, name, title)));
         sheet.rows.push(words);
     }

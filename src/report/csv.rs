@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use csv::Writer;
 
+use super::environment::words;
 use crate::analyze::{
     AbsentCell, AttestationStatus, Comparison, Figure, Memory, Mfu, RepeatStatus, RepeatSummary, Row, Speedup,
 };
@@ -99,6 +100,10 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.text("identical_config", &group.identical_config.to_string());
     columns.text("baseline", &group.baseline);
     columns.text("labels", &row.labels.join("; "));
+    columns.text("warnings", &row.warnings.join("; "));
+    columns.text("same_launch_as", row.same_launch_as.as_deref().unwrap_or_default());
+    let of_pair: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).cloned().collect();
+    columns.text("environment", &words(&of_pair));
     columns.text("attestation", attestation(row.attestation));
     columns.text("declared_only", &row.declared_only.join("; "));
     columns.text("precision", &row.precision);
@@ -121,6 +126,11 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.number("step_time_sd [s]", row.step_time.sd_seconds);
     columns.number("step_time_cv", row.step_time.cv);
     columns.number("loss_at_end", row.loss_at_end);
+    // Losses may be compared where both numbers agree, this one and `group`.
+    columns.count("loss_group", Some(row.loss_group as u64 + 1));
+    let base = comparison.rows.iter().find(|r| r.cell == group.baseline);
+    let is_comparable = base.map(|base| (base.loss_group == row.loss_group).to_string());
+    columns.text("loss_comparable_with_baseline", &is_comparable.unwrap_or_default());
     columns.count("last_step", row.last_step);
     let speedup = comparison.speedups.iter().find(|s| s.a == row.cell);
     speedup_columns(columns, speedup);
@@ -178,12 +188,14 @@ fn absent_row(columns: &mut Columns, absent: &AbsentCell) {
 #[must_use]
 pub fn csv_repeats(comparison: &Comparison) -> String {
     let mut columns = Columns::default();
-    let of_rows = comparison.rows.iter().flat_map(|r| r.repeats.iter().map(move |x| (&r.cell, Some(r.group), x)));
+    let of_rows = comparison.rows.iter().flat_map(|r| r.repeats.iter().map(move |x| (&r.cell, Some(r), x)));
     let of_absent = comparison.absent.iter().flat_map(|a| a.repeats.iter().map(move |x| (&a.cell, None, x)));
-    for (cell, group, repeat) in of_rows.chain(of_absent) {
+    for (cell, row, repeat) in of_rows.chain(of_absent) {
         columns.rows.push(BTreeMap::new());
         columns.text("cell", cell);
-        columns.count("group", group.map(|g| g as u64 + 1));
+        columns.count("group", row.map(|r| r.group as u64 + 1));
+        columns.text("labels", &row.map(|r| r.labels.join("; ")).unwrap_or_default());
+        columns.count("loss_group", row.map(|r| r.loss_group as u64 + 1));
         repeat_row(&mut columns, repeat);
     }
     columns.write()

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::format::number;
+use super::{format::number, sheet::clean};
 use crate::analyze::{GateCell, GateReport, GateVerdict};
 
 /// How a verdict is called.
@@ -35,7 +35,7 @@ pub fn gate_headline(report: &GateReport) -> String {
 /// `1,000 → 900 tokens/s/GPU`, where both are known.
 fn rates(cell: &GateCell) -> Option<String> {
     let (then, now) = cell.then.zip(cell.now)?;
-    let repeats = cell.n_then.zip(cell.n_now).map(|(then, now)| format!(", repeats {then} → {now}"));
+    let repeats = cell.n_then.zip(cell.n_now).map(|(then, now)| format!(", n {then} → {now}"));
     Some(format!("{} → {} tokens/s/GPU{}", number(then), number(now), repeats.unwrap_or_default()))
 }
 
@@ -45,10 +45,10 @@ pub fn gate_text(report: &GateReport) -> String {
     let width = report.cells.iter().map(|c| c.cell.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for cell in &report.cells {
-        let reason = cell.reason.split_whitespace().collect::<Vec<_>>().join(" ");
-        _ = writeln!(text, "{:<12}  {:<width$}  {reason}", verdict_name(cell.verdict), cell.cell);
+        let reason = clean(&cell.reason).split_whitespace().collect::<Vec<_>>().join(" ");
+        _ = writeln!(text, "{:<12}  {:<width$}  {reason}", verdict_name(cell.verdict), clean(&cell.cell));
         for line in rates(cell).iter().chain(&cell.notes) {
-            _ = writeln!(text, "{:<12}  - {line}", "");
+            _ = writeln!(text, "{:<12}  - {}", "", clean(line));
         }
     }
     _ = writeln!(text, "{}", gate_headline(report));
@@ -76,7 +76,7 @@ pub fn gate_markdown(report: &GateReport) -> String {
             why.into_iter().map(inline).collect::<Vec<_>>().join("<br>")
         );
     }
-    text.push_str("\ntokens/s/GPU: geometric means over repeats; intervals are 95 %, Welch's t on logarithms.\n");
+    text.push_str("\ntokens/s/GPU: geometric means over repeats (sessions or hosts, where there are several); intervals are 95 %, Welch's t on logarithms.\n");
     text
 }
 

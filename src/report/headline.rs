@@ -7,9 +7,7 @@ use super::{
     format::{number, ratio},
     mark,
 };
-use crate::analyze::{
-    CONFIDENCE, Comparison, EnvironmentDifference, Figure, Group, RepeatStatus, Row, Speedup, Tier, Unit, differences,
-};
+use crate::analyze::{CONFIDENCE, Comparison, Figure, Group, RepeatStatus, Row, Speedup, Tier, Unit, differences};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -95,19 +93,29 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     if let Some(reason) = &speedup.reason {
         parts.push(format!("not assessed: {reason}"));
     }
+    if a.launches_as(b) {
+        parts.push(same_launch(&a.cell, &b.cell));
+    }
     let of_pair = comparison.environment.iter().filter(|e| e.cell_a == a.cell && e.cell_b == b.cell);
-    for found in of_pair {
-        if let Some(why) = &found.dangerous {
-            parts.push(format!("{} ({why})", other(found)));
-        }
+    let dangerous: Vec<_> = of_pair.filter(|e| e.dangerous.is_some()).collect();
+    parts.extend(dangerous.iter().map(|e| e.sentence()));
+    for row in [a, b] {
+        // What only one of the two runs with is among the differences.
+        let is_told = |warning: &&String| dangerous.iter().any(|e| warning.split('=').next() == Some(&e.name));
+        parts.extend(warned(row, |warning| !is_told(&warning)));
     }
     format!("{}.", parts.join("; "))
 }
 
-/// `NCCL_DEBUG: INFO, there WARN`
-pub(super) fn other(found: &EnvironmentDifference) -> String {
-    let value = |v: &Option<String>| v.clone().unwrap_or_else(|| "not set".to_owned());
-    format!("{}: {}, there {}", found.name, value(&found.a), value(&found.b))
+/// `A launches the very same bytes as B: a difference between them is noise`
+pub(super) fn same_launch(a: &str, b: &str) -> String {
+    format!("{a} launches the very same bytes as {b}: a difference between them is noise")
+}
+
+/// `A runs with NCCL_DEBUG=INFO: collectives write logs while they run`
+fn warned(row: &Row, wanted: impl Fn(&String) -> bool) -> Option<String> {
+    let warnings: Vec<&str> = row.warnings.iter().filter(|w| wanted(w)).map(String::as_str).collect();
+    (!warnings.is_empty()).then(|| format!("{} runs with {}", row.cell, warnings.join(", ")))
 }
 
 /// Of many: the faster cells first, then the slower ones.
@@ -163,7 +171,8 @@ fn alone_sentence(row: &Row) -> String {
     };
     let (hosts, rate) = (on_hosts(&[row]), number(estimate.value));
     let name = named(row);
-    format!("{hosts}, {name} runs {rate} tokens/s/GPU{interval} on {}; no cell may stand beside it.", row.model)
+    let warned = warned(row, |_| true).map(|words| format!("; {words}")).unwrap_or_default();
+    format!("{hosts}, {name} runs {rate} tokens/s/GPU{interval} on {}; no cell may stand beside it{warned}.", row.model)
 }
 
 /// One sentence a pair, with every field that forbids it.
@@ -190,6 +199,10 @@ fn on_hosts(rows: &[&Row]) -> &'static str {
     }
     let counted = rows.iter().flat_map(|r| &r.repeats).filter(|r| r.status == RepeatStatus::Ok);
     let hosts: BTreeSet<&String> = counted.map(|r| &r.host).collect();
+    // An imported log may not say where it was written.
+    if hosts.iter().any(|host| ["", "not stated"].contains(&host.as_str())) {
+        return "On hosts that not every log names";
+    }
     if hosts.len() == 1 { "On this host" } else { "On these hosts" }
 }
 
@@ -222,6 +235,13 @@ mod tests {
         assert!(found.text.starts_with("On this host, amd/prim/llama/single is 2.00× (95 % CI 1.9"), "{found:?}");
         assert!(found.text.contains(") nvd/nemo/llama/single on llama, same contract"), "{found:?}");
         assert_eq!(only(&two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[])).verdict, Verdict::Slower);
+    }
+
+    #[test]
+    fn a_host_that_nobody_names_is_not_this_one() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        comparison.rows[0].repeats[0].host = "not stated".into();
+        assert!(only(&comparison).text.starts_with("On hosts that are not named, amd/"));
     }
 
     #[test]
@@ -270,6 +290,36 @@ mod tests {
             dangerous: Some("every kernel is waited for".into()),
         });
         let found = only(&comparison);
-        assert!(found.text.contains("CUDA_LAUNCH_BLOCKING: not set, there 1 (every kernel"), "{found:?}");
+        assert!(found.text.contains("CUDA_LAUNCH_BLOCKING: not set, but there 1 (every kernel"), "{found:?}");
+        // Once, though the row warns of it too; what both run with is no difference, and told all the same.
+        let warning = |name: &str| format!("{name}=1: it is slow");
+        comparison.rows[0].warnings = vec![warning("CUDA_LAUNCH_BLOCKING"), warning("NCCL_DEBUG")];
+        comparison.rows[1].warnings = vec![warning("NCCL_DEBUG")];
+        let text = only(&comparison).text;
+        assert_eq!(text.matches("CUDA_LAUNCH_BLOCKING").count(), 1, "{text}");
+        for cell in ["amd/prim/llama/single", "nvd/nemo/llama/single"] {
+            assert!(text.contains(&format!("; {cell} runs with NCCL_DEBUG=1: it is slow")), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_that_launch_the_same_are_said_to_differ_by_noise() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        let words = "amd/prim/llama/single launches the very same bytes as nvd/nemo/llama/single: a difference";
+        assert!(!only(&comparison).text.contains("bytes"));
+        comparison.rows[1].same_launch_as = Some("nvd/nemo/llama/single".into());
+        assert!(only(&comparison).text.contains(words), "{:?}", only(&comparison));
+        // Both launch as a third cell does, which is in another table.
+        comparison.rows.iter_mut().for_each(|row| row.same_launch_as = Some("x/y/z/w".into()));
+        assert!(only(&comparison).text.contains(words), "{:?}", only(&comparison));
+        comparison.rows[1].imported = vec!["theirs.log".into()];
+        assert!(!only(&comparison).text.contains("bytes"));
+    }
+
+    #[test]
+    fn nobody_knows_whether_nameless_hosts_are_one() {
+        let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
+        comparison.rows[1].repeats.iter_mut().for_each(|r| r.host = "not stated".into());
+        assert!(only(&comparison).text.starts_with("On hosts that not every log names, "), "{:?}", only(&comparison));
     }
 }

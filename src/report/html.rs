@@ -10,7 +10,10 @@ mod tests;
 
 use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, Value, context, syntax::SyntaxConfig};
 
-use super::format::{bytes, number, percent, seconds};
+use super::{
+    LeftOut,
+    format::{bytes, number, percent, seconds},
+};
 use crate::{
     analyze::Comparison,
     error::{Error, Result},
@@ -38,6 +41,8 @@ impl Drawn {
 pub struct Meta {
     /// Name of the matrix.
     pub matrix: String,
+    /// Pictures that would show nothing.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// The whole page. The same comparison gives the same bytes everywhere.
@@ -61,6 +66,7 @@ pub fn html(comparison: &Comparison, pictures: &[Drawn], meta: &Meta) -> Result<
         page => Value::from(minijinja::value::Serde(&page)),
         cells => Value::from(minijinja::value::Serde(&cells)),
         pictures,
+        left_out => meta.left_out.iter().map(|l| context! { title => l.title, reason => l.reason.clone() }).collect::<Vec<_>>(),
         style => Value::from_safe_string(include_str!("html/style.css").to_owned()),
         script => Value::from_safe_string(include_str!("html/script.js").to_owned()),
     };
@@ -85,7 +91,6 @@ fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> 
     env.add_filter("percent", percent);
     env.add_filter("bytes", bytes);
     env.add_filter("breaks", breaks);
-    env.add_filter("ratio", |ratio: f64| format!("{ratio:.2}×"));
     env.add_filter("loss", |loss: f64| format!("{loss:.4}"));
     env.add_filter("utc", utc);
     env.add_filter("plain", |word: &str| word.replace('_', " "));

@@ -15,7 +15,11 @@ pub fn gate_junit(report: &GateReport) -> String {
         let (reason, notes) = (text(&cell.reason), text(&cell.notes.join("\n")));
         let inside = match cell.verdict {
             Pass => format!("<system-out>{reason}\n{notes}</system-out>"),
-            Fail => format!("<failure type=\"regression\" message=\"{reason}\">{notes}</failure>"),
+            Fail => {
+                // What is missing or another workload has not become slower.
+                let kind = if cell.now.is_some() { "regression" } else { "not_compared" };
+                format!("<failure type=\"{kind}\" message=\"{reason}\">{notes}</failure>")
+            }
             Inconclusive => format!("<error type=\"inconclusive\" message=\"{reason}\">{notes}</error>"),
             New | NotSelected => format!("<skipped message=\"{}: {reason}\"/>", verdict_name(cell.verdict)),
         };

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::{
     cost,
+    environment::environments,
     headline::{Headline, Verdict, headlines, leading},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
@@ -60,6 +61,16 @@ pub fn markdown(comparison: &Comparison) -> String {
             [name, absent.state.clone(), absent.reason.clone()].map(Word::plain).to_vec()
         }));
         out.folded(&format!("Cells without figures ({})", comparison.absent.len()), |out| out.table(&sheet));
+    }
+    let environments = environments(comparison);
+    if !environments.is_empty() {
+        out.folded("Environments that are not the same", |out| {
+            environments.iter().for_each(|found| {
+                let mark = if found.is_dangerous { "**" } else { "" };
+                out.add("environment", &format!("- {mark}{}{mark}\n", escaped(&found.text)));
+            });
+            out.always("\n");
+        });
     }
     let (notes, _) = notes(comparison, None);
     if !notes.is_empty() {

@@ -2,6 +2,7 @@
 mod cell;
 mod cost;
 mod csv;
+mod environment;
 mod format;
 mod gate;
 mod headline;

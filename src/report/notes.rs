@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::format::number;
+use super::{environment::as_notes, format::number};
 use crate::analyze::{Comparison, Figure, Mfu, Row};
 
 pub(super) struct Note {
@@ -38,7 +38,6 @@ impl Weight {
             "impossible",
             " runs with ",
             "very same bytes",
-            "different environments",
             "not comparable",
             "different kinds",
             "tokens/s/GPU is ",
@@ -61,7 +60,9 @@ impl Weight {
 
 /// The notes of a comparison, and how many were left out: of remarks at most `most` are told.
 pub(super) fn notes(comparison: &Comparison, most: Option<usize>) -> (Vec<Note>, usize) {
-    let mut texts = comparison.notes.clone();
+    // They have a section of their own.
+    let environments = as_notes(comparison);
+    let mut texts: Vec<String> = comparison.notes.iter().filter(|n| !environments.contains(*n)).cloned().collect();
     texts.extend(of_mfu(&comparison.rows));
     texts.extend(of_metrics(&comparison.rows));
     let mut notes: Vec<Note> =

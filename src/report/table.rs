@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{
     cost,
+    environment::environments,
     format::{bytes, number, percent, seconds},
     headline::{Verdict, headlines, leading, ratio_interval, times},
     notes::{Weight, notes, steady_state},
@@ -46,6 +47,24 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         }
         out.push('\n');
     }
+    let mut harmless = 0;
+    let most = page.most_notes.unwrap_or(usize::MAX);
+    let (told, more): (Vec<_>, Vec<_>) = environments(comparison).into_iter().partition(|found| {
+        harmless += usize::from(!found.is_dangerous);
+        found.is_dangerous || harmless <= most
+    });
+    if !told.is_empty() {
+        out.push_str("Environments that are not the same:\n");
+    }
+    for found in &told {
+        paragraph(&mut out, "  ", &found.text, page, if found.is_dangerous { Ink::Bad } else { Ink::Plain });
+    }
+    if !more.is_empty() {
+        paragraph(&mut out, "  ", &format!("and {} more: --json has all.", more.len()), page, Ink::Plain);
+    }
+    if !told.is_empty() {
+        out.push('\n');
+    }
     let (notes, left_out) = notes(comparison, page.most_notes);
     for note in notes {
         let ink = if note.weight <= Weight::Alarming { Ink::Bad } else { Ink::Plain };
@@ -75,6 +94,8 @@ pub(super) fn ink_of(verdict: Verdict) -> Ink {
     }
 }
 
+const LOSS: &str = "loss at end";
+
 /// A column: its name, whether it has figures, and what it has of a row.
 type Of = (&'static str, bool, fn(&Row) -> Word);
 
@@ -88,7 +109,7 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
         ("step time (cv)", true, step_time),
         ("peak memory", false, memory),
         ("MFU", true, mfu),
-        ("loss at end", true, |row| match row.loss_at_end {
+        (LOSS, true, |row| match row.loss_at_end {
             Some(loss) if loss.is_finite() => Word::plain(number(loss)),
             _ => Word::missing(),
         }),
@@ -97,9 +118,21 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
     let columns: Vec<_> = columns.into_iter().filter(|(name, ..)| has_mfu || *name != "MFU").collect();
     columns.iter().for_each(|(name, figures, _)| sheet.column(*name, *figures));
     sheet.column("against the baseline", false);
+    let base = rows.iter().copied().find(|row| row.cell == baseline);
     for row in rows {
         let mut words: Vec<Word> = columns.iter().map(|(.., word)| word(row)).collect();
-        words.push(against(row, baseline, speedups));
+        let of_loss = columns.iter().position(|(name, ..)| *name == LOSS);
+        if let Some(word) = of_loss.map(|at| &mut words[at]).filter(|word| word.ink == Ink::Plain)
+            && base.is_some_and(|base| base.loss_group != row.loss_group)
+        {
+            word.text.push_str(" (not comparable)");
+        }
+        let mut against = against(row, baseline, speedups);
+        let twin = base.filter(|base| row.launches_as(base)).map(|base| &base.cell).or(row.same_launch_as.as_ref());
+        if let Some(twin) = twin {
+            _ = write!(against.text, "; launches the very same bytes as {twin}: a difference between them is noise");
+        }
+        words.push(against);
         sheet.rows.push(words);
     }
     sheet
@@ -154,9 +187,14 @@ pub(super) fn repeats(row: &Row) -> Word {
     if row.attestation == AttestationStatus::NotStated {
         text.push_str(", not attested");
     }
-    let ink = match (row.contradicted, row.failed) {
-        (0, 0) => Ink::Plain,
-        (0, _) => Ink::Bad,
+    // `NCCL_DEBUG=INFO: collectives write logs while they run`: the reason is in the notes.
+    if let [first, more @ ..] = &row.warnings[..] {
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        _ = write!(text, ", runs with {}{more}", first.split_once(": ").map_or(first.as_str(), |(setting, _)| setting));
+    }
+    let ink = match (row.contradicted, row.failed, row.warnings.is_empty()) {
+        (0, 0, true) => Ink::Plain,
+        (0, ..) => Ink::Bad,
         _ => Ink::Alarm,
     };
     Word::inked(text, ink)

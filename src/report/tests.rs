@@ -18,7 +18,14 @@ fn figure(value: f64) -> Figure {
 }
 
 fn metric(name: &str, title: &str, unit: &str, figure: Figure) -> Metric {
-    Metric { name: name.into(), title: title.into(), unit: unit.into(), higher_is_better: None, reference: None, figure }
+    Metric {
+        name: name.into(),
+        title: title.into(),
+        unit: unit.into(),
+        higher_is_better: None,
+        reference: None,
+        figure,
+    }
 }
 
 /// Failures, a contradiction, an import, missing and impossible metrics, one repeat, other workloads.
@@ -42,8 +49,14 @@ fn rich(across: &[&str]) -> Comparison {
         imported,
         measured("nvd/tran/llama/maximum_performance@seq_length=256", &long, &[0.02], H100),
         cell("nvd/fsdp/llama/maximum_performance", failed),
-        cell("amd/prim/llama/maximum_performance", CellState::Missing { reason: "waits for a host of platform amd".into() }),
-        cell("nvd/prim/llama/maximum_performance", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
+        cell(
+            "amd/prim/llama/maximum_performance",
+            CellState::Missing { reason: "waits for a host of platform amd".into() },
+        ),
+        cell(
+            "nvd/prim/llama/maximum_performance",
+            CellState::Unsupported { reason: "Primus needs an AMD platform".into() },
+        ),
     ];
     let across = across.iter().map(|s| (*s).to_owned()).collect();
     let mut all = compare(&cells, &CompareSettings { across, ..Default::default() }, &Catalogue::default());
@@ -352,7 +365,8 @@ fn nothing_at_all() {
 
 #[test]
 fn repeats_that_do_not_count_stand_beside_those_that_do() {
-    let cells = [measured_steps("cpu/native/llama/maximum_performance", &test_job(), &[vec![3.0, 1.0], vec![3.0]], None)];
+    let cells =
+        [measured_steps("cpu/native/llama/maximum_performance", &test_job(), &[vec![3.0, 1.0], vec![3.0]], None)];
     let text = table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), &page(200));
     assert!(text.contains("1/3, 1 unmeasured"), "{text}");
     assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");

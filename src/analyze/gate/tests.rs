@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    analyze::{attest::tests::job, tests::*},
+    analyze::{CUSUM, DECLARED, attest::tests::job, tests::*},
     parse::FailureClass,
     plan::Job,
 };
@@ -91,6 +91,42 @@ fn what_is_not_there_or_another_workload_is_never_a_pass() {
     summary.repeats[4].status = RepeatStatus::Contradicted { fields: vec!["seq_length".into()] };
     says(&[input(contradicted)], "contradicted: 1 repeat");
     assert_eq!(gate(&baseline(&[]), &[of_times(CELL, &job(), &STEADY)], 0.03).verdict, GateVerdict::Inconclusive);
+}
+
+/// Only where one of the two may still measure steps that the other declares to be warm-up are they not the same workload.
+#[test]
+fn another_warm_up_is_refused_where_the_steady_state_was_not_looked_for() {
+    let of = |warmup: u64, rule: &str| {
+        let mut cell = measured(CELL, &job(), &STEADY, None);
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        (summary.warmup_steps, summary.steady_state) = (warmup, rule.to_owned());
+        input(cell)
+    };
+    let gated = |then: (u64, &str), now: (u64, &str)| {
+        gate(&baseline(&[of(then.0, then.1)]), &[of(now.0, now.1)], 0.03).cells.remove(0)
+    };
+    for (then, now, words) in [
+        ((5, CUSUM), (9, CUSUM), "warm-up 9, not 5 steps"),
+        ((5, DECLARED), (5, CUSUM), "steady state by CUSUM, not by declared warm-up alone"),
+        ((5, CUSUM), (5, DECLARED), "steady state by declared warm-up alone, not by CUSUM"),
+    ] {
+        let cell = gated(then, now);
+        assert_eq!(cell.verdict, GateVerdict::Pass, "{then:?} {now:?}: {}", cell.reason);
+        assert!(cell.notes.iter().any(|note| note == words), "{words}: {:?}", cell.notes);
+    }
+    for (then, now) in [
+        ((5, DECLARED), (9, DECLARED)),
+        ((5, CUSUM), (9, DECLARED)),
+        ((5, DECLARED), (9, CUSUM)),
+        ((5, "CUSUM, declared"), (9, CUSUM)),
+    ] {
+        let cell = gated(then, now);
+        assert_eq!((cell.verdict, cell.ratio), (GateVerdict::Fail, None), "{then:?} {now:?}");
+        let words = "another workload than the baseline's: warm-up 9, not 5 steps";
+        assert!(cell.reason.starts_with(words), "{}", cell.reason);
+    }
+    let same = gated((5, CUSUM), (5, CUSUM));
+    assert_eq!((same.verdict, same.notes), (GateVerdict::Pass, vec![]));
 }
 
 #[test]
@@ -234,4 +270,39 @@ fn error_rates_are_those_that_the_definition_promises() {
     // At the limit itself at most 2.5 % pass.
     let (_, passed) = shares(0.97, 0.03);
     assert!(passed <= 0.035, "at the limit: {passed} pass");
+}
+
+#[test]
+fn hosts_are_units_and_a_baseline_of_them_is_sound() {
+    let of_hosts = |times: &[f64], hosts: &[&str]| {
+        let mut cell = of_times(CELL, &job(), times);
+        let CellState::Ok { summary } = &mut cell.input.state else { panic!() };
+        let estimate = summary.tokens_per_second_per_gpu.as_mut().unwrap();
+        let runs: Vec<crate::analyze::Run> = estimate
+            .values
+            .iter()
+            .zip(hosts.iter().cycle())
+            .map(|(rate, host)| crate::analyze::Run { rate: *rate, host, started_at: None, ended_at: None })
+            .collect();
+        *estimate = Estimate::of(&runs).unwrap();
+        cell
+    };
+    let times = [1.0, 1.01, 0.99, 1.005, 0.995, 1.002];
+    let slower = times.map(|t| t * 1.045);
+    let then = baseline(&[of_hosts(&times, &["a", "b"])]);
+    assert_eq!(then.fault(), None);
+    let report = gate(&then, &[of_hosts(&slower, &["a", "b"])], 0.03);
+    assert_eq!(report.cells[0].verdict, GateVerdict::Inconclusive, "six runs of two hosts are two units");
+    assert!(report.cells[0].reason.starts_with("2 hosts now and 2 hosts then"), "{}", report.cells[0].reason);
+    let uneven = baseline(&[of_hosts(&times[..5], &["a", "a", "b"])]);
+    assert_eq!(uneven.fault(), None, "a mean of hosts is not the mean of runs");
+}
+
+#[test]
+fn what_only_one_side_states_passes_nothing() {
+    let mut then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    then.cells[0].contract = Contract::default();
+    let report = gate(&then, &[of_times(CELL, &job(), &STEADY)], 0.03);
+    assert_eq!(report.verdict, GateVerdict::Inconclusive);
+    assert!(report.cells[0].reason.contains("global_batch_size"), "{}", report.cells[0].reason);
 }

@@ -151,6 +151,13 @@ pub fn metrics_of(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) ->
     ])
 }
 
+/// Memory of one device, in bytes.
+#[must_use]
+pub fn memory_capacity_bytes(cell: &CellInput, summary: &Summary, catalogue: &Catalogue) -> Option<u64> {
+    let device = Device::of(cell, summary, catalogue);
+    memory::capacity_bytes(&Subject { cell, summary, catalogue, device })
+}
+
 fn metric(name: &str, title: &str, unit: &str, higher_is_better: Option<bool>, made: Made) -> Metric {
     let (name, title, unit) = (name.to_owned(), title.to_owned(), unit.to_owned());
     Metric { name, title, unit, higher_is_better, reference: None, figure: figure(made) }

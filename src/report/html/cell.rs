@@ -3,10 +3,13 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::page::{id, in_unit, mfu_figure};
+use super::{
+    super::notes::steady_state,
+    page::{id, in_unit, mfu_figure},
+};
 use crate::analyze::{
     AbsentCell, Attestation, AttestationStatus, CellEnvironment, Comparison, Contract, Curve, EnvironmentDifference,
-    Figure, Memory, Mfu, RepeatSummary, Row, Source, Tier,
+    Figure, Memory, Mfu, RepeatSummary, Row, Source, Tier, Unit,
 };
 
 /// Characters of log tails in the whole page: a matrix that fails as a whole must still open.
@@ -25,6 +28,12 @@ pub struct Detail<'a> {
     device: Option<&'a str>,
     imported: &'a [String],
     labels: &'a [String],
+    warnings: &'a [String],
+    /// `3 hosts`, where repeats are not the units.
+    unit: Option<String>,
+    repeats_added_later: bool,
+    /// How the measured part of its runs was found.
+    steady_state: Vec<String>,
     settings: Vec<Setting<'a>>,
     figures: Vec<Named<'a>>,
     memory: &'a [Memory],
@@ -66,6 +75,8 @@ struct Surrounding<'a> {
     /// The baseline's value, where it has one that is another.
     baseline: Option<&'a str>,
     dangerous: Option<&'a str>,
+    /// What else differs, so that this must.
+    follows: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -90,6 +101,7 @@ pub fn all(comparison: &Comparison) -> Vec<Detail<'_>> {
 
 fn of_row<'a>(comparison: &'a Comparison, at: usize, row: &'a Row, room: usize) -> Detail<'a> {
     let baseline = comparison.groups.get(row.group).map(|g| &*g.baseline).filter(|b| *b != row.cell);
+    let estimate = &row.tokens_per_second_per_gpu;
     Detail {
         id: id(at),
         cell: &row.cell,
@@ -99,6 +111,10 @@ fn of_row<'a>(comparison: &'a Comparison, at: usize, row: &'a Row, room: usize) 
         device: row.device.as_deref(),
         imported: &row.imported,
         labels: &row.labels,
+        warnings: &row.warnings,
+        unit: (estimate.unit != Unit::Repeat).then(|| estimate.unit.count(estimate.units.len())),
+        repeats_added_later: row.repeats_added_later,
+        steady_state: steady_state(&[row]),
         settings: settings(comparison, &row.cell, baseline, &row.contract, row.attested.as_ref()),
         figures: figures(row),
         memory: &row.memory,
@@ -118,6 +134,10 @@ fn of_absent<'a>(comparison: &'a Comparison, at: usize, cell: &'a AbsentCell, ro
         device: None,
         imported: &cell.imported,
         labels: &[],
+        warnings: &[],
+        unit: None,
+        repeats_added_later: false,
+        steady_state: Vec::new(),
         settings: settings(comparison, &cell.cell, None, &cell.contract, cell.attested.as_ref()),
         figures: Vec::new(),
         memory: &[],
@@ -220,6 +240,7 @@ fn surroundings<'a>(comparison: &'a Comparison, row: &'a Row, baseline: Option<&
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
             dangerous: difference.and_then(|d| d.dangerous.as_deref()),
+            follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };
     let maps = [("variable", variables), ("version", &row.versions), ("fact", facts)];
@@ -234,6 +255,7 @@ fn surroundings<'a>(comparison: &'a Comparison, row: &'a Row, baseline: Option<&
                 differs: true,
                 baseline: difference.b.as_deref(),
                 dangerous: difference.dangerous.as_deref(),
+                follows: difference.follows.as_deref(),
             });
         }
     }

@@ -1,16 +1,16 @@
 //! What stands above the details: sentences, a table a group, and what has no figures.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 
 use super::super::{
+    Headline, Verdict,
     format::{bytes, number, percent, seconds},
-    table::mark,
+    headline::{leading, ratio_interval, times},
+    headlines,
+    notes::steady_state,
+    plot::loss_apart,
 };
-use crate::analyze::{
-    AttestationStatus, Comparison, Difference, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup,
-};
+use crate::analyze::{AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit};
 
 /// Figures that have columns of their own.
 const OWN: [&str; 3] = ["mfu", "loss_at_end", "tokens_per_second"];
@@ -21,7 +21,8 @@ pub struct Page<'a> {
     /// Cells with figures, cells without, repeats that failed, that contradict their job, that measured nothing.
     counts: Vec<String>,
     groups: Vec<GroupTable<'a>>,
-    refused: Vec<Refused<'a>>,
+    /// Which cells may not be compared, and why.
+    refused: Vec<String>,
     absent: Vec<Absent<'a>>,
     notes: &'a [String],
 }
@@ -29,22 +30,13 @@ pub struct Page<'a> {
 #[derive(Serialize)]
 struct GroupTable<'a> {
     group: &'a Group,
-    sentences: Vec<Sentence<'a>>,
+    /// The first to be told, and the others.
+    leading: Vec<String>,
+    more: Vec<String>,
+    /// How the measured parts were found.
+    steady_state: Vec<String>,
     columns: Vec<String>,
     rows: Vec<Line<'a>>,
-}
-
-/// `a` is ratio × `b`: what may be said of it.
-#[derive(Serialize)]
-struct Sentence<'a> {
-    speedup: &'a Speedup,
-    ratio: String,
-    interval: Option<String>,
-    verdict: Option<&'static str>,
-    hosts: Vec<&'a str>,
-    /// What stands behind the names of `a` and `b`.
-    marks: [&'static str; 2],
-    labels: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -54,6 +46,7 @@ struct Line<'a> {
     is_baseline: bool,
     marks: Vec<String>,
     labels: &'a [String],
+    warnings: &'a [String],
     figures: Vec<Shown>,
 }
 
@@ -63,20 +56,14 @@ struct Shown {
     text: String,
     /// Below it and smaller: its interval, spread or kind.
     detail: Option<String>,
+    /// Below that: what forbids putting it beside the baseline's.
+    warning: Option<String>,
     /// What the column is sorted by.
     value: Option<f64>,
     /// Why there is no figure.
     reason: Option<String>,
     /// A figure that is there, but cannot be.
     impossible: bool,
-}
-
-#[derive(Serialize)]
-struct Refused<'a> {
-    cell_a: &'a str,
-    cell_b: &'a str,
-    fields: Vec<&'a Difference>,
-    sentences: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -90,7 +77,9 @@ struct Absent<'a> {
 
 impl<'a> Page<'a> {
     pub fn of(comparison: &'a Comparison) -> Self {
-        let groups = comparison.groups.iter().enumerate().map(|(at, group)| table(comparison, at, group)).collect();
+        let told = headlines(comparison);
+        let groups = comparison.groups.iter().enumerate();
+        let groups = groups.map(|(at, group)| table(comparison, &told, at, group)).collect();
         let of_absent = |(at, cell): (usize, &'a crate::analyze::AbsentCell)| Absent {
             id: id(comparison.rows.len() + at),
             cell: &cell.cell,
@@ -102,7 +91,7 @@ impl<'a> Page<'a> {
             comparable: comparison.comparable,
             counts: counts(comparison),
             groups,
-            refused: refused(&comparison.differences),
+            refused: told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect(),
             absent: comparison.absent.iter().enumerate().map(of_absent).collect(),
             notes: &comparison.notes,
         }
@@ -128,25 +117,10 @@ fn counts(comparison: &Comparison) -> Vec<String> {
     counts
 }
 
-/// Refused pairs, each with its fields.
-fn refused(differences: &[Difference]) -> Vec<Refused<'_>> {
-    let mut all: Vec<Refused<'_>> = Vec::new();
-    for difference in differences.iter().filter(|d| d.refused) {
-        let at = all.iter().position(|r| (r.cell_a, r.cell_b) == (&*difference.cell_a, &*difference.cell_b));
-        let at = at.unwrap_or_else(|| {
-            let (cell_a, cell_b) = (&*difference.cell_a, &*difference.cell_b);
-            all.push(Refused { cell_a, cell_b, fields: Vec::new(), sentences: Vec::new() });
-            all.len() - 1
-        });
-        all[at].fields.push(difference);
-        all[at].sentences.push(difference.field.sentence());
-    }
-    all
-}
-
-fn table<'a>(comparison: &'a Comparison, at: usize, group: &'a Group) -> GroupTable<'a> {
+fn table<'a>(comparison: &'a Comparison, told: &[Headline], at: usize, group: &'a Group) -> GroupTable<'a> {
     let rows: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(|(_, r)| r.group == at).collect();
     let speedups = |row: &Row| comparison.speedups.iter().find(|s| s.a == row.cell && s.b == group.baseline);
+    let baseline = rows.iter().map(|(_, row)| *row).find(|row| row.cell == group.baseline);
     let metrics = metric_columns(&rows);
     let columns = ["tokens/s/GPU", "against the baseline", "repeats", "step time", "MFU", "peak memory", "loss at end"];
     let columns = columns.into_iter().map(str::to_owned).chain(metrics.iter().map(|m| heading(m))).collect();
@@ -159,41 +133,26 @@ fn table<'a>(comparison: &'a Comparison, at: usize, group: &'a Group) -> GroupTa
             step_time(row),
             mfu(&row.mfu),
             memory(row),
-            loss(row),
+            loss(row, baseline),
         ];
         figures.extend(metrics.iter().map(|column| metric(row, column)));
-        Line { id: id(*index), cell: &row.cell, is_baseline, marks: marks(row), labels: &row.labels, figures }
+        Line {
+            id: id(*index),
+            cell: &row.cell,
+            is_baseline,
+            marks: marks(row),
+            labels: &row.labels,
+            warnings: &row.warnings,
+            figures,
+        }
     };
     let lines = rows.iter().map(line).collect();
-    let mut sentences: Vec<Sentence<'_>> =
-        rows.iter().filter_map(|(_, row)| sentence(comparison, row, speedups(row)?)).collect();
-    sentences.sort_by(|a, b| b.speedup.ratio.total_cmp(&a.speedup.ratio));
-    GroupTable { group, sentences, columns, rows: lines }
-}
-
-fn sentence<'a>(comparison: &'a Comparison, row: &'a Row, speedup: &'a Speedup) -> Option<Sentence<'a>> {
-    let base = comparison.rows.iter().find(|r| r.cell == speedup.b)?;
-    let counted = |row: &'a Row| row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| &*r.host);
-    // An imported log may not say where it was written.
-    let is_known = |host: &&str| !["", "not stated"].contains(host);
-    let hosts: BTreeSet<&str> = counted(row).chain(counted(base)).filter(is_known).collect();
-    Some(Sentence {
-        ratio: format!("{:.2}×", speedup.ratio),
-        interval: speedup.ci95.map(|[lo, hi]| format!("{lo:.2} to {hi:.2}")),
-        verdict: verdict(speedup),
-        hosts: hosts.into_iter().collect(),
-        marks: [row, base].map(|row| mark(&row.imported)),
-        labels: &speedup.labels,
-        speedup,
-    })
-}
-
-fn verdict(speedup: &Speedup) -> Option<&'static str> {
-    Some(match speedup.significant? {
-        true if speedup.ratio > 1.0 => "significantly faster",
-        true => "significantly slower",
-        false => "no significant difference",
-    })
+    let own: Vec<&Headline> = told.iter().filter(|h| h.group == Some(at)).collect();
+    let first = leading(&own);
+    let more = own.iter().filter(|h| !first.contains(h)).map(|h| h.text.clone()).collect();
+    let leading = first.iter().map(|h| h.text.clone()).collect();
+    let rows: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
+    GroupTable { group, leading, more, steady_state: steady_state(&rows), columns, rows: lines }
 }
 
 /// What a reader must know of a cell before its figures.
@@ -212,17 +171,32 @@ fn marks(row: &Row) -> Vec<String> {
             marks.push(format!("{count} {what}"));
         }
     }
+    if row.repeats_added_later {
+        marks.push("repeats added later".to_owned());
+    }
     marks
 }
 
 fn rate(row: &Row) -> Shown {
     let estimate = &row.tokens_per_second_per_gpu;
     let interval = match estimate.ci95 {
-        Some([lo, hi]) => format!("{} to {}", number(lo), number(hi)),
+        Some([lo, hi]) => format!("95 % CI {}–{}", number(lo), number(hi)),
         None if estimate.values.len() < 2 => "one repeat: no interval".to_owned(),
         None => "no interval".to_owned(),
     };
-    Shown { detail: Some(interval), ..shown(number(estimate.value), estimate.value) }
+    let detail = std::iter::once(interval).chain(declared_rate(row)).collect::<Vec<_>>().join("; ");
+    Shown { detail: Some(detail), ..shown(number(estimate.value), estimate.value) }
+}
+
+/// What the declared warm-up alone would give, where more was dropped in any repeat that counts.
+fn declared_rate(row: &Row) -> Option<String> {
+    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let cuts: Vec<_> = counted.filter_map(|r| r.steady.as_ref()?.cut.as_ref()).collect();
+    cuts.iter().find(|cut| cut.dropped_steps > 0)?;
+    let rates = || cuts.iter().map(|cut| cut.declared_tokens_per_second_per_gpu).filter(|rate| rate.is_finite());
+    let (low, high) = (number(rates().reduce(f64::min)?), number(rates().reduce(f64::max)?));
+    let range = if low == high { low } else { format!("{low}–{high}") };
+    Some(format!("after the declared warm-up alone {range}"))
 }
 
 fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
@@ -232,15 +206,23 @@ fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
         }
         return missing("no comparison with the baseline");
     };
-    let mut details: Vec<&str> = verdict(speedup).into_iter().collect();
-    details.extend(speedup.reason.as_deref());
-    let interval = speedup.ci95.map(|[lo, hi]| format!("{lo:.2} to {hi:.2}"));
-    let detail = interval.as_deref().into_iter().chain(details).collect::<Vec<_>>().join("; ");
-    Shown { detail: (!detail.is_empty()).then_some(detail), ..shown(format!("{:.2}×", speedup.ratio), speedup.ratio) }
+    let interval = ratio_interval(speedup).trim_matches([' ', '(', ')']).to_owned();
+    let verdict = match Verdict::of(speedup) {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::NoDifference => "no significant difference",
+        Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => "",
+    };
+    let details = [&interval, verdict, speedup.reason.as_deref().unwrap_or_default()];
+    let detail = details.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    Shown { detail: (!detail.is_empty()).then_some(detail), ..shown(times(speedup), speedup.ratio) }
 }
 
 fn repeats(row: &Row) -> Shown {
-    shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64)
+    let estimate = &row.tokens_per_second_per_gpu;
+    let is_other = estimate.unit != Unit::Repeat;
+    let detail = is_other.then(|| format!("{} count as one each", estimate.unit.count(estimate.units.len())));
+    Shown { detail, ..shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64) }
 }
 
 fn step_time(row: &Row) -> Shown {
@@ -270,10 +252,11 @@ fn memory(row: &Row) -> Shown {
     Shown { detail, ..shown(bytes(memory.bytes), memory.bytes as f64) }
 }
 
-fn loss(row: &Row) -> Shown {
+fn loss(row: &Row, baseline: Option<&Row>) -> Shown {
     let Some(loss) = row.loss_at_end else { return missing("a counted repeat logs no loss at its last step") };
     let detail = row.last_step.map(|step| format!("step {step}"));
-    Shown { detail, ..shown(format!("{loss:.4}"), loss) }
+    let warning = baseline.and_then(|baseline| loss_apart(row, baseline));
+    Shown { detail, warning, ..shown(format!("{loss:.4}"), loss) }
 }
 
 /// Metrics that any row has a figure of, or an error: a title and a unit are one column.
@@ -316,12 +299,9 @@ fn figure(figure: &Figure, unit: &str) -> Shown {
     }
 }
 
+/// Its unit stands in the heading.
 pub fn in_unit(value: f64, unit: &str) -> String {
-    match unit {
-        "fraction" => percent(value),
-        "s" => seconds(value),
-        _ => number(value),
-    }
+    super::super::format::metric(value, unit, unit)
 }
 
 fn shown(text: String, value: f64) -> Shown {

@@ -32,15 +32,19 @@ fn cells() -> Vec<CellInput> {
         measured("nvd/tran/llama/maximum_performance@seq_length=256", &long, &[0.02], H100),
         imported,
         cell("nvd/fsdp/llama/maximum_performance", failed),
-        cell("nvd/prim/llama/maximum_performance", CellState::Unsupported { reason: "Primus needs an AMD platform".into() }),
+        cell(
+            "nvd/prim/llama/maximum_performance",
+            CellState::Unsupported { reason: "Primus needs an AMD platform".into() },
+        ),
         measured_steps("nvd/deep/llama/maximum_performance", &test_job(), &[vec![3.0]], H100),
     ]
 }
 
 fn page(comparison: &Comparison) -> String {
-    let drawn = pictures(comparison).unwrap().drawn;
+    let all = pictures(comparison).unwrap();
+    let (drawn, left_out) = (all.drawn, all.left_out);
     let drawn: Vec<Drawn> = drawn.into_iter().map(|p| Drawn::new(&p.file(), p.svg)).collect();
-    let text = html(comparison, &drawn, &Meta { matrix: "m".into() }).unwrap();
+    let text = html(comparison, &drawn, &Meta { matrix: "m".into(), left_out }).unwrap();
     check(&text);
     text
 }
@@ -111,19 +115,22 @@ fn same_comparison_same_bytes_and_everything_is_told() {
         assert!(text.contains(&cell.cell), "{}", cell.cell);
     }
     for words in [
-        "<strong>nvd/tran/llama/maximum_performance</strong> is <strong class=\"ratio\">0.50×</strong>",
-        "significantly slower",
-        "On this host: node1.",
+        "On this host, nvd/tran/llama/maximum_performance is 0.50× (",
+        "; slower",
+        "No picture “Scaling”: ",
         "one repeat: no interval",
         "precision: fp8, not bf16",
-        "Not the same: nvd/mega/llama/maximum_performance is imported.",
-        "<strong>nvd/mega/llama/maximum_performance</strong> (imported) is",
+        "but nvd/mega/llama/maximum_performance is imported",
+        "nvd/mega/llama/maximum_performance (imported) is",
         "Imported, not measured by tprimat: mega.log",
         "Primus needs an AMD platform",
         "CUDA out of memory",
         "no timed step after 1 warm-up steps",
     ] {
         assert!(text.contains(words), "{words}");
+    }
+    for headline in crate::report::headlines(&comparison) {
+        assert!(text.contains(&escaped(&headline.text)), "{}", headline.text);
     }
     for note in &comparison.notes {
         assert!(text.contains(&escaped(note)), "{note}");
@@ -163,7 +170,7 @@ fn words_from_outside_stay_words() {
     repeat.log_tail = vec![HOSTILE.to_owned(); 3];
     repeat.status =
         crate::analyze::RepeatStatus::Failed { class: FailureClass::Unknown, evidence: vec![HOSTILE.into()] };
-    let text = html(&of(&hostile), &[], &Meta { matrix: HOSTILE.into() }).unwrap();
+    let text = html(&of(&hostile), &[], &Meta { matrix: HOSTILE.into(), ..Meta::default() }).unwrap();
     check(&text);
     assert!(text.contains(
         "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;]]&gt; \u{fffd}[31m\u{fffd}\u{fffd}&quot;&#39;&amp;amp;"
@@ -251,6 +258,53 @@ fn a_cut_and_a_dangerous_variable_are_told() {
     assert!(text.contains("from step 12; method: cusum; 10 dropped after the declared warm-up"));
     assert!(text.contains("1,000 after the declared warm-up"));
     assert!(text.contains("every kernel waits for the one before") && text.contains("<td>not set</td>"));
+}
+
+#[test]
+fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
+    let mut comparison = of(&cells());
+    let (base, row) = (comparison.rows[0].loss_group, &mut comparison.rows[1]);
+    row.loss_group = base + 1;
+    let mut seed = row.contract.0[0].clone();
+    (seed.field, seed.tier, seed.value) = ("seed".into(), crate::analyze::Tier::Convergence, 7.into());
+    row.contract.0.retain(|f| f.field != "seed");
+    row.contract.0.push(seed);
+    row.warnings = vec!["CUDA_LAUNCH_BLOCKING=1: the host waits".into()];
+    row.repeats_added_later = true;
+    row.tokens_per_second_per_gpu.unit = crate::analyze::Unit::Host;
+    let telemetry = serde_json::json!({"source": "nvml", "devices": 8, "seconds": 9.0, "energy_absent": "no counter & no power",
+        "throttled": ["sw_power_cap"], "throttled_share": {"sw_power_cap": 0.25}});
+    row.repeats[0].telemetry = Some(serde_json::from_value(telemetry).unwrap());
+    row.repeats[1].telemetry_absent = Some("no driver answers".into());
+    let cell = row.cell.clone();
+    let speedup = comparison.speedups.iter_mut().find(|s| s.a == cell).unwrap();
+    speedup.confidence = Some(0.975);
+    comparison.environment = vec![EnvironmentDifference {
+        cell_a: cell,
+        cell_b: speedup.b.clone(),
+        kind: "fact".into(),
+        name: "driver".into(),
+        a: Some("1".into()),
+        b: Some("2".into()),
+        follows: Some("platform".into()),
+        dangerous: None,
+    }];
+    let text = page(&comparison);
+    for words in [
+        "loss not comparable: seed: 7, not 1",
+        "CUDA_LAUNCH_BLOCKING=1: the host waits</span>",
+        "repeats added later</span>",
+        "3 hosts count as one each",
+        "Unit of replication: 3 hosts.",
+        "sw_power_cap in 25.0 % of the samples",
+        "no energy: no counter &amp; no power",
+        "<small>no driver answers</small>",
+        "<small>97.5 % CI ",
+        "follows from another platform",
+        "Steps measured: ",
+    ] {
+        assert!(text.contains(words), "{words}");
+    }
 }
 
 #[test]

@@ -90,6 +90,11 @@ fn label(tick: f64, step: f64, most: f64) -> String {
     if tick == 0.0 {
         return "0".to_owned();
     }
+    // Where all ticks are large, in millions and their like.
+    let scale = [(12, 1e12, "T"), (9, 1e9, "G"), (7, 1e6, "M")].into_iter().find(|(least, ..)| digits(most) >= *least);
+    if let Some((_, size, letter)) = scale.filter(|_| digits(most) < 15) {
+        return format!("{} {letter}", label(tick / size, step / size, most / size));
+    }
     if !(-4..7).contains(&digits(most)) {
         let mantissa = usize::try_from(digits(tick) - digits(step)).unwrap_or(0).min(12);
         return format!("{tick:.mantissa$e}");
@@ -135,6 +140,7 @@ mod tests {
         assert_eq!(labels(0.0, 1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(labels(10_682.0, 10_682.4), ["10682", "10682.1", "10682.2", "10682.3", "10682.4"]);
         assert_eq!(labels(-1.0, 1.0), ["-1", "-0.5", "0", "0.5", "1"]);
+        assert_eq!(labels(0.0, 71e6)[..3], ["0", "20 M", "40 M"]);
         assert_eq!(labels(0.0, 1e15)[1], "2e14");
         assert_eq!(labels(0.0, 1e-9)[1], "2e-10");
     }

@@ -201,12 +201,20 @@ impl Canvas {
     /// The picture as PNG and SVG.
     pub fn finish(&self) -> Result<(Vec<u8>, String)> {
         let size = (WIDTH as u32, u32::try_from(self.top + 14).unwrap_or(1));
+        let (png, svg) = rayon::join(|| self.png(size), || self.svg(size));
+        Ok((png?, svg?))
+    }
+
+    fn svg(&self, size: (u32, u32)) -> Result<String> {
         let mut svg = String::new();
         self.draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area())?;
-        let svg = terse(&svg);
+        Ok(terse(&svg))
+    }
+
+    fn png(&self, size: (u32, u32)) -> Result<Vec<u8>> {
         let mut pixels = vec![255; size.0 as usize * size.1 as usize * 3];
         self.draw(&BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area())?;
-        Ok((encode(&pixels, size)?, svg))
+        encode(&pixels, size)
     }
 
     fn draw<DB: DrawingBackend>(&self, area: &DrawingArea<DB, Shift>) -> Result<()> {
@@ -269,9 +277,10 @@ fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    // Flat colours: filters would only hide the repetition.
-    encoder.set_filter(png::FilterType::NoFilter);
-    encoder.set_compression(png::Compression::Default);
+    // Flat colours: filters would only hide the repetition. The default level takes ten times as long, for a file that
+    // is a quarter smaller.
+    encoder.set_filter(png::Filter::NoFilter);
+    encoder.set_deflate_compression(png::DeflateCompression::Level(1));
     let mut writer = encoder.write_header().map_err(failed)?;
     writer.write_image_data(pixels).map_err(failed)?;
     writer.finish().map_err(failed)?;

@@ -56,7 +56,7 @@ impl Frame<'_> {
         let logarithmic = if y.is_logarithmic() { ", logarithmic" } else { "" };
         let title = elide(&format!("{}{logarithmic}", self.title), SMALL, self.width - 16, 1.0);
         canvas.text(&title, (self.left + 8, self.top), SMALL, INK, Anchor::Left);
-        let rows = ((bottom - top) / 28).clamp(2, 8) as usize;
+        let rows = ((bottom - top) / 22).clamp(2, 8) as usize;
         let mut lowest = i32::MAX;
         for (value, label) in y.ticks(rows) {
             let at = y.at(value);
@@ -67,7 +67,9 @@ impl Frame<'_> {
             }
         }
         let mut free = left - 30;
-        for (value, label) in x.ticks(((right - left) / 90).max(2) as usize) {
+        // Steps, tokens and devices are counted.
+        let whole = |(value, _): &(f64, String)| value.fract() == 0.0;
+        for (value, label) in x.ticks(((right - left) / 90).max(2) as usize).into_iter().filter(whole) {
             let (at, half) = (x.at(value), width_of(&label, SMALL) / 2);
             canvas.line(vec![(at, bottom), (at, bottom + 4)], FAINT, 1);
             if at - half >= free && at + half < self.left + self.width {

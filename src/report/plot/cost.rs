@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     analyze::{Comparison, Figure, Row},
-    report::format::{number, percent},
+    report::format::metric as metric_text,
 };
 
 pub fn cost(comparison: &Comparison) -> Result<Canvas, String> {
@@ -50,7 +50,7 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
             let found = metric(row).ok_or("no such figure")?;
             match found.figure {
                 Figure::Ok { value, .. } if found.unit == unit => {
-                    let figures = if is_share { percent(value) } else { format!("{} {unit}", number(value)) };
+                    let figures = metric_text(value, &unit, "");
                     Ok(vec![Bar::new(if is_share { value * 100.0 } else { value }, figures)])
                 }
                 Figure::Ok { .. } => Err(format!("in {}: see there", found.unit)),

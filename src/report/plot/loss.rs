@@ -8,13 +8,13 @@ use super::{
     series::{Series, median, thinned},
     style::{FAINT, MARGIN, MOST_LINES, SMALL, TEXT, WIDTH},
 };
-use crate::analyze::{Comparison, ContractField, FieldDifference, Row, Tier, differences};
+use crate::analyze::{Comparison, FieldDifference, Row, Tier, differences};
 
 /// Where the largest value is this many times the smallest, the axis is logarithmic.
 const LOGARITHMIC: f64 = 8.0;
 const GAP: i32 = 16;
 /// Points of a line: a panel is no wider.
-const POINTS: usize = 400;
+const POINTS: usize = 240;
 const HEIGHT: i32 = 330;
 const LOW: i32 = 190;
 /// Names stand below the panels, right of a piece of their line.
@@ -64,12 +64,14 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
             continue;
         }
         canvas.heading(&group_heading(group));
-        let numbers = loss_groups(&members.iter().map(|m| m.row).collect::<Vec<_>>());
-        for number in 0..=numbers.iter().copied().max().unwrap_or(0) {
-            let of = |wanted: usize| members.iter().zip(&numbers).filter(move |(_, n)| **n == wanted).map(|(m, _)| m);
-            let (inside, mut earlier) = (of(number).collect::<Vec<_>>(), (0..number).flat_map(of));
-            if let Some(words) = earlier.find_map(|other| apart(inside.first()?, other)) {
-                canvas.paragraph(&words, TEXT, FAINT);
+        let mut numbers: Vec<usize> = members.iter().map(|m| m.row.loss_group).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in &numbers {
+            let inside: Vec<&Member> = members.iter().filter(|m| m.row.loss_group == *number).collect();
+            let first = &members[0];
+            if let Some(words) = inside.first().and_then(|member| loss_apart(member.row, first.row)) {
+                canvas.paragraph(&format!("Apart from cell {}: {words}", first.index + 1), TEXT, FAINT);
             }
             draw_group(&mut canvas, &names, &inside);
         }
@@ -84,44 +86,17 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// Why the loss of one stands apart from that of the other, if it does.
-fn apart(member: &Member, other: &Member) -> Option<String> {
-    let fields: Vec<String> = known_differences(member.row, other.row).iter().map(FieldDifference::sentence).collect();
-    let number = other.index + 1;
-    (!fields.is_empty())
-        .then(|| format!("Apart from cell {number}, for its loss is not comparable: {}", fields.join("; ")))
-}
-
-/// Settings that the loss depends on, known of both, and not the same.
-fn known_differences(a: &Row, b: &Row) -> Vec<FieldDifference> {
-    let all = differences(&a.contract, &b.contract);
-    all.into_iter().filter(|d| d.is_known() && d.tier == Tier::Convergence).collect()
-}
-
-/// For each row a number: losses share an axis only among rows that have the same.
-pub fn loss_groups(rows: &[&Row]) -> Vec<usize> {
-    let stated = |row: &Row| -> Vec<ContractField> {
-        row.contract.0.iter().filter(|f| f.tier == Tier::Convergence).cloned().collect()
-    };
-    // Of a group, one row for each way to state the settings: the others add nothing.
-    let mut groups: Vec<Vec<(Vec<ContractField>, &Row)>> = Vec::new();
-    let mut numbers = Vec::with_capacity(rows.len());
-    for row in rows {
-        let way = stated(row);
-        let fits = |ways: &Vec<(Vec<ContractField>, &Row)>| {
-            ways.iter().any(|(other, _)| *other == way)
-                || ways.iter().all(|(_, other)| known_differences(row, other).is_empty())
-        };
-        let at = groups.iter().position(fits).unwrap_or(groups.len());
-        if at == groups.len() {
-            groups.push(Vec::new());
-        }
-        if groups[at].iter().all(|(other, _)| *other != way) {
-            groups[at].push((way, row));
-        }
-        numbers.push(at);
+/// Why the losses of two rows may not be laid over each other, if the guard says that they may not.
+pub fn loss_apart(row: &Row, other: &Row) -> Option<String> {
+    if (row.group, row.loss_group) == (other.group, other.loss_group) {
+        return None;
     }
-    numbers
+    let known = differences(&row.contract, &other.contract).into_iter();
+    let known = known.filter(|d| d.is_known() && d.tier == Tier::Convergence);
+    let fields: Vec<String> = known.map(|d: FieldDifference| d.sentence()).collect();
+    // It may be a third cell, comparable with the other, that it differs from.
+    let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join("; ")) };
+    Some(format!("loss not comparable{fields}"))
 }
 
 /// Panels of at most six lines, all of them with the same axes.

@@ -38,7 +38,7 @@ fn bars(row: &Row) -> Entry {
     let of_device = most.map(|(bytes, source)| ("device used".to_owned(), format!("{source}, sampled"), bytes));
     let bar = |(kind, source, count): (String, String, u64)| {
         // What counts in the host is under no roof of the device.
-        let roof = capacity(row).filter(|_| !kind.contains("rss"));
+        let roof = row.memory_capacity_bytes.filter(|_| !kind.contains("rss"));
         let of = roof.map_or_else(String::new, |roof| format!(" of {}", bytes(roof)));
         let fill = match () {
             () if kind.contains("allocated") => Fill::Solid(BAR),
@@ -50,9 +50,4 @@ fn bars(row: &Row) -> Entry {
     };
     let bars: Vec<Bar> = of_log.chain(of_device).map(bar).collect();
     if bars.is_empty() { Err("no log states memory, and none was sampled".to_owned()) } else { Ok(bars) }
-}
-
-/// Of one device, as tprimat.lock has it.
-fn capacity(row: &Row) -> Option<u64> {
-    row.environment.facts.get("memory_bytes")?.parse().ok().filter(|bytes| *bytes > 0)
 }

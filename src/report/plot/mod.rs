@@ -35,6 +35,7 @@ use rayon::prelude::*;
 
 use crate::{analyze::Comparison, error::Result};
 use canvas::Canvas;
+pub(super) use loss::loss_apart;
 
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +93,17 @@ const PLOTS: [(&str, &str, Draw); 10] = [
 pub fn title_of(file: &str) -> Option<&'static str> {
     let name = file.strip_prefix("plot_").unwrap_or(file);
     PLOTS.iter().find(|(n, ..)| *n == name).map(|(_, title, _)| *title)
+}
+
+/// Pictures that were not drawn, each with its reason: that much is found without drawing.
+#[must_use]
+pub fn left_out(comparison: &Comparison, drawn: &[&str]) -> Vec<LeftOut> {
+    let is_drawn = |name: &str| drawn.iter().any(|file| file.strip_prefix("plot_").unwrap_or(file) == name);
+    let reason = |(name, title, draw): (&'static str, &'static str, Draw)| {
+        let reason = if is_drawn(name) { None } else { draw(comparison).err() };
+        reason.map(|reason| LeftOut { name, title, reason })
+    };
+    PLOTS.into_iter().filter_map(reason).collect()
 }
 
 /// All pictures that have something to show.

@@ -5,7 +5,7 @@ use super::{
     bars::Fill,
     canvas::Canvas,
     chart::{Curve, Frame},
-    loss::{loss_axis, loss_groups},
+    loss::loss_axis,
     names::{absent, group_heading},
     series::{Series, median, thinned},
     style::{FAINT, MARGIN, MOST_LINES, SERIES, SMALL, WIDTH},
@@ -61,9 +61,12 @@ fn curves(canvas: &mut Canvas, comparison: &Comparison, group: usize, chosen: &[
     };
     let rows: Vec<(usize, &Row)> = members().collect();
     let mut loss = series(|row| median(row, |curve| &curve.loss));
-    let groups = loss_groups(&rows.iter().map(|(_, row)| *row).collect::<Vec<_>>());
-    let apart: Vec<String> =
-        rows.iter().zip(&groups).filter(|(_, group)| **group > 0).map(|((i, _), _)| (i + 1).to_string()).collect();
+    // The baseline's, if it logs one; else the first that is logged.
+    let is_logged = |(i, _): &&(usize, &Row)| loss.iter().any(|curve| curve.tag == (i + 1).to_string());
+    let baseline = rows.iter().filter(is_logged).find(|(_, row)| row.cell == comparison.groups[group].baseline);
+    let shown = baseline.or_else(|| rows.iter().find(is_logged)).map(|(_, row)| row.loss_group);
+    let apart = rows.iter().filter(is_logged).filter(|(_, row)| Some(row.loss_group) != shown);
+    let apart: Vec<String> = apart.map(|(i, _)| (i + 1).to_string()).collect();
     loss.retain(|curve| !apart.contains(&curve.tag));
     let mut times = series(measured_times);
     // Slow first steps would flatten everything else.

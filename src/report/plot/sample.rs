@@ -95,7 +95,7 @@ impl Sample {
             "mfu": {"status": "ok", "value": 0.3 + 0.01 * (i % 17) as f64, "tflops_per_gpu": 400.0, "convention": "causal",
                 "peak": {"tflops": 989.4, "source": "NVIDIA H100 SXM datasheet, dense"}},
             "precision": "bf16", "attestation": "attested", "labels": [], "tokens_per_step": 1_048_576,
-            "environment": {"facts": {"memory_bytes": (80u64 << 30).to_string()}},
+            "memory_capacity_bytes": 80u64 << 30, "loss_group": usize::from(self.troubled && i % 9 == 7),
             "contract": [{"field": "num_gpus", "tier": "workload", "value": 8, "source": "effective"},
                 {"field": "seed", "tier": "convergence", "value": if self.troubled && i % 9 == 7 { 2 } else { 1 }, "source": "effective"}],
             "metrics": self.metrics(i), "repeats": repeats,

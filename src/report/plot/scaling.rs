@@ -102,7 +102,8 @@ fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Ve
             let each = rate / devices / (line[0].2 / line[0].1);
             let smaller = &comparison.rows[line[0].0].cell;
             let words = format!(
-                "{devices} devices: {} tokens/s, {:.1} % of the rate a device of {smaller}",
+                "{devices} {}: {} tokens/s, {:.1} % of the rate per device of {smaller}",
+                if *devices == 1.0 { "device" } else { "devices" },
                 crate::report::format::number(*rate),
                 each * 100.0
             );

@@ -9,12 +9,14 @@ use super::{
     style::{FAINT, INK, LINE, MARGIN, SERIES, SMALL, WIDTH},
     text::wrap,
 };
-use crate::analyze::{Comparison, RepeatStatus, RepeatSummary, Row, quantile};
+use crate::analyze::{Comparison, Cut, RepeatStatus, RepeatSummary, Row, quantile};
 
 const GAP: i32 = 16;
+/// Length of a stroke where a repeat's measured part begins.
+const FOOT: i32 = 10;
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
-const POINTS: usize = 200;
+const POINTS: usize = 120;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
 /// An outlier is this many scaled median absolute deviations from the run's median, and at least [`LEAST`] of it.
@@ -26,7 +28,9 @@ pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
         return Err("no log states or implies step times".to_owned());
     }
     let subtitle = "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans \
-                    at least ±10 % of the median. Dashed: where the measured part of the first counted repeat begins. \
+                    at least ±10 % of the median. Dashed, grey: where the declared warm-up ends; dashed, black: where \
+                    the measured part of the first counted repeat begins, if later. Strokes at the foot: the same \
+                    of every counted repeat. \
                     Rings: steps more than 5 scaled median absolute deviations and 2 % from the median of their run; \
                     triangles: beyond the panel.";
     let mut canvas = Canvas::titled("Step time over steps", subtitle);
@@ -104,9 +108,17 @@ impl<'a> Panel<'a> {
         let y = frame.y(self.seconds);
         frame.draw(canvas, &x, &y);
         let [_, _, upper, lower] = frame.inside();
-        if let Some(cut) = self.row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).find_map(cut) {
+        let cuts: Vec<(usize, &Cut)> = counted(self.row).filter_map(|(i, repeat)| Some((i, cut(repeat)?))).collect();
+        if let Some((_, cut)) = cuts.first() {
+            let (declared, measured) = (x.at(declared(cut) as f64), x.at(cut.first_step as f64));
+            canvas.dashed((declared, upper), (declared, lower), FAINT);
+            if measured != declared {
+                canvas.dashed((measured, upper), (measured, lower), INK);
+            }
+        }
+        for (i, cut) in &cuts {
             let at = x.at(cut.first_step as f64);
-            canvas.dashed((at, upper), (at, lower), INK);
+            canvas.line(vec![(at, lower - FOOT), (at, lower)], SERIES[i % SERIES.len()], 2);
         }
         let edge = |(step, _): &(f64, f64)| (x.at(*step), upper - 8);
         let is_above = |(_, seconds): &&(f64, f64)| *seconds > self.seconds[1];
@@ -135,8 +147,18 @@ fn points(repeat: &RepeatSummary) -> Series {
     thinned(times(repeat).into_iter().map(|(step, seconds)| (step as f64, seconds)).collect(), POINTS)
 }
 
-fn cut(repeat: &RepeatSummary) -> Option<&crate::analyze::Cut> {
+fn cut(repeat: &RepeatSummary) -> Option<&Cut> {
     repeat.steady.as_ref()?.cut.as_ref()
+}
+
+/// Repeats that count, each with its place among all, which is its colour.
+fn counted(row: &Row) -> impl Iterator<Item = (usize, &RepeatSummary)> {
+    row.repeats.iter().enumerate().filter(|(_, r)| r.status == RepeatStatus::Ok)
+}
+
+/// First step after the declared warm-up.
+fn declared(cut: &Cut) -> u64 {
+    cut.first_step.saturating_sub(cut.dropped_steps)
 }
 
 /// Steps far from the median of their run, in either direction.
@@ -153,16 +175,23 @@ fn outlying(steps: &[(u64, f64)]) -> Vec<(f64, f64)> {
 /// What the marks mean here, in words.
 fn said(row: &Row, outliers: usize) -> String {
     let mut parts = Vec::new();
-    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    if let Some(cut) = counted.clone().find_map(cut) {
-        let dropped = match cut.dropped_steps {
-            0 => String::new(),
-            n => format!(", {n} more than declared ({})", cut.method),
+    let cuts: Vec<(u32, &Cut)> = counted(row).filter_map(|(_, r)| Some((r.repeat, cut(r)?))).collect();
+    if let Some((_, first)) = cuts.first() {
+        let from = || cuts.iter().map(|(_, cut)| cut.first_step);
+        let range = match (from().min().unwrap_or_default(), from().max().unwrap_or_default()) {
+            (low, high) if low == high => low.to_string(),
+            (low, high) => format!("{low} to {high}"),
         };
-        parts.push(format!("measured from step {}{dropped}", cut.first_step));
-        parts.extend(cut.not_assessed.as_ref().map(|why| format!("steady state not assessed: {why}")));
+        let method = if cuts.iter().any(|(_, cut)| cut.dropped_steps > 0) {
+            format!(" ({})", first.method)
+        } else {
+            String::new()
+        };
+        parts
+            .push(format!("declared warm-up ends before step {}, measured from step {range}{method}", declared(first)));
+        parts.extend(first.not_assessed.as_ref().map(|why| format!("steady state not assessed: {why}")));
     }
-    for (repeat, shift) in counted.filter_map(|r| Some((r.repeat, cut(r)?.level_shift.as_ref()?))) {
+    for (repeat, shift) in cuts.iter().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?))) {
         parts.push(format!("#{repeat}: {:+.1} % from step {}", (shift.ratio - 1.0) * 100.0, shift.step));
     }
     parts.push(match outliers {
