@@ -45,7 +45,7 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     refused.extend(refused_without_figures(cells, &arms, settings));
     let comparable = refused.is_empty();
     differences.extend(refused);
-    let mut speedups = speedups(&arms, &grouped, settings);
+    let mut speedups = speedups(&arms, &grouped, settings, catalogue);
     let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
     let rows: Vec<Row> =
         arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
@@ -160,7 +160,18 @@ pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
     }
 }
 
-fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Speedup> {
+/// Why a rate cannot be what it seems, where more was done than its device can do.
+#[must_use]
+pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
+    let CellState::Ok { summary } = &cell.state else { return None };
+    let rate = summary.tokens_per_second_per_gpu.as_ref()?.value;
+    match mfu_of(cell, summary, rate, catalogue) {
+        Mfu::Error { reason } => Some(format!("the rate of {} is impossible: {reason}", cell.cell)),
+        _ => None,
+    }
+}
+
+fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, catalogue: &Catalogue) -> Vec<Speedup> {
     let (mut all, mut tested) = (Vec::new(), Vec::new());
     for group in groups {
         let b = &arms[group.baseline];
@@ -170,7 +181,9 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) ->
             let least = n_a.min(n_b);
             let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
             let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
+            let impossible = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue));
             let reason = match &test {
+                _ if impossible.is_some() => impossible,
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
                 Some(_) if !same_steps => Some(OTHER_WARMUP.to_owned()),
@@ -209,6 +222,9 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
     let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
     let mut metrics = metrics_of(cell, summary, catalogue);
     metrics.0.push(scaling(arm, arms));
+    if let Some(reason) = impossible(cell, catalogue) {
+        metrics.void_rates(&reason);
+    }
     Row {
         cell: cell.cell.clone(),
         platform: cell.platform.clone(),

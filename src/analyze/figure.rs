@@ -58,7 +58,19 @@ pub struct Metric {
 #[serde(transparent)]
 pub struct Metrics(pub Vec<Metric>);
 
+/// Metrics that a wrong rate leaves as they are.
+const NOT_OF_THE_RATE: [&str; 2] = ["memory_headroom", "loss_at_end"];
+
 impl Metrics {
+    /// Nothing that is made of an impossible rate stands as a figure.
+    pub(super) fn void_rates(&mut self, reason: &str) {
+        let of_rate = |m: &&mut Metric| !NOT_OF_THE_RATE.contains(&m.name.as_str());
+        for metric in self.0.iter_mut().filter(of_rate) {
+            if let Figure::Ok { .. } = metric.figure {
+                metric.figure = Figure::Error { reason: reason.to_owned() };
+            }
+        }
+    }
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Figure> {
         self.0.iter().find(|m| m.name == name).map(|m| &m.figure)

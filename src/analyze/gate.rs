@@ -55,6 +55,12 @@ pub struct BaselineCell {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
     pub hosts: BTreeSet<String>,
+    /// As the trainer names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// More repeats were made after the results of the first ones were there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeats_added_later: bool,
     /// Of the first repeat's training; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -117,6 +123,8 @@ pub struct GateInput {
     pub input: CellInput,
     pub selected: bool,
     pub key: Option<String>,
+    /// Why the rate cannot be what it seems.
+    pub impossible: Option<String>,
 }
 
 impl Baseline {
@@ -151,6 +159,9 @@ impl Baseline {
 impl BaselineCell {
     /// Or why the cell has no figures: its state and the reason.
     fn of(cell: &GateInput) -> Result<Self, String> {
+        if let Some(why) = &cell.impossible {
+            return Err(why.clone());
+        }
         let arm = arm(&cell.input).map_err(|absent| format!("{}: {}", absent.state, absent.reason))?;
         Ok(Self {
             cell: cell.input.cell.clone(),
@@ -165,6 +176,8 @@ impl BaselineCell {
             environment: cell.input.environment.clone().public(),
             versions: arm.summary.versions.clone(),
             hosts: arm.summary.hosts.clone(),
+            device: arm.summary.device.as_ref().and_then(|d| d.name.clone()),
+            repeats_added_later: arm.summary.repeats_added_later(),
             key: cell.key.clone(),
         })
     }
@@ -287,6 +300,18 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     let mut was = then.surroundings();
     was.cell = "the baseline";
     notes.extend(environment_sentence(&environment_differences(&now.surroundings(), &was)));
+    if let (Some(device), Some(was)) = (&now.device, &then.device)
+        && device != was
+    {
+        notes.push(format!("device: {device} now, {was} then"));
+    }
+    for (when, arm) in [("now", &now), ("then", then)] {
+        if arm.repeats_added_later {
+            notes.push(format!(
+                "repeats were added after results were there ({when}): the interval assumes that they were not"
+            ));
+        }
+    }
     if now.hosts != then.hosts {
         let named = |hosts: &BTreeSet<String>| hosts.iter().cloned().collect::<Vec<_>>().join(", ");
         notes.push(format!("hosts: {} now, {} then", named(&now.hosts), named(&then.hosts)));

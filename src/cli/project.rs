@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::args::{Common, Select};
 use crate::{
-    analyze::{CellInput, GateInput},
+    analyze::{self, CellInput, GateInput},
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result},
     execute::derived,
@@ -105,12 +105,14 @@ pub fn gate_inputs(plan: &Plan, common: &Common) -> Result<Vec<GateInput>> {
     let engine = engine(plan, &dag, &cache, common);
     let statuses = engine.evaluate_all()?;
     let inputs = derived::cell_inputs(derived::cell_seeds(&engine, &statuses), &cache)?;
+    let catalogue = derived::Settings::of(plan).compare.catalogue;
     let key = |cell: u32| statuses.get(dag.node(TaskKind::Train, cell, 1)).key.map(|key| key.to_string());
     let gated = |((input, planned), id): ((CellInput, &CellPlan), u32)| GateInput {
         key: (planned.repeats > 0 && input.imported.is_empty() && matches!(planned.support, Support::Ready(_)))
             .then(|| key(id))
             .flatten(),
         selected: planned.selected,
+        impossible: analyze::impossible(&input, &catalogue),
         input,
     };
     Ok(inputs.into_iter().zip(&plan.cells).zip(0u32..).map(gated).collect())

@@ -91,6 +91,9 @@ impl Prices {
     pub fn of(engine: &Engine, statuses: &Statuses, which: Runs) -> Self {
         let catalogue = Settings::of(engine.plan).compare.catalogue;
         let (mut seen, mut is_first) = (BTreeSet::new(), true);
+        // Without a lock there are no keys; what launches the same bytes is one measurement all the same.
+        let twins = engine.same_launch(statuses);
+        let is_twin = |cell: usize| twins[cell].is_some_and(|first| engine.plan.cells[first].selected);
         let mut prices = Self::default();
         for (cell, id) in (0..engine.plan.cells.len()).zip(0u32..) {
             let Some(prepared) = engine.plan.prepared(cell).filter(|_| engine.plan.cells[cell].selected) else {
@@ -99,7 +102,8 @@ impl Prices {
             let status = |repeat| statuses.get(engine.dag.node(TaskKind::Train, id, repeat));
             let repeats = 1..=engine.plan.cells[cell].repeats;
             let stale: Vec<u32> = repeats
-                .filter(|r| which.have(status(*r).state) && status(*r).key.is_none_or(|key| seen.insert(key)))
+                .filter(|r| which.have(status(*r).state))
+                .filter(|r| status(*r).key.map_or_else(|| !is_twin(cell), |key| seen.insert(key)))
                 .collect();
             if stale.is_empty() {
                 continue;

@@ -147,6 +147,9 @@ pub(super) fn ratio_interval(speedup: &Speedup) -> String {
     }
 }
 
+/// Without these nobody knows what was run.
+const CORE: [&str; 6] = ["global_batch_size", "seq_length", "num_gpus", "precision", "optimizer", "data"];
+
 /// Are the workloads the same, as far as anybody knows? Every label is told.
 fn contract(speedup: &Speedup, a: &Row, b: &Row) -> String {
     if !speedup.labels.is_empty() {
@@ -156,11 +159,20 @@ fn contract(speedup: &Speedup, a: &Row, b: &Row) -> String {
     if gaps.iter().any(|d| d.tier == Tier::Workload) {
         return "same contract as far as both state it".to_owned();
     }
-    if a.declared_only.is_empty() && b.declared_only.is_empty() {
-        "same contract".to_owned()
-    } else {
-        "same contract, in part only declared".to_owned()
+    let unknown: Vec<&str> = CORE.into_iter().filter(|field| a.contract.get(field).is_none()).collect();
+    if !unknown.is_empty() {
+        return format!("same contract as far as it is known ({} not stated by either)", unknown.join(", "));
     }
+    let all_declared = |row: &Row| {
+        let workload = row.contract.0.iter().filter(|f| f.tier == Tier::Workload).count();
+        workload == row.declared_only.len()
+    };
+    match (a, b) {
+        (a, b) if a.declared_only.is_empty() && b.declared_only.is_empty() => "same contract",
+        (a, b) if all_declared(a) && all_declared(b) => "same contract, only declared",
+        _ => "same contract, in part only declared",
+    }
+    .to_owned()
 }
 
 fn alone_sentence(row: &Row) -> String {
@@ -241,7 +253,7 @@ mod tests {
     fn a_host_that_nobody_names_is_not_this_one() {
         let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
         comparison.rows[0].repeats[0].host = "not stated".into();
-        assert!(only(&comparison).text.starts_with("On hosts that are not named, amd/"));
+        assert!(only(&comparison).text.starts_with("On hosts that not every log names, amd/"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
 const CELL: &str = "nvd/nemo/llama/maximum_performance";
 
 fn input(input: CellInput) -> GateInput {
-    GateInput { input, selected: true, key: None }
+    GateInput { input, selected: true, key: None, impossible: None }
 }
 
 fn of_times(name: &str, job: &Job, times: &[f64]) -> GateInput {
@@ -305,4 +305,12 @@ fn what_only_one_side_states_passes_nothing() {
     let report = gate(&then, &[of_times(CELL, &job(), &STEADY)], 0.03);
     assert_eq!(report.verdict, GateVerdict::Inconclusive);
     assert!(report.cells[0].reason.contains("global_batch_size"), "{}", report.cells[0].reason);
+}
+
+#[test]
+fn an_impossible_rate_passes_nothing_and_is_no_baseline() {
+    let then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    let absurd = || GateInput { impossible: Some("the rate is impossible".into()), ..of_times(CELL, &job(), &STEADY) };
+    assert_eq!(gate(&then, &[absurd()], 0.03).verdict, GateVerdict::Fail);
+    assert!(baseline(&[absurd()]).cells.is_empty());
 }
