@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -16,7 +17,7 @@ use nix::{
 };
 use tprimat::{
     execute::{self, ExitKind, RunExit, RunSpec, RunState, Running},
-    files::Durability,
+    files::{Durability, write_atomically},
 };
 
 const TPRIMAT: &str = env!("CARGO_BIN_EXE_tprimat");
@@ -121,6 +122,27 @@ fn exit_codes_and_signals_are_kept() {
         assert_eq!((exit.leftover, exit.survivors, exit.note), (0, 0, None), "{name}");
         assert!(exit.started_at <= exit.ended_at, "{name}");
     }
+}
+
+/// A supervisor with a thread that hangs in a driver cannot go, also when it has said how its run ended.
+#[test]
+fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
+    let scene = Scene::new();
+    let spec = scene.spec("lingers", "true");
+    let (status, note) = (ExitKind::Code(7), None);
+    let (leftover, survivors, waited_seconds) = (0, 0, 0.0);
+    let told = RunExit { status, started_at: 1.0, ended_at: 2.0, waited_seconds, leftover, survivors, note };
+    let told = serde_json::to_string(&told).unwrap();
+    let script =
+        format!("#!/bin/sh\necho $$ > \"$2/pid\"\nprintf %s '{told}' > \"$2/exit.json\"\nexec /bin/sleep 60\n");
+    let supervisor = scene.folder.path().join("supervisor");
+    write_atomically(&supervisor, script.as_bytes(), Durability::Plain).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
+    fs::set_permissions(&supervisor, fs::Permissions::from_mode(0o755)).unwrap();
+    let exit = execute::start(&spec, &supervisor).unwrap().wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Code(7));
+    let pid = Pid::from_raw(fs::read_to_string(spec.dir.join("pid")).unwrap().trim().parse().unwrap());
+    assert!(kill(pid, Signal::SIGKILL).is_ok(), "the supervisor was waited for");
 }
 
 #[test]

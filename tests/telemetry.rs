@@ -2,14 +2,15 @@
 //! repeats were planned.
 mod common;
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
 use common::{Project, SMALL};
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use tprimat::{
     analyze::Samples,
     cache::{Attempt, Output, TaskKind},
-    execute::{self, ExitKind, RunExit, RunSpec},
+    execute::{self, ExitKind, RunExit, RunSpec, Running},
     files::{Durability, write_atomically},
     plan::Vendor,
 };
@@ -21,14 +22,14 @@ printf '[{"gpu": 0, "power": {"socket_power": {"value": 900, "unit": "W"}},
   "mem_usage": {"used_vram": {"value": 2, "unit": "MB"}}}]\n' $(($(date +%s%N) / 1000000))
 "#;
 
-/// Runs `script` as a trainer on an AMD device, beside which `amd_smi` is asked.
-fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
+/// `script` as a trainer on an AMD device, beside which `amd_smi` is asked.
+fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec {
     let tool = folder.join("bin/amd-smi");
     write_atomically(&tool, amd_smi.as_bytes(), Durability::Plain).unwrap();
     #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}/bin:/usr/local/bin:/usr/bin:/bin", folder.display());
-    let spec = RunSpec {
+    RunSpec {
         run_id: format!("telemetry-{}", folder.file_name().unwrap().to_string_lossy()),
         dir: folder.join("runs/one"),
         argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
@@ -41,8 +42,16 @@ fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec,
         exclusive,
         lock_dir: folder.join("locks"),
         meta: Value::Null,
-    };
-    let exit = execute::start(&spec, Path::new(env!("CARGO_BIN_EXE_tprimat"))).unwrap().wait().unwrap();
+    }
+}
+
+fn start(spec: &RunSpec) -> Running {
+    execute::start(spec, Path::new(env!("CARGO_BIN_EXE_tprimat"))).unwrap()
+}
+
+fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
+    let spec = spec(folder, amd_smi, exclusive, script);
+    let exit = start(&spec).wait().unwrap();
     (spec, exit)
 }
 
@@ -84,6 +93,26 @@ fn a_tool_that_hangs_or_fails_is_no_matter_for_the_run() {
         assert!(samples.unavailable.is_some_and(|told| told.contains(why)), "{script}");
         assert_eq!(alive(&spec.run_id), 0, "{script}");
     }
+}
+
+/// A sampler that hangs: its file is a pipe that nobody reads. What waits for it comes after SIGTERM, and has an end.
+#[test]
+fn a_sampler_that_hangs_delays_no_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap 'echo > ended; exit' TERM; echo up; while :; do sleep 0.05; done";
+    let spec = spec(folder.path(), MOCK_AMD_SMI, false, script);
+    write_atomically(&spec.dir.join("launch"), b"", Durability::Plain).unwrap();
+    mkfifo(&spec.dir.join("telemetry.jsonl"), Mode::S_IRWXU).unwrap();
+    let running = start(&spec);
+    while !fs::read(running.log_path()).is_ok_and(|log| log == b"up\n") {
+        thread::sleep(Duration::from_millis(5));
+    }
+    running.terminate();
+    let exit = running.wait().unwrap();
+    assert_eq!((exit.status, exit.survivors), (ExitKind::Interrupted, 0));
+    let written = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    let after = written(&spec.dir.join("exit.json")).duration_since(written(&folder.path().join("ended"))).unwrap();
+    assert!(after > Duration::from_secs(1), "the trainer was told only after the sampler was waited for: {after:?}");
 }
 
 #[test]

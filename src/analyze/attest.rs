@@ -145,7 +145,7 @@ const RATE: [&str; 3] = ["global_batch_size", "seq_length", "num_gpus"];
 fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
     let batch = trace.effective.0.get("global_batch_size").and_then(Value::as_u64);
     let from = super::cross::counts_from(&trace.steps, batch);
-    let last = trace.steps.last().map_or(0, |s| s.step + 1 - from);
+    let last = trace.steps.last().map_or(0, |s| s.step.saturating_add(1 - from.min(1)));
     let every = interval(&trace.steps);
     if trace.steps_assumed {
         return field("steps_run", declared.into(), None);

@@ -26,7 +26,9 @@ pub(super) fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<Fi
     let logged: Vec<(u64, f64)> = trace
         .steps
         .iter()
-        .filter_map(|s| Some((s.step + 1 - counts_from.min(1), s.learning_rate.filter(|lr| lr.is_finite())?)))
+        .filter_map(|s| {
+            Some((s.step.saturating_add(1 - counts_from.min(1)), s.learning_rate.filter(|lr| lr.is_finite())?))
+        })
         .collect();
     let (&(first, start), &(last, end)) = (logged.first()?, logged.last()?);
     let (at, peak) = logged.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;

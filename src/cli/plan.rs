@@ -1,6 +1,10 @@
 //! `plan` and `list`: what would run, and why.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    path::Path,
+};
 
 use serde_json::{Value, json};
 
@@ -14,7 +18,7 @@ use crate::{
     error::{Result, exit},
     execute::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs},
     graph::{Dag, Engine, State, Statuses, key::kind_name, label},
-    plan::Plan,
+    plan::{Plan, fit},
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
@@ -31,6 +35,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let counts = count(&rows);
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
+    note_unchecked(&plan, [&prices, &elsewhere]);
     let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.common.select.force));
     if args.common.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(&plan)).collect();
@@ -61,6 +66,17 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
         return Ok(exit::USAGE);
     }
     Ok(if args.exit_code && counts.contains_key("stale") { exit::STALE } else { exit::OK })
+}
+
+/// Cells to be run that are far from fitting, by a model of memory that withholds nothing.
+fn note_unchecked(plan: &Plan, runs: [&Prices; 2]) {
+    let names: BTreeSet<&str> = runs.iter().flat_map(|prices| &prices.cells).map(|price| &*price.cell).collect();
+    for cell in (0..plan.cells.len()).filter(|cell| names.contains(&*plan.cells[*cell].id)) {
+        let fit = fit::fit(plan, cell).filter(|fit| fit.withheld().is_none());
+        if let Some(why) = fit.and_then(|fit| fit.far_from_fitting()) {
+            eprintln!("note: `{}` {why}", plan.cells[cell].id);
+        }
+    }
 }
 
 /// The estimate's part of `plan --json`'s summary; what is not known is absent.

@@ -208,3 +208,12 @@ fn a_trainer_that_prints_only_its_rate_gets_its_step_time_from_it_and_it_is_said
     let summary = crate::analyze::summarize(&[(1, result)], &crate::analyze::Statistics::default());
     assert!(summary.notes.iter().any(|n| n.contains("derived from the trainer's tokens/s")), "{:?}", summary.notes);
 }
+
+#[test]
+fn an_absurd_step_is_no_panic() {
+    let step = |step, consumed_samples| Step { step, consumed_samples, loss: Some(4.8), ..Step::default() };
+    assert_eq!(counts_from(&[step(u64::MAX, Some(5))], Some(8)), 1);
+    assert_eq!(counts_from(&[step(u64::MAX - 2, None), step(u64::MAX, None)], None), 1);
+    assert_eq!(counts_from(&[step(u64::MAX, None), step(7, None)], None), 1);
+    run(vec![step(u64::MAX, None)], json!({}), &Claim::of(&job()));
+}

@@ -296,6 +296,8 @@ fn time_to_loss_is_of_smoothed_losses_and_of_every_repeat() {
     let mut cell = logged(&lines(1));
     summary(&mut cell).repeats[1].curve.step_time_seconds[2] = None;
     is_absent(&cell, &catalogue(), "time_to_loss", "no step time");
+    // An absurd step is no panic.
+    let _ = get(&logged(&[(u64::MAX, 1.0, 1.0); 6]), &catalogue(), "time_to_loss");
     let mut excerpt = lines(1);
     excerpt.iter_mut().skip(4).for_each(|line| line.0 += 40);
     is_absent(&logged(&excerpt), &catalogue(), "time_to_loss", "not logged");
