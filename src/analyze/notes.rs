@@ -15,7 +15,7 @@ pub(super) fn notes(
     estimate: Option<&Estimate>,
     statistics: &Statistics,
 ) -> Vec<String> {
-    let mut notes = Vec::new();
+    let (mut notes, mut shared) = (Vec::new(), Vec::new());
     for (repeat, (_, result)) in repeats.iter().zip(results) {
         let n = repeat.repeat;
         match &repeat.status {
@@ -44,7 +44,7 @@ pub(super) fn notes(
         let n = repeat.repeat;
         notes.extend(steadiness(repeat));
         if let Some(source) = &result.workload.step_time_source {
-            notes.push(format!("repeat {n}: step times are {source}"));
+            said_of(n, format!("step times are {source}"), &mut shared);
         }
     }
     notes.extend(not_assessed(counted));
@@ -53,9 +53,13 @@ pub(super) fn notes(
         let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
         if !kinds.is_empty() {
             let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
-            notes.push(format!("repeat {}: the log has {kinds}", repeat.repeat));
+            said_of(repeat.repeat, format!("the log has {kinds}"), &mut shared);
         }
     }
+    notes.extend(shared.into_iter().map(|(text, repeats)| {
+        let s = if repeats.len() == 1 { "" } else { "s" };
+        format!("repeat{s} {}: {text}", repeats.join(", "))
+    }));
     match estimate {
         Some(e) if e.values.len() == 1 => notes.push(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0)),
         Some(e) if e.ci95.is_none() => notes.push("the repeats do not vary: no interval".to_owned()),
@@ -85,6 +89,14 @@ pub(super) fn notes(
         }
     }
     notes
+}
+
+/// What several repeats have in common is told once.
+fn said_of(repeat: u32, text: String, shared: &mut Vec<(String, Vec<String>)>) {
+    match shared.iter_mut().find(|(known, _)| *known == text) {
+        Some((_, repeats)) => repeats.push(repeat.to_string()),
+        None => shared.push((text, vec![repeat.to_string()])),
+    }
 }
 
 /// More repeats after a look at the first ones: a result that looks good then is where people stop.

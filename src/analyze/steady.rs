@@ -162,11 +162,11 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
     let steps: f64 = timed.iter().map(|t| t.weight as f64).sum();
     let seconds: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
     let not_assessed = if steps < LEAST_STEPS as f64 {
-        Some(format!("{steps} timed steps after the declared warm-up, and it takes {LEAST_STEPS}"))
+        Some(format!("under {LEAST_STEPS} timed steps after the declared warm-up"))
     } else if timed.len() < LEAST_ENTRIES {
-        Some(format!("{} logged times after the declared warm-up, and it takes {LEAST_ENTRIES}", timed.len()))
+        Some(format!("under {LEAST_ENTRIES} logged times after the declared warm-up"))
     } else if seconds < LEAST_SECONDS {
-        Some(format!("{seconds:.1} s after the declared warm-up, and it takes {LEAST_SECONDS:.0}"))
+        Some(format!("under {LEAST_SECONDS:.0} s after the declared warm-up"))
     } else {
         None
     };

@@ -39,9 +39,9 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
 #[test]
 fn what_is_short_is_not_assessed_and_says_why() {
     for (times, why) in [
-        (vec![3.0; 19], "19 timed steps"),
-        (vec![1.0; 29], "29.0 s"),
-        ([vec![90.0], vec![1.0; 15]].concat(), "16 timed steps"),
+        (vec![3.0; 19], "under 20 timed steps"),
+        (vec![1.0; 29], "under 30 s"),
+        ([vec![90.0], vec![1.0; 15]].concat(), "under 20 timed steps"),
     ] {
         let steady = of(&times, 0);
         let cut = steady.cut.unwrap();
@@ -51,7 +51,7 @@ fn what_is_short_is_not_assessed_and_says_why() {
     }
     let slow = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 0);
     assert_eq!(slow.steady_state, DECLARED);
-    for said in ["steady state is not assessed: 16 timed", "slow_first_steps: step 1 takes 90"] {
+    for said in ["steady state is not assessed: under 20 timed", "slow_first_steps: step 1 takes 90"] {
         assert!(slow.notes.iter().any(|n| n.contains(said)), "{said}: {:?}", slow.notes);
     }
     let dropped = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 1);
@@ -62,10 +62,10 @@ fn what_is_short_is_not_assessed_and_says_why() {
         (step.step, step.steps_averaged) = (10 * (i as u64 + 1), Some(10));
     }
     let told = summary(averaged, 0).repeats[0].steady.clone().unwrap();
-    assert!(told.steps == 90 && told.cut.unwrap().not_assessed.unwrap().contains("9 logged times"));
+    assert!(told.steps == 90 && told.cut.unwrap().not_assessed.unwrap().contains("under 10 logged times"));
     let mixed = summarize(&[(1, run(&[3.0; 40])), (2, run(&[3.0; 5]))], &Statistics::default());
     assert_eq!(mixed.steady_state, MIXED);
-    assert!(mixed.notes.iter().any(|n| n.starts_with("steady state is not assessed in repeat 2: 5 timed")));
+    assert!(mixed.notes.iter().any(|n| n.starts_with("steady state is not assessed in repeat 2: under 20 timed")));
 }
 
 #[test]
