@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::gpus;
 use crate::{
-    analyze::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME},
+    analyze::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, UNIFIED_SCHEMA},
     parse::{Anomaly, DeviceLine, MemoryFigure, MemoryReport, Step, Trace},
     plan::Job,
 };
@@ -83,6 +83,11 @@ impl Reader<'_> {
     fn get(&self, tables: &[&str], names: &[&str]) -> Option<&Value> {
         let found = tables.iter().filter_map(|t| self.file.get(t)).flat_map(|t| names.iter().filter_map(|n| t.get(n)));
         found.into_iter().find(|v| !v.is_null())
+    }
+
+    /// A file of ours: its figures are over all repeats, the series of one.
+    fn is_ours(&self) -> bool {
+        self.text("", "schema_version").as_deref() == Some(UNIFIED_SCHEMA)
     }
 
     fn number(&self, table: &str, names: &[&str]) -> Option<f64> {
@@ -183,7 +188,7 @@ impl Reader<'_> {
             }
         }
         let total = self.number("performance_metrics", &["total_steps"]).map(|n| n as usize);
-        if let Some(total) = total.filter(|n| *n != steps.len()) {
+        if let Some(total) = total.filter(|n| *n != steps.len() && !self.is_ours()) {
             self.tell("steps_count", format!("total_steps is {total}, and there are {} step times", steps.len()));
         }
         self.out.trace.finished = self.label("train_iters").is_none_or(|n| n == steps.len() as u64);
@@ -196,7 +201,7 @@ impl Reader<'_> {
         let gpus = self.label("num_gpus").map(|n| n as f64);
         let each = metric("tokens_per_second_per_gpu");
         let all = metric("tokens_per_second").or_else(|| Some(each? * gpus?));
-        let time = metric("avg_step_time_seconds");
+        let time = metric("avg_step_time_seconds").filter(|_| !self.is_ours());
         if let (Some(all), Some(each), Some(gpus)) = (all, each, gpus)
             && (each * gpus / all - 1.0).abs() > 0.01
         {
@@ -358,6 +363,18 @@ mod tests {
         assert!(result.anomalies[2].detail.contains("`pipelined` and `unknown` at once, with TP 1 and PP 2"));
         let figure = &result.trace.memory[0].figures[0];
         assert_eq!((&*figure.kind, figure.bytes), ("peak_allocated", 36_000_000_000));
+    }
+
+    #[test]
+    fn figures_over_repeats_do_not_contradict_the_series_of_one() {
+        let mut ours = unified();
+        ours["schema_version"] = UNIFIED_SCHEMA.into();
+        ours["performance_metrics"]["total_steps"] = 12.into();
+        let result = read(&ours);
+        assert!(!kinds(&result).contains(&"steps_count") && !result.trace.totals.contains_key(PUBLISHED_STEP_TIME));
+        ours["schema_version"] = "1.0".into();
+        let result = read(&ours);
+        assert!(kinds(&result).contains(&"steps_count") && result.trace.totals.contains_key(PUBLISHED_STEP_TIME));
     }
 
     #[test]
