@@ -388,6 +388,16 @@ pub(super) mod tests {
         assert!(summary.notes.iter().any(|n| n.starts_with("one repeat")), "{:?}", summary.notes);
     }
 
+    /// docs/METRICS.md, "step_time".
+    #[test]
+    fn step_times_of_a_cell_worked_by_hand() {
+        let summary = summarize(&[(1, run(&[2.0, 4.0])), (2, run(&[3.0, 3.0]))], &Statistics::default());
+        let time = summary.step_time.unwrap();
+        let found =
+            [time.mean_seconds, time.median_seconds, time.p95_seconds, time.sd_seconds.unwrap(), time.cv.unwrap()];
+        assert!(found.iter().zip([3.0, 3.0, 3.45, 1.0, 1.0 / 3.0]).all(|(a, b)| close(*a, b)), "{found:?}");
+    }
+
     #[test]
     fn over_repeats_the_geometric_mean_with_its_interval() {
         let runs: Vec<_> = [1.0, 2.0, 4.0].iter().enumerate().map(|(i, t)| (i as u32 + 1, run(&[*t, *t]))).collect();
