@@ -107,7 +107,9 @@ class ModelTests(unittest.TestCase):
             model = models.materialise(models.build(one), "cpu")
             models.initialise(model, one, "cpu")
             config = callback.model_in_effect(model.config)
+            factor = None if name == "gpt2" else (shape.get("rope_scaling") or {"factor": 1.0})["factor"]
             with self.subTest(name):
+                self.assertEqual(config.pop("rope_scaling_factor", None), factor)
                 self.assertEqual({k: config[k] for k in config if config[k] != shape[k]}, {})
                 output, entry = model.get_output_embeddings().weight, model.get_input_embeddings().weight
                 self.assertEqual(output is entry, shape["tie_embeddings"])
