@@ -29,7 +29,7 @@ pub struct Summary {
     /// Repeats that count: ended well, not contradicted, with measured steps.
     pub n: usize,
     pub warmup_steps: u64,
-    /// How the starts of the measured parts were found: [`CUSUM`], [`DECLARED`] = after `warmup_steps`, or [`MIXED`].
+    /// How the starts of the measured parts were found: `CUSUM`, `declared` = after `warmup_steps`, or mixed.
     pub steady_state: String,
     /// Over the repeats that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
