@@ -38,6 +38,12 @@ pub struct TelemetryLine {
     pub devices: Vec<Reading>,
 }
 
+impl TelemetryLine {
+    pub(super) fn all_know(&self, what: impl Fn(&Reading) -> bool) -> bool {
+        !self.devices.is_empty() && self.devices.iter().all(what)
+    }
+}
+
 /// One device at one time; what its driver does not tell is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -60,6 +66,17 @@ pub struct Reading {
     /// Reasons for lowered clocks, in the driver's words; empty: none, absent: not told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled: Option<Vec<String>>,
+    /// Processes on the device that are not the run's; empty: none, absent: not looked at, or not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_processes: Option<Vec<OtherProcess>>,
+}
+
+/// A process of somebody else.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OtherProcess {
+    pub pid: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// What a result keeps of the samples beside its run, all devices together.
@@ -69,6 +86,9 @@ pub struct Samples {
     pub interval_seconds: f64,
     /// Number of devices.
     pub devices: u64,
+    /// Names of the devices' locks, `gpu-<uuid>`, in order; older results do not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_names: Vec<String>,
     /// Why there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
@@ -108,21 +128,28 @@ pub struct Point {
     /// In how many of them, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub throttled: BTreeMap<String, u64>,
+    /// Samples that tell which processes of others were on the devices, all of them.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub processes_known: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+pub(super) fn is_none(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Samples {
     /// Reads `telemetry.jsonl`. Lines that cannot be read (a torn last one) are passed over, which leaves a gap.
     #[must_use]
     pub fn read(text: &[u8]) -> Self {
-        let mut lines = text.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-        let header = lines.next().and_then(|line| serde_json::from_slice::<TelemetryHeader>(line).ok());
-        let Some(header) = header.filter(|h| h.schema == TELEMETRY_SCHEMA && h.interval_seconds > 0.0) else {
+        let Some((header, lines)) = read_lines(text) else {
             return Self::none("telemetry.jsonl has no heading that this version reads");
         };
         let mut samples = Self {
             source: header.source,
             interval_seconds: header.interval_seconds,
             devices: header.devices.len() as u64,
+            device_names: header.devices,
             unavailable: header.unavailable,
             begin: None,
             points: Vec::new(),
@@ -132,9 +159,8 @@ impl Samples {
         // The first sample ends no point; what it says belongs to the one that follows.
         let mut first: Option<Point> = None;
         for line in lines {
-            let Ok(line) = serde_json::from_slice::<TelemetryLine>(line) else { continue };
             let in_order = last.as_ref().is_none_or(|last| line.time > last.time);
-            if !line.time.is_finite() || !in_order || line.devices.len() as u64 != samples.devices {
+            if !in_order {
                 continue;
             }
             let point = point(last.as_ref(), &line, samples.interval_seconds);
@@ -164,6 +190,16 @@ impl Samples {
     pub fn none(why: &str) -> Self {
         Self { unavailable: Some(why.to_owned()), ..Self::default() }
     }
+}
+
+/// The heading of `telemetry.jsonl`, and those of its lines that can be read and speak of all devices.
+pub(super) fn read_lines(text: &[u8]) -> Option<(TelemetryHeader, impl Iterator<Item = TelemetryLine>)> {
+    let mut lines = text.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+    let header = lines.next().and_then(|line| serde_json::from_slice::<TelemetryHeader>(line).ok());
+    let header = header.filter(|h| h.schema == TELEMETRY_SCHEMA && h.interval_seconds > 0.0)?;
+    let devices = header.devices.len();
+    let lines = lines.filter_map(|line| serde_json::from_slice::<TelemetryLine>(line).ok());
+    Some((header, lines.filter(move |line| line.time.is_finite() && line.devices.len() == devices)))
 }
 
 /// Points of equal weight, but for the last one.
@@ -203,7 +239,7 @@ fn point(last: Option<&TelemetryLine>, line: &TelemetryLine, interval: f64) -> P
         let values: Option<Vec<f64>> = line.devices.iter().map(|d| field(d).filter(|v| v.is_finite())).collect();
         values.filter(|v| !v.is_empty()).map(|v| v.iter().sum::<f64>() / v.len() as f64)
     };
-    let known = !line.devices.is_empty() && line.devices.iter().all(|d| d.throttled.is_some());
+    let known = line.all_know(|d| d.throttled.is_some());
     let reasons = line.devices.iter().filter(|_| known).flat_map(|d| d.throttled.iter().flatten());
     Point {
         time: line.time,
@@ -216,6 +252,7 @@ fn point(last: Option<&TelemetryLine>, line: &TelemetryLine, interval: f64) -> P
         clock_hz: all(|d| d.clock_hz),
         throttle_known: u64::from(known),
         throttled: reasons.map(|reason| (reason.clone(), 1)).collect(),
+        processes_known: u64::from(line.all_know(|d| d.other_processes.is_some())),
     }
 }
 
@@ -264,6 +301,7 @@ fn join(a: &Point, b: &Point) -> Point {
         clock_hz: mean(a.clock_hz, b.clock_hz),
         throttle_known: a.throttle_known + b.throttle_known,
         throttled,
+        processes_known: a.processes_known + b.processes_known,
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Point, RepeatSummary, RunResult, Samples};
+use super::{Point, RepeatSummary, RunResult, Samples, samples::is_none};
 use crate::parse::Step;
 
 /// How far clock and step times may be apart: this part of the measured time, and in any case so many seconds (the log
@@ -57,6 +57,9 @@ pub struct Telemetry {
     /// In which part of the samples each was seen on any device, 0 to 1.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub throttled_share: BTreeMap<String, f64>,
+    /// At how many samples it is known which processes of others were on the devices; absent: it is not known of any.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub processes_known: u64,
     /// For pictures, over the whole run: seconds since its start, watts of all devices; at most 512 points.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub power_series: Vec<[f64; 2]>,
@@ -80,7 +83,7 @@ pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) ->
 }
 
 /// When the measured steps began and ended: seconds since 1970.
-fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], String> {
+pub(super) fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], String> {
     let (mut first, mut end, mut measured) = (None, None, 0.0);
     for step in steps {
         let Some(time) = step.step_time_seconds else { continue };
@@ -152,6 +155,7 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
         max_temperature_celsius: inside.iter().filter_map(|p| p.point.max_temperature_celsius).reduce(f64::max),
         throttled: counts.keys().cloned().collect(),
         throttled_share: counts.into_iter().map(|(reason, n)| (reason, n as f64 / known as f64)).collect(),
+        processes_known: inside.iter().map(|p| p.point.processes_known).sum(),
         // In the middle of its point.
         power_series: all.iter().filter_map(|p| Some([(p.begin + p.point.time) / 2.0 - start, watts(p)?])).collect(),
     }

@@ -25,6 +25,8 @@ pub(super) const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
 
 /// How long SIGKILL may take to work; a process in an uninterruptible system call can outlast it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// More generations than a tree of processes has.
+const DEEPEST: usize = 1 << 16;
 
 /// One process for good: pids are used again, a pid with its start time is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,17 +99,22 @@ impl Tree {
         stats
             .iter()
             .filter(|&(&pid, stat)| pid > 1 && pid != this && !stat.dead)
-            .filter(|&(&pid, _)| self.descends(pid, &stats) || self.is_marked(pid))
+            .filter(|&(&pid, _)| self.descends(pid, |pid| stats.get(&pid).copied()) || self.is_marked(pid))
             .map(|(&pid, stat)| Process { pid, started: stat.started })
             .collect()
     }
 
-    fn descends(&self, pid: i32, stats: &HashMap<i32, Stat>) -> bool {
+    /// Is this one of them? Looks at no process but this one and those above it.
+    pub fn has(&self, pid: i32) -> bool {
+        self.descends(pid, Stat::of) || self.is_marked(pid)
+    }
+
+    fn descends(&self, pid: i32, stat: impl Fn(i32) -> Option<Stat>) -> bool {
         let Some(root) = self.root else { return false };
         let mut at = pid;
-        // A chain of parents is shorter than the table; the bound guards against a torn reading.
-        for _ in 0..stats.len() {
-            match stats.get(&at).map(|stat| stat.parent) {
+        // No chain of parents is that long; the bound guards against a torn reading.
+        for _ in 0..DEEPEST {
+            match stat(at).map(|stat| stat.parent) {
                 Some(parent) if parent == root => return true,
                 Some(parent) if parent > 1 => at = parent,
                 _ => return false,
@@ -212,6 +219,11 @@ mod tests {
         let id = format!("process-test-{}", std::process::id());
         let mut child =
             std::process::Command::new("sleep").arg("60").env(RUN_ID_VARIABLE, &id).spawn().expect("sleep exists");
+        let pid = i32::try_from(child.id()).unwrap();
+        // The kernel shows the environment a moment after the program has begun.
+        let is_seen = |_| Tree::marked(&id).has(pid) || (thread::sleep(Duration::from_millis(1)), false).1;
+        assert!((0..5000).any(is_seen) && !Tree::marked("another").has(pid));
+        assert!(Tree::below_this_process("another").has(pid), "a child needs no mark");
         assert!(Tree::marked(&id[..id.len() - 1]).members().is_empty(), "a prefix of the id is another run");
         let ended = Tree::marked(&id).end(Duration::from_secs(5), &mut || false);
         assert_eq!(ended, Ended { count: 1, survivors: 0 });

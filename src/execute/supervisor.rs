@@ -342,7 +342,9 @@ impl Supervisor {
         let mut env = spec.env.clone();
         env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
         let (devices, file) = (spec.devices.clone(), spec.dir.join(TELEMETRY));
-        Sampler::start(Sampling { vendor: spec.sampled?, devices, exclusive: spec.exclusive, env, file })
+        let tree = Tree::below_this_process(&spec.run_id);
+        let sampling = Sampling { vendor: spec.sampled?, devices, exclusive: spec.exclusive, env, file };
+        Sampler::start(sampling, move |pid| tree.has(pid))
     }
 
     fn watch(&mut self, handle: &duct::Handle, begun: Instant, times: &mut LogTimes) -> Verdict {

@@ -188,8 +188,9 @@ fn reading(sample: &TelemetrySample) -> Reading {
         clock_hz: sample.clock_mhz.map(|megahertz| megahertz * 1e6),
         temperature_celsius: sample.temperature_celsius,
         utilization: sample.utilization_percent.map(|percent| percent / 100.0),
-        // Neither tool's figure for it is read.
+        // Neither tool's figures for these are read.
         throttled: None,
+        other_processes: None,
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod amd;
 mod nvml;
+mod processes;
 
 use std::{
     collections::BTreeMap,
@@ -67,9 +68,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// None where there is nothing to sample: on the cpu platform, and for a run without devices.
+    /// None where there is nothing to sample: on the cpu platform, and for a run without devices. `is_own`: is the process
+    /// with this id one of the run's?
     #[must_use]
-    pub fn start(sampling: Sampling) -> Option<Self> {
+    pub fn start(sampling: Sampling, is_own: impl Fn(i32) -> bool + Send + 'static) -> Option<Self> {
         if sampling.vendor == Vendor::Cpu || sampling.devices.is_empty() {
             return None;
         }
@@ -80,7 +82,7 @@ impl Sampler {
             give_way();
             let source = match sampling.vendor {
                 vendor if !sampling.exclusive => Err(shared(vendor)),
-                Vendor::Nvd => nvml::source(&sampling.devices),
+                Vendor::Nvd => nvml::source(&sampling.devices, Box::new(is_own)),
                 _ => amd::source(&sampling, &asked),
             };
             let _ = record(&sampling.file, sampling.devices, source, &asked);
@@ -227,7 +229,7 @@ mod tests {
         let none = |vendor, devices: &[&str]| {
             let devices = devices.iter().map(|d| (*d).to_owned()).collect();
             let (env, file) = (BTreeMap::new(), "/nowhere/telemetry.jsonl".into());
-            Sampler::start(Sampling { vendor, devices, exclusive: true, env, file }).is_none()
+            Sampler::start(Sampling { vendor, devices, exclusive: true, env, file }, |_| false).is_none()
         };
         assert!(none(Vendor::Cpu, &["cpu"]) && none(Vendor::Nvd, &[]));
         assert!(!none(Vendor::Amd, &["gpu-amd-0"]), "a file that cannot be written disturbs nobody");

@@ -9,11 +9,17 @@ use nvml_wrapper::{
     error::NvmlError,
 };
 
-use super::{Source, Unavailable, timed};
+use super::{
+    Source, Unavailable,
+    processes::{IsOwn, Processes},
+    timed,
+};
 use crate::analyze::Reading;
 
 pub(super) const NAME: &str = "nvml";
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Processes are looked at with every so many samples: one that computes stays for longer, and each look reads /proc.
+const LOOK_EVERY: u64 = 5;
 
 /// The name without a version belongs to the development package, which few hosts have.
 pub fn open() -> Result<Nvml, NvmlError> {
@@ -23,13 +29,25 @@ pub fn open() -> Result<Nvml, NvmlError> {
     })
 }
 
-pub(super) fn source(locks: &[String]) -> Result<Source, Unavailable> {
+pub(super) fn source(locks: &[String], is_own: Box<IsOwn>) -> Result<Source, Unavailable> {
     let nvml = open().map_err(|e| (NAME, format!("NVML does not answer: {e}")))?;
     let indices: Option<Vec<u32>> = locks.iter().map(|lock| index_of(&nvml, lock)).collect();
     let indices = indices.ok_or_else(|| (NAME, format!("NVML does not know all of {}", locks.join(", "))))?;
+    let processes = Processes::new(is_own);
+    let mut taken = 0;
     let sample = move |_: &AtomicBool| {
-        let readings = || indices.iter().map(|i| nvml.device_by_index(*i).map(|d| read(&d)).unwrap_or_default());
-        Some(timed(|| readings().collect()))
+        let devices = || indices.iter().map(|i| nvml.device_by_index(*i));
+        let (time, mut readings) =
+            timed(|| devices().map(|d| d.map(|d| read(&d)).unwrap_or_default()).collect::<Vec<_>>());
+        if taken % LOOK_EVERY == 0 {
+            for (reading, device) in readings.iter_mut().zip(devices()) {
+                let listed = device.and_then(|d| d.running_compute_processes()).ok();
+                let pids = listed.map(|all| all.iter().map(|process| process.pid).collect::<Vec<_>>());
+                reading.other_processes = pids.and_then(|pids| processes.others(&pids));
+            }
+        }
+        taken += 1;
+        Some((time, readings))
     };
     Ok(Source { name: NAME, interval: INTERVAL, sample: Box::new(sample), is_quick: true })
 }
@@ -54,6 +72,7 @@ fn read(device: &Device<'_>) -> Reading {
         temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
         utilization: device.utilization_rates().ok().map(|used| f64::from(used.gpu) / 100.0),
         throttled: device.current_throttle_reasons().ok().map(reasons),
+        other_processes: None,
     }
 }
 
