@@ -65,6 +65,7 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
         failed: repeats(cells, is_failed)
             + cells.iter().filter(|c| matches!(c.state, CellState::Failed { .. })).count(),
         contradicted: repeats(cells, is_contradicted),
+        suspect: repeats(cells, is_suspect),
         unmeasured: repeats(cells, is_unmeasured),
         notes,
     }
@@ -81,6 +82,9 @@ fn is_failed(status: &RepeatStatus) -> bool {
 }
 fn is_contradicted(status: &RepeatStatus) -> bool {
     matches!(status, RepeatStatus::Contradicted { .. })
+}
+fn is_suspect(status: &RepeatStatus) -> bool {
+    matches!(status, RepeatStatus::Suspect { .. })
 }
 fn is_unmeasured(status: &RepeatStatus) -> bool {
     matches!(status, RepeatStatus::Unmeasured { .. })
@@ -142,6 +146,8 @@ pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
                     "contradicted"
                 } else if summary.count_of(is_failed) > 0 {
                     "failed"
+                } else if summary.count_of(is_suspect) > 0 {
+                    "suspect"
                 } else {
                     "unmeasured"
                 };
@@ -239,6 +245,7 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         repeats_wanted: cell.repeats_wanted,
         failed: summary.count_of(is_failed),
         contradicted: summary.count_of(is_contradicted),
+        suspect: summary.count_of(is_suspect),
         unmeasured: summary.count_of(is_unmeasured),
         repeats_added_later: summary.repeats_added_later(),
         tokens_per_second_per_gpu: arm.estimate.clone(),
@@ -264,6 +271,28 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
         tokens_per_step: summary.workload.as_ref().and_then(|w| w.tokens_per_step),
         repeats: summary.repeats.clone(),
     }
+}
+
+/// The devices of the repeats that count; none where any of them does not say.
+fn devices_of(row: &Row) -> BTreeSet<&str> {
+    let counted = || row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    if counted().any(|r| r.devices.is_empty()) {
+        return BTreeSet::new();
+    }
+    counted().flat_map(|r| &r.devices).map(String::as_str).collect()
+}
+
+/// Two cells on devices of one kind, none of which both had: the devices are part of what is compared.
+fn on_other_devices(row: &Row, base: &Row) -> Option<String> {
+    let (own, others) = (devices_of(row), devices_of(base));
+    let is_one_kind = row.device.is_some() && row.device == base.device;
+    let apart = is_one_kind && !own.is_empty() && !others.is_empty() && own.is_disjoint(&others);
+    apart.then(|| {
+        format!(
+            "{} ran on other devices than {}, of the same kind: part of a difference may be theirs.",
+            row.cell, base.cell
+        )
+    })
 }
 
 /// What a token of each costs beside the baseline's.
@@ -333,6 +362,7 @@ fn notes(
             notes
                 .push(format!("Of {} and {baseline}, only one states {gaps}: that they agree is not known.", row.cell));
         }
+        notes.extend(base.and_then(|base| on_other_devices(row, base)));
     }
     for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
         notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));

@@ -94,6 +94,9 @@ pub struct Comparison {
     /// Repeats that contradict their job, of all cells.
     #[serde(default)]
     pub contradicted: usize,
+    /// Repeats that something else disturbed, of all cells.
+    #[serde(default)]
+    pub suspect: usize,
     /// Repeats that ended well with nothing to measure, of all cells.
     #[serde(default)]
     pub unmeasured: usize,
@@ -123,6 +126,9 @@ pub struct Row {
     pub repeats_wanted: u32,
     pub failed: usize,
     pub contradicted: usize,
+    /// Disturbed by something else, so kept and not counted.
+    #[serde(default)]
+    pub suspect: usize,
     /// Ended well with nothing to measure.
     #[serde(default)]
     pub unmeasured: usize,
@@ -244,7 +250,7 @@ pub struct Difference {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AbsentCell {
     pub cell: String,
-    /// `failed`, `contradicted`, `missing`, `unsupported` or `unmeasured`.
+    /// `failed`, `contradicted`, `suspect`, `missing`, `unsupported` or `unmeasured`.
     pub state: String,
     pub reason: String,
     /// Repeats that contradict the cell's job.

@@ -296,6 +296,10 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     if failed > 0 {
         notes.push(format!("{} failed", repeats(failed)));
     }
+    let suspect = count(|s| matches!(s, RepeatStatus::Suspect { .. }));
+    if suspect > 0 {
+        notes.push(format!("{} disturbed, so not counted", repeats(suspect)));
+    }
     notes.extend(warnings_of(&now.environment, &now.contract));
     let mut was = then.surroundings();
     was.cell = "the baseline";

@@ -14,6 +14,7 @@
 //! | `stats`, `bootstrap` | rates of units | intervals and tests |
 //! | `units` | rates of repeats, hosts, times | what is a unit of replication |
 //! | `samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
+//! | `suspect` | samples × a result | was the run disturbed? |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
@@ -49,6 +50,7 @@ mod settings;
 mod stats;
 mod steady;
 mod summary;
+mod suspect;
 mod telemetry;
 mod unified;
 mod units;
@@ -77,6 +79,7 @@ pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
 pub use stats::*;
 pub use steady::*;
 pub use summary::*;
+pub use suspect::*;
 pub use telemetry::*;
 pub use unified::*;
 pub use units::*;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
-    differences, is_positive, slow_first_steps, summary, telemetry,
+    differences, is_positive, short_name, slow_first_steps, summary, telemetry,
 };
 use crate::parse::Anomaly;
 
@@ -31,7 +31,9 @@ pub(super) fn notes(
                 let fields = fields.join(", ");
                 notes.push(format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}"));
             }
-            RepeatStatus::Unmeasured { reason } => notes.push(format!("repeat {n} is not counted: {reason}")),
+            RepeatStatus::Suspect { reason } | RepeatStatus::Unmeasured { reason } => {
+                notes.push(format!("repeat {n} is not counted: {reason}"));
+            }
         }
         if let Some(check) = repeat.steady.as_ref().and_then(|s| s.cross_check.as_ref()).filter(|c| !c.agrees) {
             notes.push(format!(
@@ -73,6 +75,7 @@ pub(super) fn notes(
         notes.push("tokens of an optimiser step are shown by the trainer's own rate and step time".to_owned());
     }
     notes.extend(repeats_added_later(repeats));
+    notes.extend(several_sets_of_devices(counted));
     notes.extend(telemetry::notes(counted));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
         notes.push("no warm-up steps are dropped".to_owned());
@@ -111,6 +114,27 @@ fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<String> {
     Some(format!(
         "{names} {were} added after the results of {first_plan} were there: intervals assume that the number was fixed beforehand"
     ))
+}
+
+/// Devices of one kind are not equally fast, and hosts of one name need not be one host.
+fn several_sets_of_devices(counted: &[(&RepeatSummary, &RunResult)]) -> Option<String> {
+    let mut sets: Vec<(&[String], Vec<String>)> = Vec::new();
+    for (repeat, _) in counted.iter().filter(|(r, _)| !r.devices.is_empty()) {
+        match sets.iter_mut().find(|(devices, _)| *devices == repeat.devices) {
+            Some((_, repeats)) => repeats.push(repeat.repeat.to_string()),
+            None => sets.push((&repeat.devices, vec![repeat.repeat.to_string()])),
+        }
+    }
+    let set = |(devices, repeats): &(&[String], Vec<String>)| {
+        let more = if devices.len() > 1 { format!(" and {} more", devices.len() - 1) } else { String::new() };
+        let s = if repeats.len() == 1 { "" } else { "s" };
+        // Named by what tells it apart.
+        let own = devices.iter().find(|d| sets.iter().any(|(others, _)| !others.contains(d))).unwrap_or(&devices[0]);
+        format!("{}{more} (repeat{s} {})", short_name(own), repeats.join(", "))
+    };
+    let told: Vec<String> = sets.iter().map(set).collect();
+    (sets.len() > 1)
+        .then(|| format!("the repeats ran on {} different sets of devices: {}", sets.len(), told.join("; ")))
 }
 
 /// What is odd about the runs: each kind once, by its first case, with the repeats that have it.

@@ -11,7 +11,7 @@ use super::{
     flops_per_token,
 };
 use crate::{
-    cache::AttemptOutcome,
+    cache::{Attempt, AttemptOutcome},
     parse::{Anomaly, FailureClass, Trace},
     plan::Job,
 };
@@ -43,6 +43,9 @@ pub struct RunResult {
     /// How many repeats the plan wanted when this one was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_planned: Option<u32>,
+    /// Why the run is kept and not counted: what disturbed it, as judged when it had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
     /// What was sampled beside the run; absent where nothing was to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Samples>,
@@ -117,6 +120,19 @@ pub struct RunFacts {
     pub outcome: RunOutcome,
 }
 
+impl RunFacts {
+    #[must_use]
+    pub fn of(attempt: &Attempt) -> Self {
+        Self {
+            attempt: attempt.id.clone(),
+            host: attempt.host.clone(),
+            started_at: Some(attempt.started_at),
+            ended_at: Some(attempt.ended_at),
+            outcome: (&attempt.outcome).into(),
+        }
+    }
+}
+
 impl RunResult {
     #[must_use]
     pub fn from(trace: Trace, job: &Job, facts: RunFacts) -> Self {
@@ -187,6 +203,7 @@ impl RunResult {
             anomalies: found,
             log_tail: Vec::new(),
             repeats_planned: None,
+            suspect: None,
             telemetry: None,
             trace,
         }

@@ -26,7 +26,7 @@ pub struct Statistics {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     pub schema_version: String,
-    /// Repeats that count: ended well, not contradicted, with measured steps.
+    /// Repeats that count: ended well, not contradicted, not suspect, with measured steps.
     pub n: usize,
     pub warmup_steps: u64,
     /// How the starts of the measured parts were found: `CUSUM`, `declared` = after `warmup_steps`, or mixed.
@@ -111,6 +111,9 @@ pub struct RepeatSummary {
     /// Why there is none, where something was to be sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry_absent: Option<String>,
+    /// The devices that it had, by their locks' names (`gpu-<uuid>`), sorted; empty where no sampler said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
     /// How many repeats the plan wanted when this one was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_planned: Option<u32>,
@@ -132,6 +135,10 @@ pub enum RepeatStatus {
     /// Kept, and not counted.
     Contradicted {
         fields: Vec<String>,
+    },
+    /// Kept, and not counted: something else disturbed the run.
+    Suspect {
+        reason: String,
     },
     /// Ended well, but there is nothing to count.
     Unmeasured {
@@ -205,6 +212,28 @@ fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
     Some(format!("{detail}, which is no step time"))
 }
 
+/// Is a step one of those that the rate is made of?
+fn counts<'a>(
+    result: &'a RunResult,
+    steady: Option<&Steady>,
+    statistics: &'a Statistics,
+) -> impl Fn(&Step) -> bool + 'a {
+    let first_step = steady.and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
+    move |s| s.step >= first_step && is_measured(s, &result.workload, statistics)
+}
+
+/// When the measured part of a run began and ended, seconds since 1970; or why that is not known.
+pub(super) fn measured_part(result: &RunResult, statistics: &Statistics) -> Result<[f64; 2], String> {
+    let steady = steady(&result.trace.steps, &result.workload, statistics).ok();
+    let counts = counts(result, steady.as_ref(), statistics);
+    telemetry::window(result.trace.steps.iter().filter(|s| counts(s)))
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names
+}
+
 fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
     let steps = &result.trace.steps;
     let steady = match absurd_time(result, statistics) {
@@ -218,18 +247,18 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         RunOutcome::Ok if result.is_contradicted() => {
             RepeatStatus::Contradicted { fields: result.attestation.contradicted().map(|f| f.field.clone()).collect() }
         }
-        RunOutcome::Ok => match &steady {
-            Ok(_) => RepeatStatus::Ok,
-            Err(reason) => RepeatStatus::Unmeasured { reason: reason.clone() },
+        RunOutcome::Ok => match (&steady, &result.suspect) {
+            (_, Some(reason)) => RepeatStatus::Suspect { reason: reason.clone() },
+            (Ok(_), None) => RepeatStatus::Ok,
+            (Err(reason), None) => RepeatStatus::Unmeasured { reason: reason.clone() },
         },
     };
-    let first_step = steady.as_ref().ok().and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
-    let measured = |s: &Step| s.step >= first_step && is_measured(s, &result.workload, statistics);
-    let (telemetry, telemetry_absent) = match telemetry::of_run(result, measured) {
-        Some(Ok(telemetry)) => (Some(telemetry), None),
-        Some(Err(why)) => (None, Some(why)),
-        None => (None, None),
-    };
+    let (telemetry, telemetry_absent) =
+        match telemetry::of_run(result, counts(result, steady.as_ref().ok(), statistics)) {
+            Some(Ok(telemetry)) => (Some(telemetry), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
     let last = steps.last();
     RepeatSummary {
         repeat,
@@ -241,6 +270,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         loss_at_end: last.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
         started_at: result.started_at,
+        devices: sorted(result.telemetry.as_ref().map(|t| t.device_names.clone()).unwrap_or_default()),
         telemetry,
         telemetry_absent,
         repeats_planned: result.repeats_planned,

@@ -288,13 +288,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
                 Some(log) => need(cache, &log.digest, "log")?,
                 None => Vec::new(),
             };
-            let facts = RunFacts {
-                attempt: attempt.id.clone(),
-                host: attempt.host.clone(),
-                started_at: Some(attempt.started_at),
-                ended_at: Some(attempt.ended_at),
-                outcome: (&attempt.outcome).into(),
-            };
+            let facts = RunFacts::of(&attempt);
             let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
             let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
             let sampled = output(TELEMETRY);
@@ -302,6 +296,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             let times = get(sampled.and(output("times")))?.unwrap_or_default();
             let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
             result.repeats_planned = attempt.repeats_planned;
+            result.suspect = attempt.suspect.clone();
             if sampled.is_some() {
                 let text = get(sampled)?;
                 let gone = || Samples::none("it is gone from the cache");
@@ -492,6 +487,8 @@ pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8
         seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
+        job: job.clone(),
+        statistics: prepared.resolved.statistics.clone(),
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),

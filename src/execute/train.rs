@@ -24,12 +24,13 @@ use super::{
     sweep::{making, remove},
 };
 use crate::{
+    analyze::{RunFacts, RunResult, Signs, Statistics},
     cache::{Attempt, AttemptOutcome, Cache, KeyLock, Output},
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
     parse::{self, ExitSummary, FailureClass, LogSection},
-    plan::Vendor,
+    plan::{Job, Vendor},
 };
 
 /// All that one train task needs, owned: it runs on a thread of its own.
@@ -44,6 +45,9 @@ pub struct TrainWork {
     pub seen: BTreeSet<String>,
     pub launch_files: Vec<(String, Vec<u8>)>,
     pub recipe_files: Vec<(String, Vec<u8>)>,
+    /// With the job and the settings of the statistics, by which it is judged what disturbed the run.
+    pub job: Job,
+    pub statistics: Statistics,
     /// The job in full, where the recipe reads it.
     pub job_json: Option<Vec<u8>>,
     pub command: Vec<String>,
@@ -91,6 +95,11 @@ struct Meta {
     log_section: LogSection,
     #[serde(default)]
     repeats_planned: Option<u32>,
+    /// Absent in folders of an older tprimat, whose runs are not judged.
+    #[serde(default)]
+    job: Option<Job>,
+    #[serde(default)]
+    statistics: Statistics,
 }
 
 /// How often a key that another tprimat holds is looked at.
@@ -201,15 +210,19 @@ fn in_flight(work: &TrainWork, cache: &Cache, running: &RunningSet, talk: &Talk)
     }
 }
 
-/// What another tprimat did while this one waited for the key: a measurement, or a failure that would come again.
+/// What another tprimat did while this one waited for the key: a measurement, one that was disturbed just now, or a
+/// failure that would come again.
 fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
     let serves = |a: &Attempt| match &a.outcome {
         _ if a.generation != work.generation => false,
-        AttemptOutcome::Ok => a.suspect.is_none() && a.log().is_none_or(|log| cache.has(&log.digest)),
+        AttemptOutcome::Ok => {
+            (a.suspect.is_none() || !work.seen.contains(&a.id)) && a.log().is_none_or(|log| cache.has(&log.digest))
+        }
         AttemptOutcome::Failed { class, .. } => class.is_deterministic() && !work.seen.contains(&a.id),
     };
     let attempts = cache.attempts(&work.key);
-    let best = attempts.iter().filter(|a| serves(a)).min_by_key(|a| a.outcome != AttemptOutcome::Ok);
+    let best =
+        attempts.iter().filter(|a| serves(a)).min_by_key(|a| (a.outcome != AttemptOutcome::Ok, a.suspect.is_some()));
     best.cloned()
 }
 
@@ -277,6 +290,8 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         generation: work.generation,
         log_section: work.log_section.clone(),
         repeats_planned: work.repeats_planned,
+        job: Some(work.job.clone()),
+        statistics: work.statistics.clone(),
     };
     Ok(RunSpec {
         run_id: id.to_owned(),
@@ -356,7 +371,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         outputs.insert(0, Output { name: "log".to_owned(), digest, size: 0 });
     }
     let now = files::unix_now();
-    let attempt = Attempt {
+    let mut attempt = Attempt {
         id: spec.run_id.clone(),
         key: meta.key,
         task: meta.task,
@@ -370,8 +385,26 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         suspect: None,
         repeats_planned: meta.repeats_planned,
     };
+    attempt.suspect = disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics);
     cache.record_attempt(&attempt)?;
     Ok(attempt)
+}
+
+/// What disturbed a run that ended well; its log is read only where the samples have signs of it.
+fn disturbance(
+    attempt: &Attempt,
+    log: &Path,
+    job: Option<&Job>,
+    section: &LogSection,
+    statistics: &Statistics,
+) -> Option<String> {
+    if attempt.outcome != AttemptOutcome::Ok {
+        return None;
+    }
+    let signs = Signs::read(&std::fs::read(log.with_file_name(TELEMETRY)).ok()?)?;
+    let times = std::fs::read(log.with_file_name("times")).ok()?;
+    let trace = parse::parse_dated(section, &std::fs::read(log).ok()?, &times);
+    signs.judge(&RunResult::from(trace, job?, RunFacts::of(attempt)), statistics)
 }
 
 fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptOutcome {

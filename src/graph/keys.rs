@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | render | template text, names of the launch files, job | prices, descriptions, plot style |
 //! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
-//! | parse | digests of the attempt's outputs, which attempt and how it ended, job, the recipe's log section, the parser's source | templates that render the same bytes |
+//! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
 //! | plot, report | digests of what they draw and publish, their source | anything else |
@@ -86,13 +86,16 @@ impl Engine<'_> {
             AttemptOutcome::Ok => json!("ok"),
             AttemptOutcome::Failed { status, .. } => json!({ "failed": status }),
         };
-        let image = Preimage::new(TaskKind::Parse)
+        let mut image = Preimage::new(TaskKind::Parse)
             .field("attempt", &attempt.id)
             .field("outcome", &outcome)
             .field("job", &prepared.job_digest)
             .field("log", &self.plan.recipe(cell).file.log)
             .field("code", &self.code.parse)
             .fields("output", attempt.outputs.iter().map(|o| (o.name.as_str(), o.digest)));
+        if let Some(why) = &attempt.suspect {
+            image = image.field("suspect", why);
+        }
         Some(image.finish())
     }
 

@@ -162,7 +162,7 @@ fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page
 fn sheet(repeats: &[RepeatSummary]) -> Sheet {
     let mut sheet = Sheet::default();
     type Of = fn(&RepeatSummary) -> Word;
-    let columns: [(&str, bool, Of); 11] = [
+    let columns: [(&str, bool, Of); 12] = [
         ("repeat", false, |r| Word::plain(format!("#{}", r.repeat))),
         ("state", false, state),
         ("tokens/s/GPU", true, |r| known(r.steady.as_ref().map(|s| number(s.tokens_per_second_per_gpu)))),
@@ -177,6 +177,10 @@ fn sheet(repeats: &[RepeatSummary]) -> Sheet {
         }),
         ("mean power", true, |r| {
             known(r.telemetry.as_ref().and_then(|t| t.mean_power_watts).map(|w| format!("{} W", number(w))))
+        }),
+        ("others on its GPUs", false, |r| {
+            let looks = r.telemetry.as_ref().map(|t| t.processes_known);
+            known(looks.map(|n| if n == 0 { "not known".to_owned() } else { format!("looked for {n} times") }))
         }),
         ("host", false, |r| Word::plain(&*r.host)),
     ];
@@ -200,6 +204,7 @@ fn state(repeat: &RepeatSummary) -> Word {
         RepeatStatus::Ok => Word::plain("ok"),
         RepeatStatus::Failed { class, .. } => Word::inked(format!("failed ({})", class.name()), Ink::Bad),
         RepeatStatus::Contradicted { .. } => Word::inked("CONTRADICTED", Ink::Alarm),
+        RepeatStatus::Suspect { .. } => Word::inked("suspect", Ink::Bad),
         RepeatStatus::Unmeasured { .. } => Word::inked("not counted", Ink::Dim),
     }
 }
@@ -216,7 +221,7 @@ fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
             let text = format!("#{n} CONTRADICTED, not counted: its log contradicts the job in {}", fields.join(", "));
             paragraph(out, "", &text, page, Ink::Alarm);
         }
-        RepeatStatus::Unmeasured { reason } => {
+        RepeatStatus::Suspect { reason } | RepeatStatus::Unmeasured { reason } => {
             paragraph(out, "", &format!("#{n} is not counted: {reason}"), page, Ink::Plain);
         }
     }

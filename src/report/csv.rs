@@ -112,6 +112,7 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.count("repeats_wanted", Some(row.repeats_wanted.into()));
     columns.count("failed", Some(row.failed as u64));
     columns.count("contradicted", Some(row.contradicted as u64));
+    columns.count("suspect", Some(row.suspect as u64));
     columns.count("unmeasured", Some(row.unmeasured as u64));
     columns.text("repeats_added_later", &row.repeats_added_later.to_string());
     let estimate = &row.tokens_per_second_per_gpu;
@@ -206,6 +207,7 @@ fn repeat_row(columns: &mut Columns, repeat: &RepeatSummary) {
         RepeatStatus::Ok => ("ok", String::new()),
         RepeatStatus::Failed { class, evidence } => ("failed", format!("{}: {}", class.name(), evidence.join(" "))),
         RepeatStatus::Contradicted { fields } => ("contradicted", fields.join("; ")),
+        RepeatStatus::Suspect { reason } => ("suspect", reason.clone()),
         RepeatStatus::Unmeasured { reason } => ("unmeasured", reason.clone()),
     };
     columns.count("repeat", Some(repeat.repeat.into()));

@@ -43,9 +43,9 @@ impl Weight {
             "tokens/s/GPU is ",
         ]) {
             Self::Alarming
-        } else if has(&[" failed"]) {
+        } else if has(&[" failed", " is not counted: "]) {
             Self::Failed
-        } else if has(&[" differs from ", "is not known", "The baseline"]) {
+        } else if has(&[" differs from ", " on other devices than ", "is not known", "The baseline"]) {
             Self::Differs
         } else if ["Intervals", "Significance", "MFU:", "Hosts are", "Where repeats"]
             .iter()

@@ -176,7 +176,13 @@ pub(super) fn memory(row: &Row) -> Word {
 /// `2/3, 1 failed`, and whether the log attests what ran.
 pub(super) fn repeats(row: &Row) -> Word {
     let mut text = format!("{}/{}", row.n, row.repeats_wanted);
-    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted"), (row.unmeasured, "unmeasured")] {
+    let not_counted = [
+        (row.failed, "failed"),
+        (row.contradicted, "contradicted"),
+        (row.suspect, "suspect"),
+        (row.unmeasured, "unmeasured"),
+    ];
+    for (count, what) in not_counted {
         if count > 0 {
             _ = write!(text, ", {count} {what}");
         }

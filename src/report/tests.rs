@@ -129,6 +129,7 @@ fn dress(all: &mut Comparison) {
         energy_absent: None,
         throttled: vec!["SW power cap".into()],
         throttled_share: BTreeMap::new(),
+        processes_known: 3,
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;

@@ -411,22 +411,54 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
         RunResult::from(trace, &asked, facts(RunOutcome::Ok))
     };
     let contradicted = run_of(&job(), &[3.0, 1.0], json!({"global_batch_size": 64}));
+    let suspect = || RunResult { suspect: Some("it was hot".into()), ..run(&[3.0, 1.0]) };
     let oom = CellState::Failed { class: FailureClass::Oom, evidence: vec![] };
     let all = compare_all(&[
-        of("a/b/c/d", vec![run(&[3.0, 1.0]), nan(), run(&[3.0])]),
+        of("a/b/c/d", vec![run(&[3.0, 1.0]), nan(), run(&[3.0]), suspect()]),
         of("a/b/c/e", vec![run(&[3.0])]),
         of("a/b/c/f", vec![nan(), contradicted]),
         cell("a/b/c/g", oom),
         cell("a/b/c/h", CellState::Missing { reason: "not run".into() }),
+        of("a/b/c/i", vec![suspect(), run(&[3.0])]),
     ]);
-    assert_eq!((all.failed, all.contradicted, all.unmeasured), (3, 1, 2));
+    assert_eq!((all.failed, all.contradicted, all.suspect, all.unmeasured), (3, 1, 2, 3));
     let row = &all.rows[0];
-    assert_eq!((row.n, row.failed, row.contradicted, row.unmeasured), (1, 1, 0, 1));
-    for said in ["repeat 2 failed (nan): loss is nan", "repeat 3 is not counted: no timed step", "1 of 3 repeats"] {
+    assert_eq!((row.n, row.failed, row.contradicted, row.suspect, row.unmeasured), (1, 1, 0, 1, 1));
+    let notes = [
+        "repeat 2 failed (nan): loss is nan",
+        "repeat 3 is not counted: no timed step",
+        "repeat 4 is not counted: it was hot",
+        "1 of 3 repeats",
+    ];
+    for said in notes {
         assert!(all.notes.iter().any(|n| n.starts_with("a/b/c/d: ") && n.contains(said)), "{said}: {:?}", all.notes);
     }
     let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
     assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("no timed step"), "{absent:?}");
+    assert_eq!(absent[4], ("suspect", "repeat 1 is not counted: it was hot"));
+}
+
+#[test]
+fn cells_that_share_no_device_of_one_kind_say_so() {
+    let on = |name: &str, kind: &str, devices: &[&str]| {
+        let mut cell = measured(name, &job(), &[1.0, 1.1], Some(("cuda", kind)));
+        let CellState::Ok { summary } = &mut cell.state else { panic!("measured") };
+        // One of them a repeat.
+        for (repeat, device) in summary.repeats.iter_mut().zip(devices) {
+            repeat.devices = vec![(*device).to_owned()];
+        }
+        cell
+    };
+    let told = |a: (&str, &[&str]), b: (&str, &[&str])| {
+        let all = compare_all(&[on("a/b/c/d", a.0, a.1), on("a/b/c/e", b.0, b.1)]);
+        all.notes.iter().filter(|n| n.contains("other devices than")).cloned().collect::<Vec<_>>()
+    };
+    let (h100, h200) = ("NVIDIA H100 80GB HBM3", "NVIDIA H200");
+    let note = "a/b/c/e ran on other devices than a/b/c/d, of the same kind: part of a difference may be theirs.";
+    assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h100, &["gpu-2", "gpu-2"])), [note]);
+    assert_eq!(told((h100, &["gpu-1", "gpu-2"]), (h100, &["gpu-2", "gpu-3"])), [""; 0], "one is shared");
+    assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h100, &["gpu-2"])), [""; 0], "of one repeat it is not known");
+    assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h200, &["gpu-2", "gpu-2"])), [""; 0], "another kind says so itself");
 }
 
 #[test]

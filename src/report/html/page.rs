@@ -111,6 +111,7 @@ fn counts(comparison: &Comparison) -> Vec<String> {
         (comparison.absent.len(), "cell without figures", "cells without figures"),
         (comparison.failed, "failed run", "failed runs"),
         (comparison.contradicted, "contradicted run", "contradicted runs"),
+        (comparison.suspect, "suspect run", "suspect runs"),
         (comparison.unmeasured, "run with nothing to measure", "runs with nothing to measure"),
     ];
     counts.extend(more.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| plural(n, one, many)));
@@ -166,7 +167,13 @@ fn marks(row: &Row) -> Vec<String> {
         AttestationStatus::Contradicted => marks.push("contradicted".to_owned()),
         AttestationStatus::NotStated => marks.push("not attested".to_owned()),
     }
-    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted"), (row.unmeasured, "unmeasured")] {
+    let not_counted = [
+        (row.failed, "failed"),
+        (row.contradicted, "contradicted"),
+        (row.suspect, "suspect"),
+        (row.unmeasured, "unmeasured"),
+    ];
+    for (count, what) in not_counted {
         if count > 0 {
             marks.push(format!("{count} {what}"));
         }

@@ -234,6 +234,20 @@ fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
 }
 
 #[test]
+fn a_suspect_repeat_is_told_with_its_reason() {
+    let mut comparison = of(&cells());
+    let reason = "its GPU gpu-0 was also used by process 7 (<b>)".to_owned();
+    comparison.rows[1].repeats[0].status = crate::analyze::RepeatStatus::Suspect { reason };
+    (comparison.rows[1].suspect, comparison.suspect) = (1, 1);
+    let text = page(&comparison);
+    for words in
+        ["badge suspect\">suspect</span>", "used by process 7 (&lt;b&gt;)</small>", "1 suspect run", ">1 suspect<"]
+    {
+        assert!(text.contains(words), "{words}");
+    }
+}
+
+#[test]
 fn a_cut_and_a_dangerous_variable_are_told() {
     let mut comparison = of(&cells());
     comparison.rows[1].repeats[0].steady.as_mut().unwrap().cut = Some(Cut {

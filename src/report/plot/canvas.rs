@@ -71,6 +71,7 @@ pub enum Mark {
     Counted,
     Failed,
     Contradicted,
+    Suspect,
     Unmeasured,
     /// Beyond the upper edge of the panel.
     Above,
@@ -173,6 +174,7 @@ impl Canvas {
                 self.line(polygon(&[(-4, 4), (4, -4)]), colour, 2);
             }
             Mark::Contradicted => self.line(closed(&[(0, -5), (5, 0), (0, 5), (-5, 0)]), colour, 2),
+            Mark::Suspect => self.line(closed(&[(-4, -4), (4, -4), (4, 4), (-4, 4)]), colour, 2),
             Mark::Above => self.shapes.push(shape(&[(0, 0), (4, 7), (-4, 7)])),
             Mark::Outlier => self.shapes.push(circle(false)),
             Mark::Series(index) => match index % MOST_LINES {

@@ -71,6 +71,7 @@ impl Sample {
         let status = |r: usize| match (self.troubled, i % 7, r) {
             (true, 2, 1) => json!({"status": "failed", "class": "oom", "evidence": ["CUDA out of memory"]}),
             (true, 5, 2) => json!({"status": "contradicted", "fields": ["global_batch_size", "seq_length"]}),
+            (true, 6, 1) => json!({"status": "suspect", "reason": "its GPU gpu-0 was also used by process 4711"}),
             (true, 6, 2) => json!({"status": "unmeasured", "reason": "no timed step"}),
             _ => json!({"status": "ok"}),
         };
@@ -86,6 +87,7 @@ impl Sample {
             "cell": name, "platform": name.split('/').next(), "framework": name.split('/').nth(1),
             "model": "llama-3.1-8b", "parallelism": "maximum_performance", "group": i % self.groups,
             "n": rates.len(), "repeats_wanted": wanted, "failed": counted("failed"), "contradicted": counted("contradicted"),
+            "suspect": counted("suspect"),
             "tokens_per_second_per_gpu": {"value": value, "values": rates,
                 "ci95": (rates.len() > 1).then_some([value * 0.985, value * 1.016])},
             "tokens_per_second": value * 8.0,

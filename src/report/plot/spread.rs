@@ -48,6 +48,7 @@ fn legend(canvas: &mut Canvas) {
         (Mark::Counted, "counts"),
         (Mark::Failed, "failed"),
         (Mark::Contradicted, "contradicts its job"),
+        (Mark::Suspect, "disturbed"),
         (Mark::Unmeasured, "nothing to measure"),
     ] {
         canvas.mark(mark, (x, canvas.top + 6), mark_colour(mark));
@@ -70,6 +71,7 @@ fn mark_of(repeat: &RepeatSummary) -> Mark {
         RepeatStatus::Ok => Mark::Counted,
         RepeatStatus::Failed { .. } => Mark::Failed,
         RepeatStatus::Contradicted { .. } => Mark::Contradicted,
+        RepeatStatus::Suspect { .. } => Mark::Suspect,
         RepeatStatus::Unmeasured { .. } => Mark::Unmeasured,
     }
 }
@@ -148,6 +150,7 @@ fn words(row: &Row) -> String {
             RepeatStatus::Contradicted { fields } => {
                 words += &format!("; #{} contradicts {}", repeat.repeat, fields.join(", "));
             }
+            RepeatStatus::Suspect { .. } => words += &format!("; #{} disturbed", repeat.repeat),
             RepeatStatus::Unmeasured { .. } => words += &format!("; #{} unmeasured", repeat.repeat),
         }
     }
