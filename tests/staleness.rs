@@ -7,7 +7,7 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{IMPORT_ERROR, LARGE, Project, SMALL, UNKNOWN_ERROR, WRONG_LENGTH};
+use common::{IMPORT_ERROR, LARGE, Project, SAMPLED, SHARED, SMALL, UNKNOWN_ERROR, WRONG_LENGTH};
 use oracle::Oracle;
 use serde_json::json;
 use tprimat::{
@@ -521,6 +521,20 @@ fn a_failure_is_shared_as_well() {
 }
 
 #[test]
+fn a_disturbed_measurement_is_shared_as_well() {
+    let project = Project::new();
+    with_twin(&project);
+    // One after the other: the second cell comes to its turn when the first one's run is judged.
+    project.edit("config.yaml", "share: true", "share: false");
+    project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches(), &built.says["suspect"]), (0, 2, &json!(4)), "{}", built.stderr);
+    project.remove("mood.sh");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    project.expect_nothing();
+}
+
+#[test]
 fn a_selection_limits_what_runs_and_not_what_is_compared() {
     let project = Project::new();
     let built = project.build(&["--only", "cpu/cmd/small"]);
@@ -696,7 +710,16 @@ impl Game {
             self.save();
         }
         self.check_plan();
-        self.check_build();
+        // Every fourth round something is on the devices, for a while.
+        let disturbed = if self.dice.roll(4) == 0 { self.dice.roll(5) } else { 0 };
+        for _ in 0..disturbed {
+            self.history.push("a disturbed build".into());
+            self.project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+            self.check_build(true);
+            self.project.remove("mood.sh");
+            self.check_plan();
+        }
+        self.check_build(false);
         assert_eq!(self.project.stale(&[]), BTreeSet::new(), "after a build; {:#?}", self.history);
     }
 
@@ -711,9 +734,9 @@ impl Game {
         );
     }
 
-    fn check_build(&mut self) {
+    fn check_build(&mut self, disturbed: bool) {
         let before = self.project.launches();
-        let expected = self.oracle.build(&self.world);
+        let expected = self.oracle.build(&self.world, disturbed);
         if self.dice.roll(2) == 0 {
             let built = self.project.build(&[]);
             assert_eq!(built.code, 0, "{}\n{:#?}", built.stderr, self.history);
@@ -736,7 +759,7 @@ fn random_edits(seed: u64) {
     let rounds = std::env::var("TPRIMAT_TEST_ROUNDS").map_or(30, |s| s.parse().expect("a number"));
     let mut game = Game::new(seed);
     game.check_plan();
-    game.check_build();
+    game.check_build(false);
     for round in 1..=rounds {
         game.history.push(format!("round {round}"));
         game.play();

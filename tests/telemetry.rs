@@ -4,7 +4,7 @@ mod common;
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
-use common::{Project, SMALL};
+use common::{IMPORT_ERROR, LARGE, Project, SAMPLED, SHARED, SMALL};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
 use tprimat::{
@@ -189,6 +189,116 @@ fn samples_of_an_attempt_become_the_energy_of_its_measured_steps() {
     let summary = project.json(&["show", SMALL]);
     assert_eq!(summary["repeats"][0].get("telemetry"), None);
     assert!(summary["notes"].as_array().unwrap().contains(&json!("repeat 1: no telemetry: it is gone from the cache")));
+}
+
+/// What a trainer of `small` lives through: NVML sees `seen` beside it.
+fn beside_small(seen: &str) -> String {
+    format!("{seen}\nif [[ $vocab == 32 ]]; then {SAMPLED}\nfi")
+}
+
+#[test]
+fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
+    let project = Project::new();
+    project.write("mood.sh", &beside_small(SHARED));
+    let built = project.build(&[]);
+    let why = "its GPU gpu-0 was also used by process 4711 (python3)";
+    assert_eq!((built.code, &built.says["suspect"], &built.says["incomplete"]), (0, &json!(2), &json!(1)));
+    assert!(
+        built.stderr.contains(&format!("train {SMALL}#1 was disturbed and is not counted: {why}")),
+        "{}",
+        built.stderr
+    );
+    // Who only reads finds what the build found.
+    let told = || {
+        let summary = project.json(&["show", SMALL]);
+        let compared = project.json(&["compare"]);
+        let absent = compared["absent"].as_array().unwrap().iter().map(|a| (a["cell"].clone(), a["state"].clone()));
+        (summary["n"].clone(), summary["repeats"][1]["status"].clone(), absent.collect::<Vec<_>>())
+    };
+    let expected = (json!(0), json!({"status": "suspect", "reason": why}), vec![(json!(SMALL), json!("suspect"))]);
+    assert_eq!(told(), expected);
+    assert_eq!(project.json(&["show", SMALL])["notes"][1], json!(format!("repeat 2 is not counted: {why}")));
+    // Nobody is made to measure again who does not ask for it.
+    let calls: [&[&str]; 2] = [&["--cached-only"], &["--only", LARGE]];
+    for call in calls {
+        assert_eq!((project.build(call).code, project.launches(), told()), (0, 4, expected.clone()), "{call:?}");
+    }
+    assert_eq!(project.build(&["--cached-only", "--require-complete"]).code, 5);
+    for replacement in [1, 2] {
+        let planned = &project.plan(&[])[&format!("train {SMALL}#2")];
+        let reason = format!("the last attempt was disturbed: {why}; this is replacement {replacement} of 2");
+        assert_eq!((planned.state.as_str(), &planned.reason), ("stale", &reason));
+        let (code, explained, _) = project.tprimat(&["explain", SMALL]);
+        assert!(code == 0 && explained.contains(&reason), "{explained}");
+        assert_eq!((project.build(&[]).code, project.launches()), (0, 4 + 2 * replacement));
+    }
+    // What is there stands, and says so.
+    let planned = &project.plan(&[])[&format!("train {SMALL}#2")];
+    let reason = format!("disturbed, so not counted: {why}; replaced 2 of 2 times");
+    assert_eq!((planned.state.as_str(), &planned.reason), ("fresh", &reason));
+    let again = project.build(&[]);
+    assert_eq!((again.code, again.ran, project.launches(), told()), (0, Default::default(), 8, expected));
+    // Unless it is asked for.
+    project.remove("mood.sh");
+    assert_eq!((project.build(&["--remeasure", "--only", SMALL]).code, project.launches()), (0, 10));
+    assert_eq!(project.json(&["show", SMALL])["n"], 2);
+    project.expect_nothing();
+}
+
+#[test]
+fn a_replacement_counts_in_place_of_what_was_disturbed() {
+    let project = Project::new();
+    project.write("mood.sh", &beside_small(SHARED));
+    assert_eq!(project.build(&[]).code, 0);
+    // A replacement that cannot run is a failure like any other, and is not tried for ever.
+    project.write("mood.sh", IMPORT_ERROR);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    project.remove("mood.sh");
+    assert_eq!((project.build(&["--retry-failed"]).code, project.launches()), (0, 8));
+    let summary = project.json(&["show", SMALL]);
+    assert_eq!((&summary["n"], &summary["repeats"][0]["status"]), (&json!(2), &json!({"status": "ok"})));
+    project.expect_nothing();
+}
+
+#[test]
+fn a_power_cap_disturbs_nobody_and_heat_does() {
+    let project = Project::new();
+    project.write("mood.sh", &beside_small(r#"seen='{"throttled":["sw_power_cap"],"other_processes":[]}'"#));
+    assert_eq!(project.build(&[]).says["suspect"], 0);
+    let summary = project.json(&["show", SMALL]);
+    let telemetry = &summary["repeats"][0]["telemetry"];
+    assert_eq!((&summary["n"], &telemetry["throttled_share"]["sw_power_cap"]), (&json!(2), &json!(1.0)), "{summary:#}");
+    // At every sample of the measured steps, and those that end its first piece of time.
+    assert!(
+        telemetry["processes_known"].as_u64().unwrap() >= 3 && summary["repeats"][0]["devices"] == json!(["gpu-0"])
+    );
+    project.write("mood.sh", &beside_small(r#"seen='{"throttled":["sw_power_cap","sw_thermal_slowdown"]}'"#));
+    assert_eq!(project.build(&["--remeasure"]).says["suspect"], 2);
+    let summary = project.json(&["show", SMALL]);
+    let reason = "clocks were lowered (sw_thermal_slowdown) in 100 % of the samples";
+    assert_eq!(summary["repeats"][0]["status"]["reason"], reason);
+    assert_eq!(summary["repeats"][0]["telemetry"].get("processes_known"), None, "nobody looked for processes");
+}
+
+/// An older tprimat judged nothing: its attempts stand, whatever a newer one finds in their samples.
+#[test]
+fn a_judgement_is_of_the_time_of_the_run() {
+    let project = Project::new();
+    project.write("mood.sh", &beside_small(SHARED));
+    assert_eq!(project.build(&[]).code, 0);
+    let cache = project.cache();
+    for repeat in [1, 2] {
+        let key = cache.last_of(TaskKind::Train, &format!("train {SMALL}#{repeat}")).unwrap().key;
+        let attempt = cache.attempts(&key).remove(0);
+        assert!(attempt.suspect.is_some());
+        cache.record_attempt(&Attempt { id: "older".into(), generation: 1, suspect: None, ..attempt }).unwrap();
+    }
+    drop(cache);
+    let before = project.launches();
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches(), &built.says["suspect"]), (0, before, &json!(0)), "{}", built.stderr);
+    assert_eq!(project.json(&["show", SMALL])["n"], 2);
 }
 
 /// What is noted of `small`, and the flags of the rows `small` and `large`.

@@ -18,7 +18,7 @@ use super::{
     profile, project,
 };
 use crate::{
-    analyze::Comparison,
+    analyze::{Comparison, RepeatStatus},
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
@@ -77,7 +77,8 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = if args.cached_only { project::engine } else { project::planner };
+    let engine = engine(&plan, &dag, &cache, &args.common);
     let mut statuses = engine.evaluate_all()?;
     let is_stale = |n: &&NodeIndex| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     let stale: Vec<NodeIndex> = dag.order.iter().filter(is_stale).copied().collect();
@@ -327,8 +328,8 @@ fn finish(
     }
     let value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
-        "failed_repeats": verdict.failed, "contradicted": contradicted, "unmeasured": verdict.unmeasured,
-        "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
+        "failed_repeats": verdict.failed, "contradicted": contradicted, "suspect": verdict.suspect,
+        "unmeasured": verdict.unmeasured, "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
     });
     if args.common.json {
         print_json(&value)?;
@@ -340,7 +341,7 @@ fn finish(
         eprintln!("results, table and picture: {}", output.strip_prefix(&request.root).unwrap_or(&output).display());
     }
     if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
-        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "unmeasured": 0, "incomplete": 0, "output": value["output"] });
+        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "output": value["output"] });
         memo::store(engine, statuses, memo_name, &idle);
     }
     Ok(code)
@@ -357,6 +358,8 @@ fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>
 struct Verdict {
     failed: usize,
     contradicted: usize,
+    /// Disturbed: such a repeat is missing, and no failure.
+    suspect: usize,
     unmeasured: usize,
     /// Cells of the matrix, selected or not, without all the repeats that were asked for.
     incomplete: usize,
@@ -375,12 +378,15 @@ impl Verdict {
         for row in rows {
             verdict.failed += row.failed;
             verdict.contradicted += row.contradicted;
+            verdict.suspect += row.suspect;
             verdict.unmeasured += row.unmeasured;
         }
         // A cell of which no repeat counts has no row.
         for absent in comparison.absent.iter().filter(|a| selected.contains(a.cell.as_str())) {
             verdict.contradicted += absent.contradicted;
             verdict.failed += usize::from(absent.state == "failed");
+            verdict.suspect +=
+                absent.repeats.iter().filter(|r| matches!(r.status, RepeatStatus::Suspect { .. })).count();
             verdict.unmeasured += usize::from(absent.state == "unmeasured");
         }
         verdict

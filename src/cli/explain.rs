@@ -26,7 +26,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::planner(&plan, &dag, &cache, &args.common);
     let statuses = engine.evaluate_all()?;
     let (mut text, mut values) = (String::new(), Vec::new());
     for row in rows(&engine, &statuses) {

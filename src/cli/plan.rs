@@ -29,7 +29,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::planner(&plan, &dag, &cache, &args.common);
     let statuses = engine.evaluate_all()?;
     let rows = rows(&engine, &statuses);
     let counts = count(&rows);

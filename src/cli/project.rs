@@ -72,9 +72,15 @@ pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Commo
         dag,
         cache,
         code: CodeDigests::default(),
-        options: Options { retry_failed: common.select.retry_failed, force: common.select.force },
+        options: Options { retry_failed: common.select.retry_failed, force: common.select.force, replace: false },
         compare_settings: json!(settings.compare),
     }
+}
+
+/// The same for those who run what is stale, or say what would.
+pub fn planner<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Common) -> Engine<'a> {
+    let engine = engine(plan, dag, cache, common);
+    Engine { options: Options { replace: true, ..engine.options.clone() }, ..engine }
 }
 
 /// An error if this host contradicts tprimat.lock in what the selected cells would run with.

@@ -336,7 +336,17 @@ impl Scheduler<'_> {
                     self.cool_until = Some(Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default());
                 }
                 let attempt = (*attempt)?;
-                let waiting = self.keys.remove(&key).unwrap_or_default();
+                let mut waiting = self.keys.remove(&key).unwrap_or_default();
+                // Those that did not come so far share it too, also one that does not count: a build measures a key once.
+                self.trains.retain(|(.., other)| {
+                    let shares = statuses.get(*other).key == Some(key);
+                    waiting.extend(shares.then_some(*other));
+                    !shares
+                });
+                if let Some(why) = &attempt.suspect {
+                    self.talk
+                        .report(&Event::Note { message: format!("{name} was disturbed and is not counted: {why}") });
+                }
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {
                         self.talk.report(&ended_well(name, seconds));

@@ -1,5 +1,6 @@
 //! Why a task is in the state it is in, in words that name the field that changed.
 
+use super::state::REPLACEMENTS;
 use crate::{
     cache::{AttemptOutcome, Cache, TaskKind},
     digest::Digest,
@@ -23,6 +24,8 @@ pub enum Reason {
     Upstream(String),
     /// The last attempt failed in a way that may not happen again.
     RetryTransient(String),
+    /// Something disturbed the last attempt, which is kept and not counted: what, and how many were replaced before.
+    Disturbed { why: String, replaced: usize },
     /// `--retry-failed`.
     RetryFailed(String),
     /// `--remeasure` opened a new generation.
@@ -50,6 +53,10 @@ impl Reason {
             Self::OutputLost(name) => format!("`{name}` is gone from the cache and needed"),
             Self::Upstream(label) => format!("{label} will run"),
             Self::RetryTransient(status) => format!("the last attempt failed ({status}), perhaps not for good"),
+            Self::Disturbed { why, replaced } => {
+                let number = replaced + 1;
+                format!("the last attempt was disturbed: {why}; this is replacement {number} of {REPLACEMENTS}")
+            }
             Self::RetryFailed(status) => format!("--retry-failed; the last attempt failed ({status})"),
             Self::Remeasure(generation) => format!("--remeasure opened generation {generation}"),
             Self::Unpublished(name) => format!("output `{name}` is missing or was changed"),

@@ -105,7 +105,13 @@ pub struct Options {
     pub retry_failed: bool,
     /// Cells that are predicted not to fit in memory are stale all the same.
     pub force: bool,
+    /// Measurements that something disturbed are stale where a build would make them again. Who only reads what is there
+    /// sees them as they are.
+    pub replace: bool,
 }
+
+/// How often a disturbed attempt is replaced, by generation. Then the last one stands, and is not counted.
+pub const REPLACEMENTS: usize = 2;
 
 /// What must be there for a repeat to count as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,13 +261,43 @@ impl Engine<'_> {
             let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
             return (Status { made, ..Status::new(State::Fresh) }.key(key), Some(parse));
         }
+        if let Some((number, parse)) = self.disturbed(cell, &attempts, need) {
+            let why = attempts[number].suspect.clone().unwrap_or_default();
+            let replaced = attempts.iter().filter(|a| is_disturbed(a)).count() - 1;
+            if replaced < REPLACEMENTS && self.replaces(cell, prepared) {
+                return alone(Status::because(State::Stale, Reason::Disturbed { why, replaced }).key(key));
+            }
+            let times =
+                if replaced > 0 { format!("; replaced {replaced} of {REPLACEMENTS} times") } else { String::new() };
+            let reason = Reason::Because(format!("disturbed, so not counted: {why}{times}"));
+            let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
+            return (Status { made, ..Status::because(State::Fresh, reason) }.key(key), Some(parse));
+        }
         alone(self.untrained(cell, key, generation, &attempts))
+    }
+
+    /// Where no attempt is valid and something disturbed the last one: its place, and the state of its parse. One whose log
+    /// is lost serves only while its result is there.
+    fn disturbed(&self, cell: usize, attempts: &[Attempt], need: Need) -> Option<(usize, Status)> {
+        let (number, last) = attempts.iter().enumerate().next_back()?;
+        if !is_disturbed(last) || attempts.iter().any(is_valid) {
+            return None;
+        }
+        let parse = self.parse_of(cell, last, need);
+        (parse.state == State::Fresh || last.log().is_none_or(|log| self.cache.has(&log.digest)))
+            .then_some((number, parse))
+    }
+
+    /// Would a build make a disturbed measurement of this cell again, now and here?
+    fn replaces(&self, cell: usize, prepared: &Prepared) -> bool {
+        self.options.replace && self.plan.cells[cell].selected && prepared.here().is_ok()
     }
 
     /// The state of a training without an attempt that can serve; `attempts` are those of its generation.
     fn untrained(&self, cell: usize, key: Digest, generation: u32, attempts: &[Attempt]) -> Status {
         let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported) };
-        let lost = attempts.iter().find(|a| is_valid(a));
+        // A valid one, or a disturbed last one, is here only because it can no longer serve.
+        let lost = attempts.iter().find(|a| is_valid(a)).or(attempts.last().filter(|a| is_disturbed(a)));
         let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
         let failed = attempts.iter().rfind(|a| a.outcome != AttemptOutcome::Ok);
         let reason = match (lost, failed) {
@@ -502,4 +538,8 @@ impl Engine<'_> {
 
 fn is_valid(attempt: &Attempt) -> bool {
     attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_none()
+}
+
+fn is_disturbed(attempt: &Attempt) -> bool {
+    attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_some()
 }

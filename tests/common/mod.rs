@@ -90,6 +90,23 @@ pub const IMPORT_ERROR: &str =
 pub const UNKNOWN_ERROR: &str = "if [[ $vocab == 32 ]]; then echo 'something odd' >&2; exit 1; fi";
 pub const WRONG_LENGTH: &str = "if [[ $vocab == 32 ]]; then seq=8192; fi";
 
+/// A run of 1 s a step beside which NVML's sampler, mocked, sees `$seen` on its device; for every training.
+pub const SAMPLED: &str = r#"
+header='{"schema":"tprimat.telemetry/1","source":"nvml","interval_seconds":1,"devices":["gpu-0"]}'
+{
+    echo "$header"
+    for ((t = 1000; t <= 1002 + steps; t++)); do printf '{"time":%d,"devices":[%s]}\n' $t "$seen"; done
+} > "$TPRIMAT_RUN_DIR/telemetry.jsonl"
+printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq"
+for ((s = 1; s <= steps; s++)); do
+    printf '{"event":"step","step":%d,"step_time_seconds":1.%05d,"time":%d,"loss":%d.5}\n' $s $n $((1000 + s)) $((9 - s % 8))
+done
+printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
+exit 0
+"#;
+/// Another process on the device.
+pub const SHARED: &str = r#"seen='{"other_processes":[{"pid":4711,"name":"python3"}]}'"#;
+
 pub struct Project {
     folder: TempDir,
     root: PathBuf,

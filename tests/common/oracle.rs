@@ -21,6 +21,8 @@ pub struct Oracle {
     /// Attempts at a training, the first one first.
     attempts: HashMap<Inputs, Vec<u32>>,
     measured: u32,
+    /// Attempts that something disturbed.
+    suspects: HashSet<u32>,
     /// Objects that were deleted.
     gone: HashSet<Digest>,
     /// The files of output/.
@@ -32,6 +34,10 @@ struct Walk<'a> {
     oracle: &'a mut Oracle,
     /// A plan: whatever comes after a stale task is stale. A build looks at what the task really left.
     is_plan: bool,
+    /// Whatever is trained now is disturbed.
+    disturbed: bool,
+    /// Some cell has a measurement that counts.
+    any_counts: bool,
     /// Stale in a plan; run in a build.
     ids: BTreeMap<String, Inputs>,
 }
@@ -40,12 +46,15 @@ impl Oracle {
     /// Ids of the tasks that a plan must call stale.
     pub fn stale(&self, world: &World) -> BTreeSet<String> {
         let mut copy = self.clone();
-        Walk { oracle: &mut copy, is_plan: true, ids: BTreeMap::new() }.all(world).into_keys().collect()
+        Walk { oracle: &mut copy, is_plan: true, disturbed: false, any_counts: false, ids: BTreeMap::new() }
+            .all(world)
+            .into_keys()
+            .collect()
     }
 
     /// Ids of the tasks that a build must run; they count as done. [`Oracle::learn`] comes next.
-    pub fn build(&mut self, world: &World) -> BTreeMap<String, Inputs> {
-        Walk { oracle: self, is_plan: false, ids: BTreeMap::new() }.all(world)
+    pub fn build(&mut self, world: &World, disturbed: bool) -> BTreeMap<String, Inputs> {
+        Walk { oracle: self, is_plan: false, disturbed, any_counts: false, ids: BTreeMap::new() }.all(world)
     }
 
     /// Learns the names of the files that the tasks of a build left.
@@ -102,6 +111,20 @@ impl Oracle {
     fn has(&self, inputs: &str) -> bool {
         self.made.get(inputs).is_some_and(|outputs| outputs.iter().all(|o| !self.gone.contains(&o.digest)))
     }
+    /// The measurements under a training's inputs: those that nothing disturbed, and those that something did.
+    fn measurements_of(&self, training: &Inputs) -> (Vec<u32>, Vec<u32>) {
+        let all = self.attempts.get(training).into_iter().flatten().copied();
+        all.partition(|a| !self.suspects.contains(a))
+    }
+    /// The measurement that speaks for a training, if `serves` says that it can: the first that nothing disturbed; where
+    /// there is none, the last, but only when two were replaced.
+    fn speaker(&self, training: &Inputs, serves: impl Fn(&u32) -> bool) -> Option<u32> {
+        let (valid, disturbed) = self.measurements_of(training);
+        match valid.is_empty() {
+            false => valid.into_iter().find(serves),
+            true => disturbed.last().copied().filter(|a| disturbed.len() > 2 && serves(a)),
+        }
+    }
     fn has_log(&self, attempt: u32) -> bool {
         let outputs = &self.made[&measured(attempt)];
         outputs.iter().filter(|o| o.name == "log").all(|o| !self.gone.contains(&o.digest))
@@ -137,6 +160,11 @@ impl Walk<'_> {
             true => self.task("compare m", format!("comparison of {summaries:?} at {}", world.price)),
             false => self.downstream("compare m"),
         };
+        // Without a figure there is nothing that a price says anything of: the comparison comes out the same.
+        let compare = compare.map(|compare| match self.any_counts {
+            true => compare,
+            false => format!("comparison of {summaries:?} without a figure"),
+        });
         let plot = match &compare {
             Some(compare) => self.task("plot m", format!("plot of {compare}")),
             None => self.downstream("plot m"),
@@ -152,15 +180,15 @@ impl Walk<'_> {
     fn cell(&mut self, world: &World, cell: &super::world::Cell) -> Option<Inputs> {
         let id = cell.id();
         let trainings: Vec<Inputs> = (1..=world.repeats).map(|repeat| training(world, cell, repeat)).collect();
-        if let Some(settled) = self.settled(world, &trainings) {
-            return Some(settled);
+        if let Some(attempts) = self.settled(world, &trainings) {
+            self.count(&attempts);
+            return Some(summary(&attempts, world));
         }
         let mut attempts = Vec::new();
         for (repeat, training) in (1..).zip(&trainings) {
-            let there = self.oracle.attempts.get(training).cloned().unwrap_or_default();
             let serves = |a: &u32| self.oracle.has(&result(*a)) || self.oracle.has_log(*a);
             let (train, parse) = (format!("train {id}#{repeat}"), format!("parse {id}#{repeat}"));
-            match there.iter().copied().find(serves) {
+            match self.oracle.speaker(training, serves) {
                 Some(attempt) => attempts.push(self.task(&parse, result(attempt)).map(|_| attempt)),
                 None if self.is_plan => {
                     self.downstream(&train);
@@ -171,6 +199,9 @@ impl Walk<'_> {
                     self.oracle.measured += 1;
                     let attempt = self.oracle.measured;
                     self.oracle.attempts.entry(training.clone()).or_default().push(attempt);
+                    if self.disturbed {
+                        self.oracle.suspects.insert(attempt);
+                    }
                     self.run(train, measured(attempt));
                     self.run(parse, result(attempt));
                     attempts.push(Some(attempt));
@@ -179,20 +210,31 @@ impl Walk<'_> {
         }
         let task = format!("aggregate {id}");
         match attempts.into_iter().collect::<Option<Vec<u32>>>() {
-            Some(attempts) => self.task(&task, summary(&attempts, world)),
+            Some(attempts) => {
+                self.count(&attempts);
+                self.task(&task, summary(&attempts, world))
+            }
             None => self.downstream(&task),
         }
     }
 
+    fn count(&mut self, attempts: &[u32]) {
+        self.any_counts |= attempts.iter().any(|a| !self.oracle.suspects.contains(a));
+    }
+
     /// Where a log and its result are both lost, only a new measurement would bring them back. Nobody
     /// needs them while the summary of these very measurements is there: then the cell is left alone.
-    fn settled(&self, world: &World, trainings: &[Inputs]) -> Option<Inputs> {
-        let of = |training: &Inputs| self.oracle.attempts.get(training).cloned().unwrap_or_default();
+    fn settled(&self, world: &World, trainings: &[Inputs]) -> Option<Vec<u32>> {
         let is_lost = |a: &u32| !self.oracle.has(&result(*a)) && !self.oracle.has_log(*a);
-        let any_lost = trainings.iter().any(|t| !of(t).is_empty() && of(t).iter().all(is_lost));
-        let first: Vec<u32> = trainings.iter().filter_map(|t| of(t).first().copied()).collect();
-        let summary = summary(&first, world);
-        (any_lost && first.len() == trainings.len() && self.oracle.has(&summary)).then_some(summary)
+        let all_lost = |training: &Inputs| {
+            let (valid, disturbed) = self.oracle.measurements_of(training);
+            let asked = if valid.is_empty() { disturbed.last().copied().into_iter().collect() } else { valid };
+            !asked.is_empty() && asked.iter().all(is_lost)
+        };
+        let any_lost = trainings.iter().any(all_lost);
+        let first: Vec<u32> = trainings.iter().filter_map(|t| self.oracle.speaker(t, |_| true)).collect();
+        let is_there = first.len() == trainings.len() && self.oracle.has(&summary(&first, world));
+        (any_lost && is_there).then_some(first)
     }
 
     fn report(&mut self, inputs: Inputs) {
