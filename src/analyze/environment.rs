@@ -171,6 +171,9 @@ pub fn environment_differences(a: &Surroundings<'_>, b: &Surroundings<'_>) -> Ve
             if (a.is_imported || b.is_imported) && (va.is_none() || vb.is_none()) {
                 continue;
             }
+            if kind == "version" && va.zip(vb).is_some_and(|(a, b)| is_one_version(a, b)) {
+                continue;
+            }
             all.push(EnvironmentDifference {
                 cell_a: a.cell.to_owned(),
                 cell_b: b.cell.to_owned(),
@@ -188,6 +191,15 @@ pub fn environment_differences(a: &Surroundings<'_>, b: &Surroundings<'_>) -> Ve
     add("fact", a.facts(), b.facts());
     all.sort_by_key(|d| (d.dangerous.is_none(), d.follows.is_some()));
     all
+}
+
+/// Are they one version, as far as both state it? `2.11.0+cu130` names its build, `2.11.0` does not.
+fn is_one_version(a: &str, b: &str) -> bool {
+    match (a.split_once('+'), b.split_once('+')) {
+        (Some((release, _)), None) => release == b,
+        (None, Some((release, _))) => release == a,
+        _ => a == b,
+    }
 }
 
 fn dangerous(
@@ -311,6 +323,12 @@ mod tests {
         };
         let leak = |name: &str| -> &'static str { Box::leak(name.to_owned().into_boxed_str()) };
         environment_differences(&of(leak(names[0]), a), &of(leak(names[1]), b))
+    }
+
+    #[test]
+    fn a_version_without_its_build_is_the_same_as_with_one() {
+        assert!(is_one_version("2.11.0+cu130", "2.11.0") && is_one_version("2.11.0", "2.11.0+cu130"));
+        assert!(!is_one_version("2.11.0+cu130", "2.11.0+rocm7.2") && !is_one_version("2.11.0+cu130", "2.11.1"));
     }
 
     #[test]
