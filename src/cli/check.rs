@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{
-    args::Common,
+    args::CheckArgs,
+    flags::Insist,
     output::{print, print_json},
     project,
 };
@@ -17,8 +18,8 @@ use crate::{
     recipe::context,
 };
 
-pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, args)?)?;
+pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let mut problems = Vec::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
     for (cell, planned) in plan.cells.iter().enumerate() {
@@ -44,7 +45,7 @@ pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
     }
     let dag = Dag::new(&plan)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
-    let engine = project::engine(&plan, &dag, &cache, args);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let twins = engine.same_launch(&engine.evaluate_all()?);
     let mut same_launch = Vec::new();
     for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{
-    args::{Common, CompareArgs, CompareFormat},
+    args::{CompareArgs, CompareFormat},
+    flags::{Common, Insist},
     output::{page, print, print_json},
     project,
 };
@@ -36,8 +37,8 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),
         cells => (None, cells),
     };
-    let common = Common { matrix, select: args.select.clone(), json: args.format() == CompareFormat::Json };
-    let plan = Plan::load(&project::request(at, &common)?)?;
+    let common = Common { matrix, sets: args.sets.clone() };
+    let plan = Plan::load(&project::request(at, &common, None, &args.measured)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
     // A cell that the matrix does not have may have been imported.
@@ -55,7 +56,7 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         find(baseline)?;
     }
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &common);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
     settings.settings.across.clone_from(&args.across);

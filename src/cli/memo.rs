@@ -49,7 +49,7 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     let env: BTreeMap<_, _> =
         request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
     let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
-    let asked = (args.cached_only, args.require_complete, args.common.select.retry_failed);
+    let asked = (args.cached_only, args.require_complete, args.insist.retry_failed);
     Digest::of(format!(
         "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {env:?}"
     ))

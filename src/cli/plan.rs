@@ -22,22 +22,22 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
     if args.locked {
         plan.facts.require_complete()?;
         project::refuse_drift(&plan)?;
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::engine(&plan, &dag, &cache, &args.insist);
     let statuses = engine.evaluate_all()?;
     let rows = rows(&engine, &statuses);
     let counts = count(&rows);
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
     note_unchecked(&plan, [&prices, &elsewhere]);
-    let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.common.select.force));
-    if args.common.json {
+    let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.insist.force));
+    if args.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(&plan)).collect();
         let mut summary = serde_json::Map::new();
         for state in STATES {
@@ -60,7 +60,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     drop(engine);
     std::mem::forget((rows, statuses, dag, plan));
     if let Some(why) = beyond {
-        if !args.common.json {
+        if !args.json {
             eprintln!("refused: {why}");
         }
         return Ok(exit::USAGE);

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{
     args::ReportArgs,
     compare::check_across,
+    flags::Insist,
     output::{print, print_json},
     project,
 };
@@ -25,7 +26,7 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {
     check_across(&args.across)?;
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     if let Some(baseline) = &args.baseline
         && Imports::of(&cache).digests(baseline).is_empty()
@@ -33,7 +34,7 @@ pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {
         plan.find(baseline)?;
     }
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
     settings.settings.across.clone_from(&args.across);
@@ -54,7 +55,7 @@ pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {
             path
         }
     };
-    if args.common.json {
+    if args.json {
         print_json(&json!({
             "report": page,
             "comparable": comparison.comparable,
