@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::flags::{Cells, Common, Drift, Insist, Measured, Repeats};
+use super::flags::{Cells, Common, Compared, Drift, Insist, Measured, Repeats};
 
 /// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may honestly be compared,
 /// and re-run only what is stale.
@@ -40,7 +40,7 @@ pub enum Command {
     Baseline(BaselineArgs),
     /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
     Gate(GateArgs),
-    /// Write the report from what the cache has, or only its page (report.html); run nothing
+    /// Write the report of a matrix, or of two cells, from what the cache has; run nothing
     Report(ReportArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
@@ -298,26 +298,14 @@ pub struct LogsArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
-    /// A matrix, two cells of it, or both: `compare`, `compare M`, `compare A B`, `compare M A B`
-    #[arg(value_names = ["MATRIX", "A", "B"], num_args = 0..=3)]
-    pub names: Vec<String>,
-    /// Override a setting of config.yaml
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
     #[command(flatten)]
-    pub measured: Measured,
+    pub compared: Compared,
     /// How it is printed; csv has a row a cell
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub format: CompareFormat,
     /// Print exactly one JSON value: the same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
-    #[arg(long, value_name = "FIELD")]
-    pub across: Vec<String>,
-    /// The cell that speed-ups are relative to [default: the first of each group]
-    #[arg(long, value_name = "CELL")]
-    pub baseline: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -355,17 +343,9 @@ pub struct BaselineArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
-    #[arg(long, value_name = "FIELD")]
-    pub across: Vec<String>,
-    /// The cell that speed-ups are relative to [default: the first of each group]
-    #[arg(long, value_name = "CELL")]
-    pub baseline: Option<String>,
-    /// Write only the page: to this file, or as report.html into this folder [default: all files, as a build does]
-    #[arg(short, long, value_name = "FILE|DIR")]
+    pub compared: Compared,
+    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; two cells need one]
+    #[arg(short, long, value_name = "DIR|FILE.html")]
     pub output: Option<PathBuf>,
     /// Print exactly one JSON value
     #[arg(long)]

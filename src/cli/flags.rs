@@ -63,3 +63,22 @@ pub struct Insist {
     #[arg(long)]
     pub force: bool,
 }
+
+/// What is compared; a selection limits what runs, not what is compared.
+#[derive(Args, Clone, Debug)]
+pub struct Compared {
+    /// A matrix, two cells of it, or both: `M`, `A B`, `M A B`
+    #[arg(value_names = ["MATRIX", "A", "B"], num_args = 0..=3)]
+    pub names: Vec<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
+    #[arg(long, value_name = "FIELD")]
+    pub across: Vec<String>,
+    /// The cell that speed-ups are relative to [default: the first of each group]
+    #[arg(long, value_name = "CELL")]
+    pub baseline: Option<String>,
+}
