@@ -35,6 +35,16 @@ pub fn run(at: Option<&Path>, args: &FitArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
+/// Names the cells that will not fit, or may not; how many of each.
+pub fn warn(fits: &[MemoryFit]) -> [usize; 2] {
+    let warned: Vec<_> = fits.iter().filter_map(|fit| Some((fit, fit.warning()?))).collect();
+    for (fit, why) in &warned {
+        eprintln!("note: `{}` {why}", fit.cell);
+    }
+    let withheld = warned.iter().filter(|(fit, _)| fit.withheld().is_some()).count();
+    [withheld, warned.len() - withheld]
+}
+
 /// A cell is a selection in the default matrix.
 fn wanted(args: &FitArgs) -> (Common, Cells) {
     let mut common = Common { matrix: args.target.clone(), sets: args.sets.clone() };
