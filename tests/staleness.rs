@@ -252,6 +252,21 @@ fn the_source_of_a_stage_is_read_by_it_and_later() {
     assert_eq!(kinds(CodeDigests { compare: "other".into(), ..now() }), "compare plot report");
     assert_eq!(kinds(CodeDigests { plot: "other".into(), ..now() }), "plot report");
     assert_eq!(kinds(CodeDigests { report: "other".into(), ..now() }), "report");
+    // It renders the same bytes, so nothing is launched that was not.
+    assert_eq!(kinds(CodeDigests { render: "other".into(), ..now() }), "render");
+}
+
+#[test]
+fn another_cargo_lock_trains_nothing_even_where_logs_are_lost() {
+    let project = Project::built();
+    project.lose_log(&format!("{SMALL}#1"));
+    // All digests that cover libraries.
+    let other = || "other".to_owned();
+    let code =
+        CodeDigests { render: other(), compare: other(), plot: other(), report: other(), ..CodeDigests::default() };
+    let stale = stale_with(&project, code);
+    let kinds: BTreeSet<&str> = stale.iter().filter_map(|id| id.split(' ').next()).collect();
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["compare", "plot", "render", "report"], "{stale:?}");
 }
 
 #[test]

@@ -82,8 +82,8 @@ pub fn danger_of(name: &str, value: &str) -> Option<&'static str> {
     DANGERS.iter().find(|d| d.names.iter().any(is_named) && (d.when)(value)).map(|d| d.why)
 }
 
-/// Parts of names, between underscores, that make a secret of a variable: `HF_TOKEN`, but not `TOTAL_TOKENS` or `MONKEY`.
-const SECRET_PARTS: [&str; 7] = ["TOKEN", "KEY", "PASS", "PASSPHRASE", "SSHPASS", "PWD", "AUTH"];
+/// Parts of names, between underscores, that make a secret of a variable: `WANDB_KEY`, but not `MONKEY`.
+const SECRET_PARTS: [&str; 6] = ["KEY", "PASS", "PASSPHRASE", "SSHPASS", "PWD", "AUTH"];
 /// What is in no harmless name, with or without an underscore before it: `PGPASSWORD`.
 const SECRET_WORDS: [&str; 5] = ["PASSWORD", "PASSWD", "SECRET", "CREDENTIAL", "APIKEY"];
 
@@ -96,7 +96,9 @@ pub fn is_secret(name: &str) -> bool {
         return false;
     }
     SECRET_WORDS.iter().any(|word| name.contains(word))
-        || name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| SECRET_PARTS.contains(&part))
+        || name
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|part| part.ends_with("TOKEN") || SECRET_PARTS.contains(&part))
 }
 
 impl CellEnvironment {
@@ -407,6 +409,7 @@ mod tests {
             "HF_TOKEN",
             "TOKEN",
             "github_token",
+            "HFTOKEN",
             "AWS_SECRET_ACCESS_KEY",
             "WANDB_KEY",
             "OPENAI_APIKEY",

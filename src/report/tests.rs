@@ -357,6 +357,23 @@ fn json_has_the_shape_that_scripts_rely_on() {
 }
 
 #[test]
+fn a_loss_of_other_settings_is_marked_beside_the_baselines() {
+    let mut all = rich(&[]);
+    for (row, loss) in all.rows.iter_mut().zip([2.5, 2.25, 2.125]) {
+        (row.loss_at_end, row.loss_group) = (Some(loss), 0);
+    }
+    let marked =
+        |all: &Comparison| [table(all, &page(200)), markdown(all)].map(|text| text.matches("(not comparable)").count());
+    assert_eq!(marked(&all), [0, 0]);
+    all.rows[1].loss_group = 1;
+    assert_eq!(marked(&all), [1, 1]);
+    assert!(markdown(&all).contains("2.250 (not comparable)"), "{}", markdown(&all));
+    // What is not there needs no mark.
+    all.rows[1].loss_at_end = None;
+    assert_eq!(marked(&all), [0, 0]);
+}
+
+#[test]
 fn nothing_at_all() {
     let none = compare(&[], &CompareSettings::default(), &Catalogue::default());
     assert_eq!(table(&none, &page(1)), "No cell has figures.\n");
