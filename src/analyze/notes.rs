@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
-    differences, is_positive, slow_first_steps, summary, telemetry,
+    clock, differences, is_positive, slow_first_steps, summary, telemetry,
 };
 use crate::parse::Anomaly;
 
@@ -73,6 +73,7 @@ pub(super) fn notes(
         notes.push("tokens of an optimiser step are shown by the trainer's own rate and step time".to_owned());
     }
     notes.extend(repeats_added_later(repeats));
+    notes.extend(clock::notes(counted));
     notes.extend(telemetry::notes(counted));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
         notes.push("no warm-up steps are dropped".to_owned());

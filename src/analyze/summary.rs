@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
-    Workload, is_positive, mean,
+    Attestation, AttestationStatus, Clock, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
+    Workload, clock, is_positive, mean,
     steady::{is_measured, steady, steady_state},
     telemetry,
     units::estimate,
@@ -106,6 +106,9 @@ pub struct RepeatSummary {
     /// Seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<f64>,
+    /// How step times and the clock compare; absent where it is not known when the measured steps ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
     /// Why there is none, where something was to be sampled.
@@ -211,6 +214,10 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         Some(reason) => Err(reason),
         None => steady(steps, &result.workload, statistics),
     };
+    let first_step = steady.as_ref().ok().and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
+    let measured = |s: &Step| s.step >= first_step && is_measured(s, &result.workload, statistics);
+    let checked = steady.and_then(|steady| Ok((steady, clock::of_run(result, measured)?)));
+    let (steady, clock) = checked.map_or_else(|why| (Err(why), None), |(steady, clock)| (Ok(steady), clock));
     let status = match &result.outcome {
         RunOutcome::Failed { class, evidence, .. } => {
             RepeatStatus::Failed { class: *class, evidence: evidence.clone() }
@@ -223,8 +230,6 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
             Err(reason) => RepeatStatus::Unmeasured { reason: reason.clone() },
         },
     };
-    let first_step = steady.as_ref().ok().and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
-    let measured = |s: &Step| s.step >= first_step && is_measured(s, &result.workload, statistics);
     let (telemetry, telemetry_absent) = match telemetry::of_run(result, measured) {
         Some(Ok(telemetry)) => (Some(telemetry), None),
         Some(Err(why)) => (None, Some(why)),
@@ -241,6 +246,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         loss_at_end: last.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
         started_at: result.started_at,
+        clock,
         telemetry,
         telemetry_absent,
         repeats_planned: result.repeats_planned,

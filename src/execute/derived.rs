@@ -298,8 +298,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
             let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
             let sampled = output(TELEMETRY);
-            // When lines came matters to samples alone; without it the log still says all else.
-            let times = get(sampled.and(output("times")))?.unwrap_or_default();
+            // Without it the log still says all else.
+            let times = get(output("times"))?.unwrap_or_default();
             let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
             result.repeats_planned = attempt.repeats_planned;
             if sampled.is_some() {

@@ -388,3 +388,20 @@ fn repeats_that_do_not_count_stand_beside_those_that_do() {
     assert!(text.contains("1/3, 1 unmeasured"), "{text}");
     assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");
 }
+
+#[test]
+fn step_times_that_may_end_too_early_alarm_and_pauses_do_not() {
+    let mut all = rich(&[]);
+    let causes = [
+        "in pauses, as evaluations and checkpoints are",
+        "after most steps, so step times may end before the device does",
+    ];
+    for cause in causes {
+        let cell = &all.rows[0].cell;
+        all.notes
+            .push(format!("{cell}: repeat 1: of 4.5 s between measured steps' ends 2.7 s are in no step: {cause}."));
+    }
+    let (told, _) = notes::notes(&all, None);
+    let weight = |cause| told.iter().find(|note| note.text.contains(cause)).unwrap().weight;
+    assert_eq!(causes.map(weight), [notes::Weight::Remark, notes::Weight::Alarming]);
+}

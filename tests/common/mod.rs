@@ -79,7 +79,7 @@ job=$(<"$TPRIMAT_JOB")
 [[ ! -f $TPRIMAT_PROJECT_DIR/mood.sh ]] || . "$TPRIMAT_PROJECT_DIR/mood.sh"
 printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq"
 for ((s = 1; s <= steps; s++)); do
-    printf '{"event":"step","step":%d,"step_time_seconds":0.%d%05d,"loss":%d.5}\n' $s $((9 - s % 8)) $n $((9 - s % 8))
+    printf '{"event":"step","step":%d,"step_time_seconds":0.0%d%03d,"loss":%d.5}\n' $s $((9 - s % 8)) $n $((9 - s % 8))
 done
 printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
 "#;
