@@ -1,13 +1,17 @@
-//! Build-time facts: digests of the sources that keys cover, and the shipped recipes and templates.
+//! Build-time facts: digests of the sources and libraries that keys cover, and the shipped recipes and templates.
 
 use std::{
     env, fs,
     path::{Path, PathBuf},
 };
 
+#[path = "src/graph/libraries.rs"]
+mod libraries;
+
 /// Which sources decide what a task prints. A change in one of them makes that task stale, and nothing before it.
 /// The analysis is one net of functions, so it counts as a whole.
 const CODE: &[(&str, &[&str])] = &[
+    ("RENDER", &["src/recipe/template.rs"]),
     ("PARSE", &["src/parse", "src/analyze", "src/plan/shape.rs", DERIVED]),
     ("IMPORT", &["src/import", "src/parse", "src/analyze", "src/plan/shape.rs"]),
     ("AGGREGATE", &["src/analyze", "src/plan/shape.rs", DERIVED]),
@@ -22,19 +26,31 @@ const CODE: &[(&str, &[&str])] = &[
 /// What hands a task its inputs and stores what it made.
 const DERIVED: &str = "src/execute/derived.rs";
 
+const LOCK: &str = "Cargo.lock";
+
 const EMBEDDED: &[&str] = &["recipes", "templates", "pipelines", "config.yaml"];
 
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    // Not there where tprimat is built as somebody's library: no task runs then that anybody keeps.
+    let lock = fs::read_to_string(root.join(LOCK)).unwrap_or_default();
     for (name, paths) in CODE {
         let mut hasher = blake3::Hasher::new();
         for file in paths.iter().flat_map(|p| files(&root, p)).filter(|file| !is_of_tests(file)) {
             hasher.update(file.as_bytes());
             hasher.update(blake3::hash(&fs::read(root.join(&file)).expect("listed just now")).as_bytes());
         }
+        if *name == "ALL" {
+            hasher.update(lock.as_bytes());
+        }
+        if let Some((_, libraries)) = libraries::LIBRARIES.iter().find(|(digest, _)| digest == name) {
+            hasher.update(libraries::pins(&lock, libraries).as_bytes());
+        }
         println!("cargo::rustc-env=TPRIMAT_CODE_{name}={}", hasher.finalize().to_hex());
     }
-    for path in ["src"].iter().chain(EMBEDDED) {
+    // A path that is not there would run this again at every build.
+    let is_there = |path: &&&str| root.join(path).exists();
+    for path in ["src", LOCK].iter().chain(EMBEDDED).filter(is_there) {
         println!("cargo::rerun-if-changed={path}");
     }
     embed(&root);

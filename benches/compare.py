@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""`tprimat build` of everything after the trainings, and `tprimat compare`, on a cache of 200 cells × 5 repeats × 500 steps.
+"""`tprimat build` of everything after the trainings, `compare` and `report`, on a cache of 200 cells × 5 repeats × 500 steps.
 
     cargo build --release --bin tprimat --example fill
     python3 benches/compare.py [--cells 200] [--repeats 5] [--steps 500] [--rounds 5] [--bin target/release/tprimat]
 
 `fill` records one attempt for each training, as if its trainer had run. The build parses, aggregates, compares and
 draws; `compare` then reads the summaries of the cache. Its best round counts; beside it `json.load` of the comparison
-that it prints with `--json`, in Python and in the same run.
+that it prints with `--json`, in Python and in the same run. `report` is asked for another baseline in every round, so
+that all pictures, tables and the page are made anew: the product shows 60 cells in a picture, so measure with
+`--cells 60`.
 """
 
 import argparse
@@ -49,6 +51,10 @@ def main():
         print(f"compare --json             {best:8.2f} s, {len(text) / 1e6:.1f} MB")
         print(f"Python reading that JSON   {seconds:8.2f} s")
         print(f"compare                    {min(run([binary, 'compare'], project) for _ in range(args.rounds))[0]:8.2f} s")
+        baselines = [row["cell"] for row in rows[1 : args.rounds + 1]]
+        seconds, _ = min(run([binary, "report", "--baseline", cell], project) for cell in baselines)
+        page = (project / "output" / "report.html").stat().st_size
+        print(f"report                     {seconds:8.2f} s, page of {page / 2**20:.2f} MiB")
 
 
 def run(command, folder):

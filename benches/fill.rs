@@ -68,7 +68,7 @@ fn fill(root: PathBuf) -> Result<usize> {
             outcome: AttemptOutcome::Ok,
             outputs: vec![Output { name: "log".into(), digest, size: log.len() as u64 }],
             started_at,
-            ended_at: started_at + 1.0,
+            ended_at: started_at + 60.0,
             host: "bench".into(),
             suspect: None,
             repeats_planned: None,

@@ -118,6 +118,37 @@ fn what_is_not_there_is_named_with_what_is() {
 }
 
 #[test]
+fn a_command_takes_the_flags_that_mean_something_to_it_and_no_other() {
+    const CELLS: [&str; 4] = ["only", "skip", "where", "shard"];
+    const MEASURED: [&str; 2] = ["repeats", "allow-drift"];
+    const INSIST: [&str; 2] = ["retry-failed", "force"];
+    let project = Project::new(ONE_RUN);
+    for (commands, wanted) in [
+        (&["build", "plan"][..], [&CELLS[..], &MEASURED, &INSIST].concat()),
+        (&["explain"], [&MEASURED[..], &INSIST].concat()),
+        (&["list", "baseline", "gate"], [&CELLS[..], &MEASURED].concat()),
+        (&["show", "logs", "compare", "report", "check"], MEASURED.to_vec()),
+        (&["fit"], [&CELLS[..], &["allow-drift"]].concat()),
+        (&["graph"], [&CELLS[..], &["repeats"]].concat()),
+        (&["lock"], CELLS.to_vec()),
+        (&["import", "parse", "config", "clean"], vec![]),
+    ] {
+        for command in commands {
+            let help = project.run(&[command, "--help"]).ends_with(0).stdout;
+            for flag in [&CELLS[..], &MEASURED, &INSIST].concat() {
+                let flag = format!("--{flag}");
+                assert_eq!(help.contains(&flag), wanted.contains(&&flag[2..]), "{command} {flag}: {help}");
+                if !wanted.contains(&&flag[2..]) {
+                    let refused = project.run(&[command, &flag]).ends_with(2).stderr;
+                    assert!(refused.contains(&format!("unexpected argument '{flag}'")), "{command}: {refused}");
+                }
+            }
+        }
+    }
+    project.run(&["list", "--exit-code"]).ends_with(2);
+}
+
+#[test]
 fn with_json_an_error_is_one_value_on_stdout() {
     let project = Project::new(TWO_CELLS);
     for (arguments, code) in [

@@ -66,6 +66,33 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
 }
 
 #[test]
+fn a_trainer_whose_step_times_the_clock_refutes_has_no_figure() {
+    let project = Project::new(ONE_RUN);
+    let repeat = || project.run(&["show", CELL, "--json"]).ends_with(0).json()["repeats"][0].clone();
+    project.run(&["build"]).ends_with(0);
+    // Nothing was sampled beside it, and this trainer does not date its steps: their lines do.
+    assert!(repeat()["clock"]["passed_seconds"].is_number(), "{:#}", repeat());
+    project.run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+    // Six steps of 9.5 s in a moment. The first is warm-up, and alone longer than the run: it is not even counted.
+    project.edit("trainer.sh", "0.0'$seed$step'", "9.5");
+    let told = project.run(&["build"]).ends_with(1).stdout;
+    assert!(told.contains("the log claims 47.5 s of steps in a run of "), "{told}");
+    assert_eq!((&repeat()["status"]["status"], repeat().get("steady")), (&json!("unmeasured"), None));
+    assert!(gate(&project, &[]).ends_with(3).stdout.contains("the log claims 47.5 s"));
+    // Nothing is left to run, and it is no success for that.
+    assert_eq!(project.run(&["build", "--json"]).ends_with(1).json()["unmeasured"], 1);
+    assert_eq!(project.launches(), 2);
+    // Steps that are launched in 0.1 ms and take 30.
+    project.edit("trainer.sh", "9.5", "0.0001,\"time\":'${EPOCHREALTIME/,/.}'");
+    project.edit("trainer.sh", "sleep 0.005", "sleep 0.03");
+    project.edit("trainer.sh", "1 2 3 4 5 6", "1 2 3 4 5 6 7 8");
+    project.edit("trainer.sh", "\"steps\":6", "\"steps\":8");
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 8");
+    let told = project.run(&["build"]).ends_with(1).stdout;
+    assert!(told.contains("the log claims 1.0e-4 s a step, but "), "{told}");
+}
+
+#[test]
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);
     let told = gate(&project, &["--annotations", "github", "--junit", "j.xml"]).ends_with(6).stdout;

@@ -85,6 +85,28 @@ fn two_workloads_are_never_related_by_a_comparison() {
     for cell in [SMALL, LARGE] {
         holds_no_ratio("show", &project.run(&["show", cell]).ends_with(0).stdout);
     }
+    // As a report; it is no matrix's, so it never lands where a build publishes.
+    let report = |more: &[&str]| -> Ran { project.run(&[&["report", SMALL, LARGE], more].concat()) };
+    fs::create_dir(project.path("output")).unwrap();
+    for nowhere in [&[][..], &["-o", "output"]] {
+        assert!(report(nowhere).ends_with(2).stderr.contains("-o DIR for all files"));
+        assert_eq!(project.names_in("output"), [""; 0]);
+    }
+    let told = report(&["-o", "pair", "--json"]).ends_with(1).json();
+    assert_eq!(
+        (&told["report"], &told["comparable"], &told["cells"]),
+        (&json!("pair/report.html"), &json!(false), &json!(2))
+    );
+    for (file, bytes) in files_in(&project, "pair").iter().filter(|(f, _)| !f.ends_with(".png") && !f.ends_with(".svg"))
+    {
+        if file == "compare.json" {
+            is_apart(&serde_json::from_slice(bytes).unwrap());
+        } else {
+            holds_no_ratio(file, &String::from_utf8_lossy(bytes));
+        }
+    }
+    report(&["--across", "global_batch_size", "-o", "pair.html"]).ends_with(0);
+    assert!(unescaped(&project.read("pair.html")).contains("across global_batch_size: 64, not 8"));
     let asked = compare(&["--json", "--across", "global_batch_size"]).ends_with(0).json();
     assert!((asked["speedups"][0]["ratio"].as_f64().unwrap() - 2.62).abs() < 0.02, "{}", asked["speedups"]);
     let label = json!(["across global_batch_size: 64, not 8"]);
@@ -159,8 +181,8 @@ fn two_batches() -> Project {
         "benchmarking:\n",
         "benchmarking:\n  enhanced_metrics: { cloud_costs: { cpu: { per_gpu_hour: 1.00, currency: EUR, source: made up } } }\n",
     );
-    // 32 tokens in 0.262 s, 256 in 0.8 s; a little more from run to run.
-    let step = "\"step_time_seconds\":0.'$(( $batch == 2 ? 2620 : 8000 ))$(( $(wc -l < \"$TPRIMAT_PROJECT_DIR/launches\") % 5 + step % 3 ))',\"learning_rate\":'${rates[step]}',\"memory_bytes\":'$((batch * 1000000))',\"memory_kind\":\"peak_rss\",\"memory_source\":\"proc\",";
+    // 32 tokens in 0.0262 s, 256 in 0.08 s; a little more from run to run.
+    let step = "\"step_time_seconds\":0.0'$(( $batch == 2 ? 2620 : 8000 ))$(( $(wc -l < \"$TPRIMAT_PROJECT_DIR/launches\") % 5 + step % 3 ))',\"learning_rate\":'${rates[step]}',\"memory_bytes\":'$((batch * 1000000))',\"memory_kind\":\"peak_rss\",\"memory_source\":\"proc\",";
     project.edit("trainer.sh", "\"step_time_seconds\":0.0'$seed$step',", step);
     project.edit("trainer.sh", "\"tokens\":32", "\"tokens\":'$((batch * 16))'");
     project.edit("trainer.sh", "seed=$(job seed)\n", "seed=$(job seed)\nbatch=$(job global_batch_size)\nrates=(0 0.0005 0.001 0.000868198 0.00055 0.000231802 0.0001)\n");
@@ -248,6 +270,40 @@ fn unescaped(text: &str) -> String {
 const PICTURES: [&str; 7] =
     ["compare", "plot_cost", "plot_loss", "plot_memory", "plot_spread", "plot_step_time", "plot_throughput"];
 
+/// Names and bytes of what is published in a folder.
+fn files_in(project: &Project, folder: &str) -> Vec<(String, Vec<u8>)> {
+    let files = project.names_in(folder).into_iter().filter(|f| !f.starts_with('.'));
+    files.map(|file| (file.clone(), fs::read(project.path(folder).join(&file)).unwrap())).collect()
+}
+
+/// Every file of a report, of whatever kind.
+#[track_caller]
+fn are_apart(folder: &str, files: &[(String, Vec<u8>)], titles: &[String; 2]) {
+    let mut pictures = Vec::new();
+    for (file, bytes) in files {
+        let text = String::from_utf8_lossy(bytes);
+        let name = format!("{folder}/{file}");
+        match file.rsplit('.').next().unwrap() {
+            "svg" => {
+                is_drawn_apart(&name, &text, titles);
+                pictures.push(file.strip_suffix(".svg").unwrap());
+            }
+            "txt" | "md" | "csv" => is_told_apart(&name, &text),
+            "html" => is_page_apart(&name, &text, titles),
+            "json" if file == "compare.json" => {
+                let comparison: Value = serde_json::from_slice(bytes).unwrap();
+                assert_eq!(comparison["speedups"], json!([]), "{name}");
+            }
+            // One cell each.
+            "json" => assert!(file.starts_with("train_"), "{name}: which output is this?"),
+            "png" => assert!(files.iter().any(|(f, _)| *f == file.replace(".png", ".svg")), "{name} is no picture's"),
+            _ => panic!("{name}: an output that no oracle knows"),
+        }
+    }
+    assert_eq!(pictures, PICTURES, "{folder}");
+    assert_eq!(files.iter().filter(|(f, _)| f.starts_with("train_")).count(), 2, "{folder}");
+}
+
 #[test]
 fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     let project = two_batches();
@@ -255,34 +311,18 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     let title = |i: usize| format!("tiny: {}", comparison["groups"][i]["workload"].as_str().unwrap());
     let titles = [title(0), title(1)];
     assert_ne!(titles[0], titles[1]);
-    let published = || {
-        let files = project.names_in("output").into_iter().filter(|f| !f.starts_with('.'));
-        files.map(|file| (file.clone(), fs::read(project.path("output").join(&file)).unwrap())).collect::<Vec<_>>()
-    };
+    let published = || files_in(&project, "output");
     // A build's files and a report's are the same, so both are looked at as one.
     let built = published();
     project.run(&["report"]).ends_with(0);
     assert_eq!(built.iter().map(|f| &f.0).collect::<Vec<_>>(), published().iter().map(|f| &f.0).collect::<Vec<_>>());
-    let mut pictures = Vec::new();
-    for (file, bytes) in &built {
-        let text = String::from_utf8_lossy(bytes);
-        let ending = file.rsplit('.').next().unwrap();
-        match ending {
-            "svg" => {
-                is_drawn_apart(file, &text, &titles);
-                pictures.push(file.strip_suffix(".svg").unwrap());
-            }
-            "txt" | "md" => is_told_apart(file, &text),
-            "csv" => is_told_apart(file, &text),
-            "html" => is_page_apart(file, &text, &titles),
-            "json" if file == "compare.json" => assert_eq!(comparison["speedups"], json!([])),
-            // One cell each.
-            "json" => assert!(file.starts_with("train_"), "{file}: which output is this?"),
-            "png" => assert!(built.iter().any(|(f, _)| *f == file.replace(".png", ".svg")), "{file} is no picture's"),
-            _ => panic!("{file}: an output that no oracle knows"),
-        }
-    }
-    assert_eq!(pictures, PICTURES);
+    are_apart("output", &built, &titles);
+    // Of two cells that were named: the same guard, and the exit code of `compare`.
+    let pair = ["report", BATCH_2, BATCH_16];
+    project.run(&[&pair[..], &["-o", "pair"]].concat()).ends_with(1);
+    are_apart("pair", &files_in(&project, "pair"), &titles);
+    project.run(&[&pair[..], &["-o", "pair.html", "--across", "seq_length"]].concat()).ends_with(1);
+    is_page_apart("pair.html", &project.read("pair.html"), &titles);
     for arguments in [
         &["compare"][..],
         &["compare", BATCH_2, BATCH_16],
@@ -323,8 +363,12 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     }
     asked(&["report", "-o", "page.html"]);
     asked(&["report"]);
+    asked(&["report", BATCH_2, BATCH_16, "-o", "pair"]);
     let mut labelled = published();
     labelled.push(("page.html".to_owned(), project.read("page.html").into_bytes()));
+    let pair = files_in(&project, "pair");
+    assert_eq!(pair.len(), labelled.len() - 1);
+    labelled.extend(pair.into_iter().filter(|(file, _)| !file.starts_with("train_")));
     for (file, bytes) in labelled.iter().filter(|(f, _)| !f.ends_with(".png") && !f.starts_with("train_")) {
         let text = unescaped(&String::from_utf8_lossy(bytes));
         assert!(text.contains(LABEL), "{file} crosses workloads without a word: {text}");

@@ -64,6 +64,29 @@ fn a_cell_far_from_fitting_is_said_so() {
     let check = project.run(&[&["check", "--json"], &huge[..]].concat()).ends_with(0);
     assert_eq!(check.json()["will_not_fit"], 1);
     assert!(check.stderr.contains("will not fit: needs"), "{}", check.stderr);
+    // Nor does a plan price what no host would start, unless it is told to.
+    let plan = |more: &[&str]| project.run(&[&["plan", "--json"], more].concat()).ends_with(0);
+    let priced = |ran: &support::Ran| !ran.json()["summary"]["waiting_estimate"].is_null();
+    let named = |ran: &support::Ran, words: &str| {
+        let warned = (ran.json()["summary"]["will_not_fit"].clone(), ran.json()["summary"]["may_not_fit"].clone());
+        (ran.stderr.contains(&format!("note: `nvd/tran/tiny/single` {words}: needs")), warned)
+    };
+    let withheld = plan(&huge);
+    assert_eq!(named(&withheld, "will not fit"), (true, (1.into(), 0.into())), "{}", withheld.stderr);
+    assert!(!priced(&withheld) && withheld.json()["waiting_estimates"] == serde_json::json!([]), "{}", withheld.stdout);
+    assert!(priced(&plan(&[&huge[..], &["--force"]].concat())));
+    let fits = plan(&[]);
+    assert!(priced(&fits) && fits.stderr.is_empty(), "{}", fits.stderr);
+    // Within the error of the model: run, priced and named.
+    let needed = fit(&[])["device_bytes"].as_f64().unwrap() / f64::from(1 << 30);
+    let close = format!("hardware.platforms.nvd.memory_per_gpu_gb={}", needed / 1.07);
+    let close = ["--set", close.as_str()];
+    let doubtful = plan(&close);
+    assert_eq!(named(&doubtful, "may not fit"), (true, (0.into(), 1.into())), "{}", doubtful.stderr);
+    assert!(priced(&doubtful), "{}", doubtful.stdout);
+    let check = project.run(&[&["check", "--json"], &close[..]].concat()).ends_with(0);
+    assert_eq!((check.json()["will_not_fit"].clone(), check.json()["may_not_fit"].clone()), (0.into(), 1.into()));
+    assert!(check.stderr.contains("may not fit: needs"), "{}", check.stderr);
     // A program of the user's own is not described.
     let own = Project::new(ONE_RUN);
     let cell = own.run(&["fit", "--json"]).ends_with(0).json()["cells"][0].clone();

@@ -140,7 +140,7 @@ fn samples_of_an_attempt_become_the_energy_of_its_measured_steps() {
     let cache = project.cache();
     let key = cache.last_of(TaskKind::Train, &format!("train {SMALL}#1")).unwrap().key;
     let attempt = cache.attempts(&key).remove(0);
-    // The same run, as it would be with a device of 400 W: a sample every 0.1 s.
+    // The same run, as it would be with a device of 400 W: a sample every 0.01 s.
     let log = cache.get(&attempt.log().unwrap().digest).unwrap().unwrap();
     let (mut now, mut times) = (1000.0, String::from("1000.0 0\n"));
     for (seconds, at) in steps(&log) {
@@ -148,10 +148,10 @@ fn samples_of_an_attempt_become_the_energy_of_its_measured_steps() {
         times += &format!("{now:.6} {at}\n");
     }
     let mut telemetry =
-        json!({"schema": "tprimat.telemetry/1", "source": "nvml", "interval_seconds": 0.1, "devices": ["gpu-a"]})
+        json!({"schema": "tprimat.telemetry/1", "source": "nvml", "interval_seconds": 0.01, "devices": ["gpu-a"]})
             .to_string();
-    for tenth in 0..40 {
-        let at = f64::from(tenth) / 10.0;
+    for sample in 0..40 {
+        let at = f64::from(sample) / 100.0;
         let device = json!({"energy_joules": 5e6 + 400.0 * at, "power_watts": 1.0, "throttled": ["sw_power_cap"]});
         telemetry += &format!("\n{}", json!({"time": 1000.0 + at, "devices": [device]}));
     }

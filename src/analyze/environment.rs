@@ -82,8 +82,8 @@ pub fn danger_of(name: &str, value: &str) -> Option<&'static str> {
     DANGERS.iter().find(|d| d.names.iter().any(is_named) && (d.when)(value)).map(|d| d.why)
 }
 
-/// Parts of names, between underscores, that make a secret of a variable: `HF_TOKEN`, but not `TOTAL_TOKENS` or `MONKEY`.
-const SECRET_PARTS: [&str; 7] = ["TOKEN", "KEY", "PASS", "PASSPHRASE", "SSHPASS", "PWD", "AUTH"];
+/// Parts of names, between underscores, that make a secret of a variable: `WANDB_KEY`, but not `MONKEY`.
+const SECRET_PARTS: [&str; 6] = ["KEY", "PASS", "PASSPHRASE", "SSHPASS", "PWD", "AUTH"];
 /// What is in no harmless name, with or without an underscore before it: `PGPASSWORD`.
 const SECRET_WORDS: [&str; 5] = ["PASSWORD", "PASSWD", "SECRET", "CREDENTIAL", "APIKEY"];
 
@@ -96,7 +96,9 @@ pub fn is_secret(name: &str) -> bool {
         return false;
     }
     SECRET_WORDS.iter().any(|word| name.contains(word))
-        || name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| SECRET_PARTS.contains(&part))
+        || name
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|part| part.ends_with("TOKEN") || SECRET_PARTS.contains(&part))
 }
 
 impl CellEnvironment {
@@ -171,6 +173,9 @@ pub fn environment_differences(a: &Surroundings<'_>, b: &Surroundings<'_>) -> Ve
             if (a.is_imported || b.is_imported) && (va.is_none() || vb.is_none()) {
                 continue;
             }
+            if kind == "version" && va.zip(vb).is_some_and(|(a, b)| is_one_version(a, b)) {
+                continue;
+            }
             all.push(EnvironmentDifference {
                 cell_a: a.cell.to_owned(),
                 cell_b: b.cell.to_owned(),
@@ -188,6 +193,15 @@ pub fn environment_differences(a: &Surroundings<'_>, b: &Surroundings<'_>) -> Ve
     add("fact", a.facts(), b.facts());
     all.sort_by_key(|d| (d.dangerous.is_none(), d.follows.is_some()));
     all
+}
+
+/// Are they one version, as far as both state it? `2.11.0+cu130` names its build, `2.11.0` does not.
+fn is_one_version(a: &str, b: &str) -> bool {
+    match (a.split_once('+'), b.split_once('+')) {
+        (Some((release, _)), None) => release == b,
+        (None, Some((release, _))) => release == a,
+        _ => a == b,
+    }
 }
 
 fn dangerous(
@@ -314,6 +328,12 @@ mod tests {
     }
 
     #[test]
+    fn a_version_without_its_build_is_the_same_as_with_one() {
+        assert!(is_one_version("2.11.0+cu130", "2.11.0") && is_one_version("2.11.0", "2.11.0+cu130"));
+        assert!(!is_one_version("2.11.0+cu130", "2.11.0+rocm7.2") && !is_one_version("2.11.0+cu130", "2.11.1"));
+    }
+
+    #[test]
     fn dangerous_values_are_known_and_harmless_ones_are_not() {
         for (name, value) in [
             ("CUDA_LAUNCH_BLOCKING", "1"),
@@ -389,6 +409,7 @@ mod tests {
             "HF_TOKEN",
             "TOKEN",
             "github_token",
+            "HFTOKEN",
             "AWS_SECRET_ACCESS_KEY",
             "WANDB_KEY",
             "OPENAI_APIKEY",

@@ -11,6 +11,7 @@
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
 //! | `changes` | a series of step times | where its level changes |
 //! | `steady` | a run's steps | its measured part, and where that begins |
+//! | `clock` | a result | do its step times fit the time that passed? |
 //! | `stats`, `bootstrap` | rates of units | intervals and tests |
 //! | `units` | rates of repeats, hosts, times | what is a unit of replication |
 //! | `samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
@@ -30,6 +31,7 @@ mod attest;
 mod bootstrap;
 mod changes;
 mod claim;
+mod clock;
 mod compare;
 mod comparison;
 mod contract;
@@ -62,6 +64,7 @@ pub use attest::*;
 pub use bootstrap::*;
 pub use changes::*;
 pub use claim::*;
+pub use clock::Clock;
 pub use compare::*;
 pub use comparison::*;
 pub use contract::*;

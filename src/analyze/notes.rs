@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
-    differences, is_positive, short_name, slow_first_steps, summary, telemetry,
+    clock, differences, is_positive, short_name, slow_first_steps, summary, telemetry,
 };
 use crate::parse::Anomaly;
 
@@ -76,6 +76,7 @@ pub(super) fn notes(
     }
     notes.extend(repeats_added_later(repeats));
     notes.extend(several_sets_of_devices(counted));
+    notes.extend(clock::notes(counted));
     notes.extend(telemetry::notes(counted));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
         notes.push("no warm-up steps are dropped".to_owned());

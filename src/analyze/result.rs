@@ -264,7 +264,7 @@ pub(super) mod tests {
             attempt: "20260101T000000.000000Z-00".into(),
             host: "node1".into(),
             started_at: Some(1.0),
-            ended_at: Some(9.0),
+            ended_at: Some(1e6),
             outcome,
         }
     }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
-    Workload, is_positive, mean,
+    Attestation, AttestationStatus, Clock, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
+    Workload, clock, is_positive, mean,
     steady::{is_measured, steady, steady_state},
     telemetry,
     units::estimate,
@@ -106,6 +106,9 @@ pub struct RepeatSummary {
     /// Seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<f64>,
+    /// How step times and the clock compare; absent where it is not known when the measured steps ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
     /// Why there is none, where something was to be sampled.
@@ -212,6 +215,16 @@ fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
     Some(format!("{detail}, which is no step time"))
 }
 
+/// The measured part of a run as far as it can be believed, with how it compares with the clock; or why there is none.
+fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Option<Clock>), String> {
+    if let Some(reason) = absurd_time(result, statistics) {
+        return Err(reason);
+    }
+    let steady = steady(&result.trace.steps, &result.workload, statistics)?;
+    let clock = clock::of_run(result, counts(result, Some(&steady), statistics))?;
+    Ok((steady, clock))
+}
+
 /// Is a step one of those that the rate is made of?
 fn counts<'a>(
     result: &'a RunResult,
@@ -222,10 +235,14 @@ fn counts<'a>(
     move |s| s.step >= first_step && is_measured(s, &result.workload, statistics)
 }
 
-/// When the measured part of a run began and ended, seconds since 1970; or why that is not known.
+/// When the measured part of a run that counts began and ended, seconds since 1970; or why it does not count, or that is not
+/// known.
 pub(super) fn measured_part(result: &RunResult, statistics: &Statistics) -> Result<[f64; 2], String> {
-    let steady = steady(&result.trace.steps, &result.workload, statistics).ok();
-    let counts = counts(result, steady.as_ref(), statistics);
+    if result.outcome != RunOutcome::Ok || result.is_contradicted() {
+        return Err("it does not count".to_owned());
+    }
+    let (steady, _) = measured(result, statistics)?;
+    let counts = counts(result, Some(&steady), statistics);
     telemetry::window(result.trace.steps.iter().filter(|s| counts(s)))
 }
 
@@ -236,9 +253,9 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
     let steps = &result.trace.steps;
-    let steady = match absurd_time(result, statistics) {
-        Some(reason) => Err(reason),
-        None => steady(steps, &result.workload, statistics),
+    let (steady, clock) = match measured(result, statistics) {
+        Ok((steady, clock)) => (Ok(steady), clock),
+        Err(why) => (Err(why), None),
     };
     let status = match &result.outcome {
         RunOutcome::Failed { class, evidence, .. } => {
@@ -253,12 +270,12 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
             (Err(reason), None) => RepeatStatus::Unmeasured { reason: reason.clone() },
         },
     };
-    let (telemetry, telemetry_absent) =
-        match telemetry::of_run(result, counts(result, steady.as_ref().ok(), statistics)) {
-            Some(Ok(telemetry)) => (Some(telemetry), None),
-            Some(Err(why)) => (None, Some(why)),
-            None => (None, None),
-        };
+    let counts = counts(result, steady.as_ref().ok(), statistics);
+    let (telemetry, telemetry_absent) = match telemetry::of_run(result, counts) {
+        Some(Ok(telemetry)) => (Some(telemetry), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let last = steps.last();
     RepeatSummary {
         repeat,
@@ -271,6 +288,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         last_step: last.map(|s| s.step),
         started_at: result.started_at,
         devices: sorted(result.telemetry.as_ref().map(|t| t.device_names.clone()).unwrap_or_default()),
+        clock,
         telemetry,
         telemetry_absent,
         repeats_planned: result.repeats_planned,

@@ -39,7 +39,8 @@ impl Signs {
         samples.iter().any(could).then_some(Self { devices: header.devices, samples })
     }
 
-    /// Why the run is suspect, if it is. Where it is not known when its measured part was, nothing is held against it.
+    /// Why the run is suspect, if it is. One that does not count anyway is not; where it is not known when its measured part
+    /// was, nothing is held against it.
     #[must_use]
     pub fn judge(&self, result: &RunResult, statistics: &Statistics) -> Option<String> {
         let [begin, end] = measured_part(result, statistics).ok()?;
@@ -121,12 +122,13 @@ mod tests {
         super::samples::tests::{file, reading},
         *,
     };
-    use crate::analyze::{Reading, RepeatStatus, Samples, summarize, summary::tests::run};
+    use crate::analyze::{AttestationStatus, Reading, RepeatStatus, Samples, summarize, summary::tests::run};
 
     /// Ten steps of 3 s that end at 103, 106, …, 130; with two of warm-up, 106 to 130 is measured.
     fn result() -> RunResult {
         let mut result = run(&[3.0; 10]);
         result.trace.steps.iter_mut().for_each(|s| s.ended_at = Some(100.0 + 3.0 * s.step as f64));
+        (result.started_at, result.ended_at) = (Some(90.0), Some(135.0));
         result
     }
 
@@ -203,6 +205,11 @@ mod tests {
         let mut undated = result();
         undated.trace.steps.iter_mut().for_each(|s| s.ended_at = None);
         assert_eq!(judged(&undated), None);
+        // Nor against one that does not count: to replace it would be in vain.
+        let contradicted =
+            crate::analyze::Attestation { status: AttestationStatus::Contradicted, ..result().attestation };
+        assert_eq!(judged(&RunResult { attestation: contradicted, ..result() }), None);
+        assert_eq!(judged(&RunResult { ended_at: Some(95.0), ..result() }), None, "30 s of steps in a run of 5 s");
         assert!(Signs::read(b"").is_none() && Signs::read(&file(1.0, 1, &[(1.0, vec![Reading::default()])])).is_none());
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Point, RepeatSummary, RunResult, Samples, samples::is_none};
+use super::{Point, RepeatSummary, RunResult, Samples, clock, samples::is_none};
 use crate::parse::Step;
 
 /// How far clock and step times may be apart: this part of the measured time, and in any case so many seconds (the log
@@ -84,17 +84,11 @@ pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) ->
 
 /// When the measured steps began and ended: seconds since 1970.
 pub(super) fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], String> {
-    let (mut first, mut end, mut measured) = (None, None, 0.0);
-    for step in steps {
-        let Some(time) = step.step_time_seconds else { continue };
-        let seconds = time * step.steps_averaged.unwrap_or(1).max(1) as f64;
-        measured += seconds;
-        first = first.or(Some((step, seconds)));
-        end = Some(step);
-    }
-    let ((first, seconds), end) = first.zip(end).ok_or("no step is measured")?;
+    let timed = clock::timed(steps);
+    let (first, last) = timed.first().zip(timed.last()).ok_or("no step is measured")?;
+    let measured: f64 = timed.iter().map(|t| t.seconds).sum();
     let unknown = "it is not known when the measured steps ended";
-    let (begin, end) = (first.ended_at.ok_or(unknown)? - seconds, end.ended_at.ok_or(unknown)?);
+    let (begin, end) = (first.line.ended_at.ok_or(unknown)? - first.seconds, last.line.ended_at.ok_or(unknown)?);
     let by_clock = end - begin;
     if !((by_clock - measured).abs() <= (TOLERANCE * measured).max(TOLERANCE_SECONDS) && by_clock > 0.0) {
         return Err(format!(

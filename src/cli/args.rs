@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::flags::{Cells, Common, Compared, Drift, Insist, Measured, Repeats};
+
 /// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may honestly be compared,
 /// and re-run only what is stale.
 #[derive(Parser)]
@@ -23,13 +25,13 @@ pub enum Command {
     /// Show every task with its state and the reason; run nothing
     Plan(PlanArgs),
     /// Say why a cell's tasks are stale, field by field
-    Explain(CellArgs),
+    Explain(ExplainArgs),
     /// Predict the memory that each cell needs on a GPU, against what there is
     Fit(FitArgs),
     /// List the cells of the matrix
-    List(Common),
+    List(ListArgs),
     /// Show a cell's summary, or one repeat's result (CELL#2)
-    Show(CellArgs),
+    Show(ShowArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
@@ -38,14 +40,14 @@ pub enum Command {
     Baseline(BaselineArgs),
     /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
     Gate(GateArgs),
-    /// Write the report from what the cache has, or only its page (report.html); run nothing
+    /// Write the report of a matrix, or of two cells, from what the cache has; run nothing
     Report(ReportArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
     /// Say what a log says
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
-    Check(Common),
+    Check(CheckArgs),
     /// Show every effective setting and where it comes from
     Config(ConfigArgs),
     /// Print the DAG
@@ -71,19 +73,21 @@ pub enum Command {
 impl Command {
     pub fn as_json(&self) -> bool {
         match self {
-            Self::Build(a) => a.common.json,
-            Self::Plan(a) => a.common.json,
-            Self::List(a) | Self::Check(a) => a.json,
-            Self::Explain(a) | Self::Show(a) => a.common.json,
+            Self::Build(a) => a.json,
+            Self::Plan(a) => a.json,
+            Self::List(a) => a.json,
+            Self::Check(a) => a.json,
+            Self::Explain(a) => a.json,
+            Self::Show(a) => a.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
-            Self::Baseline(a) => a.common.json,
-            Self::Gate(a) => a.common.json,
-            Self::Report(a) => a.common.json,
+            Self::Baseline(a) => a.json,
+            Self::Gate(a) => a.json,
+            Self::Report(a) => a.json,
             Self::Parse(a) => a.json,
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
-            Self::Lock(a) => a.common.json,
+            Self::Lock(a) => a.json,
             Self::Data(a) => match &a.command {
                 DataCommand::Verify(a) => a.json,
                 DataCommand::Fingerprint(a) => a.json,
@@ -94,54 +98,19 @@ impl Command {
     }
 }
 
-/// Which matrix, with which settings, which cells.
-#[derive(Args, Clone, Debug, Default)]
-pub struct Common {
-    /// A matrix file, or its name in pipelines/ [default: matrix.toml, then pipelines/matrix.toml]
-    #[arg(value_name = "MATRIX")]
-    pub matrix: Option<String>,
-    #[command(flatten)]
-    pub select: Select,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug, Default)]
-pub struct Select {
-    /// Only cells that match: leading segments of platform/framework/model/parallelism, globs allowed
-    #[arg(long, value_name = "CELL")]
-    pub only: Vec<String>,
-    /// All but the cells that match
-    #[arg(long, value_name = "CELL")]
-    pub skip: Vec<String>,
-    /// Only cells with this axis value
-    #[arg(long = "where", value_name = "AXIS=VALUE")]
-    pub where_: Vec<String>,
-    /// Only the i-th of n parts
-    #[arg(long, value_name = "I/N")]
-    pub shard: Option<String>,
-    /// Override a setting of config.yaml
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-    /// Measured runs a cell, whatever the matrix says
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub repeats: Option<u32>,
-    /// Take cells whose last attempt failed as stale
-    #[arg(long)]
-    pub retry_failed: bool,
-    /// Run also what is predicted not to fit in memory, and with --max-gpu-hours what cannot be estimated
-    #[arg(long)]
-    pub force: bool,
-    /// Go on although this host differs from tprimat.lock; results are filed under what was found
-    #[arg(long)]
-    pub allow_drift: bool,
-}
-
 #[derive(Args, Clone, Debug)]
 pub struct BuildArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub measured: Measured,
+    #[command(flatten)]
+    pub insist: Insist,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
     /// Run nothing: the same as `plan`
     #[arg(short = 'n', long, conflicts_with_all = ["remeasure", "cached_only", "events"])]
     pub dry_run: bool,
@@ -199,7 +168,16 @@ impl From<ProfilerName> for crate::execute::Profiler {
 
 impl BuildArgs {
     pub fn into_plan(self) -> PlanArgs {
-        PlanArgs { common: self.common, exit_code: false, locked: self.locked, max_gpu_hours: self.max_gpu_hours }
+        PlanArgs {
+            common: self.common,
+            cells: self.cells,
+            measured: self.measured,
+            insist: self.insist,
+            json: self.json,
+            exit_code: false,
+            locked: self.locked,
+            max_gpu_hours: self.max_gpu_hours,
+        }
     }
 }
 
@@ -207,6 +185,15 @@ impl BuildArgs {
 pub struct PlanArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub measured: Measured,
+    #[command(flatten)]
+    pub insist: Insist,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
     /// Exit with 5 if anything is stale
     #[arg(long)]
     pub exit_code: bool,
@@ -232,19 +219,68 @@ pub struct FitArgs {
     /// The matrix that has the cell [default: as for plan]
     #[arg(long, value_name = "MATRIX")]
     pub matrix: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
     #[command(flatten)]
-    pub select: Select,
+    pub cells: Cells,
+    #[command(flatten)]
+    pub drift: Drift,
     /// Print exactly one JSON value
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct CellArgs {
+pub struct ListArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
     /// platform/framework/model/parallelism, with #REPEAT for one run
     pub cell: String,
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    #[command(flatten)]
+    pub insist: Insist,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// platform/framework/model/parallelism, with #REPEAT for one run
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -253,6 +289,8 @@ pub struct LogsArgs {
     pub cell: String,
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
     /// Go on printing while the run goes on
     #[arg(short, long)]
     pub follow: bool,
@@ -260,23 +298,14 @@ pub struct LogsArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
-    /// A matrix, two cells of it, or both: `compare`, `compare M`, `compare A B`, `compare M A B`
-    #[arg(value_names = ["MATRIX", "A", "B"], num_args = 0..=3)]
-    pub names: Vec<String>,
     #[command(flatten)]
-    pub select: Select,
+    pub compared: Compared,
     /// How it is printed; csv has a row a cell
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub format: CompareFormat,
     /// Print exactly one JSON value: the same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
-    #[arg(long, value_name = "FIELD")]
-    pub across: Vec<String>,
-    /// The cell that speed-ups are relative to [default: the first of each group]
-    #[arg(long, value_name = "CELL")]
-    pub baseline: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -299,6 +328,13 @@ impl CompareArgs {
 pub struct BaselineArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
     /// The file to write [default: stdout]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -307,22 +343,26 @@ pub struct BaselineArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     #[command(flatten)]
-    pub common: Common,
-    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
-    #[arg(long, value_name = "FIELD")]
-    pub across: Vec<String>,
-    /// The cell that speed-ups are relative to [default: the first of each group]
-    #[arg(long, value_name = "CELL")]
-    pub baseline: Option<String>,
-    /// Write only the page: to this file, or as report.html into this folder [default: all files, as a build does]
-    #[arg(short, long, value_name = "FILE|DIR")]
+    pub compared: Compared,
+    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; two cells need one]
+    #[arg(short, long, value_name = "DIR|FILE.html")]
     pub output: Option<PathBuf>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
 pub struct GateArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
     /// What `tprimat baseline` wrote
     #[arg(long, value_name = "FILE")]
     pub baseline: PathBuf,
@@ -397,6 +437,10 @@ pub struct ConfigArgs {
 pub struct GraphArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub repeats: Repeats,
     #[arg(long, value_enum, default_value = "dot")]
     pub format: GraphFormat,
 }
@@ -411,6 +455,11 @@ pub enum GraphFormat {
 pub struct LockArgs {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
     /// Write what this host has now
     #[arg(long)]
     pub update: bool,

@@ -17,8 +17,8 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
-    let cells = project::gate_inputs(&plan, &args.common)?;
+    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let cells = project::gate_inputs(&plan)?;
     let baseline = Baseline::of(&plan.matrix.name, &cells);
     let left_out = cells.iter().filter(|c| c.selected && baseline.cells.iter().all(|b| b.cell != c.input.cell));
     for cell in left_out {
@@ -42,7 +42,7 @@ pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
         None => print_json(&baseline)?,
         Some(path) => {
             write_atomically(path, json_text(&baseline)?.as_bytes(), Durability::Plain)?;
-            if args.common.json {
+            if args.json {
                 print_json(&json!({ "baseline": path, "cells": baseline.cells.len() }))?;
             } else {
                 let count = baseline.cells.len();

@@ -36,11 +36,11 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let started = Instant::now();
-    if args.common.json && args.events.as_deref() == Some(Path::new("-")) {
+    if args.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
         return Err(Error::invalid(problem.help("give --events a file")));
     }
-    let request = project::request(at, &args.common)?;
+    let request = project::request(at, &args.common, Some(&args.cells), &args.measured)?;
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
         && !args.remeasure
@@ -73,12 +73,12 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         leave_out_what_must_train(&mut plan, &dag, &cache, args)?;
     }
     if args.remeasure {
-        let engine = project::engine(&plan, &dag, &cache, &args.common);
+        let engine = project::engine(&plan, &dag, &cache, &args.insist);
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
     let engine = if args.cached_only { project::engine } else { project::planner };
-    let engine = engine(&plan, &dag, &cache, &args.common);
+    let engine = engine(&plan, &dag, &cache, &args.insist);
     let mut statuses = engine.evaluate_all()?;
     let is_stale = |n: &&NodeIndex| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     let stale: Vec<NodeIndex> = dag.order.iter().filter(is_stale).copied().collect();
@@ -135,7 +135,7 @@ struct Ended<'a> {
 }
 
 fn say_nothing_to_do(args: &BuildArgs, text: &str) -> Result<i32> {
-    if args.common.json {
+    if args.json {
         let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         print_json(&value)?;
     } else {
@@ -201,7 +201,7 @@ fn find_native(tprimat: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf
 /// Cells that would have to train are shown as missing instead.
 fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &BuildArgs) -> Result<()> {
     let must_train: Vec<usize> = {
-        let engine = project::engine(plan, dag, cache, &args.common);
+        let engine = project::engine(plan, dag, cache, &args.insist);
         let statuses = engine.evaluate_all()?;
         let is_stale = |n: &petgraph::graph::NodeIndex| {
             dag.task(*n).kind == TaskKind::Train && statuses.get(*n).state == State::Stale
@@ -215,7 +215,7 @@ fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &B
 /// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.
 fn refuse_beyond(engine: &Engine, statuses: &Statuses, args: &BuildArgs, which: Runs) -> Result<()> {
     let Some(limit) = args.max_gpu_hours else { return Ok(()) };
-    match execute::Prices::of(engine, statuses, which).beyond(limit, args.common.select.force) {
+    match execute::Prices::of(engine, statuses, which).beyond(limit, args.insist.force) {
         Some(why) => {
             let help = "nothing was run; `tprimat plan` shows the estimate by cell";
             Err(Error::invalid(Problem::new(why).help(help)))
@@ -331,7 +331,7 @@ fn finish(
         "failed_repeats": verdict.failed, "contradicted": contradicted, "suspect": verdict.suspect,
         "unmeasured": verdict.unmeasured, "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
     });
-    if args.common.json {
+    if args.json {
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {

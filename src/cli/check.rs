@@ -5,7 +5,9 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{
-    args::Common,
+    args::CheckArgs,
+    fit,
+    flags::Insist,
     output::{print, print_json},
     project,
 };
@@ -13,12 +15,12 @@ use crate::{
     cache::Cache,
     error::{Error, Problem, Result, exit},
     graph::{Dag, label},
-    plan::{Plan, Support, fit},
+    plan::{self, Plan, Support},
     recipe::context,
 };
 
-pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, args)?)?;
+pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let mut problems = Vec::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
     for (cell, planned) in plan.cells.iter().enumerate() {
@@ -44,7 +46,7 @@ pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
     }
     let dag = Dag::new(&plan)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
-    let engine = project::engine(&plan, &dag, &cache, args);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let twins = engine.same_launch(&engine.evaluate_all()?);
     let mut same_launch = Vec::new();
     for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
@@ -53,17 +55,13 @@ pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
         same_launch.push(json!({ "cell": cell, "same_launch_as": first }));
     }
     let cells = 0..plan.cells.len();
-    let fits = cells.filter_map(|cell| fit::fit(&plan, cell));
-    let far: Vec<_> = fits.filter_map(|fit| Some((fit.far_from_fitting()?, fit))).collect();
-    for (why, fit) in &far {
-        eprintln!("note: `{}` {why}", fit.cell);
-    }
-    let withheld = far.iter().filter(|(_, fit)| fit.withheld().is_some()).count();
+    let fits: Vec<_> = cells.filter_map(|cell| plan::fit::fit(&plan, cell)).collect();
+    let [will_not_fit, may_not_fit] = fit::warn(&fits);
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": withheld }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit }),
         )?;
     } else {
         print(&format!(

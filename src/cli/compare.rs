@@ -3,41 +3,50 @@
 use std::path::Path;
 
 use super::{
-    args::{Common, CompareArgs, CompareFormat},
+    args::{CompareArgs, CompareFormat},
+    flags::{Common, Compared, Insist},
     output::{page, print, print_json},
     project,
 };
 use crate::{
-    analyze,
+    analyze::{self, Comparison},
     cache::Cache,
     error::{Error, Problem, Result, exit, nearest},
     execute::derived,
-    graph::Dag,
+    graph::{Dag, Engine, Statuses},
     import::Imports,
     plan::Plan,
     report,
 };
 
-/// Refuses what no contract has.
-pub fn check_across(across: &[String]) -> Result<()> {
-    let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
-    let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
-    let near = nearest(unknown, analyze::fields()).map(|near| format!("did you mean `{near}`?"));
-    Err(Error::invalid(match near {
-        Some(near) => problem.help(near),
-        None => problem,
-    }))
+pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
+    compared(at, &args.compared, |of| match args.format() {
+        CompareFormat::Table => print(&report::table(of.comparison, &page())),
+        CompareFormat::Markdown => print(&report::markdown(of.comparison)),
+        CompareFormat::Csv => print(&report::csv(of.comparison)),
+        CompareFormat::Json => print_json(of.comparison),
+    })
 }
 
-pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
-    check_across(&args.across)?;
-    let (matrix, cells) = match args.names.as_slice() {
+/// A comparison and what it was made from.
+pub struct Made<'a> {
+    pub engine: &'a Engine<'a>,
+    pub statuses: &'a Statuses,
+    pub comparison: &'a Comparison,
+    /// The cells that were named; none where it is of a whole matrix.
+    pub named: &'a [String],
+}
+
+/// Compares what is asked for, shows it, and says with which code to exit.
+pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) -> Result<()>) -> Result<i32> {
+    check_across(&asked.across)?;
+    let (matrix, named) = match asked.names.as_slice() {
         [matrix] => (Some(matrix.clone()), &[][..]),
         [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),
         cells => (None, cells),
     };
-    let common = Common { matrix, select: args.select.clone(), json: args.format() == CompareFormat::Json };
-    let plan = Plan::load(&project::request(at, &common)?)?;
+    let common = Common { matrix, sets: asked.sets.clone() };
+    let plan = Plan::load(&project::request(at, &common, None, &asked.measured)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
     // A cell that the matrix does not have may have been imported.
@@ -45,21 +54,21 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         Err(_) if !imports.digests(id).is_empty() => Ok(None),
         found => found.map(Some),
     };
-    let named: Vec<Option<usize>> = cells.iter().map(find).collect::<Result<_>>()?;
-    if let [a, b] = cells
+    let places: Vec<Option<usize>> = named.iter().map(find).collect::<Result<_>>()?;
+    if let [a, b] = named
         && a == b
     {
         return Err(Error::invalid(Problem::new(format!("`{a}` is compared with itself"))));
     }
-    if let Some(baseline) = &args.baseline {
+    if let Some(baseline) = &asked.baseline {
         find(baseline)?;
     }
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &common);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
-    settings.settings.across.clone_from(&args.across);
-    settings.settings.baseline.clone_from(&args.baseline);
+    settings.settings.across.clone_from(&asked.across);
+    settings.settings.baseline.clone_from(&asked.baseline);
     settings.settings.named = !named.is_empty();
     let mut seeds = derived::cell_seeds(&engine, &statuses);
     if !named.is_empty() {
@@ -69,19 +78,22 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
             Some(cell) => taken[*cell].take(),
             None => Some(derived::CellSeed::imported(&plan, id)),
         };
-        seeds = cells.iter().zip(&named).filter_map(seed).collect();
+        seeds = named.iter().zip(&places).filter_map(seed).collect();
     }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
-    match args.format() {
-        CompareFormat::Table => print(&report::table(&comparison, &page()))?,
-        CompareFormat::Markdown => print(&report::markdown(&comparison))?,
-        CompareFormat::Csv => print(&report::csv(&comparison))?,
-        CompareFormat::Json => print_json(&comparison)?,
-    }
+    show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named })?;
     // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
-    Ok(if settings.settings.named && (!comparison.comparable || comparison.rows.len() < 2) {
-        exit::FAILED
-    } else {
-        exit::OK
-    })
+    let is_refused = !named.is_empty() && (!comparison.comparable || comparison.rows.len() < 2);
+    Ok(if is_refused { exit::FAILED } else { exit::OK })
+}
+
+/// Refuses what no contract has.
+fn check_across(across: &[String]) -> Result<()> {
+    let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
+    let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
+    let near = nearest(unknown, analyze::fields()).map(|near| format!("did you mean `{near}`?"));
+    Err(Error::invalid(match near {
+        Some(near) => problem.help(near),
+        None => problem,
+    }))
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, path::Path};
 use serde_json::{Value, json};
 
 use super::{
-    args::CellArgs,
+    args::ExplainArgs,
     output::{print, print_json},
     plan::{rows, state_name},
     project::{self, split_repeat},
@@ -17,8 +17,8 @@ use crate::{
     plan::Plan,
 };
 
-pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
-    let mut plan = Plan::load(&project::request(at, &args.common)?)?;
+pub fn run(at: Option<&Path>, args: &ExplainArgs) -> Result<i32> {
+    let mut plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let wanted = plan.find(id)?;
     for (position, cell) in plan.cells.iter_mut().enumerate() {
@@ -26,7 +26,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::planner(&plan, &dag, &cache, &args.common);
+    let engine = project::planner(&plan, &dag, &cache, &args.insist);
     let statuses = engine.evaluate_all()?;
     let (mut text, mut values) = (String::new(), Vec::new());
     for row in rows(&engine, &statuses) {
@@ -55,7 +55,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
             "changes": changes.unwrap_or_default(), "preimage": preimage,
         }));
     }
-    if args.common.json {
+    if args.json {
         print_json(&Value::Array(values))?
     } else {
         print(&text)?

@@ -5,7 +5,8 @@ use std::{fmt::Write as _, path::Path};
 use serde_json::json;
 
 use super::{
-    args::{Common, FitArgs},
+    args::FitArgs,
+    flags::{Cells, Common, Measured},
     output::{print, print_json},
     project,
 };
@@ -21,7 +22,9 @@ use crate::{
 const IN_FULL: usize = 4;
 
 pub fn run(at: Option<&Path>, args: &FitArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &common(args))?)?;
+    let (common, cells) = wanted(args);
+    let measured = Measured { drift: args.drift.clone(), ..Measured::default() };
+    let plan = Plan::load(&project::request(at, &common, Some(&cells), &measured)?)?;
     let cells = (0..plan.cells.len()).filter(|cell| plan.cells[*cell].selected);
     let fits: Vec<MemoryFit> = cells.filter_map(|cell| fit::fit(&plan, cell)).collect();
     if args.json {
@@ -32,14 +35,25 @@ pub fn run(at: Option<&Path>, args: &FitArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
+/// Names the cells that will not fit, or may not; how many of each.
+pub fn warn(fits: &[MemoryFit]) -> [usize; 2] {
+    let warned: Vec<_> = fits.iter().filter_map(|fit| Some((fit, fit.warning()?))).collect();
+    for (fit, why) in &warned {
+        eprintln!("note: `{}` {why}", fit.cell);
+    }
+    let withheld = warned.iter().filter(|(fit, _)| fit.withheld().is_some()).count();
+    [withheld, warned.len() - withheld]
+}
+
 /// A cell is a selection in the default matrix.
-fn common(args: &FitArgs) -> Common {
-    let mut common = Common { matrix: args.target.clone(), select: args.select.clone(), json: args.json };
+fn wanted(args: &FitArgs) -> (Common, Cells) {
+    let mut common = Common { matrix: args.target.clone(), sets: args.sets.clone() };
+    let mut cells = args.cells.clone();
     if let Some(target) = args.target.as_ref().filter(|t| t.contains('/') && !t.ends_with(".toml")) {
-        common.select.only.push(target.clone());
+        cells.only.push(target.clone());
         common.matrix = args.matrix.clone();
     }
-    common
+    (common, cells)
 }
 
 fn text(fits: &[MemoryFit]) -> String {

@@ -20,8 +20,8 @@ use crate::{
 pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
     let limit = share(&args.max_regression)?;
     let baseline = read_baseline(&args.baseline)?;
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
-    let gate = analyze::gate(&baseline, &project::gate_inputs(&plan, &args.common)?, limit);
+    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let gate = analyze::gate(&baseline, &project::gate_inputs(&plan)?, limit);
     let write = |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
     if let Some(path) = &args.junit {
         write(path, report::gate_junit(&gate))?;
@@ -29,13 +29,13 @@ pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
     if let Some(path) = &args.markdown {
         write(path, report::gate_markdown(&gate))?;
     }
-    if args.common.json {
+    if args.json {
         print_json(&gate)?;
     } else {
         print(&report::gate_text(&gate))?;
     }
     match args.annotations {
-        Some(Annotations::Github) if args.common.json => eprint!("{}", report::gate_annotations(&gate)),
+        Some(Annotations::Github) if args.json => eprint!("{}", report::gate_annotations(&gate)),
         Some(Annotations::Github) => print(&report::gate_annotations(&gate))?,
         None => {}
     }

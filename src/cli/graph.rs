@@ -4,20 +4,19 @@ use std::{fmt::Write as _, path::Path};
 
 use super::{
     args::{GraphArgs, GraphFormat},
+    flags::Measured,
     output::print,
     project,
 };
 use crate::{
-    error::{Error, Problem, Result, exit},
+    error::{Result, exit},
     graph::{Dag, label},
     plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
-    if args.common.json {
-        return Err(Error::invalid(Problem::new("`graph` prints DOT or Mermaid; `plan --json` has the tasks as JSON")));
-    }
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let measured = Measured { repeats: args.repeats.clone(), ..Measured::default() };
+    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &measured)?)?;
     let dag = Dag::new(&plan)?;
     let is_shown = |node| {
         let task = dag.task(node);

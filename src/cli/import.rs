@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    args::{Common, ImportArgs},
+    args::ImportArgs,
+    flags::{Common, Measured},
     output::{print, print_json},
     project,
 };
@@ -21,8 +22,8 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
     let (cell, units, skipped) = wanted(args)?;
-    let common = Common { matrix: args.matrix.clone(), json: args.json, ..Common::default() };
-    let plan = Plan::load(&project::request(at, &common)?)?;
+    let common = Common { matrix: args.matrix.clone(), ..Common::default() };
+    let plan = Plan::load(&project::request(at, &common, None, &Measured::default())?)?;
     if let Some(cell) = &cell {
         check_names(&plan, cell);
     }

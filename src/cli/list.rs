@@ -5,7 +5,8 @@ use std::{fmt::Write as _, path::Path};
 use serde_json::{Value, json};
 
 use super::{
-    args::Common,
+    args::ListArgs,
+    flags::Insist,
     output::{print, print_json},
     project,
 };
@@ -18,11 +19,11 @@ use crate::{
     plan::{Plan, Support},
 };
 
-pub fn run(at: Option<&Path>, args: &Common) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, args)?)?;
+pub fn run(at: Option<&Path>, args: &ListArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, args);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let imports = Imports::of(&cache);
     let mut rows = Vec::new();

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{
     args::LockArgs,
+    flags::Measured,
     output::{print, print_json},
     project,
 };
@@ -17,7 +18,7 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &LockArgs) -> Result<i32> {
-    let mut plan = Plan::load(&project::request(at, &args.common)?)?;
+    let mut plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &Measured::default())?)?;
     let mut by_platform: BTreeMap<String, (Vendor, Vec<String>)> = BTreeMap::new();
     for (position, cell) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
         let of = &plan.matrix.cells[position];
@@ -42,7 +43,7 @@ pub fn run(at: Option<&Path>, args: &LockArgs) -> Result<i32> {
         };
         recipes.iter().map(drift).collect::<Result<_>>()?
     };
-    if args.common.json {
+    if args.json {
         let rows: Vec<_> =
             changes.iter().map(|(platform, diffs)| json!({ "platform": platform, "differences": diffs })).collect();
         print_json(&json!({ "updated": args.update, "platforms": rows }))?;

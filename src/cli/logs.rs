@@ -4,22 +4,18 @@ use std::{io::Write, path::Path, time::Duration};
 
 use super::{
     args::LogsArgs,
+    flags::Insist,
     project::{self, split_repeat},
 };
 use crate::{
     cache::{Cache, TaskKind},
-    error::{Error, Problem, Result, exit},
+    error::{Error, Result, exit},
     graph::Dag,
     plan::{Plan, Support},
 };
 
 pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
-    if args.common.json {
-        return Err(Error::invalid(Problem::new(
-            "`logs` prints a log byte for byte; `show CELL#N --json` has it as JSON",
-        )));
-    }
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let (cell, repeat) = (plan.find(id)?, repeat.unwrap_or(1));
     if let Support::Unsupported(why) = &plan.cells[cell].support {
@@ -36,7 +32,7 @@ pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     if repeat > plan.cells[cell].repeats {
         return Err(Error::NothingSelected { message: format!("`{id}` has no repeat {repeat}"), help: None });
     }
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let status = statuses.get(dag.node(TaskKind::Train, cell as u32, repeat));
     // A failed attempt that will be tried again is not the one that counts, but its log is what people ask for.

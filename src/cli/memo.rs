@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{args::BuildArgs, build::cache_dir_of};
 use crate::{
+    analyze::is_secret,
     cache::{Cache, TaskKind},
     digest::Digest,
     execute::publish,
@@ -42,20 +43,16 @@ struct Known {
     digest: Digest,
 }
 
-/// What the memo is filed under: the binary, the request, the caller's environment.
+/// What the memo is filed under: the binary, the request, the caller's environment without its secrets, which are hashed
+/// nowhere.
 pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     let env: BTreeMap<_, _> =
         request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
     let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
-    let asked = (args.cached_only, args.require_complete, args.common.select.retry_failed);
+    let asked = (args.cached_only, args.require_complete, args.insist.retry_failed);
     Digest::of(format!(
         "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {env:?}"
     ))
-}
-
-/// Secrets pass through to trainers and are hashed nowhere.
-fn is_secret(name: &str) -> bool {
-    ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"].iter().any(|part| name.to_uppercase().contains(part))
 }
 
 /// The verdict of the last build, if nothing that it depends on has changed.

@@ -9,6 +9,7 @@ mod config;
 mod data;
 mod explain;
 mod fit;
+mod flags;
 mod gate;
 mod graph;
 mod image;

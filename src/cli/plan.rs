@@ -1,15 +1,12 @@
 //! `plan` and `list`: what would run, and why.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    path::Path,
-};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use serde_json::{Value, json};
 
 use super::{
     args::PlanArgs,
+    fit,
     output::{print, print_json},
     project,
 };
@@ -18,31 +15,33 @@ use crate::{
     error::{Result, exit},
     execute::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs},
     graph::{Dag, Engine, State, Statuses, key::kind_name, label},
-    plan::{Plan, fit},
+    plan::{self, Plan},
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
     if args.locked {
         plan.facts.require_complete()?;
         project::refuse_drift(&plan)?;
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::planner(&plan, &dag, &cache, &args.common);
+    let engine = project::planner(&plan, &dag, &cache, &args.insist);
     let statuses = engine.evaluate_all()?;
     let rows = rows(&engine, &statuses);
     let counts = count(&rows);
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
-    note_unchecked(&plan, [&prices, &elsewhere]);
-    let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.common.select.force));
-    if args.common.json {
+    let warned = warn(&engine, &statuses);
+    let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.insist.force));
+    if args.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(&plan)).collect();
         let mut summary = serde_json::Map::new();
         for state in STATES {
             summary.insert(state_name(state).into(), counts.get(state_name(state)).copied().unwrap_or(0).into());
         }
+        summary.insert("will_not_fit".into(), warned[0].into());
+        summary.insert("may_not_fit".into(), warned[1].into());
         summary.extend(priced(&prices));
         if !elsewhere.cells.is_empty() {
             summary.insert("waiting_estimate".into(), priced(&elsewhere).into());
@@ -60,7 +59,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     drop(engine);
     std::mem::forget((rows, statuses, dag, plan));
     if let Some(why) = beyond {
-        if !args.common.json {
+        if !args.json {
             eprintln!("refused: {why}");
         }
         return Ok(exit::USAGE);
@@ -68,15 +67,20 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     Ok(if args.exit_code && counts.contains_key("stale") { exit::STALE } else { exit::OK })
 }
 
-/// Cells to be run that are far from fitting, by a model of memory that withholds nothing.
-fn note_unchecked(plan: &Plan, runs: [&Prices; 2]) {
-    let names: BTreeSet<&str> = runs.iter().flat_map(|prices| &prices.cells).map(|price| &*price.cell).collect();
-    for cell in (0..plan.cells.len()).filter(|cell| names.contains(&*plan.cells[*cell].id)) {
-        let fit = fit::fit(plan, cell).filter(|fit| fit.withheld().is_none());
-        if let Some(why) = fit.and_then(|fit| fit.far_from_fitting()) {
-            eprintln!("note: `{}` {why}", plan.cells[cell].id);
-        }
-    }
+/// Names the cells to be run, here or elsewhere, that will not fit in memory or may not; how many of each.
+fn warn(engine: &Engine, statuses: &Statuses) -> [usize; 2] {
+    let is_to_be_run = |cell: usize| {
+        let nodes = (1..=engine.plan.cells[cell].repeats).map(|r| engine.dag.node(TaskKind::Train, cell as u32, r));
+        let mut trains = nodes.map(|node| statuses.get(node));
+        // One that failed without an attempt is withheld.
+        trains.any(|train| match train.state {
+            State::Stale | State::Waiting => true,
+            State::Failed => train.attempt().is_none(),
+            _ => false,
+        })
+    };
+    let cells = (0..engine.plan.cells.len()).filter(|cell| engine.plan.cells[*cell].selected && is_to_be_run(*cell));
+    fit::warn(&cells.filter_map(|cell| plan::fit::fit(engine.plan, cell)).collect::<Vec<_>>())
 }
 
 /// The estimate's part of `plan --json`'s summary; what is not known is absent.

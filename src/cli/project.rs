@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::args::{Common, Select};
+use super::flags::{Cells, Common, Insist, Measured};
 use crate::{
     analyze::{self, CellInput, GateInput},
     cache::{Cache, TaskKind},
@@ -36,25 +36,24 @@ pub fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-pub fn request(at: Option<&Path>, common: &Common) -> Result<PlanRequest> {
+/// What is to be planned; `cells` where the command is of some cells only.
+pub fn request(at: Option<&Path>, common: &Common, cells: Option<&Cells>, measured: &Measured) -> Result<PlanRequest> {
     let env = environment();
-    let Select { only, skip, where_, shard, sets, repeats, allow_drift, .. } = common.select.clone();
     Ok(PlanRequest {
         root: root(at)?,
         matrix: common.matrix.clone(),
-        sets,
-        selection: Selection {
-            only,
-            skip,
-            where_,
-            shard: shard.as_deref().map(Selection::parse_shard).transpose()?,
-            ..Selection::default()
-        }
-        .with_environment(&env),
-        repeats,
+        sets: common.sets.clone(),
+        selection: cells.map(|cells| selection(cells, &env)).transpose()?.unwrap_or_default(),
+        repeats: measured.repeats.repeats,
         env,
-        allow_drift,
+        allow_drift: measured.drift.allow_drift,
     })
+}
+
+fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection> {
+    let Cells { only, skip, where_, shard } = cells.clone();
+    let shard = shard.as_deref().map(Selection::parse_shard).transpose()?;
+    Ok(Selection { only, skip, where_, shard, ..Selection::default() }.with_environment(env))
 }
 
 /// Where the cache of a project is.
@@ -65,21 +64,21 @@ pub fn cache_dir(plan: &Plan) -> PathBuf {
 }
 
 /// Settings of the later stages, as their keys cover them.
-pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Common) -> Engine<'a> {
+pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, insist: &Insist) -> Engine<'a> {
     let settings = crate::execute::derived::Settings::of(plan);
     Engine {
         plan,
         dag,
         cache,
         code: CodeDigests::default(),
-        options: Options { retry_failed: common.select.retry_failed, force: common.select.force, replace: false },
+        options: Options { retry_failed: insist.retry_failed, force: insist.force, replace: false },
         compare_settings: json!(settings.compare),
     }
 }
 
 /// The same for those who run what is stale, or say what would.
-pub fn planner<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, common: &Common) -> Engine<'a> {
-    let engine = engine(plan, dag, cache, common);
+pub fn planner<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, insist: &Insist) -> Engine<'a> {
+    let engine = engine(plan, dag, cache, insist);
     Engine { options: Options { replace: true, ..engine.options.clone() }, ..engine }
 }
 
@@ -105,10 +104,10 @@ pub fn refuse_drift(plan: &Plan) -> Result<()> {
 }
 
 /// The cells of a matrix with their summaries, as far as they are fresh; runs and writes nothing.
-pub fn gate_inputs(plan: &Plan, common: &Common) -> Result<Vec<GateInput>> {
+pub fn gate_inputs(plan: &Plan) -> Result<Vec<GateInput>> {
     let cache = Cache::open(&cache_dir(plan))?;
     let dag = Dag::new(plan)?;
-    let engine = engine(plan, &dag, &cache, common);
+    let engine = engine(plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let inputs = derived::cell_inputs(derived::cell_seeds(&engine, &statuses), &cache)?;
     let catalogue = derived::Settings::of(plan).compare.catalogue;

@@ -1,68 +1,86 @@
-//! `report`: what a build publishes, or its page alone, from what the cache has.
+//! `report`: what a build publishes, or its page alone, of a matrix or of two named cells, from what the cache has.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::{
     args::ReportArgs,
-    compare::check_across,
+    compare::{Made, compared},
     output::{print, print_json},
-    project,
 };
 use crate::{
-    cache::Cache,
-    error::{Error, Result, exit},
+    error::{Error, Problem, Result},
     execute::{
-        derived::{self, PAGE},
+        derived::{self, PAGE, Report},
         publish,
     },
     files::{Durability, write_atomically},
-    graph::Dag,
-    import::Imports,
-    plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {
-    check_across(&args.across)?;
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    if let Some(baseline) = &args.baseline
-        && Imports::of(&cache).digests(baseline).is_empty()
-    {
-        plan.find(baseline)?;
-    }
-    let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
-    let statuses = engine.evaluate_all()?;
-    let mut settings = derived::Settings::of(&plan).compare;
-    settings.settings.across.clone_from(&args.across);
-    settings.settings.baseline.clone_from(&args.baseline);
-    let comparison = derived::compare_cells(derived::cell_seeds(&engine, &statuses), &settings, &cache)?;
-    let report = derived::report_of(&engine, &statuses, &comparison)?;
-    let page = match &args.output {
-        None => {
-            publish::publish(&report.output_dir, &report.matrix, &cache, &report.outputs)?;
-            report.output_dir.join(PAGE)
+    compared(at, &args.compared, |of| {
+        let place = Place::of(args.output.as_deref(), of)?;
+        let report = derived::report_of(of.engine, of.statuses, of.comparison, of.named)?;
+        let page = place.write(of, &report)?;
+        if !args.json {
+            return print(&format!("{}\n", page.display()));
         }
-        Some(output) => {
-            let path = if output.is_dir() { output.join(PAGE) } else { output.clone() };
-            let stored = report.outputs.iter().find(|o| o.name == PAGE);
-            let bytes = stored.map(|o| cache.get(&o.digest)).transpose()?.flatten();
-            let bytes = bytes.ok_or_else(|| Error::Cache("the page is gone from the cache".into()))?;
-            write_atomically(&path, &bytes, Durability::Plain)?;
-            path
-        }
-    };
-    if args.common.json {
         print_json(&json!({
             "report": page,
-            "comparable": comparison.comparable,
-            "cells": comparison.rows.len(),
-            "without_figures": comparison.absent.len(),
-        }))?;
-    } else {
-        print(&format!("{}\n", page.display()))?;
+            "comparable": of.comparison.comparable,
+            "cells": of.comparison.rows.len(),
+            "without_figures": of.comparison.absent.len(),
+        }))
+    })
+}
+
+/// Where a report goes.
+enum Place {
+    /// All files of it.
+    Folder(PathBuf),
+    /// The page alone.
+    Page(PathBuf),
+}
+
+impl Place {
+    fn of(asked: Option<&Path>, of: &Made) -> Result<Self> {
+        const HELP: &str = "-o DIR for all files, -o FILE.html for the page alone";
+        let builds = publish::output_dir(of.engine.plan);
+        let Some(path) = asked else {
+            return if of.named.is_empty() {
+                Ok(Self::Folder(builds))
+            } else {
+                let problem = Problem::new("a report of two cells goes where -o says: it is no matrix's");
+                Err(Error::invalid(problem.help(HELP)))
+            };
+        };
+        if !path.is_dir() && path.extension().is_some_and(|ending| ending == "html") {
+            return Ok(Self::Page(path.to_owned()));
+        }
+        let is_same = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
+        if !of.named.is_empty() && is_same(path, &builds) {
+            let problem = Problem::new(format!("{} holds what builds publish of a whole matrix", path.display()));
+            return Err(Error::invalid(problem.help(HELP)));
+        }
+        Ok(Self::Folder(path.to_owned()))
     }
-    Ok(exit::OK)
+
+    /// Writes the report and says where its page is.
+    fn write(self, of: &Made, report: &Report) -> Result<PathBuf> {
+        let cache = of.engine.cache;
+        match self {
+            Self::Folder(folder) => {
+                publish::publish(&folder, &report.title, cache, &report.outputs)?;
+                Ok(folder.join(PAGE))
+            }
+            Self::Page(path) => {
+                let stored = report.outputs.iter().find(|o| o.name == PAGE);
+                let bytes = stored.map(|o| cache.get(&o.digest)).transpose()?.flatten();
+                let bytes = bytes.ok_or_else(|| Error::Cache("the page is gone from the cache".into()))?;
+                write_atomically(&path, &bytes, Durability::Plain)?;
+                Ok(path)
+            }
+        }
+    }
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{
-    args::CellArgs,
+    args::ShowArgs,
+    flags::Insist,
     output::{page, print, print_json},
     project::{self, split_repeat},
 };
@@ -34,8 +35,8 @@ fn for_people(mut value: serde_json::Value) -> Result<String> {
     serde_yaml::to_string(&value).map_err(|e| Error::Cache(format!("cannot print: {e}")))
 }
 
-pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common)?)?;
+pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
@@ -55,7 +56,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
         return Err(Error::NothingSelected { message: format!("`{}` is not among the repeats", args.cell), help });
     }
     let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &args.common);
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let kind = if repeat.is_some() { TaskKind::Parse } else { TaskKind::Aggregate };
     let status = statuses.get(dag.node(kind, cell as u32, repeat.unwrap_or(0)));
@@ -76,7 +77,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     if has_imports {
         eprintln!("note: `{id}` has imports too; what was measured here is shown");
     }
-    if repeat.is_none() && !args.common.json {
+    if repeat.is_none() && !args.json {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
         let seeds = derived::cell_seeds(&engine, &statuses);
         let comparison = derived::compare_cells(seeds, &derived::Settings::of(&plan).compare, &cache)?;
@@ -87,7 +88,7 @@ pub fn run(at: Option<&Path>, args: &CellArgs) -> Result<i32> {
     }
     let value: serde_json::Value = serde_json::from_slice(&bytes)
         .map_err(|e| Error::Cache(format!("the record of `{}` is not readable: {e}", args.cell)))?;
-    if args.common.json {
+    if args.json {
         print_json(&value)?;
     } else {
         let marks = contradictions(&value);
@@ -122,7 +123,7 @@ fn contradictions(value: &serde_json::Value) -> String {
 }
 
 /// What the imports of a cell say; CELL#N is one of them.
-fn imported(plan: &Plan, cache: &Cache, imports: &Imports, args: &CellArgs) -> Result<i32> {
+fn imported(plan: &Plan, cache: &Cache, imports: &Imports, args: &ShowArgs) -> Result<i32> {
     let (id, repeat) = split_repeat(&args.cell)?;
     let statistics = import::statistics(plan);
     let runs = import::runs(cache, imports, id, &import::claim_for(plan, id))?;
@@ -133,7 +134,7 @@ fn imported(plan: &Plan, cache: &Cache, imports: &Imports, args: &CellArgs) -> R
                 message: format!("`{id}` has no import {n}"),
                 help: Some(format!("there are {}", runs.len())),
             })?;
-            if args.common.json {
+            if args.json {
                 print_json(&labelled(&run.result, run)?)?
             } else {
                 print(&import::tell(id, n as usize, run, &statistics))?;
@@ -141,7 +142,7 @@ fn imported(plan: &Plan, cache: &Cache, imports: &Imports, args: &CellArgs) -> R
         }
         None => {
             let summary = import::summary(&runs, &statistics);
-            if args.common.json {
+            if args.json {
                 let from: Vec<_> = runs.iter().map(|r| &r.recorded).collect();
                 let mut value = serde_json::to_value(&summary).map_err(|e| Error::Cache(e.to_string()))?;
                 value["imported"] = serde_json::json!(from);

@@ -292,8 +292,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
             let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
             let sampled = output(TELEMETRY);
-            // When lines came matters to samples alone; without it the log still says all else.
-            let times = get(sampled.and(output("times")))?.unwrap_or_default();
+            // Without it the log still says all else.
+            let times = get(output("times"))?.unwrap_or_default();
             let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
             result.repeats_planned = attempt.repeats_planned;
             result.suspect = attempt.suspect.clone();
@@ -384,20 +384,24 @@ fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<Drawn>> {
     pictures.iter().filter_map(svg).collect()
 }
 
-/// Makes the report of a comparison that no build made; it publishes nothing.
-pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison) -> Result<Report> {
+/// Makes the report of a comparison that no build made, of the named cells alone where there are any; it publishes nothing.
+pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison, named: &[String]) -> Result<Report> {
     let cache = engine.cache;
     let digest = Some(cache.put(&json_bytes(comparison)?, Durability::Plain)?);
     let pictures = run(DerivedWork::Plot { comparison: digest }, cache)?;
-    let work = report_work(engine, statuses, digest, pictures);
+    let mut work = report_work(engine, statuses, digest, pictures);
+    if !named.is_empty() {
+        work.matrix = named.join(" and ");
+        work.cells.retain(|cell| named.contains(&cell.input.cell));
+    }
     let outputs = report_outputs(&work, cache)?;
-    Ok(Report { output_dir: work.output_dir, matrix: work.matrix, outputs })
+    Ok(Report { title: work.matrix, outputs })
 }
 
-/// What a report publishes, and where.
+/// A report's files, and of what it is.
 pub struct Report {
-    pub output_dir: PathBuf,
-    pub matrix: String,
+    /// The matrix, or the cells.
+    pub title: String,
     pub outputs: Vec<Output>,
 }
 

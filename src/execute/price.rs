@@ -103,6 +103,8 @@ impl Prices {
             let repeats = 1..=engine.plan.cells[cell].repeats;
             let stale: Vec<u32> = repeats
                 .filter(|r| which.have(status(*r).state))
+                // What is not started takes nothing, here or on another host.
+                .filter(|r| which == Runs::Stale || engine.withheld(cell, status(*r).key.as_ref()).is_none())
                 .filter(|r| status(*r).key.map_or_else(|| !is_twin(cell), |key| seen.insert(key)))
                 .collect();
             if stale.is_empty() {

@@ -1,8 +1,10 @@
-//! Digests of tprimat's own sources, taken at build time (build.rs says which files each covers).
+//! Digests of tprimat's own sources and libraries, taken at build time (build.rs says which files each covers,
+//! libraries.rs which libraries).
 
 /// A changed parser makes parse stale and nothing before it; likewise for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeDigests {
+    pub render: String,
     pub parse: String,
     /// What reads imported files.
     pub import: String,
@@ -16,6 +18,7 @@ pub struct CodeDigests {
 impl Default for CodeDigests {
     fn default() -> Self {
         Self {
+            render: env!("TPRIMAT_CODE_RENDER").into(),
             parse: env!("TPRIMAT_CODE_PARSE").into(),
             import: env!("TPRIMAT_CODE_IMPORT").into(),
             aggregate: env!("TPRIMAT_CODE_AGGREGATE").into(),

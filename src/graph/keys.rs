@@ -2,12 +2,14 @@
 //!
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
-//! | render | template text, names of the launch files, job | prices, descriptions, plot style |
+//! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
 //! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
 //! | plot, report | digests of what they draw and publish, their source | anything else |
+//!
+//! With the source of render, compare, plot and report go the libraries that shape what they make, as Cargo.lock pins them.
 
 use serde_json::json;
 
@@ -26,6 +28,7 @@ impl Engine<'_> {
         let recipe = self.plan.recipe(cell);
         let image = Preimage::new(TaskKind::Render)
             .field("launch_files", &recipe.launch_digest)
+            .field("code", &self.code.render)
             .field("job", &prepared.job_digest)
             .fields("template", recipe.templates.iter().map(|(name, digest)| (name.as_str(), digest)));
         Some(image.finish())

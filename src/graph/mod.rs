@@ -3,6 +3,8 @@ mod code;
 mod dag;
 pub mod key;
 mod keys;
+#[cfg(test)]
+mod libraries;
 mod reason;
 mod state;
 

@@ -318,7 +318,7 @@ impl Engine<'_> {
             (None, None) if generation > 0 => Reason::Remeasure(generation),
             (None, None) => Reason::NoRecord,
         };
-        match (prepared.here(), self.withheld(cell, &key)) {
+        match (prepared.here(), self.withheld(cell, Some(&key))) {
             (Err(why), None) => Status::because(State::Waiting, Reason::Because(why)).key(key),
             (Err(why), Some(more)) => {
                 Status::because(State::Waiting, Reason::Because(format!("{why}; {more}"))).key(key)
@@ -329,8 +329,9 @@ impl Engine<'_> {
     }
 
     /// Why a run is not worth a GPU-second: it is predicted to be far from fitting, and no attempt has shown otherwise.
-    fn withheld(&self, cell: usize, key: &Digest) -> Option<String> {
-        let has_run = || self.cache.attempts(key).iter().any(|a| a.outcome == AttemptOutcome::Ok);
+    /// Without a key there is none.
+    pub(crate) fn withheld(&self, cell: usize, key: Option<&Digest>) -> Option<String> {
+        let has_run = || key.is_some_and(|k| self.cache.attempts(k).iter().any(|a| a.outcome == AttemptOutcome::Ok));
         fit::fit(self.plan, cell).filter(|_| !self.options.force)?.withheld().filter(|_| !has_run())
     }
 

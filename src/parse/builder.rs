@@ -89,7 +89,10 @@ impl Builder {
             return self.notes.add("absurd_value", || format!("step {}", step.step));
         }
         self.trace.step_lines += 1;
-        step.ended_at = step.ended_at.or(self.clock);
+        if step.ended_at.is_none() {
+            step.ended_at = self.clock;
+            self.trace.dated_by_lines |= self.clock.is_some();
+        }
         self.nan.step(&step, &self.notes);
         let steps = &mut self.trace.steps;
         if steps.last().is_none_or(|last| last.step < step.step) {

@@ -397,6 +397,9 @@ mod tests {
         }
         log = log.replace("\"step\":2", "\"step\":2,\"time\":102.125");
         assert_eq!(ended(&log, "101 10000"), [Some(101.0), Some(102.125), Some(101.0), Some(101.0)]);
+        let by_lines = |log: &str, times: &str| parse_dated(&section, log.as_bytes(), times.as_bytes()).dated_by_lines;
+        assert!(by_lines(&log, "101 10000") && !by_lines(&log, ""));
+        assert!(!by_lines("{\"event\":\"step\",\"step\":1,\"time\":102.125}\n", "101 10000"));
     }
 
     #[test]

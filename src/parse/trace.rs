@@ -47,6 +47,9 @@ pub struct Trace {
     /// Lines of steps have no numbers and were counted: what is step k there may be a later step of the run.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub steps_assumed: bool,
+    /// The trainer does not say when each of its steps ended: `ended_at` is when a line was seen, which may be late.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub dated_by_lines: bool,
     /// The trainer said that it reached its end.
     pub finished: bool,
 }

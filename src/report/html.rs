@@ -39,7 +39,7 @@ impl Drawn {
 /// What a page tells besides the comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Name of the matrix.
+    /// Name of the matrix, or of the cells.
     pub matrix: String,
     /// Pictures that would show nothing.
     pub left_out: Vec<LeftOut>,

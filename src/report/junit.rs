@@ -72,6 +72,19 @@ mod tests {
         ])));
     }
 
+    /// A cell without a rate now, or of another workload, has not become slower.
+    #[test]
+    fn what_could_not_be_compared_is_no_regression() {
+        let mut report = report(["a", "b", "c", "d"]);
+        let types = |report: &GateReport| {
+            let xml = gate_junit(report);
+            ["regression", "not_compared"].map(|t| xml.matches(&format!("<failure type=\"{t}\"")).count())
+        };
+        assert_eq!(types(&report), [1, 0]);
+        report.cells[0].now = None;
+        assert_eq!(types(&report), [0, 1]);
+    }
+
     #[test]
     fn a_gate_of_nothing_is_an_error() {
         let mut nothing = report(["a", "b", "c", "d"]);

@@ -41,6 +41,7 @@ impl Weight {
             "not comparable",
             "different kinds",
             "tokens/s/GPU is ",
+            "before the device does",
         ]) {
             Self::Alarming
         } else if has(&[" failed", " is not counted: "]) {

@@ -358,6 +358,23 @@ fn json_has_the_shape_that_scripts_rely_on() {
 }
 
 #[test]
+fn a_loss_of_other_settings_is_marked_beside_the_baselines() {
+    let mut all = rich(&[]);
+    for (row, loss) in all.rows.iter_mut().zip([2.5, 2.25, 2.125]) {
+        (row.loss_at_end, row.loss_group) = (Some(loss), 0);
+    }
+    let marked =
+        |all: &Comparison| [table(all, &page(200)), markdown(all)].map(|text| text.matches("(not comparable)").count());
+    assert_eq!(marked(&all), [0, 0]);
+    all.rows[1].loss_group = 1;
+    assert_eq!(marked(&all), [1, 1]);
+    assert!(markdown(&all).contains("2.250 (not comparable)"), "{}", markdown(&all));
+    // What is not there needs no mark.
+    all.rows[1].loss_at_end = None;
+    assert_eq!(marked(&all), [0, 0]);
+}
+
+#[test]
 fn nothing_at_all() {
     let none = compare(&[], &CompareSettings::default(), &Catalogue::default());
     assert_eq!(table(&none, &page(1)), "No cell has figures.\n");
@@ -371,4 +388,21 @@ fn repeats_that_do_not_count_stand_beside_those_that_do() {
     let text = table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), &page(200));
     assert!(text.contains("1/3, 1 unmeasured"), "{text}");
     assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");
+}
+
+#[test]
+fn step_times_that_may_end_too_early_alarm_and_pauses_do_not() {
+    let mut all = rich(&[]);
+    let causes = [
+        "in pauses, as evaluations and checkpoints are",
+        "after most steps, so step times may end before the device does",
+    ];
+    for cause in causes {
+        let cell = &all.rows[0].cell;
+        all.notes
+            .push(format!("{cell}: repeat 1: of 4.5 s between measured steps' ends 2.7 s are in no step: {cause}."));
+    }
+    let (told, _) = notes::notes(&all, None);
+    let weight = |cause| told.iter().find(|note| note.text.contains(cause)).unwrap().weight;
+    assert_eq!(causes.map(weight), [notes::Weight::Remark, notes::Weight::Alarming]);
 }

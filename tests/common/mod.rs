@@ -79,7 +79,7 @@ job=$(<"$TPRIMAT_JOB")
 [[ ! -f $TPRIMAT_PROJECT_DIR/mood.sh ]] || . "$TPRIMAT_PROJECT_DIR/mood.sh"
 printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq"
 for ((s = 1; s <= steps; s++)); do
-    printf '{"event":"step","step":%d,"step_time_seconds":0.%d%05d,"loss":%d.5}\n' $s $((9 - s % 8)) $n $((9 - s % 8))
+    printf '{"event":"step","step":%d,"step_time_seconds":0.0%d%03d,"loss":%d.5}\n' $s $((9 - s % 8)) $n $((9 - s % 8))
 done
 printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
 "#;
@@ -90,16 +90,19 @@ pub const IMPORT_ERROR: &str =
 pub const UNKNOWN_ERROR: &str = "if [[ $vocab == 32 ]]; then echo 'something odd' >&2; exit 1; fi";
 pub const WRONG_LENGTH: &str = "if [[ $vocab == 32 ]]; then seq=8192; fi";
 
-/// A run of 1 s a step beside which NVML's sampler, mocked, sees `$seen` on its device; for every training.
+/// A run of 0.2 s a step beside which NVML's sampler, mocked, sees `$seen` on its device; for every training.
 pub const SAMPLED: &str = r#"
-header='{"schema":"tprimat.telemetry/1","source":"nvml","interval_seconds":1,"devices":["gpu-0"]}'
+header='{"schema":"tprimat.telemetry/1","source":"nvml","interval_seconds":0.1,"devices":["gpu-0"]}'
 {
     echo "$header"
-    for ((t = 1000; t <= 1002 + steps; t++)); do printf '{"time":%d,"devices":[%s]}\n' $t "$seen"; done
+    for ((t = 0; t <= 2 * steps + 2; t++)); do
+        printf '{"time":%d.%d,"devices":[%s]}\n' $((1000 + t / 10)) $((t % 10)) "$seen"
+    done
 } > "$TPRIMAT_RUN_DIR/telemetry.jsonl"
 printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq"
 for ((s = 1; s <= steps; s++)); do
-    printf '{"event":"step","step":%d,"step_time_seconds":1.%05d,"time":%d,"loss":%d.5}\n' $s $n $((1000 + s)) $((9 - s % 8))
+    printf '{"event":"step","step":%d,"step_time_seconds":0.200%03d,"time":%d.%d,"loss":%d.5}\n' \
+        $s $n $((1000 + s / 5)) $((2 * s % 10)) $((9 - s % 8))
 done
 printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
 exit 0

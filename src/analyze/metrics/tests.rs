@@ -101,6 +101,20 @@ fn the_worked_examples() {
 }
 
 #[test]
+fn a_row_has_the_memory_of_one_device_where_that_is_known() {
+    let of = |cell: CellInput| {
+        compare(&[cell], &CompareSettings::default(), &catalogue()).rows.remove(0).memory_capacity_bytes
+    };
+    assert_eq!(of(h100()), Some(80 << 30));
+    assert_eq!(of(cell_of(AMD, &llama_job(), 12.27, Some(MI300X))), Some(192 << 30));
+    let mut locked = h100();
+    locked.environment.facts.insert("memory_bytes".into(), "85520809984".into());
+    assert_eq!(of(locked), Some(85_520_809_984));
+    assert_eq!(of(cell_of(NVD, &llama_job(), 12.27, Some(("cuda", "NVIDIA H20")))), None, "no datasheet");
+    assert_eq!(of(cell_of("cpu/tran/llama/single", &llama_job(), 12.27, Some(("cpu", "some CPU")))), None);
+}
+
+#[test]
 fn every_figure_says_what_it_is_made_of() {
     let Figure::Ok { basis, .. } = get(&h100(), &catalogue(), "dollars_per_trillion_tokens") else { panic!() };
     assert_eq!(basis, "26004 GPU-hours at 3 USD a GPU-hour");

@@ -104,20 +104,18 @@ impl MemoryFit {
     /// withholds nothing.
     #[must_use]
     pub fn withheld(&self) -> Option<String> {
-        self.far_from_fitting().filter(|_| self.is_checked())
+        (self.ratio? > WITHHELD_ABOVE && self.is_checked()).then(|| self.warning())?
     }
 
-    /// For people: that a cell is far from fitting, also by a model that withholds nothing.
+    /// For people: that a cell will not fit, or may not, and what follows.
     #[must_use]
-    pub fn far_from_fitting(&self) -> Option<String> {
+    pub fn warning(&self) -> Option<String> {
         let (ratio, needed, capacity) = (self.ratio?, self.device_bytes?, self.capacity.as_ref()?);
-        if ratio <= WITHHELD_ABOVE {
-            return None;
-        }
-        let (words, what) = if self.is_checked() {
-            ("will not fit", "--force runs it")
-        } else {
-            ("may not fit", "it runs, for this model was never compared with a measured peak")
+        let (words, what) = match ratio {
+            r if r <= 1.0 => return None,
+            r if r <= WITHHELD_ABOVE => ("may not fit", "it runs, for a prediction may err by as much"),
+            _ if self.is_checked() => ("will not fit", "--force runs it"),
+            _ => ("may not fit", "it runs, for this model was never compared with a measured peak"),
         };
         let (needed, has) = (gb(needed), gb(capacity.bytes));
         let source = &capacity.source;

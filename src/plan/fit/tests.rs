@@ -147,11 +147,18 @@ fn parts_add_up_and_the_verdict_follows() {
     assert_eq!(verdict(52), (Verdict::Tight, false));
     assert_eq!(verdict(46), (Verdict::DoesNotFit, false));
     assert_eq!(verdict(43), (Verdict::DoesNotFit, true));
+    let warning = |gb: u64| {
+        let capacity = Capacity { bytes: gb * 1_000_000_000, source: "test".into() };
+        MemoryFit::of("cell", Ok(memory.clone()), Some(capacity)).warning()
+    };
+    assert_eq!((warning(80), warning(52)), (None, None));
+    assert!(warning(46).unwrap().starts_with("may not fit: needs 49.8 GB a GPU, which has 46.0 GB (test); it runs"));
+    assert!(warning(43).unwrap().starts_with("will not fit: needs 49.8 GB a GPU, which has 43.0 GB (test); --force"));
     let small = Capacity { bytes: 20_000_000_000, source: "test".into() };
     let by_an_unchecked = Memory { is_checked: false, ..memory.clone() };
     let noted = MemoryFit::of("cell", Ok(by_an_unchecked), Some(small));
     assert_eq!((noted.verdict, noted.withheld()), (Some(Verdict::DoesNotFit), None));
-    assert!(noted.far_from_fitting().unwrap().contains("may not fit"), "{noted:?}");
+    assert!(noted.warning().unwrap().contains("may not fit"), "{noted:?}");
     let unknown = MemoryFit::of("cell", Ok(memory), None);
     assert!(unknown.verdict.is_none() && unknown.withheld().is_none() && unknown.unknown.is_some());
 }

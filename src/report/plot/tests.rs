@@ -220,6 +220,68 @@ fn cells_of_several_device_counts_share_a_panel_only_within_a_group() {
     assert_eq!(faults(&with_counts(1)), [""; 0]);
 }
 
+/// Upright strokes of a picture: colour, place, width, how long each is.
+fn upright(svg: &str) -> Vec<(String, i32, String, i32)> {
+    let svg = roxmltree::Document::parse(svg).unwrap();
+    let stroke = |node: roxmltree::Node| {
+        let points = node.attribute("points")?.split(' ').map(|p| p.split_once(','));
+        let points: Vec<(i32, i32)> =
+            points.map(|p| Some((p?.0.parse().ok()?, p?.1.parse().ok()?))).collect::<Option<_>>()?;
+        let [(x, top), (right, bottom)] = points[..] else { return None };
+        let width = node.attribute("stroke-width").unwrap_or("1").to_owned();
+        (x == right).then(|| (node.attribute("stroke").unwrap().to_owned(), x, width, bottom - top))
+    };
+    svg.descendants().filter(|n| n.has_tag_name("polyline")).filter_map(stroke).collect()
+}
+
+/// Where a picture of step times has dashed lines, by colour, and where strokes at the foot of its panel.
+fn cuts(comparison: &Comparison) -> [Vec<i32>; 3] {
+    let all = upright(&named(&pictures(comparison).unwrap(), "step_time").svg);
+    let hex = |colour: plotters::style::RGBColor| format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2);
+    let dashed = |colour| {
+        let mut places: Vec<i32> = all.iter().filter(|(c, ..)| *c == hex(colour)).map(|(_, x, ..)| *x).collect();
+        places.sort_unstable();
+        // A tick of an axis is one stroke, a dashed line many.
+        let lines = places.chunk_by(|a, b| a == b).filter(|strokes| strokes.len() > 5);
+        lines.map(|strokes| strokes[0]).collect::<Vec<_>>()
+    };
+    let feet = all.iter().filter(|(.., width, length)| width == "2" && *length == 10).map(|(_, x, ..)| *x);
+    [dashed(style::FAINT), dashed(style::INK), feet.collect()]
+}
+
+#[test]
+fn step_times_show_where_the_warm_up_ends_and_where_each_repeat_is_measured_from() {
+    let mut comparison = comparison(Sample { cells: 1, ..PLAIN });
+    let width = (style::WIDTH - 2 * style::MARGIN - 16) / 2;
+    let frame = chart::Frame { left: style::MARGIN, top: 0, width, height: 190, title: "", x_title: "" };
+    let at = |step: f64| frame.x([1.0, 60.0]).at(step);
+    // Cut at step 6, three steps after the declared warm-up.
+    assert_eq!(cuts(&comparison), [vec![at(3.0)], vec![at(6.0)], vec![at(6.0); 3]]);
+    let cut = |comparison: &mut Comparison, repeat: usize, first_step: u64, dropped_steps: usize| {
+        let steady = comparison.rows[0].repeats[repeat].steady.as_mut().unwrap();
+        let cut = steady.cut.as_mut().unwrap();
+        (cut.first_step, cut.dropped_steps) = (first_step, dropped_steps as _);
+    };
+    cut(&mut comparison, 1, 12, 9);
+    assert_eq!(cuts(&comparison), [vec![at(3.0)], vec![at(6.0)], vec![at(6.0), at(12.0), at(6.0)]]);
+    // Nothing was cut besides: one line for both.
+    cut(&mut comparison, 0, 3, 0);
+    assert_eq!(cuts(&comparison), [vec![at(3.0)], vec![], vec![at(3.0), at(12.0), at(6.0)]]);
+    // What does not count is measured from nowhere.
+    comparison.rows[0].repeats[0].status = RepeatStatus::Unmeasured { reason: "no timed step".into() };
+    assert_eq!(cuts(&comparison), [vec![at(3.0)], vec![at(12.0)], vec![at(12.0), at(6.0)]]);
+}
+
+#[test]
+fn memory_is_shown_beside_what_the_device_has() {
+    let mut comparison = comparison(Sample { cells: 1, ..PLAIN });
+    let shows =
+        |comparison: &Comparison, words: &str| named(&pictures(comparison).unwrap(), "memory").svg.contains(words);
+    assert!(shows(&comparison, "40.00 GiB of 80.00 GiB peak allocated"));
+    comparison.rows[0].memory_capacity_bytes = None;
+    assert!(shows(&comparison, "40.00 GiB peak allocated") && !shows(&comparison, "of 80.00 GiB"));
+}
+
 #[test]
 fn a_repeat_that_does_not_count_is_marked_and_moves_nothing() {
     let mut comparison = comparison(Sample { cells: 2, ..PLAIN });

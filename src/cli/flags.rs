@@ -1,0 +1,84 @@
+//! Flags that several subcommands share. Each takes those groups that mean something to it, and no other.
+
+use clap::Args;
+
+/// Which matrix, with which settings.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Common {
+    /// A matrix file, or its name in pipelines/ [default: matrix.toml, then pipelines/matrix.toml]
+    #[arg(value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+/// Which cells, where a command is of some of them.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Cells {
+    /// Only cells that match: leading segments of platform/framework/model/parallelism, globs allowed
+    #[arg(long, value_name = "CELL")]
+    pub only: Vec<String>,
+    /// All but the cells that match
+    #[arg(long, value_name = "CELL")]
+    pub skip: Vec<String>,
+    /// Only cells with this axis value
+    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    pub where_: Vec<String>,
+    /// Only the i-th of n parts
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<String>,
+}
+
+/// Which measurements are a cell's, where a command runs them or looks them up.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Measured {
+    #[command(flatten)]
+    pub repeats: Repeats,
+    #[command(flatten)]
+    pub drift: Drift,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct Repeats {
+    /// Measured runs a cell, whatever the matrix says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeats: Option<u32>,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct Drift {
+    /// Go on although this host differs from tprimat.lock; results are filed under what was found
+    #[arg(long)]
+    pub allow_drift: bool,
+}
+
+/// What is run although it would not be.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Insist {
+    /// Take cells whose last attempt failed as stale
+    #[arg(long)]
+    pub retry_failed: bool,
+    /// Run also what is predicted not to fit in memory, and with --max-gpu-hours what cannot be estimated
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What is compared; a selection limits what runs, not what is compared.
+#[derive(Args, Clone, Debug)]
+pub struct Compared {
+    /// A matrix, two cells of it, or both: `M`, `A B`, `M A B`
+    #[arg(value_names = ["MATRIX", "A", "B"], num_args = 0..=3)]
+    pub names: Vec<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
+    #[arg(long, value_name = "FIELD")]
+    pub across: Vec<String>,
+    /// The cell that speed-ups are relative to [default: the first of each group]
+    #[arg(long, value_name = "CELL")]
+    pub baseline: Option<String>,
+}
