@@ -63,7 +63,6 @@ pub use claim::*;
 pub use compare::*;
 pub use comparison::*;
 pub use contract::*;
-pub use conventions::*;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use environment::*;
 pub use figure::*;
