@@ -1,12 +1,12 @@
 //! What is recorded beside a run: samples of its devices, from a mocked tool to the energy in the summary, and how many
 //! repeats were planned.
-mod common;
+mod support;
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
-use common::{Project, SMALL};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
+use support::{Project, TPRIMAT, tasks::SMALL};
 use tprimat::{
     analyze::Samples,
     cache::{Attempt, Output, TaskKind},
@@ -46,7 +46,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
 }
 
 fn start(spec: &RunSpec) -> Running {
-    execute::start(spec, Path::new(env!("CARGO_BIN_EXE_tprimat"))).unwrap()
+    execute::start(spec, Path::new(TPRIMAT)).unwrap()
 }
 
 fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
@@ -203,7 +203,7 @@ fn repeats_told(project: &Project) -> (Vec<String>, Vec<bool>) {
 
 #[test]
 fn repeats_that_were_added_after_a_look_are_told() {
-    let project = Project::new();
+    let project = Project::of_two();
     assert_eq!(project.build(&["--repeats", "3", "--only", "cpu/cmd/small"]).code, 0);
     project.edit("matrix.toml", "repeats = 2", "repeats = 5");
     // The first three are taken as they are; all five of `large` were planned at once.
