@@ -1,7 +1,7 @@
 //! What the page of a report costs, by the number of cells: `cargo bench --bench page`. With a folder as argument, the
 //! pages are left there, to be looked at: `cargo bench --bench page -- FOLDER`.
 
-use std::{path::PathBuf, time::Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tprimat::{
@@ -9,20 +9,12 @@ use tprimat::{
     report::{Drawn, Meta, bytes, html, pictures},
 };
 
-#[path = "../src/report/plot/sample.rs"]
-mod sample;
-use sample::Sample;
+mod common;
+use common::{folder, leave, samples};
 
 fn main() {
-    let folder = std::env::args().skip(1).find(|a| !a.starts_with("--")).map(PathBuf::from);
-    let plain = Sample { cells: 60, groups: 1, repeats: 5, steps: 500, scale: 1.0, troubled: false };
-    for (name, sample) in [
-        ("2", Sample { cells: 2, repeats: 3, ..plain }),
-        ("8 troubled", Sample { cells: 8, groups: 2, troubled: true, ..plain }),
-        ("40 troubled", Sample { cells: 40, groups: 2, troubled: true, ..plain }),
-        ("60 troubled", Sample { troubled: true, ..plain }),
-        ("60", plain),
-    ] {
+    let folder = folder();
+    for (name, sample) in samples() {
         let comparison: Comparison = serde_json::from_value(told(sample.json())).expect("the sample is a comparison");
         let start = Instant::now();
         let all = pictures(&comparison).expect("pictures");
@@ -39,9 +31,7 @@ fn main() {
             bytes(svg as u64)
         );
         if let Some(folder) = &folder {
-            let file = folder.join(format!("{}.html", name.replace(' ', "_")));
-            let durability = tprimat::files::Durability::Plain;
-            tprimat::files::write_atomically(&file, page.as_bytes(), durability).expect("the folder is writable");
+            leave(folder, name, ".html", page.as_bytes());
         }
     }
 }

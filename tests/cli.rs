@@ -304,7 +304,7 @@ fn secrets_reach_trainers_and_nothing_else() {
     let log = project.run(&["logs", "cpu/cmd/tiny/single"]).ends_with(0).stdout;
     assert!(log.contains(&format!("token of {} characters, nccl unset", SECRET.len())), "{log}");
     let cache = tprimat::cache::Cache::open(&project.path("cache")).unwrap();
-    for path in files_below(&project.root()) {
+    for path in files_below(project.root()) {
         let name = path.strip_prefix(project.path("cache/objects")).ok().map(|p| p.to_str().unwrap().replace('/', ""));
         let bytes = match name.and_then(|name| name.parse().ok()) {
             Some(digest) => cache.get(&digest).unwrap().unwrap(),

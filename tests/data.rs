@@ -1,9 +1,12 @@
 //! Datasets from text to a trained cell: what `data` says of them, and what of them is in keys.
-mod common;
+mod support;
 
 use std::collections::BTreeSet;
 
-use common::{LARGE, Project, SMALL};
+use support::{
+    Project,
+    tasks::{LARGE, SMALL},
+};
 use tprimat::{
     data::{Dtype, Writer},
     files,
@@ -26,7 +29,7 @@ fn tokens(seed: i64) -> Vec<i64> {
 
 /// `small` trains on data/c4, `large` on synthetic tokens; its trainer leaves behind where it was sent.
 fn with_dataset() -> Project {
-    let project = Project::new();
+    let project = Project::of_two();
     project.edit("config.yaml", "vocab_size: 32 }", "vocab_size: 32, dataset_path: data/c4 }");
     project.write(
         "mood.sh",
@@ -53,7 +56,7 @@ fn the_path_reaches_the_trainer_and_nothing_else_and_the_digest_the_lock() {
     let sent = |vocab: u32| project.read(&format!("sent.{vocab}"));
     assert_eq!(sent(32), format!("{} none\n", project.path("data/c4").display()));
     assert_eq!(sent(64), "none none\n");
-    let (_, out, _) = project.tprimat(&["data", "fingerprint", project.path("data/c4").to_str().unwrap()]);
+    let out = project.run(&["data", "fingerprint", project.path("data/c4").to_str().unwrap()]).ends_with(0).stdout;
     let digest = out.lines().next().unwrap().to_owned();
     let lock = project.read("tprimat.lock");
     assert!(lock.contains(&format!("[platform.cpu.datasets]\nc4 = \"{digest}\"\n")), "{lock}");
@@ -68,14 +71,12 @@ fn other_bytes_are_drift_and_once_locked_make_exactly_their_cells_stale() {
     // As with any other fact: keys are of the lock, and what contradicts it does not run.
     project.expect_nothing();
     project.edit("config.yaml", "seq_length: 64", "seq_length: 32");
-    let (code, _, err) = project.tprimat(&["build"]);
-    assert_eq!(code, 2);
+    let err = project.run(&["build"]).ends_with(2).stderr;
     assert!(err.contains("datasets.c4") && err.contains("tprimat.lock:"), "{err}");
     project.edit("config.yaml", "seq_length: 32", "seq_length: 64");
 
     let locked = project.read("tprimat.lock");
-    let (code, said, _) = project.tprimat(&["lock", "--update"]);
-    assert_eq!(code, 0);
+    let said = project.run(&["lock", "--update"]).ends_with(0).stdout;
     assert!(said.contains("datasets.c4 changed"), "{said}");
     let expected: BTreeSet<_> = [1, 2].map(|repeat| format!("train {SMALL}#{repeat}")).into();
     assert_eq!(stale_trains(&project), expected);
@@ -84,7 +85,7 @@ fn other_bytes_are_drift_and_once_locked_make_exactly_their_cells_stale() {
     assert_eq!((project.build(&[]).code, project.launches()), (0, 6));
     // As it was: what was measured then counts again.
     write_dataset(&project, "data/c4", &tokens(0));
-    assert_eq!(project.tprimat(&["lock", "--update"]).0, 0);
+    project.run(&["lock", "--update"]).ends_with(0);
     assert_eq!((project.read("tprimat.lock"), stale_trains(&project)), (locked, BTreeSet::new()));
 }
 
@@ -114,7 +115,7 @@ fn a_tokenizer_is_pinned_beside_its_dataset() {
     assert!(project.read("sent.32").ends_with("/data/words/tokenizer.json\n"));
     assert!(project.read("tprimat.lock").contains("[platform.cpu.tokenizers]\nwords = "));
     project.write("data/words/tokenizer.json", "{\"other\": 1}");
-    assert_eq!(project.tprimat(&["lock", "--update"]).0, 0);
+    project.run(&["lock", "--update"]).ends_with(0);
     assert_eq!(stale_trains(&project).len(), 2);
     assert!(project.plan(&[])[&format!("train {SMALL}#1")].reason.contains("tokenizer: "));
 }
@@ -145,18 +146,18 @@ fn without_the_files_the_lock_serves_and_what_is_not_measured_waits() {
 fn a_dataset_that_cannot_serve_is_refused_before_anything_runs() {
     let project = with_dataset();
     write_dataset(&project, "data/c4", &[1, 2, 40, 3]);
-    let (code, _, err) = project.tprimat(&["build"]);
+    let err = project.run(&["build"]).ends_with(2).stderr;
     let err = flat(&err);
-    assert_eq!((code, project.launches()), (2, 0));
+    assert_eq!(project.launches(), 0);
     assert!(err.contains("the largest token is 40, the vocabulary has 32"), "{err}");
     assert!(err.contains("4 tokens, less than one sequence of 64"), "{err}");
 
     project.edit("config.yaml", "vocab_size: 64, norm", "vocab_size: 64, dataset_path: other/c4, norm");
     write_dataset(&project, "other/c4", &tokens(0));
-    let (code, _, err) = project.tprimat(&["plan"]);
-    assert!(code == 2 && flat(&err).contains("`c4` is the name of two datasets"), "{err}");
+    let err = project.run(&["plan"]).ends_with(2).stderr;
+    assert!(flat(&err).contains("`c4` is the name of two datasets"), "{err}");
     project.edit("config.yaml", "other/c4, norm", "other/c4, dataset_name: c4-more, norm");
-    assert_eq!(project.tprimat(&["plan"]).0, 0);
+    project.run(&["plan"]).ends_with(0);
 }
 
 /// Words by number, split at white space.
@@ -167,7 +168,7 @@ const TOKENIZER: &str = r#"{"version": "1.0", "truncation": null, "padding": nul
 
 #[test]
 fn text_is_encoded_verified_and_fingerprinted() {
-    let project = Project::new();
+    let project = Project::of_two();
     project.write("words.json", TOKENIZER).write("a.txt", "red green\n\nblue blue\n");
     project.write("b.jsonl", "{\"body\": \"green odd\"}\n");
     let path = |name: &str| project.path(name).display().to_string();
@@ -179,11 +180,10 @@ fn text_is_encoded_verified_and_fingerprinted() {
         (&encoded["documents"], &encoded["tokens"], &encoded["eod_token"]),
         (&3.into(), &9.into(), &"<eos>".into())
     );
-    let (code, _, err) = project.tprimat(&all);
-    assert!(code == 2 && flat(&err).contains("is there already"), "{err}");
+    let err = project.run(&all).ends_with(2).stderr;
+    assert!(flat(&err).contains("is there already"), "{err}");
 
-    let (code, out, _) = project.tprimat(&["data", "verify", &output, "--vocab-size", "5"]);
-    assert_eq!(code, 0);
+    let out = project.run(&["data", "verify", &output, "--vocab-size", "5"]).ends_with(0).stdout;
     for line in ["documents   3", "sequences   3", "tokens      9", "uint16, 18 bytes", "0 to 4"] {
         assert!(out.contains(line), "{line}: {out}");
     }
@@ -196,14 +196,14 @@ fn text_is_encoded_verified_and_fingerprinted() {
     bytes.extend([0; 5]);
     std::fs::remove_file(&idx).unwrap();
     files::write_atomically(&idx, &bytes, files::Durability::Plain).unwrap();
-    let (code, _, err) = project.tprimat(&["data", "verify", &output, "--vocab-size", "4"]);
+    let err = project.run(&["data", "verify", &output, "--vocab-size", "4"]).ends_with(2).stderr;
     let err = flat(&err);
-    assert!(code == 2 && err.contains("5 bytes after its last table"), "{err}");
+    assert!(err.contains("5 bytes after its last table"), "{err}");
     assert!(err.contains("the largest token is 4, the vocabulary has 4"), "{err}");
     assert_eq!(project.json(&["data", "verify", &output])["problems"].as_array().map(Vec::len), Some(1));
-    assert_eq!(project.tprimat(&["data", "fingerprint", &output]).0, 2);
-    assert_eq!(project.tprimat(&["data", "verify", &path("nothing")]).0, 2);
+    project.run(&["data", "fingerprint", &output]).ends_with(2);
+    project.run(&["data", "verify", &path("nothing")]).ends_with(2);
     files::write_atomically(&idx, &bytes[..40], files::Durability::Plain).unwrap();
-    let (code, _, err) = project.tprimat(&["data", "verify", &output]);
-    assert!(code == 2 && flat(&err).contains("is cut off"), "{err}");
+    let err = project.run(&["data", "verify", &output]).ends_with(2).stderr;
+    assert!(flat(&err).contains("is cut off"), "{err}");
 }

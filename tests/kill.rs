@@ -20,7 +20,7 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
-use support::{ONE_RUN, Project, files_below, until};
+use support::{Dice, ONE_RUN, Project, files_below, until};
 use tprimat::{
     cache::{Attempt, AttemptOutcome, Cache},
     digest::Digest,
@@ -59,31 +59,15 @@ enum Moment {
     AfterEvent(usize, Duration),
 }
 
-/// Numbers that are random, and the same for the same seed.
-struct Dice {
-    seed: u64,
-    rolled: u64,
+fn microseconds(dice: &mut Dice, below: usize) -> Duration {
+    Duration::from_micros(dice.roll(below) as u64)
 }
 
-impl Dice {
-    fn new() -> Self {
-        let seed = std::env::var("TPRIMAT_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-        Self { seed: seed.unwrap_or_else(|| RandomState::new().hash_one("dice")), rolled: 0 }
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.rolled += 1;
-        let digest = Digest::of(format!("{} {}", self.seed, self.rolled));
-        u64::from_le_bytes(digest.0[..8].try_into().unwrap()) % bound
-    }
-
-    /// Half of them at any time, half just after something happened: most writes are there.
-    fn moment(&mut self) -> Moment {
-        if self.below(2) == 0 {
-            Moment::After(Duration::from_micros(self.below(400_000)))
-        } else {
-            Moment::AfterEvent(self.below(40) as usize + 1, Duration::from_micros(self.below(4000)))
-        }
+/// Half of them at any time, half just after something happened: most writes are there.
+fn moment(dice: &mut Dice) -> Moment {
+    match dice.roll(2) {
+        0 => Moment::After(microseconds(dice, 400_000)),
+        _ => Moment::AfterEvent(dice.roll(40) + 1, microseconds(dice, 4000)),
     }
 }
 
@@ -200,18 +184,20 @@ fn killed_fifty_times_a_build_ends_as_if_nothing_had_happened() {
     let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
 
     let project = Project::new(TWELVE_RUNS);
-    let mut dice = Dice::new();
-    println!("TPRIMAT_TEST_SEED={}", dice.seed);
+    let seed = std::env::var("TPRIMAT_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| RandomState::new().hash_one("dice"));
+    println!("TPRIMAT_TEST_SEED={seed}");
+    let mut dice = Dice(seed);
     for _ in 0..KILLS {
         // All done: publish or measure again, or there would be nothing left to disturb.
         let is_published = project.path("output/compare.txt").exists();
-        let (again, moment) = match is_published.then(|| dice.below(3)) {
-            None => (&[][..], dice.moment()),
-            Some(0) => (&["--remeasure"][..], dice.moment()),
+        let (again, moment) = match is_published.then(|| dice.roll(3)) {
+            None => (&[][..], moment(&mut dice)),
+            Some(0) => (&["--remeasure"][..], moment(&mut dice)),
             Some(_) => {
                 fs::remove_dir_all(project.path("output")).unwrap();
                 // Publishing is soon over.
-                (&[][..], Moment::After(Duration::from_micros(dice.below(60_000))))
+                (&[][..], Moment::After(microseconds(&mut dice, 60_000)))
             }
         };
         println!("{moment:?} {again:?}, {} launches so far", project.launches());

@@ -39,18 +39,25 @@ fn kinds(trace: &Value) -> Vec<&str> {
     anomalies.into_iter().flatten().map(|a| a["kind"].as_str().unwrap()).collect()
 }
 
-/// Every value of the folder's expected.json, by the script that people run over folders of their own.
-#[test]
-fn fixtures_are_read_as_they_say() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+/// Holds a folder of logs against its expected.json, by the script that people run over folders of their own: its exit
+/// code and what it says.
+fn agreement(folder: &Path, more: &[&str]) -> (Option<i32>, String) {
     let output = Command::new("python3")
-        .arg(root.join("tests/agreement.py"))
-        .arg(root.join("tests/fixtures/logs"))
-        .args(["--quiet", "--tprimat", env!("CARGO_BIN_EXE_tprimat")])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agreement.py"))
+        .arg(folder)
+        .args(["--tprimat", env!("CARGO_BIN_EXE_tprimat")])
+        .args(more)
         .output()
         .expect("python3 is a prerequisite");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn fixtures_are_read_as_they_say() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/logs");
+    let (code, said) = agreement(&fixtures, &["--quiet"]);
+    assert_eq!(code, Some(0), "{said}");
 }
 
 /// The script itself notices a value that is off by one in its last digit, a missing step and a made-up loss.
@@ -63,14 +70,8 @@ fn disagreements_are_found() {
     for (name, text) in [("a.log", log), ("expected.json", expected)] {
         std::fs::write(folder.path().join(name), text).unwrap();
     }
-    let output = Command::new("python3")
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agreement.py"))
-        .arg(folder.path())
-        .args(["--tprimat", env!("CARGO_BIN_EXE_tprimat")])
-        .output()
-        .expect("python3 is a prerequisite");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let (code, said) = agreement(folder.path(), &[]);
+    assert_eq!(code, Some(1), "{said}");
     let wrong: Vec<_> = said.lines().filter(|l| l.starts_with("DISAGREE")).collect();
     assert_eq!(wrong.len(), 4, "last, time, loss, step 8: {said}");
 }
@@ -92,13 +93,7 @@ fn swapped_kinds_of_memory_are_found() {
     std::fs::write(folder.path().join("titan.log"), format!("[titan] - root - INFO - {titan}\n")).unwrap();
     let run = |expected: String| {
         std::fs::write(folder.path().join("expected.json"), expected).unwrap();
-        let output = Command::new("python3")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agreement.py"))
-            .arg(folder.path())
-            .args(["--tprimat", env!("CARGO_BIN_EXE_tprimat")])
-            .output()
-            .expect("python3 is a prerequisite");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        agreement(folder.path(), &[]).1
     };
     let agrees = run(expected(said));
     assert!(agrees.contains("(peak_allocated)") && !agrees.contains("DISAGREE"), "{agrees}");

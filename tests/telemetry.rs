@@ -1,12 +1,15 @@
 //! What is recorded beside a run: samples of its devices, from a mocked tool to the energy in the summary, and how many
 //! repeats were planned.
-mod common;
+mod support;
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
-use common::{IMPORT_ERROR, LARGE, Project, SAMPLED, SHARED, SMALL};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::{Value, json};
+use support::{
+    Project, TPRIMAT,
+    tasks::{IMPORT_ERROR, LARGE, SAMPLED, SHARED, SMALL},
+};
 use tprimat::{
     analyze::Samples,
     cache::{Attempt, Output, TaskKind},
@@ -46,7 +49,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
 }
 
 fn start(spec: &RunSpec) -> Running {
-    execute::start(spec, Path::new(env!("CARGO_BIN_EXE_tprimat"))).unwrap()
+    execute::start(spec, Path::new(TPRIMAT)).unwrap()
 }
 
 fn run(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> (RunSpec, RunExit) {
@@ -198,7 +201,7 @@ fn beside_small(seen: &str) -> String {
 
 #[test]
 fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
-    let project = Project::new();
+    let project = Project::of_two();
     project.write("mood.sh", &beside_small(SHARED));
     let built = project.build(&[]);
     let why = "its GPU gpu-0 was also used by process 4711 (python3)";
@@ -228,8 +231,8 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
         let planned = &project.plan(&[])[&format!("train {SMALL}#2")];
         let reason = format!("the last attempt was disturbed: {why}; this is replacement {replacement} of 2");
         assert_eq!((planned.state.as_str(), &planned.reason), ("stale", &reason));
-        let (code, explained, _) = project.tprimat(&["explain", SMALL]);
-        assert!(code == 0 && explained.contains(&reason), "{explained}");
+        let explained = project.run(&["explain", SMALL]);
+        assert!(explained.code == Some(0) && explained.stdout.contains(&reason), "{explained:?}");
         assert_eq!((project.build(&[]).code, project.launches()), (0, 4 + 2 * replacement));
     }
     // What is there stands, and says so.
@@ -247,7 +250,7 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
 
 #[test]
 fn a_replacement_counts_in_place_of_what_was_disturbed() {
-    let project = Project::new();
+    let project = Project::of_two();
     project.write("mood.sh", &beside_small(SHARED));
     assert_eq!(project.build(&[]).code, 0);
     // A replacement that cannot run is a failure like any other, and is not tried for ever.
@@ -263,7 +266,7 @@ fn a_replacement_counts_in_place_of_what_was_disturbed() {
 
 #[test]
 fn a_power_cap_disturbs_nobody_and_heat_does() {
-    let project = Project::new();
+    let project = Project::of_two();
     project.write("mood.sh", &beside_small(r#"seen='{"throttled":["sw_power_cap"],"other_processes":[]}'"#));
     assert_eq!(project.build(&[]).says["suspect"], 0);
     let summary = project.json(&["show", SMALL]);
@@ -284,7 +287,7 @@ fn a_power_cap_disturbs_nobody_and_heat_does() {
 /// An older tprimat judged nothing: its attempts stand, whatever a newer one finds in their samples.
 #[test]
 fn a_judgement_is_of_the_time_of_the_run() {
-    let project = Project::new();
+    let project = Project::of_two();
     project.write("mood.sh", &beside_small(SHARED));
     assert_eq!(project.build(&[]).code, 0);
     let cache = project.cache();
@@ -313,7 +316,7 @@ fn repeats_told(project: &Project) -> (Vec<String>, Vec<bool>) {
 
 #[test]
 fn repeats_that_were_added_after_a_look_are_told() {
-    let project = Project::new();
+    let project = Project::of_two();
     assert_eq!(project.build(&["--repeats", "3", "--only", "cpu/cmd/small"]).code, 0);
     project.edit("matrix.toml", "repeats = 2", "repeats = 5");
     // The first three are taken as they are; all five of `large` were planned at once.

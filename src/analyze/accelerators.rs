@@ -21,7 +21,6 @@ pub struct Accelerator {
     pub tf32: Option<f64>,
     pub tdp_watts: f64,
     pub memory_gib: f64,
-    pub bandwidth_tb_per_second: Option<f64>,
     pub source: String,
     pub url: String,
 }
@@ -161,7 +160,6 @@ mod tests {
             assert!(sku.tf32.is_none_or(|tf32| (tf32 / sku.bf16 - 0.5).abs() < 0.01), "{what:?}");
             assert!((100.0..3000.0).contains(&sku.bf16) && (200.0..2000.0).contains(&sku.tdp_watts), "{what:?}");
             assert!((32.0..512.0).contains(&sku.memory_gib), "{what:?}");
-            assert!(sku.bandwidth_tb_per_second.is_none_or(|b| (1.0..20.0).contains(&b)), "{what:?}");
         }
         assert!(names.len() >= 10);
     }

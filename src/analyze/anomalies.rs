@@ -4,7 +4,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::{changes, deviation, is_positive, quantile};
+use super::{changes, is_positive, outlier_limit, quantile};
 use crate::{
     parse::{Anomaly, Step, Trace},
     plan::ModelShape,
@@ -111,7 +111,7 @@ pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
     if let (Some((step, last)), true) = (rest.last(), times.len() >= 5) {
         let ratio = (last / median).max(median / last);
         let before = &times[..times.len() - 1];
-        let far = deviation(before, median).is_some_and(|spread| (last - median).abs() > 5.0 * spread);
+        let far = outlier_limit(before, median).is_some_and(|limit| (last - median).abs() > limit);
         if ratio >= ODD && far {
             let number = step.step;
             let detail = format!("the last step, {number}, takes {last:.3} s; the median is {median:.3} s");

@@ -16,8 +16,7 @@ pub struct Convention {
 }
 
 /// Every named way to count a model's FLOPs per token at a sequence length; those with recomputation last.
-#[must_use]
-pub fn flops_conventions(shape: &ModelShape, seq_length: u64, padded_vocab: Option<u64>) -> Vec<Convention> {
+fn flops_conventions(shape: &ModelShape, seq_length: u64, padded_vocab: Option<u64>) -> Vec<Convention> {
     let Some(parameters) = count_parameters(shape).map(|n| n as f64).filter(|_| seq_length > 0) else {
         return Vec::new();
     };

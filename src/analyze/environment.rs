@@ -73,8 +73,7 @@ fn is_deterministic_workspace(value: &str) -> bool {
 }
 
 /// Why this variable alone can decide a comparison, if it can.
-#[must_use]
-pub fn danger_of(name: &str, value: &str) -> Option<&'static str> {
+fn danger_of(name: &str, value: &str) -> Option<&'static str> {
     let is_named = |pattern: &&'static str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == *pattern,

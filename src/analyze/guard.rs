@@ -36,7 +36,7 @@ pub(super) fn contract_of(cell: &CellInput, summary: &Summary) -> Contract {
 }
 
 impl Arm<'_> {
-    pub fn is_strict(&self) -> bool {
+    fn is_strict(&self) -> bool {
         self.cell.parallelism == STRICT_STRATEGY
     }
     fn side(&self) -> (&CellInput, &Contract) {

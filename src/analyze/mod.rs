@@ -68,7 +68,6 @@ pub use clock::Clock;
 pub use compare::*;
 pub use comparison::*;
 pub use contract::*;
-pub use conventions::*;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
 pub use environment::*;
 pub use figure::*;

@@ -42,6 +42,18 @@ pub fn deviation(values: &[f64], median: f64) -> Option<f64> {
     Some(1.4826 * quantile(&away, 0.5)?)
 }
 
+/// An outlier is more than this many scaled median absolute deviations from the median, and more than [`OUTLIER_LEAST`] of
+/// it: Hampel's identifier, with a floor; docs/METRICS.md, "Outliers".
+pub const OUTLIER_DEVIATIONS: f64 = 5.0;
+/// Relative to the median, so that rounding of the log makes no step an outlier.
+pub const OUTLIER_LEAST: f64 = 0.02;
+
+/// The largest distance from `median`, in either direction, that is no outlier's; none without values.
+#[must_use]
+pub fn outlier_limit(values: &[f64], median: f64) -> Option<f64> {
+    Some((OUTLIER_DEVIATIONS * deviation(values, median)?).max(OUTLIER_LEAST * median))
+}
+
 /// Student's t: what a two-sided interval of this confidence reaches to on each side, in standard errors.
 fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
     let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
@@ -166,6 +178,15 @@ mod tests {
 
     fn close(a: f64, b: f64) -> bool {
         (a - b).abs() <= 1e-6 * b.abs().max(1e-3)
+    }
+
+    #[test]
+    fn an_outlier_is_far_by_the_spread_and_by_the_median() {
+        // Deviations from 10 are 0, 0, 0.1, 0.1 and 0.2, the median one of them 0.1.
+        let limit = outlier_limit(&[9.9, 10.0, 10.1, 10.0, 9.8], 10.0).unwrap();
+        assert!(close(limit, 0.7413), "{limit}");
+        assert!(close(outlier_limit(&[10.0; 5], 10.0).unwrap(), 0.2));
+        assert_eq!(outlier_limit(&[], 10.0), None);
     }
 
     #[test]

@@ -257,16 +257,14 @@ pub(super) fn decode_preimage(body: &[u8]) -> Option<&str> {
 /// The parts of an entry's head.
 pub(super) struct Head<'a> {
     pub stamp: Stamp,
-    pub kind: TaskKind,
-    pub task: &'a str,
     pub outputs: Outputs<'a>,
 }
 
 pub(super) fn decode_head(head: &[u8]) -> Option<Head<'_>> {
     let mut fields = Fields(head);
     let (ENTRY, stamp, _key) = (fields.u8()?, fields.u64()?, fields.digest()?) else { return None };
-    let (kind, task, left) = (kind_of(fields.u8()?)?, fields.text()?, fields.u32()?);
-    Some(Head { stamp, kind, task, outputs: Outputs { left, fields: Fields(fields.0) } })
+    let (_kind, _task, left) = (kind_of(fields.u8()?)?, fields.text()?, fields.u32()?);
+    Some(Head { stamp, outputs: Outputs { left, fields: Fields(fields.0) } })
 }
 
 /// The outputs of an entry, in the order in which they were recorded.
@@ -312,7 +310,7 @@ mod tests {
             let What::Entry { head, task, .. } = glance.what else { panic!("an entry") };
             prop_assert_eq!(task, &written.task);
             let head = decode_head(head).unwrap();
-            prop_assert_eq!((head.stamp, head.kind), (7, TaskKind::Parse));
+            prop_assert_eq!(head.stamp, 7);
             prop_assert_eq!(head.outputs.map(|o| o.to_owned()).collect::<Vec<_>>(), written.outputs);
         }
 

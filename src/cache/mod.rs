@@ -28,4 +28,4 @@ pub use lock::KeyLock;
 pub use objects::ObjectReader;
 pub use record::*;
 pub use records::EntryRef;
-pub use store::{Cache, MIN_FREE};
+pub use store::Cache;

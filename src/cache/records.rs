@@ -20,11 +20,10 @@ use crate::{
 /// Reading this much costs about as much as opening; past it, a new snapshot is worth writing.
 const SNAPSHOT_AFTER: u64 = 256 << 10;
 
-/// An entry as the cache holds it: kind, name and outputs, without the pre-image.
+/// An entry as the cache holds it, of which the outputs are read.
 pub struct EntryRef<'a> {
     head: Bytes<'a>,
     stamp: Stamp,
-    kind: TaskKind,
 }
 
 enum Bytes<'a> {
@@ -43,16 +42,8 @@ impl Bytes<'_> {
 
 impl<'a> EntryRef<'a> {
     fn new(head: Bytes<'a>) -> Option<Self> {
-        let encode::Head { stamp, kind, .. } = head.decode()?;
-        Some(Self { head, stamp, kind })
-    }
-    #[must_use]
-    pub fn kind(&self) -> TaskKind {
-        self.kind
-    }
-    #[must_use]
-    pub fn task(&self) -> &str {
-        self.head.decode().map_or("", |head| head.task)
+        let stamp = head.decode()?.stamp;
+        Some(Self { head, stamp })
     }
     pub fn outputs(&self) -> Outputs<'_> {
         self.head.decode().map_or_else(Outputs::default, |head| head.outputs)
@@ -139,7 +130,7 @@ impl Cache {
     }
 
     /// Records a batch in one write.
-    pub fn record_entries(&self, entries: &[Entry]) -> Result<()> {
+    pub(super) fn record_entries(&self, entries: &[Entry]) -> Result<()> {
         self.append(Durability::Plain, |first| {
             (first..).zip(entries).map(|(stamp, e)| encode::entry(stamp, e)).collect()
         })

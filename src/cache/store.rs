@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A build that is to write here needs this many free bytes.
-pub const MIN_FREE: u64 = 16 << 20;
+const MIN_FREE: u64 = 16 << 20;
 
 /// Longer than any file is being written without a byte being added to it.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -89,7 +89,7 @@ impl Cache {
     }
 
     /// Bytes that this user may still write on the cache's disk.
-    pub fn free_bytes(&self) -> Result<u64> {
+    fn free_bytes(&self) -> Result<u64> {
         let stat = nix::sys::statvfs::statvfs(&self.root).map_err(io::Error::from);
         let stat = stat.map_err(Error::io("cannot read the cache", &self.root))?;
         Ok(stat.blocks_available() * stat.fragment_size())

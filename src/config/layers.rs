@@ -29,8 +29,6 @@ use crate::{
 pub enum Origin {
     /// Built in.
     Default,
-    /// The recipe of this name.
-    RecipeDefault(String),
     File {
         source: Arc<Source>,
         span: Range<usize>,
@@ -50,7 +48,6 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("built in"),
-            Self::RecipeDefault(name) => write!(f, "recipe {name}"),
             Self::File { source, span } | Self::Matrix { source, span } => {
                 let place = Problem::new("").at(source, span.clone(), "");
                 match place.position() {
@@ -199,11 +196,6 @@ impl Config {
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
         self.tree.leaf(path).map(|(value, _)| value)
-    }
-
-    #[must_use]
-    pub fn origin(&self, path: &str) -> Option<Origin> {
-        self.tree.leaf(path).map(|(_, layer)| self.origin_of(path, *layer))
     }
 
     fn origin_of(&self, path: &str, layer: Layer) -> Origin {

@@ -22,7 +22,6 @@ pub use layers::{Config, Origin};
 pub use names::{framework_named, framework_names, is_plain_name, vendor_named, vendor_names};
 pub use parallelism::ParallelismBlock;
 pub use resolve::Leaf;
-pub use serde_json::Value;
 pub use view::{Setting, Values, View};
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ impl Shape {
     pub fn is_only_table(&self) -> bool {
         self.table && !self.is_scalar() && !self.list
     }
-    pub fn is_scalar(&self) -> bool {
+    fn is_scalar(&self) -> bool {
         self.boolean || self.integer || self.number || self.string
     }
     pub fn wants_string(&self) -> bool {

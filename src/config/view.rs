@@ -28,7 +28,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// From nested tables. `name` is the recipe's, for [`Origin::RecipeDefault`].
+    /// From nested tables. `name` is the recipe's, for problems.
     #[must_use]
     pub fn new(name: impl Into<String>, nested: &Value) -> Self {
         let mut values = Self { name: name.into(), tree: Tree::default() };
@@ -92,15 +92,6 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&'a Value> {
         self.find(path).map(|(value, _)| value)
-    }
-
-    #[must_use]
-    pub fn origin(&self, path: &str) -> Option<Origin> {
-        self.find(path).map(|(_, found)| match found {
-            Found::Config => self.config.origin(path).unwrap_or(Origin::Default),
-            Found::Overlay(setting) => setting.origin.clone(),
-            Found::Recipe => Origin::RecipeDefault(self.recipe.name.clone()),
-        })
     }
 
     /// A problem at the value of `path`, in whichever file, variable or `--set` gave it.

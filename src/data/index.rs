@@ -29,8 +29,7 @@ const DTYPES: [Dtype; 8] =
     [Dtype::U8, Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64, Dtype::F64, Dtype::F32, Dtype::U16];
 
 impl Dtype {
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
+    fn from_code(code: u8) -> Option<Self> {
         DTYPES.get(usize::from(code).checked_sub(1)?).copied()
     }
     #[must_use]

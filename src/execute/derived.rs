@@ -2,31 +2,26 @@
 //!
 //! `prepare` collects what a task needs while the states are at hand; `run` does it on any thread.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{publish, run::TELEMETRY, train::TrainWork};
+use super::{publish, run::TELEMETRY};
 use crate::{
     analyze::{
         self, Catalogue, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks, Price, RunFacts,
         RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
     },
     cache::{Attempt, Cache, Output, TaskKind},
-    data::prefix_of,
     digest::Digest,
     error::{Error, Result},
     files::Durability,
-    graph::{Engine, Made, Statuses, label},
+    graph::{Engine, Made, Statuses},
     import::{self, Claims},
     parse::{self, LogSection},
-    plan::{DataKind, Job, Plan, Prepared, Support},
+    plan::{Job, Plan, Prepared, Support},
     recipe::Rendered,
     report::{self, Drawn, Meta},
 };
@@ -435,7 +430,7 @@ pub fn read_comparison(cache: &Cache, digest: Option<Digest>) -> Result<Comparis
     read(cache, &digest, "compare.json")
 }
 
-fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
+pub(super) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
     cache.get(digest)?.ok_or_else(|| {
         Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short()))
     })
@@ -450,76 +445,4 @@ fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| Error::Cache(format!("cannot write JSON: {e}")))?;
     bytes.push(b'\n');
     Ok(bytes)
-}
-
-/// Collects what the train task at `node` needs.
-pub fn train_work(
-    engine: &Engine,
-    node: NodeIndex,
-    statuses: &Statuses,
-    devices: Vec<usize>,
-    preimage: &str,
-) -> Result<TrainWork> {
-    let task = engine.dag.task(node);
-    let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
-    let key = statuses.get(node).key.expect("a stale train task has a key");
-    // A launch file that is lost or damaged must not run as an empty one.
-    let launch_files = render.outputs().iter().map(|o| Ok((o.name.clone(), need(engine.cache, &o.digest, &o.name)?)));
-    Ok(TrainWork {
-        label: label(engine.plan, &task),
-        key,
-        preimage: preimage.to_owned(),
-        generation: engine.cache.generation(&key),
-        repeats_planned: Some(engine.plan.cells[task.cell as usize].repeats),
-        seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
-        devices,
-        ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
-    })
-}
-
-/// How a cell is run, whatever for: without a key, and without devices.
-pub(super) fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) -> TrainWork {
-    let prepared = plan.prepared(cell).expect("what runs is supported");
-    let (recipe, job) = (plan.recipe(cell), prepared.job());
-    let checkouts = plan.facts.checkouts(recipe).into_iter();
-    TrainWork {
-        label: plan.cells[cell].id.clone(),
-        key: Digest::of(""),
-        preimage: String::new(),
-        generation: 0,
-        repeats_planned: None,
-        seen: Default::default(),
-        launch_files,
-        recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
-        job: job.clone(),
-        statistics: prepared.resolved.statistics.clone(),
-        job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
-        command: recipe.file.launch.command.clone(),
-        declared_env: prepared.resolved.env.clone(),
-        data_env: data_env(&plan.root, prepared),
-        pass_env: recipe.file.launch.pass_env.clone(),
-        checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
-        vendor: job.vendor,
-        train_iters: job.train_iters,
-        tokens_per_step: job.data.global_batch_size.saturating_mul(job.data.seq_length),
-        log_section: recipe.file.log.clone(),
-        timeout_seconds: prepared.resolved.timeout_seconds,
-        exclusive: !prepared.resolved.share,
-        devices: Vec::new(),
-    }
-}
-
-/// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name on a hub.
-fn data_env(root: &Path, prepared: &Prepared) -> BTreeMap<String, String> {
-    let variable = |kind: DataKind| format!("TPRIMAT_{}", kind.name().to_uppercase());
-    let place = |(kind, path): (&DataKind, &String)| {
-        let full = root.join(path);
-        let place = match kind {
-            DataKind::Dataset => prefix_of(&full).display().to_string(),
-            DataKind::Tokenizer if full.exists() => full.display().to_string(),
-            DataKind::Tokenizer => path.clone(),
-        };
-        (variable(*kind), place)
-    };
-    prepared.resolved.data_paths.iter().map(place).collect()
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     fs::OpenOptions,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::Path,
     time::{Duration, Instant},
 };
@@ -115,18 +115,6 @@ pub trait Reporter: Send {
 /// Several listeners, as one.
 #[derive(Default)]
 pub struct Reporters(pub Vec<Box<dyn Reporter>>);
-
-impl Reporters {
-    /// What a person at standard error wants: bars on a terminal, lines elsewhere.
-    #[must_use]
-    pub fn for_people() -> Self {
-        let stderr = io::stderr();
-        if stderr.is_terminal() {
-            return Self(vec![Box::new(Bars::new())]);
-        }
-        Self(vec![Box::new(PlainLines::new(stderr, Duration::from_secs(5)))])
-    }
-}
 
 impl Reporter for Reporters {
     fn report(&mut self, event: &Event) {

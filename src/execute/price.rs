@@ -23,7 +23,7 @@ use crate::{
 /// Model FLOPs utilisation that a run is assumed to reach where nothing was measured; below most of what is published.
 pub const ASSUMED_MFU: f64 = 0.35;
 /// From launch to the first step: imports, weights, compilation. Assumed.
-pub const STARTUP_SECONDS: f64 = 60.0;
+const STARTUP_SECONDS: f64 = 60.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -124,8 +124,7 @@ impl Prices {
     }
 
     /// Runs on GPUs without an estimate; those on a CPU take no GPU-hours.
-    #[must_use]
-    pub fn unknown_gpu_runs(&self) -> usize {
+    fn unknown_gpu_runs(&self) -> usize {
         self.cells.iter().filter(|c| c.seconds.is_none() && c.gpus > 0).map(|c| c.runs).sum()
     }
 

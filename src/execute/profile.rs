@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    derived::launch,
     interrupt::Interrupts,
+    launch::launch,
     run::{ExitKind, RunSpec, start},
     sweep::{making, remove, sweep},
     train::{TrainHost, attempt_id, prepare},

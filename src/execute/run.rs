@@ -221,11 +221,6 @@ fn send_environment(lifeline: &mut PipeWriter, env: &BTreeMap<String, String>) -
 }
 
 impl Running {
-    #[must_use]
-    pub fn spec(&self) -> &RunSpec {
-        &self.spec
-    }
-
     /// The trainer's standard output and error, byte for byte. Not there until the trainer starts.
     #[must_use]
     pub fn log_path(&self) -> PathBuf {

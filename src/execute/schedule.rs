@@ -18,6 +18,7 @@ use super::{
     derived::{self, DerivedWork},
     events::{Event, Outcome},
     interrupt::Interrupts,
+    launch,
     sweep::remove,
     train::{RunningSet, TrainHost, TrainWork, ingest, train},
 };
@@ -39,7 +40,6 @@ pub struct BuildOptions {
 pub struct BuildSummary {
     pub ran: usize,
     pub failed: usize,
-    pub interrupted: bool,
 }
 
 enum Finished {
@@ -126,7 +126,6 @@ pub fn build(
             if interrupts.asked().is_some() && signals == 0 {
                 signals = 1;
                 scheduler.stopping = true;
-                scheduler.summary.interrupted = true;
                 set.terminate();
             } else if signals == 1 && interrupts.insisted() {
                 signals = 2;
@@ -265,7 +264,7 @@ impl Scheduler<'_> {
         self.keys.insert(key, Vec::new());
         let gpus: Vec<usize> = self.free_gpus.drain(..needed).collect();
         let preimage = self.engine.preimage(node, statuses).unwrap_or_default();
-        let work = match derived::train_work(self.engine, node, statuses, gpus.clone(), &preimage) {
+        let work = match launch::train_work(self.engine, node, statuses, gpus.clone(), &preimage) {
             Ok(work) => work,
             Err(error) => return self.give_up(error),
         };

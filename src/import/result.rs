@@ -24,8 +24,6 @@ pub struct OldResult {
     pub framework: Option<String>,
     /// Every name that the file gives its strategy.
     pub strategies: Vec<String>,
-    /// Start, as written.
-    pub timestamp: Option<String>,
     /// Mistakes of the file itself.
     pub anomalies: Vec<Anomaly>,
     /// Last lines of a log.
@@ -113,7 +111,6 @@ impl Reader<'_> {
             .text("", "framework")
             .or_else(|| stack.filter(|s| !is_platform(s)))
             .or_else(|| from_primus.then(|| "prim".to_owned()));
-        self.out.timestamp = self.text("", "timestamp");
     }
 
     fn labels(&mut self) {

@@ -18,8 +18,6 @@ use crate::{
 pub struct ImportedRun {
     pub recorded: Recorded,
     pub result: RunResult,
-    /// As the file writes it.
-    pub timestamp: Option<String>,
 }
 
 /// What is claimed of a cell's imports.
@@ -91,7 +89,7 @@ impl ImportedRun {
         if result.outcome != RunOutcome::Ok {
             result.log_tail = old.log_tail;
         }
-        Self { recorded, result, timestamp: old.timestamp }
+        Self { recorded, result }
     }
 
     /// In what the work itself differs from another run of the cell; such runs are no repeats of each other.

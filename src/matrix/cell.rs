@@ -1,12 +1,8 @@
 //! One point of the matrix, and all of them.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{fmt, sync::Arc};
 
-use crate::{
-    config::Setting,
-    error::{Problem, Source},
-    plan::Vendor,
-};
+use crate::{config::Setting, plan::Vendor};
 
 /// One point of the matrix. Names are canonical ids: aliases and `auto` are resolved.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,27 +54,7 @@ impl fmt::Display for Cell {
 #[derive(Clone, Debug)]
 pub struct Matrix {
     pub name: String,
-    pub source: Arc<Source>,
     pub cells: Vec<Cell>,
     /// Cells of the product that an `[[exclude]]` took out, with its reason.
     pub excluded: Vec<(Cell, String)>,
-    pub(super) places: Vec<Place>,
-}
-
-/// Where a value of a dimension stands.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub dimension: Arc<str>,
-    pub value: Arc<str>,
-    pub span: Range<usize>,
-}
-
-impl Matrix {
-    /// A problem of a cell, at its value on `dimension` (`platform`, …, or an axis).
-    #[must_use]
-    pub fn problem_at(&self, cell: &Cell, dimension: &str, message: impl Into<String>, label: &str) -> Problem {
-        let value = cell.value(dimension);
-        let place = self.places.iter().find(|place| &*place.dimension == dimension && Some(&place.value) == value);
-        Problem::new(message).at(&self.source, place.map_or(0..0, |place| place.span.clone()), label)
-    }
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    cell::{Cell, Matrix, Place},
+    cell::{Cell, Matrix},
     file::{BASE, MatrixFile},
 };
 use crate::{
@@ -42,8 +42,7 @@ pub(super) fn expand(file: MatrixFile, source: Arc<Source>, config: &Config) -> 
     if !problems.is_empty() {
         return Err(problems);
     }
-    let places = places(&file);
-    Ok(Matrix { name: file.name, source, cells, excluded, places })
+    Ok(Matrix { name: file.name, cells, excluded })
 }
 
 /// The next point; the last dimension turns fastest.
@@ -55,20 +54,6 @@ fn advance(point: &mut [Option<usize>], sizes: &[usize]) {
             return;
         }
     }
-}
-
-fn places(file: &MatrixFile) -> Vec<Place> {
-    let dimensions = file.dimensions.iter();
-    let of = |dimension: &super::file::Dimension| -> Vec<Place> {
-        let name = &dimension.name;
-        let place = |v: &super::file::DimensionValue| Place {
-            dimension: name.clone(),
-            value: v.name.clone(),
-            span: v.span.clone(),
-        };
-        dimension.values.iter().map(place).collect()
-    };
-    dimensions.flat_map(of).collect()
 }
 
 struct Builder<'a> {

@@ -32,7 +32,6 @@ pub(super) struct Dimension {
 #[derive(Debug)]
 pub(super) struct DimensionValue {
     pub name: Arc<str>,
-    pub span: Range<usize>,
     pub setting: Option<Setting>,
 }
 
@@ -185,7 +184,7 @@ impl FileReader<'_> {
         } else {
             let name: Arc<str> = name.into();
             dimension.positions.insert(name.clone(), dimension.values.len());
-            dimension.values.push(DimensionValue { name, span, setting });
+            dimension.values.push(DimensionValue { name, setting });
         }
     }
 

@@ -90,10 +90,6 @@ precision = 'fp32'
             "training.data.seq_length=64 pipelines/m.toml:21:64",
         ]
     );
-    let problem = matrix.problem_at(&matrix.cells[8], "framework", "no recipe", "here");
-    assert_eq!(problem.to_string(), "pipelines/m.toml:3:24: no recipe");
-    let problem = matrix.problem_at(&matrix.cells[12], "precision", "no", "here");
-    assert_eq!(problem.to_string(), "pipelines/m.toml:27:13: no");
 }
 
 #[test]

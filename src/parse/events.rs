@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeviceLine, FailureClass};
 
-/// Value of `schema` in the start event.
-pub const EVENTS_SCHEMA: &str = "tprimat.events/1";
-
 /// One line of a trainer's standard output. Other text may stand between such lines and before one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]

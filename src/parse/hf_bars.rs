@@ -106,15 +106,7 @@ impl Redrawn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LogSection, Trace};
-
-    fn parse(log: &str) -> Trace {
-        super::super::parse(&LogSection::named("hf-trainer"), log.as_bytes())
-    }
-
-    fn kinds(trace: &Trace) -> Vec<&str> {
-        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
-    }
+    use super::super::{hf::tests::parse, testing::all_kinds};
 
     /// A log of bars (numbers) and lines (`L`, each with its own learning rate), of 40 steps.
     fn drawn(log: &str) -> (Vec<u64>, Vec<String>) {
@@ -123,7 +115,7 @@ mod tests {
             count => format!("  5%|#         | {count}/40 [00:08<01:12,  2.00s/it]\r"),
         };
         let trace = parse(&log.split(' ').enumerate().map(piece).collect::<String>());
-        let kinds = kinds(&trace).iter().filter(|k| **k != "missing_steps").map(|k| (*k).to_owned()).collect();
+        let kinds = all_kinds(&trace).iter().filter(|k| **k != "missing_steps").map(|k| (*k).to_owned()).collect();
         (trace.steps.iter().map(|s| s.step).collect(), kinds)
     }
 

@@ -114,22 +114,14 @@ pub fn rank_of(prefix: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LogSection, Trace};
-
-    fn parse(log: &str) -> Trace {
-        super::super::parse(&LogSection::named("hf-trainer"), log.as_bytes())
-    }
-
-    fn kinds(trace: &Trace) -> Vec<&str> {
-        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
-    }
+    use super::super::{hf::tests::parse, testing::all_kinds};
 
     #[test]
     fn two_ranks_are_not_two_steps() {
         let line = |loss: f64, rest: &str| format!("{{'loss': {loss}, {rest}}}\n");
         let read = |log: String| {
             let trace = parse(&log);
-            let kinds = kinds(&trace).into_iter().map(ToOwned::to_owned).filter(|k| k != "step_numbers_assumed");
+            let kinds = all_kinds(&trace).into_iter().map(ToOwned::to_owned).filter(|k| k != "step_numbers_assumed");
             (trace.steps.iter().filter_map(|s| s.loss).collect::<Vec<_>>(), kinds.collect::<Vec<_>>())
         };
         let pairs = |rest: &dyn Fn(u32) -> String, prefixes: [&str; 2]| -> String {

@@ -46,11 +46,9 @@ mod trace;
 mod values;
 mod words;
 
-pub use builder::MAX_STEPS;
 pub use classify::*;
 pub use events::*;
 pub use format::names;
-pub use lines::MAX_LINE;
 pub use parser::*;
 pub use patterns::PatternError;
 pub use tail::tail;

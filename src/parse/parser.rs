@@ -215,16 +215,6 @@ impl Parser {
         self.feed(&recent);
     }
 
-    /// The format that is read, once it is known.
-    #[must_use]
-    pub fn format(&self) -> Option<&'static str> {
-        match &self.state {
-            State::Reading(name, _) => Some(name),
-            State::Events(_) => Some(tfevents::FORMAT),
-            State::Detecting(_) => None,
-        }
-    }
-
     #[must_use]
     pub fn finish(self) -> Trace {
         let (mut trace, causes) = self.end();

@@ -2,8 +2,14 @@
 
 use super::{LogSection, Parser, Trace};
 
+/// Of all anomalies, in their order.
+pub fn all_kinds(trace: &Trace) -> Vec<&str> {
+    trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
+}
+
+/// The same, each once.
 pub fn kinds(trace: &Trace) -> Vec<&str> {
-    let mut kinds: Vec<&str> = trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
+    let mut kinds = all_kinds(trace);
     kinds.dedup();
     kinds
 }

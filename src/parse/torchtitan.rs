@@ -154,7 +154,7 @@ pub fn rank(line: &str) -> Option<u64> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{LogSection, Trace, parse_any};
+    use super::super::{LogSection, Trace, parse_any, testing::all_kinds};
 
     fn parse(log: &str) -> Trace {
         super::super::parse(&LogSection::named("torchtitan"), log.as_bytes())
@@ -176,10 +176,6 @@ mod tests {
         "[titan] 2025-05-01 - INFO - Training completed\n",
     );
 
-    fn kinds(trace: &Trace) -> Vec<&str> {
-        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
-    }
-
     #[test]
     fn metric_lines_of_all_versions() {
         let trace = parse(LOG);
@@ -198,7 +194,7 @@ mod tests {
         );
         assert_eq!((trace.steps[3].loss, trace.step_lines), (Some(7.5), 6));
         assert_eq!((trace.evaluations[0].value, trace.evaluations.len()), (9.5, 1));
-        assert_eq!(kinds(&trace), ["nan_loss", "nan_grad_norm", "loss_not_visible"]);
+        assert_eq!(all_kinds(&trace), ["nan_loss", "nan_grad_norm", "loss_not_visible"]);
         assert!(trace.finished);
         assert_eq!(trace.memory[0].figures[0].bytes, 5 << 29);
     }

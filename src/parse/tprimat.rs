@@ -283,7 +283,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::parse::{Event, LogSection, Trace, events_schema};
+    use crate::parse::{Event, LogSection, Trace, events_schema, testing::all_kinds};
 
     fn parse(log: &[u8]) -> Trace {
         crate::parse::parse(&LogSection::named("tprimat"), log)
@@ -301,10 +301,6 @@ mod tests {
         "{\"event\":\"step\",\"step\":4,\"loss\":null,\"anomaly\":\"nan_loss\"}{\"event\":\"end\",\"status\":\"ok\",\"steps\":4}\n",
     );
 
-    fn kinds(trace: &Trace) -> Vec<&str> {
-        trace.anomalies.iter().map(|a| a.kind.as_str()).collect()
-    }
-
     #[test]
     fn reads_events_between_everything_else() {
         let trace = parse(LOG.as_bytes());
@@ -315,14 +311,14 @@ mod tests {
         assert_eq!((trace.steps[1].loss, trace.steps[1].grad_norm), (None, None));
         assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
         assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
-        assert_eq!(kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
+        assert_eq!(all_kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
     }
 
     #[test]
     fn data_seen_more_than_once_is_said() {
         let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
-        assert_eq!(kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
-        assert_eq!(kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
+        assert_eq!(all_kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
+        assert_eq!(all_kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
     }
 
     #[test]
@@ -338,7 +334,7 @@ mod tests {
             trace.steps.iter().all(|s| s.step_time_seconds.is_none() && s.memory_bytes.is_none() && s.tokens.is_none())
         );
         for kind in [ABSURD_STEP_TIME, "unreadable_line", "nan_loss", "duplicate_step", "truncated", "missing_steps"] {
-            assert!(kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
+            assert!(all_kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
         }
         assert!(!trace.finished);
     }

@@ -142,7 +142,6 @@ pub struct RunSection {
 
 pub struct Recipe {
     pub file: RecipeFile,
-    pub source: Arc<Source>,
     /// Every file of the folder but recipe.toml and templates: name, bytes, digest. They go into the train key.
     pub files: Vec<(String, Cow<'static, [u8]>, Digest)>,
     /// Names in [`Templates`] and digests of the text.
@@ -233,7 +232,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
     let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
     let defaults = Values::new(id, &nested(&file.defaults));
-    Ok(Recipe { source, files: files.collect(), templates: used, launch_digest, defaults, file })
+    Ok(Recipe { files: files.collect(), templates: used, launch_digest, defaults, file })
 }
 
 /// A log section that no log can be read by is said now, not after hours of training.

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
 
+pub mod tasks;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -67,6 +69,7 @@ echo '{"event":"end","status":"ok","steps":6}'
 
 pub struct Project {
     folder: tempfile::TempDir,
+    root: PathBuf,
 }
 
 /// What a finished tprimat leaves its caller.
@@ -101,16 +104,15 @@ impl Ran {
 impl Project {
     /// An empty folder.
     pub fn empty() -> Self {
-        let project = Self { folder: tempfile::Builder::new().prefix("tprimat-test-").tempdir().unwrap() };
-        fs::create_dir(project.root()).unwrap();
+        let folder = tempfile::Builder::new().prefix("tprimat-test-").tempdir().unwrap();
+        let project = Self { root: folder.path().join("project"), folder };
+        fs::create_dir(&project.root).unwrap();
         project
     }
 
     pub fn new(matrix: &str) -> Self {
         let project = Self::empty();
-        project.write("config.yaml", CONFIG);
-        project.write("matrix.toml", matrix);
-        project.write("trainer.sh", TRAINER);
+        project.write("config.yaml", CONFIG).write("matrix.toml", matrix).write("trainer.sh", TRAINER);
         project
     }
 
@@ -119,18 +121,25 @@ impl Project {
         self.folder.path()
     }
 
-    pub fn root(&self) -> PathBuf {
-        self.folder.path().join("project")
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.root().join(name)
+        self.root.join(name)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) -> &Self {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+        self
+    }
+
+    #[track_caller]
+    pub fn remove(&self, name: &str) -> &Self {
+        fs::remove_file(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        self
     }
 
     pub fn read(&self, name: &str) -> String {
@@ -139,10 +148,10 @@ impl Project {
 
     /// Replaces the one place of a file that says `old`.
     #[track_caller]
-    pub fn edit(&self, name: &str, old: &str, new: &str) {
+    pub fn edit(&self, name: &str, old: &str, new: &str) -> &Self {
         let text = self.read(name);
         assert_eq!(text.matches(old).count(), 1, "`{old}` in {name}:\n{text}");
-        self.write(name, &text.replace(old, new));
+        self.write(name, &text.replace(old, new))
     }
 
     /// Any program, in the project folder, with nothing of this test's environment.
@@ -196,6 +205,25 @@ impl Project {
         let mut names: Vec<String> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+}
+
+/// Random numbers, the same for the same seed: a seed printed is a failure found again.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// From 0, less than `sides`.
+    pub fn roll(&mut self, sides: usize) -> usize {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % sides as u64) as usize
+    }
+
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.roll(items.len())]
     }
 }
 

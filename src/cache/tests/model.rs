@@ -260,8 +260,8 @@ impl World {
             };
             for key in (0..KEYS).map(digest) {
                 let found = cache.entry(&key);
-                let found = found.map(|e| (e.kind(), e.task().to_owned(), outputs(&e)));
-                assert_eq!(found, latest(&|e| e.key == key, false).map(|e| (e.kind, e.task, e.outputs)));
+                let found = found.map(|e| outputs(&e));
+                assert_eq!(found, latest(&|e| e.key == key, false).map(|e| e.outputs));
 
                 let mut attempts: BTreeMap<_, Attempt> = BTreeMap::new();
                 for e in &self.events {

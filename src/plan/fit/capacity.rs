@@ -13,7 +13,7 @@ use crate::{
 const GIB: f64 = (1u64 << 30) as f64;
 /// Above this share of the capacity a cell is not started: wider than the model has erred, so that a wrong model
 /// withholds no run.
-pub const WITHHELD_ABOVE: f64 = 1.15;
+const WITHHELD_ABOVE: f64 = 1.15;
 /// From this share on a cell may or may not fit.
 const TIGHT_ABOVE: f64 = 0.92;
 /// CUDA context, loaded kernels and NCCL's buffers, which PyTorch's allocator does not see: assumed.

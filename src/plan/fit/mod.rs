@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Job, Vendor};
 use sizes::Sizes;
 
-pub use capacity::{Capacity, MemoryFit, Verdict, WITHHELD_ABOVE, fit, gb};
+pub use capacity::{Capacity, MemoryFit, Verdict, fit, gb};
 
 /// Something that is allocated while a phase lasts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,19 +6,16 @@ use super::{
     chart::{Curve, Frame},
     names::{Names, count_absent, group_heading},
     series::{Series, median, thinned},
-    style::{FAINT, MARGIN, MOST_LINES, SMALL, TEXT, WIDTH},
+    style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SMALL, TEXT},
 };
 use crate::analyze::{Comparison, FieldDifference, Row, Tier, differences};
 
 /// Where the largest value is this many times the smallest, the axis is logarithmic.
 const LOGARITHMIC: f64 = 8.0;
-const GAP: i32 = 16;
 /// Points of a line: a panel is no wider.
 const POINTS: usize = 240;
 const HEIGHT: i32 = 330;
 const LOW: i32 = 190;
-/// Names stand below the panels, right of a piece of their line.
-const SAMPLE: i32 = 44;
 
 /// A row with what its log has.
 struct Member<'a> {
@@ -47,7 +44,7 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
     let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
                     (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
     let mut canvas = Canvas::titled("Loss and learning rate", subtitle);
-    let names = Names::new(comparison, MARGIN + SAMPLE, WIDTH - 2 * MARGIN - SAMPLE);
+    let names = Names::beside_samples(comparison);
     let mut without = Vec::new();
     for (i, group) in comparison.groups.iter().enumerate() {
         let mut members = Vec::new();
@@ -101,22 +98,20 @@ pub fn loss_apart(row: &Row, other: &Row) -> Option<String> {
 
 /// Panels of at most six lines, all of them with the same axes.
 fn draw_group(canvas: &mut Canvas, names: &Names, members: &[&Member]) {
-    let width = (WIDTH - 2 * MARGIN - GAP) / 2;
     for some in members.chunks(MOST_LINES) {
         for (title, height, pick) in [("loss", HEIGHT, Pick::Loss), ("learning rate", LOW, Pick::LearningRate)] {
             if some.iter().all(|m| m.series(pick).is_empty()) {
                 continue;
             }
             let top = canvas.top;
-            let frame = |left, x_title| Frame { left, top, width, height, title, x_title };
+            let frame = |left, x_title| Frame { left, top, width: HALF, height, title, x_title };
             draw(canvas, &frame(MARGIN, "step"), members, some, pick, |_| Some(1.0));
             let tokens = |row: &Row| Some(row.tokens_per_step? as f64);
-            draw(canvas, &frame(MARGIN + width + GAP, "tokens"), members, some, pick, tokens);
+            draw(canvas, &frame(MARGIN + HALF + GAP, "tokens"), members, some, pick, tokens);
             canvas.top = top + height;
         }
         for (style, member) in some.iter().enumerate() {
-            canvas.sample(style, (MARGIN, canvas.top + 7));
-            names.draw(canvas, member.index);
+            names.draw_with_sample(canvas, member.index, style);
         }
         canvas.top += 14;
     }

@@ -12,6 +12,8 @@ use crate::{
 
 /// A label that is longer than this is shortened in its middle.
 const LABEL: i32 = 900;
+/// Room for a piece of a line left of a name.
+const SAMPLE: i32 = 44;
 /// Cells without figures that are listed one by one.
 const LISTED: usize = 60;
 
@@ -30,6 +32,11 @@ struct Named {
 impl Names {
     pub fn wide(comparison: &Comparison) -> Self {
         Self::new(comparison, MARGIN + 6, WIDTH - 2 * MARGIN - 12)
+    }
+
+    /// Right of a piece of their line, as [`Names::draw_with_sample`] puts them.
+    pub fn beside_samples(comparison: &Comparison) -> Self {
+        Self::new(comparison, MARGIN + SAMPLE, WIDTH - 2 * MARGIN - SAMPLE)
     }
 
     /// From `left` on, in `room` pixels.
@@ -65,6 +72,17 @@ impl Names {
             canvas.label(line, (left + 16, canvas.top), SMALL, FAINT, Anchor::Left);
             canvas.top += SMALL + 4;
         }
+    }
+
+    /// What a line of this style looks like, and the name of its cell.
+    pub fn draw_with_sample(&self, canvas: &mut Canvas, index: usize, style: usize) {
+        canvas.sample(style, (MARGIN, canvas.top + 7));
+        self.draw(canvas, index);
+    }
+
+    /// Words below such a name.
+    pub fn draw_below(&self, canvas: &mut Canvas, words: &str) {
+        canvas.lines_of(words, self.left + 16, self.room - 16, SMALL, FAINT);
     }
 
     pub fn reason_lines(&self, reason: &str) -> i32 {

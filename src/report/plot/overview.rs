@@ -8,13 +8,12 @@ use super::{
     loss::loss_axis,
     names::{absent, group_heading},
     series::{Series, median, thinned},
-    style::{FAINT, MARGIN, MOST_LINES, SERIES, SMALL, WIDTH},
+    style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SERIES, SMALL},
     throughput::{BARS, apart, rates},
 };
 use crate::analyze::{Comparison, Row, quantile};
 
 const HEIGHT: i32 = 380;
-const GAP: i32 = 16;
 /// Points of a line: a panel is no wider.
 const POINTS: usize = 400;
 /// Points of a line that only stands behind the others.
@@ -89,12 +88,12 @@ fn curves(canvas: &mut Canvas, comparison: &Comparison, group: usize, chosen: &[
     };
     let said = format!("Medians over repeats; numbers and colours are those of the bars.{which}{apart}");
     canvas.paragraph(&said, SMALL, FAINT);
-    let (top, width) = (canvas.top + 4, (WIDTH - 2 * MARGIN - GAP) / 2);
+    let top = canvas.top + 4;
     for (left, title, curves) in [
         (MARGIN, "loss", &loss),
-        (MARGIN + width + GAP, "step time, s; measured steps up to 1.2 × the 98th percentile", &times),
+        (MARGIN + HALF + GAP, "step time, s; measured steps up to 1.2 × the 98th percentile", &times),
     ] {
-        let frame = Frame { left, top, width, height: HEIGHT, title, x_title: "step" };
+        let frame = Frame { left, top, width: HALF, height: HEIGHT, title, x_title: "step" };
         let points = || curves.iter().flat_map(|curve| &curve.points);
         let (Some(steps), Some(values)) = (extent(points().map(|p| p.0)), extent(points().map(|p| p.1))) else {
             canvas.text(&format!("{title}: no values"), (left + 8, top), SMALL, FAINT, super::canvas::Anchor::Left);

@@ -6,14 +6,13 @@ use super::{
     chart::{Curve, Frame},
     cost::{metric_panels, why_absent},
     names::{Names, group_heading},
-    style::{FAINT, MARGIN, MOST_LINES, SMALL, WIDTH},
+    style::{FAINT, MARGIN, MOST_LINES, WIDTH},
     throughput::apart,
 };
 use crate::analyze::{Comparison, Row};
 
 const METRIC: &str = "scaling_efficiency";
 const HEIGHT: i32 = 360;
-const SAMPLE: i32 = 44;
 
 pub fn scaling(comparison: &Comparison) -> Result<Canvas, String> {
     let subtitle = format!(
@@ -23,7 +22,7 @@ pub fn scaling(comparison: &Comparison) -> Result<Canvas, String> {
     );
     let mut canvas = Canvas::titled("Scaling", &subtitle);
     let mut drawn = 0;
-    let names = Names::new(comparison, MARGIN + SAMPLE, WIDTH - 2 * MARGIN - SAMPLE);
+    let names = Names::beside_samples(comparison);
     for (i, group) in comparison.groups.iter().enumerate() {
         let series = lines(comparison, i);
         for some in series.chunks(MOST_LINES) {
@@ -97,8 +96,7 @@ fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Ve
     canvas.top = top + HEIGHT;
     for (style, line) in lines.iter().enumerate() {
         for (index, devices, rate) in line {
-            canvas.sample(style, (MARGIN, canvas.top + 7));
-            names.draw(canvas, *index);
+            names.draw_with_sample(canvas, *index, style);
             let each = rate / devices / (line[0].2 / line[0].1);
             let smaller = &comparison.rows[line[0].0].cell;
             let words = format!(
@@ -107,7 +105,7 @@ fn draw(canvas: &mut Canvas, names: &Names, comparison: &Comparison, lines: &[Ve
                 crate::report::format::number(*rate),
                 each * 100.0
             );
-            canvas.lines_of(&words, MARGIN + SAMPLE + 16, WIDTH - 2 * MARGIN - SAMPLE - 16, SMALL, FAINT);
+            names.draw_below(canvas, &words);
         }
     }
     canvas.top += 10;

@@ -2,16 +2,17 @@
 
 use super::{
     axis::extent,
-    canvas::{Canvas, Mark},
+    canvas::{Anchor, Canvas, Mark, Point},
     chart::Frame,
     names::{Names, count_absent, group_heading},
     series::{Series, of_repeat, simplified, thinned},
-    style::{FAINT, INK, LINE, MARGIN, SERIES, SMALL, WIDTH},
+    style::{FAINT, GAP, HALF, INK, LINE, MARGIN, SERIES, SMALL},
     text::wrap,
 };
-use crate::analyze::{Comparison, Cut, RepeatStatus, RepeatSummary, Row, quantile};
+use crate::analyze::{
+    Comparison, Cut, OUTLIER_DEVIATIONS, OUTLIER_LEAST, RepeatStatus, RepeatSummary, Row, outlier_limit, quantile,
+};
 
-const GAP: i32 = 16;
 /// Length of a stroke where a repeat's measured part begins.
 const FOOT: i32 = 10;
 const HEIGHT: i32 = 190;
@@ -19,23 +20,21 @@ const HEIGHT: i32 = 190;
 const POINTS: usize = 120;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
-/// An outlier is this many scaled median absolute deviations from the run's median, and at least [`LEAST`] of it.
-const DEVIATIONS: f64 = 5.0;
-const LEAST: f64 = 0.02;
 
 pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
     if comparison.rows.iter().all(|row| row.repeats.iter().all(|r| times(r).is_empty())) {
         return Err("no log states or implies step times".to_owned());
     }
-    let subtitle = "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans \
-                    at least ±10 % of the median. Dashed, grey: where the declared warm-up ends; dashed, black: where \
-                    the measured part of the first counted repeat begins, if later. Strokes at the foot: the same \
-                    of every counted repeat. \
-                    Rings: steps more than 5 scaled median absolute deviations and 2 % from the median of their run; \
-                    triangles: beyond the panel.";
-    let mut canvas = Canvas::titled("Step time over steps", subtitle);
-    let width = (WIDTH - 2 * MARGIN - GAP) / 2;
-    let names = Names::new(comparison, MARGIN, width - 8);
+    let subtitle = format!(
+        "Seconds of each step, a line a repeat (grey: does not count). Each panel has its own axis, which spans at least \
+         ±10 % of the median. Dashed, grey: where the declared warm-up ends; dashed, black: where the measured part of the \
+         first counted repeat begins, if later. Strokes at the foot: the same of every counted repeat. Rings: steps more \
+         than {OUTLIER_DEVIATIONS} scaled median absolute deviations and {} % from the median of their run; triangles: \
+         beyond the panel.",
+        OUTLIER_LEAST * 100.0
+    );
+    let mut canvas = Canvas::titled("Step time over steps", &subtitle);
+    let names = Names::new(comparison, MARGIN, HALF - 8);
     for (i, group) in comparison.groups.iter().enumerate() {
         let drawn = |(_, row): &(usize, &Row)| row.group == i && row.repeats.iter().any(|r| !times(r).is_empty());
         let members: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(drawn).collect();
@@ -46,19 +45,19 @@ pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
         for line in members.chunks(2) {
             let top = canvas.top;
             let panels: Vec<Panel> = line.iter().map(|(_, row)| Panel::of(row)).collect();
-            let said: Vec<Vec<String>> = panels.iter().map(|panel| wrap(&panel.said, SMALL, width - 8)).collect();
+            let said: Vec<Vec<String>> = panels.iter().map(|panel| wrap(&panel.said, SMALL, HALF - 8)).collect();
             let named = line.iter().zip(&said);
             let head = named.map(|((index, _), said)| names.height(*index) + said.len() as i32 * (SMALL + 4)).max();
             let head = head.unwrap_or(0);
             for (column, (((index, _), panel), said)) in (0..).zip(line.iter().zip(&panels).zip(&said)) {
-                let left = MARGIN + column * (width + GAP);
+                let left = MARGIN + column * (HALF + GAP);
                 canvas.top = top;
                 names.draw_at(&mut canvas, *index, left);
                 for line in said {
-                    canvas.label(line, (left, canvas.top), SMALL, FAINT, super::canvas::Anchor::Left);
+                    canvas.label(line, (left, canvas.top), SMALL, FAINT, Anchor::Left);
                     canvas.top += SMALL + 4;
                 }
-                panel.draw(&mut canvas, [left, top + head + 4, width]);
+                panel.draw(&mut canvas, (left, top + head + 4));
             }
             canvas.top = top + head + 4 + HEIGHT + 12;
         }
@@ -99,8 +98,8 @@ impl<'a> Panel<'a> {
         Self { row, said: said(row, outliers.len()), outliers, seconds }
     }
 
-    fn draw(&self, canvas: &mut Canvas, [left, top, width]: [i32; 3]) {
-        let frame = Frame { left, top, width, height: HEIGHT, title: "step time, s", x_title: "step" };
+    fn draw(&self, canvas: &mut Canvas, (left, top): Point) {
+        let frame = Frame { left, top, width: HALF, height: HEIGHT, title: "step time, s", x_title: "step" };
         let lines: Vec<(Series, bool)> =
             self.row.repeats.iter().map(|r| (points(r), r.status == RepeatStatus::Ok)).collect();
         let steps = lines.iter().flat_map(|(points, _)| points).map(|(step, _)| *step);
@@ -165,11 +164,9 @@ fn declared(cut: &Cut) -> u64 {
 fn outlying(steps: &[(u64, f64)]) -> Vec<(f64, f64)> {
     let seconds: Vec<f64> = steps.iter().map(|(_, seconds)| *seconds).collect();
     let Some(median) = quantile(&seconds, 0.5) else { return Vec::new() };
-    let off: Vec<f64> = seconds.iter().map(|s| (s - median).abs()).collect();
-    // 1.4826: the deviation of a normal distribution from its median one.
-    let limit = (quantile(&off, 0.5).unwrap_or(0.0) * 1.4826 * DEVIATIONS).max(median * LEAST);
-    let is_far = |(_, off): &(&(u64, f64), &f64)| **off > limit;
-    steps.iter().zip(&off).filter(is_far).map(|((step, seconds), _)| (*step as f64, *seconds)).collect()
+    let limit = outlier_limit(&seconds, median).unwrap_or(f64::INFINITY);
+    let far = steps.iter().filter(|(_, seconds)| (seconds - median).abs() > limit);
+    far.map(|(step, seconds)| (*step as f64, *seconds)).collect()
 }
 
 /// What the marks mean here, in words.

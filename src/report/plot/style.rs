@@ -9,6 +9,9 @@ use plotters::style::RGBColor;
 
 pub const WIDTH: i32 = 1400;
 pub const MARGIN: i32 = 24;
+/// Between two panels side by side, each of which is [`HALF`] wide.
+pub const GAP: i32 = 16;
+pub const HALF: i32 = (WIDTH - 2 * MARGIN - GAP) / 2;
 
 /// `#FFFFFF`: behind everything, and behind words that grid lines would run through.
 pub const PAPER: RGBColor = RGBColor(255, 255, 255);

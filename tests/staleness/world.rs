@@ -1,6 +1,6 @@
 //! What a project says, as far as tests change it, and the files that say so.
 
-use super::common::{CONFIG, MATRIX, RECIPE, TEMPLATE, TRAINER};
+use crate::support::tasks::{CONFIG, MATRIX, RECIPE, TEMPLATE, TRAINER};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {

@@ -1,21 +1,19 @@
-//! A throw-away project around the real binary: two tiny models, a stub for a trainer, a few
-//! milliseconds a run. Tests change its files and ask which tasks are stale, or ran.
-#![allow(dead_code, reason = "every test binary uses its own part of it")]
+//! A project of two tiny models, a few milliseconds a run. Tests change its files and ask which tasks are stale, or ran.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
-    process::Command,
+    path::Path,
 };
 
 use serde_json::Value;
-use tempfile::TempDir;
 use tprimat::{
     cache::{Cache, TaskKind},
     digest::Digest,
     files::{self, Durability},
 };
+
+use super::Project;
 
 pub const SMALL: &str = "cpu/cmd/small/single";
 pub const LARGE: &str = "cpu/cmd/large/single";
@@ -64,14 +62,11 @@ repeats = 2
 pub const RECIPE: &str = include_str!("../../recipes/cmd/recipe.toml");
 pub const TEMPLATE: &str = include_str!("../../templates/cmd.sh.j2");
 
-/// Prints the events of a run. Launch n takes n × 10 µs a step longer, so no two logs are the same.
-/// It numbers itself by creating `launches/n`, and sources `mood.sh`, a file that no key covers: a test
-/// can change through it what a trainer does behind tprimat's back.
-pub const TRAINER: &str = r#"set -o noclobber
-launches=$TPRIMAT_PROJECT_DIR/launches
-[[ -d $launches ]] || exit 9
-n=1
-until { : > "$launches/$n"; } 2>/dev/null; do n=$((n + 1)); done
+/// Prints the events of a run. Launch n takes n × 10 µs a step longer, so no two logs are the same. It sources `mood.sh`,
+/// a file that no key covers: a test can change through it what a trainer does behind tprimat's back.
+pub const TRAINER: &str = r#"echo "$TPRIMAT_RUN_ID" >> "$TPRIMAT_PROJECT_DIR/launches"
+n=0
+while read -r run; do n=$((n + 1)); [[ $run != "$TPRIMAT_RUN_ID" ]] || break; done < "$TPRIMAT_PROJECT_DIR/launches"
 job=$(<"$TPRIMAT_JOB")
 [[ $job =~ '"seq_length": '([0-9]+) ]] && seq=${BASH_REMATCH[1]}
 [[ $job =~ '"vocab_size": '([0-9]+) ]] && vocab=${BASH_REMATCH[1]}
@@ -110,11 +105,6 @@ exit 0
 /// Another process on the device.
 pub const SHARED: &str = r#"seen='{"other_processes":[{"pid":4711,"name":"python3"}]}'"#;
 
-pub struct Project {
-    folder: TempDir,
-    root: PathBuf,
-}
-
 /// One task of a plan.
 #[derive(Clone, Debug)]
 pub struct Planned {
@@ -132,9 +122,9 @@ pub struct Built {
 }
 
 impl Project {
-    pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let project = Self { root: folder.path().join("project"), folder };
+    /// Two models, two repeats of each.
+    pub fn of_two() -> Self {
+        let project = Self::empty();
         for (name, text) in [
             ("config.yaml", CONFIG),
             ("matrix.toml", MATRIX),
@@ -145,41 +135,16 @@ impl Project {
         ] {
             project.write(name, text);
         }
-        files::create_dir_all(&project.path("launches")).unwrap();
         project
     }
 
-    /// A project that was built once.
+    /// The same, built once.
     pub fn built() -> Self {
-        let project = Self::new();
+        let project = Self::of_two();
         assert_eq!(project.build(&[]).code, 0);
         project
     }
 
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.root.join(name)
-    }
-    pub fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).unwrap()
-    }
-    pub fn write(&self, name: &str, text: &str) -> &Self {
-        files::write_atomically(&self.path(name), text.as_bytes(), Durability::Plain).unwrap();
-        self
-    }
-    pub fn remove(&self, name: &str) -> &Self {
-        fs::remove_file(self.path(name)).unwrap();
-        self
-    }
-    /// Replaces the one place that reads `old`.
-    #[track_caller]
-    pub fn edit(&self, name: &str, old: &str, new: &str) -> &Self {
-        let text = self.read(name);
-        assert_eq!(text.matches(old).count(), 1, "`{old}` in {name}");
-        self.write(name, &text.replace(old, new))
-    }
     /// The same bytes in a new file with a new time.
     pub fn touch(&self, name: &str) -> &Self {
         let bytes = fs::read(self.path(name)).unwrap();
@@ -195,25 +160,9 @@ impl Project {
         self.root = to;
     }
 
-    /// (exit code, stdout, stderr) of a command in this project.
-    pub fn tprimat(&self, arguments: &[&str]) -> (i32, String, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_tprimat"))
-            .arg("-C")
-            .arg(&self.root)
-            .args(arguments)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("TPRIMAT_LOCK_DIR", self.folder.path().join("locks"))
-            .output()
-            .unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
-    }
-
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
-        let (code, out, err) = self.tprimat(&[arguments, &["--json"]].concat());
-        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{arguments:?} exits {code}, {e}:\n{out}\n{err}"))
+        self.run(&[arguments, &["--json"]].concat()).json()
     }
 
     #[track_caller]
@@ -236,12 +185,12 @@ impl Project {
         let _ = fs::remove_file(&events);
         let mut all = vec!["build", "--json", "-j", "8", "--events", events.to_str().unwrap()];
         all.extend(arguments);
-        let (code, out, stderr) = self.tprimat(&all);
-        let says = serde_json::from_str(&out).unwrap_or_else(|e| panic!("build exits {code}, {e}:\n{out}\n{stderr}"));
+        let built = self.run(&all);
+        let says = built.json();
         let text = fs::read_to_string(&events).unwrap_or_default();
         let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let ran = events.filter(|e| e["event"] == "task_started").map(|e| e["task"].as_str().unwrap().to_owned());
-        Built { code, ran: ran.collect(), says, stderr }
+        Built { code: built.code.expect("no signal"), ran: ran.collect(), says, stderr: built.stderr }
     }
 
     /// Exactly the tasks that match `globs` are stale, a build runs exactly `globs` of `ran`, and then
@@ -274,15 +223,10 @@ impl Project {
     pub fn expect_nothing(&self) {
         let before = self.launches();
         assert_eq!(self.stale(&[]), BTreeSet::new());
-        let (code, out, err) = self.tprimat(&["build", "--json"]);
-        let says: Value = serde_json::from_str(&out).unwrap_or_default();
-        assert_eq!((code, &says["ran"]), (0, &Value::from(0)), "{out}{err}");
+        // As people call it: what the last build noted may answer.
+        let built = self.run(&["build", "--json"]).ends_with(0);
+        assert_eq!(built.json()["ran"], 0, "{built:?}");
         assert_eq!(self.launches(), before);
-    }
-
-    /// How many trainers were ever started.
-    pub fn launches(&self) -> usize {
-        fs::read_dir(self.path("launches")).unwrap().count()
     }
 
     pub fn cache(&self) -> Cache {

@@ -9,7 +9,7 @@ use tprimat::{
     digest::Digest,
 };
 
-use super::world::World;
+use crate::world::{Cell, World};
 
 /// What a task did its work from, in words.
 type Inputs = String;
@@ -177,7 +177,7 @@ impl Walk<'_> {
     }
 
     /// A cell from its trainings to its summary; `None` where a plan cannot know which it will be.
-    fn cell(&mut self, world: &World, cell: &super::world::Cell) -> Option<Inputs> {
+    fn cell(&mut self, world: &World, cell: &Cell) -> Option<Inputs> {
         let id = cell.id();
         let trainings: Vec<Inputs> = (1..=world.repeats).map(|repeat| training(world, cell, repeat)).collect();
         if let Some(attempts) = self.settled(world, &trainings) {
@@ -273,11 +273,11 @@ impl Walk<'_> {
     }
 }
 
-fn render(world: &World, cell: &super::world::Cell) -> Inputs {
+fn render(world: &World, cell: &Cell) -> Inputs {
     format!("script {} spelled {} for {}", world.template, world.template_spelling % 4, world.job(cell))
 }
 
-fn training(world: &World, cell: &super::world::Cell, repeat: u32) -> Inputs {
+fn training(world: &World, cell: &Cell, repeat: u32) -> Inputs {
     let World { template, recipe_file, trainer, platform_env, framework_env, .. } = world;
     let job = world.job(cell);
     format!(

@@ -1,0 +1,73 @@
+//! Runs that fail or contradict their job: which are tried again, and when.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    Project,
+    tasks::{IMPORT_ERROR, LARGE, SMALL, UNKNOWN_ERROR, WRONG_LENGTH},
+};
+
+#[test]
+fn a_lasting_failure_waits_for_retry_failed() {
+    let project = Project::of_two();
+    project.write("mood.sh", IMPORT_ERROR);
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
+    // It blocks nobody.
+    let table = project.read("output/compare.txt");
+    assert!(table.contains(SMALL) && table.contains(LARGE), "{table}");
+    assert!(project.path("output/train_cpu_cmd_large.json").is_file());
+    assert_eq!(project.plan(&[])[&format!("train {SMALL}#1")].state, "failed");
+    assert_eq!(project.stale(&[]), BTreeSet::new());
+    // Still failed, and not tried again.
+    let built = project.build(&[]);
+    assert_eq!((built.code, built.ran, project.launches()), (1, BTreeSet::new(), 4));
+    // With the cause gone as well: no key covers it.
+    project.remove("mood.sh");
+    assert_eq!(project.build(&[]).code, 1);
+    assert_eq!(project.launches(), 4);
+    let retried = project.build(&["--retry-failed"]);
+    assert_eq!((retried.code, project.launches()), (0, 6), "{}", retried.stderr);
+    project.expect_nothing();
+}
+
+#[test]
+fn a_key_that_changed_tries_a_lasting_failure_again() {
+    let project = Project::of_two();
+    project.write("mood.sh", IMPORT_ERROR);
+    assert_eq!(project.build(&[]).code, 1);
+    project.remove("mood.sh").edit("config.yaml", "OF_PLATFORM: \"0\"", "OF_PLATFORM: \"1\"");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 8));
+}
+
+#[test]
+fn a_passing_failure_is_tried_again_by_the_next_build() {
+    let project = Project::of_two();
+    project.write("mood.sh", UNKNOWN_ERROR);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
+    let failed: BTreeSet<_> = project.stale(&[]).into_iter().filter(|id| id.starts_with("train ")).collect();
+    assert_eq!(failed, BTreeSet::from([format!("train {SMALL}#1"), format!("train {SMALL}#2")]));
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    project.remove("mood.sh");
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 8), "{}", built.stderr);
+    project.expect_nothing();
+}
+
+#[test]
+fn a_run_that_contradicts_its_job_is_kept_and_does_not_count() {
+    let project = Project::of_two();
+    project.write("mood.sh", WRONG_LENGTH);
+    let built = project.build(&[]);
+    assert_eq!((built.code, &built.says["contradicted"]), (1, &json!(2)), "{}", built.says);
+    let comparison: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    let rows: Vec<_> = comparison["rows"].as_array().unwrap().iter().map(|r| r["cell"].clone()).collect();
+    assert_eq!(rows, [json!(LARGE)]);
+    assert_eq!(comparison["absent"][0]["state"], "contradicted");
+    assert_eq!(project.json(&["show", &format!("{SMALL}#1")])["attestation"]["status"], "contradicted");
+    // It is a measurement: nothing runs again, and the exit code goes on saying so.
+    let built = project.build(&[]);
+    assert_eq!((built.code, built.ran, project.launches()), (1, BTreeSet::new(), 4));
+}

@@ -1,0 +1,15 @@
+//! Change one thing, and exactly the right tasks run.
+mod code;
+mod edits;
+mod failures;
+mod lost;
+mod options;
+mod oracle;
+mod random;
+mod shared;
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
+
+/// All that comes after the summaries.
+const LATER: &str = "{compare,plot,report} m";

@@ -1,0 +1,71 @@
+//! Cells that ask for the same measurement share it.
+
+use serde_json::json;
+
+use crate::support::{
+    Project,
+    tasks::{IMPORT_ERROR, SAMPLED, SHARED, SMALL},
+};
+
+/// A second model of the same shape, in place of `large`.
+fn with_twin(project: &Project) {
+    let config = project.read("config.yaml");
+    let small = config.lines().find(|line| line.starts_with("  small:")).unwrap();
+    project.edit("config.yaml", "models:\n", &format!("models:\n{}\n", small.replace("small:", "twin:")));
+    project.edit("matrix.toml", "[\"small\", \"large\"]", "[\"small\", \"twin\"]");
+}
+
+#[test]
+fn cells_that_ask_for_the_same_share_a_measurement_and_say_so() {
+    let project = Project::of_two();
+    with_twin(&project);
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 2), "{}", built.stderr);
+    let attempt = |cell: &str| project.json(&["show", cell])["repeats"][0]["attempt"].clone();
+    let is_said = || project.read("output/compare.txt").contains("launch the very same bytes");
+    assert_eq!(attempt(SMALL), attempt("cpu/cmd/twin/single"));
+    assert!(is_said());
+    project.expect_nothing();
+    // Another file that one of them declares makes them two.
+    let own = "\n[[override]]\nwhere = { model = \"twin\" }\nset = { \"frameworks.cmd.inputs\" = [\"matrix.toml\"] }\n";
+    project.write("matrix.toml", &(project.read("matrix.toml") + own));
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    assert!(!is_said());
+}
+
+#[test]
+fn platforms_whose_facts_agree_share_a_measurement_and_say_so() {
+    let project = Project::of_two();
+    project.edit(
+        "config.yaml",
+        "  platforms:\n",
+        "  platforms:\n    box: { vendor: cpu, env: { OF_PLATFORM: \"0\" } }\n",
+    );
+    project.edit("matrix.toml", "platform = \"cpu\"", "platform = [\"cpu\", \"box\"]");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    assert!(project.read("output/compare.txt").contains("box/cmd/small/single and cpu/cmd/small/single launch"));
+}
+
+#[test]
+fn a_failure_is_shared_as_well() {
+    let project = Project::of_two();
+    with_twin(&project);
+    project.write("mood.sh", IMPORT_ERROR);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+    assert_eq!(project.plan(&[])["train cpu/cmd/twin/single#2"].state, "failed");
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+}
+
+#[test]
+fn a_disturbed_measurement_is_shared_as_well() {
+    let project = Project::of_two();
+    with_twin(&project);
+    // One after the other: the second cell comes to its turn when the first one's run is judged.
+    project.edit("config.yaml", "share: true", "share: false");
+    project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches(), &built.says["suspect"]), (0, 2, &json!(4)), "{}", built.stderr);
+    project.remove("mood.sh");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    project.expect_nothing();
+}
