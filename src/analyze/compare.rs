@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     AbsentCell, AttestationStatus, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings,
     Comparison, Contract, Device, Difference, EnvironmentDifference, FieldDifference, Figure, Group, IntervalKind,
-    MIN_REPEATS, Mfu, RepeatStatus, Row, Speedup, Summary, Surroundings, Tier, Unit, cost_ratio,
+    MIN_REPEATS, Mfu, RatioInterval, RepeatStatus, Row, Speedup, Summary, Surroundings, Tier, Unit, cost_ratio,
     environment_differences, environment_sentence,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, of_convergence, refused,
@@ -196,8 +196,7 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
                 b: b.cell.cell.clone(),
                 ratio: a.estimate.value / b.estimate.value,
                 cost_ratio: Figure::default(),
-                ci95: test.and_then(|t| t.interval(CONFIDENCE)),
-                confidence: test.map(|_| CONFIDENCE),
+                interval: test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE)),
                 significant: None,
                 p_value: None,
                 n_a,
@@ -211,9 +210,14 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
     for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
         all[i].p_value = Some(verdict.p);
         all[i].significant = Some(verdict.significant);
-        (all[i].ci95, all[i].confidence) = (verdict.interval, Some(verdict.confidence));
+        all[i].interval = verdict.interval.and_then(|ends| interval(ends, verdict.confidence));
     }
     all
+}
+
+/// None where an end is too far off to be a number.
+fn interval([low, high]: [f64; 2], confidence: f64) -> Option<RatioInterval> {
+    (low.is_finite() && high.is_finite()).then_some(RatioInterval { low, high, confidence })
 }
 
 fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettings, catalogue: &Catalogue) -> Row {

@@ -210,12 +210,8 @@ pub struct Speedup {
     /// Cost per token of a ÷ of b; below 1, a is cheaper.
     #[serde(default)]
     pub cost_ratio: Figure,
-    /// Welch's t on logarithms, at `confidence`; absent with one unit in an arm, or where nothing varies.
-    pub ci95: Option<[f64; 2]>,
-    /// Of the interval: 0.95, or more where the table has several comparisons, so that it leaves 1 out exactly where
-    /// the difference is significant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confidence: Option<f64>,
+    /// Absent with one unit in an arm, or where nothing varies.
+    pub interval: Option<RatioInterval>,
     /// After Holm's correction over the table; null = not assessed, see `reason`.
     pub significant: Option<bool>,
     /// Corrected.
@@ -229,6 +225,15 @@ pub struct Speedup {
     /// Why there is no interval or no verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// Of a speed-up, by Welch's t on logarithms. Where there is a verdict, it leaves 1 out exactly if that is `significant`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RatioInterval {
+    pub low: f64,
+    pub high: f64,
+    /// 0.95, or more where the table has several comparisons.
+    pub confidence: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ use super::{
     format::{number, ratio},
     mark,
 };
-use crate::analyze::{CONFIDENCE, Comparison, Figure, Group, RepeatStatus, Row, Speedup, Tier, Unit, differences};
+use crate::analyze::{Comparison, Figure, Group, RatioInterval, RepeatStatus, Row, Speedup, Tier, Unit, differences};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -73,7 +73,7 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
 fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &Row, b: &Row) -> String {
     let (name_a, name_b) = (named(a), named(b));
     let hosts = on_hosts(&[a, b]);
-    let interval = ratio_interval(speedup);
+    let interval = interval(speedup).map(|ends| format!(" ({ends})")).unwrap_or_default();
     let model = &group.model;
     let figure = match Verdict::of(speedup) {
         Verdict::NoDifference => format!(
@@ -131,20 +131,17 @@ pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
 
 /// `1.31×`
 pub(super) fn times(speedup: &Speedup) -> String {
-    let width = speedup.ci95.map(|[lo, hi]| hi - lo);
+    let width = speedup.interval.map(|i| i.high - i.low);
     format!("{}×", ratio(speedup.ratio, width))
 }
 
-/// ` (95 % CI 1.29–1.33)`, or nothing; where several comparisons share a table, its confidence is more.
-pub(super) fn ratio_interval(speedup: &Speedup) -> String {
-    match speedup.ci95 {
-        Some([lo, hi]) if lo.is_finite() && hi.is_finite() => {
-            let width = Some(hi - lo);
-            let confidence = (speedup.confidence.unwrap_or(CONFIDENCE) * 1e4).round() / 1e2;
-            format!(" ({confidence} % CI {}–{})", ratio(lo, width), ratio(hi, width))
-        }
-        _ => String::new(),
-    }
+/// `95 % CI 1.29–1.33`; where several comparisons share a table, its confidence is more.
+pub(super) fn interval(speedup: &Speedup) -> Option<String> {
+    let RatioInterval { low, high, confidence } = speedup.interval?;
+    // Never more than it is: 99.996 % is no 100 %.
+    let percent = (confidence * 1e4 + 1e-6).floor() / 1e2;
+    let width = Some(high - low).filter(|width| width.is_finite())?;
+    Some(format!("{percent} % CI {}–{}", ratio(low, Some(width)), ratio(high, Some(width))))
 }
 
 /// Without these nobody knows what was run.

@@ -6,7 +6,7 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, leading, ratio_interval, times},
+    headline::{Verdict, headlines, interval, leading, times},
     notes::{Weight, notes, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -216,7 +216,8 @@ const LABELS: usize = 3;
 /// `1.23× (95 % CI 1.10–1.38), faster`, what the two arms do differently, and what may not be concluded from it.
 #[must_use]
 pub fn sentence(speedup: &Speedup) -> String {
-    let mut text = format!("{}{}", times(speedup), ratio_interval(speedup).replace("95 % CI ", ""));
+    let ends = interval(speedup).map(|ends| format!(" ({ends})")).unwrap_or_default();
+    let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match Verdict::of(speedup) {
         Verdict::Faster => ", faster",
         Verdict::Slower => ", slower",

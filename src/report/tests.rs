@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
+use super::{headline::interval, *};
 use crate::{
     analyze::{
         Catalogue, CellState, CompareSettings, Comparison, Cut, Energy, EnvironmentDifference, Figure, Metric, Mfu,
-        RepeatStatus, Telemetry, compare, tests::*,
+        RatioInterval, RepeatStatus, Telemetry, compare, tests::*,
     },
     parse::FailureClass,
 };
@@ -257,7 +257,8 @@ fn what_is_no_number_is_never_printed() {
         }
     }
     for speedup in &mut all.speedups {
-        (speedup.ratio, speedup.ci95) = (f64::NAN, Some([f64::NAN, f64::INFINITY]));
+        speedup.ratio = f64::NAN;
+        speedup.interval = Some(RatioInterval { low: f64::NAN, high: f64::INFINITY, confidence: 0.95 });
     }
     for (name, text) in texts(&all) {
         let has = |word: &str| text.split(|c: char| !c.is_alphanumeric()).any(|w| w.eq_ignore_ascii_case(word));
@@ -348,12 +349,49 @@ fn json_has_the_shape_that_scripts_rely_on() {
     assert_eq!(speedups.len(), 5);
     for speedup in speedups {
         assert!(speedup["a"].is_string() && speedup["b"].is_string() && speedup["ratio"].is_number(), "{speedup}");
-        let [ci, significant] = [&speedup["ci95"], &speedup["significant"]];
-        assert!(ci.is_null() || ci.as_array().is_some_and(|ci| ci.len() == 2 && ci[0].is_number()), "{speedup}");
+        let [interval, significant] = [&speedup["interval"], &speedup["significant"]];
+        let is_whole = ["low", "high", "confidence"].iter().all(|key| interval[key].is_number());
+        assert!(interval.is_null() || is_whole, "{speedup}");
         assert!(significant.is_null() || significant.is_boolean(), "{speedup}");
-        assert!(speedup.get("ci95").is_some() && speedup.get("significant").is_some(), "null, not absent: {speedup}");
+        let is_there = |key: &str| speedup.get(key).is_some();
+        assert!(is_there("interval") && is_there("significant"), "null, not absent: {speedup}");
+        assert!(!is_there("ci95"), "one interval, which goes with the verdict: {speedup}");
     }
-    assert!(speedups.iter().any(|s| s["ci95"].is_null()) && speedups.iter().any(|s| s["significant"] == true));
+    assert!(speedups.iter().any(|s| s["interval"].is_null()) && speedups.iter().any(|s| s["significant"] == true));
+}
+
+/// The interval that goes with the verdict is told with its confidence, and by the same figures, everywhere.
+#[test]
+fn every_text_states_the_confidence_of_a_speedups_interval() {
+    let all = rich(&[]);
+    let tested: Vec<_> = all.speedups.iter().filter(|s| s.significant.is_some()).collect();
+    assert!(tested.iter().any(|s| s.interval.unwrap().confidence > 0.95), "{tested:?}");
+    let csv = csv(&all);
+    let mut reader = ::csv::Reader::from_reader(csv.as_bytes());
+    let at = |name: &str| csv.lines().next().unwrap().split(',').position(|column| column == name).unwrap();
+    let [low, confidence] = ["speedup_interval_low", "speedup_interval_confidence"].map(at);
+    let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
+    let told = headlines(&all);
+    for speedup in tested {
+        let ends = interval(speedup).unwrap();
+        assert!(sentence(speedup).contains(&ends), "{ends}");
+        assert!(told.iter().any(|h| h.a == speedup.a && h.text.contains(&format!("({ends})"))), "{ends}");
+        assert!(markdown(&all).contains(&ends) && table(&all, &page(400)).contains(&ends), "{ends}");
+        let record = records.iter().find(|r| r[0] == *speedup.a).unwrap();
+        let of = speedup.interval.unwrap();
+        assert_eq!([&record[low], &record[confidence]], [of.low.to_string(), of.confidence.to_string()].each_ref());
+    }
+}
+
+#[test]
+fn no_confidence_is_rounded_up() {
+    let mut speedup = rich(&[]).speedups.remove(0);
+    for (confidence, words) in
+        [(0.95, "95 % CI "), (0.975, "97.5 % CI "), (1.0 - 0.05 / 3.0, "98.33 % CI "), (0.999_96, "99.99 % CI ")]
+    {
+        speedup.interval.as_mut().unwrap().confidence = confidence;
+        assert!(interval(&speedup).unwrap().starts_with(words), "{confidence}");
+    }
 }
 
 #[test]

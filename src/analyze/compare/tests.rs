@@ -69,7 +69,7 @@ fn a_clear_speedup_is_significant_and_noise_is_not() {
         (slow.b.as_str(), slow.significant, same.significant),
         ("cpu/native/llama/single", Some(true), Some(false))
     );
-    assert!((slow.ratio - 0.5).abs() < 0.01 && slow.ci95.unwrap()[1] < 0.55);
+    assert!((slow.ratio - 0.5).abs() < 0.01 && slow.interval.unwrap().high < 0.55);
 }
 
 #[test]
@@ -82,9 +82,9 @@ fn few_repeats_give_no_verdict_and_say_why() {
         ]
     };
     let one = &compare_all(&cells(1)).speedups[0];
-    assert_eq!((one.ci95, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
+    assert_eq!((one.interval, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
     let two = &compare_all(&cells(2)).speedups[0];
-    assert!(two.ci95.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
+    assert!(two.interval.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
 }
 
 fn big_batch() -> Job {
@@ -488,7 +488,7 @@ fn hosts_are_the_units_of_a_comparison_and_two_of_them_are_too_few() {
     set(&mut cells[1], &[500.0, 503.0], Unit::Host);
     let all = compare_all(&cells);
     let two = &all.speedups[0];
-    assert_eq!((two.n_a, two.n_b, two.significant, two.confidence), (2, 4, None, Some(0.95)));
+    assert_eq!((two.n_a, two.n_b, two.significant, two.interval.unwrap().confidence), (2, 4, None, 0.95));
     assert_eq!(two.reason.as_deref(), Some("2 hosts: significance needs 3"));
     let said =
         "Student's t on logarithms over repeats, Student's t on logarithms over hosts, and speak of these hosts: node1";
@@ -508,9 +508,11 @@ fn no_interval_of_a_speedup_contradicts_its_verdict() {
         .collect();
     let found = compare_all(&cells).speedups;
     for speedup in &found {
-        let [low, high] = speedup.ci95.unwrap();
+        let RatioInterval { low, high, confidence } = speedup.interval.unwrap();
+        assert!(confidence >= 0.95, "{speedup:?}");
         assert_eq!(speedup.significant, Some(low > 1.0 || high < 1.0), "{speedup:?}");
     }
     let verdicts: BTreeSet<_> = found.iter().map(|s| s.significant).collect();
     assert_eq!(verdicts.len(), 2, "some are significant, some are not: {found:?}");
+    assert!(found.iter().any(|s| s.interval.unwrap().confidence > 0.95), "four of them are looked at: {found:?}");
 }

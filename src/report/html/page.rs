@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::{
     Headline, Verdict,
     format::{bytes, number, percent, seconds},
-    headline::{leading, ratio_interval, times},
+    headline::{interval, leading, times},
     headlines,
     notes::steady_state,
     plot::loss_apart,
@@ -206,7 +206,7 @@ fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
         }
         return missing("no comparison with the baseline");
     };
-    let interval = ratio_interval(speedup).trim_matches([' ', '(', ')']).to_owned();
+    let interval = interval(speedup).unwrap_or_default();
     let verdict = match Verdict::of(speedup) {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",

@@ -278,7 +278,7 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     row.repeats[1].telemetry_absent = Some("no driver answers".into());
     let cell = row.cell.clone();
     let speedup = comparison.speedups.iter_mut().find(|s| s.a == cell).unwrap();
-    speedup.confidence = Some(0.975);
+    speedup.interval.as_mut().unwrap().confidence = 0.975;
     comparison.environment = vec![EnvironmentDifference {
         cell_a: cell,
         cell_b: speedup.b.clone(),
