@@ -15,7 +15,7 @@ use super::{
     CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, MIN_REPEATS, RepeatStatus,
     Surroundings,
     compare::arm,
-    differences, environment_differences, environment_sentence, geometric_mean,
+    decimals_beside, differences, environment_differences, environment_sentence, geometric_mean,
     guard::{forbids, measure_alike, other_warmup},
     holm, warnings_of, welch,
 };
@@ -378,13 +378,22 @@ impl Test {
 fn judge(cell: &mut GateCell, max_regression: f64) {
     let (Some(ratio), Some([low, high]), Some(p)) = (cell.ratio, cell.ci95, cell.p_value) else { return };
     let limit = 1.0 - max_regression - ROUNDING;
-    let change = |ratio: f64| format!("{:+.2} %", (ratio - 1.0) * 100.0);
+    // As many decimals as show on which side of the limit it is; at the limit itself two.
+    let change = |ratio: f64| {
+        let percent = (ratio - 1.0) * 100.0;
+        let is_at = (ratio - (1.0 - max_regression)).abs() <= ROUNDING;
+        let decimals = if is_at { 2 } else { decimals_beside(percent, -100.0 * max_regression, 2) };
+        format!("{percent:+.decimals$} %")
+    };
     let interval = format!("{} (95 % CI {} to {})", change(ratio), change(low), change(high));
     let allowed = format!("{:.2} %", max_regression * 100.0);
     (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
         (GateVerdict::Fail, format!("{interval}: slower than the limit of {allowed} allows, and significant"))
     } else if ratio < limit {
-        (GateVerdict::Inconclusive, format!("{interval}: beyond the limit of {allowed}, but not significant"))
+        (
+            GateVerdict::Inconclusive,
+            format!("{interval}: beyond the limit of {allowed}, but not significant after Holm's correction"),
+        )
     } else if low >= limit {
         (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}"))
     } else {

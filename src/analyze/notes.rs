@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
-    differences, is_positive, slow_first_steps, summary, telemetry,
+    decimals_beside, differences, is_positive, slow_first_steps, summary, telemetry,
 };
 use crate::parse::Anomaly;
 
@@ -168,9 +168,10 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<String> {
         ));
     }
     if let Some(shift) = &cut.level_shift {
+        let percent = (shift.ratio - 1.0) * 100.0;
+        let decimals = decimals_beside(percent, 0.0, 1);
         notes.push(format!(
-            "repeat {n}: no one level: the median step time changes by {:+.1} % near step {}",
-            (shift.ratio - 1.0) * 100.0,
+            "repeat {n}: no one level: the median step time changes by {percent:+.decimals$} % near step {}",
             shift.step
         ));
     }

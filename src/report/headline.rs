@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    format::{number, ratio},
+    format::{number, ratio, ratio_beside_1},
     mark,
 };
 use crate::analyze::{Comparison, Figure, Group, RatioInterval, RepeatStatus, Row, Speedup, Tier, Unit, differences};
@@ -132,7 +132,9 @@ pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
 /// `1.31×`
 pub(super) fn times(speedup: &Speedup) -> String {
     let width = speedup.interval.map(|i| i.high - i.low);
-    format!("{}×", ratio(speedup.ratio, width))
+    // What is called faster or slower is not told to be as fast.
+    let print = if speedup.significant == Some(true) { ratio_beside_1 } else { ratio };
+    format!("{}×", print(speedup.ratio, width))
 }
 
 /// `95 % CI 1.29–1.33`; where several comparisons share a table, its confidence is more.
@@ -141,7 +143,7 @@ pub(super) fn interval(speedup: &Speedup) -> Option<String> {
     // Never more than it is: 99.996 % is no 100 %.
     let percent = (confidence * 1e4 + 1e-6).floor() / 1e2;
     let width = Some(high - low).filter(|width| width.is_finite())?;
-    Some(format!("{percent} % CI {}–{}", ratio(low, Some(width)), ratio(high, Some(width))))
+    Some(format!("{percent} % CI {}–{}", ratio_beside_1(low, Some(width)), ratio_beside_1(high, Some(width))))
 }
 
 /// Without these nobody knows what was run.

@@ -185,6 +185,23 @@ fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
     cell
 }
 
+/// Three rates a share `off` beyond (or, below 0, within) a limit of 3 %, hardly varying.
+fn beside_the_limit(off: f64) -> GateCell {
+    let rates = |factor: f64| [1.0 - 1e-8, 1.0, 1.0 + 1e-8].map(|r| r * factor);
+    of_values(&rates(100.0), &rates(97.0 * (1.0 - off)), 0.03)
+}
+
+#[test]
+fn no_figure_is_rounded_onto_the_limit_that_it_is_held_against() {
+    let beyond = beside_the_limit(2e-5);
+    assert_eq!(beyond.verdict, GateVerdict::Fail, "{beyond:?}");
+    assert!(beyond.reason.starts_with("-3.002 % (95 % CI -3.002 % to -3.002 %): slower"), "{}", beyond.reason);
+    let within = beside_the_limit(-2e-5);
+    assert_eq!(within.verdict, GateVerdict::Pass, "{within:?}");
+    assert!(within.reason.starts_with("-2.998 % (95 % CI -2.998 % to -2.998 %): within"), "{}", within.reason);
+    assert!(beside_the_limit(0.0).reason.starts_with("-3.00 % ("), "{}", beside_the_limit(0.0).reason);
+}
+
 fn rank(verdict: GateVerdict) -> u8 {
     match verdict {
         GateVerdict::Fail => 0,
