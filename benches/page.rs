@@ -78,7 +78,7 @@ fn told(mut sample: Value) -> Value {
             }
         }
         let (cell, baseline) = (row["cell"].clone(), &baselines[row["group"].as_u64().unwrap_or(0) as usize]);
-        notes.push(json!(format!("{}: 2 of 5 repeats count.", cell.as_str().unwrap_or_default())));
+        notes.push(json!({"kind": "remark", "cell": cell, "text": "2 of 5 repeats count"}));
         if cell != *baseline {
             let ratio = 0.8 + 0.05 * (i % 13) as f64;
             let verdict = [Some(true), Some(false), None][i % 3];

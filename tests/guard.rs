@@ -76,7 +76,7 @@ fn two_workloads_are_never_related_by_a_comparison() {
     is_apart(&refused);
     let text = compare(&[]).ends_with(1).stdout;
     holds_no_ratio("compare", &text);
-    assert!(text.contains(&format!("{LARGE} is not compared with {SMALL}: global_batch_size: 64, not 8.")), "{text}");
+    assert!(text.contains(&format!("{LARGE}: not compared with {SMALL}: global_batch_size: 64, not 8.")), "{text}");
     // Another baseline or another order changes nothing.
     is_apart(&compare(&["--json", "--baseline", LARGE]).ends_with(1).json());
     is_apart(&project.run(&["compare", LARGE, SMALL, "--json"]).ends_with(1).json());
@@ -91,7 +91,7 @@ fn two_workloads_are_never_related_by_a_comparison() {
     assert_eq!((&asked["speedups"][0]["labels"], &asked["rows"][1]["labels"]), (&label, &label));
     let text = compare(&["--across", "global_batch_size"]).ends_with(0).stdout;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let note = format!("{LARGE} differs from {SMALL} in across global_batch_size: 64, not 8.");
+    let note = format!("{LARGE}: unlike {SMALL}: across global_batch_size: 64, not 8.");
     assert!(text.contains("2.62×") && text.contains(&note), "{text}");
 }
 
@@ -398,7 +398,7 @@ fn what_a_cell_ran_in_stands_beside_the_comparison() {
     let compared = project.run(&["compare", "--json"]).ends_with(0);
     let text = project.run(&["compare"]).ends_with(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
-        "cpu/cmd/tiny/single runs with CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel.",
+        "cpu/cmd/tiny/single: run with CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel.",
         "Environments that are not the same: box/cmd/tiny/single against cpu/cmd/tiny/single: CUDA_LAUNCH_BLOCKING: not set, but there 1 (the host waits for every kernel); ",
         "OMP_NUM_THREADS: 2, but there not set",
     ] {

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, RepeatSummary,
-    StepTime, Summary, settings::WARMUP,
+    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
+    RepeatSummary, StepTime, Summary, settings::WARMUP,
 };
 use crate::parse::FailureClass;
 
@@ -97,7 +97,7 @@ pub struct Comparison {
     /// Repeats that ended well with nothing to measure, of all cells.
     #[serde(default)]
     pub unmeasured: usize,
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

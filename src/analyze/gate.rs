@@ -15,7 +15,7 @@ use super::{
     CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, MIN_REPEATS, RepeatStatus,
     Surroundings,
     compare::arm,
-    decimals_beside, differences, environment_differences, environment_sentence, geometric_mean,
+    decimals_beside, differences, environment_differences, environment_words, geometric_mean,
     guard::{forbids, measure_alike, other_warmup},
     holm, warnings_of, welch,
 };
@@ -299,7 +299,7 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     notes.extend(warnings_of(&now.environment, &now.contract));
     let mut was = then.surroundings();
     was.cell = "the baseline";
-    notes.extend(environment_sentence(&environment_differences(&now.surroundings(), &was)));
+    notes.extend(environment_words(&environment_differences(&now.surroundings(), &was)));
     if let (Some(device), Some(was)) = (&now.device, &then.device)
         && device != was
     {

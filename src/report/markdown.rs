@@ -11,7 +11,7 @@ use super::{
     sheet::{Sheet, Word},
     table,
 };
-use crate::analyze::{Comparison, Row};
+use crate::analyze::{Comparison, NoteKind, Row};
 
 /// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what closes the text.
 const MOST_BYTES: usize = 64_000;
@@ -72,7 +72,8 @@ pub fn markdown(comparison: &Comparison) -> String {
             out.always("\n");
         });
     }
-    let (notes, _) = notes(comparison, None);
+    let mut notes = notes(comparison);
+    notes.retain(|note| note.kind != NoteKind::Environment);
     if !notes.is_empty() {
         out.folded(&format!("Notes ({})", notes.len()), |out| {
             notes.iter().for_each(|note| out.add("note", &format!("- {}\n", escaped(&note.text))));

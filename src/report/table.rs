@@ -7,11 +7,11 @@ use super::{
     environment::environments,
     format::{bytes, number, percent, seconds},
     headline::{Verdict, headlines, interval, leading, times},
-    notes::{Weight, notes, steady_state},
+    notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
 };
-use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, Row, Speedup};
+use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup};
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
 #[must_use]
@@ -65,9 +65,11 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !told.is_empty() {
         out.push('\n');
     }
-    let (notes, left_out) = notes(comparison, page.most_notes);
+    // Environments have a section of their own.
+    let notes = notes(comparison).into_iter().filter(|note| note.kind != NoteKind::Environment).collect();
+    let (notes, left_out) = shortened(notes, page.most_notes);
     for note in notes {
-        let ink = if note.weight <= Weight::Alarming { Ink::Bad } else { Ink::Plain };
+        let ink = if note.kind < NoteKind::Failed { Ink::Bad } else { Ink::Plain };
         paragraph(&mut out, "- ", &note.text, page, ink);
     }
     if left_out > 0 {

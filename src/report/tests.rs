@@ -6,7 +6,7 @@ use super::{headline::interval, *};
 use crate::{
     analyze::{
         Catalogue, CellState, CompareSettings, Comparison, Cut, Energy, EnvironmentDifference, Figure, Metric, Mfu,
-        RatioInterval, RepeatStatus, Telemetry, compare, tests::*,
+        Note, NoteKind, RatioInterval, RepeatStatus, Telemetry, compare, tests::*,
     },
     parse::FailureClass,
 };
@@ -132,10 +132,12 @@ fn dress(all: &mut Comparison) {
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;
-    let note = |text: &str| format!("nvd/tran/llama/maximum_performance: {text}.");
-    all.notes.push(note("repeat 4 is not counted: its log contradicts the job in global_batch_size"));
-    all.notes.push(note("repeat 5 failed (nccl): NCCL WARN Timeout waiting for rank 3"));
-    all.notes.push(note("MFU is impossible: 1.31 of the peak"));
+    let note = |kind, text: &str| Note::of("nvd/tran/llama/maximum_performance", kind, text);
+    all.notes.extend([
+        note(NoteKind::Contradicted, "repeat 4 is not counted: its log contradicts the job in global_batch_size"),
+        note(NoteKind::Failed, "repeat 5 failed (nccl): NCCL WARN Timeout waiting for rank 3"),
+        note(NoteKind::Doubtful, "MFU is impossible: 1.31 of the peak"),
+    ]);
     all.environment.push(EnvironmentDifference {
         cell_a: "nvd/tran/llama/maximum_performance".into(),
         cell_b: "nvd/native/llama/maximum_performance".into(),
@@ -307,10 +309,39 @@ fn a_comment_is_never_too_long_and_says_what_is_missing() {
     let opened = all.matches("<details>").count();
     assert_eq!(opened, all.matches("</details>").count());
     let mut loud = many(3, 5);
-    loud.notes = (0..500).map(|i| format!("note {i} {}", "x".repeat(i * 40))).collect();
+    let note = |i: usize| Note::new(NoteKind::Remark, format!("note {i} {}", "x".repeat(i * 40)));
+    loud.notes = (0..500).map(note).collect();
     let loud = markdown(&loud);
     assert!(loud.len() < 65_536 && loud.contains("notes."), "{}", &loud[loud.len() - 300..]);
     assert!(!markdown(&many(40, 5)).contains("left out"));
+}
+
+/// By its kind, whatever its words are.
+#[test]
+fn the_weightiest_note_is_told_first_and_none_but_remarks_are_left_out() {
+    let kinds = [NoteKind::Method, NoteKind::Remark, NoteKind::Failed, NoteKind::Refused, NoteKind::Dangerous];
+    let mut all = many(3, 5);
+    let words = "not compared with, contradict, impossible, failed, MFU:";
+    all.notes = kinds.iter().zip(0..).map(|(kind, i)| Note::new(*kind, format!("note {i} {words}"))).collect();
+    all.notes.extend((5..40).map(|i| Note::new(NoteKind::Remark, format!("note {i}"))));
+    all.rows.iter_mut().for_each(|row| row.metrics.0.clear());
+    let text = table(&all, &Page { most_notes: Some(2), ..page(200) });
+    let at = |i: usize| text.find(&format!("- note {i} ")).unwrap_or_else(|| panic!("{i}: {text}"));
+    let order = [3, 4, 2, 1, 0].map(at);
+    assert!(order.is_sorted(), "{text}");
+    assert!(text.contains("more remarks: --json has all.") && !text.contains("note 39"), "{text}");
+}
+
+#[test]
+fn a_note_of_several_cells_is_one_sentence_and_each_has_it_in_its_details() {
+    let all = many(3, 5);
+    let names: Vec<&str> = all.rows.iter().map(|row| row.cell.as_str()).collect();
+    let text = table(&all, &page(1000));
+    assert_eq!(text.matches("declared, not stated by the trainer").count(), 1, "{text}");
+    for name in names {
+        let shown = cell_text(&all, name, &page(1000)).unwrap();
+        assert_eq!(shown.matches("declared, not stated by the trainer.").count(), 1, "{shown}");
+    }
 }
 
 #[test]
@@ -325,7 +356,7 @@ fn names_and_logs_are_no_markup_and_no_formula() {
     let mut all = rich(&[]);
     all.absent[0].reason =
         "=cmd|' /C calc'!A0 | `x` <img src=x> @everyone #12 https://evil.example [a](b) \u{202e}".into();
-    all.notes.push("-1+1 @team **bold**".into());
+    all.notes.push(Note::new(NoteKind::Remark, "-1+1 @team **bold**"));
     let text = markdown(&all);
     for bad in ["<img", " @everyone", " #12", "https://", "[a](b)", "**bold**", "\u{202e}", " @team"] {
         assert!(!text.contains(bad), "{bad}:\n{text}");

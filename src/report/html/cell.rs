@@ -279,8 +279,7 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
     Repeat { summary, tail_left_out: left_out }
 }
 
-/// Notes that speak of this cell.
 fn notes<'a>(comparison: &'a Comparison, cell: &str) -> Vec<&'a str> {
-    let is_about = |note: &str| note.strip_prefix(cell).is_some_and(|rest| rest.starts_with([':', ' ', ',']));
-    comparison.notes.iter().map(String::as_str).filter(|note| is_about(note)).collect()
+    let of_cell = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(cell));
+    of_cell.map(|note| note.text.as_str()).collect()
 }

@@ -7,7 +7,7 @@ use super::super::{
     format::{bytes, number, percent, seconds},
     headline::{interval, leading, times},
     headlines,
-    notes::steady_state,
+    notes::{notes, steady_state},
     plot::loss_apart,
 };
 use crate::analyze::{AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit};
@@ -24,7 +24,7 @@ pub struct Page<'a> {
     /// Which cells may not be compared, and why.
     refused: Vec<String>,
     absent: Vec<Absent<'a>>,
-    notes: &'a [String],
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ impl<'a> Page<'a> {
             groups,
             refused: told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect(),
             absent: comparison.absent.iter().enumerate().map(of_absent).collect(),
-            notes: &comparison.notes,
+            notes: notes(comparison).into_iter().map(|note| note.text).collect(),
         }
     }
 }

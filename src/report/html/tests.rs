@@ -133,7 +133,7 @@ fn same_comparison_same_bytes_and_everything_is_told() {
         assert!(text.contains(&escaped(&headline.text)), "{}", headline.text);
     }
     for note in &comparison.notes {
-        assert!(text.contains(&escaped(note)), "{note}");
+        assert!(text.contains(&escaped(&note.text)), "{note:?}");
     }
 }
 
@@ -164,7 +164,7 @@ fn words_from_outside_stay_words() {
     hostile[0].environment.variables = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
     let CellState::Ok { summary } = &mut hostile[0].state else { panic!() };
     summary.versions = [("torch".to_owned(), HOSTILE.to_owned())].into();
-    summary.notes.push(HOSTILE.to_owned());
+    summary.notes.push(crate::analyze::Note::new(crate::analyze::NoteKind::Remark, HOSTILE));
     let repeat = &mut summary.repeats[1];
     repeat.host = HOSTILE.to_owned();
     repeat.log_tail = vec![HOSTILE.to_owned(); 3];
