@@ -33,7 +33,9 @@ fn gate(project: &Project, more: &[&str]) -> Ran {
 fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let project = measured(5);
     let same = gate(&project, &[]).ends_with(0);
-    assert!(same.stdout.contains("pass          cpu/cmd/tiny/single  +0.00 % ("), "{}", same.stdout);
+    let words = "pass          cpu/cmd/tiny/single  the same measurements as the baseline: nothing was measured since";
+    assert!(same.stdout.contains(words), "{}", same.stdout);
+    assert!(same.stdout.contains("gate: pass: 1 pass (1 of them not measured since the baseline);"), "{}", same.stdout);
     // Nothing is trained for a gate: what is stale fails.
     project.write("pace", "110");
     let stale = gate(&project, &[]).ends_with(3);
@@ -63,11 +65,21 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     project.run(&["gate", "--baseline", "slow.json", "--max-regression", "0"]).ends_with(0);
     // What was measured before is there again: no run was needed.
     assert_eq!(project.launches(), 10);
+    // Measured anew, it is held against what it was; more repeats of the same are no new sample.
+    project.run(&["build", "--remeasure"]).ends_with(0);
+    let anew = project.run(&["gate", "--baseline", "baseline.json", "--max-regression", "0.2"]).ends_with(0).stdout;
+    assert!(anew.contains("% CI ") && !anew.contains("the same measurements"), "{anew}");
+    project.run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+    project.write("matrix.toml", &project.read("matrix.toml").replace("repeats = 5", "repeats = 8"));
+    project.run(&["build"]).ends_with(0);
+    let mixed = gate(&project, &[]).ends_with(6).stdout;
+    assert!(mixed.contains("5 of 8 repeats are the baseline's own"), "{mixed}");
 }
 
 #[test]
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);
+    project.run(&["build", "--remeasure"]).ends_with(0);
     let told = gate(&project, &["--annotations", "github", "--junit", "j.xml"]).ends_with(6).stdout;
     assert!(
         told.contains("1 repeat now and 1 repeat then: a verdict needs 3 each") && told.contains("::warning title="),

@@ -361,13 +361,14 @@ fn cells_that_launch_the_same_bytes_are_reported_also_where_nothing_is_known_of_
     assert_eq!(checked.json()["same_launch"][0]["same_launch_as"], "cpu/cmd/tiny/single");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 1);
-    let noted = "cpu/cmd/tiny/other and cpu/cmd/tiny/single launch the very same bytes";
+    let noted = "the same measurements as cpu/cmd/tiny/single, since they launch the very same bytes";
     for text in [
         project.run(&["compare"]).ends_with(0).stdout,
         project.read("output/compare.txt"),
         project.read("output/compare.json"),
     ] {
         assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(noted), "{text}");
+        assert!(text.contains("both are the same measurements") && !text.contains("is noise"), "{text}");
     }
     // On a platform that this host is not: no facts, no keys, and the same note.
     project.edit(

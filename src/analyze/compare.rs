@@ -12,9 +12,13 @@ use super::{
     },
     memory_capacity_bytes,
     metrics::scaling,
-    metrics_of, verdicts, warnings_of, welch,
+    metrics_of,
+    summary::attempts,
+    verdicts, warnings_of, welch,
 };
 
+/// Why such a speed-up has no interval: there is nothing to compare.
+const SAME_MEASUREMENTS: &str = "both are the same measurements";
 /// Why such a speed-up has no verdict.
 const OTHER_WARMUP: &str = "another warm-up: significance not assessed";
 
@@ -146,13 +150,15 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
         let b = &arms[group.baseline];
         for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
             let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
-            let test = welch(&a.estimate.units, &b.estimate.units);
+            let shared = shared(a, b);
+            let test = welch(&a.estimate.units, &b.estimate.units).filter(|_| shared.is_none());
             let least = n_a.min(n_b);
             let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
             let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
             let impossible = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue));
             let reason = match &test {
                 _ if impossible.is_some() => impossible,
+                _ if shared.is_some() => shared,
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
                 Some(_) if !same_steps => Some(OTHER_WARMUP.to_owned()),
@@ -182,6 +188,16 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
         all[i].interval = verdict.interval.and_then(|ends| interval(ends, verdict.confidence));
     }
     all
+}
+
+/// Why two arms are no independent samples: attempts that are among the repeats of both.
+fn shared(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
+    let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
+    match of_a.intersection(&of_b).count() {
+        0 => None,
+        n if n == of_a.len() && n == of_b.len() => Some(SAME_MEASUREMENTS.to_owned()),
+        n => Some(format!("{n} of their measurements {} the same", if n == 1 { "is" } else { "are" })),
+    }
 }
 
 /// None where an end is too far off to be a number.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
-    RepeatSummary, StepTime, Summary, settings::WARMUP,
+    RepeatSummary, StepTime, Summary, settings::WARMUP, summary::attempts,
 };
 use crate::parse::FailureClass;
 
@@ -185,6 +185,13 @@ impl Row {
         let first = |row: &Self| row.same_launch_as.as_ref().unwrap_or(&row.cell).clone();
         let is_ours = |row: &Self| row.imported.is_empty();
         self.cell != other.cell && is_ours(self) && is_ours(other) && first(self) == first(other)
+    }
+
+    /// Are their counted repeats the same attempts? Then they are one cell under two names.
+    #[must_use]
+    pub fn is_measured_as(&self, other: &Self) -> bool {
+        let own = attempts(&self.repeats);
+        !own.is_empty() && own == attempts(&other.repeats)
     }
 }
 

@@ -315,6 +315,12 @@ pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec
     (!added.is_empty()).then_some((first_plan, added))
 }
 
+/// Of the repeats that count. What names no attempt is never the same as anything.
+pub(super) fn attempts(repeats: &[RepeatSummary]) -> BTreeSet<&str> {
+    let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    counted.map(|r| r.attempt.as_str()).filter(|attempt| !attempt.is_empty()).collect()
+}
+
 impl Summary {
     /// FLOPs per token of the model at this sequence length.
     #[must_use]

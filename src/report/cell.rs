@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     environment::following_words,
     format::{MISSING, bytes, metric, number, percent, seconds},
-    headline::{headlines, same_launch},
+    headline::{headlines, same_as},
     notes::steady_state,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -123,7 +123,8 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
         paragraph(out, "", &line, page, Ink::Plain);
     }
     if let Some(twin) = &row.same_launch_as {
-        paragraph(out, "", &format!("{}.", same_launch(&row.cell, twin)), page, Ink::Bad);
+        let found = comparison.rows.iter().find(|other| other.cell == *twin);
+        paragraph(out, "", &format!("{} {}.", row.cell, same_as(row, twin, found)), page, Ink::Bad);
     }
     environment(out, comparison, row, page);
 }

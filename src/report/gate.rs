@@ -25,11 +25,19 @@ pub fn gate_headline(report: &GateReport) -> String {
     let counts: Vec<String> = [Pass, Fail, Inconclusive, New, NotSelected]
         .into_iter()
         .filter(|verdict| count(*verdict) > 0)
-        .map(|verdict| format!("{} {}", count(verdict), verdict_name(verdict)))
+        .map(|verdict| format!("{} {}{}", count(verdict), verdict_name(verdict), not_anew(report, verdict)))
         .collect();
     let counts = if counts.is_empty() { "no cell".to_owned() } else { counts.join(", ") };
     let limit = report.max_regression * 100.0;
     format!("gate: {}: {counts}; tokens/s/GPU may be {limit:.2} % lower", verdict_name(report.verdict))
+}
+
+/// ` (2 of them not measured since the baseline)`
+fn not_anew(report: &GateReport, verdict: GateVerdict) -> String {
+    match report.cells.iter().filter(|c| c.verdict == verdict && c.same_measurements).count() {
+        0 => String::new(),
+        n => format!(" ({n} of them not measured since the baseline)"),
+    }
 }
 
 /// `1,000 → 900 tokens/s/GPU`, where both are known.

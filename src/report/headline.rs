@@ -93,8 +93,9 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     if let Some(reason) = &speedup.reason {
         parts.push(format!("not assessed: {reason}"));
     }
-    if a.launches_as(b) {
-        parts.push(same_launch(&a.cell, &b.cell));
+    // That both are one measurement is the reason above.
+    if a.launches_as(b) && !a.is_measured_as(b) {
+        parts.push(format!("{} {}", a.cell, same_as(a, &b.cell, Some(b))));
     }
     let of_pair = comparison.environment.iter().filter(|e| e.cell_a == a.cell && e.cell_b == b.cell);
     let dangerous: Vec<_> = of_pair.filter(|e| e.dangerous.is_some()).collect();
@@ -107,9 +108,13 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     format!("{}.", parts.join("; "))
 }
 
-/// `A launches the very same bytes as B: a difference between them is noise`
-pub(super) fn same_launch(a: &str, b: &str) -> String {
-    format!("{a} launches the very same bytes as {b}: a difference between them is noise")
+/// What is to be known of a cell that launches what the cell `name` does; `twin` is its row, if it has figures.
+pub(super) fn same_as(row: &Row, name: &str, twin: Option<&Row>) -> String {
+    if twin.is_some_and(|twin| row.is_measured_as(twin)) {
+        format!("has the same measurements as {name}")
+    } else {
+        format!("launches the very same bytes as {name}: a difference between them is noise")
+    }
 }
 
 /// `A runs with NCCL_DEBUG=INFO: collectives write logs while they run`
@@ -325,6 +330,16 @@ mod tests {
         assert!(only(&comparison).text.contains(words), "{:?}", only(&comparison));
         comparison.rows[1].imported = vec!["theirs.log".into()];
         assert!(!only(&comparison).text.contains("bytes"));
+    }
+
+    #[test]
+    fn one_measurement_under_two_names_is_no_difference_at_all() {
+        let mut comparison = two(&[1.0, 1.01, 0.99, 1.0], |_| {}, &[]);
+        comparison.rows[1].same_launch_as = Some("nvd/nemo/llama/single".into());
+        comparison.rows[1].repeats = comparison.rows[0].repeats.clone();
+        comparison.speedups[0].reason = Some("both are the same measurements".into());
+        let text = only(&comparison).text;
+        assert!(text.ends_with("not assessed: both are the same measurements.") && !text.contains("noise"), "{text}");
     }
 
     #[test]

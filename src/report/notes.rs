@@ -85,10 +85,15 @@ fn condensed(notes: Vec<Note>, comparison: &Comparison) -> Vec<Told> {
     let all: Vec<&str> = comparison.rows.iter().map(|r| r.cell.as_str()).collect();
     let told = |(kind, text, cells): (NoteKind, String, Vec<String>)| {
         let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
-        let whose = if cells.is_empty() { String::new() } else { format!("{}: ", listed(&cells, &all)) };
-        Told { kind, text: format!("{whose}{text}.") }
+        let text = if cells.is_empty() { capital(&text) } else { format!("{}: {text}", listed(&cells, &all)) };
+        Told { kind, text: format!("{text}.") }
     };
     merged.into_iter().map(told).collect()
+}
+
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
 /// `a, b, c`, or `all 12 cells`; of many, the first and how many more.

@@ -6,7 +6,7 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, interval, leading, times},
+    headline::{Verdict, headlines, interval, leading, same_as, times},
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -131,8 +131,11 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
         }
         let mut against = against(row, baseline, speedups);
         let twin = base.filter(|base| row.launches_as(base)).map(|base| &base.cell).or(row.same_launch_as.as_ref());
-        if let Some(twin) = twin {
-            _ = write!(against.text, "; launches the very same bytes as {twin}: a difference between them is noise");
+        // Of the baseline's own measurements the column says so already.
+        let is_told = |twin: &&String| **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base));
+        if let Some(twin) = twin.filter(|twin| !is_told(twin)) {
+            let found = rows.iter().copied().find(|other| other.cell == *twin);
+            _ = write!(against.text, "; {}", same_as(row, twin, found));
         }
         words.push(against);
         sheet.rows.push(words);

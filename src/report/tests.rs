@@ -326,10 +326,10 @@ fn the_weightiest_note_is_told_first_and_none_but_remarks_are_left_out() {
     all.notes.extend((5..40).map(|i| Note::new(NoteKind::Remark, format!("note {i}"))));
     all.rows.iter_mut().for_each(|row| row.metrics.0.clear());
     let text = table(&all, &Page { most_notes: Some(2), ..page(200) });
-    let at = |i: usize| text.find(&format!("- note {i} ")).unwrap_or_else(|| panic!("{i}: {text}"));
+    let at = |i: usize| text.find(&format!("- Note {i} ")).unwrap_or_else(|| panic!("{i}: {text}"));
     let order = [3, 4, 2, 1, 0].map(at);
     assert!(order.is_sorted(), "{text}");
-    assert!(text.contains("more remarks: --json has all.") && !text.contains("note 39"), "{text}");
+    assert!(text.contains("more remarks: --json has all.") && !text.contains("Note 39"), "{text}");
 }
 
 #[test]

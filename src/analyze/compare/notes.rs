@@ -20,7 +20,7 @@ pub(super) fn notes(
     settings: &CompareSettings,
 ) -> Vec<Note> {
     let mut notes = of_contracts(rows, groups, differences);
-    notes.extend(cells.iter().flat_map(of_cell));
+    notes.extend(cells.iter().flat_map(|cell| of_cell(cell, rows)));
     if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
         let text = format!(
             "cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`"
@@ -80,10 +80,15 @@ fn of_contracts(rows: &[Row], groups: &[Group], all: &[Difference]) -> Vec<Note>
 }
 
 /// What its launch and its runs say.
-fn of_cell(cell: &CellInput) -> Vec<Note> {
+fn of_cell(cell: &CellInput, rows: &[Row]) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(other) = &cell.same_launch_as {
-        let text = format!("launched with the very same bytes as {other}: a difference between them is noise");
+        let [own, twin] = [&cell.cell, other].map(|name| rows.iter().find(|row| row.cell == *name));
+        let text = if own.zip(twin).is_some_and(|(own, twin)| own.is_measured_as(twin)) {
+            format!("the same measurements as {other}, since they launch the very same bytes")
+        } else {
+            format!("launched with the very same bytes as {other}: a difference between them is noise")
+        };
         notes.push(Note::of(&cell.cell, NoteKind::Same, text));
     }
     let CellState::Ok { summary } = &cell.state else { return notes };

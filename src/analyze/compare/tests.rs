@@ -45,7 +45,8 @@ pub fn measured_steps(name: &str, job: &Job, repeats: &[Vec<f64>], device: Optio
             device.map(|(kind, name)| DeviceLine { r#type: kind.into(), name: Some(name.into()), count: None });
         run
     };
-    let runs: Vec<(u32, RunResult)> = repeats.iter().enumerate().map(|(i, t)| (i as u32 + 1, run(t))).collect();
+    let runs: Vec<(u32, RunResult)> =
+        (1..).zip(repeats).map(|(n, times)| (n, RunResult { attempt: format!("{name}#{n}"), ..run(times) })).collect();
     cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
 }
 
@@ -470,6 +471,49 @@ fn the_baseline_can_be_named_and_identical_launches_are_noted() {
     assert!(comparison.notes.iter().any(|n| n.kind == NoteKind::Same && n.text.contains("very same bytes")));
     let absent = CompareSettings { baseline: Some("x".into()), ..Default::default() };
     assert!(compare_with(&cells, absent).notes.iter().any(|n| n.text.contains("has no figures")));
+}
+
+#[test]
+fn the_same_measurements_are_not_compared_with_themselves() {
+    let times = [1.0, 1.01, 0.99];
+    let mut cells = [
+        measured("cpu/cmd/llama/single", &job(), &times, None),
+        measured("cpu/cmd/llama/other", &job(), &times, None),
+        measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+    ];
+    cells[1].same_launch_as = Some(cells[0].cell.clone());
+    // Two runs of the same launch: a difference is possible, and noise.
+    let apart = compare_all(&cells);
+    assert!(apart.speedups[0].interval.is_some() && apart.speedups[0].significant == Some(false));
+    let said = |all: &Comparison| all.notes.iter().find(|n| n.kind == NoteKind::Same).unwrap().text.clone();
+    assert!(said(&apart).contains("a difference between them is noise"), "{}", said(&apart));
+    let share = |cells: &mut [CellInput; 3], repeats: usize| {
+        let CellState::Ok { summary: first } = cells[0].state.clone() else { unreachable!() };
+        let CellState::Ok { summary } = &mut cells[1].state else { unreachable!() };
+        for (own, theirs) in summary.repeats.iter_mut().zip(&first.repeats).take(repeats) {
+            own.attempt.clone_from(&theirs.attempt);
+        }
+    };
+    let none = (None, None, None);
+    share(&mut cells, 2);
+    let part = compare_all(&cells);
+    let found = &part.speedups[0];
+    assert_eq!((found.interval, found.significant, found.p_value), none);
+    assert_eq!(found.reason.as_deref(), Some("2 of their measurements are the same"));
+    share(&mut cells, 3);
+    let all = compare_all(&cells);
+    let [same, other] = &all.speedups[..] else { panic!("{:?}", all.speedups) };
+    assert_eq!((same.interval, same.significant, same.p_value), none);
+    assert_eq!(same.reason.as_deref(), Some("both are the same measurements"));
+    assert!(said(&all).starts_with("the same measurements as cpu/cmd/llama/single"), "{}", said(&all));
+    // Nor does it count as a comparison that the others are corrected for.
+    assert_eq!((other.significant, other.interval.unwrap().confidence), (Some(true), 0.95));
+    // A repeat that does not count is not among what is compared; without a name nothing is the same.
+    for cell in &mut cells[..2] {
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        summary.repeats.iter_mut().for_each(|r| r.attempt.clear());
+    }
+    assert!(compare_all(&cells).speedups[0].interval.is_some());
 }
 
 #[test]
