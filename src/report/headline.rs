@@ -47,10 +47,11 @@ impl Verdict {
     }
 }
 
-/// Group by group, each cell against its baseline in matrix order; then what is refused.
+/// The weightiest first: what is refused; then group by group the significant differences, the largest first; then the
+/// others in matrix order.
 #[must_use]
 pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
-    let mut all = Vec::new();
+    let mut all = refusals(comparison);
     for (index, group) in comparison.groups.iter().enumerate() {
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else { continue };
@@ -58,15 +59,29 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
             let (a, text) = (alone.cell.clone(), alone_sentence(alone));
             all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
         }
-        for a in rows.iter().filter(|r| r.cell != group.baseline) {
-            let Some(speedup) = comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell) else { continue };
-            let text = pair_sentence(comparison, group, speedup, a, b);
-            let (a, b) = (a.cell.clone(), Some(b.cell.clone()));
-            all.push(Headline { group: Some(index), a, b, verdict: Verdict::of(speedup), text });
-        }
+        let others = rows.iter().filter(|r| r.cell != group.baseline);
+        let mut pairs: Vec<(&Row, &Speedup)> = others
+            .filter_map(|a| Some((*a, comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell)?)))
+            .collect();
+        pairs.sort_by(|(_, x), (_, y)| weight(y).total_cmp(&weight(x)));
+        all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
+            group: Some(index),
+            a: a.cell.clone(),
+            b: Some(b.cell.clone()),
+            verdict: Verdict::of(speedup),
+            text: pair_sentence(comparison, group, speedup, a, b),
+        }));
     }
-    all.extend(refusals(comparison));
     all
+}
+
+/// Above 0 by the size of what is significant; twice as fast weighs as much as half as fast, whatever the last bits are.
+fn weight(speedup: &Speedup) -> f64 {
+    match Verdict::of(speedup) {
+        Verdict::Faster | Verdict::Slower => (speedup.ratio.ln().abs() * 1e9).round(),
+        Verdict::NoDifference => 0.0,
+        Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => -1.0,
+    }
 }
 
 /// `On these hosts, A is 1.31× (95 % CI 1.29–1.33) B on llama, same contract.`
@@ -123,15 +138,18 @@ fn warned(row: &Row, wanted: impl Fn(&String) -> bool) -> Option<String> {
     (!warnings.is_empty()).then(|| format!("{} runs with {}", row.cell, warnings.join(", ")))
 }
 
-/// Of many: the faster cells first, then the slower ones.
+/// What of many is told before a table: they are in order of weight.
 pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
     const MOST: usize = 3;
-    if sentences.len() <= MOST {
-        return sentences.to_vec();
-    }
-    let of = |wanted: Verdict| sentences.iter().filter(move |h| h.verdict == wanted).copied();
-    let rest = [Verdict::NoDifference, Verdict::NotAssessed].into_iter().flat_map(of);
-    of(Verdict::Faster).chain(of(Verdict::Slower)).chain(rest).take(MOST).collect()
+    sentences.iter().take(MOST).copied().collect()
+}
+
+/// What may not be compared, and how many more pairs are left to the notes.
+pub(super) fn refused(sentences: &[Headline]) -> (Vec<&Headline>, usize) {
+    const MOST: usize = 10;
+    let all: Vec<&Headline> = sentences.iter().filter(|h| h.verdict == Verdict::Refused).collect();
+    let more = all.len().saturating_sub(MOST);
+    (all.into_iter().take(MOST).collect(), more)
 }
 
 /// `1.31×`
@@ -268,6 +286,29 @@ mod tests {
         comparison.rows[1].repeats_added_later = true;
         let text = only(&comparison).text;
         assert!(text.contains(", at 0.71× the cost per token; repeats of amd/prim/llama/single were added"), "{text}");
+    }
+
+    #[test]
+    fn the_largest_difference_is_told_first_whichever_way_it_goes() {
+        let times = |t: f64| [t, t * 1.01, t * 0.99, t];
+        let cell = |name: &str, times: &[f64]| measured(&format!("nvd/{name}/llama/single"), &test_job(), times, None);
+        let mut long = test_job();
+        long.data.seq_length = 256;
+        let cells = [
+            cell("nemo", &times(1.0)),
+            cell("one", &[0.2]),
+            cell("same", &[1.0, 1.02, 0.985, 1.0]),
+            cell("little", &times(0.8)),
+            cell("slower", &times(3.0)),
+            cell("faster", &times(0.5)),
+            measured("nvd/long/llama/single", &long, &times(1.0), None),
+        ];
+        let all = headlines(&compare(&cells, &CompareSettings::default(), &Catalogue::default()));
+        let names: Vec<&str> = all.iter().map(|h| h.a.split('/').nth(1).unwrap()).collect();
+        assert_eq!(names, ["long", "slower", "faster", "little", "same", "one", "long"]);
+        assert_eq!((all[0].verdict, all[6].verdict), (Verdict::Refused, Verdict::Alone));
+        let of_group: Vec<&Headline> = all.iter().filter(|h| h.group == Some(0)).collect();
+        assert_eq!(leading(&of_group).iter().map(|h| &h.a).collect::<Vec<_>>(), [&all[1].a, &all[2].a, &all[3].a]);
     }
 
     #[test]

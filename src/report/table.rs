@@ -1,4 +1,4 @@
-//! A comparison as text: a table or two a group, then the cells without figures, then notes in plain sentences.
+//! A comparison as text: what may not be compared, sentences and a table or two a group, then the cells without figures, then notes in plain sentences.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, interval, leading, same_as, times},
+    headline::{Verdict, headlines, interval, leading, refused, same_as, times},
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -18,16 +18,26 @@ use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row
 pub fn table(comparison: &Comparison, page: &Page) -> String {
     let mut out = String::new();
     let sentences = headlines(comparison);
+    let (refused, untold) = refused(&sentences);
+    for headline in &refused {
+        paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
+    }
+    if untold > 0 {
+        paragraph(&mut out, "", &format!("And {untold} more that may not be compared: see the notes."), page, Ink::Bad);
+    }
+    if !refused.is_empty() {
+        out.push('\n');
+    }
     for (index, group) in comparison.groups.iter().enumerate() {
         let strict = if group.identical_config { ", identical configuration" } else { "" };
         paragraph(&mut out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
-        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
-        out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
-        out.push('\n');
-        let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index) && h.b.is_some()).collect();
+        let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index)).collect();
         for headline in leading(&of_group) {
             paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
         }
+        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
+        out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
+        out.push('\n');
         for line in steady_state(&rows) {
             paragraph(&mut out, "", &line, page, Ink::Plain);
         }
@@ -65,8 +75,9 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !told.is_empty() {
         out.push('\n');
     }
-    // Environments have a section of their own.
-    let notes = notes(comparison).into_iter().filter(|note| note.kind != NoteKind::Environment).collect();
+    // Environments have a section of their own, and what is refused stands first, if there was room.
+    let mut notes = notes(comparison);
+    notes.retain(|note| note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || untold > 0));
     let (notes, left_out) = shortened(notes, page.most_notes);
     for note in notes {
         let ink = if note.kind < NoteKind::Failed { Ink::Bad } else { Ink::Plain };

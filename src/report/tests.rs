@@ -319,7 +319,7 @@ fn a_comment_is_never_too_long_and_says_what_is_missing() {
 /// By its kind, whatever its words are.
 #[test]
 fn the_weightiest_note_is_told_first_and_none_but_remarks_are_left_out() {
-    let kinds = [NoteKind::Method, NoteKind::Remark, NoteKind::Failed, NoteKind::Refused, NoteKind::Dangerous];
+    let kinds = [NoteKind::Method, NoteKind::Remark, NoteKind::Failed, NoteKind::Contradicted, NoteKind::Dangerous];
     let mut all = many(3, 5);
     let words = "not compared with, contradict, impossible, failed, MFU:";
     all.notes = kinds.iter().zip(0..).map(|(kind, i)| Note::new(*kind, format!("note {i} {words}"))).collect();
@@ -422,6 +422,24 @@ fn no_confidence_is_rounded_up() {
     {
         speedup.interval.as_mut().unwrap().confidence = confidence;
         assert!(interval(&speedup).unwrap().starts_with(words), "{confidence}");
+    }
+}
+
+/// The same sentences in the same order before the figures of a group, what is refused before everything.
+#[test]
+fn terminal_comment_and_page_begin_with_the_same_sentences() {
+    let all = rich(&[]);
+    let told = headlines(&all);
+    let of_group: Vec<_> = told.iter().filter(|h| h.group == Some(0)).collect();
+    let (refused, _) = headline::refused(&told);
+    assert!(refused.len() == 1 && of_group.len() > 3, "{told:?}");
+    let page_of = html(&all, &[], &Meta::default()).unwrap();
+    let plain = |text: String| text.replace("&#95;", "_").replace("&#39;", "'");
+    for text in [table(&all, &page(1000)), plain(markdown(&all)), page_of] {
+        let figures = text.find("10.00 ms").unwrap();
+        let first = refused.iter().copied().chain(headline::leading(&of_group));
+        let at: Vec<usize> = first.map(|h| text.find(&*h.text).unwrap_or_else(|| panic!("{h:?}: {text}"))).collect();
+        assert!(at.len() == 4 && at.is_sorted() && at[3] < figures, "{at:?} {figures}: {text}");
     }
 }
 
