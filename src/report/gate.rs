@@ -34,8 +34,10 @@ pub fn gate_headline(report: &GateReport) -> String {
 
 /// ` (2 of them not measured since the baseline)`
 fn not_anew(report: &GateReport, verdict: GateVerdict) -> String {
-    match report.cells.iter().filter(|c| c.verdict == verdict && c.same_measurements).count() {
+    let of_verdict = || report.cells.iter().filter(|c| c.verdict == verdict);
+    match of_verdict().filter(|c| c.same_measurements).count() {
         0 => String::new(),
+        n if n == of_verdict().count() => " (not measured since the baseline)".to_owned(),
         n => format!(" ({n} of them not measured since the baseline)"),
     }
 }
@@ -159,6 +161,15 @@ pub(super) mod tests {
     }
 
     const PLAIN: [&str; 4] = ["nvd/nemo/llama/a", "nvd/nemo/llama/b", "nvd/nemo/llama/c", "nvd/nemo/llama/d@x=1"];
+
+    #[test]
+    fn the_headline_counts_what_was_not_measured_anew() {
+        let mut all = report(PLAIN);
+        all.cells[2].same_measurements = true;
+        assert!(gate_headline(&all).contains("1 pass (not measured since the baseline), 1 FAIL"));
+        all.cells.push(GateCell { same_measurements: false, ..all.cells[2].clone() });
+        assert!(gate_headline(&all).contains("2 pass (1 of them not measured since the baseline), 1 FAIL"));
+    }
 
     #[test]
     fn as_text() {

@@ -96,11 +96,12 @@ fn capital(text: &str) -> String {
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
-/// `a, b, c`, or `all 12 cells`; of many, the first and how many more.
+/// `a, b, c`, or `both cells`, `all 12 cells`; of many, the first and how many more.
 pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
     const MOST: usize = 6;
-    if cells.len() > 2 && cells.len() == all.len() {
-        return format!("all {} cells", all.len());
+    // Cells without figures are none of `all`.
+    if cells.len() > 1 && cells.len() == all.len() && cells.iter().all(|c| all.contains(c)) {
+        return if all.len() == 2 { "both cells".to_owned() } else { format!("all {} cells", all.len()) };
     }
     let but: Vec<&str> = all.iter().copied().filter(|c| !cells.contains(c)).collect();
     if cells.len() > 3 && but.len() < 3 && cells.iter().all(|c| all.contains(c)) {
@@ -153,4 +154,20 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
         format!("Steps measured: {whose}{}{dropped}; {} a repeat.", way.method, range(way.steps))
     };
     ways.iter().enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listed;
+
+    #[test]
+    fn all_cells_are_those_with_figures() {
+        let all = ["a", "b", "c", "d", "e"];
+        assert_eq!(listed(&all, &all), "all 5 cells");
+        assert_eq!(listed(&["b", "a"], &["a", "b"]), "both cells");
+        assert_eq!(listed(&["a", "x"], &["a", "b"]), "a, x");
+        assert_eq!(listed(&["a", "b", "c", "x", "y"], &all), "a, b, c, x, y");
+        assert_eq!(listed(&["a", "c", "d", "e"], &all), "all cells but b");
+        assert_eq!(listed(&["a"], &["a"]), "a");
+    }
 }
