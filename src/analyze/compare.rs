@@ -5,7 +5,7 @@ mod notes;
 use super::{
     AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
     Device, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, RatioInterval, RepeatStatus, Row, Speedup, Summary,
-    Surroundings, cost_ratio, environment_differences,
+    Surroundings, Welch, cost_ratio, environment_differences,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
         refused_without_figures,
@@ -145,7 +145,8 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
 }
 
 fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, catalogue: &Catalogue) -> Vec<Speedup> {
-    let (mut all, mut tested) = (Vec::new(), Vec::new());
+    let mut all: Vec<Speedup> = Vec::new();
+    let (mut tested, mut again): (Vec<(usize, &Arm<'_>, Welch)>, Vec<(usize, usize)>) = (Vec::new(), Vec::new());
     for group in groups {
         let b = &arms[group.baseline];
         for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
@@ -165,13 +166,22 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
                 Some(_) if least < MIN_REPEATS => Some(format!("{few}: significance needs {MIN_REPEATS}")),
                 Some(_) => None,
             };
-            tested.extend(test.filter(|_| reason.is_none()).map(|t| (all.len(), t)));
+            let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
+            let test = test.filter(|_| reason.is_none());
+            let twin = tested.iter().find(|(_, arm, _)| test.is_some() && is_one_measurement(a, arm));
+            let same_as = twin.map(|(_, arm, _)| arm.cell.cell.clone());
+            match (twin, test) {
+                (Some((of, ..)), _) => again.push((all.len(), *of)),
+                (None, Some(test)) => tested.push((all.len(), a, test)),
+                (None, None) => {}
+            }
             all.push(Speedup {
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
                 ratio: a.estimate.value / b.estimate.value,
                 cost_ratio: Figure::default(),
-                interval: test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE)),
+                interval: plain,
+                same_as,
                 significant: None,
                 p_value: None,
                 n_a,
@@ -181,13 +191,23 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
             });
         }
     }
-    let verdicts = verdicts(&tested.iter().map(|(_, t)| *t).collect::<Vec<_>>());
-    for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
+    let verdicts = verdicts(&tested.iter().map(|(.., test)| *test).collect::<Vec<_>>());
+    for ((i, ..), verdict) in tested.into_iter().zip(verdicts) {
         all[i].p_value = Some(verdict.p);
         all[i].significant = Some(verdict.significant);
         all[i].interval = verdict.interval.and_then(|ends| interval(ends, verdict.confidence));
     }
+    for (i, of) in again {
+        let Speedup { p_value, significant, interval, .. } = all[of];
+        (all[i].p_value, all[i].significant, all[i].interval) = (p_value, significant, interval);
+    }
     all
+}
+
+/// Do two arms of one group ask their baseline the same question with the same runs?
+fn is_one_measurement(a: &Arm<'_>, b: &Arm<'_>) -> bool {
+    let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
+    a.group == b.group && !of_a.is_empty() && of_a == of_b && a.estimate.units == b.estimate.units
 }
 
 /// Why two arms are no independent samples: attempts that are among the repeats of both.

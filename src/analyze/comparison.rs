@@ -219,6 +219,10 @@ pub struct Speedup {
     pub cost_ratio: Figure,
     /// Absent with one unit in an arm, or where nothing varies.
     pub interval: Option<RatioInterval>,
+    /// An earlier cell that has the same measurements as `a`: this is its comparison under another name, and is not counted
+    /// again in the correction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<String>,
     /// After Holm's correction over the table; null = not assessed, see `reason`.
     pub significant: Option<bool>,
     /// Corrected.

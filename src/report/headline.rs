@@ -78,6 +78,8 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
 /// Above 0 by the size of what is significant; twice as fast weighs as much as half as fast, whatever the last bits are.
 fn weight(speedup: &Speedup) -> f64 {
     match Verdict::of(speedup) {
+        // Told already, under another name.
+        _ if speedup.same_as.is_some() => -2.0,
         Verdict::Faster | Verdict::Slower => (speedup.ratio.ln().abs() * 1e9).round(),
         Verdict::NoDifference => 0.0,
         Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => -1.0,
@@ -107,6 +109,9 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     }
     if let Some(reason) = &speedup.reason {
         parts.push(format!("not assessed: {reason}"));
+    }
+    if let Some(other) = &speedup.same_as {
+        parts.push(format!("{} has the same measurements as {other}", a.cell));
     }
     // That both are one measurement is the reason above.
     if a.launches_as(b) && !a.is_measured_as(b) {
@@ -318,6 +323,18 @@ mod tests {
         let one = only(&two(&[0.5], |_| {}, &[]));
         assert!(one.verdict == Verdict::NotAssessed && one.text.contains("not assessed: one repeat"), "{one:?}");
         assert!(!one.text.contains("CI"), "{one:?}");
+    }
+
+    #[test]
+    fn a_verdict_is_not_contradicted_by_rounding() {
+        let mut comparison = two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[]);
+        comparison.speedups[0].ratio = 0.999_7;
+        comparison.speedups[0].interval = Some(RatioInterval { low: 0.9, high: 0.999_96, confidence: 0.95 });
+        let found = only(&comparison);
+        assert!(found.text.contains(" is 0.9997× (95 % CI 0.90–0.99996) "), "{found:?}");
+        comparison.speedups[0].significant = Some(false);
+        comparison.speedups[0].interval = Some(RatioInterval { low: 0.9, high: 1.001, confidence: 0.95 });
+        assert!(only(&comparison).text.contains(": 1.00× (95 % CI 0.90–1.001), "), "{:?}", only(&comparison));
     }
 
     #[test]

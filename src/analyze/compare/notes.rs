@@ -119,7 +119,7 @@ fn of_methods(cells: &[CellInput], rows: &[Row], speedups: &[Speedup]) -> Vec<No
         let text = format!("intervals of rates are 95 %, {}, and speak of {these}: {hosts}", intervals(rows));
         notes.push(Note::new(NoteKind::Method, text));
     }
-    let tested = speedups.iter().filter(|s| s.significant.is_some()).count();
+    let tested = speedups.iter().filter(|s| s.significant.is_some() && s.same_as.is_none()).count();
     if tested > 0 {
         let over = if tested == 1 { "comparison" } else { "comparisons, and over the intervals of speed-ups likewise" };
         let text = format!("significance: Welch's t on logarithms, Holm's correction over {tested} {over}");

@@ -508,7 +508,14 @@ fn the_same_measurements_are_not_compared_with_themselves() {
     assert!(said(&all).starts_with("the same measurements as cpu/cmd/llama/single"), "{}", said(&all));
     // Nor does it count as a comparison that the others are corrected for.
     assert_eq!((other.significant, other.interval.unwrap().confidence), (Some(true), 0.95));
-    // A repeat that does not count is not among what is compared; without a name nothing is the same.
+    // Against a third cell they are one comparison, which is corrected for once and told alike.
+    let third = CompareSettings { baseline: Some("cpu/tran/llama/single".into()), ..Default::default() };
+    let twice = compare_with(&cells, third).speedups;
+    let [first, second] = &twice[..] else { panic!("{twice:?}") };
+    assert_eq!((first.same_as.as_deref(), second.same_as.as_deref()), (None, Some("cpu/cmd/llama/single")));
+    assert_eq!((first.interval, first.p_value, first.significant), (second.interval, second.p_value, Some(true)));
+    assert_eq!((second.significant, first.interval.unwrap().confidence), (Some(true), 0.95));
+    // Without a name nothing is the same.
     for cell in &mut cells[..2] {
         let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
         summary.repeats.iter_mut().for_each(|r| r.attempt.clear());
