@@ -146,7 +146,9 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
 
 fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, catalogue: &Catalogue) -> Vec<Speedup> {
     let mut all: Vec<Speedup> = Vec::new();
-    let (mut tested, mut again): (Vec<(usize, &Arm<'_>, Welch)>, Vec<(usize, usize)>) = (Vec::new(), Vec::new());
+    // By their places in `all`: what is tested, and what is one of those under another name.
+    let mut tested: Vec<(usize, &Arm<'_>, Welch)> = Vec::new();
+    let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
         let b = &arms[group.baseline];
         for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {

@@ -34,8 +34,9 @@ pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<Str
     // Told above, with the cell's figures.
     let above = [NoteKind::Environment, NoteKind::Same];
     let notes = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(name));
-    let mut notes = notes.filter(|note| !above.contains(&note.kind)).peekable();
-    if notes.peek().is_some() {
+    let mut notes: Vec<_> = notes.filter(|note| !above.contains(&note.kind)).collect();
+    notes.sort_by_key(|note| note.kind);
+    if !notes.is_empty() {
         out.push('\n');
     }
     for note in notes {
@@ -122,7 +123,10 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
     for line in steady_state(&[row]) {
         paragraph(out, "", &line, page, Ink::Plain);
     }
-    if let Some(twin) = &row.same_launch_as {
+    // The sentence above says it where it is why the comparison is another cell's.
+    let is_told =
+        |twin: &&String| comparison.speedups.iter().any(|s| s.a == row.cell && s.same_as.as_ref() == Some(twin));
+    if let Some(twin) = row.same_launch_as.as_ref().filter(|twin| !is_told(twin)) {
         let found = comparison.rows.iter().find(|other| other.cell == *twin);
         paragraph(out, "", &format!("{} {}.", row.cell, same_as(row, twin, found)), page, Ink::Bad);
     }

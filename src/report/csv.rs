@@ -167,6 +167,7 @@ fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
     columns.text("speedup_significant", &significant.unwrap_or_default());
     columns.number("speedup_p_value", speedup.and_then(|s| s.p_value));
     columns.number("cost_ratio", speedup.and_then(|s| s.cost_ratio.value()));
+    columns.text("speedup_same_as", speedup.and_then(|s| s.same_as.as_deref()).unwrap_or_default());
     columns.text("speedup_reason", speedup.and_then(|s| s.reason.as_deref()).unwrap_or_default());
 }
 

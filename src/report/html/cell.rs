@@ -280,6 +280,7 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
 }
 
 fn notes<'a>(comparison: &'a Comparison, cell: &str) -> Vec<&'a str> {
-    let of_cell = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(cell));
-    of_cell.map(|note| note.text.as_str()).collect()
+    let mut of_cell: Vec<_> = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(cell)).collect();
+    of_cell.sort_by_key(|note| note.kind);
+    of_cell.into_iter().map(|note| note.text.as_str()).collect()
 }
