@@ -68,12 +68,12 @@ fn told(mut sample: Value) -> Value {
             }
         }
         let (cell, baseline) = (row["cell"].clone(), &baselines[row["group"].as_u64().unwrap_or(0) as usize]);
-        notes.push(json!(format!("{}: 2 of 5 repeats count.", cell.as_str().unwrap_or_default())));
+        notes.push(json!({"kind": "remark", "cell": cell, "text": "2 of 5 repeats count"}));
         if cell != *baseline {
             let ratio = 0.8 + 0.05 * (i % 13) as f64;
             let verdict = [Some(true), Some(false), None][i % 3];
-            speedups.push(json!({"a": cell, "b": baseline, "ratio": ratio, "ci95": [ratio * 0.98, ratio * 1.02],
-                "significant": verdict, "n_a": 5, "n_b": 5, "labels": row["labels"],
+            speedups.push(json!({"a": cell, "b": baseline, "ratio": ratio,
+                "interval": {"low": ratio * 0.98, "high": ratio * 1.02, "confidence": 0.975}, "significant": verdict, "n_a": 5, "n_b": 5, "labels": row["labels"],
                 "reason": verdict.is_none().then_some("2 repeats: significance needs 3")}));
             environment
                 .push(json!({"cell_a": cell, "cell_b": baseline, "kind": "variable", "name": "CUDA_LAUNCH_BLOCKING",

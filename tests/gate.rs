@@ -33,7 +33,9 @@ fn gate(project: &Project, more: &[&str]) -> Ran {
 fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let project = measured(5);
     let same = gate(&project, &[]).ends_with(0);
-    assert!(same.stdout.contains("pass          cpu/cmd/tiny/single  +0.00 % ("), "{}", same.stdout);
+    let words = "pass          cpu/cmd/tiny/single  the same measurements as the baseline: nothing was measured since";
+    assert!(same.stdout.contains(words), "{}", same.stdout);
+    assert!(same.stdout.contains("gate: pass: 1 pass (not measured since the baseline);"), "{}", same.stdout);
     // Nothing is trained for a gate: what is stale fails.
     project.write("pace", "110");
     let stale = gate(&project, &[]).ends_with(3);
@@ -63,6 +65,15 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     project.run(&["gate", "--baseline", "slow.json", "--max-regression", "0"]).ends_with(0);
     // What was measured before is there again: no run was needed.
     assert_eq!(project.launches(), 10);
+    // Measured anew, it is held against what it was; more repeats of the same are no new sample.
+    project.run(&["build", "--remeasure"]).ends_with(0);
+    let anew = project.run(&["gate", "--baseline", "baseline.json", "--max-regression", "0.2"]).ends_with(0).stdout;
+    assert!(anew.contains("% CI ") && !anew.contains("the same measurements"), "{anew}");
+    project.run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+    project.write("matrix.toml", &project.read("matrix.toml").replace("repeats = 5", "repeats = 8"));
+    project.run(&["build"]).ends_with(0);
+    let mixed = gate(&project, &[]).ends_with(6).stdout;
+    assert!(mixed.contains("5 of 8 repeats are the baseline's own"), "{mixed}");
 }
 
 #[test]
@@ -95,6 +106,7 @@ fn a_trainer_whose_step_times_the_clock_refutes_has_no_figure() {
 #[test]
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);
+    project.run(&["build", "--remeasure"]).ends_with(0);
     let told = gate(&project, &["--annotations", "github", "--junit", "j.xml"]).ends_with(6).stdout;
     assert!(
         told.contains("1 repeat now and 1 repeat then: a verdict needs 3 each") && told.contains("::warning title="),
@@ -116,7 +128,11 @@ fn what_is_gone_failed_or_changed_fails_and_what_is_new_is_listed() {
     project.write("matrix.toml", &matrix.replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
     project.run(&["build"]).ends_with(0);
     let told = gate(&project, &[]).ends_with(0).stdout;
-    assert!(told.contains("new           cpu/cmd/wide/single") && told.contains("gate: pass: 1 pass, 1 new"), "{told}");
+    assert!(
+        told.contains("new           cpu/cmd/wide/single")
+            && told.contains("gate: pass: 1 pass (not measured since the baseline), 1 new"),
+        "{told}"
+    );
     // A gate of nothing that the baseline has is no pass.
     let told = gate(&project, &["--only", "cpu/cmd/wide"]).ends_with(6).stdout;
     assert!(told.contains("not selected"), "{told}");

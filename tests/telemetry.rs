@@ -182,7 +182,7 @@ fn samples_of_an_attempt_become_the_energy_of_its_measured_steps() {
     assert_eq!((&found["energy"]["method"], &found["source"]), (&json!("counter"), &json!("nvml")));
     let notes = summary["notes"].as_array().unwrap();
     assert!(
-        notes.contains(&json!("clocks were lowered (sw_power_cap) in 100 % of the samples of 1 of 2 repeats")),
+        notes.contains(&remark("clocks were lowered (sw_power_cap) in 100 % of the samples of 1 of 2 repeats")),
         "{notes:#?}"
     );
     // Samples that were lost are missing, and said to be.
@@ -191,7 +191,13 @@ fn samples_of_an_attempt_become_the_energy_of_its_measured_steps() {
     assert_eq!(project.build(&[]).code, 0);
     let summary = project.json(&["show", SMALL]);
     assert_eq!(summary["repeats"][0].get("telemetry"), None);
-    assert!(summary["notes"].as_array().unwrap().contains(&json!("repeat 1: no telemetry: it is gone from the cache")));
+    assert!(
+        summary["notes"].as_array().unwrap().contains(&remark("repeat 1: no telemetry: it is gone from the cache"))
+    );
+}
+
+fn remark(text: &str) -> Value {
+    json!({ "kind": "remark", "text": text })
 }
 
 /// What a trainer of `small` lives through: NVML sees `seen` beside it.
@@ -220,7 +226,8 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
     };
     let expected = (json!(0), json!({"status": "suspect", "reason": why}), vec![(json!(SMALL), json!("suspect"))]);
     assert_eq!(told(), expected);
-    assert_eq!(project.json(&["show", SMALL])["notes"][1], json!(format!("repeat 2 is not counted: {why}")));
+    let note = json!({"kind": "suspect", "text": format!("repeat 2 is not counted: {why}")});
+    assert_eq!(project.json(&["show", SMALL])["notes"][1], note);
     // Nobody is made to measure again who does not ask for it.
     let calls: [&[&str]; 2] = [&["--cached-only"], &["--only", LARGE]];
     for call in calls {
@@ -307,7 +314,7 @@ fn a_judgement_is_of_the_time_of_the_run() {
 /// What is noted of `small`, and the flags of the rows `small` and `large`.
 fn repeats_told(project: &Project) -> (Vec<String>, Vec<bool>) {
     let notes = project.json(&["show", SMALL])["notes"].clone();
-    let notes = notes.as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned());
+    let notes = notes.as_array().unwrap().iter().map(|n| n["text"].as_str().unwrap().to_owned());
     let compared: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
     let rows = compared["rows"].as_array().unwrap();
     let flags = rows.iter().map(|r| r.get("repeats_added_later").is_some_and(|f| f == true)).collect();

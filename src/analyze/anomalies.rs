@@ -10,6 +10,9 @@ use crate::{
     plan::ModelShape,
 };
 
+/// Kinds that are told as more than a remark.
+pub(super) const SLOW_FIRST_STEPS: &str = "slow_first_steps";
+pub(super) const RATE_DISAGREES: &str = "rate_disagrees";
 /// A step this many times slower than the median of the rest is slow.
 const SLOW: f64 = 1.5;
 /// A last step this many times off the median is odd.
@@ -96,7 +99,7 @@ pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
         } else {
             (format!("steps {} to {} take", a.step, b.step), format!("{low:.3} to {high:.3} s"))
         };
-        found.push(anomaly("slow_first_steps", format!("{steps} {took}; the median of the rest is {median:.3} s")));
+        found.push(anomaly(SLOW_FIRST_STEPS, format!("{steps} {took}; the median of the rest is {median:.3} s")));
     }
     if let Some((at, before, after)) = level_shift(&times) {
         found.push(anomaly(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{RepeatSummary, RunResult, is_positive, quantile};
+use super::{Note, NoteKind, RepeatSummary, RunResult, is_positive, quantile};
 use crate::parse::Step;
 
 /// What steps may claim beyond the time that passed: some clocks in logs count whole seconds.
@@ -144,8 +144,8 @@ fn shown(seconds: f64) -> String {
 }
 
 /// What a reader must know of the time between the steps of the repeats that count: one note a cause, with the worst case.
-pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<String> {
-    let mut causes: BTreeMap<&str, (Vec<String>, &Clock)> = BTreeMap::new();
+pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut causes: BTreeMap<(NoteKind, &str), (Vec<String>, &Clock)> = BTreeMap::new();
     let ratio = |clock: &Clock| clock.passed_seconds / clock.steps_seconds;
     for (repeat, _) in counted {
         let Some(clock) = &repeat.clock else { continue };
@@ -153,9 +153,9 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<String> {
             continue;
         }
         let cause = match clock.typical_ratio {
-            Some(typical) if typical <= OUTSIDE => "in pauses, as evaluations and checkpoints are",
-            Some(_) => "after most steps, so step times may end before the device does",
-            None => "evaluations, checkpoints, or step times that end before the device does",
+            Some(typical) if typical <= OUTSIDE => (NoteKind::Remark, "in pauses, as evaluations and checkpoints are"),
+            Some(_) => (NoteKind::Doubtful, "after most steps, so step times may end before the device does"),
+            None => (NoteKind::Doubtful, "evaluations, checkpoints, or step times that end before the device does"),
         };
         let (repeats, worst) = causes.entry(cause).or_insert_with(|| (Vec::new(), clock));
         repeats.push(repeat.repeat.to_string());
@@ -163,11 +163,12 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<String> {
             *worst = clock;
         }
     }
-    let note = |(cause, (repeats, worst)): (&str, (Vec<String>, &Clock))| {
+    let note = |((kind, cause), (repeats, worst)): ((NoteKind, &str), (Vec<String>, &Clock))| {
         let (s, most) = if repeats.len() == 1 { ("", "") } else { ("s", "up to ") };
         let (passed, outside) = (shown(worst.passed_seconds), shown(worst.passed_seconds - worst.steps_seconds));
         let repeats = repeats.join(", ");
-        format!("repeat{s} {repeats}: of {passed} between measured steps' ends {most}{outside} are in no step: {cause}")
+        let what = format!("of {passed} between measured steps' ends {most}{outside} are in no step");
+        Note::new(kind, format!("repeat{s} {repeats}: {what}: {cause}"))
     };
     causes.into_iter().map(note).collect()
 }

@@ -1,23 +1,24 @@
 //! The cells' summaries → who is faster, by how much, as far as that can honestly be said.
 
-use std::collections::BTreeSet;
+mod notes;
 
 use super::{
-    AbsentCell, AttestationStatus, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings,
-    Comparison, Contract, Device, Difference, EnvironmentDifference, FieldDifference, Figure, Group, IntervalKind,
-    MIN_REPEATS, Mfu, RepeatStatus, Row, Speedup, Summary, Surroundings, Tier, Unit, cost_ratio,
-    environment_differences, environment_sentence,
+    AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
+    Device, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, RatioInterval, RepeatStatus, Row, Speedup, Summary,
+    Surroundings, Welch, cost_ratio, environment_differences,
     guard::{
-        Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, of_convergence, refused,
+        Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
         refused_without_figures,
     },
     memory_capacity_bytes,
     metrics::scaling,
     metrics_of,
-    settings::WARMUP,
+    summary::attempts,
     verdicts, warnings_of, welch,
 };
 
+/// Why such a speed-up has no interval: there is nothing to compare.
+const SAME_MEASUREMENTS: &str = "both are the same measurements";
 /// Why such a speed-up has no verdict.
 const OTHER_WARMUP: &str = "another warm-up: significance not assessed";
 
@@ -50,9 +51,9 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     let rows: Vec<Row> =
         arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
     price(&mut speedups, &rows);
-    let mut notes = notes(cells, &rows, &groups, &speedups, &differences, settings);
-    notes.extend(of_losses(&arms, &grouped, settings));
-    notes.extend(of_environments(&rows, &environment));
+    let mut notes = notes::notes(cells, &rows, &groups, &speedups, &differences, settings);
+    notes.extend(notes::of_losses(&arms, &grouped, settings));
+    notes.extend(notes::of_environments(&rows, &environment));
     Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
         comparable,
@@ -94,34 +95,6 @@ fn surroundings<'a>(arm: &Arm<'a>) -> Surroundings<'a> {
     Surroundings::of(arm.cell, &arm.summary.versions)
 }
 
-/// Whose losses mean something else than the baseline's.
-fn of_losses(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<String> {
-    let mut notes = Vec::new();
-    for arm in arms {
-        let base = &arms[groups[arm.group].baseline];
-        if arm.loss_group != base.loss_group {
-            let fields: Vec<String> =
-                of_convergence(arm, base, settings).iter().map(FieldDifference::sentence).collect();
-            let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join("; ")) };
-            notes.push(format!("The losses of {} and {} are not comparable{fields}.", arm.cell.cell, base.cell.cell));
-        }
-    }
-    notes
-}
-
-/// What the cells ran in: first what is dangerous, whoever shares it.
-fn of_environments(rows: &[Row], environment: &[EnvironmentDifference]) -> Vec<String> {
-    let mut notes: Vec<String> = rows
-        .iter()
-        .filter(|row| !row.warnings.is_empty())
-        .map(|row| format!("{} runs with {}.", row.cell, row.warnings.join("; ")))
-        .collect();
-    let of_pair =
-        |a: &EnvironmentDifference, b: &EnvironmentDifference| (&a.cell_a, &a.cell_b) == (&b.cell_a, &b.cell_b);
-    notes.extend(environment.chunk_by(of_pair).filter_map(environment_sentence));
-    notes
-}
-
 pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
     let absent = |state: &str, reason: String| AbsentCell {
         cell: cell.cell.clone(),
@@ -151,7 +124,7 @@ pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
                 } else {
                     "unmeasured"
                 };
-                let reason = summary.notes.first().cloned().unwrap_or_else(|| "no repeat".to_owned());
+                let reason = summary.notes.first().map_or_else(|| "no repeat".to_owned(), |note| note.text.clone());
                 let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
                 let repeats = summary.repeats.clone();
                 Err(Box::new(AbsentCell { contradicted, contract, attested, repeats, ..absent(state, reason) }))
@@ -178,32 +151,45 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
 }
 
 fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, catalogue: &Catalogue) -> Vec<Speedup> {
-    let (mut all, mut tested) = (Vec::new(), Vec::new());
+    let mut all: Vec<Speedup> = Vec::new();
+    // By their places in `all`: what is tested, and what is one of those under another name.
+    let mut tested: Vec<(usize, &Arm<'_>, Welch)> = Vec::new();
+    let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
         let b = &arms[group.baseline];
         for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
             let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
-            let test = welch(&a.estimate.units, &b.estimate.units);
+            let shared = shared(a, b);
+            let test = welch(&a.estimate.units, &b.estimate.units).filter(|_| shared.is_none());
             let least = n_a.min(n_b);
             let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
             let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
             let impossible = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue));
             let reason = match &test {
                 _ if impossible.is_some() => impossible,
+                _ if shared.is_some() => shared,
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
                 Some(_) if !same_steps => Some(OTHER_WARMUP.to_owned()),
                 Some(_) if least < MIN_REPEATS => Some(format!("{few}: significance needs {MIN_REPEATS}")),
                 Some(_) => None,
             };
-            tested.extend(test.filter(|_| reason.is_none()).map(|t| (all.len(), t)));
+            let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
+            let test = test.filter(|_| reason.is_none());
+            let twin = tested.iter().find(|(_, arm, _)| test.is_some() && is_one_measurement(a, arm));
+            let same_as = twin.map(|(_, arm, _)| arm.cell.cell.clone());
+            match (twin, test) {
+                (Some((of, ..)), _) => again.push((all.len(), *of)),
+                (None, Some(test)) => tested.push((all.len(), a, test)),
+                (None, None) => {}
+            }
             all.push(Speedup {
                 a: a.cell.cell.clone(),
                 b: b.cell.cell.clone(),
                 ratio: a.estimate.value / b.estimate.value,
                 cost_ratio: Figure::default(),
-                ci95: test.and_then(|t| t.interval(CONFIDENCE)),
-                confidence: test.map(|_| CONFIDENCE),
+                interval: plain,
+                same_as,
                 significant: None,
                 p_value: None,
                 n_a,
@@ -213,13 +199,38 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
             });
         }
     }
-    let verdicts = verdicts(&tested.iter().map(|(_, t)| *t).collect::<Vec<_>>());
-    for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
+    let verdicts = verdicts(&tested.iter().map(|(.., test)| *test).collect::<Vec<_>>());
+    for ((i, ..), verdict) in tested.into_iter().zip(verdicts) {
         all[i].p_value = Some(verdict.p);
         all[i].significant = Some(verdict.significant);
-        (all[i].ci95, all[i].confidence) = (verdict.interval, Some(verdict.confidence));
+        all[i].interval = verdict.interval.and_then(|ends| interval(ends, verdict.confidence));
+    }
+    for (i, of) in again {
+        let Speedup { p_value, significant, interval, .. } = all[of];
+        (all[i].p_value, all[i].significant, all[i].interval) = (p_value, significant, interval);
     }
     all
+}
+
+/// Do two arms of one group ask their baseline the same question with the same runs?
+fn is_one_measurement(a: &Arm<'_>, b: &Arm<'_>) -> bool {
+    let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
+    a.group == b.group && !of_a.is_empty() && of_a == of_b && a.estimate.units == b.estimate.units
+}
+
+/// Why two arms are no independent samples: attempts that are among the repeats of both.
+fn shared(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
+    let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
+    match of_a.intersection(&of_b).count() {
+        0 => None,
+        n if n == of_a.len() && n == of_b.len() => Some(SAME_MEASUREMENTS.to_owned()),
+        n => Some(format!("{n} of their measurements {} the same", if n == 1 { "is" } else { "are" })),
+    }
+}
+
+/// None where an end is too far off to be a number.
+fn interval([low, high]: [f64; 2], confidence: f64) -> Option<RatioInterval> {
+    (low.is_finite() && high.is_finite()).then_some(RatioInterval { low, high, confidence })
 }
 
 fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
@@ -273,28 +284,6 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
     }
 }
 
-/// The devices of the repeats that count; none where any of them does not say.
-fn devices_of(row: &Row) -> BTreeSet<&str> {
-    let counted = || row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    if counted().any(|r| r.devices.is_empty()) {
-        return BTreeSet::new();
-    }
-    counted().flat_map(|r| &r.devices).map(String::as_str).collect()
-}
-
-/// Two cells on devices of one kind, none of which both had: the devices are part of what is compared.
-fn on_other_devices(row: &Row, base: &Row) -> Option<String> {
-    let (own, others) = (devices_of(row), devices_of(base));
-    let is_one_kind = row.device.is_some() && row.device == base.device;
-    let apart = is_one_kind && !own.is_empty() && !others.is_empty() && own.is_disjoint(&others);
-    apart.then(|| {
-        format!(
-            "{} ran on other devices than {}, of the same kind: part of a difference may be theirs.",
-            row.cell, base.cell
-        )
-    })
-}
-
 /// What a token of each costs beside the baseline's.
 fn price(speedups: &mut [Speedup], rows: &[Row]) {
     let metrics = |cell: &str| rows.iter().find(|r| r.cell == cell).map(|r| &r.metrics);
@@ -329,120 +318,6 @@ pub(super) fn few(names: &[String]) -> String {
     let (told, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
     let told = told.join(", ");
     if more.is_empty() { told } else { format!("{told} and {} more", more.len()) }
-}
-
-fn notes(
-    cells: &[CellInput],
-    rows: &[Row],
-    groups: &[Group],
-    speedups: &[Speedup],
-    differences: &[Difference],
-    settings: &CompareSettings,
-) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut pairs: Vec<(&str, &str)> =
-        differences.iter().filter(|d| d.refused).map(|d| (&*d.cell_a, &*d.cell_b)).collect();
-    pairs.dedup();
-    for (a, b) in pairs {
-        let of_pair = differences.iter().filter(|d| d.refused && d.cell_a == a && d.cell_b == b);
-        let fields: Vec<String> = of_pair.map(|d| d.field.sentence()).collect();
-        notes.push(format!("{a} is not compared with {b}: {}.", fields.join("; ")));
-    }
-    for row in rows.iter().filter(|r| !r.labels.is_empty()) {
-        let baseline = &groups[row.group].baseline;
-        notes.push(format!("{} differs from {baseline} in {}.", row.cell, row.labels.join("; ")));
-    }
-    for row in rows {
-        let base = rows.iter().find(|r| r.cell == groups[row.group].baseline);
-        let gaps = base.map_or_else(Vec::new, |base| super::differences(&row.contract, &base.contract));
-        let gaps = gaps.into_iter().filter(|d| d.tier == Tier::Workload && !d.is_known());
-        let gaps: Vec<String> = gaps.map(|d| d.field).collect();
-        if !gaps.is_empty() {
-            let (baseline, gaps) = (&groups[row.group].baseline, few(&gaps));
-            notes
-                .push(format!("Of {} and {baseline}, only one states {gaps}: that they agree is not known.", row.cell));
-        }
-        notes.extend(base.and_then(|base| on_other_devices(row, base)));
-    }
-    for row in rows.iter().filter(|r| !r.declared_only.is_empty()) {
-        notes.push(format!("{}: {}: declared, not stated by the trainer.", row.cell, few(&row.declared_only)));
-    }
-    let mut shared: Vec<(String, Vec<String>)> = Vec::new();
-    for cell in cells {
-        if let Some(other) = &cell.same_launch_as {
-            notes.push(format!(
-                "{} and {other} launch the very same bytes: a difference between them is noise.",
-                cell.cell
-            ));
-        }
-        if let CellState::Ok { summary } = &cell.state {
-            for note in &summary.notes {
-                match shared.iter_mut().find(|(other, _)| other == note) {
-                    Some((_, cells)) => cells.push(cell.cell.clone()),
-                    None => shared.push((note.clone(), vec![cell.cell.clone()])),
-                }
-            }
-            if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize {
-                notes.push(format!("{}: {} of {} repeats count.", cell.cell, summary.n, cell.repeats_wanted));
-            }
-            if summary.n > 0 && summary.attestation == AttestationStatus::NotStated {
-                notes.push(format!("{}: the log does not attest the workload; declared values are used.", cell.cell));
-            }
-        }
-    }
-    notes.extend(shared.into_iter().map(|(note, cells)| format!("{}: {note}.", few(&cells))));
-    if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
-        notes.push(format!(
-            "Cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`."
-        ));
-    }
-    for row in rows {
-        if let Mfu::Error { reason } = &row.mfu {
-            notes.push(format!("{}: MFU is impossible: {reason}.", row.cell));
-        }
-    }
-    let kinds: BTreeSet<_> = rows.iter().flat_map(|r| r.memory.iter().take(1).map(|m| (&m.kind, &m.source))).collect();
-    if kinds.len() > 1 {
-        notes.push("Memory figures are of different kinds: do not compare them with each other.".to_owned());
-    }
-    if let Some(wanted) = &settings.baseline
-        && !groups.iter().any(|g| &g.baseline == wanted)
-    {
-        notes.push(format!("The baseline {wanted} has no figures; the first cell of each group stands in."));
-    }
-    let hosts: BTreeSet<&String> = cells
-        .iter()
-        .filter_map(|c| if let CellState::Ok { summary } = &c.state { Some(&summary.hosts) } else { None })
-        .flatten()
-        .collect();
-    if rows.iter().any(|r| r.tokens_per_second_per_gpu.ci95.is_some()) {
-        let hosts = hosts.into_iter().cloned().collect::<Vec<_>>().join(", ");
-        let all_hosts = rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
-        let these = if all_hosts { "hosts like these" } else { "these hosts" };
-        notes.push(format!("Intervals are 95 %, {}, and speak of {these}: {hosts}.", intervals(rows)));
-    }
-    let tested = speedups.iter().filter(|s| s.significant.is_some()).count();
-    if tested > 0 {
-        notes.push(format!(
-            "Significance: Welch's t on logarithms, Holm's correction over {tested} {}.",
-            if tested == 1 { "comparison" } else { "comparisons, and over the intervals of speed-ups likewise" }
-        ));
-    }
-    notes
-}
-
-/// `Student's t on logarithms over repeats`
-fn intervals(rows: &[Row]) -> String {
-    let kinds: BTreeSet<(IntervalKind, Unit)> =
-        rows.iter().map(|r| &r.tokens_per_second_per_gpu).filter_map(|e| Some((e.interval?, e.unit))).collect();
-    let told = |(kind, unit): (IntervalKind, Unit)| {
-        let how = match kind {
-            IntervalKind::StudentT => "Student's t",
-            IntervalKind::BootstrapT => "bootstrapped Student's t",
-        };
-        format!("{how} on logarithms over {}", unit.plural())
-    };
-    kinds.into_iter().map(told).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, RepeatSummary,
-    StepTime, Summary, settings::WARMUP,
+    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
+    RepeatSummary, StepTime, Summary, settings::WARMUP, summary::attempts,
 };
 use crate::parse::FailureClass;
 
@@ -100,7 +100,7 @@ pub struct Comparison {
     /// Repeats that ended well with nothing to measure, of all cells.
     #[serde(default)]
     pub unmeasured: usize,
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -192,6 +192,13 @@ impl Row {
         let is_ours = |row: &Self| row.imported.is_empty();
         self.cell != other.cell && is_ours(self) && is_ours(other) && first(self) == first(other)
     }
+
+    /// Are their counted repeats the same attempts? Then they are one cell under two names.
+    #[must_use]
+    pub fn is_measured_as(&self, other: &Self) -> bool {
+        let own = attempts(&self.repeats);
+        !own.is_empty() && own == attempts(&other.repeats)
+    }
 }
 
 /// Cells of one workload.
@@ -216,12 +223,12 @@ pub struct Speedup {
     /// Cost per token of a ÷ of b; below 1, a is cheaper.
     #[serde(default)]
     pub cost_ratio: Figure,
-    /// Welch's t on logarithms, at `confidence`; absent with one unit in an arm, or where nothing varies.
-    pub ci95: Option<[f64; 2]>,
-    /// Of the interval: 0.95, or more where the table has several comparisons, so that it leaves 1 out exactly where
-    /// the difference is significant.
+    /// Absent with one unit in an arm, or where nothing varies.
+    pub interval: Option<RatioInterval>,
+    /// An earlier cell that has the same measurements as `a`: this is its comparison under another name, and is not counted
+    /// again in the correction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confidence: Option<f64>,
+    pub same_as: Option<String>,
     /// After Holm's correction over the table; null = not assessed, see `reason`.
     pub significant: Option<bool>,
     /// Corrected.
@@ -235,6 +242,15 @@ pub struct Speedup {
     /// Why there is no interval or no verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// Of a speed-up, by Welch's t on logarithms. Where there is a verdict, it leaves 1 out exactly if that is `significant`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RatioInterval {
+    pub low: f64,
+    pub high: f64,
+    /// 0.95, or more where the table has several comparisons.
+    pub confidence: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     AttestationStatus, Claim, Contract, FieldAttestation, Source,
-    anomalies::{anomaly, vocabulary},
+    anomalies::{RATE_DISAGREES, anomaly, vocabulary},
     conventions::fitting_convention,
     quantile,
 };
@@ -232,7 +232,7 @@ impl Crossed {
         let said = format!("{said}{fits}, not {batch} × {length} = {}", thousands(expected));
         if stated {
             // The trainer states all of it: then its rate or its clock is of something else than a step.
-            self.anomalies.push(anomaly("rate_disagrees", said));
+            self.anomalies.push(anomaly(RATE_DISAGREES, said));
         } else {
             let declared = Some(json!(batch.saturating_mul(length)));
             self.add(field, declared, json!(tokens.round()), false, said);

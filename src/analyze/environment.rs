@@ -255,9 +255,9 @@ fn follows(kind: &str, name: &str, both: bool, a: &Surroundings<'_>, b: &Surroun
     }
 }
 
-/// A sentence for people on what two cells ran in; `None` where nothing differs.
+/// What the first of two cells ran in beside the second, for people; `None` where nothing differs.
 #[must_use]
-pub fn environment_sentence(differences: &[EnvironmentDifference]) -> Option<String> {
+pub fn environment_words(differences: &[EnvironmentDifference]) -> Option<String> {
     let first = differences.first()?;
     let (own, following): (Vec<_>, Vec<_>) =
         differences.iter().partition(|d| d.dangerous.is_some() || d.follows.is_none());
@@ -271,7 +271,7 @@ pub fn environment_sentence(differences: &[EnvironmentDifference]) -> Option<Str
         let from = from.into_iter().collect::<Vec<_>>().join(", ");
         parts.push(format!("and, as another {from} has it, {names}"));
     }
-    Some(format!("{} and {} ran in different environments: {}.", first.cell_a, first.cell_b, parts.join("; ")))
+    Some(format!("another environment than that of {}: {}", first.cell_b, parts.join("; ")))
 }
 
 impl EnvironmentDifference {
@@ -376,7 +376,7 @@ mod tests {
         let names: Vec<_> = found.iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names[..3], ["HIP_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "torch"]);
         assert!(found[3..].iter().all(|d| d.follows.is_some()), "{found:?}");
-        let text = environment_sentence(&found).unwrap();
+        let text = environment_words(&found).unwrap();
         assert!(text.contains("HIP_LAUNCH_BLOCKING: 1, but there not set (the host waits for every kernel)"), "{text}");
         assert!(text.contains("torch: 2.8.0, not 2.11.0"), "{text}");
         assert!(text.contains("as another platform, vendor has it, HSA_NO_SCRATCH_RECLAIM, "), "{text}");

@@ -5,6 +5,9 @@
 //! *inconclusive*. Passing needs no correction, for a gate passes only if every cell does. A verdict needs
 //! [`MIN_REPEATS`] units of replication (repeats, or sessions or hosts where there are several) in both arms; units that do
 //! not vary at all are taken as exact.
+//!
+//! A cell whose repeats are all the baseline's own was not measured anew: nothing speaks against it, so it passes, untested,
+//! and says so. Where only some are, the two are no independent samples, and what is old would hide what is new: inconclusive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +18,11 @@ use super::{
     CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, MIN_REPEATS, RepeatStatus,
     Surroundings,
     compare::arm,
-    differences, environment_differences, environment_sentence, geometric_mean,
+    decimals_beside, differences, environment_differences, environment_words, geometric_mean,
     guard::{forbids, measure_alike, other_warmup},
-    holm, warnings_of, welch,
+    holm,
+    summary::attempts,
+    warnings_of, welch,
 };
 
 pub const BASELINE_SCHEMA: &str = "tprimat.baseline/1";
@@ -64,6 +69,9 @@ pub struct BaselineCell {
     /// Of the first repeat's training; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Of the repeats that count; a file of an older version names none.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub attempts: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -113,6 +121,9 @@ pub struct GateCell {
     pub n_now: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_then: Option<usize>,
+    /// No repeat is of after the baseline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_measurements: bool,
     /// What is not the same as then, and what is dangerous now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -179,6 +190,7 @@ impl BaselineCell {
             device: arm.summary.device.as_ref().and_then(|d| d.name.clone()),
             repeats_added_later: arm.summary.repeats_added_later(),
             key: cell.key.clone(),
+            attempts: attempts(&arm.summary.repeats).into_iter().map(str::to_owned).collect(),
         })
     }
 
@@ -243,6 +255,7 @@ impl GateCell {
             p_value: None,
             n_now: None,
             n_then: None,
+            same_measurements: false,
             notes: Vec::new(),
         }
     }
@@ -303,7 +316,7 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     notes.extend(warnings_of(&now.environment, &now.contract));
     let mut was = then.surroundings();
     was.cell = "the baseline";
-    notes.extend(environment_sentence(&environment_differences(&now.surroundings(), &was)));
+    notes.extend(environment_words(&environment_differences(&now.surroundings(), &was)));
     if let (Some(device), Some(was)) = (&now.device, &then.device)
         && device != was
     {
@@ -341,9 +354,35 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
         cell.reason = format!("only one of the two states {}: that they agree is not known", unknown.join(", "));
         return cell;
     }
+    let known = now.attempts.intersection(&then.attempts).count();
+    if known > 0 {
+        of_known(&mut cell, known, &now, then);
+        return cell;
+    }
     let test = Test::of(units_a, units_b);
     (cell.ci95, cell.p_value) = (test.map(|t| t.ci95), test.map(|t| t.p));
     cell
+}
+
+/// The verdict where some or all of the repeats are the baseline's own.
+fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &BaselineCell) {
+    let (all, of_then) = (now.attempts.len(), then.attempts.len());
+    if known < all {
+        cell.reason = format!(
+            "{known} of {} are the baseline's own: write a new baseline, or measure all of them anew",
+            repeats(all)
+        );
+        return;
+    }
+    (cell.verdict, cell.same_measurements) = (GateVerdict::Pass, true);
+    cell.reason = if all == of_then {
+        "the same measurements as the baseline: nothing was measured since".to_owned()
+    } else {
+        format!("the same measurements as the baseline, {all} of its {of_then}: nothing was measured since")
+    };
+    if all == of_then && cell.ratio.is_some_and(|ratio| (ratio - 1.0).abs() > ROUNDING) {
+        cell.notes.push("the rate is another one because the same runs are evaluated in another way".to_owned());
+    }
 }
 
 /// Fields without which a rate is of nobody knows what, and that only one side has.
@@ -382,13 +421,22 @@ impl Test {
 fn judge(cell: &mut GateCell, max_regression: f64) {
     let (Some(ratio), Some([low, high]), Some(p)) = (cell.ratio, cell.ci95, cell.p_value) else { return };
     let limit = 1.0 - max_regression - ROUNDING;
-    let change = |ratio: f64| format!("{:+.2} %", (ratio - 1.0) * 100.0);
+    // As many decimals as show on which side of the limit it is; at the limit itself two.
+    let change = |ratio: f64| {
+        let percent = (ratio - 1.0) * 100.0;
+        let is_at = (ratio - (1.0 - max_regression)).abs() <= ROUNDING;
+        let decimals = if is_at { 2 } else { decimals_beside(percent, -100.0 * max_regression, 2) };
+        format!("{percent:+.decimals$} %")
+    };
     let interval = format!("{} (95 % CI {} to {})", change(ratio), change(low), change(high));
     let allowed = format!("{:.2} %", max_regression * 100.0);
     (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
         (GateVerdict::Fail, format!("{interval}: slower than the limit of {allowed} allows, and significant"))
     } else if ratio < limit {
-        (GateVerdict::Inconclusive, format!("{interval}: beyond the limit of {allowed}, but not significant"))
+        (
+            GateVerdict::Inconclusive,
+            format!("{interval}: beyond the limit of {allowed}, but not significant after Holm's correction"),
+        )
     } else if low >= limit {
         (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}"))
     } else {

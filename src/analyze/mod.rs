@@ -18,6 +18,7 @@
 //! | `suspect` | samples × a result | was the run disturbed? |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
+//! | `note` | – | a sentence beside the figures, with its sort |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
@@ -43,6 +44,7 @@ mod flops;
 mod gate;
 mod guard;
 mod metrics;
+mod note;
 mod notes;
 mod peaks;
 mod result;
@@ -74,6 +76,7 @@ pub use figure::*;
 pub use flops::*;
 pub use gate::*;
 pub use metrics::*;
+pub use note::*;
 pub use peaks::*;
 pub use result::*;
 pub use samples::*;

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{
-    CONFIDENCE, Cut, Estimate, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source, Statistics, Unit,
-    clock, differences, is_positive, short_name, slow_first_steps, summary, telemetry,
+    CONFIDENCE, Cut, Estimate, Note, NoteKind, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source,
+    Statistics, Unit,
+    anomalies::{RATE_DISAGREES, SLOW_FIRST_STEPS},
+    clock, decimals_beside, differences, is_positive, short_name, slow_first_steps, summary, telemetry,
 };
 use crate::parse::Anomaly;
 
@@ -14,42 +16,16 @@ pub(super) fn notes(
     results: &[(u32, RunResult)],
     estimate: Option<&Estimate>,
     statistics: &Statistics,
-) -> Vec<String> {
-    let (mut notes, mut shared) = (Vec::new(), Vec::new());
+) -> Vec<Note> {
+    let mut notes: Vec<Note> = repeats.iter().zip(results).flat_map(|(r, (_, result))| outcome(r, result)).collect();
+    let mut shared = Vec::new();
     for (repeat, (_, result)) in repeats.iter().zip(results) {
-        let n = repeat.repeat;
-        match &repeat.status {
-            RepeatStatus::Ok => {}
-            RepeatStatus::Failed { class, evidence } => {
-                let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
-                notes.push(format!("repeat {n} failed ({}){said}", class.name()));
-            }
-            RepeatStatus::Contradicted { fields } => {
-                let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
-                let shown: Vec<String> = shown.collect();
-                let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
-                let fields = fields.join(", ");
-                notes.push(format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}"));
-            }
-            RepeatStatus::Suspect { reason } | RepeatStatus::Unmeasured { reason } => {
-                notes.push(format!("repeat {n} is not counted: {reason}"));
-            }
-        }
-        if let Some(check) = repeat.steady.as_ref().and_then(|s| s.cross_check.as_ref()).filter(|c| !c.agrees) {
-            notes.push(format!(
-                "repeat {n}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
-                check.ratio
-            ));
-        }
-    }
-    for (repeat, (_, result)) in repeats.iter().zip(results) {
-        let n = repeat.repeat;
         notes.extend(steadiness(repeat));
         if let Some(source) = &result.workload.step_time_source {
-            said_of(n, format!("step times are {source}"), &mut shared);
+            said_of(repeat.repeat, format!("step times are {source}"), &mut shared);
         }
     }
-    notes.extend(not_assessed(counted));
+    notes.extend(not_assessed(counted).map(remark));
     notes.extend(anomalies_by_kind(repeats, results, statistics));
     for (repeat, result) in counted {
         let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
@@ -60,26 +36,28 @@ pub(super) fn notes(
     }
     notes.extend(shared.into_iter().map(|(text, repeats)| {
         let s = if repeats.len() == 1 { "" } else { "s" };
-        format!("repeat{s} {}: {text}", repeats.join(", "))
+        remark(format!("repeat{s} {}: {text}", repeats.join(", ")))
     }));
-    match estimate {
-        Some(e) if e.values.len() == 1 => notes.push(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0)),
-        Some(e) if e.ci95.is_none() => notes.push("the repeats do not vary: no interval".to_owned()),
-        Some(e) => notes.extend(replication(e)),
-        None => {}
+    let replicated = match estimate {
+        Some(e) if e.values.len() == 1 => Some(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0)),
+        Some(e) if e.ci95.is_none() => Some("the repeats do not vary: no interval".to_owned()),
+        Some(e) => replication(e),
+        None => None,
+    };
+    notes.extend(replicated.map(remark));
+    let tokens_are = |source: Source| counted.iter().any(|(_, r)| r.workload.tokens_source == source);
+    if tokens_are(Source::Declared) {
+        notes.push(remark("tokens of an optimiser step are declared: the log does not state them"));
     }
-    if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Declared) {
-        notes.push("tokens of an optimiser step are declared: the log does not state them".to_owned());
+    if tokens_are(Source::Derived) {
+        notes.push(remark("tokens of an optimiser step are shown by the trainer's own rate and step time"));
     }
-    if counted.iter().any(|(_, r)| r.workload.tokens_source == Source::Derived) {
-        notes.push("tokens of an optimiser step are shown by the trainer's own rate and step time".to_owned());
-    }
-    notes.extend(repeats_added_later(repeats));
-    notes.extend(several_sets_of_devices(counted));
+    notes.extend(repeats_added_later(repeats).map(remark));
+    notes.extend(several_sets_of_devices(counted).map(remark));
     notes.extend(clock::notes(counted));
-    notes.extend(telemetry::notes(counted));
+    notes.extend(telemetry::notes(counted).into_iter().map(remark));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
-        notes.push("no warm-up steps are dropped".to_owned());
+        notes.push(remark("no warm-up steps are dropped"));
     }
     if let Some(((_, first), rest)) = counted.split_first() {
         let differing: BTreeSet<String> = rest
@@ -89,8 +67,44 @@ pub(super) fn notes(
             .collect();
         if !differing.is_empty() {
             let fields = differing.into_iter().collect::<Vec<_>>().join(", ");
-            notes.push(format!("the repeats do not state the same {fields}"));
+            notes.push(remark(format!("the repeats do not state the same {fields}")));
         }
+    }
+    notes
+}
+
+fn remark(text: impl Into<String>) -> Note {
+    Note::new(NoteKind::Remark, text)
+}
+
+/// Why a repeat does not count, and whether the trainer's own rate is another.
+fn outcome(repeat: &RepeatSummary, result: &RunResult) -> Vec<Note> {
+    let n = repeat.repeat;
+    let mut notes = Vec::new();
+    match &repeat.status {
+        RepeatStatus::Ok => {}
+        RepeatStatus::Failed { class, evidence } => {
+            let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
+            notes.push(Note::new(NoteKind::Failed, format!("repeat {n} failed ({}){said}", class.name())));
+        }
+        RepeatStatus::Contradicted { fields } => {
+            let shown: Vec<String> = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone()).collect();
+            let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
+            let fields = fields.join(", ");
+            let text = format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}");
+            notes.push(Note::new(NoteKind::Contradicted, text));
+        }
+        RepeatStatus::Suspect { reason } => {
+            notes.push(Note::new(NoteKind::Suspect, format!("repeat {n} is not counted: {reason}")));
+        }
+        RepeatStatus::Unmeasured { reason } => notes.push(remark(format!("repeat {n} is not counted: {reason}"))),
+    }
+    if let Some(check) = repeat.steady.as_ref().and_then(|s| s.cross_check.as_ref()).filter(|c| !c.agrees) {
+        let text = format!(
+            "repeat {n}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
+            check.ratio
+        );
+        notes.push(Note::new(NoteKind::Doubtful, text));
     }
     notes
 }
@@ -143,7 +157,7 @@ fn anomalies_by_kind(
     repeats: &[RepeatSummary],
     results: &[(u32, RunResult)],
     statistics: &Statistics,
-) -> impl Iterator<Item = String> {
+) -> impl Iterator<Item = Note> {
     let mut kinds: Vec<(&str, &str, Vec<String>)> = Vec::new();
     for (repeat, (n, result)) in repeats.iter().zip(results) {
         for anomaly in result.anomalies.iter().filter(|a| is_left(a, repeat, result, statistics)) {
@@ -156,7 +170,12 @@ fn anomalies_by_kind(
     }
     kinds.into_iter().map(|(kind, detail, repeats)| {
         let s = if repeats.len() == 1 { "" } else { "s" };
-        format!("repeat{s} {}: {kind}: {detail}", repeats.join(", "))
+        let sort = match kind {
+            SLOW_FIRST_STEPS => NoteKind::WarmUp,
+            RATE_DISAGREES => NoteKind::Doubtful,
+            _ => NoteKind::Remark,
+        };
+        Note::new(sort, format!("repeat{s} {}: {kind}: {detail}", repeats.join(", ")))
     })
 }
 
@@ -164,7 +183,7 @@ fn anomalies_by_kind(
 fn is_left(anomaly: &Anomaly, repeat: &RepeatSummary, result: &RunResult, statistics: &Statistics) -> bool {
     let assessed = repeat.steady.as_ref().and_then(|s| s.cut.as_ref()).is_some_and(Cut::is_assessed);
     match anomaly.kind.as_str() {
-        "slow_first_steps" if repeat.steady.is_some() => {
+        SLOW_FIRST_STEPS if repeat.steady.is_some() => {
             let timed = result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some_and(is_positive));
             let slow = slow_first_steps(&result.trace.steps);
             let through = timed.take(slow).last().map_or(0, |s| s.step.saturating_add(1));
@@ -176,28 +195,30 @@ fn is_left(anomaly: &Anomaly, repeat: &RepeatSummary, result: &RunResult, statis
 }
 
 /// Where the measured part begins, if not after the declared warm-up, and whether it is of one level.
-fn steadiness(repeat: &RepeatSummary) -> Vec<String> {
+fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     let Some((steady, cut)) = repeat.steady.as_ref().and_then(|s| Some((s, s.cut.as_ref()?))) else {
         return Vec::new();
     };
     let n = repeat.repeat;
     let mut notes = Vec::new();
     if cut.dropped_steps > 0 {
-        notes.push(format!(
+        let text = format!(
             "repeat {n}: {} steps after the declared warm-up are warm-up too (by {}): measured from step {}, {:.0} tokens/s/GPU, not {:.0}",
             cut.dropped_steps,
             cut.method,
             cut.first_step,
             steady.tokens_per_second_per_gpu,
             cut.declared_tokens_per_second_per_gpu
-        ));
+        );
+        notes.push(Note::new(NoteKind::WarmUp, text));
     }
     if let Some(shift) = &cut.level_shift {
-        notes.push(format!(
-            "repeat {n}: no one level: the median step time changes by {:+.1} % near step {}",
-            (shift.ratio - 1.0) * 100.0,
+        let percent = (shift.ratio - 1.0) * 100.0;
+        let decimals = decimals_beside(percent, 0.0, 1);
+        notes.push(remark(format!(
+            "repeat {n}: no one level: the median step time changes by {percent:+.decimals$} % near step {}",
             shift.step
-        ));
+        )));
     }
     notes
 }

@@ -13,6 +13,15 @@ pub fn is_positive(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }
 
+/// The fewest decimals, `least` or more, with which `value` still stands on its own side of `border`.
+#[must_use]
+pub fn decimals_beside(value: f64, border: f64, least: usize) -> usize {
+    const ALL: usize = 17;
+    let side = value.partial_cmp(&border);
+    let holds = |d: &usize| format!("{value:.*}", *d).parse::<f64>().is_ok_and(|v| v.partial_cmp(&border) == side);
+    (least..ALL).find(holds).unwrap_or(ALL)
+}
+
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Clock, Contract, Estimate, FlopsPerToken, RunOutcome, RunResult, Steady, Telemetry,
-    Workload, clock, is_positive, mean,
+    Attestation, AttestationStatus, Clock, Contract, Estimate, FlopsPerToken, Note, RunOutcome, RunResult, Steady,
+    Telemetry, Workload, clock, is_positive, mean,
     steady::{is_measured, steady, steady_state},
     telemetry,
     units::estimate,
@@ -64,7 +64,7 @@ pub struct Summary {
     /// Every repeat, also those that do not count, in order.
     pub repeats: Vec<RepeatSummary>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -363,6 +363,12 @@ pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec
     (!added.is_empty()).then_some((first_plan, added))
 }
 
+/// Of the repeats that count. What names no attempt is never the same as anything.
+pub(super) fn attempts(repeats: &[RepeatSummary]) -> BTreeSet<&str> {
+    let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    counted.map(|r| r.attempt.as_str()).filter(|attempt| !attempt.is_empty()).collect()
+}
+
 impl Summary {
     /// FLOPs per token of the model at this sequence length.
     #[must_use]
@@ -392,6 +398,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::analyze::{
+        NoteKind,
         attest::tests::{job, trace},
         result::tests::facts,
     };
@@ -433,7 +440,7 @@ pub(super) mod tests {
         assert!(close(estimate.value, 1024.0 / 3.0) && estimate.ci95.is_none() && summary.n == 1);
         assert_eq!(summary.memory, [Memory { kind: "peak_rss".into(), source: "proc".into(), bytes: 1005 }]);
         assert_eq!((summary.loss_at_end, summary.attestation), (Some(1.0), AttestationStatus::Attested));
-        assert!(summary.notes.iter().any(|n| n.starts_with("one repeat")), "{:?}", summary.notes);
+        assert!(summary.notes.iter().any(|n| n.text.starts_with("one repeat")), "{:?}", summary.notes);
     }
 
     /// docs/METRICS.md, "step_time".
@@ -501,7 +508,11 @@ pub(super) mod tests {
         let summary = summarize(&[(1, result)], &Statistics::default());
         let check = summary.repeats[0].steady.as_ref().unwrap().cross_check.clone().unwrap();
         assert!(close(check.ratio, 8.0) && !check.agrees);
-        assert!(summary.notes.iter().any(|n| n.contains("8.00 times")), "{:?}", summary.notes);
+        assert!(
+            summary.notes.iter().any(|n| n.kind == NoteKind::Doubtful && n.text.contains("8.00 times")),
+            "{:?}",
+            summary.notes
+        );
     }
 
     proptest! {

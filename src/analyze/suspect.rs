@@ -122,7 +122,9 @@ mod tests {
         super::samples::tests::{file, reading},
         *,
     };
-    use crate::analyze::{AttestationStatus, Reading, RepeatStatus, Samples, summarize, summary::tests::run};
+    use crate::analyze::{
+        AttestationStatus, Note, NoteKind, Reading, RepeatStatus, Samples, summarize, summary::tests::run,
+    };
 
     /// Ten steps of 3 s that end at 103, 106, …, 130; with two of warm-up, 106 to 130 is measured.
     fn result() -> RunResult {
@@ -219,7 +221,8 @@ mod tests {
         let summary = summarize(&[(1, run(&[2.0, 2.0])), (2, suspect)], &Statistics::default());
         assert_eq!((summary.n, summary.tokens_per_second_per_gpu.unwrap().values), (1, vec![512.0]));
         assert_eq!(summary.repeats[1].status, RepeatStatus::Suspect { reason: "it was hot".into() });
-        assert!(summary.notes.contains(&"repeat 2 is not counted: it was hot".to_owned()), "{:?}", summary.notes);
+        let note = Note::new(NoteKind::Suspect, "repeat 2 is not counted: it was hot");
+        assert!(summary.notes.contains(&note), "{:?}", summary.notes);
     }
 
     #[test]
@@ -231,7 +234,7 @@ mod tests {
         let told = |runs: [RunResult; 3]| {
             let runs: Vec<_> = (1..).zip(runs).collect();
             let notes = summarize(&runs, &Statistics::default()).notes;
-            notes.into_iter().find(|n| n.contains("sets of devices"))
+            notes.into_iter().map(|n| n.text).find(|text| text.contains("sets of devices"))
         };
         let note = "the repeats ran on 2 different sets of devices: gpu-b and 1 more (repeats 1, 3); gpu-c and 1 more (repeat 2)";
         assert_eq!(

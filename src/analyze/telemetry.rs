@@ -268,7 +268,7 @@ mod tests {
         let summary = summarize(&[(1, result)], &Statistics { warmup_steps });
         let repeat = &summary.repeats[0];
         let found = repeat.telemetry.clone().ok_or_else(|| repeat.telemetry_absent.clone().unwrap_or_default());
-        (found, summary.notes)
+        (found, summary.notes.into_iter().map(|note| note.text).collect())
     }
 
     fn energy_of(result: RunResult, warmup_steps: u64) -> Result<(f64, String), String> {

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu, RepeatStatus, Row,
-    RunResult, StepTime, Summary, Tier, count_parameters,
+    Attestation, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu, Note, RepeatStatus,
+    Row, RunResult, StepTime, Summary, Tier, count_parameters,
 };
 use crate::plan::{Job, ModelShape};
 
@@ -49,7 +49,7 @@ pub struct Unified {
     pub provenance: Provenance,
     pub repeats: Vec<UnifiedRepeat>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -24,7 +24,7 @@ pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
     for cell in left_out {
         let why = match &cell.input.state {
             CellState::Ok { summary } => {
-                summary.notes.first().cloned().unwrap_or_else(|| "no repeat counts".to_owned())
+                summary.notes.first().map_or_else(|| "no repeat counts".to_owned(), |note| note.text.clone())
             }
             CellState::Failed { class, .. } => format!("failed ({})", class.name()),
             CellState::Missing { reason } | CellState::Unsupported { reason } => reason.clone(),

@@ -3,8 +3,8 @@
 use super::{Imports, Kind, OldResult, Recorded, names, read};
 use crate::{
     analyze::{
-        CellEnvironment, CellInput, CellState, Claim, RunFacts, RunOutcome, RunResult, Statistics, Summary,
-        differences, summarize,
+        CellEnvironment, CellInput, CellState, Claim, Note, NoteKind, RunFacts, RunOutcome, RunResult, Statistics,
+        Summary, differences, summarize,
     },
     cache::Cache,
     config::is_plain_name,
@@ -119,20 +119,22 @@ pub fn runs(cache: &Cache, imports: &Imports, cell: &str, claims: &Claims) -> Re
 pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
     let results: Vec<(u32, RunResult)> = (1..).zip(runs.iter().map(|r| r.result.clone())).collect();
     let mut summary = summarize(&results, statistics);
-    let mut notes: Vec<String> = Vec::new();
+    let mut notes: Vec<Note> = Vec::new();
     for (n, run) in (1u32..).zip(runs) {
-        notes.push(format!("repeat {n} is imported from {}: not measured by tprimat", run.recorded.from()));
+        let text = format!("repeat {n} is imported from {}: not measured by tprimat", run.recorded.from());
+        notes.push(Note::new(NoteKind::Remark, text));
         let published = run.result.trace.totals.get("published_tokens_per_second_per_gpu");
         let ours = summary.repeats.iter().find(|r| r.repeat == n).and_then(|r| r.steady.as_ref());
         let differs = |(published, ours): &(&f64, &crate::analyze::Steady)| {
             (*published / ours.tokens_per_second_per_gpu - 1.0).abs() > 0.005
         };
         if let Some((published, ours)) = published.zip(ours).filter(differs) {
-            notes.push(format!(
+            let text = format!(
                 "repeat {n}: the file publishes {published:.0} tokens/s/GPU; its labels and steps, {} of warm-up dropped, give {:.0}",
                 statistics.warmup_steps.saturating_add(ours.cut.as_ref().map_or(0, |c| c.dropped_steps)),
                 ours.tokens_per_second_per_gpu
-            ));
+            );
+            notes.push(Note::new(NoteKind::Doubtful, text));
         }
     }
     summary.notes.extend(notes);

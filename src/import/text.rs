@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::ImportedRun;
 use crate::{
-    analyze::{AttestationStatus, RepeatStatus, RunOutcome, Statistics, Summary, summarize},
+    analyze::{AttestationStatus, NoteKind, RepeatStatus, RunOutcome, Statistics, Summary, summarize},
     report::{bytes, number},
 };
 
@@ -72,8 +72,8 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
             }
         }
     }
-    for note in summary.notes.iter().filter(|n| n.contains("are warm-up too") || n.contains("slow_first_steps")) {
-        _ = writeln!(out, "  {}", note.trim_start_matches("repeat 1: "));
+    for note in summary.notes.iter().filter(|n| n.kind == NoteKind::WarmUp) {
+        _ = writeln!(out, "  {}", note.text.trim_start_matches("repeat 1: "));
     }
     if let Some(rate) = trace.totals.get("published_tokens_per_second_per_gpu") {
         _ = writeln!(out, "  the file publishes {} tokens/s/GPU", number(*rate));
@@ -135,7 +135,7 @@ pub fn show(cell: &str, runs: &[ImportedRun], summary: &Summary, statistics: &St
         None => _ = writeln!(out, "{cell} (imported): no run counts"),
     }
     for note in &summary.notes {
-        _ = writeln!(out, "- {note}");
+        _ = writeln!(out, "- {}", note.text);
     }
     out
 }

@@ -3,15 +3,17 @@
 use std::fmt::Write;
 
 use super::{
-    environment::{as_notes, following_words},
+    environment::following_words,
     format::{MISSING, bytes, metric, number, percent, seconds},
-    headline::{headlines, same_launch},
+    headline::{headlines, same_as},
     notes::steady_state,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
     table::{ink_of, mark, rate, repeats},
 };
-use crate::analyze::{AbsentCell, AttestationStatus, Comparison, Figure, RepeatStatus, RepeatSummary, Row};
+use crate::analyze::{
+    AbsentCell, AttestationStatus, Comparison, Figure, Mfu, NoteKind, RepeatStatus, RepeatSummary, Row,
+};
 
 /// None where the comparison has no such cell.
 #[must_use]
@@ -29,17 +31,16 @@ pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<Str
         _ = write!(out, "\nRepeats:\n{}\n", sheet(repeats).show_in_parts(page));
         repeats.iter().for_each(|repeat| what_went_wrong(&mut out, repeat, page));
     }
-    let of_cell = |note: &&String| note.strip_prefix(name).is_some_and(|rest| rest.starts_with([':', ' ']));
-    // They are told above, with the cell's figures.
-    let environments = as_notes(comparison);
-    let is_above = |note: &&String| environments.contains(*note) || note.contains(" launch the very same bytes");
-    let mut notes = comparison.notes.iter().filter(of_cell).filter(|note| !is_above(note)).peekable();
-    if notes.peek().is_some() {
+    // Told above, with the cell's figures.
+    let above = [NoteKind::Environment, NoteKind::Same];
+    let notes = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(name));
+    let mut notes: Vec<_> = notes.filter(|note| !above.contains(&note.kind)).collect();
+    notes.sort_by_key(|note| note.kind);
+    if !notes.is_empty() {
         out.push('\n');
     }
     for note in notes {
-        let text = note[name.len()..].trim_start_matches([':', ' ']);
-        paragraph(&mut out, "- ", text, page, Ink::Plain);
+        paragraph(&mut out, "- ", &format!("{}.", note.text), page, Ink::Plain);
     }
     Some(out)
 }
@@ -62,23 +63,24 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
     }
     out.push('\n');
     let attestation = match row.attestation {
-        AttestationStatus::Attested => "attested by the log",
-        AttestationStatus::Contradicted => "CONTRADICTED by the log",
-        AttestationStatus::NotStated => "not attested: the workload is as declared",
+        AttestationStatus::Attested => Word::plain("attested by the log"),
+        AttestationStatus::Contradicted => Word::inked("CONTRADICTED by the log", Ink::Alarm),
+        AttestationStatus::NotStated => Word::plain("not attested: the workload is as declared"),
     };
     let time = &row.step_time;
     let spread = match (time.sd_seconds, time.cv) {
         (Some(sd), Some(cv)) => format!(", sd {} (cv {})", seconds(sd), percent(cv)),
         _ => String::new(),
     };
-    let mut lines: Vec<(String, String)> = vec![
-        ("device".into(), row.device.clone().unwrap_or_else(|| "not stated".into())),
-        ("precision".into(), if row.precision.is_empty() { "not stated".into() } else { row.precision.clone() }),
-        ("workload".into(), attestation.to_owned()),
-        ("repeats".into(), repeats(row).text),
-        ("tokens/s/GPU (95 % CI)".into(), rate(&row.tokens_per_second_per_gpu)),
-        (
-            "step time".into(),
+    let plain = |name: &str, text: String| (name.to_owned(), Word::plain(text));
+    let mut lines: Vec<(String, Word)> = vec![
+        plain("device", row.device.clone().unwrap_or_else(|| "not stated".into())),
+        plain("precision", if row.precision.is_empty() { "not stated".into() } else { row.precision.clone() }),
+        ("workload".into(), attestation),
+        plain("repeats", repeats(row).text),
+        plain("tokens/s/GPU (95 % CI)", rate(&row.tokens_per_second_per_gpu)),
+        plain(
+            "step time",
             format!(
                 "mean {}, median {}, p95 {}{spread}",
                 seconds(time.mean_seconds),
@@ -89,54 +91,67 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
     ];
     for memory in &row.memory {
         let kind = memory.kind.replace('_', " ");
-        lines.push((format!("memory, {kind}"), format!("{} (source: {})", bytes(memory.bytes), memory.source)));
+        let text = format!("{} (source: {})", bytes(memory.bytes), memory.source);
+        lines.push(plain(&format!("memory, {kind}"), text));
     }
     if let Some(loss) = row.loss_at_end {
         let at = row.last_step.map(|step| format!(" (step {step})")).unwrap_or_default();
-        lines.push(("loss at end".into(), format!("{}{at}", number(loss))));
+        let shown = number(loss);
+        let ink = if shown == MISSING { Ink::Dim } else { Ink::Plain };
+        lines.push(("loss at end".into(), Word::inked(format!("{shown}{at}"), ink)));
     }
     if row.metrics.get("mfu").is_none() {
         lines.push(("MFU".into(), mfu(row)));
     }
     let shown = |m: &&crate::analyze::Metric| m.name != "loss_at_end";
     lines.extend(row.metrics.0.iter().filter(shown).map(|m| {
-        let text = match &m.figure {
-            Figure::Ok { value, basis } => format!("{}  = {basis}", metric(*value, &m.unit, &m.title)),
-            Figure::Absent { reason } => format!("{MISSING}  {reason}"),
-            Figure::Error { reason } => format!("impossible: {reason}"),
+        let word = match &m.figure {
+            Figure::Ok { value, basis } => {
+                let text = metric(*value, &m.unit, &m.title);
+                let ink = if text == MISSING { Ink::Dim } else { Ink::Plain };
+                Word::inked(format!("{text}  = {basis}"), ink)
+            }
+            Figure::Absent { reason } => absent(reason),
+            Figure::Error { reason } => impossible(reason),
         };
-        (m.title.clone(), text)
+        (m.title.clone(), word)
     }));
     let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).min(page.width / 3);
-    for (name, text) in lines {
-        let ink = match &text {
-            t if t.starts_with("impossible") || t.starts_with("CONTRADICTED") => Ink::Alarm,
-            t if t.starts_with(MISSING) => Ink::Dim,
-            _ => Ink::Plain,
-        };
-        paragraph(out, &format!("{name:<width$}  "), &text, page, ink);
+    for (name, word) in lines {
+        paragraph(out, &format!("{name:<width$}  "), &word.text, page, word.ink);
     }
     for line in steady_state(&[row]) {
         paragraph(out, "", &line, page, Ink::Plain);
     }
-    if let Some(twin) = &row.same_launch_as {
-        paragraph(out, "", &format!("{}.", same_launch(&row.cell, twin)), page, Ink::Bad);
+    // The sentence above says it where it is why the comparison is another cell's.
+    let is_told =
+        |twin: &&String| comparison.speedups.iter().any(|s| s.a == row.cell && s.same_as.as_ref() == Some(twin));
+    if let Some(twin) = row.same_launch_as.as_ref().filter(|twin| !is_told(twin)) {
+        let found = comparison.rows.iter().find(|other| other.cell == *twin);
+        paragraph(out, "", &format!("{} {}.", row.cell, same_as(row, twin, found)), page, Ink::Bad);
     }
     environment(out, comparison, row, page);
 }
 
-fn mfu(row: &Row) -> String {
-    use crate::analyze::Mfu;
+fn absent(reason: &str) -> Word {
+    Word::inked(format!("{MISSING}  {reason}"), Ink::Dim)
+}
+
+fn impossible(reason: &str) -> Word {
+    Word::inked(format!("impossible: {reason}"), Ink::Alarm)
+}
+
+fn mfu(row: &Row) -> Word {
     match &row.mfu {
-        Mfu::Ok { value, tflops_per_gpu, convention, peak } => format!(
+        Mfu::Ok { value, tflops_per_gpu, convention, peak } => Word::plain(format!(
             "{}  = {} TFLOP/s ({convention}) ÷ {} TFLOP/s ({})",
             percent(*value),
             number(*tflops_per_gpu),
             number(peak.tflops),
             peak.source
-        ),
-        Mfu::Absent { reason } => format!("{MISSING}  {reason}"),
-        Mfu::Error { reason } => format!("impossible: {reason}"),
+        )),
+        Mfu::Absent { reason } => absent(reason),
+        Mfu::Error { reason } => impossible(reason),
     }
 }
 

@@ -160,13 +160,15 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
 
 fn speedup_columns(columns: &mut Columns, speedup: Option<&Speedup>) {
     columns.number("speedup", speedup.map(|s| s.ratio));
-    columns.number("speedup_ci_low", speedup.and_then(|s| s.ci95).map(|ci| ci[0]));
-    columns.number("speedup_ci_high", speedup.and_then(|s| s.ci95).map(|ci| ci[1]));
-    columns.number("speedup_ci_confidence", speedup.and_then(|s| s.confidence));
+    let interval = speedup.and_then(|s| s.interval);
+    columns.number("speedup_interval_low", interval.map(|i| i.low));
+    columns.number("speedup_interval_high", interval.map(|i| i.high));
+    columns.number("speedup_interval_confidence", interval.map(|i| i.confidence));
     let significant = speedup.and_then(|s| s.significant).map(|yes| yes.to_string());
     columns.text("speedup_significant", &significant.unwrap_or_default());
     columns.number("speedup_p_value", speedup.and_then(|s| s.p_value));
     columns.number("cost_ratio", speedup.and_then(|s| s.cost_ratio.value()));
+    columns.text("speedup_same_as", speedup.and_then(|s| s.same_as.as_deref()).unwrap_or_default());
     columns.text("speedup_reason", speedup.and_then(|s| s.reason.as_deref()).unwrap_or_default());
 }
 

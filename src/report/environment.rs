@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::notes::listed;
-use crate::analyze::{Comparison, EnvironmentDifference, environment_sentence};
+use crate::analyze::{Comparison, EnvironmentDifference};
 
 /// Harmless differences of a pair that are told.
 const TOLD: usize = 6;
@@ -55,11 +55,6 @@ pub(super) fn following_words(following: &[&EnvironmentDifference]) -> Option<St
 
 fn pairs(comparison: &Comparison) -> impl Iterator<Item = &[EnvironmentDifference]> {
     comparison.environment.chunk_by(|a, b| (&a.cell_a, &a.cell_b) == (&b.cell_a, &b.cell_b))
-}
-
-/// The comparison's own notes on environments: shown where there is no room for a section.
-pub(super) fn as_notes(comparison: &Comparison) -> BTreeSet<String> {
-    pairs(comparison).filter_map(environment_sentence).collect()
 }
 
 #[cfg(test)]

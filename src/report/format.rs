@@ -1,5 +1,7 @@
 //! Numbers as people read them: four significant digits, thousands apart, units beside.
 
+use crate::analyze::decimals_beside;
+
 /// What stands where no figure is.
 pub const MISSING: &str = "–";
 
@@ -36,6 +38,17 @@ pub fn ratio(value: f64, width: Option<f64>) -> String {
     let small = if value < 0.1 { digits(value) + 1 } else { 2 };
     let decimals = width.filter(|w| *w > 0.0 && w.is_finite()).map_or(2, digits).max(small);
     format!("{value:.decimals$}")
+}
+
+/// The same of a ratio of which it matters on which side of 1 it lies: `0.996`, where two decimals would be `1.00`.
+pub fn ratio_beside_1(value: f64, width: Option<f64>) -> String {
+    let text = ratio(value, width);
+    let decimals = text.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+    // What is written otherwise is far from 1.
+    if !(0.1..10.0).contains(&value) {
+        return text;
+    }
+    format!("{value:.*}", decimals_beside(value, 1.0, decimals))
 }
 
 /// `305.1 ms`, `12.27 s`.
@@ -95,7 +108,48 @@ pub fn percent(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// A ratio of any size, most of them near 1.
+    fn ratios() -> impl Strategy<Value = f64> {
+        let near = (-16.0f64..0.0, any::<bool>()).prop_map(|(exponent, above)| {
+            let off = 10f64.powf(exponent);
+            if above { 1.0 + off } else { 1.0 - off * 0.999 }
+        });
+        prop_oneof![8 => near, 1 => Just(1.0), 1 => 1e-9f64..1e6]
+    }
+
+    proptest! {
+        #[test]
+        fn printed_ends_leave_1_out_exactly_where_the_interval_does(a in ratios(), b in ratios()) {
+            let (low, high) = (a.min(b), a.max(b));
+            let width = Some(high - low);
+            let [read_low, read_high] =
+                [low, high].map(|end| ratio_beside_1(end, width).replace(',', "").parse::<f64>().unwrap());
+            prop_assert_eq!(low > 1.0, read_low > 1.0);
+            prop_assert_eq!(high < 1.0, read_high < 1.0);
+            prop_assert!(read_low <= read_high, "{} {}", read_low, read_high);
+        }
+    }
+
+    #[test]
+    fn a_ratio_near_1_has_as_many_decimals_as_show_its_side() {
+        for (value, width, text) in [
+            (0.9963, 0.07, "0.996"),
+            (0.999_96, 0.07, "0.99996"),
+            (1.004, 0.2, "1.004"),
+            (1.006, 0.2, "1.01"),
+            (0.932, 0.07, "0.93"),
+            (1.0, 0.07, "1.00"),
+            (1.000_000_04, 0.2, "1.00000004"),
+            (262.4, 0.2, "262.4"),
+        ] {
+            assert_eq!(ratio_beside_1(value, Some(width)), text);
+        }
+        assert_eq!(ratio_beside_1(f64::NAN, None), MISSING);
+    }
 
     #[test]
     fn four_digits_and_thousands() {

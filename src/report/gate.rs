@@ -25,11 +25,21 @@ pub fn gate_headline(report: &GateReport) -> String {
     let counts: Vec<String> = [Pass, Fail, Inconclusive, New, NotSelected]
         .into_iter()
         .filter(|verdict| count(*verdict) > 0)
-        .map(|verdict| format!("{} {}", count(verdict), verdict_name(verdict)))
+        .map(|verdict| format!("{} {}{}", count(verdict), verdict_name(verdict), not_anew(report, verdict)))
         .collect();
     let counts = if counts.is_empty() { "no cell".to_owned() } else { counts.join(", ") };
     let limit = report.max_regression * 100.0;
     format!("gate: {}: {counts}; tokens/s/GPU may be {limit:.2} % lower", verdict_name(report.verdict))
+}
+
+/// ` (2 of them not measured since the baseline)`
+fn not_anew(report: &GateReport, verdict: GateVerdict) -> String {
+    let of_verdict = || report.cells.iter().filter(|c| c.verdict == verdict);
+    match of_verdict().filter(|c| c.same_measurements).count() {
+        0 => String::new(),
+        n if n == of_verdict().count() => " (not measured since the baseline)".to_owned(),
+        n => format!(" ({n} of them not measured since the baseline)"),
+    }
 }
 
 /// `1,000 → 900 tokens/s/GPU`, where both are known.
@@ -151,6 +161,15 @@ pub(super) mod tests {
     }
 
     const PLAIN: [&str; 4] = ["nvd/nemo/llama/a", "nvd/nemo/llama/b", "nvd/nemo/llama/c", "nvd/nemo/llama/d@x=1"];
+
+    #[test]
+    fn the_headline_counts_what_was_not_measured_anew() {
+        let mut all = report(PLAIN);
+        all.cells[2].same_measurements = true;
+        assert!(gate_headline(&all).contains("1 pass (not measured since the baseline), 1 FAIL"));
+        all.cells.push(GateCell { same_measurements: false, ..all.cells[2].clone() });
+        assert!(gate_headline(&all).contains("2 pass (1 of them not measured since the baseline), 1 FAIL"));
+    }
 
     #[test]
     fn as_text() {

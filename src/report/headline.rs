@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::{
-    format::{number, ratio},
+    format::{number, ratio, ratio_beside_1},
     mark,
 };
-use crate::analyze::{CONFIDENCE, Comparison, Figure, Group, RepeatStatus, Row, Speedup, Tier, Unit, differences};
+use crate::analyze::{Comparison, Figure, Group, RatioInterval, RepeatStatus, Row, Speedup, Tier, Unit, differences};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -47,10 +47,11 @@ impl Verdict {
     }
 }
 
-/// Group by group, each cell against its baseline in matrix order; then what is refused.
+/// The weightiest first: what is refused; then group by group the significant differences, the largest first; then the
+/// others in matrix order.
 #[must_use]
 pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
-    let mut all = Vec::new();
+    let mut all = refusals(comparison);
     for (index, group) in comparison.groups.iter().enumerate() {
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else { continue };
@@ -58,22 +59,38 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
             let (a, text) = (alone.cell.clone(), alone_sentence(alone));
             all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
         }
-        for a in rows.iter().filter(|r| r.cell != group.baseline) {
-            let Some(speedup) = comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell) else { continue };
-            let text = pair_sentence(comparison, group, speedup, a, b);
-            let (a, b) = (a.cell.clone(), Some(b.cell.clone()));
-            all.push(Headline { group: Some(index), a, b, verdict: Verdict::of(speedup), text });
-        }
+        let others = rows.iter().filter(|r| r.cell != group.baseline);
+        let mut pairs: Vec<(&Row, &Speedup)> = others
+            .filter_map(|a| Some((*a, comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell)?)))
+            .collect();
+        pairs.sort_by(|(_, x), (_, y)| weight(y).total_cmp(&weight(x)));
+        all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
+            group: Some(index),
+            a: a.cell.clone(),
+            b: Some(b.cell.clone()),
+            verdict: Verdict::of(speedup),
+            text: pair_sentence(comparison, group, speedup, a, b),
+        }));
     }
-    all.extend(refusals(comparison));
     all
+}
+
+/// Above 0 by the size of what is significant; twice as fast weighs as much as half as fast, whatever the last bits are.
+fn weight(speedup: &Speedup) -> f64 {
+    match Verdict::of(speedup) {
+        // Told already, under another name.
+        _ if speedup.same_as.is_some() => -2.0,
+        Verdict::Faster | Verdict::Slower => (speedup.ratio.ln().abs() * 1e9).round(),
+        Verdict::NoDifference => 0.0,
+        Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => -1.0,
+    }
 }
 
 /// `On these hosts, A is 1.31× (95 % CI 1.29–1.33) B on llama, same contract.`
 fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &Row, b: &Row) -> String {
     let (name_a, name_b) = (named(a), named(b));
     let hosts = on_hosts(&[a, b]);
-    let interval = ratio_interval(speedup);
+    let interval = interval(speedup).map(|ends| format!(" ({ends})")).unwrap_or_default();
     let model = &group.model;
     let figure = match Verdict::of(speedup) {
         Verdict::NoDifference => format!(
@@ -93,8 +110,12 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     if let Some(reason) = &speedup.reason {
         parts.push(format!("not assessed: {reason}"));
     }
-    if a.launches_as(b) {
-        parts.push(same_launch(&a.cell, &b.cell));
+    if let Some(other) = &speedup.same_as {
+        parts.push(format!("{} has the same measurements as {other}", a.cell));
+    }
+    // That both are one measurement is the reason above.
+    if a.launches_as(b) && !a.is_measured_as(b) {
+        parts.push(format!("{} {}", a.cell, same_as(a, &b.cell, Some(b))));
     }
     let of_pair = comparison.environment.iter().filter(|e| e.cell_a == a.cell && e.cell_b == b.cell);
     let dangerous: Vec<_> = of_pair.filter(|e| e.dangerous.is_some()).collect();
@@ -107,9 +128,13 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     format!("{}.", parts.join("; "))
 }
 
-/// `A launches the very same bytes as B: a difference between them is noise`
-pub(super) fn same_launch(a: &str, b: &str) -> String {
-    format!("{a} launches the very same bytes as {b}: a difference between them is noise")
+/// What is to be known of a cell that launches what the cell `name` does; `twin` is its row, if it has figures.
+pub(super) fn same_as(row: &Row, name: &str, twin: Option<&Row>) -> String {
+    if twin.is_some_and(|twin| row.is_measured_as(twin)) {
+        format!("has the same measurements as {name}")
+    } else {
+        format!("launches the very same bytes as {name}: a difference between them is noise")
+    }
 }
 
 /// `A runs with NCCL_DEBUG=INFO: collectives write logs while they run`
@@ -118,33 +143,35 @@ fn warned(row: &Row, wanted: impl Fn(&String) -> bool) -> Option<String> {
     (!warnings.is_empty()).then(|| format!("{} runs with {}", row.cell, warnings.join(", ")))
 }
 
-/// Of many: the faster cells first, then the slower ones.
+/// What of many is told before a table: they are in order of weight.
 pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
     const MOST: usize = 3;
-    if sentences.len() <= MOST {
-        return sentences.to_vec();
-    }
-    let of = |wanted: Verdict| sentences.iter().filter(move |h| h.verdict == wanted).copied();
-    let rest = [Verdict::NoDifference, Verdict::NotAssessed].into_iter().flat_map(of);
-    of(Verdict::Faster).chain(of(Verdict::Slower)).chain(rest).take(MOST).collect()
+    sentences.iter().take(MOST).copied().collect()
+}
+
+/// What may not be compared, and how many more pairs are left to the notes.
+pub(super) fn refused(sentences: &[Headline]) -> (Vec<&Headline>, usize) {
+    const MOST: usize = 10;
+    let all: Vec<&Headline> = sentences.iter().filter(|h| h.verdict == Verdict::Refused).collect();
+    let more = all.len().saturating_sub(MOST);
+    (all.into_iter().take(MOST).collect(), more)
 }
 
 /// `1.31×`
 pub(super) fn times(speedup: &Speedup) -> String {
-    let width = speedup.ci95.map(|[lo, hi]| hi - lo);
-    format!("{}×", ratio(speedup.ratio, width))
+    let width = speedup.interval.map(|i| i.high - i.low);
+    // What is called faster or slower is not told to be as fast.
+    let print = if speedup.significant == Some(true) { ratio_beside_1 } else { ratio };
+    format!("{}×", print(speedup.ratio, width))
 }
 
-/// ` (95 % CI 1.29–1.33)`, or nothing; where several comparisons share a table, its confidence is more.
-pub(super) fn ratio_interval(speedup: &Speedup) -> String {
-    match speedup.ci95 {
-        Some([lo, hi]) if lo.is_finite() && hi.is_finite() => {
-            let width = Some(hi - lo);
-            let confidence = (speedup.confidence.unwrap_or(CONFIDENCE) * 1e4).round() / 1e2;
-            format!(" ({confidence} % CI {}–{})", ratio(lo, width), ratio(hi, width))
-        }
-        _ => String::new(),
-    }
+/// `95 % CI 1.29–1.33`; where several comparisons share a table, its confidence is more.
+pub(super) fn interval(speedup: &Speedup) -> Option<String> {
+    let RatioInterval { low, high, confidence } = speedup.interval?;
+    // Never more than it is: 99.996 % is no 100 %.
+    let percent = (confidence * 1e4 + 1e-6).floor() / 1e2;
+    let width = Some(high - low).filter(|width| width.is_finite())?;
+    Some(format!("{percent} % CI {}–{}", ratio_beside_1(low, Some(width)), ratio_beside_1(high, Some(width))))
 }
 
 /// Without these nobody knows what was run.
@@ -267,12 +294,47 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_difference_is_told_first_whichever_way_it_goes() {
+        let times = |t: f64| [t, t * 1.01, t * 0.99, t];
+        let cell = |name: &str, times: &[f64]| measured(&format!("nvd/{name}/llama/single"), &test_job(), times, None);
+        let mut long = test_job();
+        long.data.seq_length = 256;
+        let cells = [
+            cell("nemo", &times(1.0)),
+            cell("one", &[0.2]),
+            cell("same", &[1.0, 1.02, 0.985, 1.0]),
+            cell("little", &times(0.8)),
+            cell("slower", &times(3.0)),
+            cell("faster", &times(0.5)),
+            measured("nvd/long/llama/single", &long, &times(1.0), None),
+        ];
+        let all = headlines(&compare(&cells, &CompareSettings::default(), &Catalogue::default()));
+        let names: Vec<&str> = all.iter().map(|h| h.a.split('/').nth(1).unwrap()).collect();
+        assert_eq!(names, ["long", "slower", "faster", "little", "same", "one", "long"]);
+        assert_eq!((all[0].verdict, all[6].verdict), (Verdict::Refused, Verdict::Alone));
+        let of_group: Vec<&Headline> = all.iter().filter(|h| h.group == Some(0)).collect();
+        assert_eq!(leading(&of_group).iter().map(|h| &h.a).collect::<Vec<_>>(), [&all[1].a, &all[2].a, &all[3].a]);
+    }
+
+    #[test]
     fn no_verdict_without_evidence() {
         let same = only(&two(&[1.0, 1.02, 0.985, 1.0], |_| {}, &[]));
         assert!(same.verdict == Verdict::NoDifference && same.text.contains("no significant difference"), "{same:?}");
         let one = only(&two(&[0.5], |_| {}, &[]));
         assert!(one.verdict == Verdict::NotAssessed && one.text.contains("not assessed: one repeat"), "{one:?}");
         assert!(!one.text.contains("CI"), "{one:?}");
+    }
+
+    #[test]
+    fn a_verdict_is_not_contradicted_by_rounding() {
+        let mut comparison = two(&[2.0, 2.02, 1.98, 2.0], |_| {}, &[]);
+        comparison.speedups[0].ratio = 0.999_7;
+        comparison.speedups[0].interval = Some(RatioInterval { low: 0.9, high: 0.999_96, confidence: 0.95 });
+        let found = only(&comparison);
+        assert!(found.text.contains(" is 0.9997× (95 % CI 0.90–0.99996) "), "{found:?}");
+        comparison.speedups[0].significant = Some(false);
+        comparison.speedups[0].interval = Some(RatioInterval { low: 0.9, high: 1.001, confidence: 0.95 });
+        assert!(only(&comparison).text.contains(": 1.00× (95 % CI 0.90–1.001), "), "{:?}", only(&comparison));
     }
 
     #[test]
@@ -326,6 +388,16 @@ mod tests {
         assert!(only(&comparison).text.contains(words), "{:?}", only(&comparison));
         comparison.rows[1].imported = vec!["theirs.log".into()];
         assert!(!only(&comparison).text.contains("bytes"));
+    }
+
+    #[test]
+    fn one_measurement_under_two_names_is_no_difference_at_all() {
+        let mut comparison = two(&[1.0, 1.01, 0.99, 1.0], |_| {}, &[]);
+        comparison.rows[1].same_launch_as = Some("nvd/nemo/llama/single".into());
+        comparison.rows[1].repeats = comparison.rows[0].repeats.clone();
+        comparison.speedups[0].reason = Some("both are the same measurements".into());
+        let text = only(&comparison).text;
+        assert!(text.ends_with("not assessed: both are the same measurements.") && !text.contains("noise"), "{text}");
     }
 
     #[test]

@@ -6,31 +6,28 @@ use std::fmt::Write;
 use super::{
     cost,
     environment::environments,
-    headline::{Headline, Verdict, headlines, leading},
+    headline::{Headline, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
 };
-use crate::analyze::{Comparison, Row};
+use crate::analyze::{Comparison, NoteKind, Row};
 
 /// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what closes the text.
 const MOST_BYTES: usize = 64_000;
 /// Of one cell of a table, or of one note.
 const MOST_CHARS: usize = 1_500;
-/// Sentences on what may not be compared, before the rest is left to the notes.
-const MOST_REFUSALS: usize = 10;
 
 #[must_use]
 pub fn markdown(comparison: &Comparison) -> String {
     let mut out = Budget::default();
     let sentences = headlines(comparison);
     out.always("### Benchmark comparison\n\n");
-    let refused: Vec<&Headline> = sentences.iter().filter(|h| h.verdict == Verdict::Refused).collect();
-    for headline in refused.iter().take(MOST_REFUSALS) {
+    let (refused, more) = refused(&sentences);
+    for headline in refused {
         out.add("sentence", &format!("> **{}**\n>\n", escaped(&headline.text)));
     }
-    if refused.len() > MOST_REFUSALS {
-        let more = refused.len() - MOST_REFUSALS;
+    if more > 0 {
         out.add("sentence", &format!("> **and {more} more that may not be compared: see the notes**\n"));
     }
     out.always("\n");
@@ -72,7 +69,8 @@ pub fn markdown(comparison: &Comparison) -> String {
             out.always("\n");
         });
     }
-    let (notes, _) = notes(comparison, None);
+    let mut notes = notes(comparison);
+    notes.retain(|note| note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || more > 0));
     if !notes.is_empty() {
         out.folded(&format!("Notes ({})", notes.len()), |out| {
             notes.iter().for_each(|note| out.add("note", &format!("- {}\n", escaped(&note.text))));

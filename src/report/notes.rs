@@ -1,171 +1,107 @@
 //! What a reader must know beside the figures: the weightiest first, and what holds of several cells once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use super::format::number;
+use crate::analyze::{Comparison, Figure, Mfu, Note, NoteKind, Row};
 
-use super::{environment::as_notes, format::number};
-use crate::analyze::{Comparison, Figure, Mfu, Row};
-
-pub(super) struct Note {
-    pub weight: Weight,
+/// What is told of one or several cells.
+pub(super) struct Told {
+    pub kind: NoteKind,
     pub text: String,
 }
 
-/// In the order of telling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weight {
-    /// A comparison that was asked for and is not made.
-    Refused,
-    Contradicted,
-    /// A figure cannot be right, or a setting decides the comparison alone.
-    Alarming,
-    Failed,
-    /// What else differs between cells that are compared.
-    Differs,
-    Remark,
-    /// How figures were made.
-    Method,
+/// Everything that is to be told beside the figures.
+pub(super) fn notes(comparison: &Comparison) -> Vec<Told> {
+    let mut notes = comparison.notes.clone();
+    notes.extend(comparison.rows.iter().flat_map(of_mfu));
+    notes.extend(of_metrics(&comparison.rows));
+    // Stable: within a kind they keep the order in which they were made.
+    notes.sort_by_key(|note| note.kind);
+    condensed(notes, comparison)
 }
 
-impl Weight {
-    /// The comparison's notes are sentences; these words of theirs tell what they are about.
-    fn of(text: &str) -> Self {
-        let has = |words: &[&str]| words.iter().any(|w| text.contains(w));
-        if has(&["not compared with"]) {
-            Self::Refused
-        } else if has(&["contradict"]) {
-            Self::Contradicted
-        } else if has(&[
-            "impossible",
-            " runs with ",
-            "very same bytes",
-            "not comparable",
-            "different kinds",
-            "tokens/s/GPU is ",
-            "before the device does",
-        ]) {
-            Self::Alarming
-        } else if has(&[" failed", " is not counted: "]) {
-            Self::Failed
-        } else if has(&[" differs from ", " on other devices than ", "is not known", "The baseline"]) {
-            Self::Differs
-        } else if ["Intervals", "Significance", "MFU:", "Hosts are", "Where repeats"]
-            .iter()
-            .any(|w| text.starts_with(w))
-        {
-            Self::Method
-        } else {
-            Self::Remark
-        }
-    }
-}
-
-/// The notes of a comparison, and how many were left out: of remarks at most `most` are told.
-pub(super) fn notes(comparison: &Comparison, most: Option<usize>) -> (Vec<Note>, usize) {
-    // They have a section of their own.
-    let environments = as_notes(comparison);
-    let mut texts: Vec<String> = comparison.notes.iter().filter(|n| !environments.contains(*n)).cloned().collect();
-    texts.extend(of_mfu(&comparison.rows));
-    texts.extend(of_metrics(&comparison.rows));
-    let mut notes: Vec<Note> =
-        condensed(&texts, comparison).into_iter().map(|(weight, text)| Note { weight, text }).collect();
-    notes.sort_by_key(|n| n.weight);
-    let mut left_out = 0;
-    if let Some(most) = most {
-        let mut remarks = 0;
-        notes.retain(|n| {
-            remarks += usize::from(n.weight == Weight::Remark);
-            let kept = n.weight != Weight::Remark || remarks <= most;
-            left_out += usize::from(!kept);
-            kept
-        });
-    }
+/// Without remarks beyond the first `most`, and how many those are.
+pub(super) fn shortened(mut notes: Vec<Told>, most: Option<usize>) -> (Vec<Told>, usize) {
+    let (all, mut remarks) = (notes.len(), 0);
+    notes.retain(|note| {
+        let is_remark = [NoteKind::WarmUp, NoteKind::Remark].contains(&note.kind);
+        remarks += usize::from(is_remark);
+        !is_remark || most.is_none_or(|most| remarks <= most)
+    });
+    let left_out = all - notes.len();
     (notes, left_out)
 }
 
-fn of_mfu(rows: &[Row]) -> Vec<String> {
-    let (mut reasons, mut conventions) = (BTreeMap::<&str, Vec<&str>>::new(), BTreeSet::new());
-    for row in rows {
-        match &row.mfu {
-            Mfu::Absent { reason } => reasons.entry(reason).or_default().push(&row.cell),
-            Mfu::Ok { convention, peak, .. } => {
-                let peak = format!("{} TFLOP/s ({})", number(peak.tflops), peak.source);
-                conventions.insert(format!("MFU: {convention} FLOPs ÷ {peak}."));
-            }
-            Mfu::Error { .. } => {}
+fn of_mfu(row: &Row) -> Option<Note> {
+    match &row.mfu {
+        Mfu::Absent { reason } => Some(Note::of(&row.cell, NoteKind::Remark, format!("no MFU: {reason}"))),
+        Mfu::Ok { convention, peak, .. } => {
+            let text = format!("MFU: {convention} FLOPs ÷ {} TFLOP/s ({})", number(peak.tflops), peak.source);
+            Some(Note::of(&row.cell, NoteKind::Method, text))
         }
+        Mfu::Error { .. } => None,
     }
-    let all: Vec<&str> = rows.iter().map(|r| r.cell.as_str()).collect();
-    let absent = reasons.into_iter().map(|(reason, cells)| {
-        let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &all)) };
-        format!("No MFU{of}: {reason}.")
-    });
-    absent.chain(conventions).collect()
 }
 
 /// Why metrics that other cells have are missing, and which are impossible.
-fn of_metrics(rows: &[Row]) -> Vec<String> {
+fn of_metrics(rows: &[Row]) -> Vec<Note> {
     let shown = super::cost::shown(rows.iter());
-    // By whether it is absent rather than impossible, and the reason: which metrics, of which cells.
-    let mut reasons: BTreeMap<(bool, &str), [Vec<&str>; 2]> = BTreeMap::new();
-    for (row, metric) in rows.iter().flat_map(|r| r.metrics.0.iter().map(move |m| (r, m))) {
-        let (is_error, reason) = match &metric.figure {
-            Figure::Absent { reason } if shown.contains(&metric.name.as_str()) => (false, reason),
-            Figure::Error { reason } if metric.name != "mfu" => (true, reason),
-            _ => continue,
-        };
-        let [titles, cells] = reasons.entry((!is_error, reason)).or_default();
-        for (list, name) in [(titles, metric.title.as_str()), (cells, row.cell.as_str())] {
-            if !list.contains(&name) {
-                list.push(name);
+    let mut notes = Vec::new();
+    for row in rows {
+        // By reason: which metrics, and whether they are impossible rather than absent.
+        let mut reasons: Vec<(bool, &str, Vec<&str>)> = Vec::new();
+        for metric in &row.metrics.0 {
+            let (is_error, reason) = match &metric.figure {
+                Figure::Absent { reason } if shown.contains(&metric.name.as_str()) => (false, reason),
+                Figure::Error { reason } if metric.name != "mfu" => (true, reason),
+                _ => continue,
+            };
+            match reasons.iter_mut().find(|(e, r, _)| (*e, *r) == (is_error, reason)) {
+                Some((.., titles)) => titles.push(&metric.title),
+                None => reasons.push((is_error, reason, vec![&metric.title])),
             }
         }
+        notes.extend(reasons.into_iter().map(|(is_error, reason, titles)| {
+            let titles = titles.join(", ");
+            if is_error {
+                Note::of(&row.cell, NoteKind::Doubtful, format!("{titles}: impossible: {reason}"))
+            } else {
+                Note::of(&row.cell, NoteKind::Remark, format!("no {titles}: {reason}"))
+            }
+        }));
     }
-    let all: Vec<&str> = rows.iter().map(|r| r.cell.as_str()).collect();
-    let sentence = |((is_absent, reason), [titles, cells]): ((bool, &str), [Vec<&str>; 2])| {
-        let of = if cells.len() == rows.len() { String::new() } else { format!(" of {}", listed(&cells, &all)) };
-        let titles = titles.join(", ");
-        if is_absent { format!("No {titles}{of}: {reason}.") } else { format!("{titles}{of}: impossible: {reason}.") }
-    };
-    reasons.into_iter().map(sentence).collect()
+    notes
 }
 
-/// Sentences that begin with a cell's name and are the same but for it become one.
-fn condensed(texts: &[String], comparison: &Comparison) -> Vec<(Weight, String)> {
-    let all: Vec<&str> = comparison.rows.iter().map(|r| r.cell.as_str()).collect();
-    let absent = comparison.absent.iter().map(|a| a.cell.as_str());
-    let names: Vec<&str> = all.iter().copied().chain(absent).collect();
-    // The longest name that the sentence begins with, where a word ends.
-    let subject = |text: &str| -> Option<&str> {
-        let begins = |n: &&&str| text.strip_prefix(**n).is_some_and(|rest| rest.starts_with([':', ' ']));
-        names.iter().filter(begins).max_by_key(|n| n.len()).copied()
-    };
-    let mut merged: Vec<(&str, Vec<&str>)> = Vec::new();
-    for text in texts {
-        let cell = subject(text);
-        let rest = &text[cell.map_or(0, str::len)..];
-        let same = |m: &&mut (&str, Vec<&str>)| m.0 == rest && cell.is_some() && !m.1.is_empty();
+/// What is the same of several cells becomes one sentence.
+fn condensed(notes: Vec<Note>, comparison: &Comparison) -> Vec<Told> {
+    let mut merged: Vec<(NoteKind, String, Vec<String>)> = Vec::new();
+    for Note { kind, cell, text } in notes {
+        let same = |m: &&mut (NoteKind, String, Vec<String>)| m.0 == kind && m.1 == text && !m.2.is_empty();
         match (merged.iter_mut().find(same), cell) {
-            (Some(found), Some(cell)) => found.1.push(cell),
-            _ => merged.push((rest, cell.into_iter().collect())),
+            (Some((.., cells)), Some(cell)) => cells.push(cell),
+            (_, cell) => merged.push((kind, text, cell.into_iter().collect())),
         }
     }
-    let sentence = |(rest, cells): (&str, Vec<&str>)| {
-        let text = match &cells[..] {
-            [] => rest.to_owned(),
-            [one] => format!("{one}{rest}"),
-            many if rest.starts_with(':') => format!("{}{rest}", listed(many, &all)),
-            many => format!("Each of {}{rest}", listed(many, &all)),
-        };
-        (Weight::of(&text), text)
+    let all: Vec<&str> = comparison.rows.iter().map(|r| r.cell.as_str()).collect();
+    let told = |(kind, text, cells): (NoteKind, String, Vec<String>)| {
+        let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+        let text = if cells.is_empty() { capital(&text) } else { format!("{}: {text}", listed(&cells, &all)) };
+        Told { kind, text: format!("{text}.") }
     };
-    merged.into_iter().map(sentence).collect()
+    merged.into_iter().map(told).collect()
 }
 
-/// `a, b, c`, or `all 12 cells`; of many, the first and how many more.
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
+/// `a, b, c`, or `both cells`, `all 12 cells`; of many, the first and how many more.
 pub(super) fn listed(cells: &[&str], all: &[&str]) -> String {
     const MOST: usize = 6;
-    if cells.len() > 2 && cells.len() == all.len() {
-        return format!("all {} cells", all.len());
+    // Cells without figures are none of `all`.
+    if cells.len() > 1 && cells.len() == all.len() && cells.iter().all(|c| all.contains(c)) {
+        return if all.len() == 2 { "both cells".to_owned() } else { format!("all {} cells", all.len()) };
     }
     let but: Vec<&str> = all.iter().copied().filter(|c| !cells.contains(c)).collect();
     if cells.len() > 3 && but.len() < 3 && cells.iter().all(|c| all.contains(c)) {
@@ -218,4 +154,20 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
         format!("Steps measured: {whose}{}{dropped}; {} a repeat.", way.method, range(way.steps))
     };
     ways.iter().enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listed;
+
+    #[test]
+    fn all_cells_are_those_with_figures() {
+        let all = ["a", "b", "c", "d", "e"];
+        assert_eq!(listed(&all, &all), "all 5 cells");
+        assert_eq!(listed(&["b", "a"], &["a", "b"]), "both cells");
+        assert_eq!(listed(&["a", "x"], &["a", "b"]), "a, x");
+        assert_eq!(listed(&["a", "b", "c", "x", "y"], &all), "a, b, c, x, y");
+        assert_eq!(listed(&["a", "c", "d", "e"], &all), "all cells but b");
+        assert_eq!(listed(&["a"], &["a"]), "a");
+    }
 }

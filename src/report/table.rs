@@ -1,4 +1,4 @@
-//! A comparison as text: a table or two a group, then the cells without figures, then notes in plain sentences.
+//! A comparison as text: what may not be compared, sentences and a table or two a group, then the cells without figures, then notes in plain sentences.
 
 use std::fmt::Write;
 
@@ -6,28 +6,38 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, leading, ratio_interval, times},
-    notes::{Weight, notes, steady_state},
+    headline::{Verdict, headlines, interval, leading, refused, same_as, times},
+    notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
 };
-use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, Row, Speedup};
+use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup};
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
 #[must_use]
 pub fn table(comparison: &Comparison, page: &Page) -> String {
     let mut out = String::new();
     let sentences = headlines(comparison);
+    let (refused, untold) = refused(&sentences);
+    for headline in &refused {
+        paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
+    }
+    if untold > 0 {
+        paragraph(&mut out, "", &format!("And {untold} more that may not be compared: see the notes."), page, Ink::Bad);
+    }
+    if !refused.is_empty() {
+        out.push('\n');
+    }
     for (index, group) in comparison.groups.iter().enumerate() {
         let strict = if group.identical_config { ", identical configuration" } else { "" };
         paragraph(&mut out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
-        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
-        out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
-        out.push('\n');
-        let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index) && h.b.is_some()).collect();
+        let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index)).collect();
         for headline in leading(&of_group) {
             paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
         }
+        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
+        out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
+        out.push('\n');
         for line in steady_state(&rows) {
             paragraph(&mut out, "", &line, page, Ink::Plain);
         }
@@ -65,9 +75,12 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !told.is_empty() {
         out.push('\n');
     }
-    let (notes, left_out) = notes(comparison, page.most_notes);
+    // Environments have a section of their own, and what is refused stands first, if there was room.
+    let mut notes = notes(comparison);
+    notes.retain(|note| note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || untold > 0));
+    let (notes, left_out) = shortened(notes, page.most_notes);
     for note in notes {
-        let ink = if note.weight <= Weight::Alarming { Ink::Bad } else { Ink::Plain };
+        let ink = if note.kind < NoteKind::Failed { Ink::Bad } else { Ink::Plain };
         paragraph(&mut out, "- ", &note.text, page, ink);
     }
     if left_out > 0 {
@@ -129,8 +142,11 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
         }
         let mut against = against(row, baseline, speedups);
         let twin = base.filter(|base| row.launches_as(base)).map(|base| &base.cell).or(row.same_launch_as.as_ref());
-        if let Some(twin) = twin {
-            _ = write!(against.text, "; launches the very same bytes as {twin}: a difference between them is noise");
+        // Of the baseline's own measurements the column says so already.
+        let is_told = |twin: &&String| **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base));
+        if let Some(twin) = twin.filter(|twin| !is_told(twin)) {
+            let found = rows.iter().copied().find(|other| other.cell == *twin);
+            _ = write!(against.text, "; {}", same_as(row, twin, found));
         }
         words.push(against);
         sheet.rows.push(words);
@@ -222,7 +238,8 @@ const LABELS: usize = 3;
 /// `1.23× (95 % CI 1.10–1.38), faster`, what the two arms do differently, and what may not be concluded from it.
 #[must_use]
 pub fn sentence(speedup: &Speedup) -> String {
-    let mut text = format!("{}{}", times(speedup), ratio_interval(speedup).replace("95 % CI ", ""));
+    let ends = interval(speedup).map(|ends| format!(" ({ends})")).unwrap_or_default();
+    let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match Verdict::of(speedup) {
         Verdict::Faster => ", faster",
         Verdict::Slower => ", slower",

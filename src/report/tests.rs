@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
+use super::{headline::interval, *};
 use crate::{
     analyze::{
         Catalogue, CellState, CompareSettings, Comparison, Cut, Energy, EnvironmentDifference, Figure, Metric, Mfu,
-        RepeatStatus, Telemetry, compare, tests::*,
+        Note, NoteKind, RatioInterval, RepeatStatus, Telemetry, compare, tests::*,
     },
     parse::FailureClass,
 };
@@ -133,10 +133,12 @@ fn dress(all: &mut Comparison) {
         power_series: vec![],
     });
     all.rows[0].memory[0].bytes = 38_838_185_984;
-    let note = |text: &str| format!("nvd/tran/llama/maximum_performance: {text}.");
-    all.notes.push(note("repeat 4 is not counted: its log contradicts the job in global_batch_size"));
-    all.notes.push(note("repeat 5 failed (nccl): NCCL WARN Timeout waiting for rank 3"));
-    all.notes.push(note("MFU is impossible: 1.31 of the peak"));
+    let note = |kind, text: &str| Note::of("nvd/tran/llama/maximum_performance", kind, text);
+    all.notes.extend([
+        note(NoteKind::Contradicted, "repeat 4 is not counted: its log contradicts the job in global_batch_size"),
+        note(NoteKind::Failed, "repeat 5 failed (nccl): NCCL WARN Timeout waiting for rank 3"),
+        note(NoteKind::Doubtful, "MFU is impossible: 1.31 of the peak"),
+    ]);
     all.environment.push(EnvironmentDifference {
         cell_a: "nvd/tran/llama/maximum_performance".into(),
         cell_b: "nvd/native/llama/maximum_performance".into(),
@@ -258,7 +260,8 @@ fn what_is_no_number_is_never_printed() {
         }
     }
     for speedup in &mut all.speedups {
-        (speedup.ratio, speedup.ci95) = (f64::NAN, Some([f64::NAN, f64::INFINITY]));
+        speedup.ratio = f64::NAN;
+        speedup.interval = Some(RatioInterval { low: f64::NAN, high: f64::INFINITY, confidence: 0.95 });
     }
     for (name, text) in texts(&all) {
         let has = |word: &str| text.split(|c: char| !c.is_alphanumeric()).any(|w| w.eq_ignore_ascii_case(word));
@@ -307,10 +310,39 @@ fn a_comment_is_never_too_long_and_says_what_is_missing() {
     let opened = all.matches("<details>").count();
     assert_eq!(opened, all.matches("</details>").count());
     let mut loud = many(3, 5);
-    loud.notes = (0..500).map(|i| format!("note {i} {}", "x".repeat(i * 40))).collect();
+    let note = |i: usize| Note::new(NoteKind::Remark, format!("note {i} {}", "x".repeat(i * 40)));
+    loud.notes = (0..500).map(note).collect();
     let loud = markdown(&loud);
     assert!(loud.len() < 65_536 && loud.contains("notes."), "{}", &loud[loud.len() - 300..]);
     assert!(!markdown(&many(40, 5)).contains("left out"));
+}
+
+/// By its kind, whatever its words are.
+#[test]
+fn the_weightiest_note_is_told_first_and_none_but_remarks_are_left_out() {
+    let kinds = [NoteKind::Method, NoteKind::Remark, NoteKind::Failed, NoteKind::Contradicted, NoteKind::Dangerous];
+    let mut all = many(3, 5);
+    let words = "not compared with, contradict, impossible, failed, MFU:";
+    all.notes = kinds.iter().zip(0..).map(|(kind, i)| Note::new(*kind, format!("note {i} {words}"))).collect();
+    all.notes.extend((5..40).map(|i| Note::new(NoteKind::Remark, format!("note {i}"))));
+    all.rows.iter_mut().for_each(|row| row.metrics.0.clear());
+    let text = table(&all, &Page { most_notes: Some(2), ..page(200) });
+    let at = |i: usize| text.find(&format!("- Note {i} ")).unwrap_or_else(|| panic!("{i}: {text}"));
+    let order = [3, 4, 2, 1, 0].map(at);
+    assert!(order.is_sorted(), "{text}");
+    assert!(text.contains("more remarks: --json has all.") && !text.contains("Note 39"), "{text}");
+}
+
+#[test]
+fn a_note_of_several_cells_is_one_sentence_and_each_has_it_in_its_details() {
+    let all = many(3, 5);
+    let names: Vec<&str> = all.rows.iter().map(|row| row.cell.as_str()).collect();
+    let text = table(&all, &page(1000));
+    assert_eq!(text.matches("declared, not stated by the trainer").count(), 1, "{text}");
+    for name in names {
+        let shown = cell_text(&all, name, &page(1000)).unwrap();
+        assert_eq!(shown.matches("declared, not stated by the trainer.").count(), 1, "{shown}");
+    }
 }
 
 #[test]
@@ -325,7 +357,7 @@ fn names_and_logs_are_no_markup_and_no_formula() {
     let mut all = rich(&[]);
     all.absent[0].reason =
         "=cmd|' /C calc'!A0 | `x` <img src=x> @everyone #12 https://evil.example [a](b) \u{202e}".into();
-    all.notes.push("-1+1 @team **bold**".into());
+    all.notes.push(Note::new(NoteKind::Remark, "-1+1 @team **bold**"));
     let text = markdown(&all);
     for bad in ["<img", " @everyone", " #12", "https://", "[a](b)", "**bold**", "\u{202e}", " @team"] {
         assert!(!text.contains(bad), "{bad}:\n{text}");
@@ -349,12 +381,67 @@ fn json_has_the_shape_that_scripts_rely_on() {
     assert_eq!(speedups.len(), 5);
     for speedup in speedups {
         assert!(speedup["a"].is_string() && speedup["b"].is_string() && speedup["ratio"].is_number(), "{speedup}");
-        let [ci, significant] = [&speedup["ci95"], &speedup["significant"]];
-        assert!(ci.is_null() || ci.as_array().is_some_and(|ci| ci.len() == 2 && ci[0].is_number()), "{speedup}");
+        let [interval, significant] = [&speedup["interval"], &speedup["significant"]];
+        let is_whole = ["low", "high", "confidence"].iter().all(|key| interval[key].is_number());
+        assert!(interval.is_null() || is_whole, "{speedup}");
         assert!(significant.is_null() || significant.is_boolean(), "{speedup}");
-        assert!(speedup.get("ci95").is_some() && speedup.get("significant").is_some(), "null, not absent: {speedup}");
+        let is_there = |key: &str| speedup.get(key).is_some();
+        assert!(is_there("interval") && is_there("significant"), "null, not absent: {speedup}");
+        assert!(!is_there("ci95"), "one interval, which goes with the verdict: {speedup}");
     }
-    assert!(speedups.iter().any(|s| s["ci95"].is_null()) && speedups.iter().any(|s| s["significant"] == true));
+    assert!(speedups.iter().any(|s| s["interval"].is_null()) && speedups.iter().any(|s| s["significant"] == true));
+}
+
+/// The interval that goes with the verdict is told with its confidence, and by the same figures, everywhere.
+#[test]
+fn every_text_states_the_confidence_of_a_speedups_interval() {
+    let all = rich(&[]);
+    let tested: Vec<_> = all.speedups.iter().filter(|s| s.significant.is_some()).collect();
+    assert!(tested.iter().any(|s| s.interval.unwrap().confidence > 0.95), "{tested:?}");
+    let csv = csv(&all);
+    let mut reader = ::csv::Reader::from_reader(csv.as_bytes());
+    let at = |name: &str| csv.lines().next().unwrap().split(',').position(|column| column == name).unwrap();
+    let [low, confidence] = ["speedup_interval_low", "speedup_interval_confidence"].map(at);
+    let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
+    let told = headlines(&all);
+    for speedup in tested {
+        let ends = interval(speedup).unwrap();
+        assert!(sentence(speedup).contains(&ends), "{ends}");
+        assert!(told.iter().any(|h| h.a == speedup.a && h.text.contains(&format!("({ends})"))), "{ends}");
+        assert!(markdown(&all).contains(&ends) && table(&all, &page(400)).contains(&ends), "{ends}");
+        let record = records.iter().find(|r| r[0] == *speedup.a).unwrap();
+        let of = speedup.interval.unwrap();
+        assert_eq!([&record[low], &record[confidence]], [of.low.to_string(), of.confidence.to_string()].each_ref());
+    }
+}
+
+#[test]
+fn no_confidence_is_rounded_up() {
+    let mut speedup = rich(&[]).speedups.remove(0);
+    for (confidence, words) in
+        [(0.95, "95 % CI "), (0.975, "97.5 % CI "), (1.0 - 0.05 / 3.0, "98.33 % CI "), (0.999_96, "99.99 % CI ")]
+    {
+        speedup.interval.as_mut().unwrap().confidence = confidence;
+        assert!(interval(&speedup).unwrap().starts_with(words), "{confidence}");
+    }
+}
+
+/// The same sentences in the same order before the figures of a group, what is refused before everything.
+#[test]
+fn terminal_comment_and_page_begin_with_the_same_sentences() {
+    let all = rich(&[]);
+    let told = headlines(&all);
+    let of_group: Vec<_> = told.iter().filter(|h| h.group == Some(0)).collect();
+    let (refused, _) = headline::refused(&told);
+    assert!(refused.len() == 1 && of_group.len() > 3, "{told:?}");
+    let page_of = html(&all, &[], &Meta::default()).unwrap();
+    let plain = |text: String| text.replace("&#95;", "_").replace("&#39;", "'");
+    for text in [table(&all, &page(1000)), plain(markdown(&all)), page_of] {
+        let figures = text.find("10.00 ms").unwrap();
+        let first = refused.iter().copied().chain(headline::leading(&of_group));
+        let at: Vec<usize> = first.map(|h| text.find(&*h.text).unwrap_or_else(|| panic!("{h:?}: {text}"))).collect();
+        assert!(at.len() == 4 && at.is_sorted() && at[3] < figures, "{at:?} {figures}: {text}");
+    }
 }
 
 #[test]
@@ -388,21 +475,4 @@ fn repeats_that_do_not_count_stand_beside_those_that_do() {
     let text = table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), &page(200));
     assert!(text.contains("1/3, 1 unmeasured"), "{text}");
     assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");
-}
-
-#[test]
-fn step_times_that_may_end_too_early_alarm_and_pauses_do_not() {
-    let mut all = rich(&[]);
-    let causes = [
-        "in pauses, as evaluations and checkpoints are",
-        "after most steps, so step times may end before the device does",
-    ];
-    for cause in causes {
-        let cell = &all.rows[0].cell;
-        all.notes
-            .push(format!("{cell}: repeat 1: of 4.5 s between measured steps' ends 2.7 s are in no step: {cause}."));
-    }
-    let (told, _) = notes::notes(&all, None);
-    let weight = |cause| told.iter().find(|note| note.text.contains(cause)).unwrap().weight;
-    assert_eq!(causes.map(weight), [notes::Weight::Remark, notes::Weight::Alarming]);
 }

@@ -22,7 +22,7 @@ fn cells_that_ask_for_the_same_share_a_measurement_and_say_so() {
     let built = project.build(&[]);
     assert_eq!((built.code, project.launches()), (0, 2), "{}", built.stderr);
     let attempt = |cell: &str| project.json(&["show", cell])["repeats"][0]["attempt"].clone();
-    let is_said = || project.read("output/compare.txt").contains("launch the very same bytes");
+    let is_said = || project.read("output/compare.txt").contains("the same measurements as cpu/cmd/small/single");
     assert_eq!(attempt(SMALL), attempt("cpu/cmd/twin/single"));
     assert!(is_said());
     project.expect_nothing();
@@ -43,7 +43,8 @@ fn platforms_whose_facts_agree_share_a_measurement_and_say_so() {
     );
     project.edit("matrix.toml", "platform = \"cpu\"", "platform = [\"cpu\", \"box\"]");
     assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
-    assert!(project.read("output/compare.txt").contains("box/cmd/small/single and cpu/cmd/small/single launch"));
+    let told = "box/cmd/small/single: the same measurements as cpu/cmd/small/single, since";
+    assert!(project.read("output/compare.txt").contains(told));
 }
 
 #[test]

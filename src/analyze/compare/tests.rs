@@ -1,12 +1,12 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
 use super::*;
 use crate::{
     analyze::{
-        CUSUM, CellEnvironment, ContractField, RunOutcome, RunResult, Source, Statistics, Tier, attest::tests::job,
-        result::tests::facts, summarize, summary::tests::run_of,
+        CUSUM, CellEnvironment, ContractField, Note, NoteKind, RunOutcome, RunResult, Source, Statistics, Tier, Unit,
+        attest::tests::job, result::tests::facts, summarize, summary::tests::run_of,
     },
     parse::{Anomaly, DeviceLine, FailureClass},
     plan::Job,
@@ -45,7 +45,8 @@ pub fn measured_steps(name: &str, job: &Job, repeats: &[Vec<f64>], device: Optio
             device.map(|(kind, name)| DeviceLine { r#type: kind.into(), name: Some(name.into()), count: None });
         run
     };
-    let runs: Vec<(u32, RunResult)> = repeats.iter().enumerate().map(|(i, t)| (i as u32 + 1, run(t))).collect();
+    let runs: Vec<(u32, RunResult)> =
+        (1..).zip(repeats).map(|(n, times)| (n, RunResult { attempt: format!("{name}#{n}"), ..run(times) })).collect();
     cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
 }
 
@@ -69,7 +70,7 @@ fn a_clear_speedup_is_significant_and_noise_is_not() {
         (slow.b.as_str(), slow.significant, same.significant),
         ("cpu/native/llama/single", Some(true), Some(false))
     );
-    assert!((slow.ratio - 0.5).abs() < 0.01 && slow.ci95.unwrap()[1] < 0.55);
+    assert!((slow.ratio - 0.5).abs() < 0.01 && slow.interval.unwrap().high < 0.55);
 }
 
 #[test]
@@ -82,9 +83,9 @@ fn few_repeats_give_no_verdict_and_say_why() {
         ]
     };
     let one = &compare_all(&cells(1)).speedups[0];
-    assert_eq!((one.ci95, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
+    assert_eq!((one.interval, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
     let two = &compare_all(&cells(2)).speedups[0];
-    assert!(two.ci95.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
+    assert!(two.interval.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
 }
 
 fn big_batch() -> Job {
@@ -108,7 +109,7 @@ fn different_workloads_are_refused_or_labelled() {
         compare_with(&cells, CompareSettings { across: vec!["global_batch_size".into()], ..Default::default() });
     assert!(forced.comparable);
     assert_eq!(forced.speedups[0].labels[0], "across global_batch_size: 128, not 8");
-    assert!(forced.notes.iter().any(|n| n.contains("across global_batch_size")), "{:?}", forced.notes);
+    assert!(forced.notes.iter().any(|n| n.text.contains("across global_batch_size")), "{:?}", forced.notes);
 }
 
 /// A cell whose trainer states this dropout.
@@ -135,7 +136,7 @@ fn a_value_that_is_not_stated_does_not_join_two_that_differ() {
             assert!(!all.comparable && all.groups.len() == 2, "{order:?} {baseline:?}: {:?}", all.groups);
             let refused: Vec<_> = all.differences.iter().filter(|d| d.refused).collect();
             assert!(matches!(refused[..], [d] if d.field.field == "dropout" && d.field.is_known()), "{refused:?}");
-            assert!(all.notes.iter().any(|n| n.contains("is not compared with") && n.contains("dropout")));
+            assert!(all.notes.iter().any(|n| n.kind == NoteKind::Refused && n.text.contains("dropout")));
             assert_eq!(all.speedups.len(), 1);
             assert!(all.speedups[0].labels.is_empty());
         }
@@ -161,7 +162,7 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
     assert_eq!((speedup.significant, speedup.p_value), (None, None));
     assert_eq!(speedup.reason.as_deref(), Some(OTHER_WARMUP));
     assert_eq!((&speedup.labels, &all.rows[1].labels), (&vec!["warm-up 9, not 5 steps".to_owned()], &speedup.labels));
-    assert!(all.notes.iter().any(|n| n.contains("do not measure the same steps")), "{:?}", all.notes);
+    assert!(all.notes.iter().any(|n| n.text.contains("do not measure the same steps")), "{:?}", all.notes);
     let asked = compare_with(&cells, CompareSettings { across: vec!["warmup".into()], ..Default::default() });
     assert_eq!(asked.speedups[0].significant, Some(true));
     assert_eq!(asked.speedups[0].labels, ["across warm-up 9, not 5 steps"]);
@@ -190,7 +191,7 @@ fn precision_may_differ_under_maximum_performance_only() {
     let open = compare_all(&cells(["maximum_performance"; 2]));
     assert!(open.comparable);
     assert_eq!(open.speedups[0].labels, ["precision: fp8, not bf16"]);
-    assert!(open.notes.iter().any(|n| n.contains("precision: fp8, not bf16")), "{:?}", open.notes);
+    assert!(open.notes.iter().any(|n| n.text.contains("precision: fp8, not bf16")), "{:?}", open.notes);
     for strategies in [["identical_config"; 2], ["single"; 2], ["maximum_performance", "single"]] {
         let refused = compare_all(&cells(strategies));
         assert!(!refused.comparable && refused.speedups.is_empty() && refused.groups.len() == 2, "{strategies:?}");
@@ -271,7 +272,7 @@ fn changed(strategy: &str, change: fn(&mut Job)) -> [CellInput; 2] {
 
 #[test]
 fn every_field_of_the_workload_refuses_and_every_other_one_is_named() {
-    let sentence = |all: &Comparison, field: &str| all.notes.iter().any(|n| n.contains(&format!("{field}: ")));
+    let sentence = |all: &Comparison, field: &str| all.notes.iter().any(|n| n.text.contains(&format!("{field}: ")));
     for (field, change) in WORKLOAD {
         for strategy in ["single", "identical_config", "maximum_performance"] {
             let cells = changed(strategy, change);
@@ -307,8 +308,9 @@ fn losses_are_compared_within_one_convergence_only() {
         let cells = changed("single", change);
         let all = compare_all(&cells);
         assert_ne!(all.rows[0].loss_group, all.rows[1].loss_group, "{field}");
-        let note = "The losses of amd/prim/llama/single and nvd/nemo/llama/single are not comparable: ";
-        assert!(all.notes.iter().any(|n| n.starts_with(note) && n.contains(field)), "{field}: {:?}", all.notes);
+        let note = format!("losses not comparable with those of nvd/nemo/llama/single: {field}: ");
+        let is_it = |n: &Note| n.cell.as_deref() == Some("amd/prim/llama/single") && n.text.starts_with(&note);
+        assert!(all.notes.iter().any(is_it), "{field}: {:?}", all.notes);
         let across = CompareSettings { across: vec![field.into()], ..Default::default() };
         let forced = compare_with(&cells, across);
         assert_eq!(forced.rows[0].loss_group, forced.rows[1].loss_group, "{field}");
@@ -347,11 +349,16 @@ fn what_the_cells_ran_in_is_told_and_the_dangerous_also_where_both_have_it() {
     cells[1].environment.variables.insert("OMP_NUM_THREADS".into(), "4".into());
     let all = compare_all(&cells);
     assert!(all.rows.iter().all(|r| r.warnings == ["CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel"]));
-    assert_eq!(all.notes.iter().filter(|n| n.contains("runs with CUDA_LAUNCH_BLOCKING=1")).count(), 2);
+    assert_eq!(
+        all.notes.iter().filter(|n| n.kind == NoteKind::Dangerous && n.text.contains("CUDA_LAUNCH_BLOCKING=1")).count(),
+        2
+    );
     let names: Vec<_> = all.environment.iter().map(|d| (d.cell_a.as_str(), d.name.as_str())).collect();
     assert_eq!(names, [("amd/prim/llama/single", "OMP_NUM_THREADS")]);
     assert!(
-        all.notes.iter().any(|n| n.contains("ran in different environments: OMP_NUM_THREADS: 4")),
+        all.notes
+            .iter()
+            .any(|n| n.text.contains("another environment than that of nvd/nemo/llama/single: OMP_NUM_THREADS: 4")),
         "{:?}",
         all.notes
     );
@@ -363,7 +370,7 @@ fn what_only_one_of_two_states_is_said() {
     let cells = [with_dropout("cpu/native/llama/single", None), with_dropout("cpu/tran/llama/single", Some(0.0))];
     let all = compare_all(&cells);
     let wanted = "only one states dropout: that they agree is not known";
-    assert!(all.notes.iter().any(|n| n.contains(wanted)), "{:?}", all.notes);
+    assert!(all.notes.iter().any(|n| n.text.contains(wanted)), "{:?}", all.notes);
 }
 
 #[test]
@@ -431,7 +438,8 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
         "1 of 3 repeats",
     ];
     for said in notes {
-        assert!(all.notes.iter().any(|n| n.starts_with("a/b/c/d: ") && n.contains(said)), "{said}: {:?}", all.notes);
+        let is_it = |n: &Note| n.cell.as_deref() == Some("a/b/c/d") && n.text.contains(said);
+        assert!(all.notes.iter().any(is_it), "{said}: {:?}", all.notes);
     }
     let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
     assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("no timed step"), "{absent:?}");
@@ -451,10 +459,10 @@ fn cells_that_share_no_device_of_one_kind_say_so() {
     };
     let told = |a: (&str, &[&str]), b: (&str, &[&str])| {
         let all = compare_all(&[on("a/b/c/d", a.0, a.1), on("a/b/c/e", b.0, b.1)]);
-        all.notes.iter().filter(|n| n.contains("other devices than")).cloned().collect::<Vec<_>>()
+        all.notes.into_iter().map(|n| n.text).filter(|text| text.contains("other devices than")).collect::<Vec<_>>()
     };
     let (h100, h200) = ("NVIDIA H100 80GB HBM3", "NVIDIA H200");
-    let note = "a/b/c/e ran on other devices than a/b/c/d, of the same kind: part of a difference may be theirs.";
+    let note = "ran on other devices than a/b/c/d, of the same kind: part of a difference may be theirs";
     assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h100, &["gpu-2", "gpu-2"])), [note]);
     assert_eq!(told((h100, &["gpu-1", "gpu-2"]), (h100, &["gpu-2", "gpu-3"])), [""; 0], "one is shared");
     assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h100, &["gpu-2"])), [""; 0], "of one repeat it is not known");
@@ -466,9 +474,9 @@ fn what_only_the_job_states_is_said() {
     let mut cell = measured("cpu/native/llama/single", &job(), &[1.0], None);
     let note = |cell: &CellInput| {
         let all = compare_all(std::slice::from_ref(cell));
-        all.notes.into_iter().find(|n| n.ends_with(": declared, not stated by the trainer."))
+        all.notes.into_iter().map(|n| n.text).find(|n| n.ends_with(": declared, not stated by the trainer"))
     };
-    assert!(note(&cell).unwrap().contains("llama/single: architecture, num_layers, hidden_size and 1"));
+    assert!(note(&cell).unwrap().starts_with("architecture, num_layers, hidden_size and 1"));
     assert!(compare_all(std::slice::from_ref(&cell)).rows[0].declared_only.iter().any(|f| f == "optimizer"));
     let mut keep = |declared: &[&str]| {
         let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
@@ -477,7 +485,7 @@ fn what_only_the_job_states_is_said() {
         }
         note(&cell)
     };
-    let two = "cpu/native/llama/single: optimizer, data: declared, not stated by the trainer.";
+    let two = "optimizer, data: declared, not stated by the trainer";
     assert_eq!(keep(&["data", "optimizer", "seed"]).as_deref(), Some(two));
     assert_eq!(keep(&["seed"]), None);
 }
@@ -492,9 +500,59 @@ fn the_baseline_can_be_named_and_identical_launches_are_noted() {
     let named = CompareSettings { baseline: Some("cpu/tran/llama/single".into()), ..Default::default() };
     let comparison = compare_with(&cells, named);
     assert_eq!(comparison.speedups[0].b, "cpu/tran/llama/single");
-    assert!(comparison.notes.iter().any(|n| n.contains("very same bytes")));
+    assert!(comparison.notes.iter().any(|n| n.kind == NoteKind::Same && n.text.contains("very same bytes")));
     let absent = CompareSettings { baseline: Some("x".into()), ..Default::default() };
-    assert!(compare_with(&cells, absent).notes.iter().any(|n| n.contains("has no figures")));
+    assert!(compare_with(&cells, absent).notes.iter().any(|n| n.text.contains("has no figures")));
+}
+
+#[test]
+fn the_same_measurements_are_not_compared_with_themselves() {
+    let times = [1.0, 1.01, 0.99];
+    let mut cells = [
+        measured("cpu/cmd/llama/single", &job(), &times, None),
+        measured("cpu/cmd/llama/other", &job(), &times, None),
+        measured("cpu/tran/llama/single", &job(), &[2.0, 2.02, 1.98], None),
+    ];
+    cells[1].same_launch_as = Some(cells[0].cell.clone());
+    // Two runs of the same launch: a difference is possible, and noise.
+    let apart = compare_all(&cells);
+    assert!(apart.speedups[0].interval.is_some() && apart.speedups[0].significant == Some(false));
+    let said = |all: &Comparison| all.notes.iter().find(|n| n.kind == NoteKind::Same).unwrap().text.clone();
+    assert!(said(&apart).contains("a difference between them is noise"), "{}", said(&apart));
+    let share = |cells: &mut [CellInput; 3], repeats: usize| {
+        let CellState::Ok { summary: first } = cells[0].state.clone() else { unreachable!() };
+        let CellState::Ok { summary } = &mut cells[1].state else { unreachable!() };
+        for (own, theirs) in summary.repeats.iter_mut().zip(&first.repeats).take(repeats) {
+            own.attempt.clone_from(&theirs.attempt);
+        }
+    };
+    let none = (None, None, None);
+    share(&mut cells, 2);
+    let part = compare_all(&cells);
+    let found = &part.speedups[0];
+    assert_eq!((found.interval, found.significant, found.p_value), none);
+    assert_eq!(found.reason.as_deref(), Some("2 of their measurements are the same"));
+    share(&mut cells, 3);
+    let all = compare_all(&cells);
+    let [same, other] = &all.speedups[..] else { panic!("{:?}", all.speedups) };
+    assert_eq!((same.interval, same.significant, same.p_value), none);
+    assert_eq!(same.reason.as_deref(), Some("both are the same measurements"));
+    assert!(said(&all).starts_with("the same measurements as cpu/cmd/llama/single"), "{}", said(&all));
+    // Nor does it count as a comparison that the others are corrected for.
+    assert_eq!((other.significant, other.interval.unwrap().confidence), (Some(true), 0.95));
+    // Against a third cell they are one comparison, which is corrected for once and told alike.
+    let third = CompareSettings { baseline: Some("cpu/tran/llama/single".into()), ..Default::default() };
+    let twice = compare_with(&cells, third).speedups;
+    let [first, second] = &twice[..] else { panic!("{twice:?}") };
+    assert_eq!((first.same_as.as_deref(), second.same_as.as_deref()), (None, Some("cpu/cmd/llama/single")));
+    assert_eq!((first.interval, first.p_value, first.significant), (second.interval, second.p_value, Some(true)));
+    assert_eq!((second.significant, first.interval.unwrap().confidence), (Some(true), 0.95));
+    // Without a name nothing is the same.
+    for cell in &mut cells[..2] {
+        let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+        summary.repeats.iter_mut().for_each(|r| r.attempt.clear());
+    }
+    assert!(compare_all(&cells).speedups[0].interval.is_some());
 }
 
 #[test]
@@ -520,11 +578,11 @@ fn hosts_are_the_units_of_a_comparison_and_two_of_them_are_too_few() {
     set(&mut cells[1], &[500.0, 503.0], Unit::Host);
     let all = compare_all(&cells);
     let two = &all.speedups[0];
-    assert_eq!((two.n_a, two.n_b, two.significant, two.confidence), (2, 4, None, Some(0.95)));
+    assert_eq!((two.n_a, two.n_b, two.significant, two.interval.unwrap().confidence), (2, 4, None, 0.95));
     assert_eq!(two.reason.as_deref(), Some("2 hosts: significance needs 3"));
     let said =
         "Student's t on logarithms over repeats, Student's t on logarithms over hosts, and speak of these hosts: node1";
-    assert!(all.notes.iter().any(|n| n.contains(said)), "{:?}", all.notes);
+    assert!(all.notes.iter().any(|n| n.text.contains(said)), "{:?}", all.notes);
     set(&mut cells[1], &[500.0, 503.0, 505.0], Unit::Host);
     assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));
 }
@@ -540,9 +598,11 @@ fn no_interval_of_a_speedup_contradicts_its_verdict() {
         .collect();
     let found = compare_all(&cells).speedups;
     for speedup in &found {
-        let [low, high] = speedup.ci95.unwrap();
+        let RatioInterval { low, high, confidence } = speedup.interval.unwrap();
+        assert!(confidence >= 0.95, "{speedup:?}");
         assert_eq!(speedup.significant, Some(low > 1.0 || high < 1.0), "{speedup:?}");
     }
     let verdicts: BTreeSet<_> = found.iter().map(|s| s.significant).collect();
     assert_eq!(verdicts.len(), 2, "some are significant, some are not: {found:?}");
+    assert!(found.iter().any(|s| s.interval.unwrap().confidence > 0.95), "four of them are looked at: {found:?}");
 }

@@ -206,7 +206,11 @@ fn a_trainer_that_prints_only_its_rate_gets_its_step_time_from_it_and_it_is_said
     let declared = run(steps(rated), json!({ "global_batch_size": 8 }), &Claim::of(&job));
     assert_eq!(declared.trace.steps[3].step_time_seconds, None, "what a step is must be the trainer's statement");
     let summary = crate::analyze::summarize(&[(1, result)], &crate::analyze::Statistics::default());
-    assert!(summary.notes.iter().any(|n| n.contains("derived from the trainer's tokens/s")), "{:?}", summary.notes);
+    assert!(
+        summary.notes.iter().any(|n| n.text.contains("derived from the trainer's tokens/s")),
+        "{:?}",
+        summary.notes
+    );
 }
 
 #[test]

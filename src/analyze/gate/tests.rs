@@ -18,8 +18,13 @@ fn of_times(name: &str, job: &Job, times: &[f64]) -> GateInput {
     input(measured(name, job, times, None))
 }
 
+/// Of other runs than those that are gated.
 fn baseline(cells: &[GateInput]) -> Baseline {
-    Baseline::of("m", cells)
+    let mut then = Baseline::of("m", cells);
+    for cell in &mut then.cells {
+        cell.attempts = cell.attempts.iter().map(|attempt| format!("then {attempt}")).collect();
+    }
+    then
 }
 
 /// The gate of one cell whose runs took these times then and now.
@@ -149,9 +154,12 @@ fn what_may_differ_is_named() {
     now.environment.variables.insert("CUDA_LAUNCH_BLOCKING".into(), "1".into());
     let report = gate(&baseline(&[of_times(CELL, &job(), &STEADY)]), &[input(now)], 0.03);
     let notes = report.cells[0].notes.join("\n");
-    for words in
-        ["micro_batch_size: 4, not 2", "seed: 7", "CUDA_LAUNCH_BLOCKING=1: the host waits", "and the baseline ran in"]
-    {
+    for words in [
+        "micro_batch_size: 4, not 2",
+        "seed: 7",
+        "CUDA_LAUNCH_BLOCKING=1: the host waits",
+        "another environment than that of the baseline: ",
+    ] {
         assert!(notes.contains(words), "{words}: {notes}");
     }
 }
@@ -183,6 +191,57 @@ fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
     (cell.ci95, cell.p_value) = (Some(test.ci95), Some(test.p));
     judge(&mut cell, limit);
     cell
+}
+
+/// Three rates a share `off` beyond (or, below 0, within) a limit of 3 %, hardly varying.
+fn beside_the_limit(off: f64) -> GateCell {
+    let rates = |factor: f64| [1.0 - 1e-8, 1.0, 1.0 + 1e-8].map(|r| r * factor);
+    of_values(&rates(100.0), &rates(97.0 * (1.0 - off)), 0.03)
+}
+
+#[test]
+fn no_figure_is_rounded_onto_the_limit_that_it_is_held_against() {
+    let beyond = beside_the_limit(2e-5);
+    assert_eq!(beyond.verdict, GateVerdict::Fail, "{beyond:?}");
+    assert!(beyond.reason.starts_with("-3.002 % (95 % CI -3.002 % to -3.002 %): slower"), "{}", beyond.reason);
+    let within = beside_the_limit(-2e-5);
+    assert_eq!(within.verdict, GateVerdict::Pass, "{within:?}");
+    assert!(within.reason.starts_with("-2.998 % (95 % CI -2.998 % to -2.998 %): within"), "{}", within.reason);
+    assert!(beside_the_limit(0.0).reason.starts_with("-3.00 % ("), "{}", beside_the_limit(0.0).reason);
+}
+
+#[test]
+fn what_was_not_measured_anew_passes_and_says_so_and_no_mixture_does() {
+    let now = || [of_times(CELL, &job(), &STEADY)];
+    let then = Baseline::of("m", &now());
+    let gated = |then: &Baseline, now: &[GateInput]| gate(then, now, 0.03).cells.remove(0);
+    let same = gated(&then, &now());
+    assert_eq!((same.verdict, same.same_measurements, same.p_value, same.ci95), (GateVerdict::Pass, true, None, None));
+    assert!(same.reason.starts_with("the same measurements as the baseline: "), "{}", same.reason);
+    assert!(same.notes.is_empty() && same.ratio == Some(1.0), "{same:?}");
+    // One repeat is too few for a test, but it is still the same one.
+    let one = || [of_times(CELL, &job(), &STEADY[..1])];
+    assert_eq!(gated(&Baseline::of("m", &one()), &one()).verdict, GateVerdict::Pass);
+    let fewer = gated(&then, &[of_times(CELL, &job(), &STEADY[..3])]);
+    assert!(fewer.verdict == GateVerdict::Pass && fewer.reason.contains("3 of its 5"), "{fewer:?}");
+    // Three slow repeats beside five old ones would look like a small slowdown.
+    let more = [STEADY.to_vec(), vec![1.3; 3]].concat();
+    let mixed = gated(&then, &[of_times(CELL, &job(), &more)]);
+    assert_eq!((mixed.verdict, mixed.p_value), (GateVerdict::Inconclusive, None));
+    assert!(mixed.reason.starts_with("5 of 8 repeats are the baseline's own"), "{}", mixed.reason);
+    let mut otherwise = then.clone();
+    let estimate = &mut otherwise.cells[0].tokens_per_second_per_gpu;
+    estimate.value *= 1.1;
+    assert!(gated(&otherwise, &now()).notes[0].contains("evaluated in another way"));
+    // A file of before attempts were named is held against the rates alone.
+    let mut old = then;
+    old.cells[0].attempts.clear();
+    let tested = gated(&old, &now());
+    assert!(tested.verdict == GateVerdict::Pass && tested.p_value.is_some() && !tested.same_measurements);
+    // Another workload stays another workload.
+    let mut batch = job();
+    batch.data.global_batch_size = 128;
+    assert_eq!(gated(&Baseline::of("m", &now()), &[of_times(CELL, &batch, &STEADY)]).verdict, GateVerdict::Fail);
 }
 
 fn rank(verdict: GateVerdict) -> u8 {

@@ -32,8 +32,12 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
     assert!((cut.declared_tokens_per_second_per_gpu - 68.0 * 1024.0 / 252.0).abs() < 1e-9);
     let told = summary(run(&times), 10);
     assert_eq!(told.steady_state, CUSUM);
-    assert!(told.notes.iter().any(|n| n.contains("8 steps after the declared warm-up") && n.contains("from step 19")));
-    assert!(!told.notes.iter().any(|n| n.contains("slow_first_steps")), "{:?}", told.notes);
+    assert!(
+        told.notes
+            .iter()
+            .any(|n| n.text.contains("8 steps after the declared warm-up") && n.text.contains("from step 19"))
+    );
+    assert!(!told.notes.iter().any(|n| n.text.contains("slow_first_steps")), "{:?}", told.notes);
 }
 
 #[test]
@@ -52,10 +56,10 @@ fn what_is_short_is_not_assessed_and_says_why() {
     let slow = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 0);
     assert_eq!(slow.steady_state, DECLARED);
     for said in ["steady state is not assessed: under 20 timed", "slow_first_steps: step 1 takes 90"] {
-        assert!(slow.notes.iter().any(|n| n.contains(said)), "{said}: {:?}", slow.notes);
+        assert!(slow.notes.iter().any(|n| n.text.contains(said)), "{said}: {:?}", slow.notes);
     }
     let dropped = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 1);
-    assert!(!dropped.notes.iter().any(|n| n.contains("slow_first_steps")), "{:?}", dropped.notes);
+    assert!(!dropped.notes.iter().any(|n| n.text.contains("slow_first_steps")), "{:?}", dropped.notes);
     // Ten lines that are means of ten steps are too few lines for nine of them.
     let mut averaged = run(&[3.0; 9]);
     for (i, step) in averaged.trace.steps.iter_mut().enumerate() {
@@ -65,7 +69,7 @@ fn what_is_short_is_not_assessed_and_says_why() {
     assert!(told.steps == 90 && told.cut.unwrap().not_assessed.unwrap().contains("under 10 logged times"));
     let mixed = summarize(&[(1, run(&[3.0; 40])), (2, run(&[3.0; 5]))], &Statistics::default());
     assert_eq!(mixed.steady_state, MIXED);
-    assert!(mixed.notes.iter().any(|n| n.starts_with("steady state is not assessed in repeat 2: under 20 timed")));
+    assert!(mixed.notes.iter().any(|n| n.text.starts_with("steady state is not assessed in repeat 2: under 20 timed")));
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn a_shift_within_the_measured_part_is_told() {
     let shift = steady.cut.unwrap().level_shift.unwrap();
     assert!((59..=63).contains(&shift.step) && (shift.ratio - 1.1).abs() < 0.01, "{shift:?}");
     let told = summary(run(&times), 0);
-    assert!(told.notes.iter().any(|n| n.contains("no one level") && n.contains("+10.")), "{:?}", told.notes);
+    assert!(told.notes.iter().any(|n| n.text.contains("no one level") && n.text.contains("+10.")), "{:?}", told.notes);
 }
 
 #[test]

@@ -279,8 +279,8 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
     Repeat { summary, tail_left_out: left_out }
 }
 
-/// Notes that speak of this cell.
 fn notes<'a>(comparison: &'a Comparison, cell: &str) -> Vec<&'a str> {
-    let is_about = |note: &str| note.strip_prefix(cell).is_some_and(|rest| rest.starts_with([':', ' ', ',']));
-    comparison.notes.iter().map(String::as_str).filter(|note| is_about(note)).collect()
+    let mut of_cell: Vec<_> = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(cell)).collect();
+    of_cell.sort_by_key(|note| note.kind);
+    of_cell.into_iter().map(|note| note.text.as_str()).collect()
 }

@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::super::{
     Headline, Verdict,
     format::{bytes, number, percent, seconds},
-    headline::{leading, ratio_interval, times},
+    headline::{interval, leading, times},
     headlines,
-    notes::steady_state,
+    notes::{notes, steady_state},
     plot::loss_apart,
 };
 use crate::analyze::{AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit};
@@ -24,7 +24,7 @@ pub struct Page<'a> {
     /// Which cells may not be compared, and why.
     refused: Vec<String>,
     absent: Vec<Absent<'a>>,
-    notes: &'a [String],
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ impl<'a> Page<'a> {
             groups,
             refused: told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect(),
             absent: comparison.absent.iter().enumerate().map(of_absent).collect(),
-            notes: &comparison.notes,
+            notes: notes(comparison).into_iter().map(|note| note.text).collect(),
         }
     }
 }
@@ -213,7 +213,7 @@ fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
         }
         return missing("no comparison with the baseline");
     };
-    let interval = ratio_interval(speedup).trim_matches([' ', '(', ')']).to_owned();
+    let interval = interval(speedup).unwrap_or_default();
     let verdict = match Verdict::of(speedup) {
         Verdict::Faster => "faster",
         Verdict::Slower => "slower",

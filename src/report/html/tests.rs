@@ -133,7 +133,9 @@ fn same_comparison_same_bytes_and_everything_is_told() {
         assert!(text.contains(&escaped(&headline.text)), "{}", headline.text);
     }
     for note in &comparison.notes {
-        assert!(text.contains(&escaped(note)), "{note}");
+        // As a sentence of its own it begins with a capital.
+        let words: String = note.text.chars().skip(1).collect();
+        assert!(text.contains(&escaped(&words)), "{note:?}");
     }
 }
 
@@ -164,7 +166,7 @@ fn words_from_outside_stay_words() {
     hostile[0].environment.variables = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
     let CellState::Ok { summary } = &mut hostile[0].state else { panic!() };
     summary.versions = [("torch".to_owned(), HOSTILE.to_owned())].into();
-    summary.notes.push(HOSTILE.to_owned());
+    summary.notes.push(crate::analyze::Note::new(crate::analyze::NoteKind::Remark, HOSTILE));
     let repeat = &mut summary.repeats[1];
     repeat.host = HOSTILE.to_owned();
     repeat.log_tail = vec![HOSTILE.to_owned(); 3];
@@ -292,7 +294,7 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     row.repeats[1].telemetry_absent = Some("no driver answers".into());
     let cell = row.cell.clone();
     let speedup = comparison.speedups.iter_mut().find(|s| s.a == cell).unwrap();
-    speedup.confidence = Some(0.975);
+    speedup.interval.as_mut().unwrap().confidence = 0.975;
     comparison.environment = vec![EnvironmentDifference {
         cell_a: cell,
         cell_b: speedup.b.clone(),

@@ -1,0 +1,192 @@
+//! What a reader must know beside a comparison's figures.
+
+use std::collections::BTreeSet;
+
+use super::{OTHER_WARMUP, few};
+use crate::analyze::{
+    AttestationStatus, CellInput, CellState, CompareSettings, Difference, EnvironmentDifference, FieldDifference,
+    Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Speedup, Tier, Unit, differences, environment_words,
+    guard::{Arm, Grouped, of_convergence},
+    settings::WARMUP,
+};
+
+/// All but what is told of losses and environments.
+pub(super) fn notes(
+    cells: &[CellInput],
+    rows: &[Row],
+    groups: &[Group],
+    speedups: &[Speedup],
+    differences: &[Difference],
+    settings: &CompareSettings,
+) -> Vec<Note> {
+    let mut notes = of_contracts(rows, groups, differences);
+    notes.extend(cells.iter().flat_map(|cell| of_cell(cell, rows)));
+    if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
+        let text = format!(
+            "cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`"
+        );
+        notes.push(Note::new(NoteKind::Differs, text));
+    }
+    for row in rows {
+        if let Mfu::Error { reason } = &row.mfu {
+            notes.push(Note::of(&row.cell, NoteKind::Doubtful, format!("MFU is impossible: {reason}")));
+        }
+    }
+    let kinds: BTreeSet<_> = rows.iter().flat_map(|r| r.memory.iter().take(1).map(|m| (&m.kind, &m.source))).collect();
+    if kinds.len() > 1 {
+        let text = "memory figures are of different kinds: do not compare them with each other";
+        notes.push(Note::new(NoteKind::NotComparable, text));
+    }
+    if let Some(wanted) = &settings.baseline
+        && !groups.iter().any(|g| &g.baseline == wanted)
+    {
+        let text = format!("the baseline {wanted} has no figures; the first cell of each group stands in");
+        notes.push(Note::new(NoteKind::Differs, text));
+    }
+    notes.extend(of_methods(cells, rows, speedups));
+    notes
+}
+
+/// What is refused, what differs, and what nobody knows of the workloads.
+fn of_contracts(rows: &[Row], groups: &[Group], all: &[Difference]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let refused: Vec<&Difference> = all.iter().filter(|d| d.refused).collect();
+    for of_pair in refused.chunk_by(|x, y| (&x.cell_a, &x.cell_b) == (&y.cell_a, &y.cell_b)) {
+        let fields: Vec<String> = of_pair.iter().map(|d| d.field.sentence()).collect();
+        let text = format!("not compared with {}: {}", of_pair[0].cell_b, fields.join("; "));
+        notes.push(Note::of(&of_pair[0].cell_a, NoteKind::Refused, text));
+    }
+    for row in rows {
+        let baseline = &groups[row.group].baseline;
+        if !row.labels.is_empty() {
+            let text = format!("unlike {baseline}: {}", row.labels.join("; "));
+            notes.push(Note::of(&row.cell, NoteKind::Differs, text));
+        }
+        let base = rows.iter().find(|r| r.cell == *baseline);
+        let gaps = base.map_or_else(Vec::new, |base| differences(&row.contract, &base.contract));
+        let gaps = gaps.into_iter().filter(|d| d.tier == Tier::Workload && !d.is_known());
+        let gaps: Vec<String> = gaps.map(|d| d.field).collect();
+        if !gaps.is_empty() {
+            let gaps = few(&gaps);
+            let text = format!("beside {baseline}, only one states {gaps}: that they agree is not known");
+            notes.push(Note::of(&row.cell, NoteKind::Differs, text));
+        }
+        notes.extend(base.and_then(|base| on_other_devices(row, base)));
+        if !row.declared_only.is_empty() {
+            let text = format!("{}: declared, not stated by the trainer", few(&row.declared_only));
+            notes.push(Note::of(&row.cell, NoteKind::Remark, text));
+        }
+    }
+    notes
+}
+
+/// What its launch and its runs say.
+fn of_cell(cell: &CellInput, rows: &[Row]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if let Some(other) = &cell.same_launch_as {
+        let [own, twin] = [&cell.cell, other].map(|name| rows.iter().find(|row| row.cell == *name));
+        let text = if own.zip(twin).is_some_and(|(own, twin)| own.is_measured_as(twin)) {
+            format!("the same measurements as {other}, since they launch the very same bytes")
+        } else {
+            format!("launched with the very same bytes as {other}: a difference between them is noise")
+        };
+        notes.push(Note::of(&cell.cell, NoteKind::Same, text));
+    }
+    let CellState::Ok { summary } = &cell.state else { return notes };
+    notes.extend(summary.notes.iter().map(|note| Note { cell: Some(cell.cell.clone()), ..note.clone() }));
+    if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize {
+        let text = format!("{} of {} repeats count", summary.n, cell.repeats_wanted);
+        notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
+    }
+    if summary.n > 0 && summary.attestation == AttestationStatus::NotStated {
+        let text = "the log does not attest the workload; declared values are used";
+        notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
+    }
+    notes
+}
+
+/// How intervals and verdicts came about.
+fn of_methods(cells: &[CellInput], rows: &[Row], speedups: &[Speedup]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let hosts: BTreeSet<&String> = cells
+        .iter()
+        .filter_map(|c| if let CellState::Ok { summary } = &c.state { Some(&summary.hosts) } else { None })
+        .flatten()
+        .collect();
+    if rows.iter().any(|r| r.tokens_per_second_per_gpu.ci95.is_some()) {
+        let hosts = hosts.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        let all_hosts = rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
+        let these = if all_hosts { "hosts like these" } else { "these hosts" };
+        let text = format!("intervals of rates are 95 %, {}, and speak of {these}: {hosts}", intervals(rows));
+        notes.push(Note::new(NoteKind::Method, text));
+    }
+    let tested = speedups.iter().filter(|s| s.significant.is_some() && s.same_as.is_none()).count();
+    if tested > 0 {
+        let over = if tested == 1 { "comparison" } else { "comparisons, and over the intervals of speed-ups likewise" };
+        let text = format!("significance: Welch's t on logarithms, Holm's correction over {tested} {over}");
+        notes.push(Note::new(NoteKind::Method, text));
+    }
+    notes
+}
+
+/// `Student's t on logarithms over repeats`
+fn intervals(rows: &[Row]) -> String {
+    let kinds: BTreeSet<(IntervalKind, Unit)> =
+        rows.iter().map(|r| &r.tokens_per_second_per_gpu).filter_map(|e| Some((e.interval?, e.unit))).collect();
+    let told = |(kind, unit): (IntervalKind, Unit)| {
+        let how = match kind {
+            IntervalKind::StudentT => "Student's t",
+            IntervalKind::BootstrapT => "bootstrapped Student's t",
+        };
+        format!("{how} on logarithms over {}", unit.plural())
+    };
+    kinds.into_iter().map(told).collect::<Vec<_>>().join(", ")
+}
+
+/// Whose losses mean something else than the baseline's.
+pub(super) fn of_losses(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Note> {
+    let note = |arm: &Arm<'_>| {
+        let base = &arms[groups[arm.group].baseline];
+        let fields: Vec<String> = of_convergence(arm, base, settings).iter().map(FieldDifference::sentence).collect();
+        let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join("; ")) };
+        let text = format!("losses not comparable with those of {}{fields}", base.cell.cell);
+        (arm.loss_group != base.loss_group).then(|| Note::of(&arm.cell.cell, NoteKind::NotComparable, text))
+    };
+    arms.iter().filter_map(note).collect()
+}
+
+/// What the cells ran in: first what is dangerous, whoever shares it.
+pub(super) fn of_environments(rows: &[Row], environment: &[EnvironmentDifference]) -> Vec<Note> {
+    let dangerous = rows.iter().filter(|row| !row.warnings.is_empty());
+    let mut notes: Vec<Note> = dangerous
+        .map(|row| Note::of(&row.cell, NoteKind::Dangerous, format!("run with {}", row.warnings.join("; "))))
+        .collect();
+    let of_pair =
+        |a: &EnvironmentDifference, b: &EnvironmentDifference| (&a.cell_a, &a.cell_b) == (&b.cell_a, &b.cell_b);
+    let note = |pair: &[EnvironmentDifference]| {
+        Some(Note::of(&pair[0].cell_a, NoteKind::Environment, environment_words(pair)?))
+    };
+    notes.extend(environment.chunk_by(of_pair).filter_map(note));
+    notes
+}
+
+/// The devices of the repeats that count; none where any of them does not say.
+fn devices_of(row: &Row) -> BTreeSet<&str> {
+    let counted = || row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    if counted().any(|r| r.devices.is_empty()) {
+        return BTreeSet::new();
+    }
+    counted().flat_map(|r| &r.devices).map(String::as_str).collect()
+}
+
+/// Two cells on devices of one kind, none of which both had: the devices are part of what is compared.
+fn on_other_devices(row: &Row, base: &Row) -> Option<Note> {
+    let (own, others) = (devices_of(row), devices_of(base));
+    let is_one_kind = row.device.is_some() && row.device == base.device;
+    let apart = is_one_kind && !own.is_empty() && !others.is_empty() && own.is_disjoint(&others);
+    apart.then(|| {
+        let text =
+            format!("ran on other devices than {}, of the same kind: part of a difference may be theirs", base.cell);
+        Note::of(&row.cell, NoteKind::Differs, text)
+    })
+}
