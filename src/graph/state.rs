@@ -177,13 +177,13 @@ impl Engine<'_> {
     }
 
     fn repeats(&self, cell: usize, render: &Status, need: Need) -> (Vec<(Status, Status)>, Status) {
-        let repeats: Vec<_> = (1..=self.plan.cells[cell].repeats)
-            .map(|repeat| {
-                let (train, parse) = self.train(cell, repeat, render, need);
-                let parse = parse.unwrap_or_else(|| self.parse(cell, repeat, &train, need));
-                (train, parse)
-            })
-            .collect();
+        let mut repeats: Vec<(Status, Status)> = Vec::new();
+        for repeat in 1..=self.plan.cells[cell].repeats {
+            let (train, parse) = self.train(cell, repeat, render, need);
+            let train = unless_it_would_fail_too(train, repeats.first().map(|(first, _)| first));
+            let parse = parse.unwrap_or_else(|| self.parse(cell, repeat, &train, need));
+            repeats.push((train, parse));
+        }
         let aggregate = self.aggregate(cell, &(1..).zip(repeats.iter().map(|(_, parse)| parse)).collect::<Vec<_>>());
         (repeats, aggregate)
     }
@@ -202,7 +202,10 @@ impl Engine<'_> {
         let c = cell as usize;
         Ok(match kind {
             TaskKind::Render => self.render(c)?,
-            TaskKind::Train => self.train(c, repeat, of(TaskKind::Render, 0), Need::Outputs).0,
+            TaskKind::Train => {
+                let (train, _) = self.train(c, repeat, of(TaskKind::Render, 0), Need::Outputs);
+                unless_it_would_fail_too(train, (repeat > 1).then(|| of(TaskKind::Train, 1)))
+            }
             TaskKind::Parse => self.parse(c, repeat, of(TaskKind::Train, repeat), Need::Outputs),
             TaskKind::Aggregate => {
                 let parses: Vec<_> = (1..=self.plan.cells[c].repeats).map(|r| (r, of(TaskKind::Parse, r))).collect();
@@ -304,8 +307,7 @@ impl Engine<'_> {
             (Some(lost), _) => lost,
             (None, Some(attempt)) => {
                 let text = outcome_text(&attempt.outcome);
-                let lasting =
-                    matches!(&attempt.outcome, AttemptOutcome::Failed { class, .. } if class.is_deterministic());
+                let lasting = will_fail_again(attempt);
                 if lasting && !self.options.retry_failed {
                     let reason = Reason::Because(format!(
                         "failed ({text}); runs again with --retry-failed or when its key changes"
@@ -543,4 +545,24 @@ fn is_valid(attempt: &Attempt) -> bool {
 
 fn is_disturbed(attempt: &Attempt) -> bool {
     attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_some()
+}
+
+fn will_fail_again(attempt: &Attempt) -> bool {
+    matches!(&attempt.outcome, AttemptOutcome::Failed { class, .. } if class.is_deterministic())
+}
+
+/// Repeats launch the same bytes on the same hardware. Where the first one failed in a way that comes again, those that
+/// never ran are not started to find that out once more.
+fn unless_it_would_fail_too(train: Status, first: Option<&Status>) -> Status {
+    let has_not_run = matches!(train.reason, Some(Reason::NoRecord | Reason::Remeasure(_)));
+    let failed = first.filter(|first| first.state == State::Failed).and_then(Status::attempt);
+    match failed.filter(|attempt| train.state == State::Stale && has_not_run && will_fail_again(attempt)) {
+        Some(attempt) => {
+            let text = outcome_text(&attempt.outcome);
+            let why =
+                format!("not started: repeat 1 failed ({text}), as this one would; --retry-failed runs both again");
+            Status { key: train.key, ..Status::failed(why) }
+        }
+        None => train,
+    }
 }
