@@ -9,12 +9,23 @@ use crate::support::{
     tasks::{IMPORT_ERROR, LARGE, SMALL, UNKNOWN_ERROR, WRONG_LENGTH},
 };
 
-#[test]
-fn a_lasting_failure_waits_for_retry_failed() {
+/// Two models of two repeats each; one run at a time, so that each is known before the next one starts.
+fn one_at_a_time() -> Project {
     let project = Project::of_two();
+    project.edit("config.yaml", "share: true", "share: false");
+    project
+}
+
+#[test]
+fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
+    let project = one_at_a_time();
     project.write("mood.sh", IMPORT_ERROR);
     let built = project.build(&[]);
-    assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
+    // Its second repeat would launch the same bytes.
+    assert_eq!((built.code, project.launches()), (1, 3), "{}", built.stderr);
+    let second = &project.plan(&[])[&format!("train {SMALL}#2")];
+    assert_eq!(second.state, "failed");
+    assert!(second.reason.starts_with("not started: repeat 1 failed (import: exit 1)"), "{}", second.reason);
     // It blocks nobody.
     let table = project.read("output/compare.txt");
     assert!(table.contains(SMALL) && table.contains(LARGE), "{table}");
@@ -23,7 +34,9 @@ fn a_lasting_failure_waits_for_retry_failed() {
     assert_eq!(project.stale(&[]), BTreeSet::new());
     // Still failed, and not tried again.
     let built = project.build(&[]);
-    assert_eq!((built.code, built.ran, project.launches()), (1, BTreeSet::new(), 4));
+    assert_eq!((built.code, built.ran, project.launches()), (1, BTreeSet::new(), 3));
+    // Where it fails again, it does so once more.
+    assert_eq!((project.build(&["--retry-failed"]).code, project.launches()), (1, 4));
     // With the cause gone as well: no key covers it.
     project.remove("mood.sh");
     assert_eq!(project.build(&[]).code, 1);
@@ -34,12 +47,23 @@ fn a_lasting_failure_waits_for_retry_failed() {
 }
 
 #[test]
+fn a_repeat_that_went_well_speaks_for_the_others() {
+    let project = one_at_a_time();
+    project.edit("matrix.toml", "repeats = 2", "repeats = 1").build(&[]);
+    project.write("mood.sh", IMPORT_ERROR).edit("matrix.toml", "repeats = 1", "repeats = 3");
+    // The first one did not fail, so each of the others is tried.
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    // Measured anew, the first one fails, and that is all.
+    assert_eq!((project.build(&["--remeasure", "--only", SMALL]).code, project.launches()), (1, 7));
+}
+
+#[test]
 fn a_key_that_changed_tries_a_lasting_failure_again() {
-    let project = Project::of_two();
+    let project = one_at_a_time();
     project.write("mood.sh", IMPORT_ERROR);
     assert_eq!(project.build(&[]).code, 1);
     project.remove("mood.sh").edit("config.yaml", "OF_PLATFORM: \"0\"", "OF_PLATFORM: \"1\"");
-    assert_eq!((project.build(&[]).code, project.launches()), (0, 8));
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 7));
 }
 
 #[test]
