@@ -17,7 +17,8 @@ pub(super) fn notes(
     estimate: Option<&Estimate>,
     statistics: &Statistics,
 ) -> Vec<Note> {
-    let mut notes: Vec<Note> = repeats.iter().zip(results).flat_map(|(r, (_, result))| outcome(r, result)).collect();
+    let mut notes = outcomes(repeats, results);
+    notes.extend(repeats.iter().filter_map(cross_check));
     let mut shared = Vec::new();
     for (repeat, (_, result)) in repeats.iter().zip(results) {
         notes.extend(steadiness(repeat));
@@ -77,36 +78,45 @@ fn remark(text: impl Into<String>) -> Note {
     Note::new(NoteKind::Remark, text)
 }
 
-/// Why a repeat does not count, and whether the trainer's own rate is another.
-fn outcome(repeat: &RepeatSummary, result: &RunResult) -> Vec<Note> {
-    let n = repeat.repeat;
-    let mut notes = Vec::new();
-    match &repeat.status {
-        RepeatStatus::Ok => {}
-        RepeatStatus::Failed { class, evidence } => {
-            let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
-            notes.push(Note::new(NoteKind::Failed, format!("repeat {n} failed ({}){said}", class.name())));
+/// Repeats that do not count, and why; those of one reason together.
+fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
+    let mut told: Vec<(NoteKind, String, Vec<String>)> = Vec::new();
+    for (repeat, (_, result)) in repeats.iter().zip(results) {
+        let (kind, why) = match &repeat.status {
+            RepeatStatus::Ok => continue,
+            RepeatStatus::Failed { class, evidence } => {
+                let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
+                (NoteKind::Failed, format!("failed ({}){said}", class.name()))
+            }
+            RepeatStatus::Contradicted { fields } => {
+                let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
+                let shown: Vec<String> = shown.collect();
+                let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
+                (NoteKind::Contradicted, format!("the log contradicts the job in {}{shown}", fields.join(", ")))
+            }
+            RepeatStatus::Suspect { reason } => (NoteKind::Suspect, reason.clone()),
+            RepeatStatus::Unmeasured { reason } => (NoteKind::Remark, reason.clone()),
+        };
+        match told.iter_mut().find(|t| (t.0, &t.1) == (kind, &why)) {
+            Some((.., names)) => names.push(repeat.repeat.to_string()),
+            None => told.push((kind, why, vec![repeat.repeat.to_string()])),
         }
-        RepeatStatus::Contradicted { fields } => {
-            let shown: Vec<String> = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone()).collect();
-            let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
-            let fields = fields.join(", ");
-            let text = format!("repeat {n} is not counted: its log contradicts the job in {fields}{shown}");
-            notes.push(Note::new(NoteKind::Contradicted, text));
-        }
-        RepeatStatus::Suspect { reason } => {
-            notes.push(Note::new(NoteKind::Suspect, format!("repeat {n} is not counted: {reason}")));
-        }
-        RepeatStatus::Unmeasured { reason } => notes.push(remark(format!("repeat {n} is not counted: {reason}"))),
     }
-    if let Some(check) = repeat.steady.as_ref().and_then(|s| s.cross_check.as_ref()).filter(|c| !c.agrees) {
-        let text = format!(
-            "repeat {n}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
-            check.ratio
-        );
-        notes.push(Note::new(NoteKind::Doubtful, text));
-    }
-    notes
+    let note = |(kind, why, names): (NoteKind, String, Vec<String>)| {
+        let (s, are) = if names.len() == 1 { ("", "is") } else { ("s", "are") };
+        let not_counted = if kind == NoteKind::Failed { String::new() } else { format!("{are} not counted: ") };
+        Note::new(kind, format!("repeat{s} {} {not_counted}{why}", names.join(", ")))
+    };
+    told.into_iter().map(note).collect()
+}
+
+fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
+    let check = repeat.steady.as_ref()?.cross_check.as_ref().filter(|c| !c.agrees)?;
+    let text = format!(
+        "repeat {}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
+        repeat.repeat, check.ratio
+    );
+    Some(Note::new(NoteKind::Doubtful, text))
 }
 
 /// What several repeats have in common is told once.

@@ -486,6 +486,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn repeats_that_do_not_count_for_one_reason_are_told_together() {
+        let contradicted = || run_of(&job(), &[1.0, 1.0], json!({"global_batch_size": 64}));
+        let mut failed = run(&[1.0]);
+        failed.outcome = RunOutcome::Failed { class: FailureClass::Nan, evidence: vec![], status: "exit 1".into() };
+        let runs = [(1, contradicted()), (2, failed.clone()), (3, contradicted()), (4, failed)];
+        let notes = summarize(&runs, &Statistics::default()).notes;
+        let told: Vec<_> = notes.iter().take(2).map(|n| (n.kind, n.text.as_str())).collect();
+        assert!(told[0].1.starts_with("repeats 1, 3 are not counted: the log contradicts the job in "), "{told:?}");
+        assert_eq!(told[1], (NoteKind::Failed, "repeats 2, 4 failed (nan)"));
+    }
+
+    #[test]
     fn a_time_that_cannot_be_one_leaves_no_figure_unless_it_is_of_the_warm_up() {
         let with = |step: u64| {
             let mut result = run(&[1.0; 8]);

@@ -321,9 +321,10 @@ impl Engine<'_> {
             (None, None) => Reason::NoRecord,
         };
         match (prepared.here(), self.withheld(cell, Some(&key))) {
-            (Err(why), None) => Status::because(State::Waiting, Reason::Because(why)).key(key),
-            (Err(why), Some(more)) => {
-                Status::because(State::Waiting, Reason::Because(format!("{why}; {more}"))).key(key)
+            (Err(why), withheld) => {
+                let last = failed.map(|a| format!("the last attempt failed ({})", outcome_text(&a.outcome)));
+                let all: Vec<String> = [Some(why), last, withheld].into_iter().flatten().collect();
+                Status::because(State::Waiting, Reason::Because(all.join("; "))).key(key)
             }
             (Ok(()), Some(why)) => Status::failed(why).key(key),
             (Ok(()), None) => Status::because(State::Stale, reason).key(key),

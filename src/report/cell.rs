@@ -233,7 +233,7 @@ fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
             evidence.iter().for_each(|line| paragraph(out, "    ", line, page, Ink::Plain));
         }
         RepeatStatus::Contradicted { fields } => {
-            let text = format!("#{n} CONTRADICTED, not counted: its log contradicts the job in {}", fields.join(", "));
+            let text = format!("#{n} CONTRADICTED, not counted: the log contradicts the job in {}", fields.join(", "));
             paragraph(out, "", &text, page, Ink::Alarm);
         }
         RepeatStatus::Suspect { reason } | RepeatStatus::Unmeasured { reason } => {

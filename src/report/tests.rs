@@ -135,7 +135,7 @@ fn dress(all: &mut Comparison) {
     all.rows[0].memory[0].bytes = 38_838_185_984;
     let note = |kind, text: &str| Note::of("nvd/tran/llama/maximum_performance", kind, text);
     all.notes.extend([
-        note(NoteKind::Contradicted, "repeat 4 is not counted: its log contradicts the job in global_batch_size"),
+        note(NoteKind::Contradicted, "repeat 4 is not counted: the log contradicts the job in global_batch_size"),
         note(NoteKind::Failed, "repeat 5 failed (nccl): NCCL WARN Timeout waiting for rank 3"),
         note(NoteKind::Doubtful, "MFU is impossible: 1.31 of the peak"),
     ]);
