@@ -158,8 +158,9 @@ impl Engine<'_> {
         let mut all = Vec::with_capacity(2 + 2 * self.plan.cells[cell].repeats as usize);
         if render.state != State::Unsupported {
             let (mut repeats, mut aggregate) = self.repeats(cell, &render, Need::Outputs);
-            if repeats.iter().any(|(train, _)| matches!(train.reason, Some(Reason::OutputLost(_)))) {
-                // A log and its result are lost. While the summary made of them is there, nothing stale
+            let is_lost = |reason: &Reason| matches!(reason, Reason::OutputLost(_) | Reason::Disturbed { .. });
+            if repeats.iter().any(|(train, _)| train.reason.as_ref().is_some_and(is_lost)) {
+                // A log and its result are lost, perhaps one whose repetition was disturbed. While the summary made of them is there, nothing stale
                 // needs them, and no GPU-hour is spent to have them again.
                 let (lenient, summary) = self.repeats(cell, &render, Need::Records);
                 if summary.state == State::Fresh {
@@ -264,31 +265,33 @@ impl Engine<'_> {
             let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
             return (Status { made, ..Status::new(State::Fresh) }.key(key), Some(parse));
         }
-        if let Some((number, parse)) = self.disturbed(cell, &attempts, need) {
-            let why = attempts[number].suspect.clone().unwrap_or_default();
-            let replaced = attempts.iter().filter(|a| is_disturbed(a)).count() - 1;
+        // Those that nothing disturbed are lost. What was tried after them decides, so that it is not tried without end.
+        let lost = attempts.iter().rposition(is_valid).and_then(|last| attempts.drain(..=last).next_back());
+        if let Some((last, parse)) = self.disturbed(cell, &attempts, need) {
+            let why = last.suspect.clone().unwrap_or_default();
+            // One that was made again because it was lost replaced none.
+            let replaced = attempts.iter().filter(|a| is_disturbed(a)).count().min(REPLACEMENTS + 1) - 1;
             if replaced < REPLACEMENTS && self.replaces(cell, prepared) {
                 return alone(Status::because(State::Stale, Reason::Disturbed { why, replaced }).key(key));
             }
             let times =
                 if replaced > 0 { format!("; replaced {replaced} of {REPLACEMENTS} times") } else { String::new() };
             let reason = Reason::Because(format!("disturbed, so not counted: {why}{times}"));
-            let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
+            let made = Made::Attempt(Arc::new(last.clone()));
             return (Status { made, ..Status::because(State::Fresh, reason) }.key(key), Some(parse));
         }
-        alone(self.untrained(cell, key, generation, &attempts))
+        let lost = if attempts.is_empty() { lost.as_ref() } else { attempts.last().filter(|a| is_disturbed(a)) };
+        let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
+        alone(self.untrained(cell, key, generation, &attempts, lost))
     }
 
-    /// Where no attempt is valid and something disturbed the last one: its place, and the state of its parse. One whose log
-    /// is lost serves only while its result is there.
-    fn disturbed(&self, cell: usize, attempts: &[Attempt], need: Need) -> Option<(usize, Status)> {
-        let (number, last) = attempts.iter().enumerate().next_back()?;
-        if !is_disturbed(last) || attempts.iter().any(is_valid) {
-            return None;
-        }
+    /// The last attempt where something disturbed it, and the state of its parse. One whose log is lost serves only while
+    /// its result is there.
+    fn disturbed<'a>(&self, cell: usize, attempts: &'a [Attempt], need: Need) -> Option<(&'a Attempt, Status)> {
+        let last = attempts.last().filter(|a| is_disturbed(a))?;
         let parse = self.parse_of(cell, last, need);
         (parse.state == State::Fresh || last.log().is_none_or(|log| self.cache.has(&log.digest)))
-            .then_some((number, parse))
+            .then_some((last, parse))
     }
 
     /// Would a build make a disturbed measurement of this cell again, now and here?
@@ -296,12 +299,17 @@ impl Engine<'_> {
         self.options.replace && self.plan.cells[cell].selected && prepared.here().is_ok()
     }
 
-    /// The state of a training without an attempt that can serve; `attempts` are those of its generation.
-    fn untrained(&self, cell: usize, key: Digest, generation: u32, attempts: &[Attempt]) -> Status {
+    /// The state of a training without an attempt that can serve; `attempts` are those of its generation after the last one
+    /// that counted, and `lost` says what is gone of the one that should serve.
+    fn untrained(
+        &self,
+        cell: usize,
+        key: Digest,
+        generation: u32,
+        attempts: &[Attempt],
+        lost: Option<Reason>,
+    ) -> Status {
         let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported) };
-        // A valid one, or a disturbed last one, is here only because it can no longer serve.
-        let lost = attempts.iter().find(|a| is_valid(a)).or(attempts.last().filter(|a| is_disturbed(a)));
-        let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
         let failed = attempts.iter().rfind(|a| a.outcome != AttemptOutcome::Ok);
         let reason = match (lost, failed) {
             (Some(lost), _) => lost,

@@ -111,19 +111,16 @@ impl Oracle {
     fn has(&self, inputs: &str) -> bool {
         self.made.get(inputs).is_some_and(|outputs| outputs.iter().all(|o| !self.gone.contains(&o.digest)))
     }
-    /// The measurements under a training's inputs: those that nothing disturbed, and those that something did.
-    fn measurements_of(&self, training: &Inputs) -> (Vec<u32>, Vec<u32>) {
-        let all = self.attempts.get(training).into_iter().flatten().copied();
-        all.partition(|a| !self.suspects.contains(a))
-    }
-    /// The measurement that speaks for a training, if `serves` says that it can: the first that nothing disturbed; where
-    /// there is none, the last, but only when two were replaced.
+    /// The measurement that speaks for a training, if `serves` says that it can: the first that nothing disturbed. Where
+    /// none of them can, those made after the last of them decide: the last of these, but only when two were replaced.
     fn speaker(&self, training: &Inputs, serves: impl Fn(&u32) -> bool) -> Option<u32> {
-        let (valid, disturbed) = self.measurements_of(training);
-        match valid.is_empty() {
-            false => valid.into_iter().find(serves),
-            true => disturbed.last().copied().filter(|a| disturbed.len() > 2 && serves(a)),
+        let all: &[u32] = self.attempts.get(training).map_or(&[], Vec::as_slice);
+        let counts = |a: &&u32| !self.suspects.contains(*a);
+        if let Some(first) = all.iter().filter(counts).find(|a| serves(a)) {
+            return Some(*first);
         }
+        let since = all.iter().rposition(|a| counts(&a)).map_or(0, |last| last + 1);
+        all.last().copied().filter(|a| all.len() - since > 2 && serves(a))
     }
     fn has_log(&self, attempt: u32) -> bool {
         let outputs = &self.made[&measured(attempt)];
@@ -226,12 +223,9 @@ impl Walk<'_> {
     /// needs them while the summary of these very measurements is there: then the cell is left alone.
     fn settled(&self, world: &World, trainings: &[Inputs]) -> Option<Vec<u32>> {
         let is_lost = |a: &u32| !self.oracle.has(&result(*a)) && !self.oracle.has_log(*a);
-        let all_lost = |training: &Inputs| {
-            let (valid, disturbed) = self.oracle.measurements_of(training);
-            let asked = if valid.is_empty() { disturbed.last().copied().into_iter().collect() } else { valid };
-            !asked.is_empty() && asked.iter().all(is_lost)
-        };
-        let any_lost = trainings.iter().any(all_lost);
+        let has_run = |training: &Inputs| self.oracle.attempts.contains_key(training);
+        let any_lost =
+            trainings.iter().any(|t| has_run(t) && self.oracle.speaker(t, |attempt| !is_lost(attempt)).is_none());
         let first: Vec<u32> = trainings.iter().filter_map(|t| self.oracle.speaker(t, |_| true)).collect();
         let is_there = first.len() == trainings.len() && self.oracle.has(&summary(&first, world));
         (any_lost && is_there).then_some(first)
