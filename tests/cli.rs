@@ -198,6 +198,19 @@ fn an_initialised_folder_is_a_project_and_is_not_initialised_twice() {
     assert!(
         plan.contains("train cpu/native/llama-tiny/single#3") && plan.contains("train cpu/tran/qwen-tiny/single#1")
     );
+    // Every matrix that is shipped, also on a host that cannot run it.
+    for matrix in ["quickstart.toml", "single-gpu.toml", "multi-gpu.toml", "fit-check.toml", "matrix.toml"] {
+        for command in
+            [&["plan", matrix][..], &["plan", matrix, "--json"], &["build", matrix, "-n"], &["check", matrix]]
+        {
+            project.run(command).ends_with(0);
+        }
+        for command in
+            [&["fit", matrix][..], &["report", matrix], &["compare", matrix], &["list", matrix], &["graph", matrix]]
+        {
+            assert!([Some(0), Some(1)].contains(&project.run(command).code), "{command:?}");
+        }
+    }
     message!("init_twice", project, ["init"], 2);
     assert_eq!(project.read("config.yaml"), config);
     assert!(!project.path("cache/runs").exists());

@@ -197,7 +197,7 @@ pub struct PlanArgs {
     /// Exit with 5 if anything is stale
     #[arg(long)]
     pub exit_code: bool,
-    /// Exit with 2 if the estimate is above this, or a run has none
+    /// Exit with 2 if the estimate is above this, on all hosts together, or a run has none
     #[arg(long, value_name = "H", value_parser = hours)]
     pub max_gpu_hours: Option<f64>,
     /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it

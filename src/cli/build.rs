@@ -215,7 +215,7 @@ fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &B
 /// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.
 fn refuse_beyond(engine: &Engine, statuses: &Statuses, args: &BuildArgs, which: Runs) -> Result<()> {
     let Some(limit) = args.max_gpu_hours else { return Ok(()) };
-    match execute::Prices::of(engine, statuses, which).beyond(limit, args.insist.force) {
+    match execute::Prices::beyond(&[&execute::Prices::of(engine, statuses, which)], limit, args.insist.force) {
         Some(why) => {
             let help = "nothing was run; `tprimat plan` shows the estimate by cell";
             Err(Error::invalid(Problem::new(why).help(help)))

@@ -33,7 +33,8 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
     let warned = warn(&engine, &statuses);
-    let beyond = args.max_gpu_hours.and_then(|limit| prices.beyond(limit, args.insist.force));
+    // A plan is made where people are, not where the GPUs are: what waits for another host counts.
+    let beyond = args.max_gpu_hours.and_then(|limit| Prices::beyond(&[&prices, &elsewhere], limit, args.insist.force));
     if args.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(&plan)).collect();
         let mut summary = serde_json::Map::new();
@@ -79,7 +80,9 @@ fn warn(engine: &Engine, statuses: &Statuses) -> [usize; 2] {
             _ => false,
         })
     };
-    let cells = (0..engine.plan.cells.len()).filter(|cell| engine.plan.cells[*cell].selected && is_to_be_run(*cell));
+    let cells = (0..engine.plan.cells.len()).filter(|cell| {
+        engine.plan.cells[*cell].selected && engine.plan.prepared(*cell).is_some() && is_to_be_run(*cell)
+    });
     fit::warn(&cells.filter_map(|cell| plan::fit::fit(engine.plan, cell)).collect::<Vec<_>>())
 }
 

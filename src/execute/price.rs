@@ -174,14 +174,14 @@ impl Prices {
         runs
     }
 
-    /// Why a build within `limit` GPU-hours is refused, if it is. What is not estimated may be anything.
+    /// Why all of it within `limit` GPU-hours is refused, if it is. What is not estimated may be anything.
     #[must_use]
-    pub fn beyond(&self, limit: f64, allows_unknown: bool) -> Option<String> {
-        let known = self.gpu_hours().unwrap_or(0.0);
+    pub fn beyond(all: &[&Self], limit: f64, allows_unknown: bool) -> Option<String> {
+        let known: f64 = all.iter().filter_map(|prices| prices.gpu_hours()).sum();
         if known > limit {
             return Some(format!("the estimate is {known:.2} GPU-hours, --max-gpu-hours allows {limit}"));
         }
-        let unknown = self.unknown_gpu_runs();
+        let unknown: usize = all.iter().map(|prices| prices.unknown_gpu_runs()).sum();
         (unknown > 0 && !allows_unknown).then(|| {
             format!(
                 "{unknown} runs cannot be estimated, and --max-gpu-hours allows {limit}; --force takes them as nothing"
@@ -386,12 +386,14 @@ mod tests {
     fn a_limit_refuses_what_is_beyond_or_unknown() {
         let known = Prices { cells: vec![row(8, Some(1.5)), row(1, Some(0.5)), row(0, None)] };
         assert_eq!((known.gpu_hours(), known.unknown_gpu_runs(), known.unknown_runs()), (Some(2.0), 0, 3));
-        assert!(known.beyond(2.0, false).is_none());
-        assert!(known.beyond(1.9, true).unwrap().contains("2.00 GPU-hours"));
+        assert!(Prices::beyond(&[&known], 2.0, false).is_none());
+        assert!(Prices::beyond(&[&known], 1.9, true).unwrap().contains("2.00 GPU-hours"));
         let unknown = Prices { cells: vec![row(8, None)] };
-        assert!(unknown.beyond(100.0, false).unwrap().contains("3 runs cannot be estimated"));
-        assert!(unknown.beyond(100.0, true).is_none());
-        assert!(Prices::default().beyond(0.0, false).is_none());
+        assert!(Prices::beyond(&[&unknown], 100.0, false).unwrap().contains("3 runs cannot be estimated"));
+        assert!(Prices::beyond(&[&unknown], 100.0, true).is_none());
+        assert!(Prices::beyond(&[&Prices::default()], 0.0, false).is_none());
+        // Two hosts' parts add up.
+        assert!(Prices::beyond(&[&known, &known], 3.9, true).unwrap().contains("4.00 GPU-hours"));
     }
 
     /// By hand: 8B at T 8192 takes 51.47 GFLOP a token; 10 steps × 128 × 8192 tokens on 8 H100s at 0.35 × 989.4 TFLOP/s.
