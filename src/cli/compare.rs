@@ -43,6 +43,11 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     let (matrix, named) = match asked.names.as_slice() {
         [matrix] => (Some(matrix.clone()), &[][..]),
         [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),
+        [matrix, _] if matrix.ends_with(".toml") => {
+            let problem =
+                Problem::new(format!("after the matrix `{matrix}` one cell is named, and a comparison needs two"));
+            return Err(Error::invalid(problem));
+        }
         cells => (None, cells),
     };
     let common = Common { matrix, sets: asked.sets.clone() };
@@ -91,9 +96,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
 fn check_across(across: &[String]) -> Result<()> {
     let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
     let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
-    let near = nearest(unknown, analyze::fields()).map(|near| format!("did you mean `{near}`?"));
-    Err(Error::invalid(match near {
-        Some(near) => problem.help(near),
-        None => problem,
-    }))
+    let all = || format!("one of {}", analyze::fields().collect::<Vec<_>>().join(", "));
+    let help = nearest(unknown, analyze::fields()).map_or_else(all, |near| format!("did you mean `{near}`?"));
+    Err(Error::invalid(problem.help(help)))
 }

@@ -75,8 +75,8 @@ pub struct Compared {
     pub sets: Vec<String>,
     #[command(flatten)]
     pub measured: Measured,
-    /// Compare cells although they differ in this field of the workload, or in `warmup`; every output says so
-    #[arg(long, value_name = "FIELD")]
+    /// Compare cells although they differ in these fields of the workload, or in `warmup`; every output says so
+    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     pub across: Vec<String>,
     /// The cell that speed-ups are relative to [default: the first of each group]
     #[arg(long, value_name = "CELL")]
