@@ -236,11 +236,11 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
     }
     if a.1 != b.1 {
         let rule = |name: &str| match name {
-            CUSUM => format!("by {CUSUM}"),
-            DECLARED => "by declared warm-up alone".to_owned(),
-            _ => "in part by declared warm-up alone".to_owned(),
+            CUSUM => "detected by CUSUM",
+            DECLARED => "not assessed",
+            _ => "assessed in part of the repeats",
         };
-        parts.push(format!("steady state {}, not {}", rule(a.1), rule(b.1)));
+        parts.push(format!("steady state {}, there {}", rule(a.1), rule(b.1)));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
 }

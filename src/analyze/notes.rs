@@ -212,13 +212,11 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     let n = repeat.repeat;
     let mut notes = Vec::new();
     if cut.dropped_steps > 0 {
+        let (rate, declared) = (steady.tokens_per_second_per_gpu, cut.declared_tokens_per_second_per_gpu);
+        let decimals = if rate.min(declared) < 100.0 { 3 } else { 0 };
         let text = format!(
-            "repeat {n}: {} steps after the declared warm-up are warm-up too (by {}): measured from step {}, {:.0} tokens/s/GPU, not {:.0}",
-            cut.dropped_steps,
-            cut.method,
-            cut.first_step,
-            steady.tokens_per_second_per_gpu,
-            cut.declared_tokens_per_second_per_gpu
+            "repeat {n}: {} steps after the declared warm-up are of another level and dropped with it (by {}): measured from step {}, {rate:.decimals$} tokens/s/GPU, not {declared:.decimals$}",
+            cut.dropped_steps, cut.method, cut.first_step,
         );
         notes.push(Note::new(NoteKind::WarmUp, text));
     }

@@ -112,8 +112,8 @@ fn another_warm_up_is_refused_where_the_steady_state_was_not_looked_for() {
     };
     for (then, now, words) in [
         ((5, CUSUM), (9, CUSUM), "warm-up 9, not 5 steps"),
-        ((5, DECLARED), (5, CUSUM), "steady state by CUSUM, not by declared warm-up alone"),
-        ((5, CUSUM), (5, DECLARED), "steady state by declared warm-up alone, not by CUSUM"),
+        ((5, DECLARED), (5, CUSUM), "steady state detected by CUSUM, there not assessed"),
+        ((5, CUSUM), (5, DECLARED), "steady state not assessed, there detected by CUSUM"),
     ] {
         let cell = gated(then, now);
         assert_eq!(cell.verdict, GateVerdict::Pass, "{then:?} {now:?}: {}", cell.reason);
