@@ -152,7 +152,7 @@ impl Engine<'_> {
     }
 
     /// All tasks of one cell; cells do not depend on each other.
-    fn evaluate_cell(&self, cell: usize) -> Result<Vec<(NodeIndex, Status)>> {
+    pub(crate) fn evaluate_cell(&self, cell: usize) -> Result<Vec<(NodeIndex, Status)>> {
         let id = u32::try_from(cell).expect("fewer than 2^32 cells");
         let render = self.render(cell)?;
         let mut all = Vec::with_capacity(2 + 2 * self.plan.cells[cell].repeats as usize);
