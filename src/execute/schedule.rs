@@ -366,8 +366,11 @@ impl Scheduler<'_> {
                     !shares
                 });
                 if let Some(why) = &attempt.suspect {
-                    self.talk
-                        .report(&Event::Note { message: format!("{name} was disturbed and is not counted: {why}") });
+                    let what = match &attempt.outcome {
+                        AttemptOutcome::Ok => "was disturbed and is not counted",
+                        AttemptOutcome::Failed { .. } => "may not fail again, so the next build tries it once more",
+                    };
+                    self.talk.report(&Event::Note { message: format!("{name} {what}: {why}") });
                 }
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {
@@ -422,7 +425,7 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
     for leftover in super::sweep::sweep(&host.runs)? {
         match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
             Ok(attempt) => {
-                let outcome = crate::graph::outcome_text(&attempt.outcome);
+                let outcome = crate::graph::outcome_text(&attempt);
                 talk.report(&Event::Note {
                     message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task),
                 });
