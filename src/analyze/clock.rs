@@ -58,7 +58,7 @@ pub(super) fn timed<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Timed<'a>>
 /// Why the step times of a run cannot be believed; else how they compare with the clock, where steps are dated.
 pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) -> Result<Option<Clock>, String> {
     let measured = timed(result.trace.steps.iter().filter(|s| is_measured(s)));
-    let run = result.ended_at.zip(result.started_at).map(|(end, start)| end - start).filter(|s| s.is_finite());
+    let run = result.ended_at.zip(result.started_at).map(|(end, start)| end - start).filter(|s| is_positive(*s));
     if let Some(run) = run {
         // A time of the warm-up that cannot be one does no harm.
         let counts = |t: &&Timed<'_>| is_measured(t.line) || !is_more(t.seconds, run);
@@ -71,15 +71,20 @@ pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) ->
     if shortest < SHORTEST_SECONDS {
         return Err(format!("the log claims a step of {shortest:e} s, and no step is shorter than a microsecond"));
     }
-    let ends: Option<Vec<f64>> = measured.iter().map(|t| t.line.ended_at).collect();
-    let Some((&first, &last)) = ends.as_ref().and_then(|ends| ends.first().zip(ends.last())) else { return Ok(None) };
+    let Some(ends) = measured.iter().map(|t| t.line.ended_at).collect::<Option<Vec<f64>>>() else { return Ok(None) };
+    let [first, .., last] = ends[..] else { return Ok(None) };
     let passed = last - first;
-    // A clock by which more time passes than the whole run has is of another unit, or set while the run went on.
-    if !passed.is_finite() || run.is_some_and(|run| is_more(passed, run)) {
+    // A clock by which more time passes than the whole run has, or none, or that goes back, is of another unit, stands, or was
+    // set while the run went on. Only lines may come all at once.
+    let least = if result.trace.dated_by_lines { 0.0 } else { f64::MIN_POSITIVE };
+    let was_set = ends.windows(2).any(|pair| pair[0] - pair[1] > TOLERANCE_SECONDS);
+    if !(least..f64::INFINITY).contains(&passed) || was_set || run.is_some_and(|run| is_more(passed, run)) {
         return Ok(None);
     }
-    // The first line may be written as late as the second step ends, so that one is left out.
-    let claimed: f64 = measured.iter().skip(2).map(|t| t.seconds).sum();
+    // The first line may be written as late as the second step ends, and the last one as early as its step begins: these two
+    // are left out.
+    let between = measured.get(2..measured.len() - 1).unwrap_or_default();
+    let claimed: f64 = between.iter().map(|t| t.seconds).sum();
     if is_more(claimed, passed) && !result.trace.dated_by_lines {
         let (claimed, passed) = (shown(claimed), shown(passed));
         return Err(format!("the log claims {claimed} of steps while {passed} passed, by the trainer's own clock"));

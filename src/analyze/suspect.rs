@@ -49,6 +49,12 @@ impl Signs {
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
+    /// Who else was on the run's devices at any time, from its start to its end.
+    #[must_use]
+    pub fn others(&self) -> Option<String> {
+        self.shared(&self.samples.iter().collect::<Vec<_>>())
+    }
+
     /// `its GPU gpu-1b2c3d4e was also used by process 4711 (python3)`
     fn shared(&self, inside: &[&Sample]) -> Option<String> {
         let mut used: BTreeMap<&OtherProcess, BTreeSet<usize>> = BTreeMap::new();
@@ -69,6 +75,32 @@ impl Signs {
         };
         Some(format!("{whose} also used by process {}{name}{more}", process.pid))
     }
+}
+
+/// Whose memory stands in the way, by PyTorch's own words in the log of a run that had too little: `process 4711 had 92.85 GiB
+/// of its GPU's memory`. None where it does not tell its own share as well: in a container it does not know its number.
+#[must_use]
+pub fn memory_of_others(log: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(log);
+    // Ranks may use memory on each other's devices. A launcher that ends with them tells their numbers.
+    let is_own = |pid: &str| {
+        let is_part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        text.match_indices(pid).any(|(at, _)| {
+            let (before, after) = (&text[..at], &text[at + pid.len()..]);
+            let is_whole = !is_part(before.chars().next_back()) && !is_part(after.chars().next());
+            is_whole
+                && (["pid: ", "Killing subprocess "].iter().any(|word| before.ends_with(word))
+                    || after.starts_with(" closing signal"))
+        })
+    };
+    let mut asked = BTreeSet::new();
+    let told = text.lines().filter(|line| line.contains("out of memory") && line.contains("this process has "));
+    told.flat_map(|line| line.split("Process ").skip(1)).find_map(|told| {
+        let (pid, rest) = told.split_once(" has ")?;
+        let (used, _) = rest.split_once(" memory in use")?;
+        let is_told = pid.parse::<u32>().is_ok() && used.split(' ').count() == 2 && asked.insert(pid) && !is_own(pid);
+        is_told.then(|| format!("process {pid} had {} of its GPU's memory", plain(used)))
+    })
 }
 
 /// `clocks were lowered (hw_thermal_slowdown) in 23 % of the samples`
@@ -176,6 +208,48 @@ mod tests {
         assert_eq!(why, "its GPU gpu-1 was also used by process 9 (bad?[31m?) and 2 other processes");
         let both = judged(|_, devices| devices.iter_mut().for_each(|d| d.other_processes = Some(vec![process(7, "")])));
         assert_eq!(both.unwrap(), "2 of its 2 GPUs were also used by process 7");
+    }
+
+    #[test]
+    fn whoever_else_was_on_a_device_may_have_taken_its_memory_at_any_time() {
+        let others = |time: f64, found: &[OtherProcess]| {
+            let hot = Reading { throttled: Some(vec!["hw_thermal_slowdown".into()]), ..Reading::default() };
+            let used = Reading { other_processes: Some(found.to_vec()), ..hot.clone() };
+            Signs::read(&file(1.0, 2, &[(time, vec![hot, used])])).unwrap().others()
+        };
+        let why = "its GPU gpu-1 was also used by process 4711 (python3)";
+        assert_eq!(others(0.0, &[process(4711, "python3")]).as_deref(), Some(why));
+        assert_eq!(others(0.0, &[]), None, "heat takes no memory");
+    }
+
+    #[test]
+    fn memory_of_others_is_what_torch_tells_beside_its_own() {
+        let (torch, other) = ("OutOfMemoryError: CUDA out of memory.", "Process 1085385 has 92.85 GiB memory in use.");
+        let (free, own) = (
+            "GPU 0 has a total capacity of 95.00 GiB of which 1.20 GiB is free.",
+            "this process has 1.00 GiB memory in use.",
+        );
+        let of = |parts: &[&str]| memory_of_others(parts.join(" ").as_bytes());
+        let why = "process 1085385 had 92.85 GiB of its GPU's memory";
+        assert_eq!(
+            of(&["loading\n[rank0]:", torch, free, other, "Including non-PyTorch memory,", own]).as_deref(),
+            Some(why)
+        );
+        assert_eq!(of(&[torch, free]), None, "whose the rest is, it does not say");
+        assert_eq!(of(&[torch, free, own]), None);
+        // In a container its own share goes by the host's number.
+        assert_eq!(of(&[torch, free, other]), None);
+        assert_eq!(of(&["a warning:", other, own]), None);
+        assert_eq!(of(&[torch, "Process x has no memory in use", own, "Process 1 has"]), None);
+        // Another rank's.
+        for rank in [
+            "launch.py:318] Killing subprocess 1085385",
+            "Sending process 1085385 closing signal SIGTERM",
+            "exitcode  : 1 (pid: 1085385)",
+        ] {
+            assert_eq!(of(&[torch, other, own, "\n", rank]), None, "{rank}");
+        }
+        assert_eq!(of(&[torch, other, own, "\nexitcode  : 1 (pid: 10853859)"]).as_deref(), Some(why));
     }
 
     #[test]

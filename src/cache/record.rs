@@ -61,7 +61,8 @@ pub struct Attempt {
     pub started_at: f64,
     pub ended_at: f64,
     pub host: String,
-    /// Why the attempt is kept but not counted, if so.
+    /// What disturbed it, if something did: a run that ended well is not counted then, and one that ran out of memory may not
+    /// do so again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
     /// How many repeats the plan wanted when this one was made; older attempts do not say.
@@ -70,6 +71,12 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Did it fail in a way that the same launch would meet again?
+    #[must_use]
+    pub fn will_fail_again(&self) -> bool {
+        let lasts = |class: FailureClass| class.is_deterministic() && self.suspect.is_none();
+        matches!(&self.outcome, AttemptOutcome::Failed { class, .. } if lasts(*class))
+    }
     /// What its result is made from.
     #[must_use]
     pub fn log(&self) -> Option<&Output> {

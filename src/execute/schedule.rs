@@ -6,7 +6,7 @@
 //! the machine does not pose as a difference between cells.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::mpsc,
     time::{Duration, Instant},
 };
@@ -27,6 +27,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, Made, State, Status, Statuses, label},
+    plan::Support,
 };
 
 pub struct BuildOptions {
@@ -58,6 +59,8 @@ struct Scheduler<'a> {
     trains: BTreeSet<(u32, u32, NodeIndex)>,
     /// Train keys in flight; the same key under a second cell waits for the first.
     keys: HashMap<Digest, Vec<NodeIndex>>,
+    /// Those that this build trained.
+    trained: HashSet<Digest>,
     running: HashMap<NodeIndex, Running>,
     free_gpus: Vec<usize>,
     cool_until: Option<Instant>,
@@ -107,6 +110,7 @@ pub fn build(
         derived: VecDeque::new(),
         trains: BTreeSet::new(),
         keys: HashMap::new(),
+        trained: HashSet::new(),
         running: HashMap::new(),
         free_gpus: (0..host.gpus.len()).collect(),
         cool_until: None,
@@ -177,6 +181,9 @@ impl Scheduler<'_> {
 
     /// All that `node` waits for is done: look again, for it may be fresh now.
     fn ready(&mut self, node: NodeIndex, statuses: &mut Statuses) -> Result<()> {
+        if self.engine.dag.task(node).kind == TaskKind::Compare {
+            self.look_at_twins(statuses)?;
+        }
         let status = self.engine.evaluate(node, statuses)?;
         let is_stale = status.state == State::Stale;
         statuses.set(node, status);
@@ -190,6 +197,21 @@ impl Scheduler<'_> {
             return Ok(());
         }
         self.done(node, statuses)
+    }
+
+    /// What was trained may be the measurement of cells that are not selected as well.
+    fn look_at_twins(&self, statuses: &mut Statuses) -> Result<()> {
+        let Engine { plan, dag, .. } = self.engine;
+        for (id, (cell, planned)) in (0u32..).zip(plan.cells.iter().enumerate()) {
+            let train = |repeat| statuses.get(dag.node(TaskKind::Train, id, repeat)).key;
+            let is_twin = || (1..=planned.repeats).filter_map(train).any(|key| self.trained.contains(&key));
+            if !planned.selected && matches!(planned.support, Support::Ready(_)) && is_twin() {
+                for (node, status) in self.engine.evaluate_cell(cell)? {
+                    statuses.set(node, status);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn done(&mut self, node: NodeIndex, statuses: &mut Statuses) -> Result<()> {
@@ -335,6 +357,7 @@ impl Scheduler<'_> {
                     self.cool_until = Some(Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default());
                 }
                 let attempt = (*attempt)?;
+                self.trained.insert(key);
                 let mut waiting = self.keys.remove(&key).unwrap_or_default();
                 // Those that did not come so far share it too, also one that does not count: a build measures a key once.
                 self.trains.retain(|(.., other)| {
@@ -343,8 +366,11 @@ impl Scheduler<'_> {
                     !shares
                 });
                 if let Some(why) = &attempt.suspect {
-                    self.talk
-                        .report(&Event::Note { message: format!("{name} was disturbed and is not counted: {why}") });
+                    let what = match &attempt.outcome {
+                        AttemptOutcome::Ok => "was disturbed and is not counted",
+                        AttemptOutcome::Failed { .. } => "may not fail again, so the next build tries it once more",
+                    };
+                    self.talk.report(&Event::Note { message: format!("{name} {what}: {why}") });
                 }
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {
@@ -399,7 +425,7 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
     for leftover in super::sweep::sweep(&host.runs)? {
         match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
             Ok(attempt) => {
-                let outcome = crate::graph::outcome_text(&attempt.outcome);
+                let outcome = crate::graph::outcome_text(&attempt);
                 talk.report(&Event::Note {
                     message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task),
                 });

@@ -255,7 +255,8 @@ impl Supervisor {
         };
         let sampler = self.sampler();
         let verdict = self.watch(&handle, begun, &mut times);
-        let ended_at = unix_now();
+        // The clock may be set meanwhile.
+        let ended_at = started_at + begun.elapsed().as_secs_f64();
         // A driver may hang, and the end of the run's tree must not wait for it.
         if let Some(sampler) = &sampler {
             sampler.stop();

@@ -24,7 +24,7 @@ use super::{
     sweep::{making, remove},
 };
 use crate::{
-    analyze::{RunFacts, RunResult, Signs, Statistics},
+    analyze::{RunFacts, RunResult, Signs, Statistics, memory_of_others},
     cache::{Attempt, AttemptOutcome, Cache, KeyLock, Output},
     digest::Digest,
     error::{Error, Result},
@@ -101,6 +101,9 @@ struct Meta {
     #[serde(default)]
     statistics: Statistics,
 }
+
+/// As much of a log's end as may tell why its run failed.
+const TAIL: u64 = 8 << 20;
 
 /// How often a key that another tprimat holds is looked at.
 const KEY_LOOK: Duration = Duration::from_millis(50);
@@ -218,7 +221,7 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
         AttemptOutcome::Ok => {
             (a.suspect.is_none() || !work.seen.contains(&a.id)) && a.log().is_none_or(|log| cache.has(&log.digest))
         }
-        AttemptOutcome::Failed { class, .. } => class.is_deterministic() && !work.seen.contains(&a.id),
+        AttemptOutcome::Failed { .. } => a.will_fail_again() && !work.seen.contains(&a.id),
     };
     let attempts = cache.attempts(&work.key);
     let best =
@@ -390,7 +393,8 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
     Ok(attempt)
 }
 
-/// What disturbed a run that ended well; its log is read only where the samples have signs of it.
+/// What disturbed a run that ended well, or took the memory of one that ran out of it. A good run's log is read only where
+/// the samples have signs of it.
 fn disturbance(
     attempt: &Attempt,
     log: &Path,
@@ -398,17 +402,21 @@ fn disturbance(
     section: &LogSection,
     statistics: &Statistics,
 ) -> Option<String> {
-    if attempt.outcome != AttemptOutcome::Ok {
-        return None;
+    let signs = || Signs::read(&std::fs::read(log.with_file_name(TELEMETRY)).ok()?);
+    match &attempt.outcome {
+        AttemptOutcome::Failed { class: FailureClass::Oom, .. } => {
+            return signs().and_then(|signs| signs.others()).or_else(|| memory_of_others(&tail_of(log, TAIL)));
+        }
+        AttemptOutcome::Failed { .. } => return None,
+        AttemptOutcome::Ok => {}
     }
-    let signs = Signs::read(&std::fs::read(log.with_file_name(TELEMETRY)).ok()?)?;
+    let signs = signs()?;
     let times = std::fs::read(log.with_file_name("times")).ok()?;
     let trace = parse::parse_dated(section, &std::fs::read(log).ok()?, &times);
     signs.judge(&RunResult::from(trace, job?, RunFacts::of(attempt)), statistics)
 }
 
 fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptOutcome {
-    const TAIL: u64 = 8 << 20;
     let Some(exit) = exit else {
         let evidence = vec!["the run ended without a record of how".to_owned()];
         return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "unknown".into() };

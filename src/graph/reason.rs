@@ -2,7 +2,7 @@
 
 use super::state::REPLACEMENTS;
 use crate::{
-    cache::{AttemptOutcome, Cache, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, TaskKind},
     digest::Digest,
     graph::key::{Change, changes},
 };
@@ -85,11 +85,12 @@ pub fn changed_fields(
     Some(changes(&last.preimage, &now.preimage, &nested))
 }
 
-/// `oom: exit 1`, for people.
+/// `oom: exit 1`, for people; of a failure that something else may have caused, what that was.
 #[must_use]
-pub fn outcome_text(outcome: &AttemptOutcome) -> String {
-    match outcome {
-        AttemptOutcome::Ok => "ok".into(),
-        AttemptOutcome::Failed { class, status, .. } => format!("{}: {status}", class.name()),
+pub fn outcome_text(attempt: &Attempt) -> String {
+    match (&attempt.outcome, &attempt.suspect) {
+        (AttemptOutcome::Ok, _) => "ok".into(),
+        (AttemptOutcome::Failed { class, status, .. }, None) => format!("{}: {status}", class.name()),
+        (AttemptOutcome::Failed { class, status, .. }, Some(why)) => format!("{}: {status}; {why}", class.name()),
     }
 }

@@ -152,7 +152,7 @@ impl Engine<'_> {
     }
 
     /// All tasks of one cell; cells do not depend on each other.
-    fn evaluate_cell(&self, cell: usize) -> Result<Vec<(NodeIndex, Status)>> {
+    pub(crate) fn evaluate_cell(&self, cell: usize) -> Result<Vec<(NodeIndex, Status)>> {
         let id = u32::try_from(cell).expect("fewer than 2^32 cells");
         let render = self.render(cell)?;
         let mut all = Vec::with_capacity(2 + 2 * self.plan.cells[cell].repeats as usize);
@@ -314,8 +314,8 @@ impl Engine<'_> {
         let reason = match (lost, failed) {
             (Some(lost), _) => lost,
             (None, Some(attempt)) => {
-                let text = outcome_text(&attempt.outcome);
-                let lasting = will_fail_again(attempt);
+                let text = outcome_text(attempt);
+                let lasting = attempt.will_fail_again();
                 if lasting && !self.options.retry_failed {
                     let reason = Reason::Because(format!(
                         "failed ({text}); runs again with --retry-failed or when its key changes"
@@ -330,7 +330,7 @@ impl Engine<'_> {
         };
         match (prepared.here(), self.withheld(cell, Some(&key))) {
             (Err(why), withheld) => {
-                let last = failed.map(|a| format!("the last attempt failed ({})", outcome_text(&a.outcome)));
+                let last = failed.map(|a| format!("the last attempt failed ({})", outcome_text(a)));
                 let all: Vec<String> = [Some(why), last, withheld].into_iter().flatten().collect();
                 Status::because(State::Waiting, Reason::Because(all.join("; "))).key(key)
             }
@@ -556,18 +556,14 @@ fn is_disturbed(attempt: &Attempt) -> bool {
     attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_some()
 }
 
-fn will_fail_again(attempt: &Attempt) -> bool {
-    matches!(&attempt.outcome, AttemptOutcome::Failed { class, .. } if class.is_deterministic())
-}
-
 /// Repeats launch the same bytes on the same hardware. Where the first one failed in a way that comes again, those that
 /// never ran are not started to find that out once more.
 fn unless_it_would_fail_too(train: Status, first: Option<&Status>) -> Status {
     let has_not_run = matches!(train.reason, Some(Reason::NoRecord | Reason::Remeasure(_)));
     let failed = first.filter(|first| first.state == State::Failed).and_then(Status::attempt);
-    match failed.filter(|attempt| train.state == State::Stale && has_not_run && will_fail_again(attempt)) {
+    match failed.filter(|attempt| train.state == State::Stale && has_not_run && attempt.will_fail_again()) {
         Some(attempt) => {
-            let text = outcome_text(&attempt.outcome);
+            let text = outcome_text(attempt);
             let why =
                 format!("not started: repeat 1 failed ({text}), as this one would; --retry-failed runs both again");
             Status { key: train.key, ..Status::failed(why) }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Project,
-    tasks::{IMPORT_ERROR, LARGE, SMALL, UNKNOWN_ERROR, WRONG_LENGTH},
+    tasks::{IMPORT_ERROR, LARGE, SAMPLED, SHARED, SMALL, UNKNOWN_ERROR, WRONG_LENGTH},
 };
 
 /// Two models of two repeats each; one run at a time, so that each is known before the next one starts.
@@ -44,6 +44,33 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
     let retried = project.build(&["--retry-failed"]);
     assert_eq!((retried.code, project.launches()), (0, 6), "{}", retried.stderr);
     project.expect_nothing();
+}
+
+#[test]
+fn memory_that_others_held_is_no_lasting_failure() {
+    let torch = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
+    let other = "Process 4711 has 92.85 GiB memory in use. Including non-PyTorch memory, this process has 1.00 GiB memory in use.";
+    let runs_out = |says: &str| format!("if [[ $vocab == 32 ]]; then echo '{says}' >&2; exit 1; fi");
+    let sampled = SAMPLED.split_once("printf '{\"event\"").unwrap().0;
+    let told = "oom: exit 1; process 4711 had 92.85 GiB of its GPU's memory";
+    let seen = "oom: exit 1; its GPU gpu-0 was also used by process 4711 (python3)";
+    for (mood, why) in
+        [(runs_out(&format!("{torch} {other}")), told), (format!("{SHARED}\n{sampled}\n{}", runs_out(torch)), seen)]
+    {
+        let project = one_at_a_time();
+        project.write("mood.sh", &mood);
+        // Each repeat is tried, and each again by the next build.
+        let built = project.build(&[]);
+        assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
+        let first = &project.plan(&[])[&format!("train {SMALL}#1")];
+        assert_eq!(first.state, "stale");
+        assert_eq!(first.reason, format!("the last attempt failed ({why}), perhaps not for good"));
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+        // Alone on its device it fails for good.
+        project.write("mood.sh", &runs_out(torch));
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 8));
+        assert_eq!(project.stale(&[]), BTreeSet::new());
+    }
 }
 
 #[test]

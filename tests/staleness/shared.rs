@@ -1,6 +1,8 @@
 //! Cells that ask for the same measurement share it.
 
-use serde_json::json;
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
 
 use crate::support::{
     Project,
@@ -31,6 +33,34 @@ fn cells_that_ask_for_the_same_share_a_measurement_and_say_so() {
     project.write("matrix.toml", &(project.read("matrix.toml") + own));
     assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
     assert!(!is_said());
+}
+
+#[test]
+fn what_a_selected_cell_measures_is_its_twins_too() {
+    let project = Project::of_two();
+    with_twin(&project);
+    let rows = |project: &Project| {
+        let comparison: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+        comparison["rows"].as_array().unwrap().iter().map(|row| row["cell"].clone()).collect::<Vec<_>>()
+    };
+    project.edit("config.yaml", "share: true", "share: false");
+    project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
+    assert_eq!((project.build(&[]).code, project.launches(), rows(&project)), (0, 2, vec![]));
+    project.remove("mood.sh");
+    let built = project.build(&["--only", SMALL]);
+    assert_eq!((built.code, project.launches(), &built.says["suspect"]), (0, 4, &json!(0)), "{}", built.stderr);
+    assert_eq!(rows(&project), [json!(SMALL), json!("cpu/cmd/twin/single")]);
+    project.expect_nothing();
+    // Measured anew, by the one for both.
+    assert_eq!((project.build(&["--remeasure", "--only", SMALL]).code, project.launches()), (0, 6));
+    assert_eq!(rows(&project).len(), 2);
+    assert_eq!(project.stale(&["--only", SMALL]), BTreeSet::new());
+    // Where neither was ever built.
+    let project = Project::of_two();
+    with_twin(&project);
+    assert_eq!((project.build(&["--only", SMALL]).code, project.launches()), (0, 2));
+    assert_eq!(rows(&project).len(), 2);
+    project.expect_nothing();
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn the_clock_worked_by_hand() {
     let reason =
         "the log claims 1.0e-2 s a step, but 0.5 s pass from one to the next: its times may end before the device does";
     assert_eq!(refused(dated(&[0.01; 10], &every(0.5, 10), 60.0)), reason);
-    let reason = "the log claims 16.0 s of steps while 4.5 s passed, by the trainer's own clock";
+    let reason = "the log claims 14.0 s of steps while 4.5 s passed, by the trainer's own clock";
     assert_eq!(refused(dated(&[2.0; 10], &every(0.5, 10), 60.0)), reason);
 }
 
@@ -122,7 +122,9 @@ fn lines_that_were_held_back_refuse_nothing() {
         result
     };
     assert_eq!(told(held(&[24.0; 10], true)), None);
-    assert!(refused(held(&[24.0; 10], false)).contains("by the trainer's own clock"));
+    let together = [vec![23.0; 5], vec![24.0; 5]].concat();
+    assert_eq!(told(held(&together, true)), None);
+    assert!(refused(held(&together, false)).contains("by the trainer's own clock"));
     // Of ten steps a look's length, pauses after some look like pauses after most.
     let mut quick = dated(&[0.1; 100], &every(0.13, 100), 25.0);
     quick.trace.dated_by_lines = true;
@@ -132,6 +134,34 @@ fn lines_that_were_held_back_refuse_nothing() {
     let milliseconds = held(&every(2000.0, 10), false);
     assert_eq!(summary(milliseconds.clone()).repeats[0].clock, None);
     assert_eq!(told(milliseconds), None);
+}
+
+#[test]
+fn a_clock_that_was_set_back_or_stands_is_none_to_go_by() {
+    // Ten steps of 2 s; after the fifth the clock is set back.
+    let set_back = |by: f64| {
+        let mut ends = every(2.0, 10);
+        ends[5..].iter_mut().for_each(|end| *end -= by);
+        dated(&[2.0; 10], &ends, 25.0)
+    };
+    for by in [10.0, 3600.0] {
+        assert_eq!(summary(set_back(by)).repeats[0].clock, None);
+        assert_eq!(told(set_back(by)), None);
+    }
+    assert_eq!(told(dated(&[2.0; 10], &[24.0; 10], 25.0)), None);
+    // Dates that jitter are still dates.
+    let jitter: Vec<f64> = (1..=10).map(|i| f64::from(i) * 0.1 - f64::from(i % 2) * 0.3).collect();
+    assert!(refused(dated(&[2.0; 10], &jitter, 25.0)).contains("by the trainer's own clock"));
+    // The run's own end, as it was taken from such a clock: nothing is known of how long it took.
+    assert_eq!(told(RunResult { ended_at: Some(START - 3600.0), ..set_back(3600.0) }), None);
+}
+
+#[test]
+fn a_step_may_be_dated_by_its_begin() {
+    let starts: Vec<f64> = (0..10).map(f64::from).collect();
+    let with_last = |last: f64| dated(&[vec![1.0; 9], vec![last]].concat(), &starts, 100.0);
+    assert_eq!(told(with_last(60.0)), None, "a checkpoint in the last step");
+    assert!(refused(dated(&[3.0; 10], &starts, 100.0)).contains("by the trainer's own clock"));
 }
 
 #[test]
