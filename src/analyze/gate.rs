@@ -302,8 +302,8 @@ fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) {
     // By their places in `all`, which begins with the baseline's cells in their order.
     let mut tested: Vec<(usize, f64)> = Vec::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
-    for i in 0..all.len() {
-        let Some(p) = all[i].p_value else { continue };
+    for (i, cell) in all.iter().enumerate() {
+        let Some(p) = cell.p_value else { continue };
         let is_same = |of: usize| is_one_test([&baseline.cells[i], &baseline.cells[of]], cells);
         match tested.iter().position(|(of, _)| is_same(*of)) {
             Some(place) => again.push((i, tested[place].0)),
