@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use support::{
     Project,
-    tasks::{LARGE, SMALL},
+    tasks::{LARGE, SMALL, UNKNOWN_ERROR},
 };
 use tprimat::{
     data::{Dtype, Writer},
@@ -140,6 +140,20 @@ fn without_the_files_the_lock_serves_and_what_is_not_measured_waits() {
     let (is, why) = state(&project, format!("train {SMALL}#1"));
     assert!(is == "waiting" && why.contains("the dataset `c4` is not here"), "{is}: {why}");
     assert_eq!(state(&project, format!("train {LARGE}#1")).0, "stale");
+}
+
+/// Its failure is told wherever the cell is looked at, but a build that cannot try it again has not failed.
+#[test]
+fn a_cell_that_failed_elsewhere_and_waits_here_fails_no_build() {
+    let project = with_dataset();
+    project.write("mood.sh", UNKNOWN_ERROR);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
+    std::fs::remove_file(project.path("data/c4.idx")).unwrap();
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 4), "{}", built.stderr);
+    let absent = &project.json(&["compare"])["absent"][0];
+    assert_eq!((&absent["cell"], &absent["state"]), (&SMALL.into(), &"failed".into()), "{absent}");
+    assert!(absent["reason"].as_str().unwrap().starts_with("unknown: "), "{absent}");
 }
 
 #[test]

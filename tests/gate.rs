@@ -151,6 +151,75 @@ fn what_is_gone_failed_or_changed_fails_and_what_is_new_is_listed() {
 }
 
 #[test]
+fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
+    let project = measured(3);
+    project.write("matrix.toml", &project.read("matrix.toml").replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
+    let told = gate(&project, &[]).ends_with(0).stdout;
+    assert!(
+        told.contains(
+            "new           cpu/cmd/wide/single  not in the baseline, nor measured: missing: stale: build first"
+        ),
+        "{told}"
+    );
+    // The launches of both cells read the same file; what was measured stays.
+    let trainer = project.read("trainer.sh");
+    project
+        .write("trainer.sh", &trainer.replace("seed=$(job seed);", "echo 'AssertionError: boom' >&2; exit 1; seed="));
+    project.run(&["build", "--only", "cpu/cmd/wide"]).ends_with(1);
+    let failed = "cpu/cmd/wide/single  failed (unknown): AssertionError: boom";
+    let told = gate(&project, &["--only", "cpu/cmd/wide", "--junit", "junit.xml"]).ends_with(3).stdout;
+    assert!(told.contains(failed) && !told.contains("stale"), "{told}");
+    assert!(project.read("junit.xml").contains("failures=\"1\""), "{}", project.read("junit.xml"));
+    // Everything else that shows the cell says the same, although a build would try it again.
+    let absent = project.run(&["compare", "--format", "json"]).ends_with(0).json()["absent"].clone();
+    let of = |cell: &str| absent.as_array().unwrap().iter().find(|a| a["cell"] == cell).unwrap().clone();
+    let wide = of("cpu/cmd/wide/single");
+    assert_eq!((&wide["state"], &wide["reason"]), (&json!("failed"), &json!("unknown: AssertionError: boom")));
+    assert_eq!(of(CELL)["reason"], "stale: build first");
+    let none = project.run(&["baseline"]).ends_with(1).stderr;
+    assert!(none.contains("`cpu/cmd/wide/single` is left out: failed (unknown): AssertionError: boom"), "{none}");
+    assert!(project.run(&["plan", "--exit-code"]).ends_with(5).stdout.contains("perhaps not for good"));
+}
+
+#[test]
+fn no_output_is_written_over_what_the_project_reads() {
+    let project = measured(1);
+    let before: Vec<String> =
+        ["config.yaml", "matrix.toml", "trainer.sh", "tprimat.lock", "baseline.json"].map(|f| project.read(f)).into();
+    let refused = |arguments: &[&str], words: &str| {
+        let ran = project.run(arguments).ends_with(2);
+        assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
+    };
+    for input in ["config.yaml", "./tprimat.lock", "matrix.toml", "output/../trainer.sh"] {
+        refused(&["baseline", "-o", input], "the project reads this file");
+        refused(&["gate", "--baseline", "baseline.json", "--junit", "new.xml", "--markdown", input], "--markdown");
+    }
+    assert!(!project.path("new.xml").exists());
+    for inside in ["cache/new.json", "recipes/new/new.json", "templates/new.json", "pipelines/new.json"] {
+        refused(&["baseline", "-o", inside], "is a folder of the project's own");
+    }
+    refused(&["gate", "--baseline", "baseline.json", "--junit", "./baseline.json"], "this command reads that file");
+    let twice = ["gate", "--baseline", "baseline.json", "--junit", "a.xml", "--markdown", "output/../a.xml"];
+    refused(&twice, "--junit names the same file");
+    for folder in ["cache", "recipes", "templates/x", "pipelines", ".", "output/.."] {
+        refused(&["report", "-o", folder], "project's");
+    }
+    refused(&["report", "-o", "config.yaml"], "this is a file, not a folder");
+    refused(&["baseline", "-o", "output"], "this is a folder, not a file");
+    refused(&["report", "-o", "cache/page.html"], "is a folder of the project's own");
+    let after: Vec<String> =
+        ["config.yaml", "matrix.toml", "trainer.sh", "tprimat.lock", "baseline.json"].map(|f| project.read(f)).into();
+    assert_eq!(before, after);
+    assert!(!project.path("recipes").exists() && !project.path("cache/report.html").exists());
+    // What an earlier call wrote may be written again.
+    for _ in 0..2 {
+        project.run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+        project.run(&["report", "-o", "page.html"]).ends_with(0);
+        project.run(&["report", "-o", "elsewhere"]).ends_with(0);
+    }
+}
+
+#[test]
 fn a_baseline_holds_what_a_gate_needs_and_no_price() {
     let project = measured(3);
     project.edit(

@@ -8,6 +8,9 @@
 //!
 //! A cell whose repeats are all the baseline's own was not measured anew: nothing speaks against it, so it passes, untested,
 //! and says so. Where only some are, the two are no independent samples, and what is old would hide what is new: inconclusive.
+//!
+//! A cell that the baseline lacks has nothing to be slower than, but it *fails* as well if it ran and what it gave does not
+//! count. One that was not measured is listed, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +84,7 @@ pub enum GateVerdict {
     /// Slower than the limit allows, missing, failed, contradicted, or another workload: never a pass.
     Fail,
     Inconclusive,
-    /// Not in the baseline.
+    /// Not in the baseline; measured or still to be.
     New,
     /// In the baseline, but not among the selected cells.
     NotSelected,
@@ -138,6 +141,41 @@ pub struct GateInput {
     pub impossible: Option<String>,
 }
 
+impl GateInput {
+    /// Why a baseline leaves the cell out; none where it has figures.
+    #[must_use]
+    pub fn left_out(&self) -> Option<String> {
+        BaselineCell::of(self).err().map(|without| without.why)
+    }
+    fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
+        match &self.input.state {
+            CellState::Ok { summary } => summary.count_of(wanted),
+            _ => 0,
+        }
+    }
+    fn contradicted(&self) -> Option<String> {
+        let count = self.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. }));
+        (count > 0).then(|| format!("contradicted: {} did not run what was asked for", repeats(count)))
+    }
+    /// Of the repeats that do not count, beside such that do.
+    fn uncounted(&self) -> Vec<String> {
+        let failed = self.count_of(|s| matches!(s, RepeatStatus::Failed { .. }));
+        let suspect = self.count_of(|s| matches!(s, RepeatStatus::Suspect { .. }));
+        let failed = (failed > 0).then(|| format!("{} failed", repeats(failed)));
+        let suspect = (suspect > 0).then(|| format!("{} disturbed, so not counted", repeats(suspect)));
+        failed.into_iter().chain(suspect).collect()
+    }
+}
+
+/// Why a cell has no figures.
+struct Without {
+    /// It ran, and what it gave does not count, for a cause of its own.
+    has_failed: bool,
+    /// Nothing is expected of it.
+    is_unsupported: bool,
+    why: String,
+}
+
 impl Baseline {
     /// What the selected cells with figures measured; the others are left out.
     #[must_use]
@@ -169,11 +207,20 @@ impl Baseline {
 
 impl BaselineCell {
     /// Or why the cell has no figures: its state and the reason.
-    fn of(cell: &GateInput) -> Result<Self, String> {
+    fn of(cell: &GateInput) -> Result<Self, Without> {
         if let Some(why) = &cell.impossible {
-            return Err(why.clone());
+            return Err(Without { has_failed: true, is_unsupported: false, why: why.clone() });
         }
-        let arm = arm(&cell.input).map_err(|absent| format!("{}: {}", absent.state, absent.reason))?;
+        if let CellState::Failed { class, evidence } = &cell.input.state {
+            let said = evidence.first().map(|line| format!(": {line}")).unwrap_or_default();
+            let why = format!("failed ({}){said}", class.name());
+            return Err(Without { has_failed: true, is_unsupported: false, why });
+        }
+        let arm = arm(&cell.input).map_err(|absent| Without {
+            has_failed: ["failed", "contradicted", "unmeasured"].contains(&&*absent.state),
+            is_unsupported: absent.state == "unsupported",
+            why: format!("{}: {}", absent.state, absent.reason),
+        })?;
         Ok(Self {
             cell: cell.input.cell.clone(),
             platform: cell.input.platform.clone(),
@@ -215,21 +262,10 @@ fn units(estimate: &Estimate) -> &[f64] {
 #[must_use]
 pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> GateReport {
     let mut all: Vec<GateCell> = baseline.cells.iter().map(|then| compared(then, cells)).collect();
-    let tested: Vec<usize> = (0..all.len()).filter(|i| all[*i].p_value.is_some()).collect();
-    let corrected = holm(&tested.iter().filter_map(|i| all[*i].p_value).collect::<Vec<_>>());
-    for (i, p) in tested.into_iter().zip(corrected) {
-        all[i].p_value = Some(p);
-        judge(&mut all[i], max_regression);
-    }
+    correct(&mut all, baseline, cells);
+    all.iter_mut().for_each(|cell| judge(cell, max_regression));
     let known = |cell: &CellInput| baseline.cells.iter().any(|then| then.cell == cell.cell);
-    for cell in cells.iter().filter(|c| c.selected && !known(&c.input)) {
-        // What cannot be measured is no news.
-        if let CellState::Ok { summary } = &cell.input.state {
-            let now = summary.tokens_per_second_per_gpu.as_ref().map(|e| e.value);
-            let reason = "not in the baseline".to_owned();
-            all.push(GateCell { now, ..GateCell::new(&cell.input.cell, GateVerdict::New, reason) });
-        }
-    }
+    all.extend(cells.iter().filter(|c| c.selected && !known(&c.input)).filter_map(of_new));
     let has = |verdict| all.iter().any(|c| c.verdict == verdict);
     let verdict = if has(GateVerdict::Fail) {
         GateVerdict::Fail
@@ -261,6 +297,59 @@ impl GateCell {
     }
 }
 
+/// Holm's correction over the tests of a gate. Cells that share their measurements, now and then, are one test.
+fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) {
+    // By their places in `all`, which begins with the baseline's cells in their order.
+    let mut tested: Vec<(usize, f64)> = Vec::new();
+    let mut again: Vec<(usize, usize)> = Vec::new();
+    for (i, cell) in all.iter().enumerate() {
+        let Some(p) = cell.p_value else { continue };
+        let is_same = |of: usize| is_one_test([&baseline.cells[i], &baseline.cells[of]], cells);
+        match tested.iter().position(|(of, _)| is_same(*of)) {
+            Some(place) => again.push((i, tested[place].0)),
+            None => tested.push((i, p)),
+        }
+    }
+    let corrected = holm(&tested.iter().map(|(_, p)| *p).collect::<Vec<_>>());
+    for ((i, _), p) in tested.into_iter().zip(corrected) {
+        all[i].p_value = Some(p);
+    }
+    for (i, of) in again {
+        all[i].p_value = all[of].p_value;
+        all[i].notes.push(format!("shares its measurements with {}: one test for both", all[of].cell));
+    }
+}
+
+/// Do two cells of a baseline ask the same question with the same runs?
+fn is_one_test(then: [&BaselineCell; 2], cells: &[GateInput]) -> bool {
+    let now = then.map(|then| cells.iter().find(|c| c.input.cell == then.cell).and_then(|c| arm(&c.input).ok()));
+    let [Some(a), Some(b)] = now else { return false };
+    let [of_a, of_b] = [&a, &b].map(|arm| attempts(&arm.summary.repeats));
+    let [then_a, then_b] = then;
+    // A baseline of an older version names no attempts; its rates alone are the same then.
+    !of_a.is_empty()
+        && of_a == of_b
+        && units(a.estimate) == units(b.estimate)
+        && then_a.attempts == then_b.attempts
+        && units(&then_a.tokens_per_second_per_gpu) == units(&then_b.tokens_per_second_per_gpu)
+}
+
+/// A selected cell that the baseline lacks; none where it cannot be measured, which is no news.
+fn of_new(cell: &GateInput) -> Option<GateCell> {
+    let of = |verdict, reason| GateCell::new(&cell.input.cell, verdict, reason);
+    Some(match (BaselineCell::of(cell), cell.contradicted()) {
+        (Ok(_), Some(why)) => of(GateVerdict::Fail, why),
+        (Ok(now), None) => GateCell {
+            now: Some(now.tokens_per_second_per_gpu.value),
+            notes: cell.uncounted(),
+            ..of(GateVerdict::New, "not in the baseline".to_owned())
+        },
+        (Err(without), _) if without.is_unsupported => return None,
+        (Err(without), _) if without.has_failed => of(GateVerdict::Fail, without.why),
+        (Err(without), _) => of(GateVerdict::New, format!("not in the baseline, nor measured: {}", without.why)),
+    })
+}
+
 /// One cell, without a verdict on its rate: that needs all p-values.
 fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     let without = |verdict, reason: String| GateCell {
@@ -277,15 +366,10 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     }
     let now = match BaselineCell::of(cell) {
         Ok(now) => now,
-        Err(why) => return fails(why),
+        Err(without) => return fails(without.why),
     };
-    let count = |wanted: fn(&RepeatStatus) -> bool| match &cell.input.state {
-        CellState::Ok { summary } => summary.count_of(wanted),
-        _ => 0,
-    };
-    let contradicted = count(|s| matches!(s, RepeatStatus::Contradicted { .. }));
-    if contradicted > 0 {
-        return fails(format!("contradicted: {} did not run what was asked for", repeats(contradicted)));
+    if let Some(why) = cell.contradicted() {
+        return fails(why);
     }
     if now.imported.is_empty() != then.imported.is_empty() {
         let (now, then) = if now.imported.is_empty() { ("measured", "imported") } else { ("imported", "measured") };
@@ -305,14 +389,7 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     }
     let mut notes: Vec<String> = allowed.iter().map(FieldDifference::sentence).collect();
     notes.extend(other_warmup(steady_now, steady_then));
-    let failed = count(|s| matches!(s, RepeatStatus::Failed { .. }));
-    if failed > 0 {
-        notes.push(format!("{} failed", repeats(failed)));
-    }
-    let suspect = count(|s| matches!(s, RepeatStatus::Suspect { .. }));
-    if suspect > 0 {
-        notes.push(format!("{} disturbed, so not counted", repeats(suspect)));
-    }
+    notes.extend(cell.uncounted());
     notes.extend(warnings_of(&now.environment, &now.contract));
     let mut was = then.surroundings();
     was.cell = "the baseline";

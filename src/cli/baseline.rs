@@ -7,10 +7,10 @@ use serde_json::json;
 use super::{
     args::BaselineArgs,
     output::{json_text, print_json},
-    project,
+    project, targets,
 };
 use crate::{
-    analyze::{Baseline, CellState},
+    analyze::Baseline,
     error::{Error, Result, exit},
     files::{Durability, write_atomically},
     plan::Plan,
@@ -18,18 +18,13 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    targets::refuse_files(&plan, &[("-o", args.output.as_deref())], &[])?;
     let cells = project::gate_inputs(&plan)?;
     let baseline = Baseline::of(&plan.matrix.name, &cells);
-    let left_out = cells.iter().filter(|c| c.selected && baseline.cells.iter().all(|b| b.cell != c.input.cell));
-    for cell in left_out {
-        let why = match &cell.input.state {
-            CellState::Ok { summary } => {
-                summary.notes.first().map_or_else(|| "no repeat counts".to_owned(), |note| note.text.clone())
-            }
-            CellState::Failed { class, .. } => format!("failed ({})", class.name()),
-            CellState::Missing { reason } | CellState::Unsupported { reason } => reason.clone(),
-        };
-        eprintln!("note: `{}` is left out: {why}", cell.input.cell);
+    for cell in cells.iter().filter(|c| c.selected) {
+        if let Some(why) = cell.left_out() {
+            eprintln!("note: `{}` is left out: {why}", cell.input.cell);
+        }
     }
     if baseline.cells.is_empty() {
         let help = Some("`tprimat build` measures them; `tprimat plan` says what is stale".to_owned());

@@ -18,7 +18,7 @@ use super::{
     profile, project,
 };
 use crate::{
-    analyze::{Comparison, RepeatStatus},
+    analyze::{AbsentCell, Comparison, RepeatStatus},
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
@@ -384,7 +384,7 @@ impl Verdict {
         // A cell of which no repeat counts has no row.
         for absent in comparison.absent.iter().filter(|a| selected.contains(a.cell.as_str())) {
             verdict.contradicted += absent.contradicted;
-            verdict.failed += usize::from(absent.state == "failed");
+            verdict.failed += usize::from(absent.state == "failed" && !waits_to_be_tried(engine, absent));
             verdict.suspect +=
                 absent.repeats.iter().filter(|r| matches!(r.status, RepeatStatus::Suspect { .. })).count();
             verdict.unmeasured += usize::from(absent.state == "unmeasured");
@@ -395,6 +395,12 @@ impl Verdict {
     fn is_bad(&self) -> bool {
         self.failed + self.contradicted + self.unmeasured > 0
     }
+}
+
+/// Has a cell only failed attempts, and is to be tried again, but not on this host? It is no failure of this build.
+fn waits_to_be_tried(engine: &Engine, absent: &AbsentCell) -> bool {
+    let cell = engine.plan.find(&absent.cell).ok().and_then(|cell| engine.plan.prepared(cell));
+    absent.repeats.is_empty() && cell.is_some_and(|prepared| prepared.here().is_err())
 }
 
 /// The config alone, for what must be known before the plan.

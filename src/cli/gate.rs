@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     args::{Annotations, GateArgs},
     output::{print, print_json},
-    project,
+    project, targets,
 };
 use crate::{
     analyze::{self, BASELINE_SCHEMA, Baseline, GateVerdict},
@@ -21,6 +21,8 @@ pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
     let limit = share(&args.max_regression)?;
     let baseline = read_baseline(&args.baseline)?;
     let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let files = [("--junit", args.junit.as_deref()), ("--markdown", args.markdown.as_deref())];
+    targets::refuse_files(&plan, &files, &[&args.baseline])?;
     let gate = analyze::gate(&baseline, &project::gate_inputs(&plan)?, limit);
     let write = |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
     if let Some(path) = &args.junit {

@@ -27,6 +27,7 @@ mod project;
 mod report;
 mod schema;
 mod show;
+mod targets;
 
 use std::process::ExitCode;
 

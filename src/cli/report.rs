@@ -8,6 +8,7 @@ use super::{
     args::ReportArgs,
     compare::{Made, compared},
     output::{print, print_json},
+    targets::{refuse_files, refuse_folder},
 };
 use crate::{
     error::{Error, Problem, Result},
@@ -56,8 +57,10 @@ impl Place {
             };
         };
         if !path.is_dir() && path.extension().is_some_and(|ending| ending == "html") {
+            refuse_files(of.engine.plan, &[("-o", Some(path))], &[])?;
             return Ok(Self::Page(path.to_owned()));
         }
+        refuse_folder(of.engine.plan, "-o", path)?;
         let is_same = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
         if !of.named.is_empty() && is_same(path, &builds) {
             let problem = Problem::new(format!("{} holds what builds publish of a whole matrix", path.display()));

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use petgraph::graph::NodeIndex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{publish, run::TELEMETRY};
@@ -20,7 +20,7 @@ use crate::{
     files::Durability,
     graph::{Engine, Made, Statuses},
     import::{self, Claims},
-    parse::{self, LogSection},
+    parse::{self, Failure, LogSection},
     plan::{Job, Plan, Prepared, Support},
     recipe::Rendered,
     report::{self, Drawn, Meta},
@@ -211,11 +211,13 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
             seeds.push(CellSeed::imported(plan, &plan.cells[cell].id));
             continue;
         }
-        let state = match (text("unsupported"), text("failed"), text("missing")) {
+        let failure = state.get("failure").and_then(|failure| Failure::deserialize(failure).ok());
+        let missing = match (text("unsupported"), text("failed"), text("missing")) {
             (Some(why), ..) => CellState::Unsupported { reason: why },
             (_, Some(why), _) | (.., Some(why)) => CellState::Missing { reason: why },
             _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
         };
+        let state = failure.map_or(missing, |Failure { class, evidence }| CellState::Failed { class, evidence });
         let twin = twins[cell].map(|first| plan.cells[first].id.clone());
         seeds.push(CellSeed { input: input(plan, cell, state, twin), summary, imported: None });
     }

@@ -15,6 +15,7 @@ use crate::{
     digest::Digest,
     error::Result,
     import::{self, Imports},
+    parse::Failure,
     plan::{CellPlan, Plan, Prepared, Support, fit},
     recipe::{Rendered, context},
 };
@@ -447,6 +448,11 @@ impl Engine<'_> {
             return json!({ "unsupported": reason });
         }
         let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
+        if matches!(status.state, State::Stale | State::Waiting)
+            && let Some(failure) = self.only_failure(id, cell, statuses)
+        {
+            return json!({ "failure": failure });
+        }
         match (status.state, status.outputs().first()) {
             (State::Fresh, Some(summary)) => {
                 let environment = self.plan.prepared(id as usize).map(Prepared::environment).unwrap_or_default();
@@ -461,9 +467,38 @@ impl Engine<'_> {
                 let name = if status.state == State::Failed { "failed" } else { "missing" };
                 json!({ name: why })
             }
-            _ if cell.selected => json!({ "missing": "stale: build first" }),
-            _ => json!({ "missing": "stale, and not selected: build it first" }),
+            _ => {
+                let why = if cell.selected { "stale: build first" } else { "stale, and not selected: build it first" };
+                let failed = (1..=cell.repeats).find_map(|repeat| {
+                    match &statuses.get(self.dag.node(TaskKind::Train, id, repeat)).reason {
+                        Some(Reason::RetryTransient(how) | Reason::RetryFailed(how)) => {
+                            Some(format!("{why}; repeat {repeat} failed ({how})"))
+                        }
+                        _ => None,
+                    }
+                });
+                json!({ "missing": failed.unwrap_or_else(|| why.to_owned()) })
+            }
         }
+    }
+
+    /// How the first of a cell's repeats failed that did, where none went well: it did not measure, though a build would try
+    /// it again.
+    fn only_failure(&self, id: u32, cell: &CellPlan, statuses: &Statuses) -> Option<Failure> {
+        let mut failure = None;
+        for repeat in 1..=cell.repeats {
+            let key = statuses.get(self.dag.node(TaskKind::Train, id, repeat)).key?;
+            let generation = self.cache.generation(&key);
+            for attempt in self.cache.attempts(&key).into_iter().filter(|a| a.generation == generation).rev() {
+                match attempt.outcome {
+                    AttemptOutcome::Ok => return None,
+                    AttemptOutcome::Failed { class, evidence, .. } => {
+                        failure.get_or_insert(Failure { class, evidence });
+                    }
+                }
+            }
+        }
+        failure
     }
 
     fn plot(&self, compare: &Status) -> Status {

@@ -76,7 +76,7 @@ fn what_is_not_there_or_another_workload_is_never_a_pass() {
     says(&[], "missing: the matrix no longer has it");
     let state = |state| input(cell(CELL, state));
     says(&[state(CellState::Missing { reason: "stale; build first".into() })], "missing: stale; build first");
-    says(&[state(CellState::Failed { class: FailureClass::Oom, evidence: vec![] })], "failed: oom");
+    says(&[state(CellState::Failed { class: FailureClass::Oom, evidence: vec![] })], "failed (oom)");
     says(&[state(CellState::Unsupported { reason: "no".into() })], "unsupported: no");
     let mut batch = job();
     batch.data.global_batch_size = 128;
@@ -143,6 +143,96 @@ fn only_selected_cells_are_gated_and_new_ones_are_listed() {
     let verdicts: Vec<_> = report.cells.iter().map(|c| c.verdict).collect();
     assert_eq!(verdicts, [GateVerdict::NotSelected, GateVerdict::New]);
     assert_eq!(report.verdict, GateVerdict::Inconclusive, "nothing was gated");
+}
+
+/// Of a cell that the baseline lacks.
+fn of_new(state: CellState) -> (GateVerdict, Option<GateCell>) {
+    let mut report = gate(
+        &baseline(&[of_times(CELL, &job(), &STEADY)]),
+        &[of_times(CELL, &job(), &STEADY), input(cell("a/b/c/d", state))],
+        0.03,
+    );
+    assert!(report.cells.len() <= 2 && report.cells[0].verdict == GateVerdict::Pass, "{report:?}");
+    (report.verdict, report.cells.drain(..).nth(1))
+}
+
+/// With the status of its last repeat, or of all.
+fn with_status(status: &RepeatStatus, all: bool) -> CellState {
+    let mut cell = measured(CELL, &job(), &STEADY, None);
+    let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+    for repeat in summary.repeats.iter_mut().skip(if all { 0 } else { 4 }) {
+        repeat.status = status.clone();
+    }
+    if all {
+        (summary.tokens_per_second_per_gpu, summary.n) = (None, 0);
+    }
+    cell.state
+}
+
+#[test]
+fn a_new_cell_that_ran_in_vain_fails_the_gate() {
+    let fails = |state: CellState, words: &str| {
+        let (verdict, cell) = of_new(state);
+        let cell = cell.expect(words);
+        assert_eq!((verdict, cell.verdict), (GateVerdict::Fail, GateVerdict::Fail), "{cell:?}");
+        assert!(cell.reason.starts_with(words), "{words}: {}", cell.reason);
+    };
+    let evidence = vec!["AssertionError: boom".to_owned()];
+    let boom = CellState::Failed { class: FailureClass::Unknown, evidence: evidence.clone() };
+    fails(boom, "failed (unknown): AssertionError: boom");
+    fails(with_status(&RepeatStatus::Failed { class: FailureClass::Nan, evidence }, true), "failed: ");
+    let contradicted = RepeatStatus::Contradicted { fields: vec!["seq_length".into()] };
+    fails(with_status(&contradicted, true), "contradicted: ");
+    fails(with_status(&contradicted, false), "contradicted: 1 repeat did not run");
+    fails(with_status(&RepeatStatus::Unmeasured { reason: "no timed step".into() }, true), "unmeasured: ");
+}
+
+#[test]
+fn a_new_cell_that_was_not_measured_is_listed_with_the_reason() {
+    let new = |state: CellState, words: &str| {
+        let (verdict, cell) = of_new(state);
+        let cell = cell.expect(words);
+        assert_eq!((verdict, cell.verdict, cell.now), (GateVerdict::Pass, GateVerdict::New, None), "{cell:?}");
+        assert!(cell.reason.starts_with(words), "{words}: {}", cell.reason);
+    };
+    let missing = CellState::Missing { reason: "waits for amd".into() };
+    new(missing, "not in the baseline, nor measured: missing: waits for amd");
+    let suspect = RepeatStatus::Suspect { reason: "another process".into() };
+    new(with_status(&suspect, true), "not in the baseline, nor measured: suspect: ");
+    assert_eq!(of_new(CellState::Unsupported { reason: "no".into() }), (GateVerdict::Pass, None));
+    let failed = RepeatStatus::Failed { class: FailureClass::Nan, evidence: vec![] };
+    let beside = of_new(with_status(&failed, false)).1.unwrap();
+    assert_eq!((beside.verdict, beside.now.is_some(), &*beside.notes[0]), (GateVerdict::New, true, "1 repeat failed"));
+}
+
+/// A gate of `times` then and now: p-values as they are corrected, and notes.
+fn p_values(names: &[&str], times: impl Fn(&str) -> [f64; 5], attempt: impl Fn(&str) -> String) -> Vec<GateCell> {
+    let of = |factor: f64| -> Vec<GateInput> {
+        let cell = |name: &&str| {
+            let mut cell = of_times(name, &job(), &times(name).map(|t| t * factor));
+            let CellState::Ok { summary } = &mut cell.input.state else { unreachable!() };
+            for repeat in &mut summary.repeats {
+                repeat.attempt = format!("{} {}", attempt(name), repeat.repeat);
+            }
+            cell
+        };
+        names.iter().map(cell).collect()
+    };
+    gate(&baseline(&of(1.0)), &of(1.02), 0.03).cells
+}
+
+#[test]
+fn cells_that_share_their_measurements_are_one_test() {
+    let times = |name: &str| if name == "a/b/c/noisy" { [1.0, 1.2, 0.9, 1.1, 0.8] } else { STEADY };
+    let p = |cells: &[GateCell]| cells.iter().map(|c| c.p_value.unwrap()).collect::<Vec<_>>();
+    let alone = p_values(&["a/b/c/x", "a/b/c/noisy"], times, str::to_owned);
+    let shared = |name: &str| if name == "a/b/c/noisy" { name.to_owned() } else { "one".to_owned() };
+    let twins = p_values(&["a/b/c/x", "a/b/c/twin", "a/b/c/noisy"], times, shared);
+    assert_eq!(p(&twins), [p(&alone)[0], p(&alone)[0], p(&alone)[1]]);
+    assert_eq!(twins[1].notes, ["shares its measurements with a/b/c/x: one test for both"]);
+    // Rates that are equal by chance are two tests.
+    let others = p_values(&["a/b/c/x", "a/b/c/twin", "a/b/c/noisy"], times, str::to_owned);
+    assert!(p(&others)[0] > p(&alone)[0] && others[1].notes.is_empty(), "{others:?}");
 }
 
 #[test]
@@ -372,4 +462,5 @@ fn an_impossible_rate_passes_nothing_and_is_no_baseline() {
     let absurd = || GateInput { impossible: Some("the rate is impossible".into()), ..of_times(CELL, &job(), &STEADY) };
     assert_eq!(gate(&then, &[absurd()], 0.03).verdict, GateVerdict::Fail);
     assert!(baseline(&[absurd()]).cells.is_empty());
+    assert_eq!(absurd().left_out().as_deref(), Some("the rate is impossible"));
 }

@@ -1,0 +1,65 @@
+//! What a command may not write over: the project's own inputs, what it reads itself, and what it writes elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use super::project::cache_dir;
+use crate::{
+    error::{Error, Problem, Result},
+    plan::Plan,
+};
+
+/// Refuses files to write (option, path) that are an input of the project, lie in one of its own folders, are `read` by the
+/// command, or are named twice.
+pub fn refuse_files(plan: &Plan, files: &[(&str, Option<&Path>)], read: &[&Path]) -> Result<()> {
+    let files: Vec<(&str, &Path)> = files.iter().filter_map(|(option, path)| Some((*option, (*path)?))).collect();
+    for (i, (option, path)) in files.iter().enumerate() {
+        let at = place(path);
+        let is_at = |other: &Path| place(other) == at;
+        let what = if plan.read.iter().any(|input| is_at(input)) {
+            Some("the project reads this file".to_owned())
+        } else if read.iter().any(|input| is_at(input)) {
+            Some("this command reads that file".to_owned())
+        } else if let Some((other, _)) = files[..i].iter().find(|(_, other)| is_at(other)) {
+            Some(format!("{other} names the same file"))
+        } else if at.is_dir() {
+            Some("this is a folder, not a file".to_owned())
+        } else {
+            own_folder(plan, &at)
+        };
+        refuse(option, path, what)?;
+    }
+    Ok(())
+}
+
+/// Refuses a folder to write to that is the project's root or one of its own, or no folder.
+pub fn refuse_folder(plan: &Plan, option: &str, path: &Path) -> Result<()> {
+    let at = place(path);
+    let what = if at == place(&plan.root) {
+        Some("the project's root holds its inputs".to_owned())
+    } else if at.exists() && !at.is_dir() {
+        Some("this is a file, not a folder".to_owned())
+    } else {
+        own_folder(plan, &at)
+    };
+    refuse(option, path, what)
+}
+
+fn refuse(option: &str, path: &Path, what: Option<String>) -> Result<()> {
+    let Some(what) = what else { return Ok(()) };
+    let problem = Problem::new(format!("{option} {}: {what}", path.display()));
+    Err(Error::invalid(problem.help("nothing was written; name another place")))
+}
+
+fn own_folder(plan: &Plan, at: &Path) -> Option<String> {
+    let folders = ["recipes", "templates", "pipelines"].map(|name| plan.root.join(name));
+    let own = folders.into_iter().chain([cache_dir(plan)]).find(|folder| at.starts_with(place(folder)))?;
+    Some(format!("{} is a folder of the project's own", own.strip_prefix(&plan.root).unwrap_or(&own).display()))
+}
+
+/// A path without links and `..`, as far as it exists.
+fn place(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let real = |known: &Path| Some(known.canonicalize().ok()?.join(path.strip_prefix(known).ok()?));
+    // Without the slash at the end that joining nothing leaves: a file has none.
+    path.ancestors().find_map(real).unwrap_or_else(|| path.clone()).components().collect()
+}
