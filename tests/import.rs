@@ -201,3 +201,46 @@ fn what_is_neither_is_refused_with_what_was_expected() {
     assert!(ran.stderr.contains("broken.json is left out"), "{}", ran.stderr);
     assert!(ran.stdout.contains("amd/prim/tiny/imported#1"), "{}", ran.stdout);
 }
+
+/// Steps of 0.5 s after the start events; what `tprimat import` says, and the summary.
+fn imported_events(settings: &[&str], tokens: &str) -> (String, Value) {
+    let project = project();
+    let mut log = String::new();
+    for settings in settings {
+        _ = writeln!(
+            log,
+            r#"{{"event":"start","schema":"tprimat.events/1","trainer":"x","effective":{{{settings}}}}}"#
+        );
+    }
+    for step in 1..=6 {
+        _ = writeln!(log, r#"{{"event":"step","step":{step},"step_time_seconds":0.5{step},"tokens":{tokens}}}"#);
+    }
+    project.write("theirs.log", &log);
+    let cell = "lab/cmd/elsewhere/imported";
+    let told = project.run(&["import", cell, "--log", "theirs.log"]).ends_with(0).stdout;
+    (told, project.run(&["show", cell, "--json"]).ends_with(0).json())
+}
+
+#[test]
+fn a_log_that_contradicts_itself_has_no_rate() {
+    let settings = r#""global_batch_size":8,"seq_length":128,"num_gpus":1"#;
+    let (told, summary) = imported_events(&[settings], "1024");
+    assert!(told.contains("attested") && summary["tokens_per_second_per_gpu"].is_object(), "{told}");
+    let no_rate = |settings: &[&str], tokens: &str, words: &str| {
+        let (told, summary) = imported_events(settings, tokens);
+        assert!(summary["tokens_per_second_per_gpu"].is_null(), "{summary}");
+        assert_eq!(summary["repeats"][0]["status"]["status"], "contradicted");
+        let notes = summary["notes"].to_string();
+        assert!(told.contains(words) && notes.contains(words), "{told}\n{notes}");
+    };
+    no_rate(&[settings], "512", "8 × 128 = 1024, and step 1 has 512 tokens");
+    let later = r#""global_batch_size":16,"seq_length":256,"num_gpus":2"#;
+    for words in ["global_batch_size is 8 at first, later 16", "num_gpus is 1 at first, later 2"] {
+        no_rate(&[settings, later], "1024", words);
+    }
+    for tokens in ["0", "-1024", "1e308"] {
+        let (_, summary) = imported_events(&[settings], tokens);
+        let notes = summary["notes"].to_string();
+        assert!(notes.contains("absurd_value (step 1: tokens is "), "{notes}");
+    }
+}

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Claim,
     cross::interval,
-    settings::{SETTINGS, agree},
+    settings::{SETTINGS, agree, show},
 };
 use crate::{parse::Trace, plan::ModelShape};
 
@@ -107,22 +107,19 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
     if complete && job.train_iters > 0 && claim.covers("train_iters") {
         fields.push(steps_run(trace, job.train_iters));
     }
-    let batch_is_claimed = claim.covers("global_batch_size") && claim.covers("seq_length");
-    if let Some(tokens) =
-        job.data.global_batch_size.checked_mul(job.data.seq_length).filter(|t| *t > 0 && batch_is_claimed)
-    {
-        let mut printed = trace.steps.iter().filter_map(|s| s.tokens);
-        let first = printed.next();
-        // One step that differs is enough to contradict.
-        let shown = std::iter::once(first).flatten().chain(printed).find(|t| *t != tokens).or(first);
-        fields.push(field("tokens_per_step", tokens.into(), shown.map(Value::from)));
-    }
     let stated_count = |name| {
         let setting = SETTINGS.iter().find(|s| s.name == name)?;
         // The labels of an imported file must agree with each other, too.
         let label = || claim.declared(setting).filter(|_| claim.fields.is_some());
         setting.effective(stated).or_else(label)?.as_u64()
     };
+    let batch_is_claimed = claim.covers("global_batch_size") && claim.covers("seq_length");
+    let of_job = (job.data.global_batch_size, job.data.seq_length);
+    if batch_is_claimed {
+        fields.extend(tokens_per_step(trace, of_job, true));
+    } else if let Some(said) = stated_count("global_batch_size").zip(stated_count("seq_length")) {
+        fields.extend(tokens_per_step(trace, said, false));
+    }
     if let (Some(batch), Some(micro), Some(ranks), Some(accumulation)) = (
         stated_count("global_batch_size"),
         stated_count("micro_batch_size"),
@@ -133,9 +130,45 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         let arithmetic = Some(format!("{micro} × {ranks} × {accumulation} = {product}"));
         fields.push(FieldAttestation { arithmetic, ..field("batch_product", batch.into(), Some(product.into())) });
     }
+    restated(trace, &mut fields);
     let mut attestation = Attestation { status: AttestationStatus::NotStated, fields: Vec::new() };
     attestation.extend(fields);
     attestation
+}
+
+/// The tokens that steps print, against batch × length: what is claimed, or what the log itself states of both.
+fn tokens_per_step(trace: &Trace, (batch, length): (u64, u64), is_claimed: bool) -> Option<FieldAttestation> {
+    let tokens = batch.checked_mul(length).filter(|t| *t > 0)?;
+    let mut printed = trace.steps.iter().filter_map(|s| Some((s.step, s.tokens?)));
+    let first = printed.next();
+    // One step that differs is enough to contradict.
+    let shown = std::iter::once(first).flatten().chain(printed).find(|(_, t)| *t != tokens).or(first);
+    let found = field("tokens_per_step", tokens.into(), shown.map(|(_, t)| t.into()));
+    let other = shown.filter(|_| found.status == AttestationStatus::Contradicted);
+    let arithmetic = other.map(|(step, t)| format!("{batch} × {length} = {tokens}, and step {step} has {t} tokens"));
+    if is_claimed {
+        return Some(FieldAttestation { arithmetic, ..found });
+    }
+    shown.map(|_| FieldAttestation { declared: None, arithmetic, ..found })
+}
+
+/// What a log states twice, and not alike, it does not attest: which of both was run, nobody knows.
+fn restated(trace: &Trace, fields: &mut Vec<FieldAttestation>) {
+    let of_setting = |setting: &super::settings::Setting| {
+        let (first, later) = (setting.effective(&trace.effective.0)?, setting.effective(&trace.restated.0)?);
+        (!agree(&first, &later)).then_some((setting.name, first, later))
+    };
+    let parameters = trace.num_parameters.map(Value::from).zip(trace.restated.0.get("num_parameters"));
+    let parameters = parameters.map(|(first, later)| ("num_parameters", first, later.clone()));
+    for (name, first, later) in SETTINGS.iter().filter_map(of_setting).chain(parameters) {
+        let at = fields.iter().position(|f| f.field == name).unwrap_or_else(|| {
+            fields.push(FieldAttestation { declared: None, ..field(name, Value::Null, Some(first.clone())) });
+            fields.len() - 1
+        });
+        fields[at].status = AttestationStatus::Contradicted;
+        fields[at].arithmetic =
+            Some(format!("{name} is {} at first, later {}", show(Some(&first)), show(Some(&later))));
+    }
 }
 
 /// What a rate is made of.
@@ -284,6 +317,39 @@ pub(super) mod tests {
         assert_eq!(attest(&trace(no_devices, None), &job(), true).status, AttestationStatus::NotStated);
         let printed = attest(&trace(json!({"num_gpus": 1}), Some(1024)), &job(), true);
         assert_eq!(printed.status, AttestationStatus::Attested);
+    }
+
+    /// Nobody claims anything of an imported log, so it is held against itself.
+    #[test]
+    fn a_log_that_contradicts_itself_is_not_attested() {
+        let stated = json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1});
+        let imported = |trace: &Trace| super::attest(trace, &Claim::of_model(None), false);
+        assert_eq!(imported(&trace(stated.clone(), Some(1024))).status, AttestationStatus::Attested);
+        assert_eq!(imported(&trace(stated.clone(), None)).status, AttestationStatus::Attested);
+        let mut one = trace(stated.clone(), Some(1024));
+        one.steps[1].tokens = Some(512);
+        let found = imported(&one);
+        let words = "8 × 128 = 1024, and step 2 has 512 tokens";
+        let told: Vec<_> = found.contradicted().map(|f| (&*f.field, f.arithmetic.as_deref())).collect();
+        assert_eq!((found.status, told), (AttestationStatus::Contradicted, vec![("tokens_per_step", Some(words))]));
+        assert_eq!(attest(&one, &job(), false).contradicted().next().unwrap().arithmetic.as_deref(), Some(words));
+    }
+
+    #[test]
+    fn what_a_log_states_twice_and_not_alike_is_contradicted() {
+        let mut twice = trace(json!({"global_batch_size": 8, "seq_length": 128, "world_size": 1}), Some(1024));
+        let later = json!({"global_batch_size": 8, "seq_length": 256, "num_gpus": 2, "precision": "bf16"});
+        twice.restated = Effective(serde_json::from_value(later).unwrap());
+        let alone = super::attest(&twice, &Claim::of_model(None), false);
+        assert_eq!(contradicted(&alone), ["seq_length", "num_gpus"]);
+        let told = alone.contradicted().next().unwrap().arithmetic.clone();
+        assert_eq!(told.as_deref(), Some("seq_length is 128 at first, later 256"));
+        // The first one is what the job asked for; all the same.
+        assert_eq!(contradicted(&attest(&twice, &job(), false))[..2], ["seq_length", "num_gpus"]);
+        // Another spelling, or what only one of them states, is no contradiction.
+        twice.effective.0.insert("precision".into(), json!("torch.bfloat16"));
+        twice.restated = Effective([("precision".to_owned(), json!("bf16")), ("seed".to_owned(), json!(7))].into());
+        assert_eq!(super::attest(&twice, &Claim::of_model(None), false).status, AttestationStatus::Attested);
     }
 
     #[test]

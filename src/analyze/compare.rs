@@ -4,8 +4,8 @@ mod notes;
 
 use super::{
     AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
-    Device, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, RatioInterval, RepeatStatus, Row, Speedup, Summary,
-    Surroundings, Welch, cost_ratio, environment_differences,
+    Device, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, Note, NoteKind, RatioInterval, RepeatStatus, Row,
+    Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
         refused_without_figures,
@@ -46,12 +46,13 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     refused.extend(refused_without_figures(cells, &arms, settings));
     let comparable = refused.is_empty();
     differences.extend(refused);
-    let mut speedups = speedups(&arms, &grouped, settings, catalogue);
+    let (mut speedups, impossible) = speedups(&arms, &grouped, settings, catalogue);
     let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
     let rows: Vec<Row> =
         arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
     price(&mut speedups, &rows);
     let mut notes = notes::notes(cells, &rows, &groups, &speedups, &differences, settings);
+    notes.extend(impossible);
     notes.extend(notes::of_losses(&arms, &grouped, settings));
     notes.extend(notes::of_environments(&rows, &environment));
     Comparison {
@@ -150,23 +151,33 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
     }
 }
 
-fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, catalogue: &Catalogue) -> Vec<Speedup> {
+/// Each cell against its baseline; what an impossible rate keeps from that is told instead.
+fn speedups(
+    arms: &[Arm<'_>],
+    groups: &[Grouped],
+    settings: &CompareSettings,
+    catalogue: &Catalogue,
+) -> (Vec<Speedup>, Vec<Note>) {
     let mut all: Vec<Speedup> = Vec::new();
+    let mut notes = Vec::new();
     // By their places in `all`: what is tested, and what is one of those under another name.
     let mut tested: Vec<(usize, &Arm<'_>, Welch)> = Vec::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
         let b = &arms[group.baseline];
         for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
+            if let Some(why) = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue)) {
+                let text = format!("not compared with {}: {why}", b.cell.cell);
+                notes.push(Note::of(&a.cell.cell, NoteKind::Doubtful, text));
+                continue;
+            }
             let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
             let shared = shared(a, b);
             let test = welch(&a.estimate.units, &b.estimate.units).filter(|_| shared.is_none());
             let least = n_a.min(n_b);
             let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
             let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
-            let impossible = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue));
             let reason = match &test {
-                _ if impossible.is_some() => impossible,
                 _ if shared.is_some() => shared,
                 _ if least < 2 => Some("one repeat: no interval".to_owned()),
                 None => Some("the repeats do not vary: no interval".to_owned()),
@@ -209,7 +220,7 @@ fn speedups(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings, ca
         let Speedup { p_value, significant, interval, .. } = all[of];
         (all[i].p_value, all[i].significant, all[i].interval) = (p_value, significant, interval);
     }
-    all
+    (all, notes)
 }
 
 /// Do two arms of one group ask their baseline the same question with the same runs?

@@ -185,6 +185,12 @@ pub struct Row {
 }
 
 impl Row {
+    /// Why its rate, and all that is made of it, cannot be.
+    #[must_use]
+    pub fn impossible(&self) -> Option<&str> {
+        if let Mfu::Error { reason } = &self.mfu { Some(reason) } else { None }
+    }
+
     /// Do the two launch the very same bytes? What others measured was launched elsewhere.
     #[must_use]
     pub fn launches_as(&self, other: &Self) -> bool {

@@ -29,9 +29,15 @@ pub(super) fn notes(
     notes.extend(not_assessed(counted).map(remark));
     notes.extend(anomalies_by_kind(repeats, results, statistics));
     for (repeat, result) in counted {
-        let kinds: BTreeSet<&str> = result.trace.anomalies.iter().map(|a| a.kind.as_str()).collect();
+        let all = &result.trace.anomalies;
+        let kinds: BTreeSet<&str> = all.iter().map(|a| a.kind.as_str()).collect();
+        // What was left out of the log's own words is shown.
+        let word = |kind: &str| match all.iter().find(|a| a.kind == kind && SHOWN.contains(&kind)) {
+            Some(first) => format!("{kind} ({})", first.detail),
+            None => kind.to_owned(),
+        };
         if !kinds.is_empty() {
-            let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+            let kinds = kinds.into_iter().map(word).collect::<Vec<_>>().join(", ");
             said_of(repeat.repeat, format!("the log has {kinds}"), &mut shared);
         }
     }
@@ -74,6 +80,9 @@ pub(super) fn notes(
     notes
 }
 
+/// Kinds of anomalies of a log that are told with the first of them.
+const SHOWN: [&str; 2] = ["absurd_value", "second_start"];
+
 fn remark(text: impl Into<String>) -> Note {
     Note::new(NoteKind::Remark, text)
 }
@@ -92,7 +101,9 @@ fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note
                 let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
                 let shown: Vec<String> = shown.collect();
                 let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
-                (NoteKind::Contradicted, format!("the log contradicts the job in {}{shown}", fields.join(", ")))
+                let is_alone = result.attestation.contradicted().all(|f| f.declared.is_none());
+                let what = if is_alone { "itself" } else { "the job" };
+                (NoteKind::Contradicted, format!("the log contradicts {what} in {}{shown}", fields.join(", ")))
             }
             RepeatStatus::Suspect { reason } => (NoteKind::Suspect, reason.clone()),
             RepeatStatus::Unmeasured { reason } => (NoteKind::Remark, reason.clone()),

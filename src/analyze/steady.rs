@@ -17,6 +17,12 @@ pub const LEAST_SECONDS: f64 = 30.0;
 /// Of means over several steps there are fewer than steps; so many are a series.
 const LEAST_ENTRIES: usize = 10;
 
+/// Step times this many times apart, with nothing between, are of two units: less than the 60 of minutes and seconds, as
+/// times of either spread, and far more than anything that a training does step after step.
+const OTHER_UNIT: f64 = 50.0;
+/// What is pauses, not a unit: so few times, or a smaller part of them.
+const LEAST_OF_UNIT: (usize, f64) = (3, 0.1);
+
 /// How far the trainer's own rate may be from ours before it is said.
 const CROSS_CHECK_TOLERANCE: f64 = 0.05;
 
@@ -97,6 +103,9 @@ pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistic
     let tokens = known(workload.tokens_per_step).ok_or("tokens of an optimiser step are not known")?;
     let num_gpus = known(workload.num_gpus).ok_or("the number of devices is not known")?;
     let timed = timed(steps, workload, statistics)?;
+    if let Some(why) = mixed_units(&timed) {
+        return Err(why);
+    }
     let rate = |timed: &[Timed<'_>]| tokens as f64 / (mean_seconds(timed) * num_gpus as f64);
     let (from, cut) = cut(&timed, rate(&timed));
     let measured = &timed[from..];
@@ -150,6 +159,24 @@ fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) ->
         return Err(format!("no timed step after {warm_up} warm-up steps; the log has {lines} steps"));
     }
     Ok(timed)
+}
+
+/// Two groups of times that no training has in one run: one of them must be in another unit.
+fn mixed_units(timed: &[Timed<'_>]) -> Option<String> {
+    let mut times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
+    times.sort_by(f64::total_cmp);
+    let (few, part) = LEAST_OF_UNIT;
+    let least = few.max((part * times.len() as f64).ceil() as usize);
+    let most = times.len().checked_sub(least)?;
+    let at = (least..=most).find(|at| times[*at] >= OTHER_UNIT * times[at - 1])?;
+    let (low, high) = times.split_at(at);
+    let [low, high] = [quantile(low, 0.5)?, quantile(high, 0.5)?];
+    Some(format!("step times of about {} s and of about {} s in one log: mixed units?", shown(low), shown(high)))
+}
+
+/// Three digits.
+fn shown(seconds: f64) -> f64 {
+    format!("{seconds:.2e}").parse().unwrap_or(seconds)
 }
 
 fn mean_seconds(timed: &[Timed<'_>]) -> f64 {

@@ -529,7 +529,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn a_mean_over_k_steps_is_k_steps(blocks in proptest::collection::vec((0.1f64..10.0, 1u64..5), 1..10)) {
+        fn a_mean_over_k_steps_is_k_steps(blocks in proptest::collection::vec((0.25f64..10.0, 1u64..5), 1..10)) {
             let mut averaged = run(&[1.0]);
             let mut single = Vec::new();
             averaged.trace.steps.clear();

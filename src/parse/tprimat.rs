@@ -17,6 +17,7 @@ const MAX_TRIES: usize = 8;
 /// Longer steps, higher rates and larger memories than these are misprints.
 const MAX_SECONDS: f64 = 1e7;
 const MAX_BYTES: u64 = 1 << 50;
+const MAX_TOKENS: u64 = 1 << 50;
 
 /// Is it worth reading the line as an event? Cheap, for lines between which events may stand.
 pub fn may_be_event(line: &str) -> bool {
@@ -94,9 +95,19 @@ impl Events {
 
     fn start(&mut self, event: Map<String, Value>, out: &mut Builder) {
         if let Some(first) = &self.start {
-            let same = |key| first.get(key) == event.get(key);
-            if !same("effective") || !same("num_parameters") {
-                out.notes.add("second_start", || "a later start event differs; the first one counts".to_owned());
+            let differing = differing(first, &event);
+            if !differing.is_empty() {
+                out.notes.add("second_start", || {
+                    let told = differing.iter().map(|(name, value)| format!("{name} {value}"));
+                    let told = told.collect::<Vec<_>>().join(", ");
+                    cut(
+                        &format!("a later start event says {told}, and the first one does not; the first one counts"),
+                        300,
+                    )
+                });
+            }
+            for (name, value) in differing {
+                out.trace.restated.0.entry(name.clone()).or_insert_with(|| value.clone());
             }
             return;
         }
@@ -118,6 +129,16 @@ impl Events {
         }
         self.start = Some(event);
     }
+}
+
+/// Settings that a later start event states otherwise than the first one, or alone.
+fn differing<'a>(first: &Map<String, Value>, later: &'a Map<String, Value>) -> Vec<(&'a String, &'a Value)> {
+    let settings = later.get("effective").and_then(Value::as_object).into_iter().flatten();
+    let before = |name: &String| first.get("effective")?.get(name);
+    let mut found: Vec<_> = settings.filter(|(name, value)| !value.is_null() && before(name) != Some(*value)).collect();
+    let count = later.get_key_value("num_parameters").filter(|(name, value)| first.get(*name) != Some(*value));
+    found.extend(count.filter(|(_, value)| whole(value).is_some_and(|n| n > 0)));
+    found
 }
 
 /// One step event → step; `None` and a note where it has no usable number.
@@ -152,7 +173,16 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     {
         notes.add(&cut(kind, 40), || format!("step {number}, as the trainer says"));
     }
-    let memory_bytes = event.get("memory_bytes").and_then(whole).filter(|n| *n > 0 && *n < MAX_BYTES);
+    let mut count = |key: &str, most: u64| {
+        let value = event.get(key).filter(|v| !v.is_null())?;
+        let count = whole(value).filter(|n| *n > 0 && *n < most);
+        if count.is_none() {
+            notes.add("absurd_value", || format!("step {number}: {key} is {}", cut(&value.to_string(), 40)));
+        }
+        count
+    };
+    let memory_bytes = count("memory_bytes", MAX_BYTES);
+    let tokens = count("tokens", MAX_TOKENS);
     let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| Cow::Owned(cut(s, 40)));
     let ended_at = event.get("time").and_then(number_of).filter(|t| t.is_finite() && *t > 0.0);
     Some(Step {
@@ -162,7 +192,7 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
         loss,
         learning_rate,
         grad_norm,
-        tokens: event.get("tokens").and_then(whole).filter(|n| *n > 0),
+        tokens,
         tokens_per_second_per_gpu,
         tflops_per_gpu,
         memory_bytes,
@@ -337,6 +367,38 @@ mod tests {
             assert!(all_kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
         }
         assert!(!trace.finished);
+    }
+
+    #[test]
+    fn counts_that_are_none_are_said() {
+        for tokens in ["0", "-1024", "1e308", "1.5", "\"many\"", "NaN"] {
+            let trace = parse(format!("{{\"event\":\"step\",\"step\":7,\"tokens\":{tokens}}}\n").as_bytes());
+            assert_eq!((trace.steps[0].tokens, all_kinds(&trace)[0]), (None, "absurd_value"), "{tokens}");
+            assert!(trace.anomalies[0].detail.starts_with("step 7: tokens is "), "{:?}", trace.anomalies);
+        }
+        let fine = parse(
+            b"{\"event\":\"step\",\"step\":1,\"tokens\":null}\n{\"event\":\"step\",\"step\":2,\"tokens\":512.0}\n",
+        );
+        assert_eq!((fine.steps[1].tokens, all_kinds(&fine).len()), (Some(512), 0));
+    }
+
+    #[test]
+    fn a_second_start_is_named_by_what_it_changes() {
+        let start =
+            |settings: &str| format!("{{\"event\":\"start\",\"effective\":{{{settings}}},\"num_parameters\":9}}\n");
+        let first = start("\"seq_length\":128,\"num_gpus\":1,\"dropout\":0.1");
+        assert_eq!(parse((first.clone() + &first).as_bytes()).restated.0.len(), 0);
+        let trace = parse(
+            (first.clone() + &first + &start("\"seq_length\":256,\"num_gpus\":1,\"dropout\":null,\"seed\":3"))
+                .as_bytes(),
+        );
+        assert_eq!(trace.effective.0["seq_length"], 128);
+        assert_eq!(
+            trace.restated.0.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>(),
+            ["seed 3", "seq_length 256"]
+        );
+        assert_eq!(all_kinds(&trace), ["second_start"]);
+        assert!(trace.anomalies[0].detail.contains("seq_length 256"), "{:?}", trace.anomalies);
     }
 
     #[test]

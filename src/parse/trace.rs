@@ -17,6 +17,9 @@ pub struct Trace {
     #[serde(skip_serializing_if = "is_zero", default)]
     pub step_lines: u64,
     pub effective: Effective,
+    /// Settings that a later start states otherwise, or that only it states; the first one counts.
+    #[serde(skip_serializing_if = "Effective::is_empty", default)]
+    pub restated: Effective,
     /// Of the whole model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_parameters: Option<u64>,
@@ -213,6 +216,12 @@ pub struct TelemetrySample {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Effective(pub BTreeMap<String, serde_json::Value>);
+
+impl Effective {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceLine {

@@ -78,7 +78,9 @@ fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
         plain("precision", if row.precision.is_empty() { "not stated".into() } else { row.precision.clone() }),
         ("workload".into(), attestation),
         plain("repeats", repeats(row).text),
-        plain("tokens/s/GPU (95 % CI)", rate(&row.tokens_per_second_per_gpu)),
+        ("tokens/s/GPU (95 % CI)".into(), {
+            row.impossible().map_or_else(|| Word::plain(rate(&row.tokens_per_second_per_gpu)), impossible)
+        }),
         plain(
             "step time",
             format!(

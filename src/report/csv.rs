@@ -115,11 +115,12 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.count("suspect", Some(row.suspect as u64));
     columns.count("unmeasured", Some(row.unmeasured as u64));
     columns.text("repeats_added_later", &row.repeats_added_later.to_string());
-    let estimate = &row.tokens_per_second_per_gpu;
-    columns.number("tokens_per_second_per_gpu", Some(estimate.value));
-    columns.number("tokens_per_second_per_gpu_ci95_low", estimate.ci95.map(|ci| ci[0]));
-    columns.number("tokens_per_second_per_gpu_ci95_high", estimate.ci95.map(|ci| ci[1]));
-    columns.number("tokens_per_second", row.tokens_per_second);
+    // Why a rate is impossible, `mfu_absent` says.
+    let estimate = Some(&row.tokens_per_second_per_gpu).filter(|_| row.impossible().is_none());
+    columns.number("tokens_per_second_per_gpu", estimate.map(|e| e.value));
+    columns.number("tokens_per_second_per_gpu_ci95_low", estimate.and_then(|e| Some(e.ci95?[0])));
+    columns.number("tokens_per_second_per_gpu_ci95_high", estimate.and_then(|e| Some(e.ci95?[1])));
+    columns.number("tokens_per_second", row.tokens_per_second.filter(|_| estimate.is_some()));
     columns.count("tokens_per_step", row.tokens_per_step);
     columns.number("step_time_mean [s]", Some(row.step_time.mean_seconds));
     columns.number("step_time_median [s]", Some(row.step_time.median_seconds));

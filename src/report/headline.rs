@@ -7,7 +7,9 @@ use super::{
     format::{number, ratio, ratio_beside_1},
     mark,
 };
-use crate::analyze::{Comparison, Figure, Group, RatioInterval, RepeatStatus, Row, Speedup, Tier, Unit, differences};
+use crate::analyze::{
+    Comparison, Difference, Figure, Group, RatioInterval, RepeatStatus, Row, Speedup, Tier, Unit, differences,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
@@ -56,7 +58,9 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else { continue };
         if let [alone] = rows[..] {
-            let (a, text) = (alone.cell.clone(), alone_sentence(alone));
+            let is_refused = |d: &&Difference| d.refused && [&d.cell_a, &d.cell_b].contains(&&alone.cell);
+            let others = comparison.differences.iter().any(|d| is_refused(&d));
+            let (a, text) = (alone.cell.clone(), alone_sentence(alone, others));
             all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
         }
         let others = rows.iter().filter(|r| r.cell != group.baseline);
@@ -143,10 +147,18 @@ fn warned(row: &Row, wanted: impl Fn(&String) -> bool) -> Option<String> {
     (!warnings.is_empty()).then(|| format!("{} runs with {}", row.cell, warnings.join(", ")))
 }
 
+/// Sentences of a group that are told before its table.
+const LEADING: usize = 3;
+
 /// What of many is told before a table: they are in order of weight.
 pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
-    const MOST: usize = 3;
-    sentences.iter().take(MOST).copied().collect()
+    sentences.iter().take(LEADING).copied().collect()
+}
+
+/// How many sentences are left to the table, if any.
+pub(super) fn more(sentences: &[&Headline]) -> Option<String> {
+    let more = sentences.len().saturating_sub(LEADING);
+    (more > 0).then(|| format!("And {more} more, in the table"))
 }
 
 /// What may not be compared, and how many more pairs are left to the notes.
@@ -202,7 +214,11 @@ fn contract(speedup: &Speedup, a: &Row, b: &Row) -> String {
     .to_owned()
 }
 
-fn alone_sentence(row: &Row) -> String {
+/// `others`: there are cells that it may not be compared with.
+fn alone_sentence(row: &Row, others: bool) -> String {
+    if let Some(reason) = row.impossible() {
+        return format!("The rate of {} on {} is impossible: {reason}.", named(row), row.model);
+    }
     let estimate = &row.tokens_per_second_per_gpu;
     let interval = match estimate.ci95 {
         Some([lo, hi]) => format!(" (95 % CI {}–{})", number(lo), number(hi)),
@@ -211,14 +227,15 @@ fn alone_sentence(row: &Row) -> String {
     let (hosts, rate) = (on_hosts(&[row]), number(estimate.value));
     let name = named(row);
     let warned = warned(row, |_| true).map(|words| format!("; {words}")).unwrap_or_default();
-    format!("{hosts}, {name} runs {rate} tokens/s/GPU{interval} on {}; no cell may stand beside it{warned}.", row.model)
+    let why = if others { "no cell may stand beside it" } else { "there is nothing to compare it with" };
+    format!("{hosts}, {name} runs {rate} tokens/s/GPU{interval} on {}; {why}{warned}.", row.model)
 }
 
 /// One sentence a pair, with every field that forbids it.
 fn refusals(comparison: &Comparison) -> Vec<Headline> {
     let refused: Vec<_> = comparison.differences.iter().filter(|d| d.refused).collect();
     let pairs = refused.chunk_by(|x, y| (&x.cell_a, &x.cell_b) == (&y.cell_a, &y.cell_b));
-    let sentence = |of_pair: &[&crate::analyze::Difference]| {
+    let sentence = |of_pair: &[&Difference]| {
         let fields: Vec<String> = of_pair.iter().map(|d| d.field.sentence()).collect();
         let (a, b) = (&of_pair[0].cell_a, &of_pair[0].cell_b);
         let text = format!("{a} and {b} may not be compared, because they differ in {}.", fields.join("; "));
@@ -281,6 +298,22 @@ mod tests {
         let mut comparison = two(&[0.5, 0.505, 0.495, 0.5], |_| {}, &[]);
         comparison.rows[0].repeats[0].host = "not stated".into();
         assert!(only(&comparison).text.starts_with("On hosts that not every log names, amd/"));
+    }
+
+    #[test]
+    fn a_cell_alone_is_not_said_to_be_refused() {
+        let times = [1.0, 1.01, 0.99, 1.0];
+        let one = [measured("nvd/nemo/llama/single", &test_job(), &times, None)];
+        let mut comparison = compare(&one, &CompareSettings::default(), &Catalogue::default());
+        assert!(only(&comparison).text.ends_with(" on llama; there is nothing to compare it with."));
+        comparison.rows[0].mfu = crate::analyze::Mfu::Error { reason: "1.31 of the peak".into() };
+        assert_eq!(
+            only(&comparison).text,
+            "The rate of nvd/nemo/llama/single on llama is impossible: 1.31 of the peak."
+        );
+        let refused = headlines(&two(&times, |job| job.data.seq_length = 256, &[]));
+        let alone = refused.iter().find(|h| h.verdict == Verdict::Alone).unwrap();
+        assert!(alone.text.ends_with("; no cell may stand beside it."), "{alone:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{
     cost,
     environment::environments,
-    headline::{Headline, headlines, leading, refused},
+    headline::{self, Headline, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
@@ -38,6 +38,9 @@ pub fn markdown(comparison: &Comparison) -> String {
         let of_group: Vec<&Headline> = sentences.iter().filter(|h| h.group == Some(index)).collect();
         for headline in leading(&of_group) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&headline.text)));
+        }
+        if let Some(more) = headline::more(&of_group) {
+            out.add("sentence", &format!("{more}.\n\n"));
         }
         out.table(&table::sheet(&rows, &group.baseline, &comparison.speedups));
         for line in steady_state(&rows) {

@@ -6,7 +6,7 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, interval, leading, refused, same_as, times},
+    headline::{Verdict, headlines, interval, leading, more, refused, same_as, times},
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -34,6 +34,9 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index)).collect();
         for headline in leading(&of_group) {
             paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
+        }
+        if let Some(more) = more(&of_group) {
+            paragraph(&mut out, "", &format!("{more}."), page, Ink::Plain);
         }
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
@@ -118,7 +121,10 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
     let mut sheet = Sheet::default();
     let columns: [Of; 7] = [
         ("cell", false, |row| Word::plain(format!("{}{}", row.cell, mark(&row.imported)))),
-        ("tokens/s/GPU (95 % CI)", true, |row| Word::plain(rate(&row.tokens_per_second_per_gpu))),
+        ("tokens/s/GPU (95 % CI)", true, |row| match row.impossible() {
+            Some(_) => Word::inked("impossible", Ink::Alarm),
+            None => Word::plain(rate(&row.tokens_per_second_per_gpu)),
+        }),
         ("step time (cv)", true, step_time),
         ("peak memory", false, memory),
         ("MFU", true, mfu),
@@ -141,6 +147,10 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
             word.text.push_str(" (not comparable)");
         }
         let mut against = against(row, baseline, speedups);
+        let is_impossible = row.impossible().or(base.and_then(Row::impossible)).is_some();
+        if is_impossible && against.ink == Ink::Dim {
+            against = Word::inked("not compared: impossible rate", Ink::Bad);
+        }
         let twin = base.filter(|base| row.launches_as(base)).map(|base| &base.cell).or(row.same_launch_as.as_ref());
         // Of the baseline's own measurements the column says so already.
         let is_told = |twin: &&String| **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base));

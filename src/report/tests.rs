@@ -442,6 +442,11 @@ fn terminal_comment_and_page_begin_with_the_same_sentences() {
         let at: Vec<usize> = first.map(|h| text.find(&*h.text).unwrap_or_else(|| panic!("{h:?}: {text}"))).collect();
         assert!(at.len() == 4 && at.is_sorted() && at[3] < figures, "{at:?} {figures}: {text}");
     }
+    let more = format!("And {} more, in the table.", of_group.len() - 3);
+    for text in [table(&all, &page(1000)), markdown(&all)] {
+        let at = text.find(&more).unwrap_or_else(|| panic!("{more}: {text}"));
+        assert!(at < text.find("10.00 ms").unwrap() && text.matches("in the table.").count() == 1, "{text}");
+    }
 }
 
 #[test]

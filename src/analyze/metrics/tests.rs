@@ -198,6 +198,47 @@ fn more_than_the_peak_is_an_error_in_every_figure_of_flops() {
     is_error(&fast, &catalogue(), "tflops_per_gpu", "more than the 989");
 }
 
+/// In every report: no ratio, no interval, no rate.
+#[test]
+fn an_impossible_rate_is_compared_with_nothing() {
+    use crate::report::{csv, headlines, html, markdown, table};
+    let runs = |name: &str, seconds: f64| {
+        let steps: Vec<Vec<f64>> = [1.0, 1.01, 0.99].iter().map(|r| vec![seconds * r; 51]).collect();
+        measured_steps(name, &llama_job(), &steps, Some(H100))
+    };
+    let (other, slow) = ("nvd/mega/llama/maximum_performance", "nvd/tran/llama/maximum_performance");
+    let of = |first: f64, second: f64| {
+        let cells = [runs(NVD, first), runs(other, second), runs(slow, 14.0)];
+        compare(&cells, &CompareSettings::default(), &catalogue())
+    };
+    let fine = of(12.27, 13.0);
+    assert_eq!((fine.speedups.len(), fine.rows[1].impossible()), (2, None));
+    let one = of(12.27, 5.0);
+    assert_eq!(one.speedups.iter().map(|s| &*s.a).collect::<Vec<_>>(), [slow]);
+    assert!(one.speedups[0].p_value.is_some(), "the others are compared as ever");
+    let told = |c: &Comparison, words: &str| {
+        c.notes.iter().any(|n| n.kind == crate::analyze::NoteKind::Doubtful && n.text.starts_with(words))
+    };
+    let words = format!("not compared with {NVD}: the rate of {other} is impossible: ");
+    assert!(told(&one, &words), "{:?}", one.notes);
+    assert!(headlines(&one).iter().all(|h| h.a != other && h.b.as_deref() != Some(other)));
+
+    let base = of(5.0, 12.27);
+    assert_eq!((base.speedups.len(), base.groups.len()), (0, 1));
+    assert!(told(&base, &format!("not compared with {NVD}: the rate of {NVD} is impossible: ")), "{:?}", base.notes);
+    let rate = crate::report::number(base.rows[0].tokens_per_second_per_gpu.value);
+    let page = html(&base, &[], &crate::report::Meta::default()).unwrap();
+    let plain = crate::report::Page { width: 1000, ..crate::report::Page::file() };
+    for text in [table(&base, &plain), markdown(&base), csv(&base)] {
+        assert!(text.contains("impossible") && !text.contains('×') && !text.contains(&rate), "{rate}: {text}");
+    }
+    assert_eq!(table(&base, &plain).matches("not compared: impossible rate").count(), 2);
+    // What a figure is made of may be a product.
+    let page = page.replace("tokens/s/GPU × ", "");
+    let lines: Vec<&str> = page.lines().filter(|line| line.contains('×') || line.contains(&rate)).collect();
+    assert!(page.contains("impossible") && lines.is_empty(), "{rate}: {lines:#?}");
+}
+
 #[test]
 fn a_price_is_found_by_the_platforms_id_then_by_its_vendors_names() {
     let cell = |name: &str, device| cell_of(name, &llama_job(), 12.27, device);
@@ -392,7 +433,7 @@ fn a_speedup_has_its_cost() {
     let Figure::Absent { reason } = of(&[h100(), mi300x()], &euros) else { panic!() };
     assert!(reason.starts_with("amd/prim/llama/maximum_performance: no price is stated for amd"), "{reason}");
     let wrong = cell_of(AMD, &llama_job(), 12.27, Some(H100));
-    assert!(matches!(of(&[h100(), wrong], &catalogue()), Figure::Error { .. }));
+    assert_eq!(compare(&[h100(), wrong], &CompareSettings::default(), &catalogue()).speedups, []);
 }
 
 #[test]

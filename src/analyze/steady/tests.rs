@@ -72,6 +72,27 @@ fn what_is_short_is_not_assessed_and_says_why() {
     assert!(mixed.notes.iter().any(|n| n.text.starts_with("steady state is not assessed in repeat 2: under 20 timed")));
 }
 
+/// The worked example of docs/METRICS.md.
+#[test]
+fn times_in_two_units_have_no_figure() {
+    let why = |times: &[f64], warmup| match summary(run(times), warmup).repeats[0].status.clone() {
+        RepeatStatus::Unmeasured { reason } => reason,
+        _ => String::new(),
+    };
+    let mixed = [vec![0.5; 20], vec![500.0; 20]].concat();
+    assert_eq!(why(&mixed, 0), "step times of about 0.5 s and of about 500 s in one log: mixed units?");
+    assert_eq!(why(&mixed, 20), "", "what is warm-up counts nowhere");
+    // Minutes and seconds, mixed line by line.
+    let minutes: Vec<f64> =
+        noisy(3.0, 40).iter().enumerate().map(|(i, t)| if i % 2 == 0 { t / 60.0 } else { *t }).collect();
+    assert!(why(&minutes, 0).ends_with("mixed units?"), "{}", why(&minutes, 0));
+    assert_eq!(why(&[vec![0.5; 20], vec![24.9; 20]].concat(), 0), "", "below the factor");
+    assert_eq!(why(&[vec![0.5; 37], vec![500.0; 3]].concat(), 0), "", "pauses: fewer than a tenth");
+    assert_ne!(why(&[vec![0.5; 36], vec![500.0; 4]].concat(), 0), "", "a tenth");
+    assert_eq!(why(&[0.5, 0.5, 0.5, 0.5, 500.0, 500.0], 0), "", "fewer than three");
+    assert_ne!(why(&[0.5, 0.5, 0.5, 500.0, 500.0, 500.0], 0), "", "three of six");
+}
+
 #[test]
 fn means_over_steps_are_cut_whole_and_at_most_half_of_the_steps() {
     let mut result = run(&[vec![4.0; 3], vec![2.0; 17]].concat());
@@ -149,6 +170,23 @@ fn time() -> impl Strategy<Value = f64> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+    /// Noise of any usual size, and pauses of any length in fewer than a tenth of the steps.
+    #[test]
+    fn stalls_are_no_other_unit(
+        noise in proptest::collection::vec(0.25f64..4.0, 1..200),
+        level in 1e-3f64..1.0,
+        stalls in proptest::collection::vec((any::<proptest::sample::Index>(), 1.0f64..1e4), 0..20),
+    ) {
+        let mut times: Vec<f64> = noise.iter().map(|n| n * level).collect();
+        let most = (times.len() - 1) / 10;
+        for (at, pause) in stalls.iter().take(most) {
+            let at = at.index(times.len());
+            times[at] = level * pause;
+        }
+        let status = summary(run(&times), 0).repeats[0].status.clone();
+        prop_assert_eq!(status, RepeatStatus::Ok);
+    }
+
     #[test]
     fn whatever_the_log_says_there_is_a_number_or_a_reason(
         steps in proptest::collection::vec((time(), 0u64..4, proptest::option::weighted(0.95, Just(()))), 0..80),

@@ -185,6 +185,9 @@ fn marks(row: &Row) -> Vec<String> {
 }
 
 fn rate(row: &Row) -> Shown {
+    if let Some(reason) = row.impossible() {
+        return Shown { impossible: true, ..missing(reason) };
+    }
     let estimate = &row.tokens_per_second_per_gpu;
     let interval = match estimate.ci95 {
         Some([lo, hi]) => format!("95 % CI {}–{}", number(lo), number(hi)),

@@ -142,7 +142,8 @@ fn words(row: &Row) -> String {
         Some([low, high]) if values.len() > 1 => format!("{} to {}", number(low), number(high)),
         _ => number(row.tokens_per_second_per_gpu.value),
     };
-    let mut words = format!("{range} tokens/s/GPU, n = {} of {}", row.n, row.repeats_wanted);
+    let rate = if row.impossible().is_some() { "impossible".to_owned() } else { format!("{range} tokens/s/GPU") };
+    let mut words = format!("{rate}, n = {} of {}", row.n, row.repeats_wanted);
     for repeat in &row.repeats {
         match &repeat.status {
             RepeatStatus::Ok => {}

@@ -35,6 +35,9 @@ pub fn throughput(comparison: &Comparison) -> Result<Canvas, String> {
 pub fn rates(canvas: &mut Canvas, comparison: &Comparison, fill: impl Fn(usize) -> Option<Fill>) {
     let panel = Panel { unit: "tokens/s/GPU", roof: None };
     let bar = |index: usize, row: &Row| -> Entry {
+        if let Some(reason) = row.impossible() {
+            return Err(format!("impossible: {reason}"));
+        }
         let estimate = &row.tokens_per_second_per_gpu;
         let fill = fill(index).unwrap_or(Fill::Solid(FAINT));
         Ok(vec![Bar { interval: estimate.ci95, fill, ..Bar::new(estimate.value, rate_figures(row)) }])
