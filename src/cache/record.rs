@@ -71,6 +71,16 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Ended well, and nothing disturbed it: it counts.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.outcome == AttemptOutcome::Ok && self.suspect.is_none()
+    }
+    /// Ended well, but is kept and not counted.
+    #[must_use]
+    pub fn is_disturbed(&self) -> bool {
+        self.outcome == AttemptOutcome::Ok && self.suspect.is_some()
+    }
     /// Did it fail in a way that the same launch would meet again?
     #[must_use]
     pub fn will_fail_again(&self) -> bool {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::flags::{Cells, Common, Compared, Drift, Insist, Measured, Repeats};
+use super::flags::{Cells, Common, Compared, Drift, Insist, Measured, Repeats, Wanted};
 
 /// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may honestly be compared,
 /// and re-run only what is stale.
@@ -73,16 +73,16 @@ pub enum Command {
 impl Command {
     pub fn as_json(&self) -> bool {
         match self {
-            Self::Build(a) => a.json,
-            Self::Plan(a) => a.json,
-            Self::List(a) => a.json,
+            Self::Build(a) => a.wanted.json,
+            Self::Plan(a) => a.wanted.json,
+            Self::List(a) => a.wanted.json,
             Self::Check(a) => a.json,
             Self::Explain(a) => a.json,
             Self::Show(a) => a.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
-            Self::Baseline(a) => a.json,
-            Self::Gate(a) => a.json,
+            Self::Baseline(a) => a.wanted.json,
+            Self::Gate(a) => a.wanted.json,
             Self::Report(a) => a.json,
             Self::Parse(a) => a.json,
             Self::Import(a) => a.json,
@@ -101,16 +101,9 @@ impl Command {
 #[derive(Args, Clone, Debug)]
 pub struct BuildArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub measured: Measured,
+    pub wanted: Wanted,
     #[command(flatten)]
     pub insist: Insist,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
     /// Run nothing: the same as `plan`
     #[arg(short = 'n', long, conflicts_with_all = ["remeasure", "cached_only", "events"])]
     pub dry_run: bool,
@@ -169,11 +162,8 @@ impl From<ProfilerName> for crate::execute::Profiler {
 impl BuildArgs {
     pub fn into_plan(self) -> PlanArgs {
         PlanArgs {
-            common: self.common,
-            cells: self.cells,
-            measured: self.measured,
+            wanted: self.wanted,
             insist: self.insist,
-            json: self.json,
             exit_code: false,
             locked: self.locked,
             max_gpu_hours: self.max_gpu_hours,
@@ -184,16 +174,9 @@ impl BuildArgs {
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub measured: Measured,
+    pub wanted: Wanted,
     #[command(flatten)]
     pub insist: Insist,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
     /// Exit with 5 if anything is stale
     #[arg(long)]
     pub exit_code: bool,
@@ -234,14 +217,7 @@ pub struct FitArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
+    pub wanted: Wanted,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -327,14 +303,7 @@ impl CompareArgs {
 #[derive(Args, Clone, Debug)]
 pub struct BaselineArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
+    pub wanted: Wanted,
     /// The file to write [default: stdout]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -355,14 +324,7 @@ pub struct ReportArgs {
 #[derive(Args, Clone, Debug)]
 pub struct GateArgs {
     #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
+    pub wanted: Wanted,
     /// What `tprimat baseline` wrote
     #[arg(long, value_name = "FILE")]
     pub baseline: PathBuf,

@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
     targets::refuse_files(&plan, &[("-o", args.output.as_deref())], &[])?;
     let cells = project::gate_inputs(&plan)?;
     let baseline = Baseline::of(&plan.matrix.name, &cells);
@@ -37,7 +37,7 @@ pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
         None => print_json(&baseline)?,
         Some(path) => {
             write_atomically(path, json_text(&baseline)?.as_bytes(), Durability::Plain)?;
-            if args.json {
+            if args.wanted.json {
                 print_json(&json!({ "baseline": path, "cells": baseline.cells.len() }))?;
             } else {
                 let count = baseline.cells.len();

@@ -36,11 +36,11 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let started = Instant::now();
-    if args.json && args.events.as_deref() == Some(Path::new("-")) {
+    if args.wanted.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
         return Err(Error::invalid(problem.help("give --events a file")));
     }
-    let request = project::request(at, &args.common, Some(&args.cells), &args.measured)?;
+    let request = project::wanted(at, &args.wanted)?;
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
         && !args.remeasure
@@ -135,7 +135,7 @@ struct Ended<'a> {
 }
 
 fn say_nothing_to_do(args: &BuildArgs, text: &str) -> Result<i32> {
-    if args.json {
+    if args.wanted.json {
         let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         print_json(&value)?;
     } else {
@@ -331,7 +331,7 @@ fn finish(
         "failed_repeats": verdict.failed, "contradicted": contradicted, "suspect": verdict.suspect,
         "unmeasured": verdict.unmeasured, "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
     });
-    if args.json {
+    if args.wanted.json {
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {

@@ -53,6 +53,20 @@ pub struct Drift {
     pub allow_drift: bool,
 }
 
+/// Some cells of a matrix, with their measurements.
+#[derive(Args, Clone, Debug)]
+pub struct Wanted {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// What is run although it would not be.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Insist {

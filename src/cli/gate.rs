@@ -20,7 +20,7 @@ use crate::{
 pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
     let limit = share(&args.max_regression)?;
     let baseline = read_baseline(&args.baseline)?;
-    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
     let files = [("--junit", args.junit.as_deref()), ("--markdown", args.markdown.as_deref())];
     targets::refuse_files(&plan, &files, &[&args.baseline])?;
     let gate = analyze::gate(&baseline, &project::gate_inputs(&plan)?, limit);
@@ -31,13 +31,13 @@ pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
     if let Some(path) = &args.markdown {
         write(path, report::gate_markdown(&gate))?;
     }
-    if args.json {
+    if args.wanted.json {
         print_json(&gate)?;
     } else {
         print(&report::gate_text(&gate))?;
     }
     match args.annotations {
-        Some(Annotations::Github) if args.json => eprint!("{}", report::gate_annotations(&gate)),
+        Some(Annotations::Github) if args.wanted.json => eprint!("{}", report::gate_annotations(&gate)),
         Some(Annotations::Github) => print(&report::gate_annotations(&gate))?,
         None => {}
     }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &ListArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &Insist::default());
@@ -46,7 +46,7 @@ pub fn run(at: Option<&Path>, args: &ListArgs) -> Result<i32> {
         tell_imports(&mut row, &plan, &cache, &imports)?;
         rows.push(row);
     }
-    if args.json {
+    if args.wanted.json {
         print_json(&rows)?;
     } else {
         print(&rows.iter().map(line).collect::<String>())?;

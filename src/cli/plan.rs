@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &args.measured)?)?;
+    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
     if args.locked {
         plan.facts.require_complete()?;
         project::refuse_drift(&plan)?;
@@ -35,7 +35,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let warned = warn(&engine, &statuses);
     // A plan is made where people are, not where the GPUs are: what waits for another host counts.
     let beyond = args.max_gpu_hours.and_then(|limit| Prices::beyond(&[&prices, &elsewhere], limit, args.insist.force));
-    if args.json {
+    if args.wanted.json {
         let tasks: Vec<Value> = rows.iter().map(|row| row.json(&plan)).collect();
         let mut summary = serde_json::Map::new();
         for state in STATES {
@@ -60,7 +60,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     drop(engine);
     std::mem::forget((rows, statuses, dag, plan));
     if let Some(why) = beyond {
-        if !args.json {
+        if !args.wanted.json {
             eprintln!("refused: {why}");
         }
         return Ok(exit::USAGE);
@@ -73,10 +73,9 @@ fn warn(engine: &Engine, statuses: &Statuses) -> [usize; 2] {
     let is_to_be_run = |cell: usize| {
         let nodes = (1..=engine.plan.cells[cell].repeats).map(|r| engine.dag.node(TaskKind::Train, cell as u32, r));
         let mut trains = nodes.map(|node| statuses.get(node));
-        // One that failed without an attempt is withheld.
         trains.any(|train| match train.state {
             State::Stale | State::Waiting => true,
-            State::Failed => train.attempt().is_none(),
+            State::Failed => train.attempt().is_none() && engine.withheld(cell, train.key.as_ref()).is_some(),
             _ => false,
         })
     };

@@ -77,7 +77,7 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
             }
         }
     }
-    if args.json {
+    if args.wanted.json {
         print_json(&json!({ "profiles": made, "failed": failed }))?;
     }
     Ok(if failed > 0 { exit::FAILED } else { exit::OK })

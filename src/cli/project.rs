@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::flags::{Cells, Common, Insist, Measured};
+use super::flags::{Cells, Common, Insist, Measured, Wanted};
 use crate::{
     analyze::{self, CellInput, GateInput},
     cache::{Cache, TaskKind},
@@ -48,6 +48,11 @@ pub fn request(at: Option<&Path>, common: &Common, cells: Option<&Cells>, measur
         env,
         allow_drift: measured.drift.allow_drift,
     })
+}
+
+/// The same where a command takes all of that.
+pub fn wanted(at: Option<&Path>, Wanted { common, cells, measured, .. }: &Wanted) -> Result<PlanRequest> {
+    request(at, common, Some(cells), measured)
 }
 
 fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection> {

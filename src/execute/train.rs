@@ -45,8 +45,8 @@ pub struct TrainWork {
     pub seen: BTreeSet<String>,
     pub launch_files: Vec<(String, Vec<u8>)>,
     pub recipe_files: Vec<(String, Vec<u8>)>,
-    /// With the job and the settings of the statistics, by which it is judged what disturbed the run.
     pub job: Job,
+    /// By which it is judged what disturbed the run.
     pub statistics: Statistics,
     /// The job in full, where the recipe reads it.
     pub job_json: Option<Vec<u8>>,
@@ -58,9 +58,6 @@ pub struct TrainWork {
     pub pass_env: Vec<String>,
     /// Where checkouts are on this host, by the variable that the script reads.
     pub checkouts: Vec<(String, PathBuf)>,
-    pub vendor: Vendor,
-    pub train_iters: u64,
-    pub tokens_per_step: u64,
     pub log_section: LogSection,
     pub timeout_seconds: Option<f64>,
     pub exclusive: bool,
@@ -273,7 +270,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     }
     let given: Vec<&(usize, String)> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
     let ids = given.iter().map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",");
-    match work.vendor {
+    match work.job.vendor {
         Vendor::Cpu => {}
         Vendor::Nvd => {
             set("CUDA_VISIBLE_DEVICES", ids);
@@ -282,7 +279,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         }
         Vendor::Amd => set("HIP_VISIBLE_DEVICES", ids),
     }
-    let devices = match work.vendor {
+    let devices = match work.job.vendor {
         Vendor::Cpu => vec!["cpu".to_owned()],
         _ => given.iter().map(|(_, lock)| lock.clone()).collect(),
     };
@@ -305,7 +302,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         timeout_seconds: work.timeout_seconds,
         grace_seconds: host.grace_seconds,
         devices,
-        sampled: Some(work.vendor),
+        sampled: Some(work.job.vendor),
         exclusive: work.exclusive,
         lock_dir: host.lock_dir.clone(),
         meta: serde_json::to_value(meta).map_err(|e| Error::Cache(e.to_string()))?,
@@ -329,6 +326,7 @@ fn free_port() -> Result<u16> {
 fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
     let mut tail = Tail::new(&run.log_path());
     let mut live = parse::Live::new(&work.log_section);
+    let tokens_per_step = work.job.data.global_batch_size.saturating_mul(work.job.data.seq_length);
     let mut waiting_for = None;
     while !over.load(Ordering::SeqCst) {
         let _ = tail.poll(&mut |line| {
@@ -336,13 +334,13 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
                 talk.report(&Event::Step {
                     task: work.label.clone(),
                     step: step.step,
-                    steps_total: Some(work.train_iters),
+                    steps_total: Some(work.job.train_iters),
                     step_time_seconds: step.step_time_seconds,
                     loss: step.loss,
                     tokens_per_second: step
                         .step_time_seconds
                         .filter(|t| *t > 0.0)
-                        .map(|t| step.tokens.unwrap_or(work.tokens_per_step) as f64 / t),
+                        .map(|t| step.tokens.unwrap_or(tokens_per_step) as f64 / t),
                 });
             }
         });

@@ -161,8 +161,8 @@ impl Engine<'_> {
             let (mut repeats, mut aggregate) = self.repeats(cell, &render, Need::Outputs);
             let is_lost = |reason: &Reason| matches!(reason, Reason::OutputLost(_) | Reason::Disturbed { .. });
             if repeats.iter().any(|(train, _)| train.reason.as_ref().is_some_and(is_lost)) {
-                // A log and its result are lost, perhaps one whose repetition was disturbed. While the summary made of them is there, nothing stale
-                // needs them, and no GPU-hour is spent to have them again.
+                // A log and its result are lost, perhaps one whose repetition was disturbed. While the summary made of
+                // them is there, nothing stale needs them, and no GPU-hour is spent to have them again.
                 let (lenient, summary) = self.repeats(cell, &render, Need::Records);
                 if summary.state == State::Fresh {
                     (repeats, aggregate) = (lenient, summary);
@@ -252,11 +252,9 @@ impl Engine<'_> {
             Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.to_owned()))),
             Ok(()) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
         };
-        let mut attempts = self.cache.attempts(&key);
-        let generation = self.cache.generation(&key);
-        attempts.retain(|a| a.generation == generation);
+        let (generation, mut attempts) = self.attempts(&key);
         // The valid attempt with the lowest id; but one whose log is lost serves only while its result is there.
-        let usable = attempts.iter().enumerate().filter(|(_, a)| is_valid(a)).find_map(|(number, attempt)| {
+        let usable = attempts.iter().enumerate().filter(|(_, a)| a.is_valid()).find_map(|(number, attempt)| {
             let parse = self.parse_of(cell, attempt, need);
             // Whatever else the run left is read by people only.
             let serves = parse.state == State::Fresh || attempt.log().is_none_or(|log| self.cache.has(&log.digest));
@@ -267,11 +265,11 @@ impl Engine<'_> {
             return (Status { made, ..Status::new(State::Fresh) }.key(key), Some(parse));
         }
         // Those that nothing disturbed are lost. What was tried after them decides, so that it is not tried without end.
-        let lost = attempts.iter().rposition(is_valid).and_then(|last| attempts.drain(..=last).next_back());
+        let lost = attempts.iter().rposition(Attempt::is_valid).and_then(|last| attempts.drain(..=last).next_back());
         if let Some((last, parse)) = self.disturbed(cell, &attempts, need) {
             let why = last.suspect.clone().unwrap_or_default();
             // One that was made again because it was lost replaced none.
-            let replaced = attempts.iter().filter(|a| is_disturbed(a)).count().min(REPLACEMENTS + 1) - 1;
+            let replaced = attempts.iter().filter(|a| a.is_disturbed()).count().min(REPLACEMENTS + 1) - 1;
             if replaced < REPLACEMENTS && self.replaces(cell, prepared) {
                 return alone(Status::because(State::Stale, Reason::Disturbed { why, replaced }).key(key));
             }
@@ -281,15 +279,23 @@ impl Engine<'_> {
             let made = Made::Attempt(Arc::new(last.clone()));
             return (Status { made, ..Status::because(State::Fresh, reason) }.key(key), Some(parse));
         }
-        let lost = if attempts.is_empty() { lost.as_ref() } else { attempts.last().filter(|a| is_disturbed(a)) };
+        let lost = if attempts.is_empty() { lost.as_ref() } else { attempts.last().filter(|a| a.is_disturbed()) };
         let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
         alone(self.untrained(cell, key, generation, &attempts, lost))
+    }
+
+    /// The present generation of a training's key, and its attempts, the first one first.
+    fn attempts(&self, key: &Digest) -> (u32, Vec<Attempt>) {
+        let generation = self.cache.generation(key);
+        let mut attempts = self.cache.attempts(key);
+        attempts.retain(|a| a.generation == generation);
+        (generation, attempts)
     }
 
     /// The last attempt where something disturbed it, and the state of its parse. One whose log is lost serves only while
     /// its result is there.
     fn disturbed<'a>(&self, cell: usize, attempts: &'a [Attempt], need: Need) -> Option<(&'a Attempt, Status)> {
-        let last = attempts.last().filter(|a| is_disturbed(a))?;
+        let last = attempts.last().filter(|a| a.is_disturbed())?;
         let parse = self.parse_of(cell, last, need);
         (parse.state == State::Fresh || last.log().is_none_or(|log| self.cache.has(&log.digest)))
             .then_some((last, parse))
@@ -488,8 +494,7 @@ impl Engine<'_> {
         let mut failure = None;
         for repeat in 1..=cell.repeats {
             let key = statuses.get(self.dag.node(TaskKind::Train, id, repeat)).key?;
-            let generation = self.cache.generation(&key);
-            for attempt in self.cache.attempts(&key).into_iter().filter(|a| a.generation == generation).rev() {
+            for attempt in self.attempts(&key).1.into_iter().rev() {
                 match attempt.outcome {
                     AttemptOutcome::Ok => return None,
                     AttemptOutcome::Failed { class, evidence, .. } => {
@@ -581,14 +586,6 @@ impl Engine<'_> {
         };
         Some(keyed.1)
     }
-}
-
-fn is_valid(attempt: &Attempt) -> bool {
-    attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_none()
-}
-
-fn is_disturbed(attempt: &Attempt) -> bool {
-    attempt.outcome == AttemptOutcome::Ok && attempt.suspect.is_some()
 }
 
 /// Repeats launch the same bytes on the same hardware. Where the first one failed in a way that comes again, those that
