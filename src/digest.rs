@@ -14,10 +14,10 @@ impl Digest {
         Self(*blake3::hash(bytes.as_ref()).as_bytes())
     }
 
-    /// Digest of a file's bytes, read in constant memory.
+    /// Digest of a regular file's bytes, read in constant memory.
     pub fn of_file(path: &Path) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(std::fs::File::open(path)?)?;
+        hasher.update_reader(crate::files::open_regular(path)?.0)?;
         Ok(Self(*hasher.finalize().as_bytes()))
     }
 

@@ -1,4 +1,6 @@
-//! The one module that writes files: whole or not at all.
+//! The one module that writes files: whole or not at all. What people name is read through `regular`.
+
+mod regular;
 
 use std::{
     fs, io,
@@ -9,6 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::regular::{MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else};
 use crate::error::{Error, Result};
 
 /// Should a write survive a power cut? Measurements must; what can be recomputed need not.
@@ -122,11 +125,15 @@ pub fn create_shared_dir(path: &Path) -> Result<()> {
 }
 
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(Error::io("cannot read", path))
+    read_bounded(path, MOST_BYTES).map_err(Error::io("cannot read", path))
 }
 
 pub fn read_to_string(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map_err(Error::io("cannot read", path))
+    let text = read_bounded(path, MOST_BYTES).and_then(|bytes| {
+        String::from_utf8(bytes)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+    });
+    text.map_err(Error::io("cannot read", path))
 }
 
 /// Seconds since 1970.
