@@ -2,16 +2,18 @@
 
 mod notes;
 
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+
 use super::{
     AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
-    Device, FieldDifference, Figure, Group, MIN_REPEATS, Mfu, Note, NoteKind, RatioInterval, RepeatStatus, Row,
-    Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
+    Device, FieldDifference, Figure, Group, MIN_REPEATS, Metric, Metrics, Mfu, Note, NoteKind, RatioInterval,
+    RepeatStatus, Row, Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
         refused_without_figures,
     },
     memory_capacity_bytes,
-    metrics::scaling,
+    metrics::{Sizes, scaling, set_ups},
     metrics_of,
     summary::attempts,
     verdicts, warnings_of, welch,
@@ -48,8 +50,14 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     differences.extend(refused);
     let (mut speedups, impossible) = speedups(&arms, &grouped, settings, catalogue);
     let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
-    let rows: Vec<Row> =
-        arms.iter().map(|arm| row(arm, &arms, &arms[grouped[arm.group].baseline], settings, catalogue)).collect();
+    let set_ups = set_ups(&arms);
+    let sizes = Sizes::of(&arms, &set_ups);
+    let base = |arm: &Arm<'_>| grouped[arm.group].baseline;
+    let rows: Vec<Row> = arms
+        .iter()
+        .enumerate()
+        .map(|(at, arm)| row(arm, &arms[base(arm)], scaling(at, &sizes), settings, catalogue))
+        .collect();
     price(&mut speedups, &rows);
     let mut notes = notes::notes(cells, &rows, &groups, &speedups, &differences, settings);
     notes.extend(impossible);
@@ -161,7 +169,8 @@ fn speedups(
     let mut all: Vec<Speedup> = Vec::new();
     let mut notes = Vec::new();
     // By their places in `all`: what is tested, and what is one of those under another name.
-    let mut tested: Vec<(usize, &Arm<'_>, Welch)> = Vec::new();
+    let mut tested: Vec<(usize, Welch)> = Vec::new();
+    let mut of_runs: HashMap<Runs<'_>, usize> = HashMap::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
         let b = &arms[group.baseline];
@@ -187,12 +196,19 @@ fn speedups(
             };
             let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
             let test = test.filter(|_| reason.is_none());
-            let twin = tested.iter().find(|(_, arm, _)| test.is_some() && is_one_measurement(a, arm));
-            let same_as = twin.map(|(_, arm, _)| arm.cell.cell.clone());
-            match (twin, test) {
-                (Some((of, ..)), _) => again.push((all.len(), *of)),
-                (None, Some(test)) => tested.push((all.len(), a, test)),
-                (None, None) => {}
+            let mut same_as = None;
+            if let Some(test) = test {
+                match runs(a).map(|runs| of_runs.entry(runs)) {
+                    Some(Entry::Occupied(twin)) => {
+                        again.push((all.len(), *twin.get()));
+                        same_as = Some(all[*twin.get()].a.clone());
+                    }
+                    Some(Entry::Vacant(first)) => {
+                        first.insert(all.len());
+                        tested.push((all.len(), test));
+                    }
+                    None => tested.push((all.len(), test)),
+                }
             }
             all.push(Speedup {
                 a: a.cell.cell.clone(),
@@ -210,8 +226,8 @@ fn speedups(
             });
         }
     }
-    let verdicts = verdicts(&tested.iter().map(|(.., test)| *test).collect::<Vec<_>>());
-    for ((i, ..), verdict) in tested.into_iter().zip(verdicts) {
+    let verdicts = verdicts(&tested.iter().map(|(_, test)| *test).collect::<Vec<_>>());
+    for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
         all[i].p_value = Some(verdict.p);
         all[i].significant = Some(verdict.significant);
         all[i].interval = verdict.interval.and_then(|ends| interval(ends, verdict.confidence));
@@ -223,10 +239,14 @@ fn speedups(
     (all, notes)
 }
 
-/// Do two arms of one group ask their baseline the same question with the same runs?
-fn is_one_measurement(a: &Arm<'_>, b: &Arm<'_>) -> bool {
-    let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
-    a.group == b.group && !of_a.is_empty() && of_a == of_b && a.estimate.units == b.estimate.units
+/// A group, the counted attempts of an arm, and the bits of its units.
+type Runs<'a> = (usize, BTreeSet<&'a str>, Vec<u64>);
+
+/// What an arm asks its baseline with: arms of which this is the same ask one question twice.
+fn runs<'a>(arm: &Arm<'a>) -> Option<Runs<'a>> {
+    let attempts = attempts(&arm.summary.repeats);
+    let units = arm.estimate.units.iter().map(|unit| unit.to_bits()).collect();
+    (!attempts.is_empty()).then_some((arm.group, attempts, units))
 }
 
 /// Why two arms are no independent samples: attempts that are among the repeats of both.
@@ -244,12 +264,12 @@ fn interval([low, high]: [f64; 2], confidence: f64) -> Option<RatioInterval> {
     (low.is_finite() && high.is_finite()).then_some(RatioInterval { low, high, confidence })
 }
 
-fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
+fn row(arm: &Arm<'_>, base: &Arm<'_>, scaling: Metric, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
     let (cell, summary) = (arm.cell, arm.summary);
     let device = summary.device.as_ref();
     let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
     let mut metrics = metrics_of(cell, summary, catalogue);
-    metrics.0.push(scaling(arm, arms));
+    metrics.0.push(scaling);
     if let Some(reason) = impossible(cell, catalogue) {
         metrics.void_rates(&reason);
     }
@@ -297,9 +317,9 @@ fn row(arm: &Arm<'_>, arms: &[Arm<'_>], base: &Arm<'_>, settings: &CompareSettin
 
 /// What a token of each costs beside the baseline's.
 fn price(speedups: &mut [Speedup], rows: &[Row]) {
-    let metrics = |cell: &str| rows.iter().find(|r| r.cell == cell).map(|r| &r.metrics);
+    let metrics: HashMap<&str, &Metrics> = rows.iter().map(|r| (&*r.cell, &r.metrics)).collect();
     for speedup in speedups {
-        if let (Some(a), Some(b)) = (metrics(&speedup.a), metrics(&speedup.b)) {
+        if let (Some(a), Some(b)) = (metrics.get(&*speedup.a), metrics.get(&*speedup.b)) {
             speedup.cost_ratio = cost_ratio((&speedup.a, a), (&speedup.b, b));
         }
     }

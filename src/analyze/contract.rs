@@ -1,12 +1,14 @@
 //! The workload of a run: the settings that must agree before two summaries may stand side by side.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
     Claim,
-    settings::{PRECISION, SETTINGS, Tier, agree, precision_class, show},
+    settings::{self, PRECISION, SETTINGS, Tier, agree, precision_class, show},
 };
 use crate::parse::Trace;
 
@@ -134,6 +136,36 @@ pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
     found
 }
 
+/// Is any field that both state one in which they differ, and is it forbidden? Stops at the first.
+pub(super) fn has_difference(a: &Contract, b: &Contract, forbids: impl Fn(&FieldDifference) -> bool) -> bool {
+    beside(a, b).any(|(field, other)| other.is_some() && difference(Some(field), other).is_some_and(|d| forbids(&d)))
+}
+
+/// Numbers the values of the fields that matter, contract by contract and field by field: contracts with different
+/// numbers in a field disagree there. `None` where a contract does not state the field.
+pub(super) fn classes(contracts: &[&Contract], matters: impl Fn(&ContractField) -> bool) -> Vec<Vec<Option<usize>>> {
+    let mut fields: Vec<&str> = Vec::new();
+    let mut places: BTreeMap<&str, Vec<(usize, &Value)>> = BTreeMap::new();
+    for (at, contract) in contracts.iter().enumerate() {
+        for field in contract.0.iter().filter(|f| matters(f)) {
+            let stated = places.entry(&field.field).or_default();
+            if stated.is_empty() {
+                fields.push(&field.field);
+            }
+            stated.push((at, &field.value));
+        }
+    }
+    let mut numbered = vec![vec![None; fields.len()]; contracts.len()];
+    for (column, field) in fields.iter().enumerate() {
+        let stated = &places[field];
+        let values: Vec<&Value> = stated.iter().map(|(_, value)| *value).collect();
+        for ((at, _), class) in stated.iter().zip(settings::classes(&values)) {
+            numbered[*at][column] = Some(class);
+        }
+    }
+    numbered
+}
+
 /// Each field of `a` with that of the same name in `b`. Mostly both have the same fields in the same order, and this is
 /// asked for every pair of many cells: so the field after the last one found is looked at first.
 fn beside<'a>(
@@ -164,8 +196,6 @@ fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<Fi
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -1,8 +1,17 @@
 //! The guard: which summaries may stand side by side, and in which words they differ.
 
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
+};
+
+use serde_json::Value;
+
 use super::{
-    CUSUM, CellInput, CellState, CompareSettings, Contract, DATASET_DIGEST, DECLARED, Difference, Estimate,
-    FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier, differences,
+    CUSUM, CellInput, CellState, CompareSettings, Contract, ContractField, DATASET_DIGEST, DECLARED, Difference,
+    Estimate, FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier,
+    contract::{classes, has_difference},
+    differences,
     settings::{PRECISION, WARMUP},
 };
 
@@ -127,43 +136,109 @@ pub(super) fn of_convergence(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSetting
     differences(&a.contract, &b.contract).into_iter().filter(forbids).collect()
 }
 
+/// Do losses of two comparable arms belong on one axis?
+fn is_one_loss(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> bool {
+    let forbids = |d: &FieldDifference| d.tier == Tier::Convergence && !settings.across.contains(&d.field);
+    a.group == b.group && !has_difference(&a.contract, &b.contract, forbids)
+}
+
 /// Numbers the arms of each group so that only those of one number trained towards the same loss.
 pub(super) fn group_losses(arms: &mut [Arm<'_>], settings: &CompareSettings) {
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for i in 0..arms.len() {
-        let fits = |group: &Vec<usize>| {
-            let fits_arm =
-                |j: &usize| arms[i].group == arms[*j].group && of_convergence(&arms[i], &arms[*j], settings).is_empty();
-            group.iter().all(fits_arm)
-        };
-        let at = groups.iter().position(fits).unwrap_or_else(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
-        groups[at].push(i);
-        arms[i].loss_group = at;
+    let matters = |field: &ContractField| field.tier == Tier::Convergence && !settings.across.contains(&field.field);
+    let apart = stated_by_all(&classes(&arms.iter().map(|arm| &arm.contract).collect::<Vec<_>>(), matters));
+    let kind = |i: usize| (arms[i].group, stated(&arms[i].contract, matters));
+    let apart = |i: usize| (arms[i].group, &apart[i]);
+    let groups = cliques(arms.len(), kind, apart, |i, j| is_one_loss(&arms[i], &arms[j], settings));
+    for (at, members) in groups.into_iter().enumerate() {
+        members.into_iter().for_each(|i| arms[i].loss_group = at);
     }
 }
 
 /// Sorts the arms into groups, each with its baseline. To fit is not transitive, for a value that is not stated fits
 /// any; so a member fits every other member, and any of them can be the baseline.
 pub(super) fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Grouped> {
-    let mut groups: Vec<Grouped> = Vec::new();
-    for i in 0..arms.len() {
-        let fits_arm = |b: &usize| {
-            let (a, b) = (&arms[i], &arms[*b]);
-            is_expected(a, b, settings) && blocking(a.side(), b.side(), settings).is_empty()
-        };
-        let fits = |group: &Grouped| group.members.iter().all(fits_arm);
-        let at = groups.iter().position(fits).unwrap_or_else(|| {
-            groups.push(Grouped { baseline: i, members: Vec::new() });
-            groups.len() - 1
-        });
-        groups[at].members.push(i);
-        if settings.baseline.as_deref() == Some(&arms[i].cell.cell) {
-            groups[at].baseline = i;
+    // Under the strict strategy every field counts. Where cells were named, strict ones may stand among the others.
+    let is_strict = |arm: &Arm<'_>| arm.is_strict() && !settings.named;
+    let is_crossed = |field: &ContractField| settings.across.contains(&field.field);
+    let mut apart = vec![Vec::new(); arms.len()];
+    for strict in [false, true] {
+        let of: Vec<usize> = (0..arms.len()).filter(|i| is_strict(&arms[*i]) == strict).collect();
+        let contracts: Vec<&Contract> = of.iter().map(|i| &arms[*i].contract).collect();
+        let decides =
+            |f: &ContractField| !is_crossed(f) && (strict || (f.tier == Tier::Workload && f.field != PRECISION));
+        for (i, classes) in of.into_iter().zip(stated_by_all(&classes(&contracts, decides))) {
+            apart[i] = classes;
         }
-        arms[i].group = at;
+    }
+    // Nobody expects a comparison beyond these.
+    let expected = |i: usize| (!settings.named).then(|| (&arms[i].cell.model, arms[i].is_strict()));
+    let apart = |i: usize| (expected(i), &apart[i]);
+    let may_count = |i: usize, f: &ContractField| {
+        !is_crossed(f) && (f.tier == Tier::Workload || settings.named || arms[i].is_strict())
+    };
+    let kind = |i: usize| {
+        let arm = &arms[i];
+        (&arm.cell.model, &arm.cell.parallelism, stated(&arm.contract, |f| may_count(i, f)))
+    };
+    let fits = |i: usize, j: usize| {
+        let (a, b) = (&arms[i], &arms[j]);
+        let forbids = |d: &FieldDifference| {
+            forbids(d, [&a.cell.parallelism, &b.cell.parallelism]) && !settings.across.contains(&d.field)
+        };
+        is_expected(a, b, settings) && !has_difference(&a.contract, &b.contract, forbids)
+    };
+    let mut groups = Vec::new();
+    for members in cliques(arms.len(), kind, apart, fits) {
+        let named = members.iter().find(|i| settings.baseline.as_deref() == Some(&arms[**i].cell.cell));
+        groups.push(Grouped { baseline: *named.unwrap_or(&members[0]), members });
+    }
+    for (at, group) in groups.iter().enumerate() {
+        group.members.iter().for_each(|i| arms[*i].group = at);
+    }
+    groups
+}
+
+/// The fields that matter, with their values.
+fn stated(contract: &Contract, matters: impl Fn(&ContractField) -> bool) -> Vec<(&str, &Value)> {
+    contract.0.iter().filter(|f| matters(f)).map(|f| (&*f.field, &f.value)).collect()
+}
+
+/// The numbers of those columns in which every row has one.
+fn stated_by_all(rows: &[Vec<Option<usize>>]) -> Vec<Vec<usize>> {
+    let columns: Vec<usize> =
+        (0..rows.first().map_or(0, Vec::len)).filter(|c| rows.iter().all(|r| r[*c].is_some())).collect();
+    rows.iter().map(|row| columns.iter().filter_map(|column| row[*column]).collect()).collect()
+}
+
+/// Sorts `count` things into groups in which every two fit: each into the first group that it fits all of.
+///
+/// Things of one `kind` fit the same others, so one of them is asked for all; things that are `apart` fit in no case, so
+/// they are not asked. That is what keeps ten thousand cells from being asked in pairs.
+fn cliques<K: Eq + Hash, A: Eq + Hash>(
+    count: usize,
+    kind: impl Fn(usize) -> K,
+    apart: impl Fn(usize) -> A,
+    fits: impl Fn(usize, usize) -> bool,
+) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    // One of each kind, by group.
+    let mut kinds: Vec<Vec<usize>> = Vec::new();
+    let mut of_kind: HashMap<K, usize> = HashMap::new();
+    let mut near: HashMap<A, Vec<usize>> = HashMap::new();
+    for i in 0..count {
+        let at = *of_kind.entry(kind(i)).or_insert_with(|| {
+            let near = near.entry(apart(i)).or_default();
+            let found = near.iter().copied().find(|group| kinds[*group].iter().all(|j| fits(i, *j)));
+            let at = found.unwrap_or(groups.len());
+            if found.is_none() {
+                near.push(at);
+                groups.push(Vec::new());
+                kinds.push(Vec::new());
+            }
+            kinds[at].push(i);
+            at
+        });
+        groups[at].push(i);
     }
     groups
 }
@@ -180,9 +255,15 @@ pub(super) fn difference(a: &Arm<'_>, b: &Arm<'_>, field: FieldDifference, refus
 /// Why the groups of what was expected to be one are several.
 pub(super) fn refused(arms: &[Arm<'_>], groups: &[Grouped], settings: &CompareSettings) -> Vec<Difference> {
     let mut all = Vec::new();
-    for (i, group) in groups.iter().enumerate() {
-        let expected = |g: &&Grouped| is_expected(&arms[group.baseline], &arms[g.baseline], settings);
-        let Some(first) = groups[..i].iter().find(expected) else { continue };
+    let mut firsts: BTreeMap<Option<(&str, bool)>, &Grouped> = BTreeMap::new();
+    for group in groups {
+        let base = &arms[group.baseline];
+        // Those whose comparison somebody expects: see `is_expected`.
+        let expected = (!settings.named).then(|| (&*base.cell.model, base.is_strict()));
+        let Some(first) = firsts.get(&expected) else {
+            firsts.insert(expected, group);
+            continue;
+        };
         // The two baselines may lack the value that other members differ in.
         let pairs = group.baseline_first().flat_map(|a| first.baseline_first().map(move |b| (&arms[a], &arms[b])));
         let found =
@@ -251,3 +332,6 @@ pub(super) fn other_warmup(a: (u64, &str), b: (u64, &str)) -> Option<String> {
 pub(super) fn measure_alike(a: (u64, &str), b: (u64, &str)) -> bool {
     a.0 == b.0 || [a, b].iter().all(|s| s.1 == CUSUM)
 }
+
+#[cfg(test)]
+mod tests;

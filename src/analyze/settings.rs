@@ -191,23 +191,54 @@ pub(super) fn canonical(value: &Value) -> Value {
     }
 }
 
+/// Relative rounding of a single-precision float.
+const TOLERANCE: f64 = 1e-6;
+
 /// Do two canonical values say the same? Reals may differ by the rounding of a single-precision float.
 pub(super) fn agree(a: &Value, b: &Value) -> bool {
-    // Also words such as `nan`, which as numbers equal nothing.
     if a == b {
         return true;
     }
-    let number = |v: &Value| match v {
+    match (a.as_u64(), b.as_u64(), number(a), number(b)) {
+        (Some(a), Some(b), ..) => a == b,
+        (_, _, Some(a), Some(b)) => (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()),
+        _ => false,
+    }
+}
+
+/// A value as a number, where it is one; `inf` and `nan` are words.
+fn number(value: &Value) -> Option<f64> {
+    let number = match value {
         Value::Number(n) => n.as_f64(),
         Value::String(s) => s.parse::<f64>().ok(),
         Value::Bool(b) => Some(f64::from(u8::from(*b))),
         _ => None,
     };
-    match (a.as_u64(), b.as_u64(), number(a), number(b)) {
-        (Some(a), Some(b), ..) => a == b,
-        (_, _, Some(a), Some(b)) => (a - b).abs() <= 1e-6 * a.abs().max(b.abs()),
-        _ => false,
+    number.filter(|n| n.is_finite())
+}
+
+/// Numbers values so that those that [`agree`] have the same number. Values that do not agree may share one too, where
+/// others lie between them, so equal numbers are a hint and unequal ones a proof.
+pub(super) fn classes(values: &[&Value]) -> Vec<usize> {
+    // Numbers by size, then words by their text.
+    let keys: Vec<(Option<f64>, String)> =
+        values.iter().map(|v| number(v).map_or_else(|| (None, v.to_string()), |n| (Some(n), String::new()))).collect();
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&i, &j| match (keys[i].0, keys[j].0) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        (a, b) => b.is_some().cmp(&a.is_some()).then_with(|| keys[i].1.cmp(&keys[j].1)),
+    });
+    let mut classes = vec![0; values.len()];
+    for pair in order.windows(2) {
+        let ((a, text_a), (b, text_b)) = (&keys[pair[0]], &keys[pair[1]]);
+        let is_same = match (a, b) {
+            (Some(a), Some(b)) => (b - a).abs() <= TOLERANCE * a.abs().max(b.abs()),
+            (None, None) => text_a == text_b,
+            _ => false,
+        };
+        classes[pair[1]] = classes[pair[0]] + usize::from(!is_same);
     }
+    classes
 }
 
 /// For tables and sentences.
@@ -250,6 +281,34 @@ mod tests {
         assert_eq!(declared(&job), Some(json!(1.0)));
         job.model.rope_scaling = Some(crate::plan::RopeScaling { factor: 8.0, ..Default::default() });
         assert_eq!(declared(&job), Some(json!(8.0)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn values_that_agree_are_of_one_class(
+            picks in proptest::collection::vec(0usize..12, 2..20),
+        ) {
+            let near = 3e-4 * (1.0 + 4e-7);
+            let all = [json!(1), json!(1.0), json!(true), json!("1"), json!(2048), json!(3e-4), json!(near), json!(near * (1.0 + 7e-7)),
+                json!("adamw"), json!("nan"), json!("inf"), json!("-2.5")];
+            let values: Vec<&Value> = picks.iter().map(|i| &all[*i]).collect();
+            let classes = classes(&values);
+            for (a, class_a) in values.iter().zip(&classes) {
+                for (b, class_b) in values.iter().zip(&classes) {
+                    proptest::prop_assert!(!agree(a, b) || class_a == class_b, "{a} and {b} in {values:?}: {classes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_far_apart_are_of_several_classes() {
+        let values = [json!(1), json!(2), json!("adamw"), json!("sgd"), json!(1)];
+        let values: Vec<&Value> = values.iter().collect();
+        let classes = classes(&values);
+        assert_eq!(classes[0], classes[4]);
+        assert_eq!(classes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+        assert!(!agree(&json!("inf"), &json!(5)), "nothing is near infinity");
     }
 
     #[test]

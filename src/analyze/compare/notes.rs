@@ -1,6 +1,6 @@
 //! What a reader must know beside a comparison's figures.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{OTHER_WARMUP, few};
 use crate::analyze::{
@@ -20,7 +20,8 @@ pub(super) fn notes(
     settings: &CompareSettings,
 ) -> Vec<Note> {
     let mut notes = of_contracts(rows, groups, differences);
-    notes.extend(cells.iter().flat_map(|cell| of_cell(cell, rows)));
+    let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (&*row.cell, row)).collect();
+    notes.extend(cells.iter().flat_map(|cell| of_cell(cell, &by_cell)));
     if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
         let text = format!(
             "cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`"
@@ -56,13 +57,14 @@ fn of_contracts(rows: &[Row], groups: &[Group], all: &[Difference]) -> Vec<Note>
         let text = format!("not compared with {}: {}", of_pair[0].cell_b, fields.join("; "));
         notes.push(Note::of(&of_pair[0].cell_a, NoteKind::Refused, text));
     }
+    let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (&*row.cell, row)).collect();
     for row in rows {
         let baseline = &groups[row.group].baseline;
         if !row.labels.is_empty() {
             let text = format!("unlike {baseline}: {}", row.labels.join("; "));
             notes.push(Note::of(&row.cell, NoteKind::Differs, text));
         }
-        let base = rows.iter().find(|r| r.cell == *baseline);
+        let base = by_cell.get(&**baseline).copied();
         let gaps = base.map_or_else(Vec::new, |base| differences(&row.contract, &base.contract));
         let gaps = gaps.into_iter().filter(|d| d.tier == Tier::Workload && !d.is_known());
         let gaps: Vec<String> = gaps.map(|d| d.field).collect();
@@ -81,10 +83,10 @@ fn of_contracts(rows: &[Row], groups: &[Group], all: &[Difference]) -> Vec<Note>
 }
 
 /// What its launch and its runs say.
-fn of_cell(cell: &CellInput, rows: &[Row]) -> Vec<Note> {
+fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(other) = &cell.same_launch_as {
-        let [own, twin] = [&cell.cell, other].map(|name| rows.iter().find(|row| row.cell == *name));
+        let [own, twin] = [&cell.cell, other].map(|name| rows.get(&**name).copied());
         let text = if own.zip(twin).is_some_and(|(own, twin)| own.is_measured_as(twin)) {
             format!("the same measurements as {other}, since they launch the very same bytes")
         } else {

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use cost::cost_ratio;
-pub(super) use scaling::scaling;
+pub(super) use scaling::{Sizes, scaling, set_ups};
 
 use super::{CellInput, Device, Figure, Metric, Metrics, Mfu, Peaks, Summary, mfu_of};
 use crate::plan::Vendor;

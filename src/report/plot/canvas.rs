@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 
 pub type Point = (i32, i32);
 
+/// Pixels of the tallest picture: viewers and browsers still open it, and as pixels it takes 50 MB.
+const TALLEST: i32 = 12_000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     Left,
@@ -54,6 +57,19 @@ enum Shape {
         colour: RGBColor,
         filled: bool,
     },
+}
+
+impl Shape {
+    /// The lowest pixel.
+    fn lowest(&self) -> i32 {
+        let of = |points: &[Point]| points.iter().map(|(_, y)| *y).max().unwrap_or(0);
+        match self {
+            Self::Text { at, size, .. } => at.1 + size,
+            Self::Line { points, .. } | Self::Polygon { points, .. } => of(points),
+            Self::Rectangle { corners, .. } => of(corners),
+            Self::Circle { centre, radius, .. } => centre.1 + radius,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -200,6 +216,17 @@ impl Canvas {
         self.text(&elide(&clean(words), size, room, 1.0), at, size, colour, Anchor::Left);
     }
 
+    /// The same picture, ended where it would be taller than viewers open; its last line then says so. How many cells a
+    /// picture shows is bounded before (see `shown`), so only cells with very many labels or curves come here.
+    pub fn bounded(mut self) -> Self {
+        if self.top > TALLEST {
+            self.shapes.retain(|shape| shape.lowest() < TALLEST);
+            self.top = TALLEST;
+            self.paragraph("The picture ends here. report.html and compare.csv have what is missing.", TEXT, INK);
+        }
+        self
+    }
+
     /// The picture as PNG and SVG.
     pub fn finish(&self) -> Result<(Vec<u8>, String)> {
         let size = (WIDTH as u32, u32::try_from(self.top + 14).unwrap_or(1));
@@ -291,6 +318,13 @@ fn encode(pixels: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 impl Canvas {
+    /// All words, in the order in which they are drawn.
+    pub fn words(&self) -> String {
+        let words =
+            self.shapes.iter().filter_map(|s| if let Shape::Text { words, .. } = s { Some(&**words) } else { None });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     /// What is wrong with the layout: words that lie on other words, or that leave the picture.
     pub fn faults(&self) -> Vec<String> {
         let mut boxes: Vec<([i32; 4], &str)> = Vec::new();

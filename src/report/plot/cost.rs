@@ -4,6 +4,7 @@ use super::{
     bars::{Bar, Entry, Panel, panels},
     canvas::Canvas,
     names::{Names, count_absent},
+    shown::Shown,
     style::{HEADING, INK},
     throughput::apart,
 };
@@ -12,9 +13,10 @@ use crate::{
     report::format::metric as metric_text,
 };
 
-pub fn cost(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn cost(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     let subtitle = format!("From the rate and the price of an hour of one device, as configured.{}", apart(comparison));
-    let mut canvas = Canvas::titled("Cost", &subtitle);
+    let mut canvas = shown.titled("Cost", &subtitle);
     let mut drawn = 0;
     for name in ["dollars_per_trillion_tokens", "tokens_per_dollar"] {
         drawn += metric_panels(&mut canvas, comparison, name);

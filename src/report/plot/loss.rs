@@ -6,9 +6,10 @@ use super::{
     chart::{Curve, Frame},
     names::{Names, count_absent, group_heading},
     series::{Series, median, thinned},
+    shown::Shown,
     style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SMALL, TEXT},
 };
-use crate::analyze::{Comparison, FieldDifference, Row, Tier, differences};
+use crate::analyze::{FieldDifference, Row, Tier, differences};
 
 /// Where the largest value is this many times the smallest, the axis is logarithmic.
 const LOGARITHMIC: f64 = 8.0;
@@ -16,6 +17,8 @@ const LOGARITHMIC: f64 = 8.0;
 const POINTS: usize = 240;
 const HEIGHT: i32 = 330;
 const LOW: i32 = 190;
+/// Panels of a picture, each of a loss and a learning rate.
+const MOST_PANELS: usize = 14;
 
 /// A row with what its log has.
 struct Member<'a> {
@@ -40,12 +43,13 @@ impl Member<'_> {
     }
 }
 
-pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn loss(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
                     (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
-    let mut canvas = Canvas::titled("Loss and learning rate", subtitle);
+    let mut canvas = shown.titled("Loss and learning rate", subtitle);
     let names = Names::beside_samples(comparison);
-    let mut without = Vec::new();
+    let (mut without, mut panels, mut unshown) = (Vec::new(), 0, 0);
     for (i, group) in comparison.groups.iter().enumerate() {
         let mut members = Vec::new();
         for (index, row) in comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i) {
@@ -66,6 +70,11 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
         numbers.dedup();
         for number in &numbers {
             let inside: Vec<&Member> = members.iter().filter(|m| m.row.loss_group == *number).collect();
+            panels += inside.len().div_ceil(MOST_LINES);
+            if panels > MOST_PANELS {
+                unshown += inside.len();
+                continue;
+            }
             let first = &members[0];
             if let Some(words) = inside.first().and_then(|member| loss_apart(member.row, first.row)) {
                 canvas.paragraph(&format!("Apart from cell {}: {words}", first.index + 1), TEXT, FAINT);
@@ -78,6 +87,10 @@ pub fn loss(comparison: &Comparison) -> Result<Canvas, String> {
     }
     if !without.is_empty() {
         canvas.paragraph(&format!("No loss is logged: {}", without.join(", ")), SMALL, FAINT);
+    }
+    if unshown > 0 {
+        let words = format!("{unshown} more cells trained towards other losses and have no panel here: compare.json.");
+        canvas.paragraph(&words, SMALL, FAINT);
     }
     count_absent(&mut canvas, comparison);
     Ok(canvas)

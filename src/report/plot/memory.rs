@@ -4,23 +4,25 @@ use super::{
     bars::{Bar, Entry, Fill, Panel, panels},
     canvas::Canvas,
     names::{Names, count_absent},
+    shown::Shown,
     style::BAR,
     throughput::apart,
 };
 use crate::{
-    analyze::{Comparison, RepeatStatus, Row},
+    analyze::{RepeatStatus, Row},
     report::format::bytes,
 };
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-pub fn memory(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn memory(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     let subtitle = format!(
         "The most that any counted repeat used, of one device. Bars of different names count different things: \
          allocated by the framework (solid), reserved by it (hatched), in use on the device or in the host (outline). Stroke across a bar: what the device has.{}",
         apart(comparison)
     );
-    let mut canvas = Canvas::titled("Peak memory", &subtitle);
+    let mut canvas = shown.titled("Peak memory", &subtitle);
     let panel = Panel { unit: "GiB", roof: None };
     let drawn = panels(&mut canvas, comparison, &Names::wide(comparison), &panel, |_, row| bars(row));
     if drawn == 0 {

@@ -1,7 +1,7 @@
 //! A comparison as pictures, each as PNG and as SVG.
 //!
 //! One drawing code for both, an embedded font, no clock: the same comparison gives the same bytes everywhere. Cells of
-//! different groups never share an axis. What each file draws:
+//! different groups never share an axis. A picture has a bounded size, however many cells there are. What each file draws:
 //!
 //! | picture | shows |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `memory`, `power`, `cost`, `scaling` | what it takes |
 //!
 //! `canvas` holds shapes in pixels, `axis` and `text` measure them; `bars` and `chart` are the two kinds of panel,
-//! `names` says which cell it is, `series` makes curves of repeats, `style` has colours.
+//! `shown` chooses the cells, `names` says which cell it is, `series` makes curves of repeats, `style` has colours.
 mod axis;
 mod bars;
 mod canvas;
@@ -25,6 +25,7 @@ mod overview;
 mod power;
 mod scaling;
 mod series;
+mod shown;
 mod spread;
 mod step_time;
 mod style;
@@ -36,6 +37,7 @@ use rayon::prelude::*;
 use crate::{analyze::Comparison, error::Result};
 use canvas::Canvas;
 pub(super) use loss::loss_apart;
+use shown::Shown;
 
 /// The same picture in both formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,11 +74,11 @@ pub struct Pictures {
 
 const OVERVIEW: &str = "compare";
 
-type Draw = fn(&Comparison) -> std::result::Result<Canvas, String>;
+type Draw = fn(&Shown) -> std::result::Result<Canvas, String>;
 
 /// In the order in which a report shows them.
 const PLOTS: [(&str, &str, Draw); 10] = [
-    (OVERVIEW, "Overview", |comparison| Ok(overview::overview(comparison))),
+    (OVERVIEW, "Overview", |shown| Ok(overview::overview(shown))),
     ("throughput", "Throughput", throughput::throughput),
     ("mfu", "MFU", throughput::mfu),
     ("step_time", "Step time over steps", step_time::step_time),
@@ -99,9 +101,10 @@ pub fn title_of(file: &str) -> Option<&'static str> {
 #[must_use]
 pub fn left_out(comparison: &Comparison, drawn: &[&str]) -> Vec<LeftOut> {
     let is_drawn = |name: &str| drawn.iter().any(|file| file.strip_prefix("plot_").unwrap_or(file) == name);
+    let shown = Shown::of(comparison);
     let reason = |(name, title, draw): (&'static str, &'static str, Draw)| {
-        let reason = if is_drawn(name) { None } else { draw(comparison).err() };
-        reason.map(|reason| LeftOut { name, title, reason })
+        let reason = if is_drawn(name) { None } else { draw(&shown).err() };
+        reason.map(|reason| LeftOut { name, title, reason: shown.reason(reason) })
     };
     PLOTS.into_iter().filter_map(reason).collect()
 }
@@ -112,9 +115,10 @@ pub fn left_out(comparison: &Comparison, drawn: &[&str]) -> Vec<LeftOut> {
 /// Only where plotters or the PNG encoder fail.
 pub fn pictures(comparison: &Comparison) -> Result<Pictures> {
     text::register_fonts()?;
-    let each = |(name, title, draw): (&'static str, &'static str, Draw)| match draw(comparison) {
-        Ok(canvas) => canvas.finish().map(|(png, svg)| Ok(Picture { name, title, png, svg })),
-        Err(reason) => Ok(Err(LeftOut { name, title, reason })),
+    let shown = Shown::of(comparison);
+    let each = |(name, title, draw): (&'static str, &'static str, Draw)| match draw(&shown) {
+        Ok(canvas) => canvas.bounded().finish().map(|(png, svg)| Ok(Picture { name, title, png, svg })),
+        Err(reason) => Ok(Err(LeftOut { name, title, reason: shown.reason(reason) })),
     };
     let mut all = Pictures::default();
     for picture in PLOTS.into_par_iter().map(each).collect::<Result<Vec<_>>>()? {

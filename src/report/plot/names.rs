@@ -14,6 +14,8 @@ use crate::{
 const LABEL: i32 = 900;
 /// Room for a piece of a line left of a name.
 const SAMPLE: i32 = 44;
+/// Lines of labels below a name.
+const LABEL_LINES: usize = 6;
 /// Cells without figures that are listed one by one.
 const LISTED: usize = 60;
 
@@ -49,7 +51,11 @@ impl Names {
         let named = comparison.rows.iter().zip(short).zip(&around).map(|((row, name), (before, after))| {
             let labels: Vec<String> =
                 row.labels.iter().map(|label| elide(&clean(label), SMALL, room.min(LABEL), 0.5)).collect();
-            let labels = wrap(&labels.join("; "), SMALL, room - 16);
+            let mut labels = wrap(&labels.join("; "), SMALL, room - 16);
+            if labels.len() > LABEL_LINES {
+                labels.truncate(LABEL_LINES - 1);
+                labels.push("… and more: report.html".to_owned());
+            }
             Named { name: format!("{before}{name}{after}"), labels }
         });
         Self { left, room, named: named.collect() }

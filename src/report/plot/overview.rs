@@ -8,6 +8,7 @@ use super::{
     loss::loss_axis,
     names::{absent, group_heading},
     series::{Series, median, thinned},
+    shown::Shown,
     style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SERIES, SMALL},
     throughput::{BARS, apart, rates},
 };
@@ -19,9 +20,10 @@ const POINTS: usize = 400;
 /// Points of a line that only stands behind the others.
 const BEHIND: usize = 100;
 
-pub fn overview(comparison: &Comparison) -> Canvas {
+pub fn overview(shown: &Shown) -> Canvas {
+    let comparison = &*shown.comparison;
     let subtitle = format!("{BARS}{}", apart(comparison));
-    let mut canvas = Canvas::titled("Training throughput, tokens/s/GPU", &subtitle);
+    let mut canvas = shown.titled("Training throughput, tokens/s/GPU", &subtitle);
     let chosen: Vec<Vec<usize>> = (0..comparison.groups.len()).map(|group| chosen(comparison, group)).collect();
     let style = |index: usize| {
         let of_group = chosen.get(comparison.rows[index].group)?;

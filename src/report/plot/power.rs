@@ -4,22 +4,24 @@ use super::{
     bars::{Bar, Entry, Fill, Panel, panels},
     canvas::Canvas,
     names::{Names, count_absent},
+    shown::Shown,
     style::{BAR, HEADING, INK},
     throughput::apart,
 };
 use crate::{
-    analyze::{Comparison, RepeatStatus, RepeatSummary, Row, Telemetry, mean},
+    analyze::{RepeatStatus, RepeatSummary, Row, Telemetry, mean},
     report::format::number,
 };
 
 const NONE: &str = "no power was sampled";
 
-pub fn power(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn power(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     let subtitle = format!(
         "GPU boards only, over the measured steps; means over the counted repeats that were sampled.{}",
         apart(comparison)
     );
-    let mut canvas = Canvas::titled("Power and energy", &subtitle);
+    let mut canvas = shown.titled("Power and energy", &subtitle);
     let names = Names::wide(comparison);
     let mut drawn = 0;
     for (title, unit, entry) in [

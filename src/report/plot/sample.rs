@@ -28,7 +28,7 @@ impl Sample {
         let groups: Vec<Value> = (0..self.groups)
             .map(|g| {
                 let cells: Vec<&String> = names.iter().skip(g).step_by(self.groups).collect();
-                json!({"model": "llama-3.1-8b", "workload": format!("sequence {}, global batch 128, 8 devices", 1024 << g),
+                json!({"model": "llama-3.1-8b", "workload": format!("sequence {}, global batch 128, 8 devices", 1024 * (g + 1)),
                     "identical_config": g == 1, "baseline": cells.first(), "cells": cells})
             })
             .collect();

@@ -6,6 +6,7 @@ use super::{
     chart::{Curve, Frame},
     cost::{metric_panels, why_absent},
     names::{Names, group_heading},
+    shown::Shown,
     style::{FAINT, MARGIN, MOST_LINES, WIDTH},
     throughput::apart,
 };
@@ -14,13 +15,14 @@ use crate::analyze::{Comparison, Row};
 const METRIC: &str = "scaling_efficiency";
 const HEIGHT: i32 = 360;
 
-pub fn scaling(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn scaling(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     let subtitle = format!(
         "Dashed: the rate of the smallest cell times devices. Cells of different device counts are different workloads, \
          and share a panel only where that was asked for.{}",
         apart(comparison)
     );
-    let mut canvas = Canvas::titled("Scaling", &subtitle);
+    let mut canvas = shown.titled("Scaling", &subtitle);
     let mut drawn = 0;
     let names = Names::beside_samples(comparison);
     for (i, group) in comparison.groups.iter().enumerate() {

@@ -4,12 +4,13 @@ use super::{
     axis::Scale,
     canvas::{Anchor, Canvas, Mark},
     names::{Names, absent, group_heading},
+    shown::Shown,
     style::{BAR, FAINT, INK, LINE, MARGIN, SERIES, SMALL, TEXT, WIDTH},
     text::{width_of, wrap},
     throughput::apart,
 };
 use crate::{
-    analyze::{Comparison, RepeatStatus, RepeatSummary, Row},
+    analyze::{RepeatStatus, RepeatSummary, Row},
     report::format::number,
 };
 
@@ -17,10 +18,13 @@ const FIGURES: i32 = 520;
 const RIGHT: i32 = WIDTH - MARGIN - FIGURES;
 const LEFT: i32 = MARGIN + 30;
 const THICK: i32 = 22;
+/// Repeats that do not count and are named.
+const NAMED: usize = 6;
 /// A repeat that is farther off is drawn at the edge.
 const FARTHEST: f64 = 50.0;
 
-pub fn spread(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn spread(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     if comparison.rows.is_empty() {
         return Err("no cell has figures".to_owned());
     }
@@ -29,7 +33,7 @@ pub fn spread(comparison: &Comparison) -> Result<Canvas, String> {
          that mean. Marks of repeats that do not count show the rate that they had.{}",
         apart(comparison)
     );
-    let mut canvas = Canvas::titled("Spread over repeats", &subtitle);
+    let mut canvas = shown.titled("Spread over repeats", &subtitle);
     legend(&mut canvas);
     let names = Names::wide(comparison);
     for (i, group) in comparison.groups.iter().enumerate() {
@@ -144,7 +148,8 @@ fn words(row: &Row) -> String {
     };
     let rate = if row.impossible().is_some() { "impossible".to_owned() } else { format!("{range} tokens/s/GPU") };
     let mut words = format!("{rate}, n = {} of {}", row.n, row.repeats_wanted);
-    for repeat in &row.repeats {
+    let not_counted = || row.repeats.iter().filter(|r| r.status != RepeatStatus::Ok);
+    for repeat in not_counted().take(NAMED) {
         match &repeat.status {
             RepeatStatus::Ok => {}
             RepeatStatus::Failed { class, .. } => words += &format!("; #{} failed ({})", repeat.repeat, class.name()),
@@ -154,6 +159,10 @@ fn words(row: &Row) -> String {
             RepeatStatus::Suspect { .. } => words += &format!("; #{} disturbed", repeat.repeat),
             RepeatStatus::Unmeasured { .. } => words += &format!("; #{} unmeasured", repeat.repeat),
         }
+    }
+    let more = not_counted().count().saturating_sub(NAMED);
+    if more > 0 {
+        words += &format!("; {more} more do not count");
     }
     words
 }

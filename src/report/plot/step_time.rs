@@ -6,11 +6,12 @@ use super::{
     chart::Frame,
     names::{Names, count_absent, group_heading},
     series::{Series, of_repeat, simplified, thinned},
+    shown::Shown,
     style::{FAINT, GAP, HALF, INK, LINE, MARGIN, SERIES, SMALL},
     text::wrap,
 };
 use crate::analyze::{
-    Comparison, Cut, OUTLIER_DEVIATIONS, OUTLIER_LEAST, RepeatStatus, RepeatSummary, Row, outlier_limit, quantile,
+    Cut, OUTLIER_DEVIATIONS, OUTLIER_LEAST, RepeatStatus, RepeatSummary, Row, outlier_limit, quantile,
 };
 
 /// Length of a stroke where a repeat's measured part begins.
@@ -18,10 +19,15 @@ const FOOT: i32 = 10;
 const HEIGHT: i32 = 190;
 /// Points of a repeat: a panel is no wider.
 const POINTS: usize = 120;
+/// Repeats drawn in a panel; all are counted.
+const DRAWN: usize = 40;
+/// Shifts of level that are named; all are drawn.
+const SHIFTS: usize = 4;
 /// Outliers marked in a panel; all are counted.
 const MARKED: usize = 60;
 
-pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     if comparison.rows.iter().all(|row| row.repeats.iter().all(|r| times(r).is_empty())) {
         return Err("no log states or implies step times".to_owned());
     }
@@ -33,7 +39,7 @@ pub fn step_time(comparison: &Comparison) -> Result<Canvas, String> {
          beyond the panel.",
         OUTLIER_LEAST * 100.0
     );
-    let mut canvas = Canvas::titled("Step time over steps", &subtitle);
+    let mut canvas = shown.titled("Step time over steps", &subtitle);
     let names = Names::new(comparison, MARGIN, HALF - 8);
     for (i, group) in comparison.groups.iter().enumerate() {
         let drawn = |(_, row): &(usize, &Row)| row.group == i && row.repeats.iter().any(|r| !times(r).is_empty());
@@ -101,13 +107,14 @@ impl<'a> Panel<'a> {
     fn draw(&self, canvas: &mut Canvas, (left, top): Point) {
         let frame = Frame { left, top, width: HALF, height: HEIGHT, title: "step time, s", x_title: "step" };
         let lines: Vec<(Series, bool)> =
-            self.row.repeats.iter().map(|r| (points(r), r.status == RepeatStatus::Ok)).collect();
+            self.row.repeats.iter().take(DRAWN).map(|r| (points(r), r.status == RepeatStatus::Ok)).collect();
         let steps = lines.iter().flat_map(|(points, _)| points).map(|(step, _)| *step);
         let x = frame.x(extent(steps).unwrap_or([0.0, 1.0]));
         let y = frame.y(self.seconds);
         frame.draw(canvas, &x, &y);
         let [_, _, upper, lower] = frame.inside();
-        let cuts: Vec<(usize, &Cut)> = counted(self.row).filter_map(|(i, repeat)| Some((i, cut(repeat)?))).collect();
+        let cuts = counted(self.row).filter_map(|(i, repeat)| Some((i, cut(repeat)?)));
+        let cuts: Vec<(usize, &Cut)> = cuts.take(DRAWN).collect();
         if let Some((_, cut)) = cuts.first() {
             let (declared, measured) = (x.at(declared(cut) as f64), x.at(cut.first_step as f64));
             canvas.dashed((declared, upper), (declared, lower), FAINT);
@@ -188,8 +195,16 @@ fn said(row: &Row, outliers: usize) -> String {
             .push(format!("declared warm-up ends before step {}, measured from step {range}{method}", declared(first)));
         parts.extend(first.not_assessed.as_ref().map(|why| format!("steady state not assessed: {why}")));
     }
-    for (repeat, shift) in cuts.iter().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?))) {
+    let shifts = || cuts.iter().filter_map(|(repeat, cut)| Some((repeat, cut.level_shift.as_ref()?)));
+    for (repeat, shift) in shifts().take(SHIFTS) {
         parts.push(format!("#{repeat}: {:+.1} % from step {}", (shift.ratio - 1.0) * 100.0, shift.step));
+    }
+    let more = shifts().count().saturating_sub(SHIFTS);
+    if more > 0 {
+        parts.push(format!("{more} more repeats change level"));
+    }
+    if row.repeats.len() > DRAWN {
+        parts.push(format!("the first {DRAWN} of {} repeats are drawn", row.repeats.len()));
     }
     parts.push(match outliers {
         0 => "no outlier".to_owned(),

@@ -10,8 +10,9 @@ fn comparison(sample: Sample) -> Comparison {
 /// What is wrong with any picture of a comparison.
 fn faults(comparison: &Comparison) -> Vec<String> {
     text::register_fonts().unwrap();
+    let shown = Shown::of(comparison);
     let of = |(name, _, draw): (&str, &str, Draw)| {
-        let faults = draw(comparison).map(|canvas| canvas.faults()).unwrap_or_default();
+        let faults = draw(&shown).map(|canvas| canvas.bounded().faults()).unwrap_or_default();
         faults.into_iter().map(|fault| format!("{name}: {fault}")).collect::<Vec<_>>()
     };
     PLOTS.into_iter().flat_map(of).collect()
@@ -26,6 +27,53 @@ fn no_words_lie_on_others_or_leave_the_picture() {
         }
     }
     assert_eq!(faults(&comparison(Sample { cells: 8, groups: 8, ..PLAIN })), [""; 0]);
+}
+
+/// A picture that no viewer opens, or that needs gigabytes to be drawn, is worth nothing: 500 workloads of one cell once made one of
+/// 200,000 pixels.
+#[test]
+fn a_picture_has_a_bounded_size_however_many_cells_there_are() {
+    for (cells, groups, troubled) in [(500, 500, false), (500, 1, true), (500, 17, true), (61, 61, true)] {
+        let mut comparison = comparison(Sample { cells, groups, troubled, ..PLAIN });
+        for (i, row) in comparison.rows.iter_mut().enumerate() {
+            row.labels = (0..80).map(|n| format!("setting_{n}: {i}, not {}", i + 1)).collect();
+            row.loss_group = i;
+        }
+        assert_eq!(faults(&comparison), [""; 0], "{cells} cells in {groups} groups");
+        let shown = Shown::of(&comparison);
+        for (name, _, draw) in PLOTS {
+            let Ok(canvas) = draw(&shown).map(Canvas::bounded) else { continue };
+            assert!(canvas.top <= 12_100, "{name} of {cells} cells: {} px", canvas.top);
+            let words = canvas.words();
+            assert!(
+                words.contains(&format!("of {cells} cells from")),
+                "{name} does not say what it leaves out: {words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn of_many_cells_the_baseline_the_fastest_and_the_slowest_are_shown() {
+    let mut comparison = comparison(Sample { cells: 200, groups: 2, ..PLAIN });
+    let of_group = |c: &Comparison, group| -> Vec<(f64, String)> {
+        let members = c.rows.iter().filter(|row| row.group == group);
+        members.map(|row| (row.tokens_per_second_per_gpu.value, row.cell.clone())).collect()
+    };
+    let baseline = of_group(&comparison, 1).swap_remove(57).1;
+    comparison.groups[1].baseline = baseline;
+    let shown = Shown::of(&comparison);
+    assert_eq!((shown.comparison.rows.len(), shown.comparison.groups.len()), (60, 2));
+    for group in [0, 1] {
+        let (all, kept) = (of_group(&comparison, group), of_group(&shown.comparison, group));
+        let of_all = |pick: fn(f64, f64) -> f64| all.iter().map(|(rate, _)| *rate).reduce(pick).unwrap();
+        let of_kept = |pick: fn(f64, f64) -> f64| kept.iter().map(|(rate, _)| *rate).reduce(pick).unwrap();
+        assert!(kept.iter().any(|(_, cell)| *cell == comparison.groups[group].baseline));
+        assert_eq!((of_all(f64::max), of_all(f64::min)), (of_kept(f64::max), of_kept(f64::min)));
+        assert_eq!(kept.len(), shown.comparison.groups[group].cells.len());
+    }
+    let few = self::comparison(Sample { cells: 60, groups: 3, ..PLAIN });
+    assert!(matches!(Shown::of(&few).comparison, std::borrow::Cow::Borrowed(_)), "nothing is left out");
 }
 
 #[test]

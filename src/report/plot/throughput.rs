@@ -4,6 +4,7 @@ use super::{
     bars::{Bar, Entry, Fill, Panel, panels},
     canvas::Canvas,
     names::{Names, absent, count_absent},
+    shown::Shown,
     style::{BAR, FAINT, SERIES},
 };
 use crate::{
@@ -20,12 +21,13 @@ pub fn apart(comparison: &Comparison) -> &'static str {
     if comparison.groups.len() > 1 { " Panels are different workloads: do not compare across them." } else { "" }
 }
 
-pub fn throughput(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn throughput(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     if comparison.rows.is_empty() {
         return Err("no cell has figures".to_owned());
     }
     let subtitle = format!("{BARS}{}", apart(comparison));
-    let mut canvas = Canvas::titled("Training throughput, tokens/s/GPU", &subtitle);
+    let mut canvas = shown.titled("Training throughput, tokens/s/GPU", &subtitle);
     rates(&mut canvas, comparison, |_| Some(Fill::Solid(BAR)));
     absent(&mut canvas, comparison);
     Ok(canvas)
@@ -66,12 +68,13 @@ fn counted(row: &Row) -> String {
     words
 }
 
-pub fn mfu(comparison: &Comparison) -> Result<Canvas, String> {
+pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
     let subtitle = format!(
         "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak.{}",
         apart(comparison)
     );
-    let mut canvas = Canvas::titled("MFU", &subtitle);
+    let mut canvas = shown.titled("MFU", &subtitle);
     let panel = Panel { unit: "% of the peak", roof: Some((100.0, "100 % = dense peak of the device")) };
     let bar = |_: usize, row: &Row| -> Entry {
         match &row.mfu {
