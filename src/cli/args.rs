@@ -48,6 +48,8 @@ pub enum Command {
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
     Check(CheckArgs),
+    /// List the recipes, print one, or copy one into the project
+    Recipe(RecipeArgs),
     /// Show every effective setting and where it comes from
     Config(ConfigArgs),
     /// Print the DAG
@@ -88,6 +90,7 @@ impl Command {
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.json,
+            Self::Recipe(a) => matches!(&a.command, RecipeCommand::List(a) if a.json),
             Self::Data(a) => match &a.command {
                 DataCommand::Verify(a) => a.json,
                 DataCommand::Fingerprint(a) => a.json,
@@ -428,6 +431,47 @@ pub struct LockArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+pub struct RecipeArgs {
+    #[command(subcommand)]
+    pub command: RecipeCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum RecipeCommand {
+    /// List the recipes that this project can use
+    List(RecipeListArgs),
+    /// List the files of a recipe, or print one of them
+    Show(RecipeShowArgs),
+    /// Copy a recipe with its templates into recipes/ of this project, to change it
+    Copy(RecipeCopyArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RecipeListArgs {
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RecipeShowArgs {
+    /// A recipe, or `lib`: what the programs of several recipes share
+    #[arg(value_name = "RECIPE")]
+    pub id: String,
+    /// One of its files
+    pub file: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RecipeCopyArgs {
+    #[arg(value_name = "RECIPE")]
+    pub id: String,
+    /// The name of the copy [default: the same, which then takes the place of the shipped one]
+    #[arg(long = "as", value_name = "NAME")]
+    pub new_id: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct ImageArgs {
     #[command(subcommand)]
     pub command: ImageCommand,
@@ -560,7 +604,7 @@ pub struct InitArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, baseline, gate, config, fit
+    /// One of: job, events, trace, result, summary, comparison, baseline, gate, config, recipe, fit
     pub what: String,
 }
 

@@ -24,6 +24,7 @@ mod parse;
 mod plan;
 mod profile;
 mod project;
+mod recipe;
 mod report;
 mod schema;
 mod show;
@@ -81,6 +82,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Parse(args) => parse::run(&args),
         Command::Check(args) => check::run(at, &args),
         Command::Config(args) => config::run(at, &args),
+        Command::Recipe(args) => recipe::run(at, &args),
         Command::Graph(args) => graph::run(at, &args),
         Command::Data(args) => data::run(&args),
         Command::Lock(args) => lock::run(at, &args),

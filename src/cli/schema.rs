@@ -7,11 +7,11 @@ use super::{args::SchemaArgs, output::print_json};
 use crate::{
     analyze, config,
     error::{Error, Problem, Result, exit, nearest},
-    parse, plan,
+    parse, plan, recipe,
 };
 
-const NAMES: [&str; 10] =
-    ["job", "events", "trace", "result", "summary", "comparison", "baseline", "gate", "config", "fit"];
+const NAMES: [&str; 11] =
+    ["job", "events", "trace", "result", "summary", "comparison", "baseline", "gate", "config", "recipe", "fit"];
 
 pub fn run(args: &SchemaArgs) -> Result<i32> {
     let schema: Value = match args.what.as_str() {
@@ -25,6 +25,7 @@ pub fn run(args: &SchemaArgs) -> Result<i32> {
         "baseline" => json!(schema_for!(analyze::Baseline)),
         "gate" => json!(schema_for!(analyze::GateReport)),
         "config" => json!(schema_for!(config::schema::ConfigFile)),
+        "recipe" => json!(schema_for!(recipe::RecipeFile)),
         other => {
             let problem = Problem::new(format!("there is no schema `{other}`"));
             let help = match nearest(other, NAMES) {

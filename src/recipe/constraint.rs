@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 /// A condition names a field of the job by its dotted path and gives
 /// a value (equal), a list (any of them), `">n"` / `"<n"` (a number beyond it), `"*"` (present and not empty),
 /// `""` (absent or empty), or `{ not = … }` with any of these.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Constraint {
     pub when: BTreeMap<String, Value>,

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Constraint, Templates, embedded_file, embedded_under};
@@ -23,7 +24,7 @@ use crate::{
 const LIBRARY: &str = "lib";
 
 /// recipe.toml.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeFile {
     pub id: String,
@@ -55,14 +56,14 @@ pub struct RecipeFile {
 }
 
 /// A field of the job, by its dotted path, that this recipe may leave unread, and why.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ignored {
     pub field: String,
     pub reason: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
     /// Template files, from the recipe folder or templates/; rendered into the run folder without `.j2`.
@@ -92,7 +93,7 @@ pub struct Launch {
     pub pass_env: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LockNeeds {
     /// Facts of tprimat.lock that the train key covers.
@@ -103,7 +104,7 @@ pub struct LockNeeds {
     pub packages: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Require {
     #[serde(default)]
@@ -119,7 +120,7 @@ pub struct Require {
 
 /// Somebody else's repository, checked out on the host. Its path reaches scripts in a variable; its commit is a fact
 /// of the lock.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkout {
     /// The variable that the launch script reads: `PRIMUS_PATH`.
@@ -132,7 +133,7 @@ pub struct Checkout {
     pub help: String,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunSection {
     /// `90s`, `30m`, `6h`; not part of any key.
@@ -220,7 +221,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
         templates.add(&unique, Source::new(place, text))?;
     }
     files.retain(|name, _| !name.ends_with(".j2"));
-    let shared = if file.launch.library.is_empty() { BTreeMap::new() } else { library(root)? };
+    let shared = if file.launch.library.is_empty() { BTreeMap::new() } else { library_files(root)? };
     for name in &file.launch.library {
         let bytes = shared.get(name).ok_or_else(|| {
             let at = source.text.find(name.as_str()).unwrap_or(0);
@@ -270,8 +271,22 @@ fn nested(flat: &BTreeMap<String, serde_json::Value>) -> serde_json::Value {
     root
 }
 
+/// Files by name, relative to their folder.
+pub type Files = BTreeMap<String, Cow<'static, [u8]>>;
+
+/// A recipe's folder as this project has it, with the templates that it takes from elsewhere.
+pub fn recipe_files(root: &Path, id: &str, templates: &[String]) -> Result<Files> {
+    let mut files = folder(root, id)?;
+    for name in templates {
+        if let Some((_, bytes)) = find_template(root, id, name, &files) {
+            files.insert(name.clone(), bytes);
+        }
+    }
+    Ok(files)
+}
+
 /// The shared library: the embedded files, and the project's own over them by name.
-fn library(root: &Path) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
+pub fn library_files(root: &Path) -> Result<Files> {
     let mut files = embedded(LIBRARY);
     let own = root.join("recipes").join(LIBRARY);
     if own.is_dir() {
@@ -281,16 +296,16 @@ fn library(root: &Path) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
 }
 
 /// All files of a recipe's folder: the project's folder if it has one, else the embedded one.
-fn folder(root: &Path, id: &str) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
+fn folder(root: &Path, id: &str) -> Result<Files> {
     let own = root.join("recipes").join(id);
     if own.join("recipe.toml").is_file() { read_folder(&own) } else { Ok(embedded(id)) }
 }
 
-fn embedded(id: &str) -> BTreeMap<String, Cow<'static, [u8]>> {
+fn embedded(id: &str) -> Files {
     embedded_under(&format!("recipes/{id}/")).map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect()
 }
 
-fn read_folder(own: &Path) -> Result<BTreeMap<String, Cow<'static, [u8]>>> {
+fn read_folder(own: &Path) -> Result<Files> {
     let mut files = BTreeMap::new();
     let mut pending = vec![String::new()];
     while let Some(below) = pending.pop() {

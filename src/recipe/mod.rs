@@ -10,5 +10,7 @@ mod template;
 
 pub use constraint::Constraint;
 pub use embedded::{embedded_file, embedded_under};
-pub use load::{Checkout, Ignored, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection};
+pub use load::{
+    Checkout, Files, Ignored, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection, library_files, recipe_files,
+};
 pub use template::{Rendered, Templates, context};

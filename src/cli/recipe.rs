@@ -1,0 +1,116 @@
+//! `recipe list|show|copy`: the recipes that a project can use, shipped ones and its own.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{
+    args::{RecipeArgs, RecipeCommand, RecipeCopyArgs, RecipeShowArgs},
+    output::{print, print_json},
+    project,
+};
+use crate::{
+    config,
+    error::{Error, Problem, Result, exit, nearest},
+    files::{Durability, write_atomically},
+    recipe::{Files, RecipeSet, library_files, recipe_files},
+};
+
+/// The name under which `recipe show` knows the files that recipes share.
+const LIBRARY: &str = "lib";
+
+pub fn run(at: Option<&Path>, args: &RecipeArgs) -> Result<i32> {
+    let project = project::root(at);
+    // The shipped recipes can be looked at anywhere; a copy needs a project to go to.
+    let root = match &args.command {
+        RecipeCommand::Copy(_) => project?,
+        _ => project.unwrap_or_default(),
+    };
+    let recipes = RecipeSet::load(&root)?;
+    match &args.command {
+        RecipeCommand::List(args) => list(&root, &recipes, args.json),
+        RecipeCommand::Show(args) => show(&root, &recipes, args),
+        RecipeCommand::Copy(args) => copy(&root, &recipes, args),
+    }
+}
+
+fn list(root: &Path, recipes: &RecipeSet, as_json: bool) -> Result<i32> {
+    let is_own = |id: &str| root.join("recipes").join(id).join("recipe.toml").is_file();
+    if as_json {
+        let mut rows = Vec::new();
+        for (id, recipe) in &recipes.recipes {
+            let source = if is_own(id) { "project" } else { "shipped" };
+            let file = &recipe.file;
+            rows.push(json!({ "id": id, "name": file.name, "vendors": file.vendors, "source": source }));
+        }
+        print_json(&rows)?;
+        return Ok(exit::OK);
+    }
+    let width = recipes.recipes.keys().map(String::len).max().unwrap_or(0);
+    let mut text = String::new();
+    for (id, recipe) in &recipes.recipes {
+        let own = if is_own(id) { " (of this project)" } else { "" };
+        text.push_str(&format!("{id:width$}  {}{own}\n", recipe.file.name));
+    }
+    print(&text)?;
+    Ok(exit::OK)
+}
+
+fn show(root: &Path, recipes: &RecipeSet, args: &RecipeShowArgs) -> Result<i32> {
+    let files = files_of(root, recipes, &args.id)?;
+    let Some(name) = &args.file else {
+        print(&files.keys().map(|name| format!("{name}\n")).collect::<String>())?;
+        return Ok(exit::OK);
+    };
+    let Some(bytes) = files.get(name.as_str()) else {
+        let problem = Problem::new(format!("recipe `{}` has no file `{name}`", args.id));
+        return Err(Error::invalid(match nearest(name, files.keys().map(String::as_str)) {
+            Some(near) => problem.help(format!("did you mean `{near}`?")),
+            None => problem.help(format!("`tprimat recipe show {}` lists its files", args.id)),
+        }));
+    };
+    print(&String::from_utf8_lossy(bytes))?;
+    Ok(exit::OK)
+}
+
+/// Writes a recipe's folder into the project. Templates come with it, so that the copy stands alone.
+fn copy(root: &Path, recipes: &RecipeSet, args: &RecipeCopyArgs) -> Result<i32> {
+    let files = files_of(root, recipes, &args.id)?;
+    let new = args.new_id.as_deref().unwrap_or(&args.id);
+    if !config::is_plain_name(new) {
+        let problem = Problem::new(format!("`{new}` cannot be the name of a recipe"));
+        return Err(Error::invalid(problem.help("a name has letters, digits, `-` and `_`")));
+    }
+    let folder = root.join("recipes").join(new);
+    if folder.exists() {
+        let problem = Problem::new(format!("recipes/{new} is there already; nothing was written"));
+        return Err(Error::invalid(problem.help("`--as NAME` takes another name")));
+    }
+    for (name, bytes) in &files {
+        let renamed = (name == "recipe.toml").then(|| with_id(&String::from_utf8_lossy(bytes), &args.id, new));
+        let bytes = renamed.as_ref().map_or(bytes.as_ref(), String::as_bytes);
+        write_atomically(&folder.join(name), bytes, Durability::Plain)?;
+        eprintln!("wrote recipes/{new}/{name}");
+    }
+    eprintln!("next: change recipes/{new}, then `tprimat check`; docs/recipes.md explains each key");
+    Ok(exit::OK)
+}
+
+/// recipe.toml with another `id`; comments and order are kept.
+fn with_id(text: &str, old: &str, new: &str) -> String {
+    text.replacen(&format!("id = \"{old}\""), &format!("id = \"{new}\""), 1)
+}
+
+fn files_of(root: &Path, recipes: &RecipeSet, id: &str) -> Result<Files> {
+    if id == LIBRARY {
+        return library_files(root);
+    }
+    let Some(recipe) = recipes.recipes.get(id) else {
+        let problem = Problem::new(format!("there is no recipe `{id}`"));
+        return Err(Error::invalid(match nearest(id, recipes.ids()) {
+            Some(near) => problem.help(format!("did you mean `{near}`?")),
+            None => problem.help(format!("expected one of: {}", recipes.ids().join(", "))),
+        }));
+    };
+    recipe_files(root, id, &recipe.file.launch.templates)
+}
