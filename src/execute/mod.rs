@@ -6,6 +6,7 @@ mod devices;
 mod events;
 mod interrupt;
 mod launch;
+mod looked;
 mod preflight;
 mod price;
 mod process;

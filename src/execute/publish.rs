@@ -5,8 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rayon::prelude::*;
-
+use super::looked;
 use crate::{
     cache::{Cache, Output},
     digest::Digest,
@@ -29,13 +28,9 @@ pub fn safe_name(name: &str) -> String {
 
 /// The first output whose published file is not what it should be.
 #[must_use]
-pub fn first_unpublished(folder: &Path, outputs: &[Output]) -> Option<String> {
-    let differs = |output: &&Output| {
-        let path = folder.join(&output.name);
-        let same_size = std::fs::metadata(&path).is_ok_and(|m| m.len() == output.size);
-        !same_size || Digest::of_file(&path).ok() != Some(output.digest)
-    };
-    outputs.par_iter().find_first(differs).map(|output| output.name.clone())
+pub fn first_unpublished(cache: &Cache, folder: &Path, outputs: &[Output]) -> Option<String> {
+    let published = looked::are_published(cache, folder, outputs);
+    outputs.iter().zip(published).find(|(_, is_published)| !is_published).map(|(output, _)| output.name.clone())
 }
 
 /// Which matrix published which file with which digest: what a matrix no longer publishes is removed by this.
@@ -65,10 +60,8 @@ pub fn publish(folder: &Path, matrix: &str, cache: &Cache, outputs: &[Output]) -
     // Claimed before they are written: killed in between, files are missing and it is all done again; killed after
     // the last file, nothing is.
     record(before.clone().into_iter().chain(now.clone()).collect())?;
-    for output in outputs {
-        if first_unpublished(folder, std::slice::from_ref(output)).is_none() {
-            continue;
-        }
+    let published = looked::are_published(cache, folder, outputs);
+    for (output, _) in outputs.iter().zip(published).filter(|(_, is_published)| !is_published) {
         let bytes = cache
             .get(&output.digest)?
             .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;

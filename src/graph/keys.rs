@@ -7,13 +7,13 @@
 //! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
-//! | plot, report | digests of what they draw and publish, their source | anything else |
+//! | plot, report | digests of what they draw and publish (of a report also the jobs and results), their source | anything else |
 //!
 //! With the source of render, compare, plot and report go the libraries that shape what they make, as Cargo.lock pins them.
 
 use serde_json::json;
 
-use super::{Engine, Status, key::Preimage};
+use super::{Engine, Status, Statuses, key::Preimage};
 use crate::{
     cache::{Attempt, AttemptOutcome, Output, TaskKind},
     digest::Digest,
@@ -134,11 +134,13 @@ impl Engine<'_> {
             .finish()
     }
 
-    pub(super) fn report_key(&self, compare: &Status, plot: &Status, cells: &[(String, serde_json::Value)]) -> Keyed {
+    pub(super) fn report_key(&self, compare: &Status, plot: &Status, statuses: &Statuses) -> Keyed {
+        let digest = |value: serde_json::Result<Vec<u8>>| Digest::of(value.unwrap_or_default());
         Preimage::new(TaskKind::Report)
             .field("code", &self.code.report)
             .field("matrix", &self.plan.matrix.name)
-            .field("cells", &Digest::of(serde_json::to_vec(cells).unwrap_or_default()))
+            .field("cells", &digest(serde_json::to_vec(&self.cell_states(statuses))))
+            .field("jobs_and_results", &digest(serde_json::to_vec(&self.published(statuses))))
             .fields("compare", compare.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("plot", plot.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
             .finish()

@@ -418,6 +418,20 @@ impl Engine<'_> {
             .collect()
     }
 
+    /// What is published of a cell besides its row: its job, and the results behind its summary.
+    pub(super) fn published(&self, statuses: &Statuses) -> Vec<(Digest, Vec<Digest>)> {
+        let mut all = Vec::new();
+        for (id, cell) in (0u32..).zip(&self.plan.cells) {
+            let Support::Ready(prepared) = &cell.support else { continue };
+            if statuses.get(self.dag.node(TaskKind::Aggregate, id, 0)).state == State::Fresh {
+                let result =
+                    |r| statuses.get(self.dag.node(TaskKind::Parse, id, r)).outputs().first().map(|o| o.digest);
+                all.push((prepared.job_digest, (1..=cell.repeats).filter_map(result).collect()));
+            }
+        }
+        all
+    }
+
     /// For each cell, an earlier cell that launches the same bytes in the same way, if there is one: they share one
     /// measurement, so what differs between them never reached the trainer.
     #[must_use]
@@ -520,10 +534,11 @@ impl Engine<'_> {
             }
         }
         let of = |kind| statuses.get(self.dag.node(kind, 0, 0));
-        let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), &self.cell_states(statuses));
+        let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), statuses);
         let status = self.recorded(key);
         if status.state == State::Fresh
             && let Some(name) = crate::execute::publish::first_unpublished(
+                self.cache,
                 &crate::execute::publish::output_dir(self.plan),
                 status.outputs(),
             )
@@ -580,9 +595,7 @@ impl Engine<'_> {
             ),
             TaskKind::Compare => self.compare_key(&self.cell_states(statuses)),
             TaskKind::Plot => self.plot_key(of(TaskKind::Compare, 0).outputs()),
-            TaskKind::Report => {
-                self.report_key(of(TaskKind::Compare, 0), of(TaskKind::Plot, 0), &self.cell_states(statuses))
-            }
+            TaskKind::Report => self.report_key(of(TaskKind::Compare, 0), of(TaskKind::Plot, 0), statuses),
         };
         Some(keyed.1)
     }

@@ -89,6 +89,26 @@ fn a_model_is_read_by_its_cells() {
     project.expect(&[ALL_OF_LARGE, LATER], &[ALL_OF_LARGE, LATER]);
 }
 
+/// What no launch file and no program reads is published all the same: the JSON must not show the job of before.
+#[test]
+fn a_field_that_only_the_published_job_has_is_read_by_render_parse_and_report() {
+    let project = Project::of_two();
+    project.edit("recipes/cmd/recipe.toml", "reads_job = true", "reads_job = false");
+    // No job is handed over: the launch file has all that the trainer wants to know.
+    let own = r#"export JOB='"seq_length": {{ job.data.seq_length }}, "vocab_size": {{ job.model.vocab_size }}, "train_iters": {{ job.train_iters }}'"#;
+    project.edit("templates/cmd.sh.j2", "set -euo pipefail", &format!("set -euo pipefail\n{own}"));
+    project.edit("train.sh", r#"job=$(<"$TPRIMAT_JOB")"#, "job=$JOB");
+    project.edit("config.yaml", "vocab_size: 32", "vocab_size: 32, nemo_recipe: one");
+    assert_eq!(project.build(&[]).code, 0);
+    project.edit("config.yaml", "nemo_recipe: one", "nemo_recipe: another");
+    // The results are the same bytes, so nothing between them and the report is made again.
+    let made = ["{render,parse} cpu/cmd/small/*", "report m"];
+    project.expect(&["{render,parse,aggregate} cpu/cmd/small/*", LATER], &made);
+    let published = project.read("output/train_cpu_cmd_small.json");
+    assert!(published.contains("\"another\"") && !published.contains("\"one\""), "{published}");
+    project.expect_nothing();
+}
+
 #[test]
 fn an_environment_and_a_declared_file_are_read_by_trainings() {
     let project = Project::built();
