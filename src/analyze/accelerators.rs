@@ -51,6 +51,24 @@ pub fn accelerator(name: &str) -> Option<&'static Accelerator> {
     TABLE.iter().find(|a| a.names.contains(&bare) && vendor.is_none_or(|v| v == a.vendor))
 }
 
+/// The SKUs that a short name may mean, the usual one first: `H100` is the SXM module or the PCIe card.
+#[must_use]
+pub fn accelerators_like(name: &str) -> Vec<&'static Accelerator> {
+    if let Some(exact) = accelerator(name) {
+        return vec![exact];
+    }
+    let of = |text: &str| -> Vec<String> {
+        text.to_lowercase().split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
+    };
+    let mut words = of(name);
+    words.retain(|word| vendor_named(word).is_none() && !matches!(word.as_str(), "" | "instinct"));
+    if !words.iter().any(|word| word.chars().any(|c| c.is_ascii_digit())) {
+        return Vec::new();
+    }
+    let is_meant = |known: &String| words.iter().all(|word| of(known).contains(word));
+    TABLE.iter().filter(|a| a.names.iter().any(is_meant)).collect()
+}
+
 /// What a cell's runs were on.
 #[derive(Clone, Debug)]
 pub struct Device<'a> {
@@ -162,6 +180,15 @@ mod tests {
             assert!((32.0..512.0).contains(&sku.memory_gib), "{what:?}");
         }
         assert!(names.len() >= 10);
+    }
+
+    #[test]
+    fn short_names_mean_the_usual_module_first() {
+        let bf16 = |name: &str| accelerators_like(name).iter().map(|a| a.bf16).collect::<Vec<_>>();
+        assert_eq!(bf16("H100"), [989.4, 756.0]);
+        assert_eq!(bf16("nvidia h100 pcie"), [756.0]);
+        assert_eq!(bf16("MI300X"), [1307.4]);
+        assert_eq!((bf16("TPU v5"), bf16("NVIDIA"), bf16("")), (vec![], vec![], vec![]));
     }
 
     #[test]

@@ -23,10 +23,18 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let mut problems = Vec::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
+    let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
     for (cell, planned) in plan.cells.iter().enumerate() {
-        let Support::Ready(prepared) = &planned.support else {
-            unsupported += 1;
-            continue;
+        let prepared = match &planned.support {
+            Support::Ready(prepared) => prepared,
+            Support::Unsupported(why) => {
+                unsupported += 1;
+                match reasons.iter_mut().find(|(known, ..)| known == why) {
+                    Some((.., more)) => *more += 1,
+                    None => reasons.push((why, &planned.id, 0)),
+                }
+                continue;
+            }
         };
         let context = context(prepared.job());
         for (name, _) in &plan.recipe(cell).templates {
@@ -43,6 +51,17 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     problems.dedup();
     if !problems.is_empty() {
         return Err(Error::Invalid(problems));
+    }
+    for note in &plan.notes {
+        eprintln!("note: {note}");
+    }
+    let descriptive = plan.config.descriptive();
+    if !descriptive.is_empty() {
+        eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
+    }
+    for (why, cell, more) in reasons {
+        let others = if more == 0 { String::new() } else { format!(" and {more} more") };
+        eprintln!("note: unsupported, `{cell}`{others}: {why}");
     }
     let dag = Dag::new(&plan)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;

@@ -10,6 +10,7 @@ use super::{
     project,
 };
 use crate::{
+    config::plain,
     error::{Error, Problem, Result, exit, nearest},
     plan::{PlanRequest, load_config},
 };
@@ -74,8 +75,4 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
         print(&text)?;
     }
     Ok(exit::OK)
-}
-
-fn plain(value: &serde_json::Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::{framework_names, is_plain_name, layers::Config, parallelism, tree::Node, vendor_names};
+use super::{
+    framework_names, is_plain_name, layers::Config, names::strings, parallelism, tree::Node, vendor_names,
+    view::ALLOCATOR,
+};
 use crate::{
     error::{Problem, nearest},
     plan::Vendor,
@@ -23,6 +26,8 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     ids(config, &mut problems);
     vendors(config, &mut problems);
     platform_tables(config, &mut problems);
+    platforms_of_frameworks(config, &mut problems);
+    allocators(config, &mut problems);
     peak_sources(config, &mut problems);
     quantities(config, &mut problems);
     target_loss(config, &mut problems);
@@ -65,6 +70,40 @@ fn platform_tables(config: &Config, problems: &mut Vec<Problem>) {
             let message = format!("unknown platform `{key}` in `{table}`");
             let problem = at_key(config, &format!("{table}.{key}"), message, "no platform is called so");
             problems.push(problem.help(meant(key, &known, "declare it under `hardware.platforms`")));
+        }
+    }
+}
+
+/// `frameworks.<id>.platforms` names platforms, or vendors.
+fn platforms_of_frameworks(config: &Config, problems: &mut Vec<Problem>) {
+    let known = platform_names(config);
+    for framework in config.children("frameworks") {
+        let path = format!("frameworks.{framework}.platforms");
+        for name in config.get(&path).map(strings).unwrap_or_default() {
+            if !known.contains(&name) {
+                let problem = config.problem_at(
+                    &path,
+                    format!("unknown platform `{name}` in `{path}`"),
+                    "no platform is called so",
+                );
+                problems.push(problem.help(meant(name, &known, "declare it under `hardware.platforms`")));
+            }
+        }
+    }
+}
+
+/// One variable under two names must have one value.
+fn allocators(config: &Config, problems: &mut Vec<Problem>) {
+    for platform in config.children("platform_optimizations") {
+        let (short, long) = (
+            format!("platform_optimizations.{platform}.cuda_alloc_conf"),
+            format!("platform_optimizations.{platform}.env.{ALLOCATOR}"),
+        );
+        if let (Some(a), Some(b)) = (config.get(&short), config.get(&long))
+            && a != b
+        {
+            let message = format!("`{short}` and `{long}` say different things");
+            problems.push(config.problem_at(&short, message, "one variable").help("leave one of them out"));
         }
     }
 }

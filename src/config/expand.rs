@@ -2,12 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use crate::analyze::is_secret;
+
 /// Defaults may hold variables in turn, this deep.
 const MAX_DEPTH: usize = 8;
 
 /// Expands `text` from `env`; as in a shell, an empty variable takes the default. `$${` is a literal `${`.
 pub(super) fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
     expand_to_depth(text, env, MAX_DEPTH)
+}
+
+/// A variable in `text` whose name is that of a secret.
+pub(super) fn secret_in(text: &str) -> Option<&str> {
+    let starts = text.match_indices("${").filter(|(at, _)| !text[..*at].ends_with('$'));
+    let names = starts.map(|(at, _)| {
+        let after = &text[at + 2..];
+        let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        &after[..end]
+    });
+    names.into_iter().find(|name| is_secret(name))
 }
 
 fn expand_to_depth(text: &str, env: &BTreeMap<String, String>, depth: usize) -> Result<String, String> {

@@ -10,10 +10,11 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    VARIABLES, check,
+    VARIABLES, check, known_models,
     parallelism::{self, ParallelismBlock},
     read::Reader,
     resolve::{self, Leaf},
+    shape::shapes,
     spans::{Place, Spans},
     tree::{NodeId, ROOT, Tree},
     vendor_named,
@@ -29,6 +30,8 @@ use crate::{
 pub enum Origin {
     /// Built in.
     Default,
+    /// The built-in table of models, by the name of the model there.
+    KnownModel(&'static str),
     File {
         source: Arc<Source>,
         span: Range<usize>,
@@ -42,12 +45,15 @@ pub enum Origin {
     },
     /// `--set`.
     Set,
+    /// A default of this recipe.
+    Recipe(String),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("built in"),
+            Self::KnownModel(name) => write!(f, "built in: {name}"),
             Self::File { source, span } | Self::Matrix { source, span } => {
                 let place = Problem::new("").at(source, span.clone(), "");
                 match place.position() {
@@ -57,6 +63,7 @@ impl fmt::Display for Origin {
             }
             Self::Environment(variable) => write!(f, "${variable}"),
             Self::Set => f.write_str("--set"),
+            Self::Recipe(id) => write!(f, "recipe {id}"),
         }
     }
 }
@@ -65,6 +72,8 @@ impl fmt::Display for Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Layer {
     Default,
+    /// Of [`known_models`], by the name of the model there.
+    KnownModel(&'static str),
     File,
     /// Index into [`VARIABLES`].
     Environment(usize),
@@ -85,6 +94,8 @@ pub struct Config {
     environment: [Option<Arc<Source>>; VARIABLES.len()],
     /// `PATH=VALUE`, as given.
     sets: Vec<Arc<Source>>,
+    /// What a reader should know of how the file was understood; nothing is wrong.
+    pub(super) notes: Vec<Problem>,
 }
 
 impl Config {
@@ -108,6 +119,7 @@ impl Config {
             spans: OnceLock::new(),
             environment: std::array::from_fn(|_| None),
             sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
+            notes: Vec::new(),
         };
         let mut problems = match Reader::read(&mut config, env) {
             Ok(problems) => problems,
@@ -115,7 +127,9 @@ impl Config {
         };
         config.apply_environment(env, &mut problems);
         config.apply_sets(&mut problems);
+        known_models::fill(&mut config);
         config.apply_defaults(ROOT, super::shape::defaults());
+        config.apply_entry_defaults();
         config.blocks = parallelism::blocks(&config.tree);
         problems.extend(check::check(&config));
         (Some(config), problems)
@@ -125,12 +139,16 @@ impl Config {
         for (index, (variable, path)) in VARIABLES.iter().enumerate() {
             // As in a shell's `${X:-…}`, empty is unset; and a platform that the file lacks has nothing to set.
             let Some(text) = env.get(*variable).filter(|text| !text.is_empty()) else { continue };
-            if path.starts_with("hardware.") && path.rsplit_once('.').is_none_or(|(p, _)| self.tree.find(p).is_none()) {
-                continue;
-            }
+            let path = match path.strip_prefix("hardware.platforms.").and_then(|rest| rest.split_once('.')) {
+                None => (*path).to_owned(),
+                Some((platform, key)) => match self.platforms_named(platform)[..] {
+                    [] => continue,
+                    [id, ..] => format!("hardware.platforms.{id}.{key}"),
+                },
+            };
             let source = Source::new("environment", format!("{variable}={text}"));
             self.environment[index] = Some(source.clone());
-            if let Err(problem) = self.apply(path, text, Layer::Environment(index)) {
+            if let Err(problem) = self.apply(&path, text, Layer::Environment(index)) {
                 problems.push(placed(problem, &source, after_equals(&source)));
             }
         }
@@ -160,10 +178,12 @@ impl Config {
         for (keys, value) in resolve::typed(&self.tree, path, value)? {
             let node = keys.iter().try_fold(ROOT, |node, key| self.tree.enter(node, key));
             let Some(node) = node else { return Err(Problem::new(format!("`{path}` is another key's path"))) };
-            if value.is_null() && !self.tree.node(node).children.is_empty() {
-                self.tree.clear(node);
-            } else {
+            if !value.is_null() || is_of_environment(&self.tree, node) {
                 self.tree.set(node, value, layer);
+            } else if self.tree.node(node).children.is_empty() {
+                self.tree.remove(node);
+            } else {
+                self.tree.clear(node);
             }
         }
         Ok(())
@@ -186,6 +206,47 @@ impl Config {
         }
     }
 
+    /// The defaults of tables whose keys are the user's: each entry has them.
+    fn apply_entry_defaults(&mut self) {
+        for (table, defaults) in super::shape::entry_defaults() {
+            let Some(node) = self.tree.find(table) else { continue };
+            for entry in node.children.clone() {
+                if self.tree.node(entry).leaf.is_none() {
+                    self.apply_defaults(entry, defaults);
+                }
+            }
+        }
+    }
+
+    /// How keys of the file were understood, where that is worth a word; each with its place.
+    #[must_use]
+    pub fn notes(&self) -> &[Problem] {
+        &self.notes
+    }
+
+    /// Keys that somebody states and that change nothing, without the texts for people.
+    #[must_use]
+    pub fn descriptive(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut stack = vec![(ROOT, shapes().root)];
+        while let Some((node, shape)) = stack.pop() {
+            let (node, shape) = (self.tree.node(node), shapes().get(shape));
+            if let Some(why) = &shape.descriptive {
+                let is_stated = node.leaf.as_ref().is_none_or(|(_, layer)| *layer >= Layer::File);
+                if is_stated && why != "a text for people" && self.place(&node.path).is_some() {
+                    found.push(node.path.to_string());
+                }
+                continue;
+            }
+            for child in node.children.iter().rev() {
+                if let Some((_, below)) = shape.field(self.tree.node(*child).key()) {
+                    stack.push((*child, below));
+                }
+            }
+        }
+        found
+    }
+
     /// The name that problems call the file by.
     #[must_use]
     pub fn source_name(&self) -> &str {
@@ -198,9 +259,15 @@ impl Config {
         self.tree.leaf(path).map(|(value, _)| value)
     }
 
+    /// Where the value of a path comes from; none where there is none.
+    pub(super) fn origin_at(&self, path: &str) -> Option<Origin> {
+        self.tree.leaf(path).map(|(_, layer)| self.origin_of(path, *layer))
+    }
+
     fn origin_of(&self, path: &str, layer: Layer) -> Origin {
         match layer {
             Layer::Default => Origin::Default,
+            Layer::KnownModel(name) => Origin::KnownModel(name),
             Layer::File => Origin::File { source: self.source.clone(), span: self.nearest_span(path) },
             Layer::Environment(index) => Origin::Environment(VARIABLES[index].0.to_owned()),
             Layer::Set(_) => Origin::Set,
@@ -237,16 +304,22 @@ impl Config {
         }
     }
 
-    /// The `--set` that gave the value of `path`, and where in it the path stands.
+    /// The `--set` that gave the value of `path`, on all platforms or on one, and where in it the path stands.
     #[must_use]
     pub fn set_of(&self, path: &str) -> Option<(&Arc<Source>, Range<usize>)> {
-        match self.tree.leaf(path)?.1 {
-            Layer::Set(index) => {
-                let source = self.sets.get(index)?;
-                Some((source, 0..source.text.find('=').unwrap_or(source.text.len())))
+        let platforms = self.children("platform_optimizations");
+        let of_platform = |id: &str| {
+            let keys = super::view::platform_keys(path).iter();
+            keys.map(|key| format!("platform_optimizations.{id}.{key}")).collect::<Vec<_>>()
+        };
+        let paths = std::iter::once(path.to_owned()).chain(platforms.flat_map(of_platform));
+        for path in paths {
+            if let Some((_, Layer::Set(index))) = self.tree.leaf(&path) {
+                let source = self.sets.get(*index)?;
+                return Some((source, 0..source.text.find('=').unwrap_or(source.text.len())));
             }
-            _ => None,
         }
+        None
     }
 
     pub(super) fn spans(&self) -> &Spans {
@@ -319,6 +392,13 @@ impl Config {
         let shipped = ids().find(|id| vendor_named(id) == Some(vendor) && self.vendor(id) == Some(vendor));
         shipped.map_or_else(|| ids().filter(|id| self.vendor(id) == Some(vendor)).collect(), |id| vec![id])
     }
+}
+
+/// Is the node a variable of an `env` table? There null is a statement: it takes away what a weaker table sets.
+pub(super) fn is_of_environment(tree: &Tree<Layer>, node: NodeId) -> bool {
+    let node = tree.node(node);
+    let table = node.path.strip_suffix(node.key()).and_then(|path| path.strip_suffix('.'));
+    table.is_some_and(|table| table.ends_with(".env"))
 }
 
 /// The value in `NAME=value`.

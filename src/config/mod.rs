@@ -3,9 +3,11 @@
 //! Unaware of matrices, recipes and jobs: a matrix lends its settings and a recipe its defaults to a [`View`].
 
 mod check;
+mod dialect;
 mod environment;
 mod expand;
 mod export;
+mod known_models;
 mod layers;
 mod names;
 mod parallelism;
@@ -19,9 +21,10 @@ mod view;
 
 pub use environment::VARIABLES;
 pub use layers::{Config, Origin};
-pub use names::{framework_named, framework_names, is_plain_name, vendor_named, vendor_names};
+pub use names::{framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names};
 pub use parallelism::ParallelismBlock;
 pub use resolve::Leaf;
+pub use shape::framework_keys;
 pub use view::{Setting, Values, View};
 
 #[cfg(test)]

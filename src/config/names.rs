@@ -1,5 +1,7 @@
 //! Names that mean the same: vendors and frameworks.
 
+use serde_json::Value;
+
 use crate::plan::Vendor;
 
 /// The shipped platform id of each vendor first, then its aliases.
@@ -20,6 +22,22 @@ const FRAMEWORKS: [&[&str]; 11] = [
     &["titan", "torchtitan"],
     &["cmd"],
 ];
+
+/// A value for people: a text without quotes.
+#[must_use]
+pub fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A text, or the texts of a list.
+#[must_use]
+pub fn strings(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(one) => vec![one],
+        Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
 
 /// The vendor that `name` stands for.
 #[must_use]

@@ -6,7 +6,9 @@ use serde_json::Value;
 use serde_yaml::Value as Yaml;
 
 use super::{
-    expand::expand,
+    dialect::{self, Moved, Translated},
+    expand::{expand, secret_in},
+    framework_named,
     layers::{Config, Layer, placed},
     resolve::{json_of, key_of},
     shape::{Shape, ShapeId, join, shapes},
@@ -28,7 +30,11 @@ impl<'a> Reader<'a> {
         let mut reader = Reader { config, env, problems: Vec::new() };
         match yaml {
             Yaml::Null => {}
-            Yaml::Mapping(entries) => reader.table(ROOT, shapes().root, "", entries),
+            Yaml::Mapping(mut entries) => {
+                let moved = dialect::take(&mut entries);
+                reader.table(ROOT, shapes().root, "", entries);
+                reader.dialect(moved);
+            }
             _ => reader.problems.push(reader.config.problem_at("", "config.yaml must be a table", "a table is wanted")),
         }
         Ok(reader.problems)
@@ -56,10 +62,21 @@ impl<'a> Reader<'a> {
                 self.problem_at_key(&path, unknown);
                 continue;
             };
-            let canonical = join(&self.config.tree.node(parent).path, name);
-            if self.config.tree.find(&canonical).is_some() {
+            let above = &self.config.tree.node(parent).path;
+            let name = if &**above == "frameworks" { framework_named(name).unwrap_or(name) } else { name };
+            let canonical = join(above, name);
+            // A null states nothing, but in `env`, where it takes a variable away.
+            if value.is_null() && !shapes().get(field).is_only_table() && !above.ends_with(".env") {
+                continue;
+            }
+            if let Some(known) = self.config.tree.find(&canonical) {
+                // `max_steps: 10` beside `train_iters: 10` says one thing twice.
+                let stated = json_of(value).ok().and_then(|value| shapes().get(field).accept(&path, value).ok());
+                if stated.is_some() && known.leaf.as_ref().map(|(value, _)| value) == stated.as_ref() {
+                    continue;
+                }
                 let mut problem = Problem::new(format!("`{canonical}` is given twice"));
-                problem.label = "the same key".into();
+                problem.label = "the same key, with another value".into();
                 self.problem_at_key(&path, problem);
                 continue;
             }
@@ -72,15 +89,66 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What the file says in an older suite's way, once everything else is read.
+    fn dialect(&mut self, moved: Vec<Moved>) {
+        for Moved { from, value, meaning } in moved {
+            match dialect::translate(self.config, &from, &value, meaning) {
+                Ok(Translated { settings, note }) => {
+                    for (to, value) in settings {
+                        self.place(&from, &to, value);
+                    }
+                    self.config.notes.extend(note.map(|note| self.at_key(&from, note)));
+                }
+                Err(problem) => self.problem_at_key(&from, problem),
+            }
+        }
+    }
+
+    /// Puts the value that the file spells `from` at the canonical path `to`.
+    fn place(&mut self, from: &str, to: &[String], value: Yaml) {
+        let canonical = to.join(".");
+        let (mut node, mut shape_id) = (ROOT, shapes().root);
+        let mut above = String::new();
+        for key in to {
+            let Some((_, field)) = shapes().get(shape_id).field(key) else { return };
+            shape_id = field;
+            above = join(&above, key);
+            if above == canonical
+                && let Some((known, _)) = self.config.tree.leaf(&canonical)
+            {
+                let problem = Problem::new(format!("`{canonical}` is given twice, as `{from}` too"));
+                if json_of(value).ok().as_ref() != Some(known) {
+                    self.problem_at_key(from, problem.help("leave one of them out"));
+                }
+                return;
+            }
+            match self.config.tree.enter(node, key) {
+                Some(next) => node = next,
+                None => return,
+            }
+        }
+        self.config.spelled.insert(canonical.into(), from.to_owned());
+        self.value(node, shape_id, from, value);
+    }
+
     fn value(&mut self, node: NodeId, shape_id: ShapeId, path: &str, value: Yaml) {
         let shape = shapes().get(shape_id);
         let value = match value {
             Yaml::Mapping(entries) if shape.is_table() => return self.table(node, shape_id, path, entries),
             Yaml::Null if shape.is_only_table() => return,
-            Yaml::String(text) if text.contains("${") => match expand(&text, self.env) {
-                Ok(text) => Ok(self.expanded(shape, path, text)),
-                Err(why) => return self.problem(path, format!("`{path}`: {why}"), "cannot be expanded"),
-            },
+            Yaml::String(text) if text.contains("${") => {
+                // What a file of somebody else's may read of this environment would stand in tables and pages.
+                let secret = Some(path).filter(|path| !is_in_env(path)).and_then(|_| secret_in(&text));
+                if let Some(name) = secret {
+                    let message = format!("`{path}` would publish the variable {name}, whose name is that of a secret");
+                    let problem = Problem::new(message).help("a trainer gets secrets through an `env` table");
+                    return self.problem_at_value(path, problem, "only `env` tables may name it");
+                }
+                match expand(&text, self.env) {
+                    Ok(text) => Ok(self.expanded(shape, path, text)),
+                    Err(why) => return self.problem(path, format!("`{path}`: {why}"), "cannot be expanded"),
+                }
+            }
             Yaml::Sequence(_) => self.expand_list(value).and_then(json_of),
             value => json_of(value),
         };
@@ -107,7 +175,10 @@ impl<'a> Reader<'a> {
 
     fn expand_list(&self, value: Yaml) -> Result<Yaml, String> {
         Ok(match value {
-            Yaml::String(text) => Yaml::String(expand(&text, self.env)?),
+            Yaml::String(text) => match secret_in(&text) {
+                Some(name) => return Err(format!("names {name}, a secret; only `env` tables may")),
+                None => Yaml::String(expand(&text, self.env)?),
+            },
             Yaml::Sequence(items) => {
                 Yaml::Sequence(items.into_iter().map(|item| self.expand_list(item)).collect::<Result<_, _>>()?)
             }
@@ -116,8 +187,18 @@ impl<'a> Reader<'a> {
     }
 
     fn problem_at_key(&mut self, path: &str, problem: Problem) {
+        let problem = self.at_key(path, problem);
+        self.problems.push(problem);
+    }
+
+    fn at_key(&self, path: &str, problem: Problem) -> Problem {
         let span = self.config.spans().find(path).map_or(0..0, |place| place.key);
-        self.problems.push(placed(problem, &self.config.source, span));
+        placed(problem, &self.config.source, span)
+    }
+
+    fn problem_at_value(&mut self, path: &str, problem: Problem, label: &str) {
+        let Problem { place, .. } = self.config.problem_at(path, "", "");
+        self.problems.push(Problem { place, label: label.to_owned(), ..problem });
     }
 
     fn problem(&mut self, path: &str, message: impl Into<String>, label: impl Into<String>) {
@@ -169,4 +250,9 @@ fn caret(text: &str, index: usize) -> std::ops::Range<usize> {
     let is_boundary = |at: &usize| text.is_char_boundary(*at);
     let start = (0..=index.min(text.len())).rev().find(is_boundary).unwrap_or(0);
     start..(start + 1..=text.len()).find(is_boundary).unwrap_or(text.len())
+}
+
+/// Is the path that of a variable in an `env` table?
+fn is_in_env(path: &str) -> bool {
+    path.rsplit_once('.').is_some_and(|(table, _)| table.ends_with(".env"))
 }

@@ -1,7 +1,11 @@
 //! The keys of config.yaml: their types, bounds, built-in defaults and documentation.
 //!
 //! These structs are never filled from a file: `shape` compiles their JSON Schema into what the
-//! reader checks against, and their `Default`s are the lowest layer. `None` is "no default".
+//! reader checks against, and their `Default`s are the lowest layer: the only table of defaults there is.
+//! `None` means that a key has no default.
+//!
+//! Every key either changes what is trained, measured or printed, or is marked `x-descriptive` with the reason why it
+//! changes nothing (a test changes each and looks). A null in config.yaml is the same as leaving the line out.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +24,14 @@ pub struct ConfigFile {
     pub training: Training,
     /// By strategy; below that optionally by model, platform and framework, in this order. The most specific block wins whole.
     pub parallelism: BTreeMap<String, Parallelism>,
-    /// By platform id, or by vendor for all its platforms.
+    /// By platform id, or by vendor for all its platforms. What it states of the training replaces `training.*` there.
     pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
     /// By framework id; keys that are not listed go to the trainer as they are.
     pub frameworks: BTreeMap<String, Framework>,
     pub benchmarking: Benchmarking,
-    /// Free-form.
-    pub comparison: BTreeMap<String, Value>,
+    pub comparison: Comparison,
     pub paths: Paths,
-    /// Free-form.
+    #[schemars(extend("x-descriptive" = "`experiment.profiling` and `build --profile` start a profiler"))]
     pub profiling: BTreeMap<String, Value>,
     pub validation: Validation,
 }
@@ -36,10 +39,13 @@ pub struct ConfigFile {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Experiment {
+    /// Name of the matrix that config.yaml implies where there is no matrix file.
     pub name: Option<String>,
+    #[schemars(extend("x-descriptive" = "a text for people"))]
     pub description: Option<String>,
-    #[schemars(extend("type" = ["string", "number", "null"]))]
+    #[schemars(extend("type" = ["string", "number", "null"], "x-descriptive" = "a text for people"))]
     pub version: Option<String>,
+    /// The strategy of the matrix that config.yaml implies; `PARALLEL` is stronger. Any other text describes.
     pub methodology: Option<String>,
     /// Run under a profiler; such runs are never measurements.
     pub profiling: Option<bool>,
@@ -57,6 +63,7 @@ pub struct Platform {
     /// May be left out where the platform's id is itself one of these names.
     #[schemars(extend("enum" = ["nvd", "nvidia", "cuda", "amd", "rocm", "cpu", null]))]
     pub vendor: Option<String>,
+    /// As the driver names it, or short: `H100`.
     pub gpu_model: Option<String>,
     /// Gigabytes as the maker counts them.
     #[schemars(range(min = 0))]
@@ -64,16 +71,21 @@ pub struct Platform {
     /// Devices of one host.
     #[schemars(range(min = 1))]
     pub num_gpus: Option<u64>,
-    /// Free-form: a text or a table.
+    #[schemars(extend("x-descriptive" = "tprimat.lock records what is really installed"))]
     pub software_stack: Value,
-    /// Environment of every run on this platform.
+    /// The platform's framework in the matrix that config.yaml implies.
+    pub framework: Option<String>,
+    /// Environment of every run on this platform. A null takes away what `platform_optimizations` sets.
     pub env: BTreeMap<String, Scalar>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+/// The shape of a model. Keys that are left out come from the built-in table of models if `name`, `full_name`,
+/// `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys agree with it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
     pub name: Option<String>,
+    /// Also what results of older suites are recognised by.
     pub full_name: Option<String>,
     /// `llama`, `qwen2`, `mistral` or `gpt2`.
     pub architecture: Option<String>,
@@ -104,9 +116,9 @@ pub struct Model {
     pub rope_theta: Option<f64>,
     pub rope_scaling: Option<RopeScaling>,
     #[schemars(range(min = 0))]
-    pub norm_eps: Option<f64>,
-    pub tie_embeddings: Option<bool>,
-    pub qkv_bias: Option<bool>,
+    pub norm_eps: f64,
+    pub tie_embeddings: bool,
+    pub qkv_bias: bool,
     /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
     pub dataset_path: Option<String>,
     /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts may well agree on.
@@ -115,8 +127,39 @@ pub struct Model {
     pub tokenizer_path: Option<String>,
     /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the like.
     pub tokenizer_name: Option<String>,
+    /// A recipe of `nemo.collections.llm.recipes`; a trailing `.pretrain_recipe` is left off.
     pub nemo_recipe: Option<String>,
     pub primus_config: Option<String>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            name: None,
+            full_name: None,
+            architecture: None,
+            num_parameters: None,
+            num_layers: None,
+            hidden_size: None,
+            ffn_hidden_size: None,
+            num_attention_heads: None,
+            num_kv_heads: None,
+            head_dim: None,
+            vocab_size: None,
+            max_position_embeddings: None,
+            rope_theta: None,
+            rope_scaling: None,
+            norm_eps: 1e-5,
+            tie_embeddings: false,
+            qkv_bias: false,
+            dataset_path: None,
+            dataset_name: None,
+            tokenizer_path: None,
+            tokenizer_name: None,
+            nemo_recipe: None,
+            primus_config: None,
+        }
+    }
 }
 
 /// Llama 3's frequency-dependent scaling of RoPE.
@@ -200,13 +243,14 @@ pub struct Duration {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Optimizer {
+    /// `adamw`; `adam` means the same, as in Megatron and NeMo.
     pub r#type: String,
     #[schemars(range(min = 0))]
     pub learning_rate: Option<f64>,
     /// End of the cosine schedule.
     #[schemars(range(min = 0))]
-    pub min_learning_rate: Option<f64>,
-    pub warmup_steps: Option<u64>,
+    pub min_learning_rate: f64,
+    pub warmup_steps: u64,
     #[schemars(range(min = 0))]
     pub weight_decay: f64,
     #[schemars(range(min = 0, max = 1))]
@@ -228,8 +272,8 @@ impl Default for Optimizer {
         Self {
             r#type: "adamw".into(),
             learning_rate: None,
-            min_learning_rate: None,
-            warmup_steps: None,
+            min_learning_rate: 0.0,
+            warmup_steps: 0,
             weight_decay: 0.1,
             beta1: 0.9,
             beta2: 0.95,
@@ -280,29 +324,82 @@ pub struct Parallelism {
     pub narrower: BTreeMap<String, Parallelism>,
 }
 
+/// What a platform does differently: its own layer of the training settings.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct PlatformOptimizations {
     /// Environment of every run; part of the key.
     pub env: BTreeMap<String, Scalar>,
+    /// In place of `training.precision.default`.
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
+    pub precision: Option<String>,
+    /// In place of `training.precision.fp8_hybrid`.
+    pub fp8_hybrid: Option<bool>,
+    /// In place of `training.precision.fp8_param`.
+    pub fp8_param: Option<bool>,
+    /// In place of `training.activation_checkpointing`.
+    pub activation_checkpointing: Option<bool>,
+    /// Hugging Face's name for the same; activations are recomputed where either says so.
+    pub gradient_checkpointing: Option<bool>,
+    /// The variable `PYTORCH_CUDA_ALLOC_CONF`.
+    pub cuda_alloc_conf: Option<String>,
 }
 
+/// Further keys are options of the recipe, which refuses those that it does not have.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct Framework {
+    #[schemars(extend("x-descriptive" = "a text for people"))]
     pub full_name: Option<String>,
+    #[schemars(extend("x-descriptive" = "a text for people"))]
+    pub description: Option<String>,
+    /// The platforms that have it in the matrix that config.yaml implies; absent = all.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub platforms: Option<Vec<String>>,
+    /// In place of `training.precision.default`, where `platform_optimizations` states none.
+    #[schemars(extend("enum" = ["fp32", "bf16", "fp8", null]))]
+    pub precision: Option<String>,
+    /// More options of the recipe.
+    pub settings: BTreeMap<String, Value>,
+    /// After which a run is ended: `90s`, `30m`, `6h`.
+    pub timeout: Option<String>,
+    /// May run beside other runs.
+    pub share: Option<bool>,
+    /// Environment of every run; part of the key. A null takes away what the recipe or the platform sets.
+    pub env: BTreeMap<String, Scalar>,
+    /// Project files that the command reads, as globs: part of the key.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub inputs: Option<Vec<String>>,
+    /// Base image of the container: a name, or one by vendor.
+    pub image: Value,
 }
 
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Benchmarking {
-    /// Free-form.
-    pub output: BTreeMap<String, Value>,
-    /// Free-form: a list or a table.
+    pub output: Output,
+    #[schemars(extend("x-descriptive" = "every table and file has all figures that could be measured"))]
     pub metrics: Value,
     pub warmup: Warmup,
     pub runs: Runs,
     pub enhanced_metrics: EnhancedMetrics,
+}
+
+/// The folder of results is `paths.output`.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Output {
+    #[schemars(extend("x-descriptive" = "results are named train_<platform>_<framework>_<model>.json"))]
+    pub filename_format: Option<String>,
+    #[schemars(extend("x-descriptive" = "logs are kept in the cache; `tprimat logs CELL` prints one"))]
+    pub log_format: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Comparison {
+    /// The loss whose training time is reported, in nats per token: one number, or one by model.
+    pub target_loss: Value,
 }
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -344,15 +441,20 @@ pub struct EnhancedMetrics {
     pub hardware_specs: BTreeMap<String, HardwareSpec>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CloudCost {
     /// Of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
-    /// Absent = USD.
-    pub currency: Option<String>,
+    pub currency: String,
     pub source: Option<String>,
+}
+
+impl Default for CloudCost {
+    fn default() -> Self {
+        Self { per_gpu_hour: None, currency: "USD".into(), source: None }
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
@@ -392,9 +494,8 @@ impl Default for Paths {
     }
 }
 
-/// Further keys are free-form.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Validation {
     /// How far a stated `num_parameters` may be from the count.
     #[schemars(range(min = 0, max = 1))]

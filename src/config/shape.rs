@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use serde_json::{Number, Value};
 
-use super::schema::ConfigFile;
+use super::schema::{CloudCost, ConfigFile, Model};
 use crate::error::{Problem, nearest};
 
 pub(super) type ShapeId = usize;
@@ -22,7 +22,7 @@ pub(super) struct Shapes {
     pub root: ShapeId,
 }
 
-/// What one value may be. Null is always allowed and means "not stated".
+/// What one value may be. Null is always allowed and means "not stated": as if the line were left out.
 #[derive(Default)]
 pub(super) struct Shape {
     boolean: bool,
@@ -39,6 +39,8 @@ pub(super) struct Shape {
     aliases: Vec<(String, String)>,
     /// Of keys that are not fields; none = there are no others.
     additional: Option<ShapeId>,
+    /// Why the value changes nothing, where it only describes.
+    pub descriptive: Option<String>,
 }
 
 impl Shapes {
@@ -79,6 +81,7 @@ impl Shapes {
             minimum: schema["minimum"].as_f64(),
             maximum: schema["maximum"].as_f64(),
             choices: strings(&schema["enum"]),
+            descriptive: schema["x-descriptive"].as_str().map(str::to_owned),
             ..Shape::default()
         };
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -250,7 +253,29 @@ pub(super) fn join(table: &str, key: &str) -> String {
 
 /// The built-in defaults, nested; null where there is none.
 pub(super) fn defaults() -> &'static Value {
-    static DEFAULTS: LazyLock<Value> =
-        LazyLock::new(|| serde_json::to_value(ConfigFile::default()).unwrap_or(Value::Null));
+    static DEFAULTS: LazyLock<Value> = LazyLock::new(|| plain(&ConfigFile::default()));
     &DEFAULTS
+}
+
+/// Keys of `frameworks.<id>` that tprimat itself reads; the rest is the recipe's.
+#[must_use]
+pub fn framework_keys() -> Vec<&'static str> {
+    let shapes = shapes();
+    let of = |id: ShapeId, key: &'static str| shapes.get(id).field(key).map_or(id, |(_, id)| id);
+    shapes.get(of(of(shapes.root, "frameworks"), "any")).field_names().collect()
+}
+
+/// Tables whose keys are the user's, and the defaults of each entry.
+pub(super) fn entry_defaults() -> &'static [(&'static str, Value)] {
+    static DEFAULTS: LazyLock<[(&str, Value); 2]> = LazyLock::new(|| {
+        [
+            ("models", plain(&Model::default())),
+            ("benchmarking.enhanced_metrics.cloud_costs", plain(&CloudCost::default())),
+        ]
+    });
+    &*DEFAULTS
+}
+
+fn plain(defaults: &impl serde::Serialize) -> Value {
+    serde_json::to_value(defaults).unwrap_or(Value::Null)
 }

@@ -227,7 +227,7 @@ fn values_that_cannot_be_meant_are_refused() {
         &[],
         "\
 config.yaml:1:19: `training.seed`: the environment variable SEED is not set | cannot be expanded | -
-config.yaml:1:56: `training.duration.train_iters` is given twice | the same key | -
+config.yaml:1:56: `training.duration.train_iters` is given twice | the same key, with another value | -
 config.yaml:1:92: `training.optimizer.eps` is not a finite number | is not a finite number | -
 config.yaml:2:18: `paths.output` has the tag !here, and tags mean nothing here | has the tag !here, and tags mean nothing here | -
 config.yaml:3:25: `benchmarking.warmup` must be a table, not 3 | a table is wanted here | -
@@ -386,7 +386,7 @@ fn exports_hold_what_is_effective() {
     let config =
         load("paths: { output: \"it's $HOME\" }\nmodels: { gpt2-1.5b: {}, gpt2_1.5b: {} }\n", &[], &[]).unwrap();
     assert_eq!(config.to_json()["paths"], json!({"output": "it's $HOME", "cache": "cache"}));
-    for line in config.shell_export().lines() {
+    for line in config.shell_export().lines().filter(|line| !line.starts_with('#')) {
         let words = shlex::split(line).unwrap();
         assert_eq!(words[0], "export");
         assert_eq!(words.len(), 2);
@@ -415,6 +415,155 @@ fn platform_environment_is_the_vendors_with_the_platforms_own_above() {
     let defaults = Values::default();
     let env = config.view(&defaults, &[]).platform_env("h200", Vendor::Nvd);
     assert_eq!(env, [("A", "2".into()), ("B", "0".into())].into());
+}
+
+/// A config.yaml as the older suites write it: both dialects of degrees, prices of a box, peaks by GPU.
+pub(crate) const OLD: &str = r#"experiment: { name: "suite", version: "2.0", methodology: "fast", profiling: false }
+hardware:
+  platforms:
+    nvidia: { gpu_model: "H100", memory_per_gpu_gb: 80, num_gpus: 8, software_stack: "cuda", framework: "nemo" }
+    amd: { gpu_model: "MI300X", memory_per_gpu_gb: 192, num_gpus: 8, software_stack: "rocm", framework: "primus" }
+models:
+  llama:
+    name: "llama3.1_8b"
+    num_parameters: 8.0e9
+    num_layers: 32
+    tokenizer_path: "meta-llama/Llama-3.1-8B"
+    nemo_recipe: "llama31_8b.pretrain_recipe"
+  qwen: { full_name: "Qwen 2.5 7B", num_parameters: 7.6e9 }
+training:
+  data: { micro_batch_size: 1, global_batch_size: 128, seq_length: 2048 }
+  duration:
+    max_steps: 10
+    train_iters: 10
+  optimizer: { type: "adam", learning_rate: 3.0e-4, warmup_steps: 10 }
+  precision: { default: "bf16", fp8_hybrid: false, fp8_param: false }
+parallelism:
+  fast:
+    llama:
+      nvidia: { tensor_model_parallel_size: 4, pipeline_model_parallel_size: 1, data_parallel_size: 2 }
+      amd: { TP: 1, PP: 1, DP: 8 }
+    qwen: { TP: 4, PP: 2, DP: 1 }
+platform_optimizations:
+  nvidia: { precision: "fp8", fp8_hybrid: true, cuda_alloc_conf: "expandable_segments:True", activation_checkpointing: true, gradient_checkpointing: false }
+frameworks:
+  nemo: { description: "NVIDIA NeMo", platforms: [nvidia, amd], precision: bf16 }
+  megatron_deepspeed:
+    description: "Megatron-DeepSpeed"
+    path: "${MEGATRON_DEEPSPEED_PATH:-/workspace/Megatron-DeepSpeed}" # a checkout
+benchmarking:
+  output:
+    directory: "./results"
+    filename_format: "benchmark_{software_stack}_{model}.json"
+  metrics: { performance: ["tokens_per_second_per_gpu"] }
+  enhanced_metrics:
+    cloud_costs:
+      nvidia_h100_8gpu_per_hour: 32.0 # a box of eight
+      amd_mi300x_8gpu_per_hour: 24.0
+    hardware_specs:
+      nvidia_h100:
+        peak_tflops_fp8: 989.0e12
+        tdp_watts: 700
+paths:
+  primus:
+    installation: "${PRIMUS_PATH:-/workspace/Primus}"
+"#;
+
+#[test]
+fn a_file_of_the_older_suites_is_read_as_it_is_meant() {
+    let config = load(OLD, &[], &[]).unwrap_or_else(|problems| panic!("{}", show(&problems)));
+    let costs = "benchmarking.enhanced_metrics.cloud_costs";
+    for (path, value) in [
+        ("training.duration.train_iters", json!(10)),
+        (&format!("{costs}.nvidia.per_gpu_hour"), json!(4.0)),
+        (&format!("{costs}.amd.per_gpu_hour"), json!(3.0)),
+        ("paths.primus", json!("/workspace/Primus")),
+        ("paths.megatron_deepspeed", json!("/workspace/Megatron-DeepSpeed")),
+        ("paths.output", json!("./results")),
+        ("frameworks.mgds.description", json!("Megatron-DeepSpeed")),
+        ("models.llama.ffn_hidden_size", json!(14336)),
+        ("models.llama.rope_scaling.factor", json!(8)),
+        ("models.qwen.qkv_bias", json!(true)),
+    ] {
+        assert_eq!(
+            config.get(path).map(|v| v.as_f64().map_or(v.clone(), |n| json!(n))),
+            Some(value.as_f64().map_or(value, |n| json!(n))),
+            "{path}"
+        );
+    }
+    assert_eq!(origin(&config, "models.qwen.num_layers"), "built in: Qwen2.5 7B");
+    assert_eq!(origin(&config, &format!("{costs}.nvidia.per_gpu_hour")), "config.yaml:41:34");
+    let notes = show(config.notes());
+    assert!(notes.contains("32 an hour for 8 GPUs is 4 a GPU-hour on nvidia"), "{notes}");
+    assert!(notes.contains("989 TFLOP/s is the bf16 peak of nvidia_h100, not its fp8 peak"), "{notes}");
+    assert!(!config.contains("benchmarking.enhanced_metrics.hardware_specs.nvidia"), "the data sheet's figure is used");
+    // Variables of the shipped platform ids reach the platforms of the vendor.
+    let config = load(OLD, &[("CONFIG_NVD_NUM_GPUS", "4"), ("PRIMUS_PATH", "/p")], &[]).unwrap();
+    assert_eq!(config.get("hardware.platforms.nvidia.num_gpus"), Some(&json!(4)));
+    assert_eq!(config.get("paths.primus"), Some(&json!("/p")));
+    assert_eq!(
+        config.descriptive(),
+        [
+            "hardware.platforms.nvidia.software_stack",
+            "hardware.platforms.amd.software_stack",
+            "benchmarking.output.filename_format",
+            "benchmarking.metrics"
+        ]
+    );
+}
+
+#[test]
+fn what_an_older_file_cannot_mean_is_refused_with_its_place() {
+    for (old, new, expected) in [
+        (
+            "max_steps: 10",
+            "max_steps: 11",
+            "config.yaml:18:5: `training.duration.train_iters` is given twice | the same key, with another value | -",
+        ),
+        (
+            "amd_mi300x_8gpu",
+            "amd_mi200_8gpu",
+            "config.yaml:42:7: unknown platform `amd_mi200` in `cloud_costs` | no platform has this GPU | `hardware.platforms` has nvidia, amd; its `gpu_model` says which GPU",
+        ),
+        (
+            "989.0e12",
+            "700.0e12",
+            "config.yaml:44:7: the fp8 peak of nvidia_h100 names no source, and 700 TFLOP/s is not the data sheet's; its dense fp8 peak is 1978.9 TFLOP/s (NVIDIA H100 SXM datasheet, dense) | state a `source`, or leave the line out | peaks are dense, FLOP/s of one device",
+        ),
+        (
+            "platforms: [nvidia, amd]",
+            "platforms: [nvidia, adm]",
+            "config.yaml:30:50: unknown platform `adm` in `frameworks.nemo.platforms` | no platform is called so | did you mean `amd`?",
+        ),
+    ] {
+        refused(&OLD.replace(old, new), &[], &[], expected);
+    }
+}
+
+#[test]
+fn the_name_of_a_secret_is_expanded_in_env_tables_only() {
+    let env = [("MY_TOKEN", "hush")];
+    refused(
+        "experiment: { name: \"a ${MY_TOKEN}\" }\n",
+        &env,
+        &[],
+        "config.yaml:1:21: `experiment.name` would publish the variable MY_TOKEN, whose name is that of a secret | only `env` tables may name it | a trainer gets secrets through an `env` table",
+    );
+    let text = "hardware: { platforms: { nvd: { env: { HF_TOKEN: \"${MY_TOKEN}\" } } } }\n";
+    let config = load(text, &env, &[]).unwrap();
+    assert_eq!(config.get("hardware.platforms.nvd.env.HF_TOKEN"), Some(&json!("hush")));
+}
+
+#[test]
+fn one_setting_in_two_places_must_have_one_value() {
+    refused(
+        &format!(
+            "{SMALL}platform_optimizations: {{ nvd: {{ cuda_alloc_conf: a, env: {{ PYTORCH_CUDA_ALLOC_CONF: b }} }} }}\n"
+        ),
+        &[],
+        &[],
+        "config.yaml:17:51: `platform_optimizations.nvd.cuda_alloc_conf` and `platform_optimizations.nvd.env.PYTORCH_CUDA_ALLOC_CONF` say different things | one variable | leave one of them out",
+    );
 }
 
 /// Layers, weakest first, with the values that a path has in each.
@@ -447,7 +596,7 @@ fn keys(path: &str) -> Vec<&str> {
 proptest! {
     #[test]
     fn the_strongest_layer_wins(stacks in prop::array::uniform6(prop::array::uniform5(prop::option::of(1_u16..1000)))) {
-        let base = json!({"hardware": {"platforms": {"nvd": {"vendor": "nvd"}}}, "frameworks": {"tran": {"b": {"c-1.5": null}}}});
+        let base = json!({"hardware": {"platforms": {"nvd": {"vendor": "nvd"}}}, "frameworks": {"tran": {"b": {"c-1.5": {}}}}});
         let (mut recipe, mut file) = (json!({}), base);
         let (mut env, mut sets, mut overlay) = (Vec::new(), Vec::new(), Vec::new());
         let texts: Vec<[String; 5]> = stacks.iter().map(|s| s.map(|v| v.unwrap_or(0).to_string())).collect();
@@ -469,10 +618,7 @@ proptest! {
         for ((path, variable, built_in), stack) in LAYERED.iter().zip(&stacks) {
             let [in_recipe, in_file, in_env, in_matrix, in_set] = *stack;
             let in_env = in_env.filter(|_| variable.is_some());
-            // The base file states a null there, and that is a statement: nothing weaker shows through.
-            let is_null = path.ends_with("c-1.5");
-            let weak = if is_null { None } else { in_recipe.or(*built_in) };
-            let expected = in_set.or(in_matrix).or(in_env).or(in_file).or(weak).map(u64::from);
+            let expected = in_set.or(in_matrix).or(in_env).or(in_file).or(in_recipe).or(*built_in).map(u64::from);
             prop_assert_eq!(view.u64(path).unwrap(), expected, "{}", path);
             let nested = view.nested("frameworks").unwrap();
             if path.starts_with("frameworks") {

@@ -91,6 +91,15 @@ impl<T: Copy> Tree<T> {
         self.nodes[id].leaf = Some((value, tag));
     }
 
+    /// Takes a node away, as if nobody had named it.
+    pub fn remove(&mut self, id: NodeId) {
+        self.clear(id);
+        self.index.remove(&self.nodes[id].path);
+        for node in &mut self.nodes {
+            node.children.retain(|child| *child != id);
+        }
+    }
+
     /// Makes a node an empty table.
     pub fn clear(&mut self, id: NodeId) {
         self.nodes[id].leaf = None;

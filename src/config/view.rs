@@ -1,4 +1,5 @@
-//! A [`Config`] as one cell sees it: with the matrix's settings above and a recipe's defaults below.
+//! A [`Config`] as one cell sees it: with the matrix's settings above, a recipe's defaults below, and what its platform
+//! and its framework do differently in place of what holds for all.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -46,41 +47,151 @@ impl Values {
     }
 }
 
-/// Precedence: `--set` > the matrix > environment > config.yaml > recipe defaults > built-in defaults.
+/// Settings of the training that `platform_optimizations.<p>` may state for a platform. Activations are recomputed where
+/// either of the two keys says so: one is Megatron's name, the other Hugging Face's.
+const PLATFORM_KEYS: [(&str, &[&str]); 4] = [
+    (PRECISION, &["precision"]),
+    ("training.precision.fp8_hybrid", &["fp8_hybrid"]),
+    ("training.precision.fp8_param", &["fp8_param"]),
+    ("training.activation_checkpointing", &["activation_checkpointing", "gradient_checkpointing"]),
+];
+/// The one that `frameworks.<id>.precision` may state as well; the platform's is stronger.
+const PRECISION: &str = "training.precision.default";
+
+/// What `platform_optimizations.<p>.cuda_alloc_conf` sets.
+pub(super) const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// The platform's keys that stand for a setting of the training.
+pub(super) fn platform_keys(path: &str) -> &'static [&'static str] {
+    PLATFORM_KEYS.iter().find(|(of, _)| *of == path).map_or(&[], |(_, keys)| keys)
+}
+
+/// Precedence: `--set` > the matrix > environment > config.yaml > recipe defaults > built-in defaults. Of one layer, what
+/// the cell's platform states is stronger than what its framework states, and that than what holds for all.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub(super) config: &'a Config,
     recipe: &'a Values,
     pub(super) overlay: &'a [Setting],
+    cell: Option<CellNames<'a>>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct CellNames<'a> {
+    platform: &'a str,
+    vendor: Vendor,
+    framework: &'a str,
+}
+
+/// Where a value was found.
 enum Found<'a> {
     Config,
     Overlay(&'a Setting),
     Recipe,
 }
 
+struct Hit<'a> {
+    /// The platform's or framework's key, where that states the setting.
+    narrower: Option<String>,
+    value: &'a Value,
+    found: Found<'a>,
+    strength: Strength,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Strength {
+    Default,
+    File,
+    Environment,
+    Matrix,
+    Set,
+}
+
+impl From<Layer> for Strength {
+    fn from(layer: Layer) -> Self {
+        match layer {
+            Layer::Default | Layer::KnownModel(_) => Self::Default,
+            Layer::File => Self::File,
+            Layer::Environment(_) => Self::Environment,
+            Layer::Set(_) => Self::Set,
+        }
+    }
+}
+
 impl<'a> View<'a> {
     pub(super) fn new(config: &'a Config, recipe: &'a Values, overlay: &'a [Setting]) -> Self {
-        Self { config, recipe, overlay }
+        Self { config, recipe, overlay, cell: None }
     }
 
-    fn find(&self, path: &str) -> Option<(&'a Value, Found<'a>)> {
+    /// The same with what the platform and the framework state of the training.
+    #[must_use]
+    pub fn of_cell(self, platform: &'a str, vendor: Vendor, framework: &'a str) -> Self {
+        Self { cell: Some(CellNames { platform, vendor, framework }), ..self }
+    }
+
+    fn find(&self, path: &str) -> Option<Hit<'a>> {
+        let general = self.find_general(path);
+        let strength = general.as_ref().map_or(Strength::Default, |hit| hit.strength);
+        let narrower = self.of_platform(path).or_else(|| self.of_framework(path));
+        narrower.filter(|hit| hit.strength >= strength).or(general)
+    }
+
+    /// What the cell's platform states of a setting of the training.
+    fn of_platform(&self, path: &str) -> Option<Hit<'a>> {
+        let cell = self.cell?;
+        let mut first = None;
+        for key in platform_keys(path) {
+            let Some(hit) = self.platform_key(cell, key) else { continue };
+            if hit.value == &Value::Bool(true) {
+                return Some(hit);
+            }
+            first = first.or(Some(hit));
+        }
+        first
+    }
+
+    /// A key of `platform_optimizations`: of the block of the platform's id, else of its vendor's.
+    fn platform_key(&self, cell: CellNames<'_>, key: &str) -> Option<Hit<'a>> {
+        for name in std::iter::once(cell.platform).chain(vendor_names(cell.vendor).iter().copied()) {
+            let block = format!("platform_optimizations.{name}");
+            if let Some(hit) = self.find_narrower(format!("{block}.{key}")) {
+                return Some(hit);
+            }
+            if self.config.contains(&block) {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn of_framework(&self, path: &str) -> Option<Hit<'a>> {
+        let cell = self.cell.filter(|_| path == PRECISION)?;
+        self.find_narrower(format!("frameworks.{}.precision", cell.framework))
+    }
+
+    fn find_narrower(&self, path: String) -> Option<Hit<'a>> {
+        let hit = self.find_general(&path)?;
+        Some(Hit { narrower: Some(path), ..hit })
+    }
+
+    /// What holds for all platforms and frameworks.
+    fn find_general(&self, path: &str) -> Option<Hit<'a>> {
+        let hit = |value, found, strength| Some(Hit { narrower: None, value, found, strength });
         let node = self.config.tree.find(path);
         let own = node.and_then(|node| node.leaf.as_ref());
         if !matches!(own, Some((_, Layer::Set(_))))
             && let Some(setting) = self.overlay.iter().rfind(|setting| &*setting.path == path)
         {
-            return Some((&setting.value, Found::Overlay(setting)));
+            return hit(&setting.value, Found::Overlay(setting), Strength::Matrix);
         }
         if own.is_none_or(|(_, layer)| *layer == Layer::Default)
             && let Some((value, ())) = self.recipe.tree.leaf(path)
             && node.is_none_or(|node| node.children.is_empty())
             && !self.is_below_a_value(path)
         {
-            return Some((value, Found::Recipe));
+            return hit(value, Found::Recipe, Strength::Default);
         }
-        own.map(|(value, _)| (value, Found::Config))
+        own.and_then(|(value, layer)| hit(value, Found::Config, (*layer).into()))
     }
 
     /// Does config.yaml state a value where the recipe has a table?
@@ -91,21 +202,51 @@ impl<'a> View<'a> {
     /// The effective value of a canonical dotted path; none for tables and for what nobody states.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&'a Value> {
-        self.find(path).map(|(value, _)| value)
+        self.find(path).map(|hit| hit.value)
+    }
+
+    /// Where the effective value comes from, and the path that states it.
+    #[must_use]
+    pub fn origin(&self, path: &str) -> Option<(String, Origin)> {
+        let Hit { narrower, found, .. } = self.find(path)?;
+        let path = narrower.unwrap_or_else(|| path.to_owned());
+        let origin = match found {
+            Found::Overlay(setting) => setting.origin.clone(),
+            Found::Recipe => Origin::Recipe(self.recipe.name.clone()),
+            Found::Config => self.config.origin_at(&path)?,
+        };
+        Some((path, origin))
+    }
+
+    /// Settings of the training that the cell's platform or framework states, where something else states them
+    /// otherwise: the path that counts, and the other one with its value.
+    #[must_use]
+    pub fn overruled(&self) -> Vec<(String, String, &'a Value)> {
+        let mut overruled = Vec::new();
+        for (path, keys) in PLATFORM_KEYS {
+            let Some(Hit { narrower: Some(counts), value, .. }) = self.find(path) else { continue };
+            let framework = self.of_framework(path);
+            let twins =
+                self.cell.into_iter().flat_map(|cell| keys.iter().filter_map(move |key| self.platform_key(cell, key)));
+            for other in twins.chain(framework).filter(|other| other.value != value) {
+                overruled.push((counts.clone(), other.narrower.unwrap_or_default(), other.value));
+            }
+        }
+        overruled
     }
 
     /// A problem at the value of `path`, in whichever file, variable or `--set` gave it.
     #[must_use]
     pub fn problem_at(&self, path: &str, message: impl Into<String>, label: impl Into<String>) -> Problem {
-        match self.find(path) {
-            Some((_, Found::Overlay(setting))) => match &setting.origin {
+        let hit = self.find(path);
+        let path = hit.as_ref().and_then(|hit| hit.narrower.as_deref()).unwrap_or(path);
+        match hit.as_ref().map(|hit| &hit.found) {
+            Some(Found::Overlay(setting)) => match &setting.origin {
                 Origin::Matrix { source, span } => Problem::new(message).at(source, span.clone(), label),
                 _ => Problem::new(message),
             },
-            Some((_, Found::Recipe)) => {
-                Problem::new(message).help(format!("a default of the recipe {}", self.recipe.name))
-            }
-            Some((_, Found::Config)) | None => self.config.problem_at(path, message, label),
+            Some(Found::Recipe) => Problem::new(message).help(format!("a default of the recipe {}", self.recipe.name)),
+            Some(Found::Config) | None => self.config.problem_at(path, message, label),
         }
     }
 
@@ -199,6 +340,10 @@ impl<'a> View<'a> {
         let beside: Vec<String> = names().map(of).filter(|t| Some(t) != shared.as_ref() && overlaid(t)).collect();
         let own = format!("hardware.platforms.{platform}.env");
         let mut env = BTreeMap::new();
+        let cell = CellNames { platform, vendor, framework: "" };
+        if let Some(hit) = self.platform_key(cell, "cuda_alloc_conf") {
+            set_variable(&mut env, ALLOCATOR, Some(hit.value));
+        }
         for table in shared.into_iter().chain(beside.into_iter().rev()).chain([own]) {
             let own = tree.find(&table).into_iter().flat_map(|node| tree.children(node));
             own.for_each(|node| set_variable(&mut env, node.key(), self.get(&node.path)));

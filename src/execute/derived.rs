@@ -15,6 +15,7 @@ use crate::{
         RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
     },
     cache::{Attempt, Cache, Output, TaskKind},
+    config::Config,
     digest::Digest,
     error::{Error, Result},
     files::Durability,
@@ -40,37 +41,43 @@ pub struct CompareAll {
 impl Settings {
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
-        let specs = plan.config.table("benchmarking.enhanced_metrics.hardware_specs");
-        let mut overrides = Vec::new();
-        let mut tdp = BTreeMap::new();
-        for (platform, spec) in &specs {
-            // Figures without a source are refused by the config's own check.
-            let source = spec.get("source").and_then(Value::as_str).unwrap_or_default();
-            if let Some(watts) = spec.get("tdp_watts").and_then(Value::as_f64) {
-                tdp.insert(platform.clone(), Tdp { watts, source: source.to_owned() });
-            }
-            for (precision, flops) in spec.get("peak_flops").and_then(Value::as_object).into_iter().flatten() {
-                if let Some(flops) = flops.as_f64() {
-                    let (platform, precision, source) = (platform.clone(), precision.clone(), source.to_owned());
-                    overrides.push(PeakOverride { platform, precision, tflops: flops / 1e12, source });
-                }
-            }
-        }
-        let costs = plan.config.table("benchmarking.enhanced_metrics.cloud_costs");
-        let prices = costs.iter().filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?))).collect();
-        let platforms = plan.config.children("hardware.platforms");
-        let vendors = platforms.filter_map(|id| Some((id.to_owned(), plan.config.vendor(id)?))).collect();
-        let catalogue = Catalogue { peaks: Peaks { overrides }, prices, tdp, vendors, target_loss: target_loss(plan) };
+        let catalogue = catalogue(&plan.config);
         Self { compare: CompareAll { settings: CompareSettings::default(), catalogue } }
     }
 }
 
+/// Prices, peaks and targets, as config.yaml states them.
+#[must_use]
+pub fn catalogue(config: &Config) -> Catalogue {
+    let specs = config.table("benchmarking.enhanced_metrics.hardware_specs");
+    let mut overrides = Vec::new();
+    let mut tdp = BTreeMap::new();
+    for (platform, spec) in &specs {
+        // Figures without a source are refused by the config's own check.
+        let source = spec.get("source").and_then(Value::as_str).unwrap_or_default();
+        if let Some(watts) = spec.get("tdp_watts").and_then(Value::as_f64) {
+            tdp.insert(platform.clone(), Tdp { watts, source: source.to_owned() });
+        }
+        for (precision, flops) in spec.get("peak_flops").and_then(Value::as_object).into_iter().flatten() {
+            if let Some(flops) = flops.as_f64() {
+                let (platform, precision, source) = (platform.clone(), precision.clone(), source.to_owned());
+                overrides.push(PeakOverride { platform, precision, tflops: flops / 1e12, source });
+            }
+        }
+    }
+    let costs = config.table("benchmarking.enhanced_metrics.cloud_costs");
+    let prices = costs.iter().filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?))).collect();
+    let platforms = config.children("hardware.platforms");
+    let vendors = platforms.filter_map(|id| Some((id.to_owned(), config.vendor(id)?))).collect();
+    Catalogue { peaks: Peaks { overrides }, prices, tdp, vendors, target_loss: target_loss(config) }
+}
+
 /// `comparison.target_loss`: one number for all models, or one for each.
-fn target_loss(plan: &Plan) -> BTreeMap<String, f64> {
+fn target_loss(config: &Config) -> BTreeMap<String, f64> {
     const PATH: &str = "comparison.target_loss";
-    let models = plan.config.children("models");
-    let by_model = plan.config.table(PATH);
-    let of = |model: &str| plan.config.get(PATH).or_else(|| by_model.get(model)).and_then(Value::as_f64);
+    let models = config.children("models");
+    let by_model = config.table(PATH);
+    let of = |model: &str| config.get(PATH).or_else(|| by_model.get(model)).and_then(Value::as_f64);
     models.filter_map(|model| Some((model.to_owned(), of(model)?))).collect()
 }
 

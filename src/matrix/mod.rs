@@ -6,6 +6,7 @@ mod cell;
 mod expand;
 mod file;
 mod find;
+mod implied;
 mod names;
 mod read;
 mod rules;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 pub use cell::{Cell, Matrix};
 pub use find::find;
+pub use implied::{Wanted, implied};
 pub use select::Selection;
 
 use crate::{

@@ -11,4 +11,4 @@ pub use data::{DataFile, DataKind};
 pub use facts::{FactBook, PlatformFacts, seconds};
 pub use job::*;
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
-pub use resolve::{Resolved, model_shape, resolve};
+pub use resolve::{Resolved, Unresolved, model_shape, resolve};

@@ -9,7 +9,7 @@ use std::{
 use rayon::prelude::*;
 use serde_json::Value;
 
-use super::{DataFile, DataKind, Job, PlatformFacts, Resolved, facts::FactBook, resolve};
+use super::{DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, facts::FactBook, resolve};
 use crate::{
     analyze::{self, CellEnvironment},
     config::{Config, Values},
@@ -50,6 +50,8 @@ pub struct Plan {
     /// Folders whose names were matched against globs.
     pub read_folders: Vec<PathBuf>,
     pub allow_drift: bool,
+    /// How config.yaml and the matrix were understood, where a reader should know it.
+    pub notes: Vec<String>,
 }
 
 pub struct CellPlan {
@@ -168,6 +170,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Error::Invalid(problems));
         }
+        let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let mut read = vec![config_path, matrix_path, root.join("tprimat.lock")];
         read.extend(inputs.files.keys().map(|name| root.join(name)));
@@ -182,6 +185,7 @@ impl Plan {
             read,
             read_folders,
             allow_drift: request.allow_drift,
+            notes,
         })
     }
 
@@ -218,6 +222,33 @@ impl Plan {
             ),
         })
     }
+}
+
+/// What the config and the selected cells note, each once.
+fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String> {
+    let mut notes: Vec<String> = config.notes().iter().map(told).collect();
+    let unknown = config.children("frameworks").filter(|id| !recipes.recipes.contains_key(*id));
+    notes.extend(unknown.map(|id| match nearest(id, recipes.ids()) {
+        Some(near) => {
+            format!("`frameworks.{id}` is used by nothing: there is no recipe `{id}`; did you mean `{near}`?")
+        }
+        None => format!("`frameworks.{id}` is used by nothing: there is no recipe `{id}`"),
+    }));
+    let selected = cells.iter().filter(|cell| cell.selected);
+    for cell in selected {
+        let Support::Ready(prepared) = &cell.support else { continue };
+        for note in &prepared.resolved.notes {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
+        }
+    }
+    notes
+}
+
+/// A note of the config in one line.
+fn told(note: &Problem) -> String {
+    if note.label.is_empty() { note.to_string() } else { format!("{note}: {}", note.label) }
 }
 
 /// Cells share their config: one problem is told once, however many cells meet it.
@@ -287,7 +318,15 @@ fn prepare(
     let Some(recipe) = recipes.recipes.get(&*cell.framework) else {
         return support(Support::Unsupported(format!("there is no recipe `{}` yet", cell.framework)));
     };
-    let resolved = resolve(config, cell, recipe)?;
+    let resolved = match resolve(config, cell, recipe) {
+        Ok(resolved) => resolved,
+        Err(Unresolved::Refused(why)) => return support(Support::Unsupported(why)),
+        // A variable or a slip may be about other cells than those that are wanted now; `check` has no selection.
+        Err(Unresolved::Problems(problems)) if !selected => {
+            return support(Support::Unsupported(problems.first().map_or_else(String::new, ToString::to_string)));
+        }
+        Err(Unresolved::Problems(problems)) => return Err(problems),
+    };
     let job = as_json(&resolved.job);
     if !recipe.file.vendors.contains(&resolved.job.vendor) {
         let vendors: Vec<_> = recipe.file.vendors.iter().map(|v| v.name()).collect();

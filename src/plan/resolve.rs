@@ -12,14 +12,11 @@ use super::{
 };
 use crate::{
     analyze::Statistics,
-    config::{Config, View},
+    config::{Config, Origin, View, framework_keys},
     error::{Problem, nearest},
     matrix::Cell,
     recipe::Recipe,
 };
-
-/// Keys of `frameworks.<id>` that tprimat itself reads; the rest goes to the job as it is.
-const OWN_FRAMEWORK_KEYS: &[&str] = &["full_name", "description", "timeout", "share", "env", "inputs", "image"];
 
 /// What `sharding` may say; a recipe refuses those that it has not. A name that nobody knows would change nothing.
 const SHARDING: &[&str] = &[
@@ -52,6 +49,16 @@ pub struct Resolved {
     pub statistics: Statistics,
     /// Where config.yaml says that data files are: a path as written, or of a tokenizer its name on a hub.
     pub data_paths: BTreeMap<DataKind, String>,
+    /// What was understood or adapted in a way that the reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Why a cell has no job.
+pub enum Unresolved {
+    /// The input is wrong.
+    Problems(Vec<Problem>),
+    /// The input is right, but not for this cell; what to write to have it.
+    Refused(String),
 }
 
 /// Collects problems, so that one pass reports all of them.
@@ -83,8 +90,10 @@ impl Reader<'_> {
         let value = self.view.str(path).map(|v| v.map(str::to_owned));
         self.take(value)
     }
-    fn need<T: Default>(&mut self, path: &str, value: Option<T>) -> T {
-        value.unwrap_or_else(|| {
+    /// A value that is stated or has a built-in default. The one table of defaults is that of `config::schema`.
+    fn set<T: Default>(&mut self, path: &str, get: impl Fn(&View<'_>, &str) -> Result<Option<T>, Problem>) -> T {
+        let value = get(&self.view, path);
+        self.take(value).unwrap_or_else(|| {
             if self.view.get(path).is_none() {
                 let problem = self.view.problem_at(path, format!("`{path}` is not set"), "needed below here");
                 self.problems.push(problem);
@@ -92,9 +101,20 @@ impl Reader<'_> {
             T::default()
         })
     }
+    fn flag(&mut self, path: &str) -> bool {
+        self.set(path, |view, path| view.bool(path))
+    }
+    fn count(&mut self, path: &str) -> u64 {
+        self.set(path, |view, path| view.u64(path))
+    }
+    fn real(&mut self, path: &str) -> f64 {
+        self.set(path, |view, path| view.f64(path))
+    }
+    fn word(&mut self, path: &str) -> String {
+        self.set(path, |view, path| Ok(view.str(path)?.map(str::to_owned)))
+    }
     fn positive(&mut self, path: &str) -> u64 {
-        let value = self.u64(path);
-        let value = self.need(path, value);
+        let value = self.count(path);
         if value == 0 && self.view.get(path).is_some_and(|v| v.as_f64() == Some(0.0)) {
             self.problem(path, format!("`{path}` must be at least 1"), "is 0");
         }
@@ -107,42 +127,74 @@ impl Reader<'_> {
 }
 
 /// Resolves one cell; every problem of it at once.
-pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved, Vec<Problem>> {
-    let mut r = Reader { view: config.view(&recipe.defaults, &cell.overlay), problems: Vec::new() };
+pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved, Unresolved> {
+    let view = config.view(&recipe.defaults, &cell.overlay).of_cell(&cell.platform, cell.vendor, &cell.framework);
+    let mut r = Reader { view, problems: Vec::new() };
     let vendor = vendor(&mut r, &cell.platform);
-    let parallelism = parallelism(&mut r, cell, vendor);
+    let parallelism = match parallelism(&mut r, cell, vendor) {
+        Ok(parallelism) => parallelism,
+        Err(why) => return Err(Unresolved::Refused(why)),
+    };
     let named = named_files(&mut r, &cell.model);
-    let job = Job {
+    let Some(model) = model(&mut r, &cell.model, &named) else { return Err(Unresolved::Problems(r.problems)) };
+    let mut notes = Vec::new();
+    let train_iters = r.positive("training.duration.train_iters");
+    let mut job = Job {
         vendor,
-        model: model(&mut r, &cell.model, &named),
+        model,
         data: data(&mut r, &parallelism),
-        train_iters: train_iters(&mut r),
-        optimizer: optimizer(&mut r),
+        train_iters,
+        optimizer: optimizer(&mut r, &mut notes),
         precision: precision(&mut r),
-        fp8_hybrid: r.bool("training.precision.fp8_hybrid").unwrap_or(false),
-        fp8_param: r.bool("training.precision.fp8_param").unwrap_or(false),
-        compile: r.bool("training.compile").unwrap_or(false),
-        compile_mode: r.string("training.compile_mode").unwrap_or_default(),
-        activation_checkpointing: r.bool("training.activation_checkpointing").unwrap_or(false),
-        sac_frequency: r.u64("training.sac_frequency").unwrap_or(1),
-        offload: r.bool("training.offload").unwrap_or(false),
-        seed: r.u64("training.seed").unwrap_or(0),
-        initialisation: InitJob { std: r.f64("training.init_std").unwrap_or(0.02) },
+        fp8_hybrid: r.flag("training.precision.fp8_hybrid"),
+        fp8_param: r.flag("training.precision.fp8_param"),
+        compile: r.flag("training.compile"),
+        compile_mode: r.word("training.compile_mode"),
+        activation_checkpointing: r.flag("training.activation_checkpointing"),
+        sac_frequency: r.count("training.sac_frequency"),
+        offload: r.flag("training.offload"),
+        seed: r.count("training.seed"),
+        initialisation: InitJob { std: r.real("training.init_std") },
         parallelism,
         framework: framework(&mut r, &cell.framework, recipe),
     };
+    job.optimizer.warmup_steps =
+        try_out(&r, WARMUP, job.optimizer.warmup_steps, train_iters + 1, train_iters, &mut notes);
+    let skipped = r.count(SKIPPED);
+    let skipped = try_out(&r, SKIPPED, skipped, train_iters, train_iters, &mut notes);
+    notes.extend(r.view.overruled().into_iter().map(|(counts, other, value)| {
+        format!("`{other}: {}` is not used where `{counts}` says otherwise", crate::config::plain(value))
+    }));
     check(&mut r, cell, &job);
     let resolved = Resolved {
         env: environment(&mut r, cell, vendor, recipe),
         share: r.bool(&format!("frameworks.{}.share", cell.framework)).unwrap_or(recipe.file.launch.share),
         inputs: strings(r.view.get(&format!("frameworks.{}.inputs", cell.framework))),
         timeout_seconds: timeout(&mut r, &cell.framework, recipe),
-        cooldown_seconds: r.f64("benchmarking.runs.cooldown_seconds").unwrap_or(0.0),
-        statistics: Statistics { warmup_steps: r.u64("benchmarking.warmup.skip_steps").unwrap_or(0) },
+        cooldown_seconds: r.real("benchmarking.runs.cooldown_seconds"),
+        statistics: Statistics { warmup_steps: skipped },
         data_paths: named.into_iter().map(|(kind, (_, path))| (kind, path)).collect(),
+        notes,
         job,
     };
-    if r.problems.is_empty() { Ok(resolved) } else { Err(r.problems) }
+    if r.problems.is_empty() { Ok(resolved) } else { Err(Unresolved::Problems(r.problems)) }
+}
+
+const WARMUP: &str = "training.optimizer.warmup_steps";
+const SKIPPED: &str = "benchmarking.warmup.skip_steps";
+
+/// A warm-up of `steps` in a run that a variable or `--set` made shorter than config.yaml or the matrix meant: half of
+/// the run, where it would otherwise reach `limit`.
+fn try_out(r: &Reader, path: &str, steps: u64, limit: u64, train_iters: u64, notes: &mut Vec<String>) -> u64 {
+    let asked = r.view.origin("training.duration.train_iters").map(|(_, origin)| origin);
+    let is_try_out = matches!(asked, Some(Origin::Environment(_) | Origin::Set));
+    let is_insisted = matches!(r.view.origin(path), Some((_, Origin::Environment(_) | Origin::Set)));
+    if steps < limit || !is_try_out || is_insisted {
+        return steps;
+    }
+    let shorter = train_iters / 2;
+    notes.push(format!("`{path}` is {shorter} instead of {steps}: the run has only {train_iters} steps"));
+    shorter
 }
 
 /// The shape that config.yaml gives a model, for runs that are no cell of a matrix.
@@ -155,7 +207,7 @@ pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
     let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new() };
     let named = named_files(&mut r, id);
     let shape = model(&mut r, id, &named);
-    r.problems.is_empty().then_some(shape)
+    shape.filter(|_| r.problems.is_empty())
 }
 
 fn timeout(r: &mut Reader, framework: &str, recipe: &Recipe) -> Option<f64> {
@@ -198,8 +250,19 @@ fn named_file(r: &mut Reader, model: &str, kind: DataKind) -> Option<(String, St
     Some((name, path))
 }
 
-fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String)>) -> ModelShape {
+/// None: the shape is not known, which is one problem and says all that is missing.
+fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String)>) -> Option<ModelShape> {
     let at = |key: &str| format!("models.{model}.{key}");
+    const NEEDED: [&str; 6] =
+        ["architecture", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size"];
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|key| r.view.get(&at(key)).is_none()).collect();
+    if !missing.is_empty() {
+        let message = format!("`models.{model}` lacks {}", missing.join(", "));
+        let problem = r.view.problem_at(&format!("models.{model}"), message, "its shape is not known");
+        let help = "state them, or give it the `name` of a model whose shape is built in, as in `name: Llama 3.1 8B`";
+        r.problems.push(problem.help(help));
+        return None;
+    }
     let heads = r.positive(&at("num_attention_heads"));
     let hidden = r.positive(&at("hidden_size"));
     let head_dim = r.u64(&at("head_dim"));
@@ -208,9 +271,8 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         r.problem(&at("hidden_size"), message, "hidden_size % num_attention_heads must be 0, or head_dim stated");
     }
     let rope_scaling = r.view.table(&at("rope_scaling"));
-    let architecture = r.string(&at("architecture"));
     let mut shape = ModelShape {
-        architecture: r.need(&at("architecture"), architecture),
+        architecture: r.word(&at("architecture")),
         num_layers: r.positive(&at("num_layers")),
         hidden_size: hidden,
         ffn_hidden_size: r.positive(&at("ffn_hidden_size")),
@@ -221,13 +283,13 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         max_position_embeddings: r.u64(&at("max_position_embeddings")).unwrap_or(0),
         rope_theta: r.f64(&at("rope_theta")).unwrap_or(0.0),
         rope_scaling: None,
-        norm_eps: r.f64(&at("norm_eps")).unwrap_or(1e-5),
-        tie_embeddings: r.bool(&at("tie_embeddings")).unwrap_or(false),
-        qkv_bias: r.bool(&at("qkv_bias")).unwrap_or(false),
+        norm_eps: r.real(&at("norm_eps")),
+        tie_embeddings: r.flag(&at("tie_embeddings")),
+        qkv_bias: r.flag(&at("qkv_bias")),
         num_parameters: 0,
         dataset: named.get(&DataKind::Dataset).map(|(name, _)| name.clone()),
         tokenizer: named.get(&DataKind::Tokenizer).map(|(name, _)| name.clone()),
-        nemo_recipe: r.string(&at("nemo_recipe")),
+        nemo_recipe: r.string(&at("nemo_recipe")).map(|recipe| recipe.trim_end_matches(".pretrain_recipe").to_owned()),
         primus_config: r.string(&at("primus_config")),
     };
     if !rope_scaling.is_empty() {
@@ -236,7 +298,7 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
             Err(e) => r.problem(&at("rope_scaling"), format!("rope_scaling of `{model}`: {e}"), "here"),
         }
     }
-    let tolerance = r.f64("validation.num_parameters_tolerance").unwrap_or(0.02);
+    let tolerance = r.real("validation.num_parameters_tolerance");
     match shape::count_parameters(&shape) {
         Some(count) => {
             shape.num_parameters = count;
@@ -256,18 +318,27 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
             "expected llama, qwen2, mistral or gpt2",
         ),
     }
-    shape
+    Some(shape)
 }
 
-fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
-    let platform_gpus = format!("hardware.platforms.{}.num_gpus", cell.platform);
-    let found = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, vendor, &cell.framework);
-    let (path, block) =
-        found.unwrap_or_else(|| (format!("parallelism.{}", cell.parallelism).into(), Default::default()));
-    let num_gpus = match block.num_gpus {
-        Some(n) => n,
-        None => r.u64(&platform_gpus).unwrap_or(1),
+/// Err: the strategy says nothing for the cell, or asks for more GPUs than one host has.
+fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> Result<ParallelismJob, String> {
+    let Cell { platform, model, parallelism: strategy, .. } = cell;
+    let platform_gpus = r.u64(&format!("hardware.platforms.{platform}.num_gpus"));
+    let found = r.view.parallelism(strategy, model, platform, vendor, &cell.framework);
+    let Some((path, block)) = found else {
+        let gpus = platform_gpus.unwrap_or(1);
+        return Err(format!(
+            "the strategy `{strategy}` says nothing for {model} on {platform}: add `{model}: {{ {platform}: {{ TP: 1, PP: 1, DP: {gpus} }} }}` below `parallelism.{strategy}`, with the degrees that you want"
+        ));
     };
+    // One device where nobody says how many there are.
+    let num_gpus = block.num_gpus.or(platform_gpus).unwrap_or(1);
+    if let Some(of_host) = platform_gpus.filter(|of_host| num_gpus > *of_host) {
+        return Err(format!(
+            "`{path}` asks for {num_gpus} GPUs, and a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`): runs over several hosts are not supported yet"
+        ));
+    }
     let (tp, pp, cp) = (block.tp.unwrap_or(1).max(1), block.pp.unwrap_or(1).max(1), block.cp.unwrap_or(1).max(1));
     let model_parallel = tp.saturating_mul(pp).saturating_mul(cp);
     let dp = block.dp.unwrap_or((num_gpus / model_parallel).max(1)).max(1);
@@ -293,14 +364,14 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> ParallelismJob {
     // One word for plain data parallelism: jobs that ask for the same must be the same, and every recipe know it.
     let is_plain = matches!(sharding.as_str(), "ddp" | "no_shard");
     let sharding = if is_plain { "none".to_owned() } else { sharding };
-    ParallelismJob {
+    Ok(ParallelismJob {
         tensor_model_parallel_size: tp,
         pipeline_model_parallel_size: pp,
         context_parallel_size: cp,
         data_parallel_size: dp,
         num_gpus,
         sharding,
-    }
+    })
 }
 
 fn data(r: &mut Reader, parallelism: &ParallelismJob) -> DataJob {
@@ -314,33 +385,34 @@ fn data(r: &mut Reader, parallelism: &ParallelismJob) -> DataJob {
     }
 }
 
-fn train_iters(r: &mut Reader) -> u64 {
-    let (iters, steps) = ("training.duration.train_iters", "training.duration.max_steps");
-    if r.view.get(iters).is_some() { r.positive(iters) } else { r.positive(steps) }
-}
-
-fn optimizer(r: &mut Reader) -> OptimizerJob {
+fn optimizer(r: &mut Reader, notes: &mut Vec<String>) -> OptimizerJob {
     let at = |key: &str| format!("training.optimizer.{key}");
-    let learning_rate = r.f64(&at("learning_rate"));
-    let learning_rate = r.need(&at("learning_rate"), learning_rate);
+    let mut name = r.word(&at("type"));
+    if name == "adam" {
+        notes.push(
+            "`training.optimizer.type: adam` is AdamW here, with decoupled weight decay, as in Megatron and NeMo"
+                .into(),
+        );
+        "adamw".clone_into(&mut name);
+    }
     OptimizerJob {
-        r#type: r.string(&at("type")).unwrap_or_else(|| "adamw".into()),
-        learning_rate,
-        min_learning_rate: r.f64(&at("min_learning_rate")).unwrap_or(0.0),
-        warmup_steps: r.u64(&at("warmup_steps")).unwrap_or(0),
-        weight_decay: r.f64(&at("weight_decay")).unwrap_or(0.0),
-        beta1: r.f64(&at("beta1")).unwrap_or(0.9),
-        beta2: r.f64(&at("beta2")).unwrap_or(0.95),
-        eps: r.f64(&at("eps")).unwrap_or(1e-8),
-        clip_grad: r.f64(&at("clip_grad")).unwrap_or(0.0),
-        state_precision: r.string(&at("state_precision")).unwrap_or_else(|| "fp32".into()),
+        r#type: name,
+        learning_rate: r.real(&at("learning_rate")),
+        min_learning_rate: r.real(&at("min_learning_rate")),
+        warmup_steps: r.count(WARMUP),
+        weight_decay: r.real(&at("weight_decay")),
+        beta1: r.real(&at("beta1")),
+        beta2: r.real(&at("beta2")),
+        eps: r.real(&at("eps")),
+        clip_grad: r.real(&at("clip_grad")),
+        state_precision: r.word(&at("state_precision")),
     }
 }
 
 fn precision(r: &mut Reader) -> String {
     const KNOWN: [&str; 3] = ["fp32", "bf16", "fp8"];
     let path = "training.precision.default";
-    let name = r.string(path).unwrap_or_else(|| "bf16".into());
+    let name = r.word(path);
     if !KNOWN.contains(&name.as_str()) {
         r.problem(path, format!("`{name}` is not a precision"), "expected fp32, bf16 or fp8");
     }
@@ -348,12 +420,26 @@ fn precision(r: &mut Reader) -> String {
 }
 
 fn framework(r: &mut Reader, id: &str, recipe: &Recipe) -> BTreeMap<String, Value> {
+    let own = framework_keys();
     let mut table = r.view.table(&format!("frameworks.{id}"));
-    table.retain(|key, _| !OWN_FRAMEWORK_KEYS.contains(&key.as_str()));
+    table.retain(|key, _| !own.contains(&key.as_str()));
+    let settings = r.view.table(&format!("frameworks.{id}.settings"));
+    for (key, value) in settings {
+        if table.get(&key).is_some_and(|other| *other != value) {
+            let path = format!("frameworks.{id}.settings.{key}");
+            r.problem(
+                &path,
+                format!("`{key}` of `{id}` is given twice, with two values"),
+                "also a key of the framework itself",
+            );
+        }
+        table.insert(key, value);
+    }
     let Some(known) = &recipe.file.launch.options else { return table };
     for key in table.keys().filter(|key| !known.contains(key)) {
-        let path = format!("frameworks.{id}.{key}");
-        let names = known.iter().map(String::as_str).chain(OWN_FRAMEWORK_KEYS.iter().copied());
+        let direct = format!("frameworks.{id}.{key}");
+        let path = if r.view.nested(&direct).is_some() { direct } else { format!("frameworks.{id}.settings.{key}") };
+        let names = known.iter().map(String::as_str).chain(own.iter().copied());
         let help = match nearest(key, names.clone()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("it has {}", names.collect::<Vec<_>>().join(", ")),
@@ -461,7 +547,7 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
         r.problem(
             "training.optimizer.type",
             format!("`{}` is not an optimiser tprimat knows", job.optimizer.r#type),
-            "expected adamw",
+            "expected adamw, or adam for the same",
         );
     }
     if !["fp32", "bf16"].contains(&job.optimizer.state_precision.as_str()) {
@@ -479,3 +565,6 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

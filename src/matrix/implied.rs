@@ -1,0 +1,98 @@
+//! The matrix that config.yaml implies where nobody wrote one: its platforms × frameworks × models × the strategy.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::{
+    config::{Config, framework_named, is_plain_name, strings, vendor_names},
+    error::Problem,
+};
+
+/// What the caller's environment says of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// Names of `$FRAMEWORKS`, in place of those of config.yaml.
+    pub frameworks: &'a [String],
+    /// Names of `$PARALLEL`, in place of `experiment.methodology`.
+    pub strategies: &'a [String],
+}
+
+/// The text of the matrix file that `init --matrix` writes.
+pub fn implied(config: &Config, wanted: Wanted<'_>) -> Result<String, Problem> {
+    let platforms: Vec<&str> = config.children("hardware.platforms").collect();
+    let models: Vec<&str> = config.children("models").collect();
+    let of_platforms: Vec<Vec<&str>> = platforms.iter().map(|id| frameworks_of(config, id, wanted)).collect();
+    let mut frameworks: Vec<&str> = Vec::new();
+    for framework in of_platforms.iter().flatten() {
+        if !frameworks.contains(framework) {
+            frameworks.push(framework);
+        }
+    }
+    let strategies = strategies(config, wanted);
+    for (what, is_empty, help) in [
+        ("platform", platforms.is_empty(), "add `hardware: { platforms: { nvd: { num_gpus: 8 } } }`"),
+        ("model", models.is_empty(), "add `models: { llama: { name: Llama 3.1 8B } }`"),
+        ("framework", frameworks.is_empty(), "add `frameworks: { tran: {} }`, or set the variable FRAMEWORKS=tran"),
+        ("strategy", strategies.is_empty(), "add `parallelism: { single: { num_gpus: 1, DP: 1 } }`"),
+    ] {
+        if is_empty {
+            let message =
+                format!("there is no matrix file, and {} implies none: it has no {what}", config.source_name());
+            return Err(Problem::new(message).help(help));
+        }
+    }
+    let name = config.get("experiment.name").and_then(Value::as_str).filter(|name| is_plain_name(name));
+    let mut text =
+        "# The matrix that config.yaml implies: its platforms, frameworks, models and strategy.\n\n[matrix]\n"
+            .to_owned();
+    let _ = writeln!(text, "name        = {:?}", name.unwrap_or("matrix"));
+    let axes = [("platform", &platforms), ("framework", &frameworks), ("model", &models), ("parallelism", &strategies)];
+    for (axis, names) in axes {
+        let _ = writeln!(text, "{axis:11} = {names:?}");
+    }
+    for (platform, own) in platforms.iter().zip(&of_platforms) {
+        let others: Vec<&&str> = frameworks.iter().filter(|framework| !own.contains(framework)).collect();
+        if !others.is_empty() {
+            let _ = write!(
+                text,
+                "\n[[exclude]]\nwhere  = {{ platform = {platform:?}, framework = {others:?} }}\nreason = \"config.yaml does not name it for {platform}\"\n"
+            );
+        }
+    }
+    Ok(text)
+}
+
+/// The frameworks of a platform: its own one, and those of `frameworks` that are for all platforms or name it.
+fn frameworks_of<'a>(config: &'a Config, platform: &str, wanted: Wanted<'a>) -> Vec<&'a str> {
+    let canonical = |name: &'a str| framework_named(name).unwrap_or(name);
+    if !wanted.frameworks.is_empty() {
+        return wanted.frameworks.iter().map(|name| canonical(name)).collect();
+    }
+    let own = config.get(&format!("hardware.platforms.{platform}.framework")).and_then(Value::as_str);
+    let mut frameworks: Vec<&str> = own.map(canonical).into_iter().collect();
+    let vendor = config.vendor(platform).map_or(&[][..], vendor_names);
+    for id in config.children("frameworks") {
+        let is_its = config
+            .get(&format!("frameworks.{id}.platforms"))
+            .map(strings)
+            .is_none_or(|names| names.iter().any(|name| *name == platform || vendor.contains(name)));
+        if is_its && !frameworks.contains(&id) {
+            frameworks.push(id);
+        }
+    }
+    frameworks
+}
+
+/// `PARALLEL`, else the strategy that `experiment.methodology` names, else all.
+fn strategies<'a>(config: &'a Config, wanted: Wanted<'a>) -> Vec<&'a str> {
+    if !wanted.strategies.is_empty() {
+        return wanted.strategies.iter().map(String::as_str).collect();
+    }
+    let declared: Vec<&str> = config.children("parallelism").collect();
+    let chosen = config.get("experiment.methodology").and_then(Value::as_str);
+    match chosen.filter(|name| declared.contains(name)) {
+        Some(name) => vec![name],
+        None => declared,
+    }
+}
