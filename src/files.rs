@@ -1,16 +1,24 @@
 //! The one module that writes files: whole or not at all. What people name is read through `regular`.
 
+mod owner;
 mod regular;
 
 use std::{
     fs, io,
     io::Write,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use nix::{
+    libc,
+    sys::stat::{Mode, fchmod},
+    unistd::geteuid,
+};
 use serde::{Deserialize, Serialize};
 
+pub use self::owner::{is_own, require_own};
 pub use self::regular::{MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else};
 use crate::error::{Error, Result};
 
@@ -29,7 +37,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Re
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     create_dir_all(folder)?;
     let write = || -> io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
+        let mut temporary = temporary_in(folder)?;
         temporary.write_all(bytes)?;
         put_in_place(temporary, path, durability)
     };
@@ -53,7 +61,7 @@ pub fn move_to(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     let copy = || -> io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder)?;
+        let mut temporary = temporary_in(folder)?;
         io::copy(&mut fs::File::open(from)?, temporary.as_file_mut())?;
         temporary.persist(to).map_err(|e| e.error)?;
         Ok(())
@@ -72,7 +80,7 @@ impl Staged {
     pub fn create(path: &Path) -> Result<Self> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         create_dir_all(folder)?;
-        let file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(folder);
+        let file = temporary_in(folder);
         let file = io::BufWriter::with_capacity(1 << 20, file.map_err(Error::io("cannot write", path))?);
         Ok(Self { file, path: path.to_owned() })
     }
@@ -96,13 +104,17 @@ impl Write for Staged {
     }
 }
 
+/// With the permissions of any new file, as the caller's umask has them: `tempfile`'s own are for the caller alone.
+fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let permissions = fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(TEMPORARY).permissions(permissions).tempfile_in(folder)
+}
+
 fn put_in_place(temporary: tempfile::NamedTempFile, path: &Path, durability: Durability) -> io::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if durability == Durability::Synced {
         temporary.as_file().sync_all()?;
     }
-    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
-    fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
     temporary.persist(path).map_err(|e| e.error)?;
     if durability == Durability::Synced {
         fs::File::open(folder)?.sync_all()?;
@@ -116,12 +128,37 @@ pub fn create_dir_all(path: &Path) -> Result<()> {
 }
 
 /// A folder in which every user of the host may make files and remove only their own, like /tmp.
+///
+/// Only a folder that is made here gets these permissions. One that is there already keeps its own, and must be somebody's
+/// whom the caller trusts, or sticky: a link in its place may lead to any folder of the caller.
 pub fn create_shared_dir(path: &Path) -> Result<()> {
-    create_dir_all(path)?;
-    #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
-    // Refused where somebody else made the folder, who has done this already.
-    let _ = fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o1777));
-    Ok(())
+    const SHARED: u32 = 0o1777;
+    let made = match fs::DirBuilder::new().mode(SHARED).create(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(Error::io("cannot create the folder", path)(error)),
+    };
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let folder = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let refused = |why: &str| Error::Failed {
+        message: format!("the folder of locks {} {why}", path.display()),
+        help: Some("have its owner remove it, or name another folder in $TPRIMAT_LOCK_DIR for all users of this host".into()),
+    };
+    let folder = folder.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP | libc::ENOTDIR) => refused("is not a folder but a link or a file"),
+        _ => Error::io("cannot open the folder", path)(error),
+    })?;
+    if made {
+        // The umask took some of it away.
+        let set = fchmod(&folder, Mode::from_bits_truncate(SHARED)).map_err(io::Error::from);
+        return set.map_err(Error::io("cannot set the permissions of", path));
+    }
+    let found = folder.metadata().map_err(Error::io("cannot look at", path))?;
+    let (owner, is_sticky) = (found.uid(), found.mode() & libc::S_ISVTX != 0);
+    match owner == 0 || owner == geteuid().as_raw() || is_sticky {
+        true => Ok(()),
+        false => Err(refused("belongs to another user, who could replace what is in it")),
+    }
 }
 
 pub fn read(path: &Path) -> Result<Vec<u8>> {
@@ -160,7 +197,6 @@ pub struct Stamp {
 impl Stamp {
     /// Taken before the file is read.
     pub fn of(path: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::MetadataExt;
         let taken = unix_now();
         let meta = fs::metadata(path)?;
         let nanos = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
@@ -204,6 +240,25 @@ mod tests {
         assert!(old.is_still(&Stamp::of(&path).unwrap()));
         write_atomically(&path, b"two", Durability::Plain).unwrap();
         assert!(!old.is_still(&Stamp::of(&path).unwrap()));
+    }
+
+    #[test]
+    fn a_shared_folder_is_made_open_and_one_that_is_there_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+        let (shared, own, link) =
+            (folder.path().join("shared"), folder.path().join("own"), folder.path().join("link"));
+        create_shared_dir(&shared).unwrap();
+        assert_eq!(mode(&shared), 0o1777);
+        create_shared_dir(&shared).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&own).unwrap();
+        create_shared_dir(&own).unwrap();
+        assert_eq!(mode(&own), 0o700);
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        let error = create_shared_dir(&link).unwrap_err().to_string();
+        assert!(error.contains("a link"), "{error}");
+        assert_eq!(mode(&own), 0o700);
+        assert!(create_shared_dir(&folder.path().join("no/such")).is_err(), "no folder above it is made");
     }
 
     #[test]

@@ -195,7 +195,7 @@ fn lock_dir(env: &BTreeMap<String, String>) -> PathBuf {
 fn find_native(tprimat: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
     let named = env.get("TPRIMAT_NATIVE").map(PathBuf::from);
     let beside = tprimat.parent().map(|dir| dir.join("tprimat-native"));
-    named.into_iter().chain(beside).find(|p| p.is_file()).or_else(|| execute::which("tprimat-native", env))
+    named.into_iter().chain(beside).find(|p| p.is_file()).or_else(|| crate::host::which("tprimat-native", env))
 }
 
 /// Cells that would have to train are shown as missing instead.

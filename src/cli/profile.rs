@@ -38,7 +38,7 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
             let problem = Problem::new(format!("the trainer of `{}` cannot start torch's profiler", recipe.file.id));
             problems.push(problem.help(format!("{why}; --profile nsys or rocprof wraps any trainer")));
         }
-        if let Some(command) = profiler.command().filter(|c| execute::which(c, &host.caller_env).is_none()) {
+        if let Some(command) = profiler.command().filter(|c| crate::host::which(c, &host.caller_env).is_none()) {
             let problem = Problem::new(format!("the profiler `{command}` is not there"));
             problems.push(problem.help("it is looked up in PATH; --profile torch needs none"));
         }

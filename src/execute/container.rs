@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use minijinja::context;
 
-use super::which;
 use crate::{
     error::{Error, Problem, Result, Source},
+    host::which,
     plan::Vendor,
     recipe::{Recipe, Templates, embedded_file},
 };

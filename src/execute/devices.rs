@@ -6,11 +6,14 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
-use nix::libc;
+use nix::{
+    libc,
+    sys::stat::{Mode, fchmod},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -25,6 +28,9 @@ pub struct Holder {
     pub pid: u32,
     pub run_id: String,
 }
+
+/// Every user of the host takes the same locks.
+const OPEN_TO_ALL: u32 = 0o666;
 
 /// Held until dropped, or until this process ends in whatever way.
 #[derive(Debug)]
@@ -63,17 +69,30 @@ fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
     Ok(folder.join(format!("{device}.lock")))
 }
 
-/// Another user's lock file can be locked, though not signed; links are not followed, for the folder
-/// may be open to all.
+/// Another user's lock file can be locked, though not signed. The folder may be open to all, so whatever else lies under
+/// the name is an error: a link, a pipe that would be waited for, a second name of somebody's file.
 fn open(path: &Path) -> io::Result<File> {
     let with = |write: bool, create: bool| {
-        OpenOptions::new().read(true).write(write).create(create).mode(0o666).custom_flags(libc::O_NOFOLLOW).open(path)
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        OpenOptions::new().read(true).write(write).create_new(create).mode(OPEN_TO_ALL).custom_flags(flags).open(path)
     };
-    with(true, false).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => with(true, true),
+    let opened = with(true, false).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => match with(true, true) {
+            // Made readable and writable for all whatever our umask, or it would shut other users out for ever.
+            Ok(file) => fchmod(&file, Mode::from_bits_truncate(OPEN_TO_ALL)).map(|()| file).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => with(true, false),
+            Err(error) => Err(error),
+        },
         io::ErrorKind::PermissionDenied => with(false, false),
         _ => Err(error),
-    })
+    });
+    let file = opened?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.nlink() > 1 {
+        let message = "it is not a lock file, but a pipe, a folder or a second name of some file; whoever owns it must remove it";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(file)
 }
 
 fn sign(file: &mut File, run_id: &str) -> io::Result<()> {
@@ -125,6 +144,34 @@ mod tests {
         let Claim::Got(_a) = try_claim(folder.path(), false, "a") else { panic!("it was free") };
         let Claim::Got(_b) = try_claim(folder.path(), false, "b") else { panic!("it is shared") };
         assert!(matches!(try_claim(folder.path(), true, "c"), Claim::Busy(Some(_))));
+    }
+
+    #[test]
+    fn a_lock_file_serves_every_user_whatever_the_umask_of_the_first() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        // Not `umask(077)`, which is the whole process's: other tests run in it.
+        let path = folder.path().join("cpu.lock");
+        drop(open(&path).unwrap());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o666);
+    }
+
+    #[test]
+    fn what_is_no_lock_file_is_an_error_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cpu.lock");
+        let refused = || claim(folder.path(), "cpu", true, "a").is_err();
+        nix::unistd::mkfifo(&path, Mode::from_bits_truncate(0o666)).unwrap();
+        assert!(refused(), "a pipe");
+        std::fs::remove_file(&path).unwrap();
+        let file = folder.path().join("file");
+        files::write_atomically(&file, b"precious", files::Durability::Plain).unwrap();
+        std::os::unix::fs::symlink(&file, &path).unwrap();
+        assert!(refused(), "a link");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::hard_link(&file, &path).unwrap();
+        assert!(refused(), "a second name");
+        assert_eq!(files::read(&file).unwrap(), b"precious");
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod train;
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use interrupt::{Interrupts, install_interrupt_handler};
-pub use preflight::{preflight, preflight_data, which};
+pub use preflight::{preflight, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
 pub use profile::{Profiler, profile};
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};

@@ -10,6 +10,7 @@ use super::TrainHost;
 use crate::{
     data,
     error::{Problem, Result},
+    host::{python_packages, which},
     plan::{DataKind, Prepared},
     recipe::{Checkout, Recipe},
 };
@@ -33,7 +34,7 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
     }
     problems.extend(checkouts.iter().filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())));
     if !require.python_modules.is_empty() {
-        match absent_modules(&host.python, &require.python_modules) {
+        match absent_modules(&host.python, &host.caller_env, &require.python_modules) {
             Err(why) => problems.push(missing(
                 recipe,
                 &format!("a Python (`{}`: {why})", host.python.display()),
@@ -50,6 +51,14 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
                 }
             }
         }
+    }
+    // Versions that cannot be read would be in no key, and other versions would pass for the same measurement.
+    let packages: Vec<&str> = recipe.file.lock.packages.iter().map(String::as_str).collect();
+    if problems.is_empty()
+        && let Err(error) = python_packages(&host.python, &host.caller_env, &packages)
+    {
+        let help = "name the interpreter itself with paths.python or $TPRIMAT_PYTHON; for pyenv, `pyenv which python3` prints it";
+        problems.push(Problem::new(format!("recipe `{}`: {error}", recipe.file.id)).help(help));
     }
     problems
 }
@@ -99,12 +108,22 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
     Some(Problem::new(message).help(help.clone()))
 }
 
+/// What an interpreter needs to find itself and the packages of its user.
+const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
+
 /// Modules that cannot be found; none is imported, for torch alone takes seconds.
-fn absent_modules(python: &Path, modules: &[String]) -> Result<Vec<String>, String> {
+fn absent_modules(
+    python: &Path,
+    env: &BTreeMap<String, String>,
+    modules: &[String],
+) -> Result<Vec<String>, String> {
     const PROGRAM: &str = "import sys, importlib.util as u\nsys.path = [p for p in sys.path if p]\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
     let output = Command::new(python)
         .args(["-E", "-c", PROGRAM])
         .args(modules)
+        // The caller's secrets are no business of a look at what is installed.
+        .env_clear()
+        .envs(ASKED_WITH.iter().filter_map(|name| Some((name, env.get(*name)?))))
         .stdin(Stdio::null())
         .output()
         .map_err(|e| e.to_string())?;
@@ -112,12 +131,4 @@ fn absent_modules(python: &Path, modules: &[String]) -> Result<Vec<String>, Stri
         return Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("failed").to_owned());
     }
     Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
-}
-
-/// The first executable file of that name in the caller's PATH.
-#[must_use]
-pub fn which(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
-    let is_executable = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    env.get("PATH")?.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join(name)).find(is_executable)
 }

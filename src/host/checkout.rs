@@ -1,11 +1,32 @@
 //! What somebody else's repository on this host is, as keys know it: its commit, and what was changed on top of it.
+//!
+//! The repository is read, never obeyed. Its own configuration may name programs (fsmonitor, filters, hooks, external diffs,
+//! remotes), so git gets a folder of ours as its GIT_DIR, with an empty configuration, and only the objects, the index and the
+//! exclude file of the repository.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fs,
+    io::Read,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     digest::Digest,
     error::{Error, Result},
+    files::{self, Durability, open_regular, open_regular_no_link, write_atomically},
 };
+
+/// HEAD, a ref, a `.git` file: one short line each.
+const LINE: u64 = 4 << 10;
+/// `packed-refs` and `info/exclude`.
+const LIST: u64 = 16 << 20;
+/// Submodules within submodules.
+const DEEPEST: usize = 8;
+/// The mode of a submodule in trees and in the index.
+const GITLINK: &str = "160000";
 
 /// Facts of the checkout at `dir`: `commit`, and `dirty` where tracked files differ from it or untracked ones lie beside
 /// them. Where `dir` is no git repository of its own, `content`, the digest of `file`, stands in. Empty: not there.
@@ -14,88 +35,293 @@ pub fn checkout_facts(dir: &Path, file: &str) -> Result<BTreeMap<String, String>
     if !marker.is_file() {
         return Ok(BTreeMap::new());
     }
-    let Some(commit) = own_commit(dir) else {
+    let Some(repository) = Repository::at(dir)? else {
         let digest = Digest::of_file(&marker).map_err(Error::io("cannot read the checkout's file", &marker))?;
         return Ok([("content".to_owned(), digest.to_string())].into());
     };
-    let mut facts = BTreeMap::from([("commit".to_owned(), commit)]);
-    facts.extend(changes(dir)?.map(|digest| ("dirty".to_owned(), digest.to_string())));
+    let mut facts = BTreeMap::new();
+    facts.extend(repository.changes(0)?.map(|digest| ("dirty".to_owned(), digest.to_string())));
+    facts.insert("commit".to_owned(), repository.commit);
     Ok(facts)
 }
 
-/// The commit, if `dir` is the top of a repository; a plain copy inside another repository has that one's, which says
-/// nothing of it.
-fn own_commit(dir: &Path) -> Option<String> {
-    let below = git(dir, &["rev-parse", "--show-prefix"])?;
-    let commit = git(dir, &["rev-parse", "--verify", "HEAD"]).filter(|_| below.trim_ascii().is_empty())?;
-    Some(String::from_utf8_lossy(&commit).trim().to_owned())
+/// A work tree with its own `.git`, at a commit.
+struct Repository {
+    work_tree: PathBuf,
+    /// Has HEAD and the index.
+    git_dir: PathBuf,
+    /// Has the objects and the branches; another folder than `git_dir` for a linked work tree.
+    common_dir: PathBuf,
+    commit: String,
 }
 
-/// Digest of every change that is not committed, in submodules too; `None`: as committed.
-fn changes(dir: &Path) -> Result<Option<Digest>> {
-    let failed = || Error::Failed {
-        message: format!("git cannot say what was changed in {}", dir.display()),
-        help: Some("`git -C DIR diff HEAD` must work there".into()),
-    };
-    let diff = ["diff", "HEAD", "--binary", "--submodule=diff", "--no-ext-diff", "--no-textconv", "--no-color"];
-    let mut text = git(dir, &diff).ok_or_else(failed)?;
-    let untracked = git(dir, &["ls-files", "--others", "--exclude-standard", "-z"]).ok_or_else(failed)?;
-    for name in String::from_utf8_lossy(&untracked).split('\0').filter(|name| !name.is_empty()) {
-        // A file that vanishes while it is looked at was no input.
-        if let Ok(digest) = Digest::of_file(&dir.join(name)) {
-            text.extend_from_slice(format!("\nuntracked {name} {digest}\n").as_bytes());
+impl Repository {
+    /// `None`: `dir` is no repository of its own, or has no commit. A plain copy inside another repository has that one's
+    /// commit, which says nothing of it; a bare repository has no work tree.
+    fn at(dir: &Path) -> Result<Option<Self>> {
+        let dot_git = dir.join(".git");
+        let git_dir = match fs::metadata(&dot_git) {
+            Ok(found) if found.is_dir() => dot_git,
+            Ok(_) => match line_of(&dot_git).and_then(|line| Some(line.strip_prefix("gitdir: ")?.to_owned())) {
+                Some(place) => dir.join(place),
+                None => return Ok(None),
+            },
+            Err(_) => return Ok(None),
+        };
+        let common_dir = match line_of(&git_dir.join("commondir")) {
+            Some(place) => git_dir.join(place),
+            None => git_dir.clone(),
+        };
+        if common_dir.join("reftable").exists() {
+            return Err(Error::Failed {
+                message: format!("the checkout {} keeps its branches in a reftable, which tprimat cannot read", dir.display()),
+                help: Some("`git refs migrate --ref-format=files` in it makes them plain files".into()),
+            });
+        }
+        let Some(commit) = resolve(&git_dir, &common_dir, "HEAD") else { return Ok(None) };
+        Ok(Some(Self { work_tree: dir.to_owned(), git_dir, common_dir, commit }))
+    }
+
+    /// Digest of every change that is not committed, in submodules too; `None`: as committed.
+    fn changes(&self, depth: usize) -> Result<Option<Digest>> {
+        let own = self.private_git_dir().map_err(|error| self.failed(&error.to_string()))?;
+        let git = |arguments: &[&str]| self.git(own.path(), arguments).ok_or_else(|| self.failed("git did not answer"));
+        let mut text = git(&[
+            "diff",
+            "HEAD",
+            "--binary",
+            // Git would start another git in each submodule, which obeys the submodule's configuration.
+            "--ignore-submodules=all",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--no-color",
+        ])?;
+        let untracked = git(&["ls-files", "--others", "--exclude-standard", "-z"])?;
+        for name in untracked.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+            // A file that vanishes while it is looked at was no input.
+            if let Some(digest) = untracked_digest(&self.work_tree.join(OsStr::from_bytes(name))) {
+                text.extend_from_slice(format!("\nuntracked {} {digest}\n", String::from_utf8_lossy(name)).as_bytes());
+            }
+        }
+        let index = gitlinks(&git(&["ls-files", "--stage", "-z"])?);
+        let head = match index.is_empty() && !self.work_tree.join(".gitmodules").exists() {
+            true => BTreeMap::new(),
+            false => gitlinks(&git(&["ls-tree", "-r", "-z", "HEAD"])?),
+        };
+        for path in index.keys().chain(head.keys().filter(|path| !index.contains_key(*path))) {
+            let place = String::from_utf8_lossy(path).into_owned();
+            let inner = match depth < DEEPEST {
+                true => Self::at(&self.work_tree.join(OsStr::from_bytes(path)))?,
+                false => None,
+            };
+            // One that is not checked out is as the index has it.
+            let commit = inner.as_ref().map(|inner| &inner.commit).or_else(|| index.get(path));
+            if commit != head.get(path) {
+                let commit = commit.map_or("removed", String::as_str);
+                text.extend_from_slice(format!("\nsubmodule {place} {commit}\n").as_bytes());
+            }
+            if let Some(digest) = inner.map(|inner| inner.changes(depth + 1)).transpose()?.flatten() {
+                text.extend_from_slice(format!("\nsubmodule {place} dirty {digest}\n").as_bytes());
+            }
+        }
+        Ok((!text.is_empty()).then(|| Digest::of(&text)))
+    }
+
+    /// A GIT_DIR without any setting of the repository's.
+    fn private_git_dir(&self) -> Result<tempfile::TempDir> {
+        let own = tempfile::tempdir().map_err(Error::io("cannot make a folder in", std::env::temp_dir()))?;
+        let write = |name: &str, text: &[u8]| write_atomically(&own.path().join(name), text, Durability::Plain);
+        files::create_dir_all(&own.path().join("refs"))?;
+        files::create_dir_all(&own.path().join("objects"))?;
+        write("HEAD", format!("{}\n", self.commit).as_bytes())?;
+        let format = match self.commit.len() {
+            64 => "[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = sha256\n",
+            _ => "[core]\nrepositoryformatversion = 0\n",
+        };
+        write("config", format.as_bytes())?;
+        if let Some(excluded) = read_small(&self.common_dir.join("info/exclude"), LIST) {
+            write("info/exclude", excluded.as_bytes())?;
+        }
+        // Where the index is kept in two parts, git looks for the shared one in its GIT_DIR.
+        for entry in fs::read_dir(&self.git_dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with("sharedindex.") && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                let link = std::os::unix::fs::symlink(entry.path(), own.path().join(&name));
+                link.map_err(Error::io("cannot make a link in", own.path()))?;
+            }
+        }
+        Ok(own)
+    }
+
+    /// Standard output of a git command that ended well.
+    fn git(&self, git_dir: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
+        // Git reads these from the work tree, where it is started.
+        let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let index = absolute(&self.git_dir).join("index");
+        if fs::symlink_metadata(&index).is_ok_and(|index| !index.is_file()) {
+            return None;
+        }
+        let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
+        for name in ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME"] {
+            env.extend(std::env::var_os(name).map(|value| (name.into(), value)));
+        }
+        let settings = [
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_SYSTEM", "/dev/null"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_ATTR_NOSYSTEM", "1"),
+            ("GIT_OPTIONAL_LOCKS", "0"),
+            ("GIT_NO_LAZY_FETCH", "1"),
+            ("GIT_NO_REPLACE_OBJECTS", "1"),
+            ("GIT_ALLOW_PROTOCOL", "none"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("LC_ALL", "C"),
+        ];
+        env.extend(settings.map(|(name, value)| (name.into(), value.into())));
+        env.insert("GIT_DIR".into(), git_dir.into());
+        env.insert("GIT_WORK_TREE".into(), absolute(&self.work_tree).into());
+        env.insert("GIT_OBJECT_DIRECTORY".into(), absolute(&self.common_dir.join("objects")).into());
+        env.insert("GIT_INDEX_FILE".into(), index.into());
+        let off = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"];
+        let command = duct::cmd("git", off.iter().chain(arguments)).dir(&self.work_tree).full_env(env);
+        let output = command.stdin_null().stdout_capture().stderr_null().unchecked().run();
+        output.ok().filter(|o| o.status.success()).map(|o| o.stdout)
+    }
+
+    fn failed(&self, why: &str) -> Error {
+        Error::Failed {
+            message: format!("cannot see what was changed in the checkout {}: {why}", self.work_tree.display()),
+            help: Some("`git -C DIR diff HEAD` must work there".into()),
         }
     }
-    Ok((!text.is_empty()).then(|| Digest::of(&text)))
 }
 
-/// Standard output of a git command that ended well. Where a container's user is not the owner, git must be told to trust.
-fn git(dir: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
-    let command = duct::cmd("git", ["-c", "safe.directory=*"].iter().chain(arguments));
-    let clean = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_EXTERNAL_DIFF"];
-    let command = clean.iter().fold(command.dir(dir), |command, name| command.env_remove(name));
-    let output = command.env("GIT_OPTIONAL_LOCKS", "0").stdin_null().stdout_capture().stderr_null().unchecked().run();
-    output.ok().filter(|o| o.status.success()).map(|o| o.stdout)
+/// The commit that a ref stands for.
+fn resolve(git_dir: &Path, common_dir: &Path, name: &str) -> Option<String> {
+    let mut name = name.to_owned();
+    // A branch may stand for another one; no chain is longer.
+    for _ in 0..5 {
+        let line = line_of(&git_dir.join(&name)).or_else(|| line_of(&common_dir.join(&name)));
+        let Some(line) = line else { return packed(common_dir, &name) };
+        match line.strip_prefix("ref: ") {
+            Some(next) if next.starts_with("refs/") && !next.split('/').any(|part| part == "..") => next.clone_into(&mut name),
+            Some(_) => return None,
+            None => return Some(line).filter(|line| is_commit(line)),
+        }
+    }
+    None
+}
+
+fn packed(common_dir: &Path, name: &str) -> Option<String> {
+    let text = read_small(&common_dir.join("packed-refs"), LIST)?;
+    let mut entries = text.lines().filter_map(|line| line.split_once(' '));
+    entries.find(|(commit, of)| *of == name && is_commit(commit)).map(|(commit, _)| commit.to_owned())
+}
+
+fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Submodules by path, from `MODE … COMMIT … TAB PATH NUL`, which is what `ls-files --stage` and `ls-tree` print.
+fn gitlinks(listing: &[u8]) -> BTreeMap<Vec<u8>, String> {
+    let mut links = BTreeMap::new();
+    for entry in listing.split(|&b| b == 0) {
+        let Some(tab) = entry.iter().position(|&b| b == b'\t') else { continue };
+        let words = String::from_utf8_lossy(&entry[..tab]).into_owned();
+        let commit = words.split(' ').skip(1).find(|word| is_commit(word));
+        if let Some(commit) = commit.filter(|_| words.starts_with(GITLINK)) {
+            links.insert(entry[tab + 1..].to_owned(), commit.to_owned());
+        }
+    }
+    links
+}
+
+/// A link counts by where it leads to: what is there is not in the checkout.
+fn untracked_digest(path: &Path) -> Option<Digest> {
+    match fs::read_link(path) {
+        Ok(target) => Some(Digest::of(target.as_os_str().as_bytes())),
+        Err(_) => open_regular_no_link(path).and_then(|_| Digest::of_file(path)).ok(),
+    }
+}
+
+fn line_of(path: &Path) -> Option<String> {
+    read_small(path, LINE).map(|text| text.trim_end().to_owned())
+}
+
+fn read_small(path: &Path, most: u64) -> Option<String> {
+    let (file, _) = open_regular(path).ok()?;
+    let mut text = String::new();
+    file.take(most).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{Durability, write_atomically};
 
     fn write(dir: &Path, name: &str, text: &str) {
         write_atomically(&dir.join(name), text.as_bytes(), Durability::Plain).unwrap();
     }
 
+    /// Git as people start it, with all of the repository's settings.
+    fn git(dir: &Path, arguments: &[&str]) -> Vec<u8> {
+        let identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"];
+        let command = duct::cmd("git", identity.iter().chain(arguments)).dir(dir).stdout_capture();
+        command.run().expect("git works here").stdout
+    }
+
     fn repository(dir: &Path) {
         write(dir, "train.py", "print(1)\n");
         write(dir, ".gitignore", "*.so\n");
-        let identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"];
         for arguments in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "x"]] {
-            let all: Vec<_> = identity.iter().chain(arguments).collect();
-            git(dir, &all.into_iter().copied().collect::<Vec<_>>()).expect("git works here");
+            git(dir, arguments);
         }
+    }
+
+    fn facts(dir: &Path) -> BTreeMap<String, String> {
+        checkout_facts(dir, "train.py").unwrap()
     }
 
     #[test]
     fn a_commit_and_every_change_on_top_of_it_are_facts() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(checkout_facts(dir.path(), "train.py").unwrap().is_empty(), "nothing there");
+        assert!(facts(dir.path()).is_empty(), "nothing there");
         repository(dir.path());
-        let clean = checkout_facts(dir.path(), "train.py").unwrap();
+        let clean = facts(dir.path());
         assert_eq!(clean.keys().collect::<Vec<_>>(), ["commit"]);
-        assert_eq!(clean["commit"].len(), 40);
+        assert_eq!(clean["commit"], String::from_utf8(git(dir.path(), &["rev-parse", "HEAD"])).unwrap().trim());
 
         write(dir.path(), "built.so", "ignored");
-        assert_eq!(checkout_facts(dir.path(), "train.py").unwrap(), clean, "what git ignores is a build product");
+        write(dir.path(), ".git/info/exclude", "notes\n");
+        write(dir.path(), "notes", "excluded");
+        assert_eq!(facts(dir.path()), clean, "what git ignores is a build product");
         write(dir.path(), "train.py", "print(2)\n");
-        let edited = checkout_facts(dir.path(), "train.py").unwrap();
+        let edited = facts(dir.path());
         assert_eq!(edited["commit"], clean["commit"]);
+        // The digest is of what git itself prints, so that what was measured before keeps its key.
+        let text = git(dir.path(), &["diff", "HEAD", "--binary", "--submodule=diff"]);
+        assert_eq!(edited["dirty"], Digest::of(&text).to_string());
         write(dir.path(), "more.py", "x = 1\n");
-        let more = checkout_facts(dir.path(), "train.py").unwrap();
+        let more = facts(dir.path());
         write(dir.path(), "more.py", "x = 2\n");
-        let other = checkout_facts(dir.path(), "train.py").unwrap();
+        let other = facts(dir.path());
         assert!(edited["dirty"] != more["dirty"] && more["dirty"] != other["dirty"]);
+    }
+
+    #[test]
+    fn packed_branches_linked_work_trees_and_split_indexes_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (main, linked) = (dir.path().join("main"), dir.path().join("linked"));
+        repository(&main);
+        let clean = facts(&main);
+        git(&main, &["pack-refs", "--all"]);
+        assert_eq!(facts(&main), clean);
+        git(&main, &["worktree", "add", "-q", linked.to_str().unwrap()]);
+        assert_eq!(facts(&linked), clean);
+        git(&main, &["update-index", "--split-index"]);
+        assert_eq!(facts(&main), clean);
+        write(&main, "train.py", "print(2)\n");
+        assert!(facts(&main).contains_key("dirty") && !facts(&linked).contains_key("dirty"));
     }
 
     #[test]
@@ -104,8 +330,7 @@ mod tests {
         repository(outer.path());
         let copy = outer.path().join("copy");
         write(&copy, "train.py", "print(1)\n");
-        let facts = checkout_facts(&copy, "train.py").unwrap();
-        assert_eq!(facts, BTreeMap::from([("content".to_owned(), Digest::of("print(1)\n").to_string())]));
+        assert_eq!(facts(&copy), BTreeMap::from([("content".to_owned(), Digest::of("print(1)\n").to_string())]));
     }
 
     #[test]
@@ -115,13 +340,50 @@ mod tests {
         repository(&inner);
         repository(&outer);
         let add = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.to_str().unwrap(), "sub"];
-        git(&outer, &add).expect("git works here");
-        let commit = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false", "commit", "-qm", "s"];
-        git(&outer, &commit).expect("git works here");
-        assert!(!checkout_facts(&outer, "train.py").unwrap().contains_key("dirty"));
+        git(&outer, &add);
+        assert!(facts(&outer).contains_key("dirty"), "a submodule that no commit has");
+        git(&outer, &["commit", "-qm", "s"]);
+        assert!(!facts(&outer).contains_key("dirty"));
         write(&outer.join("sub"), "train.py", "print(3)\n");
-        let one = checkout_facts(&outer, "train.py").unwrap()["dirty"].clone();
+        let one = facts(&outer)["dirty"].clone();
         write(&outer.join("sub"), "train.py", "print(4)\n");
-        assert_ne!(checkout_facts(&outer, "train.py").unwrap()["dirty"], one);
+        let two = facts(&outer)["dirty"].clone();
+        git(&outer.join("sub"), &["commit", "-qam", "x"]);
+        let committed = facts(&outer)["dirty"].clone();
+        assert!(one != two && two != committed && one != committed);
+    }
+
+    /// Each of these settings makes plain git start a program.
+    #[test]
+    fn no_program_that_the_repository_names_is_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let (repo, inner, mark) = (dir.path().join("repo"), dir.path().join("inner"), dir.path().join("mark"));
+        repository(&repo);
+        repository(&inner);
+        let add = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.to_str().unwrap(), "sub"];
+        git(&repo, &add);
+        write(&repo, ".gitattributes", "*.py filter=evil diff=evil\n");
+        git(&repo, &["add", "."]);
+        git(&repo, &["commit", "-qm", "s"]);
+        let program = format!("echo x >>{}; cat", mark.display());
+        for place in [repo.clone(), repo.join("sub")] {
+            for name in ["core.fsmonitor", "filter.evil.clean", "filter.evil.process", "diff.external", "diff.evil.command"]
+            {
+                git(&place, &["config", name, &program]);
+            }
+        }
+        write(&repo.join("sub"), ".gitattributes", "*.py filter=evil\n");
+        write(&repo.join("sub"), "train.py", "print(5)\n");
+        write(&repo, "train.py", "print(5)\n");
+        assert!(facts(&repo).contains_key("dirty"));
+        assert!(!mark.exists(), "a program of the repository ran");
+        let _ = duct::cmd!("git", "diff", "HEAD").dir(&repo).stdout_null().stderr_null().unchecked().run();
+        assert!(mark.exists(), "the attack works on plain git, else this test shows nothing");
+
+        // A bare repository as plain files comes with any clone.
+        let bare = dir.path().join("bare");
+        git(dir.path(), &["clone", "-q", "--bare", inner.to_str().unwrap(), bare.to_str().unwrap()]);
+        write(&bare, "train.py", "print(1)\n");
+        assert!(facts(&bare).contains_key("content"));
     }
 }

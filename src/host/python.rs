@@ -1,70 +1,277 @@
-//! Which Python packages a trainer would import, asked of the interpreter itself.
+//! Which Python packages a trainer would import, read from the metadata that installers leave beside the packages.
+//!
+//! No interpreter is started: a project names its own (`.venv`, `paths.python`), and planning a stranger's project must not
+//! run the stranger's program. The folders are those that `site` puts on `sys.path`, in that order.
 
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files::open_regular,
+};
 
-/// Reads metadata and imports none of the packages: importing torch takes seconds. The current
-/// folder is taken off the path, where a file could pose as a module.
-const PROGRAM: &str = r#"
-import sys
-sys.path = [p for p in sys.path if p]
-import json
-from importlib import metadata
-def version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-sys.stdout.write("tprimat:" + json.dumps({name: version(name) for name in sys.argv[1:]}))
-"#;
+/// The headers of a METADATA file fit in here; its description need not.
+const HEADERS: u64 = 64 << 10;
 
 /// The installed version of each of `names`, by its name on the package index; `None`: not installed.
-pub fn python_packages(python: &Path, names: &[&str]) -> Result<BTreeMap<String, Option<String>>> {
+pub fn python_packages(
+    python: &Path,
+    env: &BTreeMap<String, String>,
+    names: &[&str],
+) -> Result<BTreeMap<String, Option<String>>> {
     if names.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let failed = |why: String| Error::Failed {
-        message: format!("cannot ask {} for its packages: {why}", python.display()),
-        help: Some("is it a Python 3.8 or newer?".into()),
+    let folders = package_folders(python, env).map_err(|why| Error::Failed {
+        message: format!("cannot find the packages of {}: {why}", python.display()),
+        help: Some("name the interpreter itself with paths.python or $TPRIMAT_PYTHON".into()),
+    })?;
+    let wanted: BTreeSet<String> = names.iter().map(|name| normal(name)).collect();
+    let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for folder in &folders {
+        for (name, metadata) in distributions(folder) {
+            // As `sys.path` is searched: the first folder that has it counts.
+            if wanted.contains(&name) {
+                found.entry(name).or_insert(metadata);
+            }
+        }
+    }
+    let version = |name: &&str| found.get(&normal(name)).and_then(|path| version_in(path));
+    Ok(names.iter().map(|name| ((*name).to_owned(), version(name))).collect())
+}
+
+/// The first executable file of that name in the caller's PATH.
+#[must_use]
+pub fn which(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_executable = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    env.get("PATH")?.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join(name)).find(is_executable)
+}
+
+/// The folders in which an interpreter looks for packages; in words why they cannot be found, if not.
+fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Result<Vec<PathBuf>, String> {
+    let python = match python.to_str() {
+        Some(name) if !name.contains('/') => which(name, env).ok_or("it is not in PATH")?,
+        _ => python.to_owned(),
     };
-    // Not `-I`, which would hide what `pip install --user` installed; `-E` keeps PYTHONPATH out, as the trainer's environment does.
-    let output = Command::new(python)
-        .args(["-E", "-c", PROGRAM])
-        .args(names)
-        .stdin(std::process::Stdio::null())
-        .output()
-        .map_err(|e| failed(e.to_string()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    // A site's own start-up files may print as well.
-    let answer = said.rsplit_once("tprimat:").filter(|_| output.status.success()).map(|(_, json)| json);
-    let Some(answer) = answer else {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-        return Err(failed(format!("{}: {}", output.status, last.trim())));
+    let bin = python.parent().ok_or("it is not a file")?;
+    let prefix = bin.parent().ok_or("it is not a file")?;
+    let user = env.get("HOME").map(PathBuf::from);
+    let settings = [prefix.join("pyvenv.cfg"), bin.join("pyvenv.cfg")].iter().find_map(|path| head_of(path));
+    let mut folders = Vec::new();
+    match settings {
+        Some(settings) => {
+            let version = only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
+            folders.extend(site_packages(prefix, &version));
+            if setting(&settings, "include-system-site-packages").is_some_and(|on| on.eq_ignore_ascii_case("true")) {
+                let home = setting(&settings, "home").ok_or("pyvenv.cfg names no home")?;
+                folders.extend(system_folders(&Path::new(home).join("python3"), user.as_deref())?);
+            }
+        }
+        None => folders = system_folders(&python, user.as_deref())?,
+    }
+    let mut all: Vec<PathBuf> = Vec::new();
+    for folder in folders {
+        let linked = folders_named_in(&folder);
+        for folder in std::iter::once(folder).chain(linked) {
+            if folder.is_dir() && !all.contains(&folder) {
+                all.push(folder);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Of an interpreter that belongs to no virtual environment.
+fn system_folders(python: &Path, home: Option<&Path>) -> Result<Vec<PathBuf>, String> {
+    let real = python.canonicalize().map_err(|e| e.to_string())?;
+    if head_of(&real).is_some_and(|text| text.starts_with("#!")) {
+        return Err(format!("{} is a script that starts some interpreter", real.display()));
+    }
+    let prefix = real.parent().and_then(Path::parent).ok_or("it is not in a bin folder")?;
+    let named = real.file_name().and_then(|name| name.to_str()?.strip_prefix("python"));
+    let version = match named.filter(|version| is_version(version)) {
+        Some(version) => version.to_owned(),
+        None => only_version(prefix).ok_or("no lib/python3.* is beside it")?,
     };
-    serde_json::from_str(answer).map_err(|e| failed(e.to_string()))
+    let has_library = |lib: &str| prefix.join(lib).join(format!("python{version}/os.py")).is_file();
+    if !has_library("lib") && !has_library("lib64") {
+        return Err(format!("no lib/python{version} is beside it"));
+    }
+    let mut folders = Vec::new();
+    folders.extend(home.map(|home| home.join(format!(".local/lib/python{version}/site-packages"))));
+    // Debian puts packages into dist-packages, and pip's below local; Fedora's pip does the latter as well.
+    for prefix in [prefix.join("local"), prefix.to_owned()] {
+        folders.extend(site_packages(&prefix, &version));
+        folders.extend([format!("lib/python{version}"), "lib/python3".into()].map(|l| prefix.join(l).join("dist-packages")));
+    }
+    Ok(folders)
+}
+
+fn site_packages(prefix: &Path, version: &str) -> [PathBuf; 2] {
+    ["lib", "lib64"].map(|lib| prefix.join(lib).join(format!("python{version}/site-packages")))
+}
+
+/// `3.12`, and `3.13t`.
+fn is_version(text: &str) -> bool {
+    text.strip_prefix("3.").is_some_and(|minor| {
+        let digits = minor.trim_end_matches('t');
+        !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+/// The version of the one Python whose library is below `prefix`.
+fn only_version(prefix: &Path) -> Option<String> {
+    let mut versions = BTreeSet::new();
+    for lib in ["lib", "lib64"] {
+        for entry in fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let version = name.to_str().and_then(|name| name.strip_prefix("python"));
+            versions.extend(version.filter(|version| is_version(version)).map(str::to_owned));
+        }
+    }
+    versions.pop_first().filter(|_| versions.is_empty())
+}
+
+/// Folders that `.pth` files add to the path, as editable installs do. Their lines of code are not run.
+fn folders_named_in(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "pth"));
+    files.sort();
+    let texts = files.iter().filter_map(|path| head_of(path));
+    let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let is_path = |line: &&String| !line.trim().is_empty() && !line.starts_with(['#']) && !line.starts_with("import");
+    lines.iter().filter(is_path).map(|line| folder.join(line.trim_end())).collect()
+}
+
+/// Normal name → where its version stands, for every distribution of a folder.
+fn distributions(folder: &Path) -> Vec<(String, PathBuf)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((stem, end)) = name.to_str().and_then(|name| name.rsplit_once('.')) else { continue };
+        let path = entry.path();
+        let metadata = match end {
+            "dist-info" => path.join("METADATA"),
+            "egg-info" if path.is_dir() => path.join("PKG-INFO"),
+            "egg-info" => path,
+            _ => continue,
+        };
+        found.push((normal(stem.split('-').next().unwrap_or(stem)), metadata));
+    }
+    // Two versions of one package beside each other are a broken install; the answer must at least not change.
+    found.sort();
+    found
+}
+
+/// As the package index compares names: `flash-attn`, `flash_attn` and `Flash.Attn` are one.
+fn normal(name: &str) -> String {
+    let mut normal = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '-' | '_' | '.' if normal.ends_with('-') => {}
+            '-' | '_' | '.' => normal.push('-'),
+            c => normal.push(c.to_ascii_lowercase()),
+        }
+    }
+    normal
+}
+
+/// The version that a METADATA file states. It reaches the screen and tprimat.lock, so it must look like one.
+fn version_in(metadata: &Path) -> Option<String> {
+    let text = head_of(metadata)?;
+    let headers = text.lines().take_while(|line| !line.trim().is_empty());
+    let version = headers.filter_map(|line| line.split_once(':')).find(|(n, _)| n.eq_ignore_ascii_case("version"))?.1;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".+-_!".contains(c);
+    let version = version.trim();
+    (!version.is_empty() && version.len() <= 100 && version.chars().all(is_plain)).then(|| version.to_owned())
+}
+
+fn setting<'t>(settings: &'t str, name: &str) -> Option<&'t str> {
+    settings.lines().filter_map(|line| line.split_once('=')).find(|(key, _)| key.trim() == name).map(|(_, v)| v.trim())
+}
+
+/// The beginning of a file, as text.
+fn head_of(path: &Path) -> Option<String> {
+    let (file, _) = open_regular(path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(HEADERS).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{Durability, write_atomically};
 
-    #[test]
-    fn a_program_that_is_no_python_is_an_error() {
-        for program in ["/no/such/python", "/bin/true", "/bin/false"] {
-            let error = python_packages(Path::new(program), &["torch"]).unwrap_err();
-            assert!(error.to_string().contains(program), "{error}");
-        }
-        assert!(python_packages(Path::new("/no/such/python"), &[]).unwrap().is_empty(), "nothing to ask");
+    fn write(root: &Path, name: &str, text: &str) {
+        write_atomically(&root.join(name), text.as_bytes(), Durability::Plain).unwrap();
+    }
+
+    fn version(python: &Path, name: &str) -> Option<String> {
+        python_packages(python, &BTreeMap::new(), &[name]).unwrap()[name].clone()
+    }
+
+    fn environment() -> BTreeMap<String, String> {
+        ["PATH", "HOME"].iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
     }
 
     #[test]
-    fn what_is_not_installed_is_absent() {
-        let name = "no-such-package-of-tprimat";
-        // Where there is no Python there is nothing to learn here.
-        if let Ok(found) = python_packages(Path::new("python3"), &[name]) {
-            assert_eq!(found, BTreeMap::from([(name.to_owned(), None)]));
+    fn a_program_that_is_no_python_is_an_error() {
+        let env = environment();
+        for program in ["/no/such/python", "/bin/true", "no-such-python"] {
+            let error = python_packages(Path::new(program), &env, &["torch"]).unwrap_err();
+            assert!(error.to_string().contains(program), "{error}");
         }
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "bin/python3", "#!/bin/sh\nexec python3.12 \"$@\"\n");
+        let error = python_packages(&folder.path().join("bin/python3"), &env, &["torch"]).unwrap_err();
+        assert!(error.to_string().contains("is a script"), "{error}");
+        assert!(python_packages(Path::new("/no/such/python"), &env, &[]).unwrap().is_empty(), "nothing to ask");
+    }
+
+    #[test]
+    fn versions_are_read_as_the_index_compares_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, site) = (folder.path(), "lib/python3.12/site-packages");
+        write(root, "pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n");
+        write(root, &format!("{site}/flash_attn-2.7.dist-info/METADATA"), "Name: x\nVersion: 2.7+cu12\n\nVersion: 9\n");
+        write(root, &format!("{site}/Old.Style-1.egg-info/PKG-INFO"), "Version: 1.0\n");
+        write(root, &format!("{site}/evil-1.dist-info/METADATA"), "Version: 1\u{1b}]0;x\u{7}\n");
+        write(root, &format!("{site}/_editable.pth"), "# a comment\nimport os; os.abort()\n../../../source\n");
+        write(root, "source/mine.egg-info/PKG-INFO", "Version: 0.1\n");
+        let python = root.join("bin/python");
+        assert_eq!(version(&python, "Flash-Attn").as_deref(), Some("2.7+cu12"));
+        assert_eq!(version(&python, "old-style").as_deref(), Some("1.0"));
+        assert_eq!(version(&python, "mine").as_deref(), Some("0.1"));
+        assert_eq!(version(&python, "evil"), None, "what is no version is not shown");
+        assert_eq!(version(&python, "torch"), None);
+    }
+
+    /// The oracle is the interpreter itself, which the caller's PATH names: all that it knows is read alike.
+    #[test]
+    fn every_version_is_what_the_interpreter_says() {
+        const PROGRAM: &str = "import sys, json\nsys.path = [p for p in sys.path if p]\nfrom importlib import metadata\n\
+            names = {d.metadata['Name'] for d in metadata.distributions()}\n\
+            print(json.dumps({n: metadata.version(n) for n in names if n}))";
+        let env = environment();
+        let mut asked = 0;
+        for name in ["python3", "/usr/bin/python3"] {
+            let Ok(packages) = package_folders(Path::new(name), &env) else { continue };
+            assert!(!packages.is_empty(), "{name}");
+            let output = std::process::Command::new(name).args(["-E", "-c", PROGRAM]).output().unwrap();
+            let known: BTreeMap<String, String> = serde_json::from_slice(&output.stdout).unwrap();
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let read = python_packages(Path::new(name), &env, &names).unwrap();
+            let told: BTreeMap<String, Option<String>> = known.into_iter().map(|(n, v)| (n, Some(v))).collect();
+            assert_eq!(read, told, "{name}");
+            asked += read.len();
+        }
+        println!("{asked} packages compared");
     }
 }

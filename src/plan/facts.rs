@@ -58,6 +58,8 @@ pub struct FactBook {
     data: BTreeMap<(String, DataKind, String), DataFile>,
     cache: PathBuf,
     python: PathBuf,
+    /// The caller's; a bare `python3` is looked up in its PATH.
+    env: BTreeMap<String, String>,
     /// What config.yaml says of where checkouts are, by setting.
     checkouts: HashMap<String, PathBuf>,
 }
@@ -77,6 +79,7 @@ impl FactBook {
             data: BTreeMap::new(),
             cache: PathBuf::new(),
             python: PathBuf::from("python3"),
+            env: env.clone(),
             checkouts: HashMap::new(),
         })
     }
@@ -287,7 +290,7 @@ impl FactBook {
         let names: Vec<&str> = recipe.file.lock.packages.iter().map(String::as_str).collect();
         if !names.is_empty() {
             // Without a usable Python nothing of it can run, and the pre-flight says so; planning goes on.
-            let found = host::python_packages(&self.python, &names).unwrap_or_default();
+            let found = host::python_packages(&self.python, &self.env, &names).unwrap_or_default();
             section.set_packages(&recipe.file.id, &found);
         }
         let mut found = BTreeMap::new();

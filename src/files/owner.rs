@@ -1,0 +1,110 @@
+//! Whose a folder is: whoever can write to a project, a cache or a folder of locks decides what tprimat does as its caller.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use nix::unistd::{Uid, User, geteuid};
+
+use crate::error::{Error, Result};
+
+/// Folders that the caller trusts whoever owns them, as a list with colons; `*` is all of them.
+const TRUSTED_VARIABLE: &str = "TPRIMAT_SAFE_DIRECTORY";
+
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// Refuses a file or folder that another user than the caller and root controls. `what`: `the project`.
+pub fn require_own(what: &str, path: &Path) -> Result<()> {
+    let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
+    match stranger(path, &is_caller).map_err(Error::io("cannot look at", path))? {
+        Some(why) if !is_named(path, &trusted) => Err(Error::Failed {
+            message: format!("{what} {} {why}, who could make tprimat run programs as you", path.display()),
+            help: Some(format!("if you trust it: export {TRUSTED_VARIABLE}={}", folder_of(path).display())),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Is it a regular file or a folder of the caller's own, and not a link?
+#[must_use]
+pub fn is_own(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.is_symlink() && found.uid() == geteuid().as_raw())
+}
+
+/// Who else controls it, in words; a link counts as well as what it leads to.
+fn stranger(path: &Path, is_trusted: &dyn Fn(u32) -> bool) -> io::Result<Option<String>> {
+    let found = fs::metadata(path)?;
+    for owner in [fs::symlink_metadata(path)?.uid(), found.uid()] {
+        if !is_trusted(owner) {
+            return Ok(Some(format!("belongs to {}", name_of(owner))));
+        }
+    }
+    let is_open = found.permissions().mode() & WRITABLE_BY_ALL != 0;
+    Ok(is_open.then(|| "can be written to by every user of this host".to_owned()))
+}
+
+/// The caller, root, or who called `sudo`.
+fn is_caller(owner: u32) -> bool {
+    let me = geteuid();
+    let before_sudo = || std::env::var("SUDO_UID").ok().and_then(|id| id.parse::<u32>().ok());
+    owner == me.as_raw() || owner == 0 || me.is_root() && before_sudo() == Some(owner)
+}
+
+fn is_named(path: &Path, trusted: &OsStr) -> bool {
+    let folder = folder_of(path).canonicalize().ok();
+    std::env::split_paths(trusted).any(|named| named == Path::new("*") || folder.is_some() && named.canonicalize().ok() == folder)
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.is_dir() {
+        true => path.to_owned(),
+        false => path.parent().unwrap_or(path).to_owned(),
+    }
+}
+
+fn name_of(user: u32) -> String {
+    match User::from_uid(Uid::from_raw(user)) {
+        Ok(Some(user)) => format!("the user {}", user.name),
+        _ => format!("the user {user}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{Durability, create_dir_all, write_atomically};
+
+    #[test]
+    fn other_owners_and_open_folders_are_strangers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        write_atomically(&path, b"", Durability::Plain).unwrap();
+        require_own("the file", &path).unwrap();
+        let said = |path: &Path| stranger(path, &|owner| owner != geteuid().as_raw()).unwrap();
+        assert!(said(&path).unwrap().starts_with("belongs to the user"), "{:?}", said(&path));
+        let open = folder.path().join("open");
+        create_dir_all(&open).unwrap();
+        nix::sys::stat::fchmodat(
+            nix::fcntl::AT_FDCWD,
+            &open,
+            nix::sys::stat::Mode::from_bits_truncate(0o1777),
+            nix::sys::stat::FchmodatFlags::FollowSymlink,
+        )
+        .unwrap();
+        let error = require_own("the folder", &open).unwrap_err().to_string();
+        assert!(error.contains("every user"), "a sticky folder is open too: {error}");
+        assert!(is_named(&open, OsStr::new("/nowhere:*")) && is_named(&open, open.as_os_str()));
+        assert!(!is_named(&open, folder.path().as_os_str()) && !is_named(&open, OsStr::new("")));
+    }
+
+    #[test]
+    fn a_link_is_never_ones_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert!(is_own(folder.path()) && !is_own(&link) && !is_own(&folder.path().join("nothing")));
+    }
+}
