@@ -140,9 +140,9 @@ pub fn create_shared_dir(path: &Path) -> Result<()> {
     };
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let folder = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let refused = |why: &str| Error::Failed {
-        message: format!("the folder of locks {} {why}", path.display()),
-        help: Some("have its owner remove it, or name another folder in $TPRIMAT_LOCK_DIR for all users of this host".into()),
+    let refused = |why: &str| {
+        let advice = "have its owner remove it, or name another one in $TPRIMAT_LOCK_DIR for all users of this host";
+        Error::Failed { message: format!("the folder of locks {} {why}; {advice}", path.display()), help: None }
     };
     let folder = folder.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP | libc::ENOTDIR) => refused("is not a folder but a link or a file"),
@@ -246,8 +246,7 @@ mod tests {
     fn a_shared_folder_is_made_open_and_one_that_is_there_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
-        let (shared, own, link) =
-            (folder.path().join("shared"), folder.path().join("own"), folder.path().join("link"));
+        let (shared, own, link) = (folder.path().join("shared"), folder.path().join("own"), folder.path().join("link"));
         create_shared_dir(&shared).unwrap();
         assert_eq!(mode(&shared), 0o1777);
         create_shared_dir(&shared).unwrap();

@@ -352,14 +352,14 @@ fn parts(text: &str) -> Vec<(&str, &str)> {
 fn a_full_disk_is_said_and_nothing_is_lost() {
     let project = Project::new(ONE_RUN);
     fs::create_dir(project.path("cache")).unwrap();
-    let fills = "[ -e \"$TPRIMAT_PROJECT_DIR/fill\" ] && head -c 64m /dev/zero > \"$TPRIMAT_PROJECT_DIR/cache/fill\" 2>/dev/null\njob()";
+    let fills = "[ -e \"$TPRIMAT_PROJECT_DIR/fill\" ] && head -c 64m /dev/zero > \"$TPRIMAT_PROJECT_DIR/cache/.fill\" 2>/dev/null\njob()";
     project.edit("trainer.sh", "job()", fills);
     let script = r#"
-        mount -t tmpfs -o size=24m none cache
-        echo "== full before"; head -c 12m /dev/zero > cache/fill; $T build 2>&1; echo $?
-        rm cache/fill; touch fill
+        mount -t tmpfs -o mode=755,size=24m none cache
+        echo "== full before"; head -c 12m /dev/zero > cache/.fill; $T build 2>&1; echo $?
+        rm cache/.fill; touch fill
         echo "== full while it trains"; $T build 2>&1; echo $?
-        rm cache/fill fill
+        rm cache/.fill fill
         echo "== space again"; $T build --json 2>/dev/null; echo "exit $?"; wc -l < launches; ls cache/runs
     "#;
     let Some(ran) = with_mounts(&project, script) else { return };

@@ -1,6 +1,10 @@
 //! What two cells ran in, besides their workload: how that differs, and which settings alone can decide a comparison.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use super::{CellEnvironment, CellInput, Contract, EnvironmentDifference, settings::DETERMINISTIC};
 
@@ -100,11 +104,47 @@ pub fn is_secret(name: &str) -> bool {
             .any(|part| part.ends_with("TOKEN") || SECRET_PARTS.contains(&part))
 }
 
+/// The user and password of every address in a text: `user:password` of `http://user:password@host`, and a name so long
+/// that it is a key (`https://0123456789abcdef@host`).
+#[must_use]
+pub fn passwords_in(text: &str) -> Vec<Range<usize>> {
+    /// No user has a longer name.
+    const LONG_NAME: usize = 16;
+    let mut found = Vec::new();
+    for (at, separator) in text.match_indices("://") {
+        let start = at + separator.len();
+        let rest = &text[start..];
+        let end = rest.find(|c: char| c.is_whitespace() || "/?#\"'".contains(c)).unwrap_or(rest.len());
+        if let Some(user) = rest[..end].rfind('@').map(|at| &rest[..at])
+            && (user.contains(':') || user.len() >= LONG_NAME)
+        {
+            found.push(start..start + user.len());
+        }
+    }
+    found
+}
+
+/// What keys and people may know of a declared variable's value.
+#[must_use]
+pub fn public_value<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
+    if is_secret(name) {
+        return Cow::Borrowed("(secret)");
+    }
+    let mut public = Cow::Borrowed(value);
+    for password in passwords_in(value).into_iter().rev() {
+        public.to_mut().replace_range(password, "(secret)");
+    }
+    public
+}
+
 impl CellEnvironment {
     /// Without what nobody may read.
     #[must_use]
     pub fn public(mut self) -> Self {
         self.variables.retain(|name, _| !is_secret(name));
+        for (name, value) in &mut self.variables {
+            *value = public_value(name, value).into_owned();
+        }
         self
     }
 }
@@ -324,6 +364,24 @@ mod tests {
         };
         let leak = |name: &str| -> &'static str { Box::leak(name.to_owned().into_boxed_str()) };
         environment_differences(&of(leak(names[0]), a), &of(leak(names[1]), b))
+    }
+
+    #[test]
+    fn passwords_in_addresses_are_found_and_nothing_else() {
+        let public = |value: &str| public_value("URL", value).into_owned();
+        for (value, shown) in [
+            ("http://u:pw@proxy:3128", "http://(secret)@proxy:3128"),
+            ("postgres://u:p@ss@db/x?y=1", "postgres://(secret)@db/x?y=1"),
+            ("a=http://u:1@h b=http://v:2@i", "a=http://(secret)@h b=http://(secret)@i"),
+            ("https://0123456789abcdef0123@sentry.io/1", "https://(secret)@sentry.io/1"),
+            ("ssh://git@host/x", "ssh://git@host/x"),
+            ("http://host/a@b:c", "http://host/a@b:c"),
+            ("http://host:80", "http://host:80"),
+            ("ü://ü:ü@ü", "ü://(secret)@ü"),
+        ] {
+            assert_eq!(public(value), shown);
+        }
+        assert_eq!(public_value("WANDB_API_KEY", "abc"), "(secret)");
     }
 
     #[test]

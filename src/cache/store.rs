@@ -31,9 +31,9 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Begins the name of every file that is being written.
 const NEW: &str = "new-";
 
-/// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well.
-const LAYOUT: [&str; 10] =
-    ["objects", "segments", "snapshot", "memos", "locks", "tmp", "runs", "profiles", "README.md", TAG];
+/// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and what a disk of its own has.
+const LAYOUT: [&str; 11] =
+    ["objects", "segments", "snapshot", "memos", "locks", "tmp", "runs", "profiles", "README.md", "lost+found", TAG];
 const TAG: &str = "CACHEDIR.TAG";
 
 /// Tells backup programs to leave the folder out: <https://bford.info/cachedir/>.

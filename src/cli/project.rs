@@ -23,10 +23,11 @@ use crate::{
 pub fn root(at: Option<&Path>) -> Result<PathBuf> {
     let start = at.map_or_else(std::env::current_dir, |dir| dir.canonicalize());
     let start = start.map_err(Error::io("cannot find the folder", at.unwrap_or(Path::new("."))))?;
-    let root = start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned).ok_or_else(|| {
-        let problem = Problem::new(format!("there is no config.yaml in {} or above it", start.display()));
-        Error::invalid(problem.help("`tprimat init` writes a starter project"))
-    })?;
+    let root =
+        start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned).ok_or_else(|| {
+            let problem = Problem::new(format!("there is no config.yaml in {} or above it", start.display()));
+            Error::invalid(problem.help("`tprimat init` writes a starter project"))
+        })?;
     // Anybody may put a config.yaml into /tmp, which is above many a folder.
     files::require_own("the project", &root)?;
     files::require_own("the file", &root.join("config.yaml"))?;

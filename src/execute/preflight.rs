@@ -112,11 +112,7 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
 const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
 
 /// Modules that cannot be found; none is imported, for torch alone takes seconds.
-fn absent_modules(
-    python: &Path,
-    env: &BTreeMap<String, String>,
-    modules: &[String],
-) -> Result<Vec<String>, String> {
+fn absent_modules(python: &Path, env: &BTreeMap<String, String>, modules: &[String]) -> Result<Vec<String>, String> {
     const PROGRAM: &str = "import sys, importlib.util as u\nsys.path = [p for p in sys.path if p]\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
     let output = Command::new(python)
         .args(["-E", "-c", PROGRAM])

@@ -41,6 +41,7 @@ use super::{
         ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, spec_path, state_path,
         supervisor_lock_path,
     },
+    secrets::Secrets,
 };
 use crate::{
     error::{Error, Result},
@@ -277,7 +278,11 @@ impl Supervisor {
             sampler.wait(LAST_SAMPLE);
         }
         times.look();
-        let note = times.sync().err().map(|e| format!("the log may not survive a power cut: {e}"));
+        let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
+        let mut note = times.sync().err().map(|e| format!("the log may not survive a power cut: {e}"));
+        if let Err(error) = masked {
+            note = Some(format!("tokens and passwords that the trainer printed may be in the log: {error}"));
+        }
         let status = match verdict {
             Verdict::Exited(status) => exit_kind(status),
             Verdict::Stopped(why) => why,
@@ -298,7 +303,8 @@ impl Supervisor {
         let open = || -> io::Result<(File, LogTimes)> {
             // The trainer itself appends to it: nothing stands between its bytes and the file.
             let log = OpenOptions::new().create(true).append(true).open(&path)?;
-            let times = LogTimes::open(&spec.dir, log.try_clone()?)?;
+            // A file of its own: what is appended to cannot be written to elsewhere.
+            let times = LogTimes::open(&spec.dir, OpenOptions::new().read(true).write(true).open(&path)?)?;
             Ok((log, times))
         };
         let (log, times) = open().map_err(|e| format!("cannot open {}: {e}", path.display()))?;

@@ -21,6 +21,7 @@ use super::{
     events::Event,
     progress::Tail,
     run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, start},
+    secrets::Secrets,
     sweep::{making, remove},
 };
 use crate::{
@@ -359,6 +360,12 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
 pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path, hostname: &str) -> Result<Attempt> {
     let meta: Meta = serde_json::from_value(spec.meta.clone())
         .map_err(|e| Error::Cache(format!("the run folder {} is not readable: {e}", spec.dir.display())))?;
+    if exit.is_none()
+        && let Ok(log) = std::fs::OpenOptions::new().read(true).write(true).open(log)
+    {
+        // Its supervisor was killed before it could. What the caller has now is as good a guess as any.
+        Secrets::of_caller().mask_file(&log).map_err(Error::io("cannot mask secrets in the log of", &spec.dir))?;
+    }
     let mut outputs = Vec::new();
     for name in ["log", "times", TELEMETRY] {
         let path = log.with_file_name(name);

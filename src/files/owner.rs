@@ -55,7 +55,8 @@ fn is_caller(owner: u32) -> bool {
 
 fn is_named(path: &Path, trusted: &OsStr) -> bool {
     let folder = folder_of(path).canonicalize().ok();
-    std::env::split_paths(trusted).any(|named| named == Path::new("*") || folder.is_some() && named.canonicalize().ok() == folder)
+    std::env::split_paths(trusted)
+        .any(|named| named == Path::new("*") || folder.is_some() && named.canonicalize().ok() == folder)
 }
 
 fn folder_of(path: &Path) -> PathBuf {

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::{Engine, Status, Statuses, key::Preimage};
 use crate::{
+    analyze::public_value,
     cache::{Attempt, AttemptOutcome, Output, TaskKind},
     digest::Digest,
 };
@@ -70,7 +71,11 @@ impl Engine<'_> {
             .fields("rendered", rendered.iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("recipe", self.plan.recipe(cell).files.iter().map(|(name, _, digest)| (name.as_str(), digest)))
             .fields("input", prepared.inputs.iter().map(|(name, digest)| (name.as_str(), digest)))
-            .fields("env", prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), value)));
+            // A new token or password is the same measurement, and no record may hold one.
+            .fields(
+                "env",
+                prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), public_value(name, value))),
+            );
         if self.plan.recipe(cell).file.require.programs.iter().any(|p| p == "tprimat-native") {
             image = image.field("program.tprimat-native", &self.code.native);
         }

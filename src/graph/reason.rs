@@ -2,6 +2,7 @@
 
 use super::state::REPLACEMENTS;
 use crate::{
+    analyze::public_value,
     cache::{Attempt, AttemptOutcome, Cache, TaskKind},
     digest::Digest,
     graph::key::{Change, changes},
@@ -82,7 +83,15 @@ pub fn changed_fields(
             .map(|(_, text)| text.clone())
             .or_else(|| cache.preimage(digest))
     };
-    Some(changes(&last.preimage, &now.preimage, &nested))
+    let mut changes = changes(&last.preimage, &now.preimage, &nested);
+    // Records of an older tprimat have the values of secrets.
+    for change in &mut changes {
+        let Some(name) = change.field.strip_prefix("env.").map(str::to_owned) else { continue };
+        for value in [&mut change.old, &mut change.new].into_iter().flatten() {
+            *value = public_value(&name, value).into_owned();
+        }
+    }
+    Some(changes)
 }
 
 /// `oom: exit 1`, for people; of a failure that something else may have caused, what that was.

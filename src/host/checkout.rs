@@ -74,7 +74,10 @@ impl Repository {
         };
         if common_dir.join("reftable").exists() {
             return Err(Error::Failed {
-                message: format!("the checkout {} keeps its branches in a reftable, which tprimat cannot read", dir.display()),
+                message: format!(
+                    "the checkout {} keeps its branches in a reftable, which tprimat cannot read",
+                    dir.display()
+                ),
                 help: Some("`git refs migrate --ref-format=files` in it makes them plain files".into()),
             });
         }
@@ -145,7 +148,8 @@ impl Repository {
         // Where the index is kept in two parts, git looks for the shared one in its GIT_DIR.
         for entry in fs::read_dir(&self.git_dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if name.to_string_lossy().starts_with("sharedindex.") && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            if name.to_string_lossy().starts_with("sharedindex.") && entry.file_type().is_ok_and(|kind| kind.is_file())
+            {
                 let link = std::os::unix::fs::symlink(entry.path(), own.path().join(&name));
                 link.map_err(Error::io("cannot make a link in", own.path()))?;
             }
@@ -204,7 +208,9 @@ fn resolve(git_dir: &Path, common_dir: &Path, name: &str) -> Option<String> {
         let line = line_of(&git_dir.join(&name)).or_else(|| line_of(&common_dir.join(&name)));
         let Some(line) = line else { return packed(common_dir, &name) };
         match line.strip_prefix("ref: ") {
-            Some(next) if next.starts_with("refs/") && !next.split('/').any(|part| part == "..") => next.clone_into(&mut name),
+            Some(next) if next.starts_with("refs/") && !next.split('/').any(|part| part == "..") => {
+                next.clone_into(&mut name)
+            }
             Some(_) => return None,
             None => return Some(line).filter(|line| is_commit(line)),
         }
@@ -367,7 +373,8 @@ mod tests {
         git(&repo, &["commit", "-qm", "s"]);
         let program = format!("echo x >>{}; cat", mark.display());
         for place in [repo.clone(), repo.join("sub")] {
-            for name in ["core.fsmonitor", "filter.evil.clean", "filter.evil.process", "diff.external", "diff.evil.command"]
+            for name in
+                ["core.fsmonitor", "filter.evil.clean", "filter.evil.process", "diff.external", "diff.evil.command"]
             {
                 git(&place, &["config", name, &program]);
             }

@@ -94,8 +94,9 @@ fn system_folders(python: &Path, home: Option<&Path>) -> Result<Vec<PathBuf>, St
         return Err(format!("{} is a script that starts some interpreter", real.display()));
     }
     let prefix = real.parent().and_then(Path::parent).ok_or("it is not in a bin folder")?;
-    let named = real.file_name().and_then(|name| name.to_str()?.strip_prefix("python"));
-    let version = match named.filter(|version| is_version(version)) {
+    let named =
+        real.file_name().and_then(|name| name.to_str()?.strip_prefix("python")).ok_or("it is not called python")?;
+    let version = match Some(named).filter(|version| is_version(version)) {
         Some(version) => version.to_owned(),
         None => only_version(prefix).ok_or("no lib/python3.* is beside it")?,
     };
@@ -108,7 +109,9 @@ fn system_folders(python: &Path, home: Option<&Path>) -> Result<Vec<PathBuf>, St
     // Debian puts packages into dist-packages, and pip's below local; Fedora's pip does the latter as well.
     for prefix in [prefix.join("local"), prefix.to_owned()] {
         folders.extend(site_packages(&prefix, &version));
-        folders.extend([format!("lib/python{version}"), "lib/python3".into()].map(|l| prefix.join(l).join("dist-packages")));
+        folders.extend(
+            [format!("lib/python{version}"), "lib/python3".into()].map(|l| prefix.join(l).join("dist-packages")),
+        );
     }
     Ok(folders)
 }

@@ -158,7 +158,7 @@ fn a_read_only_cache_is_read() {
 #[test]
 fn a_small_disk_is_refused_before_a_build_and_survived_in_one() {
     let folder = tempfile::tempdir().unwrap();
-    let mount = "mount -t tmpfs -o size=1m none \"$CACHE\"";
+    let mount = "mount -t tmpfs -o mode=755,size=1m none \"$CACHE\"";
     let Some(said) = on_a_mount(mount, "small disk", folder.path()) else { return };
     let cache = format!("cannot write to the cache {}: ", folder.path().display());
     let full = format!("{cache}No space left on device (os error 28)");

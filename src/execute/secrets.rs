@@ -1,0 +1,195 @@
+//! Values that nobody may read, known because a trainer gets them: a trainer may print its environment, and an error message
+//! may quote an address with a password in it. They are overwritten where the trainer's bytes are kept, so that whatever is
+//! made of a log later (evidence, tables, pages, comments on a pull request) has none.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+};
+
+use aho_corasick::AhoCorasick;
+
+use crate::analyze::{is_secret, passwords_in};
+
+/// A shorter value cannot be told from an ordinary word or number of a log.
+const SHORTEST: usize = 8;
+/// Bytes of a log that are searched at once.
+const CHUNK: usize = 1 << 20;
+
+/// Searches for the secret values of an environment.
+pub struct Secrets {
+    search: Option<AhoCorasick>,
+    longest: usize,
+}
+
+impl Secrets {
+    #[must_use]
+    pub fn of(env: &BTreeMap<String, String>) -> Self {
+        let mut values: BTreeSet<String> = BTreeSet::new();
+        for (name, value) in env {
+            if is_secret(name) {
+                // A key of several lines may be printed line by line.
+                let parts = value.lines().chain([value.as_str()]).map(str::trim);
+                values.extend(parts.filter(|part| is_tellable(part)).flat_map(spellings));
+            }
+            for password in passwords_in(value) {
+                values.insert(value[password.start..value.len().min(password.end + 1)].to_owned());
+                let secret = value[password].rsplit(':').next().unwrap_or_default();
+                values.extend(Some(secret).filter(|secret| is_tellable(secret)).map(str::to_owned));
+            }
+        }
+        let longest = values.iter().map(String::len).max().unwrap_or(0);
+        // A search that cannot be built is larger than any environment makes it.
+        let search = (longest > 0).then(|| AhoCorasick::new(&values).expect("an environment is no larger than this"));
+        Self { search, longest }
+    }
+
+    /// Of this process's own environment.
+    #[must_use]
+    pub fn of_caller() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self::of(&std::env::vars_os().filter_map(text).collect())
+    }
+
+    /// Overwrites every secret value by as many `*`; line breaks stay.
+    pub fn mask(&self, bytes: &mut [u8]) {
+        for place in self.places(bytes) {
+            bytes[place].iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b'*');
+        }
+    }
+
+    #[must_use]
+    pub fn mask_text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.places(text.as_bytes()).is_empty() {
+            return Cow::Borrowed(text);
+        }
+        let mut bytes = text.as_bytes().to_vec();
+        self.mask(&mut bytes);
+        Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The same in a file that nobody writes to any more. Its length stays, and so does what is known of its offsets.
+    pub fn mask_file(&self, file: &File) -> io::Result<()> {
+        if self.search.is_none() {
+            return Ok(());
+        }
+        let mut buffer = vec![0; CHUNK + self.longest];
+        let mut at = 0;
+        loop {
+            let read = read_at(file, &mut buffer, at)?;
+            for place in self.places(&buffer[..read]) {
+                let mut stars = buffer[place.clone()].to_vec();
+                stars.iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b'*');
+                file.write_all_at(&stars, at + place.start as u64)?;
+            }
+            if read < buffer.len() {
+                return Ok(());
+            }
+            // What begins in the last bytes of this piece ends in the next one.
+            at += CHUNK as u64;
+        }
+    }
+
+    fn places(&self, bytes: &[u8]) -> Vec<Range<usize>> {
+        let Some(search) = &self.search else { return Vec::new() };
+        search.find_overlapping_iter(bytes).map(|found| found.range()).collect()
+    }
+}
+
+fn is_tellable(value: &str) -> bool {
+    value.len() >= SHORTEST && value.parse::<f64>().is_err()
+}
+
+/// A value as it is, as JSON quotes it, and as an address has it.
+fn spellings(value: &str) -> Vec<String> {
+    let quoted = serde_json::to_string(value).unwrap_or_default();
+    let mut in_address = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => in_address.push(char::from(byte)),
+            other => in_address += &format!("%{other:02X}"),
+        }
+    }
+    vec![value.to_owned(), quoted.trim_matches('"').to_owned(), in_address]
+}
+
+fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], at + read as u64) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn secrets(env: &[(&str, &str)]) -> Secrets {
+        Secrets::of(&env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect())
+    }
+
+    #[test]
+    fn values_of_secret_names_and_passwords_in_addresses_are_masked() {
+        let secrets = secrets(&[
+            ("HF_TOKEN", "hf_SuperSecret123"),
+            ("SSH_KEY", "BEGIN KEY\nabcdefghijkl\nmnopqrstuvwx\nEND KEYS"),
+            ("DB_PASSWORD", "p\"ss w/rd"),
+            ("https_proxy", "http://user:pw@proxy:3128"),
+            ("API_KEY", "short"),
+            ("MAX_TOKEN", "12345678"),
+            ("PATH", "/usr/bin:/usr/local/bin"),
+        ]);
+        for (text, masked) in [
+            ("clone https://u:hf_SuperSecret123@hub", "clone https://u:*****************@hub"),
+            ("one mnopqrstuvwx two", "one ************ two"),
+            (r#"{"a":"p\"ss w/rd"}"#, r#"{"a":"**********"}"#),
+            ("x=p%22ss%20w%2Frd", "x=***************"),
+            ("via http://user:pw@proxy:3128", "via http://********proxy:3128"),
+            ("short 12345678 /usr/bin:/usr/local/bin user", "short 12345678 /usr/bin:/usr/local/bin user"),
+        ] {
+            assert_eq!(secrets.mask_text(text), masked);
+        }
+        let mut key = b"BEGIN KEY\nabcdefghijkl\n".to_vec();
+        secrets.mask(&mut key);
+        assert_eq!(key, b"*********\n************\n");
+    }
+
+    #[test]
+    fn the_longer_of_two_values_is_masked_whole() {
+        let secrets = secrets(&[("A_TOKEN", "abcdefgh"), ("B_TOKEN", "abcdefghijkl")]);
+        assert_eq!(secrets.mask_text("abcdefghijkl abcdefgh"), "************ ********");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_file_is_masked_as_its_bytes_are(places in prop::collection::vec(0..3 * CHUNK, 1..8), edge in 0..20_usize) {
+            let secrets = secrets(&[("HF_TOKEN", "hf_SuperSecret123")]);
+            let mut bytes = vec![b'x'; 3 * CHUNK + 40];
+            for place in places.into_iter().chain([CHUNK - edge, 2 * CHUNK - edge]) {
+                bytes[place..place + 17].copy_from_slice(b"hf_SuperSecret123");
+            }
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
+            secrets.mask_file(&file).unwrap();
+            secrets.mask(&mut bytes);
+            let mut masked = vec![0; bytes.len() + 1];
+            prop_assert_eq!(read_at(&file, &mut masked, 0).unwrap(), bytes.len());
+            prop_assert!(masked[..bytes.len()] == bytes[..]);
+        }
+    }
+}

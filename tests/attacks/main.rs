@@ -1,0 +1,14 @@
+//! Attacks by files that strangers wrote: each was tried on an older tprimat, and worked. docs/SECURITY.md says what is trusted.
+//!
+//! Attacks that need two users run where the tests run as root, with `nobody` as the stranger; elsewhere they say that they
+//! were not tried.
+
+#![allow(clippy::disallowed_methods, reason = "plays users and attackers, who write files as they like")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod arena;
+mod folders;
+mod programs;
+mod secrets;

@@ -1,0 +1,93 @@
+//! A trainer that prints what it was given publishes nothing: its tokens and passwords are in no file and on no screen.
+
+use std::{fs, io::Read};
+
+use crate::{
+    arena::Arena,
+    support::{CONFIG, Ran, files_below},
+};
+
+const TOKEN: &str = "hf_SuperSecret123";
+const KEY: &str = "wandb-SuperSecret456";
+const PASSWORD: &str = "pgSuperSecret789";
+const ENV: [(&str, &str); 3] =
+    [("HF_TOKEN", TOKEN), ("WANDB_API_KEY", KEY), ("DATABASE", "postgres://me:pgSuperSecret789@db/x")];
+
+/// Fails as a trainer does that cannot fetch its model, and prints all that it knows.
+const TALKATIVE: &str = r#"
+env
+echo "fatal: could not clone https://user:$HF_TOKEN@huggingface.co/x: 401" >&2
+echo "wandb: $WANDB_API_KEY; $DATABASE" >&2
+exit 1
+"#;
+
+#[track_caller]
+fn nothing_in(ran: &Ran) {
+    for secret in [TOKEN, KEY, PASSWORD] {
+        assert!(!ran.stdout.contains(secret) && !ran.stderr.contains(secret), "{secret}: {ran:?}");
+    }
+}
+
+/// A file's bytes, and those that it has compressed.
+fn contents(path: &std::path::Path) -> Vec<u8> {
+    let mut bytes = fs::read(path).unwrap();
+    if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let packed = std::mem::take(&mut bytes);
+        zstd::Decoder::new(&packed[..]).unwrap().read_to_end(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+#[test]
+fn what_a_trainer_prints_of_its_secrets_is_nowhere() {
+    let arena = Arena::new();
+    let root = arena.project("project");
+    let declared = "cpu: { vendor: cpu, num_gpus: 1, \
+        env: { WANDB_API_KEY: \"${WANDB_API_KEY}\", DATABASE: \"${DATABASE}\", GREETING: hello } }";
+    arena.write("project/config.yaml", &CONFIG.replace("cpu: { vendor: cpu, num_gpus: 1 }", declared));
+    let trainer = fs::read_to_string(root.join("trainer.sh")).unwrap();
+    arena.write("project/trainer.sh", &format!("{trainer}{TALKATIVE}"));
+
+    let ran = arena.run_with(&root, &["build"], &ENV);
+    nothing_in(&ran);
+    assert!(ran.stderr.contains("could not clone https://user:****"), "the evidence is quoted: {ran:?}");
+    let cell = "cpu/cmd/tiny/single";
+    for command in [
+        &["plan", "--retry-failed"] as &[&str],
+        &["explain", "cpu/cmd/tiny/single#1", "--retry-failed"],
+        &["show", cell],
+    ] {
+        nothing_in(&arena.run_with(&root, command, &ENV));
+    }
+    let log = arena.run_with(&root, &["logs", cell], &ENV);
+    nothing_in(&log);
+    assert!(log.stdout.contains("GREETING=hello") && log.stdout.contains("HF_TOKEN=*****************\n"), "{log:?}");
+    let mut looked_at = 0;
+    for path in files_below(&root) {
+        let bytes = contents(&path);
+        for secret in [TOKEN, KEY, PASSWORD] {
+            assert!(!bytes.windows(secret.len()).any(|w| w == secret.as_bytes()), "{secret} is in {}", path.display());
+        }
+        looked_at += 1;
+    }
+    assert!(looked_at > 10, "the build left its files");
+}
+
+#[test]
+fn a_new_token_or_password_voids_no_measurement() {
+    let arena = Arena::new();
+    let root = arena.project("project");
+    let declared = "cpu: { vendor: cpu, num_gpus: 1, \
+        env: { WANDB_API_KEY: \"${WANDB_API_KEY}\", DATABASE: \"${DATABASE}\" } }";
+    arena.write("project/config.yaml", &CONFIG.replace("cpu: { vendor: cpu, num_gpus: 1 }", declared));
+    let ran = arena.run_with(&root, &["build"], &ENV);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let plan = |database: &str| {
+        let env = [("WANDB_API_KEY", "another-SuperSecret"), ("DATABASE", database)];
+        arena.run_with(&root, &["plan", "--exit-code"], &env)
+    };
+    assert_eq!(plan("postgres://me:newPassword9@db/x").code, Some(0));
+    let moved = plan("postgres://me:newPassword9@elsewhere/x");
+    assert_eq!(moved.code, Some(5), "what is no secret is in the key: {moved:?}");
+    assert!(!moved.stdout.contains("newPassword9"), "{moved:?}");
+}
