@@ -10,7 +10,7 @@ CARGO  ?= cargo
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build test lint doc bench fuzz clean
+.PHONY: quickstart build test lint doc bench fuzz soak clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -35,6 +35,12 @@ bench: build
 	python3 benches/parse.py
 	python3 benches/compare.py
 	$(CARGO) bench --bench analyze --bench report --bench page
+
+# Random edits, kills, concurrent builds and damaged caches against a journal that the trainers keep.
+SECONDS ?= 600
+
+soak: $(VENV)/.ready
+	TPRIMAT_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --nocapture
 
 # Needs a nightly toolchain and cargo-fuzz. All targets, ten minutes each; SECONDS_EACH=60 make fuzz for a first look.
 SECONDS_EACH ?= 600

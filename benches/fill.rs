@@ -35,7 +35,7 @@ fn main() -> std::process::ExitCode {
 fn fill(root: PathBuf) -> Result<usize> {
     let plan = Plan::load(&PlanRequest { root, ..PlanRequest::default() })?;
     // As the first build does, whose trainings these stand for.
-    plan.facts.write_missing()?;
+    plan.facts.write_missing(&plan.reads)?;
     let cache = Cache::open(&plan.root.join("cache"))?;
     let dag = Dag::new(&plan)?;
     let engine = Engine {

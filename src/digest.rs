@@ -16,8 +16,12 @@ impl Digest {
 
     /// Digest of a regular file's bytes, read in constant memory.
     pub fn of_file(path: &Path) -> io::Result<Self> {
+        Self::of_reader(crate::files::open_regular(path)?.0)
+    }
+
+    pub fn of_reader(reader: impl io::Read) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(crate::files::open_regular(path)?.0)?;
+        hasher.update_reader(reader)?;
         Ok(Self(*hasher.finalize().as_bytes()))
     }
 

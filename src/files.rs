@@ -1,6 +1,7 @@
 //! The one module that writes files: whole or not at all. What people name is read through `regular`.
 
 mod owner;
+mod read_set;
 mod regular;
 
 use std::{
@@ -19,6 +20,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 pub use self::owner::{is_own, require_own};
+pub use self::read_set::{Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_leftover};
 pub use self::regular::{MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else};
 use crate::error::{Error, Result};
 
@@ -198,15 +200,21 @@ impl Stamp {
     /// Taken before the file is read.
     pub fn of(path: &Path) -> io::Result<Self> {
         let taken = unix_now();
-        let meta = fs::metadata(path)?;
+        Ok(Self::of_metadata(&fs::metadata(path)?, taken))
+    }
+
+    /// `taken`: the time before the metadata were asked for.
+    #[must_use]
+    pub fn of_metadata(meta: &fs::Metadata, taken: f64) -> Self {
+        use std::os::unix::fs::MetadataExt;
         let nanos = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
-        Ok(Self {
+        Self {
             size: meta.len(),
             mtime: nanos(meta.mtime(), meta.mtime_nsec()),
             ctime: nanos(meta.ctime(), meta.ctime_nsec()),
             inode: meta.ino(),
             taken,
-        })
+        }
     }
 
     /// Were the file's times old enough when they were read that no later write can have the same ones?
@@ -214,6 +222,14 @@ impl Stamp {
     pub fn is_settled(&self) -> bool {
         let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < self.taken;
         settled(self.mtime) && settled(self.ctime)
+    }
+
+    /// Was the file written or replaced between the two? Its change time alone says little: a new link or a new mode
+    /// moves it as well.
+    #[must_use]
+    pub fn is_rewritten(&self, now: &Self) -> bool {
+        let of = |s: &Self| (s.size, s.mtime, s.inode);
+        of(self) != of(now)
     }
 
     /// Does `now`, taken later, prove that nobody wrote in between?

@@ -44,6 +44,7 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
         sampled: Some(Vendor::Amd),
         exclusive,
         lock_dir: folder.join("locks"),
+        watched: Vec::new(),
         meta: Value::Null,
     }
 }

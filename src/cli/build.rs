@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -100,7 +101,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
             talk.report(&Event::Note { message });
         }
     }
-    for platform in plan.facts.write_missing()? {
+    for platform in plan.facts.write_missing(&plan.reads)? {
         let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
         talk.report(&Event::Note { message });
     }
@@ -171,6 +172,7 @@ fn train_host(plan: &Plan, request: &PlanRequest, cache: &Cache) -> Result<Train
         runs: cache.root().join("runs"),
         lock_dir: lock_dir(&request.env),
         native: find_native(&tprimat, &request.env),
+        native_seen: OnceLock::new(),
         python: plan.facts.python().to_owned(),
         hostname: facts.hostname.clone().unwrap_or_default(),
         caller_env: request.env.clone(),
@@ -342,7 +344,7 @@ fn finish(
     }
     if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
         let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "output": value["output"] });
-        memo::store(engine, statuses, memo_name, &idle);
+        memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)
 }

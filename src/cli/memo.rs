@@ -1,12 +1,10 @@
 //! The memo of a build that left nothing to do: a no-op is then a few comparisons.
 //!
-//! It names every input by content, the cache by its fingerprint, and every published file. If all of
-//! them are as they were, so is the verdict. It is disposable: any doubt, and the plan is made anew.
+//! It holds the evidence of the plan (every file, folder and absence, as they were when the plan read them), the cache's
+//! fingerprint, and every published file. If all of that still stands, so does the verdict. It is disposable: any doubt,
+//! and the plan is made anew.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,30 +15,23 @@ use crate::{
     cache::{Cache, TaskKind},
     digest::Digest,
     execute::publish,
-    files::Stamp,
+    files::{Evidence, Known, Standing},
     graph::{BUILD, Engine, Statuses},
     plan::PlanRequest,
 };
 
-/// Variables that change from shell to shell and that no project reads.
+/// Variables that change from shell to shell. A project that reads one of them names it in config.yaml, and there the memo
+/// covers it.
 const IDLE_VARIABLES: &[&str] =
     &["_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "WINDOWID"];
 
 #[derive(Serialize, Deserialize)]
 struct Memo {
     cache: Digest,
-    /// Files by path; `None` = was not there.
-    files: BTreeMap<PathBuf, Option<Known>>,
-    /// Folders that are read whole: the names in them.
-    listings: BTreeMap<PathBuf, Digest>,
+    evidence: Evidence,
+    /// Variables that config.yaml names, and digests of what they held.
+    variables: BTreeMap<String, Digest>,
     verdict: Value,
-}
-
-/// A file that was read.
-#[derive(Serialize, Deserialize)]
-struct Known {
-    stamp: Stamp,
-    digest: Digest,
 }
 
 /// What the memo is filed under: the binary, the request, the caller's environment without its secrets, which are hashed
@@ -49,9 +40,11 @@ pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     let env: BTreeMap<_, _> =
         request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
     let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
+    // A matrix may be named from the current folder.
+    let folder = matrix.as_ref().and_then(|_| std::env::current_dir().ok());
     let asked = (args.cached_only, args.require_complete, args.insist.retry_failed);
     Digest::of(format!(
-        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {env:?}"
+        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {folder:?} {env:?}"
     ))
 }
 
@@ -66,23 +59,19 @@ pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
         return None;
     }
     let mut memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
-    let mut is_outdated = false;
-    for (path, stamp) in &mut memo.files {
-        match look(path, stamp.as_ref()) {
-            Seen::Untouched => {}
-            Seen::Reread(new) => {
-                is_outdated |= new.stamp.is_settled();
-                *stamp = Some(new);
+    if memo.cache != cache.fingerprint() || memo.variables.iter().any(|(name, was)| digest_of(request, name) != *was) {
+        return None;
+    }
+    match memo.evidence.check() {
+        Standing::Changed(_) => None,
+        Standing::Holds { renewed } => {
+            if renewed {
+                // What a build has just written is too young to be trusted by its stamp; from now on it is.
+                write(&cache, name, &memo);
             }
-            Seen::Changed => return None,
+            Some(memo.verdict.to_string())
         }
     }
-    let same = memo.listings.iter().all(|(path, digest)| listing(path) == *digest) && cache.fingerprint() == memo.cache;
-    if same && is_outdated {
-        // What a build has just written is too young to be trusted by its stamp; from now on it is.
-        write(&cache, name, &memo);
-    }
-    same.then(|| memo.verdict.to_string())
 }
 
 /// A memo that cannot be written costs time, nothing else.
@@ -92,104 +81,28 @@ fn write(cache: &Cache, name: &Digest, memo: &Memo) {
     }
 }
 
-/// Files a memo.
-pub fn store(engine: &Engine, statuses: &Statuses, name: &Digest, verdict: &Value) {
+fn digest_of(request: &PlanRequest, variable: &str) -> Digest {
+    Digest::of(format!("{:?}", request.env.get(variable)))
+}
+
+/// Files a memo, if all that the verdict rests on can be named.
+pub fn store(engine: &Engine, statuses: &Statuses, request: &PlanRequest, name: &Digest, verdict: &Value) {
     let plan = engine.plan;
-    // Facts that were probed can change with no file changing.
-    if !plan.facts.are_all_locked() {
+    // Facts that were probed can change with no file changing. A secret is hashed nowhere.
+    if !plan.facts.are_all_locked() || plan.config.variables().iter().any(|name| is_secret(name)) {
         return;
     }
-    let mut files = BTreeMap::new();
-    let mut listings = BTreeMap::new();
-    for path in &plan.read {
-        files.insert(path.clone(), stamp(path));
-    }
-    for folder in ["recipes", "templates"] {
-        collect(&plan.root.join(folder), &mut files, &mut listings);
-    }
-    for folder in &plan.read_folders {
-        listings.insert(folder.clone(), listing(folder));
-    }
+    let Ok(mut evidence) = plan.reads.evidence() else { return };
     let output = publish::output_dir(plan);
     let report = statuses.get(engine.dag.node(TaskKind::Report, 0, 0));
     for published in report.outputs() {
         let path = output.join(&published.name);
-        let stamp = stamp(&path).filter(|s| s.digest == published.digest);
-        if stamp.is_none() {
-            return;
+        match Known::of(&path) {
+            Ok(known) if known.digest == published.digest => evidence.add(path, known),
+            _ => return,
         }
-        files.insert(path, stamp);
     }
+    let variables = plan.config.variables().iter().map(|name| (name.clone(), digest_of(request, name))).collect();
     let cache = engine.cache.fingerprint();
-    write(engine.cache, name, &Memo { cache, files, listings, verdict: verdict.clone() });
-}
-
-fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Option<Known>>, listings: &mut BTreeMap<PathBuf, Digest>) {
-    listings.insert(folder.to_owned(), listing(folder));
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(&path, files, listings);
-        } else {
-            files.insert(path.clone(), stamp(&path));
-        }
-    }
-}
-
-fn listing(folder: &Path) -> Digest {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries.map(|e| e.file_name()).filter(|n| n != "__pycache__").collect();
-    names.sort();
-    Digest::of(format!("{names:?}"))
-}
-
-fn stamp(path: &Path) -> Option<Known> {
-    let stamp = Stamp::of(path).ok()?;
-    Some(Known { stamp, digest: Digest::of_file(path).ok()? })
-}
-
-/// What has become of a file since its stamp was taken.
-enum Seen {
-    Untouched,
-    /// Its bytes are the same; the stamp as it would be taken now.
-    Reread(Known),
-    Changed,
-}
-
-fn look(path: &Path, known: Option<&Known>) -> Seen {
-    let (Ok(now), Some(old)) = (Stamp::of(path), known) else {
-        return if known.is_none() && !path.exists() { Seen::Untouched } else { Seen::Changed };
-    };
-    if now.size != old.stamp.size {
-        return Seen::Changed;
-    }
-    if old.stamp.is_still(&now) {
-        return Seen::Untouched;
-    }
-    match stamp(path) {
-        Some(new) if new.digest == old.digest => Seen::Reread(new),
-        _ => Seen::Changed,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::files::{Durability, write_atomically};
-
-    #[test]
-    fn a_young_file_is_read_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        assert!(matches!(look(&path, None), Seen::Untouched));
-        write_atomically(&path, b"one", Durability::Plain).unwrap();
-        assert!(matches!(look(&path, None), Seen::Changed));
-
-        // Just written, so not settled: read again, and the same.
-        let old = stamp(&path).unwrap();
-        assert!(matches!(look(&path, Some(&old)), Seen::Reread(new) if new.digest == old.digest));
-
-        write_atomically(&path, b"two", Durability::Plain).unwrap();
-        assert!(matches!(look(&path, Some(&old)), Seen::Changed));
-    }
+    write(engine.cache, name, &Memo { cache, evidence, variables, verdict: verdict.clone() });
 }

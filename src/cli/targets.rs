@@ -15,7 +15,7 @@ pub fn refuse_files(plan: &Plan, files: &[(&str, Option<&Path>)], read: &[&Path]
     for (i, (option, path)) in files.iter().enumerate() {
         let at = place(path);
         let is_at = |other: &Path| place(other) == at;
-        let what = if plan.read.iter().any(|input| is_at(input)) {
+        let what = if plan.reads.has_read(is_at) {
             Some("the project reads this file".to_owned())
         } else if read.iter().any(|input| is_at(input)) {
             Some("this command reads that file".to_owned())

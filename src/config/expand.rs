@@ -1,6 +1,8 @@
 //! `${NAME}` and `${NAME:-default}` inside texts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_yaml::Value as Yaml;
 
 use crate::analyze::is_secret;
 
@@ -51,6 +53,21 @@ fn expand_to_depth(text: &str, env: &BTreeMap<String, String>, depth: usize) -> 
     }
     expanded.push_str(rest);
     Ok(expanded)
+}
+
+/// Names of all variables that the texts of a tree may be expanded from.
+pub(super) fn variables(tree: &Yaml, names: &mut BTreeSet<String>) {
+    match tree {
+        Yaml::String(text) => {
+            for after in text.split("${").skip(1) {
+                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                names.insert(after[..end].to_owned());
+            }
+        }
+        Yaml::Sequence(items) => items.iter().for_each(|item| variables(item, names)),
+        Yaml::Mapping(entries) => entries.values().for_each(|value| variables(value, names)),
+        _ => {}
+    }
 }
 
 /// Position of the `}` that closes the `${` which `text` begins with.

@@ -1,7 +1,7 @@
 //! [`Config`]: file < environment < `--set`, merged once, so that a look-up is one hash.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     ops::Range,
     sync::{Arc, OnceLock},
@@ -96,6 +96,8 @@ pub struct Config {
     sets: Vec<Arc<Source>>,
     /// What a reader should know of how the file was understood; nothing is wrong.
     pub(super) notes: Vec<Problem>,
+    /// Variables that texts of the file name as `${NAME}`.
+    pub(super) variables: BTreeSet<String>,
 }
 
 impl Config {
@@ -120,6 +122,7 @@ impl Config {
             environment: std::array::from_fn(|_| None),
             sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
             notes: Vec::new(),
+            variables: BTreeSet::new(),
         };
         let mut problems = match Reader::read(&mut config, env) {
             Ok(problems) => problems,
@@ -133,6 +136,12 @@ impl Config {
         config.blocks = parallelism::blocks(&config.tree);
         problems.extend(check::check(&config));
         (Some(config), problems)
+    }
+
+    /// Variables of the caller that config.yaml names: what they hold is a part of the configuration.
+    #[must_use]
+    pub fn variables(&self) -> &BTreeSet<String> {
+        &self.variables
     }
 
     fn apply_environment(&mut self, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {

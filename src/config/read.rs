@@ -7,7 +7,7 @@ use serde_yaml::Value as Yaml;
 
 use super::{
     dialect::{self, Moved, Translated},
-    expand::{expand, secret_in},
+    expand::{expand, secret_in, variables},
     framework_named,
     layers::{Config, Layer, placed},
     resolve::{json_of, key_of},
@@ -27,6 +27,7 @@ impl<'a> Reader<'a> {
     /// Fills the config's tree with all that is right. Err: the text is not YAML.
     pub fn read(config: &'a mut Config, env: &'a BTreeMap<String, String>) -> Result<Vec<Problem>, Vec<Problem>> {
         let yaml = parse(&config.source)?;
+        variables(&yaml, &mut config.variables);
         let mut reader = Reader { config, env, problems: Vec::new() };
         match yaml {
             Yaml::Null => {}

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use petgraph::graph::NodeIndex;
 
-use super::{derived::need, train::TrainWork};
+use super::{derived::need, train::TrainWork, watch::Watched};
 use crate::{
     cache::TaskKind,
     data::prefix_of,
@@ -53,6 +53,8 @@ pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) ->
         seen: Default::default(),
         launch_files,
         recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
+        watched: watched(plan, cell, prepared),
+        needs_native: recipe.file.require.programs.iter().any(|program| program == "tprimat-native"),
         job: job.clone(),
         statistics: prepared.resolved.statistics.clone(),
         job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
@@ -66,6 +68,31 @@ pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) ->
         exclusive: !prepared.resolved.share,
         devices: Vec::new(),
     }
+}
+
+/// What the plan knows by content and the run reads where it lies.
+fn watched(plan: &Plan, cell: usize, prepared: &Prepared) -> Vec<Watched> {
+    let mut all = Vec::new();
+    for (name, digest) in &prepared.inputs {
+        let path = plan.root.join(name);
+        let stamp = plan.reads.known(&path).filter(|known| known.digest == *digest).map(|known| known.stamp);
+        all.push(Watched::file(name, path, *digest, stamp));
+    }
+    for file in &prepared.data {
+        if let Ok(digest) = file.digest {
+            let stamps = plan.facts.data_stamps(&file.path, digest);
+            all.push(Watched::data(file.kind, &file.name, file.path.clone(), digest, stamps));
+        }
+    }
+    for (checkout, path) in plan.facts.checkouts(plan.recipe(cell)) {
+        let (Some(path), Ok(known)) = (path, &prepared.facts.known) else { continue };
+        let prefix = format!("checkout.{}.", checkout.variable);
+        let facts = known.iter().filter_map(|(name, value)| Some((name.strip_prefix(&prefix)?, value.as_str()?)));
+        let facts: BTreeMap<String, String> = facts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let name = format!("the checkout in ${}", checkout.variable);
+        all.push(Watched::checkout(name, path, &checkout.file, facts));
+    }
+    all
 }
 
 /// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name on a hub.

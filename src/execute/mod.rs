@@ -20,6 +20,7 @@ mod supervisor;
 mod sweep;
 mod talk;
 mod train;
+mod watch;
 
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
@@ -34,3 +35,4 @@ pub use supervisor::supervise;
 pub use sweep::{Leftover, sweep};
 pub use talk::Talk;
 pub use train::{TrainHost, dropped_env, live_run};
+pub use watch::Watched;

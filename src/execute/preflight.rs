@@ -6,10 +6,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::TrainHost;
+use super::{TrainHost, watch::check_native};
 use crate::{
     data,
     error::{Problem, Result},
+    graph::CodeDigests,
     host::{python_packages, which},
     plan::{DataKind, Prepared},
     recipe::{Checkout, Recipe},
@@ -25,12 +26,8 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
             problems.push(missing(recipe, &format!("the command `{command}`"), "it is looked up in PATH"));
         }
     }
-    for program in &require.programs {
-        if program == "tprimat-native" && host.native.is_none() {
-            let help =
-                "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
-            problems.push(missing(recipe, "the program `tprimat-native`", help));
-        }
+    if require.programs.iter().any(|program| program == "tprimat-native") {
+        problems.extend(native_problem(recipe, host));
     }
     problems.extend(checkouts.iter().filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())));
     if !require.python_modules.is_empty() {
@@ -61,6 +58,26 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
         problems.push(Problem::new(format!("recipe `{}`: {error}", recipe.file.id)).help(help));
     }
     problems
+}
+
+/// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one may run.
+fn native_problem(recipe: &Recipe, host: &TrainHost) -> Option<Problem> {
+    const HELP: &str =
+        "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+    let Some(path) = &host.native else { return Some(missing(recipe, "the program `tprimat-native`", HELP)) };
+    if host.native_seen.get().is_some() {
+        return None;
+    }
+    match check_native(path, &host.python, &CodeDigests::default().native) {
+        Ok(seen) => {
+            let _ = host.native_seen.set(seen);
+            None
+        }
+        Err(why) => {
+            let message = format!("recipe `{}` cannot run {}: {why}", recipe.file.id, path.display());
+            Some(Problem::new(message).help(HELP))
+        }
+    }
 }
 
 fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {

@@ -30,7 +30,7 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{devices::Holder, process::Tree};
+use super::{devices::Holder, process::Tree, watch::Watched};
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
@@ -71,6 +71,9 @@ pub struct RunSpec {
     pub exclusive: bool,
     /// One folder for the whole host.
     pub lock_dir: PathBuf,
+    /// What the run reads outside its folder, to be looked at when it has ended.
+    #[serde(default)]
+    pub watched: Vec<Watched>,
     /// Not looked into; comes back from a sweep.
     pub meta: serde_json::Value,
 }
@@ -88,6 +91,9 @@ pub struct RunExit {
     pub leftover: usize,
     /// Processes that not even SIGKILL ended in time.
     pub survivors: usize,
+    /// Names of watched inputs that were written while it ran, or just before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -307,6 +313,7 @@ impl Running {
             waited_seconds: 0.0,
             leftover: ended.count,
             survivors: ended.survivors,
+            changed: Vec::new(),
             note: Some(format!("the supervisor was ended by signal {signal}")),
         })
     }
@@ -355,6 +362,7 @@ mod tests {
             sampled: None,
             exclusive: true,
             lock_dir: "/tmp".into(),
+            watched: Vec::new(),
             meta: serde_json::json!({"key": 1}),
         };
         let text = serde_json::to_string(&spec).unwrap();

@@ -20,10 +20,10 @@ use super::{
     interrupt::Interrupts,
     launch,
     sweep::remove,
-    train::{RunningSet, TrainHost, TrainWork, ingest, train},
+    train::{RunningSet, TrainHost, TrainWork, Trained, ingest, train},
 };
 use crate::{
-    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
+    cache::{AttemptOutcome, Cache, Output, TaskKind},
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, Made, State, Status, Statuses, label},
@@ -45,7 +45,7 @@ pub struct BuildSummary {
 
 enum Finished {
     Derived(Result<Vec<Output>>),
-    Trained(Box<Result<Attempt>>),
+    Trained(Box<Result<Trained>>),
 }
 
 struct Scheduler<'a> {
@@ -356,9 +356,15 @@ impl Scheduler<'_> {
                 if run.exclusive {
                     self.cool_until = Some(Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default());
                 }
-                let attempt = (*attempt)?;
-                self.trained.insert(key);
                 let mut waiting = self.keys.remove(&key).unwrap_or_default();
+                let attempt = match (*attempt)? {
+                    Trained::Attempt(attempt) => attempt,
+                    Trained::Outdated(changed) => {
+                        waiting.push(node);
+                        return self.not_started(&waiting, &changed, statuses);
+                    }
+                };
+                self.trained.insert(key);
                 // Those that did not come so far share it too, also one that does not count: a build measures a key once.
                 self.trains.retain(|(.., other)| {
                     let shares = statuses.get(*other).key == Some(key);
@@ -402,6 +408,25 @@ impl Scheduler<'_> {
             }
         }
         self.done(node, statuses)
+    }
+
+    /// What these trainings would read is not what the plan knows: a run of it would be filed under a wrong key.
+    fn not_started(&mut self, nodes: &[NodeIndex], changed: &[String], statuses: &mut Statuses) -> Result<()> {
+        let why = format!("not started: {} changed after this build was planned; build again", changed.join(", "));
+        self.stopping |= self.options.fail_fast;
+        for &node in nodes {
+            self.summary.failed += 1;
+            self.talk.report(&Event::TaskFinished {
+                task: label(self.engine.plan, &self.engine.dag.task(node)),
+                outcome: Outcome::Failed,
+                seconds: 0.0,
+                class: None,
+                evidence: vec![why.clone()],
+            });
+            statuses.set(node, Status { key: statuses.get(node).key, ..Status::failed(why.clone()) });
+            self.done(node, statuses)?;
+        }
+        Ok(())
     }
 
     /// Stores the job's text, so that `explain` can look inside later.

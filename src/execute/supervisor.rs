@@ -42,6 +42,7 @@ use super::{
         supervisor_lock_path,
     },
     secrets::Secrets,
+    watch::written,
 };
 use crate::{
     error::{Error, Result},
@@ -248,6 +249,12 @@ impl Supervisor {
     }
 
     fn train(&mut self, waited_seconds: f64) -> RunExit {
+        // The devices may have been somebody else's for hours.
+        let changed = written(&self.spec.watched);
+        if !changed.is_empty() {
+            let why = format!("not started: {} changed after the build was planned", changed.join(", "));
+            return RunExit { changed, ..never_ran(ExitKind::LaunchFailed(why), waited_seconds) };
+        }
         self.tell(&RunState::Running { since: unix_now() });
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = match self.launch() {
@@ -287,7 +294,8 @@ impl Supervisor {
             Verdict::Exited(status) => exit_kind(status),
             Verdict::Stopped(why) => why,
         };
-        RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors: ended.survivors, note }
+        let changed = written(&self.spec.watched);
+        RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors: ended.survivors, changed, note }
     }
 
     /// Starts the trainer; in words why not, if not.
@@ -405,7 +413,8 @@ impl Supervisor {
 
 fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
     let now = unix_now();
-    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, note: None }
+    let (changed, note) = (Vec::new(), None);
+    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, changed, note }
 }
 
 fn pid_of(handle: &duct::Handle) -> Option<i32> {

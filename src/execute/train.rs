@@ -8,7 +8,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use super::{
     run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, start},
     secrets::Secrets,
     sweep::{making, remove},
+    watch::{Watched, outdated},
 };
 use crate::{
     analyze::{RunFacts, RunResult, Signs, Statistics, memory_of_others},
@@ -49,6 +50,10 @@ pub struct TrainWork {
     pub job: Job,
     /// By which it is judged what disturbed the run.
     pub statistics: Statistics,
+    /// What the run reads outside its folder.
+    pub watched: Vec<Watched>,
+    /// Does it start the trainer that ships with tprimat?
+    pub needs_native: bool,
     /// The job in full, where the recipe reads it.
     pub job_json: Option<Vec<u8>>,
     pub command: Vec<String>,
@@ -74,6 +79,8 @@ pub struct TrainHost {
     /// The tprimat binary, which is also the supervisor.
     pub tprimat: PathBuf,
     pub native: Option<PathBuf>,
+    /// The same as the pre-flight saw it.
+    pub native_seen: OnceLock<Watched>,
     pub python: PathBuf,
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
@@ -165,17 +172,30 @@ impl RunningSet {
     }
 }
 
+/// What became of a train task.
+pub enum Trained {
+    Attempt(Attempt),
+    /// Nothing ran: the names of what the run would read and the plan knows with other content.
+    Outdated(Vec<String>),
+}
+
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
-pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Attempt> {
+pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Trained> {
     let _in_flight = in_flight(work, cache, running, talk)?;
     cache.refresh()?;
     if let Some(done) = made_meanwhile(cache, work) {
-        return Ok(done);
+        return Ok(Trained::Attempt(done));
+    }
+    let mut watched = work.watched.clone();
+    watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
+    let outdated = outdated(&mut watched);
+    if !outdated.is_empty() {
+        return Ok(Trained::Outdated(outdated));
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
     let making = making(&host.runs)?;
-    let spec = prepare(work, host, &id, &dir)?;
+    let spec = RunSpec { watched, ..prepare(work, host, &id, &dir)? };
     let run = Arc::new(start(&spec, &host.tprimat)?);
     drop(making);
     running.add(&run);
@@ -189,7 +209,7 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     running.remove(&run);
     let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
     remove(&dir);
-    Ok(attempt)
+    Ok(Trained::Attempt(attempt))
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
@@ -306,6 +326,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         sampled: Some(work.job.vendor),
         exclusive: work.exclusive,
         lock_dir: host.lock_dir.clone(),
+        watched: Vec::new(),
         meta: serde_json::to_value(meta).map_err(|e| Error::Cache(e.to_string()))?,
     })
 }
@@ -393,7 +414,10 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         suspect: None,
         repeats_planned: meta.repeats_planned,
     };
-    attempt.suspect = disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics);
+    attempt.suspect = match exit.map(|exit| exit.changed.join(", ")) {
+        Some(changed) if !changed.is_empty() => Some(format!("inputs changed while it ran: {changed}")),
+        _ => disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics),
+    };
     cache.record_attempt(&attempt)?;
     Ok(attempt)
 }

@@ -91,15 +91,8 @@ impl Preimage {
             let escaped = |text: &mut Vec<u8>| {
                 text.extend_from_slice(prefix.as_bytes());
                 text.push(b'.');
-                // File names are foreign: escape what could be mistaken for the line's own punctuation.
-                for byte in name.bytes() {
-                    match byte {
-                        b'%' => text.extend_from_slice(b"%25"),
-                        b'\n' => text.extend_from_slice(b"%0A"),
-                        b'=' => text.extend_from_slice(b"%3D"),
-                        plain => text.push(plain),
-                    }
-                }
+                // The name is all that follows, so its dots are plain.
+                escape(text, name, &PUNCTUATION);
             };
             self.lines.add(escaped, &value);
         }
@@ -109,7 +102,7 @@ impl Preimage {
     /// Adds the leaves of a structured value, each under its path, so that a change names the leaf.
     #[must_use]
     pub fn tree(mut self, prefix: &str, value: &Value) -> Self {
-        leaves(&mut prefix.to_owned(), value, None, &mut self.lines);
+        leaves(&mut prefix.as_bytes().to_vec(), value, None, &mut self.lines);
         self
     }
 
@@ -153,27 +146,49 @@ pub fn kind_name(kind: TaskKind) -> &'static str {
 #[must_use]
 pub fn canonical(header: &str, value: &Value, default: &Value) -> String {
     let mut lines = Lines { text: Vec::with_capacity(4096), lines: Vec::with_capacity(64) };
-    leaves(&mut String::new(), value, Some(default), &mut lines);
+    leaves(&mut Vec::new(), value, Some(default), &mut lines);
     lines.sorted(header)
 }
 
-fn leaves(path: &mut String, value: &Value, default: Option<&Value>, lines: &mut Lines) {
+/// What would be mistaken for a line's own punctuation in the name of a file or a key, which are foreign.
+const PUNCTUATION: [u8; 3] = *b"%\n=";
+
+/// The same for a part of a path.
+const PUNCTUATION_OF_PATHS: [u8; 4] = *b"%\n=.";
+
+fn escape(text: &mut Vec<u8>, name: &str, punctuation: &[u8]) {
+    for byte in name.bytes() {
+        if punctuation.contains(&byte) {
+            text.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        } else {
+            text.push(byte);
+        }
+    }
+}
+
+/// `path` is escaped already, as it stands in the lines.
+fn leaves(path: &mut Vec<u8>, value: &Value, default: Option<&Value>, lines: &mut Lines) {
     if Some(value) == default {
         return;
     }
     match value {
-        Value::Object(map) => {
+        // An empty table is a value of its own: the trainer gets it, or does not.
+        Value::Object(map) if !map.is_empty() => {
             for (key, child) in map {
                 let length = path.len();
                 if length > 0 {
-                    path.push('.');
+                    path.push(b'.');
                 }
-                path.push_str(key);
+                escape(path, key, &PUNCTUATION_OF_PATHS);
+                // An empty name would leave no trace in the path.
+                if key.is_empty() {
+                    path.extend_from_slice(b"%");
+                }
                 leaves(path, child, default.and_then(|d| d.get(key)), lines);
                 path.truncate(length);
             }
         }
-        leaf => lines.add(|text| text.extend_from_slice(path.replace('\n', "%0A").as_bytes()), leaf),
+        leaf => lines.add(|text| text.extend_from_slice(path), leaf),
     }
 }
 
@@ -252,6 +267,31 @@ mod tests {
         assert_eq!(changes[0].to_string(), "job.seq: 2048 → 4096");
     }
 
+    /// Small, over few names, so that two of them are often nearly the same.
+    fn tree() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![Just(json!(1)), Just(json!({})), Just(json!(null)), Just(json!([])), Just(json!("{}"))];
+        let grown = leaf.prop_recursive(3, 12, 3, |inner| {
+            proptest::collection::btree_map("[ab.%\n=]{0,2}", inner, 0..3)
+                .prop_map(|map| Value::Object(map.into_iter().collect()))
+        });
+        proptest::collection::btree_map("[ab.%\n=]{0,2}", grown, 0..3)
+            .prop_map(|map| Value::Object(map.into_iter().collect()))
+    }
+
+    #[test]
+    fn keys_that_look_alike_are_kept_apart() {
+        let alike = [
+            (json!({"o": {"p": {}}}), json!({"o": {}})),
+            (json!({"extra": {}}), json!({})),
+            (json!({"a.b": 1}), json!({"a": {"b": 1}})),
+            (json!({"a\nb": 1}), json!({"a%0Ab": 1})),
+            (json!({"": {"a": 1}}), json!({"a": 1})),
+        ];
+        for (one, other) in alike {
+            assert_ne!(canonical("job", &one, &json!({})), canonical("job", &other, &json!({})), "{one} {other}");
+        }
+    }
+
     proptest! {
         /// Two field sets share a key only if they are equal: no value can pose as another field.
         #[test]
@@ -259,6 +299,13 @@ mod tests {
                                  b in proptest::collection::btree_map("[a-z%\n=]{1,4}", ".{0,6}", 0..4)) {
             let text = |m: &BTreeMap<String, String>| Preimage::new(TaskKind::Train).fields("f", m.iter().map(|(k, v)| (k.as_str(), v))).text();
             prop_assert_eq!(text(&a) == text(&b), a == b);
+        }
+
+        /// Two jobs share a text only if they are equal, whatever their keys and empty tables are.
+        #[test]
+        fn the_text_of_a_tree_is_injective(a in tree(), b in tree()) {
+            let text = |tree: &Value| canonical("job", tree, &json!({}));
+            prop_assert_eq!(text(&a) == text(&b), a == b, "{}\n{}", a, b);
         }
     }
 }

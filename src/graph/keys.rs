@@ -3,7 +3,7 @@
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
 //! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
-//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, declared inputs and environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
+//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     digest::Digest,
     error::{Error, Problem, Result, Source},
-    files,
+    files::ReadSet,
 };
 
 const VERSION: i64 = 1;
@@ -61,15 +61,12 @@ pub struct FactDiff {
 
 impl Lock {
     /// A file that is not there is a lock without sections: the first build writes it.
-    pub fn load(path: &Path) -> Result<Self> {
-        match files::read_to_string(path) {
-            Ok(text) => {
-                let name = path.file_name().map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
-                Self::parse(&Source::new(name, text)).map_err(Error::Invalid)
-            }
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error),
-        }
+    pub fn load(path: &Path, reads: &ReadSet) -> Result<Self> {
+        let Some(bytes) = reads.read(path).map_err(Error::io("cannot read", path))? else { return Ok(Self::default()) };
+        let name = path.file_name().map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
+        let text =
+            String::from_utf8(bytes).map_err(|_| Error::invalid(Problem::new(format!("{name} is not UTF-8"))))?;
+        Self::parse(&Source::new(name, text)).map_err(Error::Invalid)
     }
 
     pub fn parse(source: &Arc<Source>) -> Result<Self, Vec<Problem>> {

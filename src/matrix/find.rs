@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Problem, Result, nearest};
+use crate::{
+    error::{Error, Problem, Result, nearest},
+    files::ReadSet,
+};
 
 const FOLDER: &str = "pipelines";
 
 /// No name: `matrix.toml`, then `pipelines/matrix.toml`. A name is a file of `root`, else of `root/pipelines`, with or
-/// without `.toml`, else of the current folder.
-pub fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
+/// without `.toml`, else of the current folder. Where none was is noted in `reads`: one that appears there comes first.
+pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<PathBuf> {
     let pipelines = root.join(FOLDER);
     let candidates = match name {
         None => vec![root.join("matrix.toml"), pipelines.join("matrix.toml")],
@@ -17,7 +20,7 @@ pub fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
             vec![root.join(name), root.join(&long), pipelines.join(name), pipelines.join(&long), name.into()]
         }
     };
-    if let Some(found) = candidates.into_iter().find(|path| path.is_file()) {
+    if let Some(found) = candidates.into_iter().find(|path| reads.is_file(path)) {
         return Ok(found);
     }
     let known = names_in(&pipelines);
@@ -51,6 +54,10 @@ fn names_in(folder: &Path) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::files::{Durability, write_atomically};
+
+    fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
+        super::find(name, root, &ReadSet::default())
+    }
 
     #[test]
     fn names_are_looked_up_as_the_design_says() {

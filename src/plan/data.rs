@@ -17,7 +17,8 @@ use crate::{
     files::{Durability, Stamp, write_atomically},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DataKind {
     Dataset,
     Tokenizer,
@@ -56,10 +57,18 @@ impl DataKind {
     }
 
     /// All files that the content is in; a folder for itself.
-    fn files(self, path: &Path) -> Vec<PathBuf> {
+    pub(crate) fn files(self, path: &Path) -> Vec<PathBuf> {
         match self {
             Self::Dataset => Dataset::paths(&prefix_of(path)).into(),
             Self::Tokenizer => vec![path.to_owned()],
+        }
+    }
+
+    /// The digest that keys are made of.
+    pub(crate) fn fingerprint(self, path: &Path) -> Result<Digest> {
+        match self {
+            Self::Dataset => Ok(data::fingerprint(path)?.0),
+            Self::Tokenizer => data::tokenizer_fingerprint(path),
         }
     }
 
@@ -105,7 +114,7 @@ impl DataMemo {
 
     pub fn digest(&mut self, kind: DataKind, path: &Path) -> Result<Digest> {
         if kind == DataKind::Tokenizer {
-            return data::tokenizer_fingerprint(path);
+            return kind.fingerprint(path);
         }
         let now: Vec<Stamp> = kind.files(path).iter().filter_map(|file| Stamp::of(file).ok()).collect();
         let is_same = |known: &&Known| {
@@ -114,10 +123,16 @@ impl DataMemo {
         if let Some(known) = self.known.get(path).filter(is_same) {
             return Ok(known.digest);
         }
-        let digest = data::fingerprint(path)?.0;
+        let digest = kind.fingerprint(path)?;
         self.known.insert(path.to_owned(), Known { stamps: now, digest });
         self.is_changed = true;
         Ok(digest)
+    }
+
+    /// Stamps of the files of a dataset, as they were when they held this content; empty where that is not known.
+    pub fn stamps(&self, path: &Path, digest: Digest) -> Vec<Stamp> {
+        let known = self.known.get(path).filter(|known| known.digest == digest);
+        known.map(|known| known.stamps.clone()).unwrap_or_default()
     }
 
     /// A memo that cannot be written costs time, nothing else.

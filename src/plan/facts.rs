@@ -11,12 +11,15 @@ use serde_json::Value;
 use super::{CellPlan, DataFile, DataKind, Job, Support, Vendor, data::DataMemo};
 use crate::{
     config::Config,
+    digest::Digest,
     error::{Error, Problem, Result, Source},
-    files::{Durability, write_atomically},
+    files::{Durability, ReadSet, Stamp, write_atomically},
     host::{self, Fact, FactDiff, HostFacts, Lock, Section},
     matrix::Cell,
     recipe::{Checkout, Recipe, RecipeSet},
 };
+
+const LOCK: &str = "tprimat.lock";
 
 /// Facts of one (platform, recipe), as its train keys cover them.
 #[derive(Clone, Debug)]
@@ -65,11 +68,11 @@ pub struct FactBook {
 }
 
 impl FactBook {
-    pub fn load(root: &Path, allow_drift: bool, env: &BTreeMap<String, String>) -> Result<Self> {
+    pub fn load(root: &Path, allow_drift: bool, env: &BTreeMap<String, String>, reads: &ReadSet) -> Result<Self> {
         let names = [(Vendor::Nvd, "CUDA_VISIBLE_DEVICES"), (Vendor::Amd, "HIP_VISIBLE_DEVICES")];
         Ok(Self {
             root: root.to_owned(),
-            lock: Lock::load(&root.join("tprimat.lock"))?,
+            lock: Lock::load(&root.join(LOCK), reads)?,
             allow_drift,
             is_auto: false,
             visible: names.iter().filter_map(|(vendor, name)| Some((*vendor, env.get(*name)?.clone()))).collect(),
@@ -254,6 +257,12 @@ impl FactBook {
         Ok(PlatformFacts { known: Ok(known), all, available })
     }
 
+    /// Stamps of a dataset's files, from when they were last read.
+    #[must_use]
+    pub fn data_stamps(&self, path: &Path, digest: Digest) -> Vec<Stamp> {
+        DataMemo::load(&self.cache).stamps(path, digest)
+    }
+
     /// Where the recipe's checkouts are on this host; `None`: config.yaml does not say.
     #[must_use]
     pub fn checkouts<'r>(&self, recipe: &'r Recipe) -> Vec<(&'r Checkout, Option<PathBuf>)> {
@@ -321,8 +330,8 @@ impl FactBook {
     /// An error that names every line of the lock that this host contradicts.
     #[must_use]
     pub fn drift_error(&self, platform: &str, drift: &[FactDiff]) -> Error {
-        let text = std::fs::read_to_string(self.root.join("tprimat.lock")).unwrap_or_default();
-        let source = Source::new("tprimat.lock", text);
+        let text = std::fs::read_to_string(self.root.join(LOCK)).unwrap_or_default();
+        let source = Source::new(LOCK, text);
         let problems = drift.iter().map(|diff| {
             let show = |fact: &Option<Fact>| fact.as_ref().map_or_else(|| "nothing".to_owned(), |f| fact_json(f).to_string());
             let message = format!("this host differs from tprimat.lock: {platform}, {}", diff.name);
@@ -367,23 +376,43 @@ impl FactBook {
         if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
     }
 
-    /// Adds what the lock lacks; returns the platforms that were added.
-    pub fn write_missing(&self) -> Result<Vec<String>> {
+    /// Adds what the lock lacks; returns the platforms that were added. What others added since it was read stays; what
+    /// contradicts the facts that this plan's keys are made of is an error.
+    pub fn write_missing(&self, reads: &ReadSet) -> Result<Vec<String>> {
         if self.missing.is_empty() {
             return Ok(Vec::new());
         }
-        let mut lock = self.lock.clone();
+        let path = self.root.join(LOCK);
+        let now = ReadSet::default();
+        let mut lock = Lock::load(&path, &now)?;
+        let is_as_read = now.known(&path).map(|known| known.digest) == reads.known(&path).map(|known| known.digest);
         for (platform, found) in &self.missing {
-            let mut section = lock
-                .section(platform)
-                .cloned()
-                .unwrap_or_else(|| Section { facts: found.facts.clone(), ..Section::default() });
-            section.packages.extend(found.packages.clone());
-            section.extend_data(&found.data);
-            section.checkouts.extend(found.checkouts.clone());
+            let with_found = |section: Option<&Section>| {
+                let new = || Section { facts: found.facts.clone(), ..Section::default() };
+                let mut section = section.cloned().unwrap_or_else(new);
+                section.packages.extend(found.packages.clone());
+                section.extend_data(&found.data);
+                section.checkouts.extend(found.checkouts.clone());
+                section
+            };
+            let ours = with_found(self.lock.section(platform));
+            let there = lock.section(platform);
+            if let Some(diff) = there.and_then(|there| there.diff(&ours).into_iter().next()) {
+                return Err(Error::Failed {
+                    message: format!(
+                        "tprimat.lock was changed while this build was planned: {platform}, {}",
+                        diff.name
+                    ),
+                    help: Some("nothing was run; build again, so that the plan is made from it".into()),
+                });
+            }
+            let section = with_found(there);
             lock = lock.with_section(platform, section);
         }
-        write_atomically(&self.root.join("tprimat.lock"), lock.to_toml().as_bytes(), Durability::Synced)?;
+        write_atomically(&path, lock.to_toml().as_bytes(), Durability::Synced)?;
+        if is_as_read {
+            reads.wrote(&path).map_err(Error::io("cannot read", &path))?;
+        }
         Ok(self.missing.keys().cloned().collect())
     }
 
@@ -405,7 +434,7 @@ impl FactBook {
             changes.push((platform.clone(), old.diff(&section)));
             lock = lock.with_section(platform, section);
         }
-        write_atomically(&self.root.join("tprimat.lock"), lock.to_toml().as_bytes(), Durability::Synced)?;
+        write_atomically(&self.root.join(LOCK), lock.to_toml().as_bytes(), Durability::Synced)?;
         self.lock = lock;
         Ok(changes)
     }

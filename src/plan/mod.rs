@@ -2,6 +2,7 @@
 mod data;
 mod facts;
 pub mod fit;
+mod inputs;
 mod job;
 mod prepare;
 mod resolve;

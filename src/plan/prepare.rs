@@ -1,7 +1,8 @@
 //! Loads the inputs of a project and prepares every cell of a matrix.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, LazyLock},
 };
@@ -9,12 +10,13 @@ use std::{
 use rayon::prelude::*;
 use serde_json::Value;
 
-use super::{DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, facts::FactBook, resolve};
+use super::{DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, facts::FactBook, inputs::Inputs, resolve};
 use crate::{
     analyze::{self, CellEnvironment},
-    config::{Config, Values},
+    config::Config,
     digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
+    files::ReadSet,
     graph::key::canonical,
     matrix::{self, Cell, Matrix, Selection},
     recipe::{Recipe, RecipeSet},
@@ -45,10 +47,8 @@ pub struct Plan {
     pub matrix: Matrix,
     pub cells: Vec<CellPlan>,
     pub facts: FactBook,
-    /// Files that were read, for the memo of a build with nothing to do.
-    pub read: Vec<PathBuf>,
-    /// Folders whose names were matched against globs.
-    pub read_folders: Vec<PathBuf>,
+    /// Everything that the plan rests on, as it was when it was read.
+    pub reads: ReadSet,
     pub allow_drift: bool,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
@@ -71,7 +71,7 @@ pub struct Prepared {
     pub resolved: Resolved,
     /// Digest of the job's text.
     pub job_digest: Digest,
-    /// Project files that the command declares: path, digest.
+    /// Project files that the command declares or names: path, digest.
     pub inputs: Vec<(String, Digest)>,
     pub facts: Arc<PlatformFacts>,
     /// What the runs read, where they read real data.
@@ -136,14 +136,21 @@ impl Plan {
     pub fn load(request: &PlanRequest) -> Result<Self> {
         let root = &request.root;
         let mut problems = Vec::new();
-        let config_path = root.join("config.yaml");
-        let config = collect(load_config(&config_path, request), &mut problems)?;
-        let recipes = collect(RecipeSet::load(root), &mut problems)?;
-        let matrix_path = matrix::find(request.matrix.as_deref(), root)?;
+        let reads = ReadSet::default();
+        let config = collect(read_config(&root.join("config.yaml"), request, &reads), &mut problems)?;
+        if let Some(config) = &config {
+            let place = |key, default| root.join(config.get(key).and_then(Value::as_str).unwrap_or(default));
+            reads.leave_out([
+                place("paths.cache", "cache"),
+                place("paths.output", "output"),
+                root.join("tprimat.lock"),
+            ]);
+        }
+        let recipes = collect(RecipeSet::read(root, &reads), &mut problems)?;
+        let matrix_path = matrix::find(request.matrix.as_deref(), root, &reads)?;
         let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
-        let mut facts = FactBook::load(root, request.allow_drift, &request.env)?;
-        let text = crate::files::read_to_string(&matrix_path)?;
-        let source = Source::new(relative(&matrix_path, root), text);
+        let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
+        let source = Source::new(relative(&matrix_path, root), read_text(&matrix_path, &reads)?);
         let auto = facts.auto_platform(&config, &source.text);
         let mut matrix = matrix::load(source, &config, &recipes.ids(), auto.as_deref())?;
         if let Some(repeats) = request.repeats {
@@ -151,7 +158,7 @@ impl Plan {
         }
         let selected = request.selection.select(&matrix.cells)?;
         facts.gather(&config, &recipes, &matrix.cells)?;
-        let inputs = Inputs::gather(root, &config, &matrix.cells)?;
+        let inputs = Inputs::gather(root, &config, &matrix.cells, &reads)?;
         let prepared: Vec<Result<CellPlan, Vec<Problem>>> = matrix
             .cells
             .par_iter()
@@ -172,21 +179,8 @@ impl Plan {
         }
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
-        let mut read = vec![config_path, matrix_path, root.join("tprimat.lock")];
-        read.extend(inputs.files.keys().map(|name| root.join(name)));
-        let read_folders = inputs.folders.iter().map(|name| root.join(name)).collect();
-        Ok(Self {
-            root: root.clone(),
-            config,
-            recipes,
-            matrix,
-            cells,
-            facts,
-            read,
-            read_folders,
-            allow_drift: request.allow_drift,
-            notes,
-        })
+        let allow_drift = request.allow_drift;
+        Ok(Self { root: root.clone(), config, recipes, matrix, cells, facts, reads, allow_drift, notes })
     }
 
     #[must_use]
@@ -298,8 +292,18 @@ fn collect<T>(result: Result<T>, problems: &mut Vec<Problem>) -> Result<Option<T
 }
 
 pub fn load_config(path: &Path, request: &PlanRequest) -> Result<Config> {
-    let text = crate::files::read_to_string(path)?;
-    Config::load(Source::new("config.yaml", text), &request.env, &request.sets)
+    read_config(path, request, &ReadSet::default())
+}
+
+fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<Config> {
+    Config::load(Source::new("config.yaml", read_text(path, reads)?), &request.env, &request.sets)
+}
+
+fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {
+    let bytes = reads.read(path).and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::NotFound.into()));
+    let bytes = bytes.map_err(Error::io("cannot read", path))?;
+    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8");
+    String::from_utf8(bytes).map_err(not_text).map_err(Error::io("cannot read", path))
 }
 
 fn relative(path: &Path, root: &Path) -> String {
@@ -338,87 +342,9 @@ fn prepare(
     }
     support(Support::Ready(Box::new(Prepared {
         job_digest: Digest::of(job_text(&job)),
-        inputs: inputs.of(&resolved.inputs),
+        inputs: inputs.of(&resolved.inputs, resolved.job.framework.get("command")),
         data: Vec::new(),
         facts: facts.of(&cell.platform, &cell.framework),
         resolved,
     })))
-}
-
-/// Digests of the project files that commands declare as inputs; each glob is walked once.
-struct Inputs {
-    globs: HashMap<String, Vec<String>>,
-    files: BTreeMap<String, Digest>,
-    /// Folders that globs were looked for in, also those without a match: one may appear there.
-    folders: BTreeSet<PathBuf>,
-}
-
-impl Inputs {
-    fn gather(root: &Path, config: &Config, cells: &[Cell]) -> Result<Self> {
-        let mut inputs = Self { globs: HashMap::new(), files: BTreeMap::new(), folders: BTreeSet::new() };
-        let path = |key, default| PathBuf::from(config.get(key).and_then(Value::as_str).unwrap_or(default));
-        let made = [path("paths.cache", "cache"), path("paths.output", "output")];
-        let nothing = &Values::default();
-        for cell in cells {
-            // Only settings that cells share or override can differ; the cost is one look-up a cell.
-            let view = config.view(nothing, &cell.overlay);
-            let path = format!("frameworks.{}.inputs", cell.framework);
-            let Some(value) = view.get(&path) else { continue };
-            for glob in super::resolve::strings(Some(value)) {
-                let glob = glob.as_str();
-                if !inputs.globs.contains_key(glob) {
-                    let matched = expand_glob(root, glob, &made, &mut inputs.folders)?;
-                    if matched.is_empty() {
-                        let message = format!("no file of the project matches the input `{glob}`");
-                        return Err(Error::invalid(config.problem_at(&path, message, "matches nothing")));
-                    }
-                    for name in &matched {
-                        if !inputs.files.contains_key(name) {
-                            let full = root.join(name);
-                            let digest = Digest::of_file(&full).map_err(Error::io("cannot read the input", &full))?;
-                            inputs.files.insert(name.clone(), digest);
-                        }
-                    }
-                    inputs.globs.insert(glob.to_owned(), matched);
-                }
-            }
-        }
-        Ok(inputs)
-    }
-
-    fn of(&self, globs: &[String]) -> Vec<(String, Digest)> {
-        let names: BTreeSet<&String> = globs.iter().filter_map(|g| self.globs.get(g)).flatten().collect();
-        names.into_iter().map(|name| (name.clone(), self.files[name])).collect()
-    }
-}
-
-/// Files below `root` that match, but none in the folders that builds themselves write to.
-fn expand_glob(root: &Path, pattern: &str, made: &[PathBuf], folders: &mut BTreeSet<PathBuf>) -> Result<Vec<String>> {
-    if !pattern.contains(['*', '?', '[', '{']) {
-        return Ok(if root.join(pattern).is_file() { vec![pattern.to_owned()] } else { Vec::new() });
-    }
-    let glob = globset::GlobBuilder::new(pattern)
-        .literal_separator(true)
-        .build()
-        .map_err(|e| Error::invalid(Problem::new(format!("`{pattern}` is not a glob: {e}"))))?
-        .compile_matcher();
-    // Start below the part of the pattern that is not a glob.
-    let fixed: PathBuf = Path::new(pattern)
-        .components()
-        .take_while(|c| !c.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']))
-        .collect();
-    let (mut found, mut pending) = (Vec::new(), vec![fixed]);
-    while let Some(below) = pending.pop() {
-        for entry in std::fs::read_dir(root.join(&below)).into_iter().flatten().flatten() {
-            let path = below.join(entry.file_name());
-            if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                pending.extend(Some(path).filter(|path| !made.contains(path)));
-            } else if glob.is_match(&path) {
-                found.extend(path.to_str().map(str::to_owned));
-            }
-        }
-        folders.insert(below);
-    }
-    found.sort();
-    Ok(found)
 }

@@ -3,8 +3,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
+    path::{Component, Path},
     sync::Arc,
 };
 
@@ -16,12 +15,16 @@ use crate::{
     config::Values,
     digest::Digest,
     error::{Error, Problem, Result, Source},
+    files::{EntryKind, ReadSet},
     parse::LogSection,
     plan::Vendor,
 };
 
 /// The folder below recipes/ that is no recipe, but what the trainers of several recipes share.
 const LIBRARY: &str = "lib";
+
+/// The most bytes that the files of one recipe may have.
+const MOST_BYTES: usize = 256 << 20;
 
 /// recipe.toml.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -160,18 +163,23 @@ pub struct RecipeSet {
 impl RecipeSet {
     /// Recipes of `root`/recipes over the embedded ones; all problems at once.
     pub fn load(root: &Path) -> Result<Self> {
+        Self::read(root, &ReadSet::default())
+    }
+
+    /// The same, noting in `reads` what it rests on.
+    pub fn read(root: &Path, reads: &ReadSet) -> Result<Self> {
         let mut ids: BTreeSet<String> =
             embedded_under("recipes/").filter_map(|(path, _)| Some(path.split_once('/')?.0.to_owned())).collect();
         let own = root.join("recipes");
         ids.remove(LIBRARY);
-        for entry in fs::read_dir(&own).into_iter().flatten().flatten() {
-            if entry.path().join("recipe.toml").is_file() {
-                ids.extend(entry.file_name().into_string());
+        for entry in reads.list(&own) {
+            if entry.kind == EntryKind::Folder && reads.is_file(&own.join(&entry.name).join("recipe.toml")) {
+                ids.extend(entry.name.into_string());
             }
         }
         let (mut recipes, mut templates, mut problems) = (BTreeMap::new(), Templates::default(), Vec::new());
         for id in ids {
-            match load(root, &id, &mut templates) {
+            match load(root, &id, &mut templates, reads) {
                 Ok(recipe) => drop(recipes.insert(id, recipe)),
                 Err(Error::Invalid(more)) => problems.extend(more),
                 Err(other) => return Err(other),
@@ -186,8 +194,8 @@ impl RecipeSet {
     }
 }
 
-fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
-    let mut files = folder(root, id)?;
+fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Result<Recipe> {
+    let mut files = folder(root, id, reads)?;
     let text = files.remove("recipe.toml").unwrap_or_default();
     let source = Source::new(format!("recipes/{id}/recipe.toml"), String::from_utf8_lossy(&text));
     let file: RecipeFile = toml::from_str(&source.text).map_err(|e| {
@@ -207,7 +215,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
     check_log(&file.log, &source)?;
     let mut used = Vec::new();
     for name in &file.launch.templates {
-        let (place, bytes) = find_template(root, id, name, &files).ok_or_else(|| {
+        let (place, bytes) = find_template(root, id, name, &files, reads)?.ok_or_else(|| {
             let at = source.text.find(name.as_str()).unwrap_or(0);
             Error::invalid(
                 Problem::new(format!("template `{name}` is not there"))
@@ -221,7 +229,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates) -> Result<Recipe> {
         templates.add(&unique, Source::new(place, text))?;
     }
     files.retain(|name, _| !name.ends_with(".j2"));
-    let shared = if file.launch.library.is_empty() { BTreeMap::new() } else { library_files(root)? };
+    let shared = if file.launch.library.is_empty() { Files::new() } else { library(root, reads)? };
     for name in &file.launch.library {
         let bytes = shared.get(name).ok_or_else(|| {
             let at = source.text.find(name.as_str()).unwrap_or(0);
@@ -276,9 +284,10 @@ pub type Files = BTreeMap<String, Cow<'static, [u8]>>;
 
 /// A recipe's folder as this project has it, with the templates that it takes from elsewhere.
 pub fn recipe_files(root: &Path, id: &str, templates: &[String]) -> Result<Files> {
-    let mut files = folder(root, id)?;
+    let reads = ReadSet::default();
+    let mut files = folder(root, id, &reads)?;
     for name in templates {
-        if let Some((_, bytes)) = find_template(root, id, name, &files) {
+        if let Some((_, bytes)) = find_template(root, id, name, &files, &reads)? {
             files.insert(name.clone(), bytes);
         }
     }
@@ -287,42 +296,50 @@ pub fn recipe_files(root: &Path, id: &str, templates: &[String]) -> Result<Files
 
 /// The shared library: the embedded files, and the project's own over them by name.
 pub fn library_files(root: &Path) -> Result<Files> {
+    library(root, &ReadSet::default())
+}
+
+fn library(root: &Path, reads: &ReadSet) -> Result<Files> {
     let mut files = embedded(LIBRARY);
-    let own = root.join("recipes").join(LIBRARY);
-    if own.is_dir() {
-        files.extend(read_folder(&own)?);
-    }
+    files.extend(read_folder(root, LIBRARY, reads)?);
     Ok(files)
 }
 
 /// All files of a recipe's folder: the project's folder if it has one, else the embedded one.
-fn folder(root: &Path, id: &str) -> Result<Files> {
-    let own = root.join("recipes").join(id);
-    if own.join("recipe.toml").is_file() { read_folder(&own) } else { Ok(embedded(id)) }
+fn folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
+    let is_own = reads.is_file(&root.join("recipes").join(id).join("recipe.toml"));
+    if is_own { read_folder(root, id, reads) } else { Ok(embedded(id)) }
 }
 
 fn embedded(id: &str) -> Files {
     embedded_under(&format!("recipes/{id}/")).map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect()
 }
 
-fn read_folder(own: &Path) -> Result<Files> {
+/// The project's own files of a recipe, by name; none where it has no folder.
+fn read_folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
+    let own = root.join("recipes").join(id);
+    let refused = |what: String| Error::invalid(Problem::new(format!("recipes/{id}: {what}")));
     let mut files = BTreeMap::new();
-    let mut pending = vec![String::new()];
-    while let Some(below) = pending.pop() {
-        let dir = own.join(&below);
-        for entry in fs::read_dir(&dir).map_err(Error::io("cannot read the folder", &dir))? {
-            let entry = entry.map_err(Error::io("cannot read the folder", &dir))?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            if name.starts_with('.') || name == "__pycache__" {
-                continue;
-            }
-            let path = if below.is_empty() { name } else { format!("{below}/{name}") };
-            if entry.path().is_dir() {
-                pending.push(path);
-            } else {
-                files.insert(path, Cow::Owned(crate::files::read(&entry.path())?));
-            }
+    let mut total = 0;
+    for found in reads.walk(&own, Path::new(""), usize::MAX).map_err(refused)? {
+        let is_hidden = found.path.iter().any(|part| part.to_string_lossy().starts_with('.'));
+        if is_hidden || found.kind == EntryKind::Environment {
+            continue;
         }
+        let shown = found.path.display();
+        let Some(name) = found.path.to_str() else {
+            return Err(refused(format!("the name of {shown} is not UTF-8")));
+        };
+        if let EntryKind::Other(what) = found.kind {
+            return Err(refused(format!("{shown} is {what}, and every file of a recipe is copied beside its program")));
+        }
+        let path = own.join(&found.path);
+        let Some(bytes) = reads.read(&path).map_err(Error::io("cannot read", &path))? else { continue };
+        total += bytes.len();
+        if total > MOST_BYTES {
+            return Err(refused(format!("its files have more than {} MiB; put data elsewhere", MOST_BYTES >> 20)));
+        }
+        files.insert(name.to_owned(), Cow::Owned(bytes));
     }
     Ok(files)
 }
@@ -331,16 +348,20 @@ fn find_template(
     root: &Path,
     id: &str,
     name: &str,
-    files: &BTreeMap<String, Cow<'static, [u8]>>,
-) -> Option<(String, Cow<'static, [u8]>)> {
+    files: &Files,
+    reads: &ReadSet,
+) -> Result<Option<(String, Cow<'static, [u8]>)>> {
     if let Some(bytes) = files.get(name) {
-        return Some((format!("recipes/{id}/{name}"), bytes.clone()));
+        return Ok(Some((format!("recipes/{id}/{name}"), bytes.clone())));
+    }
+    if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+        return Ok(None);
     }
     let place = format!("templates/{name}");
-    if let Ok(bytes) = fs::read(root.join(&place)) {
-        return Some((place, Cow::Owned(bytes)));
-    }
-    embedded_file(&place).map(|bytes| (place, Cow::Borrowed(bytes)))
+    let path = root.join(&place);
+    let own = reads.read(&path).map_err(Error::io("cannot read the template", &path))?;
+    let bytes = own.map(Cow::Owned).or_else(|| embedded_file(&place).map(Cow::Borrowed));
+    Ok(bytes.map(|bytes| (place, bytes)))
 }
 
 #[cfg(test)]

@@ -77,6 +77,7 @@ fn another_parser_reads_the_logs_again_and_trains_nothing() {
             lock_dir: project.path("locks"),
             tprimat: TPRIMAT.into(),
             native: None,
+            native_seen: std::sync::OnceLock::new(),
             python: "python3".into(),
             hostname: String::new(),
             caller_env: BTreeMap::new(),

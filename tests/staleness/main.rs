@@ -1,6 +1,7 @@
 //! Change one thing, and exactly the right tasks run.
 mod code;
 mod edits;
+mod evidence;
 mod failures;
 mod lost;
 mod options;

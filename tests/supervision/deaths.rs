@@ -31,7 +31,8 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
     let spec = spec_of(&project, "lingers", "true");
     let (status, note) = (ExitKind::Code(7), None);
     let (leftover, survivors, waited_seconds) = (0, 0, 0.0);
-    let told = RunExit { status, started_at: 1.0, ended_at: 2.0, waited_seconds, leftover, survivors, note };
+    let told =
+        RunExit { status, started_at: 1.0, ended_at: 2.0, waited_seconds, leftover, survivors, changed: vec![], note };
     let told = serde_json::to_string(&told).unwrap();
     let script =
         format!("#!/bin/sh\necho $$ > \"$2/pid\"\nprintf %s '{told}' > \"$2/exit.json\"\nexec /bin/sleep 60\n");

@@ -27,6 +27,7 @@ fn spec_of(project: &Project, name: &str, script: &str) -> RunSpec {
         sampled: None,
         exclusive: false,
         lock_dir: folder.join("locks"),
+        watched: Vec::new(),
         meta: serde_json::json!({ "name": name }),
     }
 }

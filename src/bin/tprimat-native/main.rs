@@ -48,6 +48,11 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // tprimat asks before it starts runs: which sources is this the trainer of?
+    if std::env::args_os().skip(1).eq(["--code"]) {
+        println!("{}", tprimat::graph::CodeDigests::default().native);
+        return ExitCode::SUCCESS;
+    }
     let arguments = Arguments::parse();
     let mut events = Events(io::stdout().lock());
     let Err(stop) = run(&arguments, &mut events) else { return ExitCode::SUCCESS };

@@ -1,0 +1,196 @@
+//! What a run reads outside its own folder: files of the project, data, checkouts, the trainer that ships with tprimat.
+//!
+//! The plan knows them by content, but a run reads what is there when it gets to it, perhaps hours later. So they are
+//! looked at right before a run starts and again when it has ended, also if its tprimat is dead by then: the supervisor
+//! looks. A run whose inputs were written meanwhile is kept and not counted.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    digest::Digest,
+    files::{Known, Stamp},
+    host,
+    plan::DataKind,
+};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Watched {
+    /// For people: `train.py`, `the dataset c4`.
+    pub name: String,
+    path: PathBuf,
+    content: Content,
+    /// Of the files that hold the content, taken when it was seen to be the planned one; empty: not seen yet.
+    stamps: Vec<Stamp>,
+}
+
+/// As the plan has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Content {
+    File(Digest),
+    Data { kind: DataKind, digest: Digest },
+    Checkout { file: String, facts: BTreeMap<String, String> },
+}
+
+impl Watched {
+    #[must_use]
+    pub fn file(name: impl Into<String>, path: PathBuf, digest: Digest, stamp: Option<Stamp>) -> Self {
+        let stamps = stamp.into_iter().collect();
+        Self { name: name.into(), path, content: Content::File(digest), stamps }
+    }
+
+    /// `stamps`: of the files that hold the data, where they were read before.
+    #[must_use]
+    pub fn data(kind: DataKind, name: &str, path: PathBuf, digest: Digest, stamps: Vec<Stamp>) -> Self {
+        Self { name: format!("the {} {name}", kind.name()), path, content: Content::Data { kind, digest }, stamps }
+    }
+
+    #[must_use]
+    pub fn checkout(name: String, path: PathBuf, file: &str, facts: BTreeMap<String, String>) -> Self {
+        Self { name, path, content: Content::Checkout { file: file.to_owned(), facts }, stamps: Vec::new() }
+    }
+
+    /// Is the content as planned, right before a start? A file that was written again with the same bytes is.
+    pub fn is_as_planned(&mut self) -> bool {
+        let Some(now) = self.stamps_now() else { return false };
+        if self.is_untouched(&now) {
+            return true;
+        }
+        let is_planned = self.holds_what_was_planned();
+        if is_planned {
+            self.stamps = now;
+        }
+        is_planned
+    }
+
+    /// Was anything written since [`Self::is_as_planned`]? Here the same bytes prove nothing: whoever edits a file and puts
+    /// it back within a run has changed what the run read.
+    fn is_written(&self) -> bool {
+        let Some(now) = self.stamps_now() else { return true };
+        if self.stamps.iter().zip(&now).any(|(then, now)| then.is_rewritten(now)) {
+            return true;
+        }
+        !self.is_untouched(&now) && !self.holds_what_was_planned()
+    }
+
+    fn is_untouched(&self, now: &[Stamp]) -> bool {
+        !now.is_empty()
+            && self.stamps.len() == now.len()
+            && self.stamps.iter().zip(now).all(|(then, now)| then.is_still(now))
+    }
+
+    /// `None`: a file is gone. A checkout has none: too many files, and git knows them better.
+    fn stamps_now(&self) -> Option<Vec<Stamp>> {
+        let files = match &self.content {
+            Content::File(_) => vec![self.path.clone()],
+            Content::Data { kind, .. } => kind.files(&self.path),
+            Content::Checkout { .. } => Vec::new(),
+        };
+        files.iter().map(|file| Stamp::of(file).ok()).collect()
+    }
+
+    fn holds_what_was_planned(&self) -> bool {
+        match &self.content {
+            Content::File(digest) => Known::of(&self.path).is_ok_and(|known| known.digest == *digest),
+            Content::Data { kind, digest } => kind.fingerprint(&self.path).is_ok_and(|found| found == *digest),
+            Content::Checkout { file, facts } => {
+                host::checkout_facts(&self.path, file).is_ok_and(|found| found == *facts)
+            }
+        }
+    }
+}
+
+/// Names of what is not as planned.
+pub fn outdated(watched: &mut [Watched]) -> Vec<String> {
+    watched.iter_mut().filter_map(|one| (!one.is_as_planned()).then(|| one.name.clone())).collect()
+}
+
+/// Names of what was written since it was last seen as planned.
+pub fn written(watched: &[Watched]) -> Vec<String> {
+    watched.iter().filter(|one| one.is_written()).map(|one| one.name.clone()).collect()
+}
+
+/// The trainer that ships with tprimat must be the one that keys name: built from the sources that this tprimat knows.
+/// Else: what is wrong with it.
+pub fn check_native(path: &Path, python: &Path, code: &str) -> Result<Watched, String> {
+    let known = Known::of(path).map_err(|e| e.to_string())?;
+    let quietly = |command: duct::Expression| command.stdin_null().stdout_capture().stderr_null().unchecked().run();
+    // As its launch script starts it: with the libtorch of this host's PyTorch.
+    const TORCH: &str = "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('torch').origin))";
+    let torch = quietly(duct::cmd(python, ["-c", TORCH])).map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
+    let mut ask = duct::cmd(path, ["--code"]);
+    if let Some(torch) = torch.ok().map(PathBuf::from).filter(|torch| torch.is_absolute()) {
+        ask = ask.env("LD_LIBRARY_PATH", torch.join("lib"));
+    }
+    let said = quietly(ask).map_err(|e| e.to_string())?;
+    if !said.status.success() || String::from_utf8_lossy(&said.stdout).trim() != code {
+        return Err("it was not built from the sources of this tprimat".into());
+    }
+    Ok(Watched::file("tprimat-native", path.to_owned(), known.digest, Some(known.stamp)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, thread, time::Duration};
+
+    use super::*;
+    use crate::files::{Durability, write_atomically};
+
+    fn watched(path: &Path) -> Watched {
+        let mut one = Watched::file("file", path.to_owned(), Digest::of("planned"), None);
+        write_atomically(path, b"planned", Durability::Plain).unwrap();
+        assert!(one.is_as_planned() && written(std::slice::from_ref(&one)).is_empty());
+        one
+    }
+
+    #[test]
+    fn before_a_start_the_bytes_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut one = watched(&path);
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        assert!(one.is_as_planned());
+        write_atomically(&path, b"another", Durability::Plain).unwrap();
+        assert_eq!(outdated(std::slice::from_mut(&mut one)), ["file"]);
+        fs::remove_file(&path).unwrap();
+        assert!(!one.is_as_planned());
+    }
+
+    #[test]
+    fn during_a_run_an_edit_counts_also_when_it_is_put_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let one = watched(&path);
+        // The clock of a file system may be coarse.
+        thread::sleep(Duration::from_millis(20));
+        write_atomically(&path, b"another", Durability::Plain).unwrap();
+        assert!(one.is_written());
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        assert!(one.is_written(), "put back");
+        // A link or a mode is no edit.
+        let one = watched(&path);
+        fs::hard_link(&path, folder.path().join("link")).unwrap();
+        assert!(!one.is_written());
+        fs::remove_file(&path).unwrap();
+        assert!(one.is_written());
+    }
+
+    #[test]
+    fn a_trainer_of_other_sources_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tprimat-native");
+        write_atomically(&path, b"#!/bin/sh\n[ \"$1\" = --code ] && echo abc\n", Durability::Plain).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a program must be executable")]
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let check = |path: &Path, code: &str| check_native(path, Path::new("/nonexistent/python"), code);
+        assert!(check(&path, "abc").is_ok());
+        assert!(check(&path, "abd").unwrap_err().contains("the sources of this tprimat"));
+        assert!(check(Path::new("/bin/false"), "abc").is_err());
+        assert!(check(&folder.path().join("none"), "abc").is_err());
+    }
+}

@@ -1,0 +1,464 @@
+//! What somebody read, as it was when it was read: files by content, places where no file was, names in folders.
+//!
+//! A plan notes here whatever it looks at, so that a later command can prove that the plan would come out the same.
+//! A digest that is taken later proves nothing: the file may have been edited since, for a build may run for days.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{MOST_BYTES, Stamp, open_regular, read_open, unix_now, what_else};
+use crate::digest::Digest;
+
+/// Entries that one walk looks at. More are not what anybody means by the inputs of a training.
+const MOST_ENTRIES: usize = 100_000;
+
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    pub stamp: Stamp,
+    pub digest: Digest,
+}
+
+impl Known {
+    /// Reads the file.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let taken = unix_now();
+        let (file, metadata) = open_regular(path)?;
+        let stamp = Stamp::of_metadata(&metadata, taken);
+        Ok(Self { stamp, digest: Digest::of_reader(file)? })
+    }
+}
+
+/// Everything that was read, for those who ask later whether it is still so.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Evidence {
+    /// By path; `None`: no regular file was there.
+    files: BTreeMap<PathBuf, Option<Known>>,
+    /// Names in folders, and which of them were folders.
+    listings: BTreeMap<PathBuf, Digest>,
+    /// Paths that tprimat itself makes: they are left out of listings.
+    made: BTreeSet<PathBuf>,
+}
+
+/// What became of evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All is as it was. `renewed`: files were read again, and their stamps can be trusted from now on.
+    Holds { renewed: bool },
+    /// The first path that is not as it was.
+    Changed(PathBuf),
+}
+
+impl Evidence {
+    /// Looks at everything again.
+    pub fn check(&mut self) -> Standing {
+        let mut renewed = false;
+        for (path, known) in &mut self.files {
+            match look(path, known.as_ref()) {
+                Seen::Untouched => {}
+                Seen::Reread(new) => {
+                    renewed |= new.stamp.is_settled();
+                    *known = Some(new);
+                }
+                Seen::Changed => return Standing::Changed(path.clone()),
+            }
+        }
+        match self.listings.iter().find(|(folder, digest)| digest_of(&entries(folder, &self.made)) != **digest) {
+            Some((folder, _)) => Standing::Changed(folder.clone()),
+            None => Standing::Holds { renewed },
+        }
+    }
+
+    /// Adds a file that holds what was just written.
+    pub fn add(&mut self, path: PathBuf, known: Known) {
+        self.files.insert(path, Some(known));
+    }
+}
+
+/// What has become of a file since its stamp was taken.
+enum Seen {
+    Untouched,
+    /// Its bytes are the same; the stamp as it would be taken now.
+    Reread(Known),
+    Changed,
+}
+
+fn look(path: &Path, known: Option<&Known>) -> Seen {
+    let (Ok(now), Some(old)) = (Stamp::of(path), known) else {
+        return if known.is_none() && !path.is_file() { Seen::Untouched } else { Seen::Changed };
+    };
+    if now.size != old.stamp.size {
+        return Seen::Changed;
+    }
+    if old.stamp.is_still(&now) {
+        return Seen::Untouched;
+    }
+    match Known::of(path) {
+        Ok(new) if new.digest == old.digest => Seen::Reread(new),
+        _ => Seen::Changed,
+    }
+}
+
+/// Reads files and folders and notes what it finds.
+#[derive(Default)]
+pub struct ReadSet(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    evidence: Evidence,
+    /// Something was read twice and differed: what was made of it rests on two states of the project.
+    torn: Option<PathBuf>,
+}
+
+/// An entry of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: OsString,
+    pub kind: EntryKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    File,
+    Folder,
+    /// A virtual environment of Python: a folder that belongs to the host.
+    Environment,
+    /// In words: a pipe, a link to nothing.
+    Other(&'static str),
+}
+
+/// A file below a folder that was walked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// From the folder that the walk began in.
+    pub path: PathBuf,
+    pub kind: EntryKind,
+}
+
+impl ReadSet {
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that was read, or the path that changed while it was read.
+    pub fn evidence(&self) -> Result<Evidence, PathBuf> {
+        let noted = self.noted();
+        match &noted.torn {
+            None => Ok(noted.evidence.clone()),
+            Some(path) => Err(path.clone()),
+        }
+    }
+
+    /// Tells which files and folders tprimat itself makes, before anything is walked.
+    pub fn leave_out(&self, made: impl IntoIterator<Item = PathBuf>) {
+        self.noted().evidence.made.extend(made);
+    }
+
+    #[must_use]
+    pub fn is_made(&self, path: &Path) -> bool {
+        self.noted().evidence.made.iter().any(|made| path.starts_with(made))
+    }
+
+    /// Was this file read, or looked for?
+    #[must_use]
+    pub fn has_read(&self, is_it: impl Fn(&Path) -> bool) -> bool {
+        self.noted().evidence.files.keys().any(|path| is_it(path))
+    }
+
+    /// A file as it was when it was read; `None`: it was not read.
+    #[must_use]
+    pub fn known(&self, path: &Path) -> Option<Known> {
+        self.noted().evidence.files.get(path).cloned().flatten()
+    }
+
+    /// Replaces what is known of a file that tprimat itself has just written.
+    pub fn wrote(&self, path: &Path) -> io::Result<()> {
+        let known = Known::of(path)?;
+        self.noted().evidence.add(path.to_owned(), known);
+        Ok(())
+    }
+
+    /// The bytes of a file; `None` where there is none.
+    pub fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        let taken = unix_now();
+        let (file, metadata) = match open_regular(path) {
+            Ok(opened) => opened,
+            Err(error) if is_absence(&error) => {
+                self.note(path, None);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let stamp = Stamp::of_metadata(&metadata, taken);
+        let bytes = read_open(&file, metadata.len(), MOST_BYTES)?;
+        self.note(path, Some(Known { stamp, digest: Digest::of(&bytes) }));
+        Ok(Some(bytes))
+    }
+
+    /// The digest of a file of any size.
+    pub fn digest(&self, path: &Path) -> io::Result<Digest> {
+        let known = Known::of(path)?;
+        let digest = known.digest;
+        self.note(path, Some(known));
+        Ok(digest)
+    }
+
+    /// Is a regular file there? That there is none is noted; that there is one when it is read.
+    pub fn is_file(&self, path: &Path) -> bool {
+        let is_file = path.is_file();
+        if !is_file {
+            self.note(path, None);
+        }
+        is_file
+    }
+
+    fn note(&self, path: &Path, known: Option<Known>) {
+        let mut noted = self.noted();
+        let digest = |known: &Option<Known>| known.as_ref().map(|known| known.digest);
+        if let Some(before) = noted.evidence.files.get(path) {
+            // The first stamp is the stricter one.
+            if digest(before) != digest(&known) {
+                noted.torn.get_or_insert_with(|| path.to_owned());
+            }
+            return;
+        }
+        noted.evidence.files.insert(path.to_owned(), known);
+    }
+
+    /// The entries of a folder, sorted, without what is never an input; none where there is no folder.
+    pub fn list(&self, folder: &Path) -> Vec<Entry> {
+        let mut noted = self.noted();
+        let entries = entries(folder, &noted.evidence.made);
+        let digest = digest_of(&entries);
+        if noted.evidence.listings.insert(folder.to_owned(), digest).is_some_and(|before| before != digest) {
+            noted.torn.get_or_insert_with(|| folder.to_owned());
+        }
+        entries
+    }
+
+    /// Everything below `root`/`start` that is no folder, by its path from `root`, at most `depth` names below `start`.
+    /// Follows links to folders, but never round in a circle. The error says why the walk was given up.
+    pub fn walk(&self, root: &Path, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
+        self.walk_of(MOST_ENTRIES, root, start, depth)
+    }
+
+    fn walk_of(&self, most: usize, root: &Path, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
+        let mut walk = Walk { reads: self, root, found: Vec::new(), above: Vec::new(), left: most, most };
+        walk.folder(start, depth)?;
+        walk.found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(walk.found)
+    }
+}
+
+struct Walk<'a> {
+    reads: &'a ReadSet,
+    root: &'a Path,
+    found: Vec<Found>,
+    /// The folders that the walk is in, without links, the outermost first.
+    above: Vec<PathBuf>,
+    /// How many more entries may be looked at.
+    left: usize,
+    most: usize,
+}
+
+impl Walk<'_> {
+    fn folder(&mut self, below: &Path, depth: usize) -> Result<(), String> {
+        let folder = self.root.join(below);
+        let Ok(real) = folder.canonicalize() else {
+            // Something may appear there.
+            self.reads.list(&folder);
+            return Ok(());
+        };
+        if self.above.contains(&real) {
+            return Ok(());
+        }
+        self.above.push(real);
+        for Entry { name, kind } in self.reads.list(&folder) {
+            let more = || format!("there are more than {} files and folders", self.most);
+            self.left = self.left.checked_sub(1).ok_or_else(more)?;
+            let path = below.join(name);
+            match kind {
+                EntryKind::Folder if depth > 1 => self.folder(&path, depth - 1)?,
+                EntryKind::Folder => {}
+                kind => self.found.push(Found { path, kind }),
+            }
+        }
+        self.above.pop();
+        Ok(())
+    }
+}
+
+fn entries(folder: &Path, made: &BTreeSet<PathBuf>) -> Vec<Entry> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut entries: Vec<Entry> = Vec::new();
+    for entry in all {
+        let (name, path) = (entry.file_name(), entry.path());
+        if !is_leftover(&name) && !made.contains(&path) {
+            entries.push(Entry { kind: kind_of(&entry, &path), name });
+        }
+    }
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    entries
+}
+
+fn kind_of(entry: &fs::DirEntry, path: &Path) -> EntryKind {
+    match entry.file_type() {
+        Ok(kind) if kind.is_file() => EntryKind::File,
+        // What a link leads to counts.
+        _ => match fs::metadata(path) {
+            Err(_) => EntryKind::Other("a link to nothing"),
+            Ok(metadata) if metadata.is_dir() && path.join("pyvenv.cfg").is_file() => EntryKind::Environment,
+            Ok(metadata) if metadata.is_dir() => EntryKind::Folder,
+            Ok(metadata) => what_else(&metadata).map_or(EntryKind::File, EntryKind::Other),
+        },
+    }
+}
+
+fn digest_of(entries: &[Entry]) -> Digest {
+    Digest::of(format!("{entries:?}"))
+}
+
+/// What editors, interpreters and version control leave beside files: never an input.
+#[must_use]
+pub fn is_leftover(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let is_of_vim =
+        || name.starts_with('.') && name.len() > 4 && [".swp", ".swo", ".swn"].iter().any(|e| name.ends_with(e));
+    matches!(&*name, "__pycache__" | ".git" | ".hg" | ".jj" | ".svn" | ".DS_Store" | "4913")
+        || [".pyc", ".pyo", "~"].iter().any(|end| name.ends_with(end))
+        || name.starts_with(".#")
+        || name.len() > 1 && name.starts_with('#') && name.ends_with('#')
+        || name.starts_with(super::TEMPORARY)
+        || is_of_vim()
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::files::{Durability, create_dir_all, write_atomically};
+
+    fn write(path: &Path, text: &str) {
+        write_atomically(path, text.as_bytes(), Durability::Plain).unwrap();
+    }
+
+    #[test]
+    fn a_young_file_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        assert!(matches!(look(&path, None), Seen::Untouched));
+        write(&path, "one");
+        assert!(matches!(look(&path, None), Seen::Changed));
+
+        // Just written, so not settled: read again, and the same.
+        let old = Known::of(&path).unwrap();
+        assert!(matches!(look(&path, Some(&old)), Seen::Reread(new) if new.digest == old.digest));
+
+        write(&path, "two");
+        assert!(matches!(look(&path, Some(&old)), Seen::Changed));
+    }
+
+    #[test]
+    fn what_is_edited_after_it_was_read_is_known_as_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write(&path("read"), "one");
+        write(&path("src/a.py"), "a");
+        let reads = ReadSet::default();
+        assert_eq!(reads.read(&path("read")).unwrap().as_deref(), Some(&b"one"[..]));
+        assert!(reads.read(&path("absent")).unwrap().is_none() && !reads.is_file(&path("src")));
+        assert_eq!(reads.list(&path("src")).len(), 1);
+        let after = |change: &dyn Fn()| {
+            let mut evidence = reads.evidence().unwrap();
+            assert_eq!(evidence.check(), Standing::Holds { renewed: false });
+            change();
+            evidence.check()
+        };
+        let changed = |name: &str| Standing::Changed(path(name));
+        assert_eq!(after(&|| write(&path("read"), "two")), changed("read"));
+        write(&path("read"), "one");
+        assert_eq!(after(&|| write(&path("absent"), "")), changed("absent"));
+        fs::remove_file(path("absent")).unwrap();
+        assert_eq!(after(&|| write(&path("src/b.py"), "")), changed("src"));
+        fs::remove_file(path("src/b.py")).unwrap();
+        // A file that becomes a folder may have files in it.
+        let swap = || {
+            fs::remove_file(path("src/a.py")).unwrap();
+            create_dir_all(&path("src/a.py")).unwrap();
+        };
+        assert_eq!(after(&swap), changed("src"));
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_is_no_evidence() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write(&path, "one");
+        let reads = ReadSet::default();
+        reads.read(&path).unwrap();
+        reads.digest(&path).unwrap();
+        assert!(reads.evidence().is_ok());
+        write(&path, "two");
+        reads.read(&path).unwrap();
+        assert_eq!(reads.evidence().unwrap_err(), path);
+    }
+
+    #[test]
+    fn a_walk_follows_links_but_not_round_in_a_circle() {
+        let folder = tempfile::tempdir().unwrap();
+        let (outside, root) = (folder.path().join("outside"), folder.path().join("root"));
+        write(&outside.join("net.py"), "");
+        write(&root.join("src/a.py"), "");
+        symlink(&outside, root.join("src/shared")).unwrap();
+        symlink(".", root.join("src/x")).unwrap();
+        symlink("../src", root.join("src/y")).unwrap();
+        symlink("nowhere", root.join("src/gone")).unwrap();
+        let reads = ReadSet::default();
+        let found = reads.walk(&root, Path::new("src"), usize::MAX).unwrap();
+        let names: Vec<(&str, EntryKind)> = found.iter().map(|f| (f.path.to_str().unwrap(), f.kind)).collect();
+        let gone = EntryKind::Other("a link to nothing");
+        let file = EntryKind::File;
+        assert_eq!(names, [("src/a.py", file), ("src/gone", gone), ("src/shared/net.py", file)]);
+        // Two ways to each of thirty folders, and no circle: 2³⁰ paths.
+        for n in 0..30 {
+            create_dir_all(&root.join(format!("d{n}"))).unwrap();
+            for name in ["a", "b"] {
+                symlink(format!("../d{}", n + 1), root.join(format!("d{n}/{name}"))).unwrap();
+            }
+        }
+        create_dir_all(&root.join("d30")).unwrap();
+        let why = ReadSet::default().walk_of(500, &root, Path::new("d0"), usize::MAX).unwrap_err();
+        assert_eq!(why, "there are more than 500 files and folders");
+    }
+
+    #[test]
+    fn leftovers_are_seen_nowhere() {
+        for name in ["__pycache__", "m.pyc", "a.py~", ".#a.py", "#a.py#", ".a.py.swp", ".git", ".tmp-x"] {
+            assert!(is_leftover(OsStr::new(name)), "{name}");
+        }
+        for name in ["a.py", "tilde~.py", "#", "swp", ".env", ".swp", "a.swp"] {
+            assert!(!is_leftover(OsStr::new(name)), "{name}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let reads = ReadSet::default();
+        reads.leave_out([folder.path().join("cache")]);
+        assert!(reads.list(folder.path()).is_empty());
+        for name in ["a.py~", "cache/x", "__pycache__/m.pyc"] {
+            write(&folder.path().join(name), "");
+        }
+        symlink("user@host.1", folder.path().join(".#a.py")).unwrap();
+        assert_eq!(reads.evidence().unwrap().check(), Standing::Holds { renewed: false });
+    }
+}
