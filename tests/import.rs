@@ -244,3 +244,93 @@ fn a_log_that_contradicts_itself_has_no_rate() {
         assert!(notes.contains("absurd_value (step 1: tokens is "), "{notes}");
     }
 }
+
+/// Step times of a run: each run a little slower than the one before.
+fn run(number: usize) -> Vec<f64> {
+    times().iter().map(|time| time * (1.0 + 0.002 * number as f64)).collect()
+}
+
+/// Rates follow from the times, as the suites computed them.
+fn consistent(platform: &str, batch: u64, times: &[f64]) -> String {
+    let mean = times[1..].iter().sum::<f64>() / (times.len() - 1) as f64;
+    let mut file = published(batch, 128, times, batch as f64 * 128.0 / mean);
+    file["platform"] = platform.into();
+    file["gpu_info"]["gpu_cores"].take();
+    file.to_string()
+}
+
+/// A folder of results and nothing else: no config.yaml, no matrix.
+fn old_results() -> Project {
+    let project = Project::empty();
+    for number in 1..=3 {
+        let stamp = format!("2026010{number}_10300{number}");
+        project.write(&format!("old/benchmark_rocm_llama_{stamp}.json"), &consistent("amd", 8, &run(number)));
+        project.write(&format!("old/train_nvd_nemo_llama_run{number}.json"), &consistent("nvd", 8, &run(number + 5)));
+    }
+    // The same name but for the date, and another batch: no repeat.
+    project.write("old/benchmark_rocm_llama_20260109_101010.json", &consistent("amd", 16, &run(0)));
+    project
+        .write("old/notes.txt", "what we did last summer\n")
+        .write("old/failed.log", "bash: ./run.sh: No such file or directory\n");
+    project
+}
+
+#[test]
+fn old_results_are_one_comparison_without_a_project() {
+    let project = old_results();
+    project.run(&["compare"]).ends_with(2);
+    let imported = project.run(&["import", ".", "--json"]).ends_with(0).json();
+    assert_eq!(imported["imported"].as_array().unwrap().len(), 8, "{imported:#}");
+    let comparison = project.run(&["compare", "--json"]).ends_with(0).json();
+    let shown = |row: &Value| {
+        (row["cell"].as_str().unwrap().to_owned(), row["n"].as_u64().unwrap(), row["group"].as_u64().unwrap())
+    };
+    let mut rows: Vec<_> = comparison["rows"].as_array().unwrap().iter().map(shown).collect();
+    rows.sort_by_key(|(cell, ..)| cell.len());
+    let [(amd, 3, of_amd), (nvd, 3, of_nvd), (other, 1, of_other)] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((nvd.as_str(), amd.as_str()), ("nvd/nemo/llama/imported", "amd/prim/llama/imported"));
+    assert!(other.starts_with("amd/prim/llama/imported@file=benchmark-rocm-llama-20260109"), "{other}");
+    assert!(of_nvd == of_amd && of_amd != of_other, "{rows:?}");
+    assert_eq!(comparison["absent"][0]["state"], "failed");
+    // Once more, from below too: nothing is new, and what tprimat keeps there is not taken for a result.
+    let again = project.run(&["import", ".", "--json"]).ends_with(0).json();
+    assert!(again["imported"].as_array().unwrap().iter().all(|run| run["known"] == true), "{again:#}");
+    project.run(&["report"]).ends_with(0);
+    let after = project.run(&["import", ".", "--json"]).ends_with(0).json();
+    assert_eq!(after["imported"].as_array().unwrap().len(), 8, "{after:#}");
+    assert!(project.read("output/compare.csv").contains("nvd/nemo/llama/imported"));
+}
+
+#[test]
+fn imports_are_compared_where_nothing_of_the_matrix_has_run() {
+    let project = project();
+    project.write("benchmark_rocm_tiny.json", &consistent("amd", 8, &run(1)));
+    project.run(&["import", "benchmark_rocm_tiny.json"]).ends_with(0);
+    let shown = project.run(&["compare", "--json"]).ends_with(0);
+    assert_eq!(shown.json()["rows"][0]["cell"], "amd/prim/tiny/imported");
+    assert!(shown.stderr.contains("no cell of the matrix `one` has run yet"), "{}", shown.stderr);
+    // A matrix that is named is what is shown.
+    let of_matrix = project.run(&["compare", "matrix.toml", "--json"]).ends_with(0).json();
+    assert_eq!((&of_matrix["rows"], of_matrix["absent"].as_array().unwrap().len()), (&json!([]), 1));
+    project.run(&["build"]).ends_with(0);
+    let built = project.run(&["compare", "--json"]).ends_with(0).json();
+    assert_eq!(built["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(built["rows"][0]["cell"], "cpu/cmd/tiny/single");
+    let imported = project.run(&["compare", "--imported", "--json"]).ends_with(0).json();
+    assert_eq!(imported["rows"][0]["cell"], "amd/prim/tiny/imported");
+    // Its pages are not the matrix's.
+    project.run(&["report", "--imported"]).ends_with(2);
+    project.run(&["report", "--imported", "-o", "elsewhere"]).ends_with(0);
+}
+
+#[test]
+fn files_of_one_name_are_of_several_folders_and_no_repeats() {
+    let project = project();
+    for (folder, number) in [("one", 1), ("two", 2), ("three", 3)] {
+        project.write(&format!("{folder}/benchmark_rocm_tiny.json"), &consistent("amd", 8, &run(number)));
+    }
+    let imported = project.run(&["import", "one", "two", "three", "--json"]).ends_with(0).json();
+    let cells: std::collections::BTreeSet<_> =
+        imported["imported"].as_array().unwrap().iter().map(|run| run["cell"].as_str().unwrap()).collect();
+    assert_eq!(cells.len(), 3, "{cells:?}");
+}

@@ -15,7 +15,6 @@ use crate::{
     execute::derived,
     graph::{Dag, Engine, Statuses},
     import::Imports,
-    plan::Plan,
     report,
 };
 
@@ -33,7 +32,7 @@ pub struct Made<'a> {
     pub engine: &'a Engine<'a>,
     pub statuses: &'a Statuses,
     pub comparison: &'a Comparison,
-    /// The cells that were named; none where it is of a whole matrix.
+    /// What was compared instead of a whole matrix: the cells that were named, or `imports`.
     pub named: &'a [String],
 }
 
@@ -51,7 +50,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
         cells => (None, cells),
     };
     let common = Common { matrix, sets: asked.sets.clone() };
-    let plan = Plan::load(&project::request(at, &common, None, &asked.measured)?)?;
+    let plan = project::plan_or_imports(at, &common, &asked.measured)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
     // A cell that the matrix does not have may have been imported.
@@ -85,8 +84,23 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
         };
         seeds = named.iter().zip(&places).filter_map(seed).collect();
     }
+    let is_of_one = !named.is_empty() || common.matrix.is_some();
+    let is_of_imports = asked.imported
+        || (!is_of_one && !seeds.iter().any(derived::CellSeed::has_run) && imports.cells().next().is_some());
+    if is_of_imports {
+        if !asked.imported && !plan.is_bare() {
+            eprintln!(
+                "note: no cell of the matrix `{}` has run yet; these are the imported cells. `tprimat compare {}` is of \
+                 the matrix alone.",
+                plan.matrix.name, plan.matrix.name
+            );
+        }
+        seeds = imports.cells().map(|id| derived::CellSeed::imported(&plan, id)).collect();
+    }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
-    show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named })?;
+    let imported = ["imports".to_owned()];
+    let shown = if is_of_imports { &imported[..] } else { named };
+    show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named: shown })?;
     // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
     let is_refused = !named.is_empty() && (!comparison.comparable || comparison.rows.len() < 2);
     Ok(if is_refused { exit::FAILED } else { exit::OK })

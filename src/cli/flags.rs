@@ -95,4 +95,7 @@ pub struct Compared {
     /// The cell that speed-ups are relative to [default: the first of each group]
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
+    /// Compare all imported cells, and no others [default where no cell of the matrix is measured]
+    #[arg(long, conflicts_with = "names")]
+    pub imported: bool,
 }

@@ -1,6 +1,9 @@
 //! `import`: logs and results that others measured, stored as they are and shown beside ours, labelled.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde_json::json;
 
@@ -11,19 +14,30 @@ use super::{
     project,
 };
 use crate::{
+    analyze::Contract,
     cache::Cache,
     config,
     error::{Error, Problem, Result, exit},
+    execute::publish,
     files::Durability,
-    import::{self, ImportedRun, Imports, Kind, Recorded, Source, Unit},
+    import::{self, Guess, ImportedRun, Imports, Kind, Recorded, Source, Unit},
     parse::{self, FailureClass},
     plan::Plan,
 };
 
 pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
-    let (cell, units, skipped) = wanted(args)?;
     let common = Common { matrix: args.matrix.clone(), ..Common::default() };
-    let plan = Plan::load(&project::request(at, &common, None, &Measured::default())?)?;
+    let plan = match project::without_project(at, &common)? {
+        Some(request) => Plan::bare(&request)?,
+        None => Plan::load(&project::request(at, &common, None, &Measured::default())?)?,
+    };
+    let (cell, units, skipped) = wanted(args, &[project::cache_dir(&plan), publish::output_dir(&plan)])?;
+    if plan.is_bare() {
+        eprintln!(
+            "note: there is no config.yaml here: models and platforms are the starter's, and imports are kept in {}",
+            project::cache_dir(&plan).display()
+        );
+    }
     if let Some(cell) = &cell {
         check_names(&plan, cell);
     }
@@ -35,8 +49,9 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
     // In a folder a stranger is left out; a file that was named is a mistake.
     let lenient = units.len() > 1 || args.names.iter().any(|n| Path::new(n).is_dir());
     let (mut told, mut done) = (Vec::new(), 0);
+    let mut known = Known::default();
     for unit in units {
-        match one(&plan, &cache, cell.as_deref(), &unit) {
+        match one(&plan, &cache, cell.as_deref(), &unit, &mut known) {
             Ok(value) => {
                 done += 1;
                 if !args.json {
@@ -66,7 +81,7 @@ fn expected() -> String {
 }
 
 /// The cell, where it is named, and the runs.
-fn wanted(args: &ImportArgs) -> Result<(Option<String>, Vec<Unit>, Vec<PathBuf>)> {
+fn wanted(args: &ImportArgs, own: &[PathBuf]) -> Result<(Option<String>, Vec<Unit>, Vec<PathBuf>)> {
     let named = |kind: Kind, files: &[PathBuf]| Unit {
         kind,
         name: files.first().and_then(|f| f.file_name()).map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
@@ -98,7 +113,7 @@ fn wanted(args: &ImportArgs) -> Result<(Option<String>, Vec<Unit>, Vec<PathBuf>)
         }
         let mut skipped = Vec::new();
         let paths: Vec<PathBuf> = args.names.iter().map(PathBuf::from).collect();
-        return Ok((None, import::gather(&paths, &mut skipped)?, skipped));
+        return Ok((None, import::gather(&paths, own, &mut skipped)?, skipped));
     }
     match &args.names[..] {
         [] => Ok((None, units, Vec::new())),
@@ -122,8 +137,102 @@ fn check_names(plan: &Plan, cell: &str) {
     }
 }
 
+/// What an import shows of its configuration.
+struct Shown {
+    id: String,
+    /// Its file, where it is one file.
+    name: Option<String>,
+    format: String,
+    device: Option<String>,
+    contract: Contract,
+}
+
+impl Shown {
+    fn of(run: &ImportedRun) -> Self {
+        let trace = &run.result.trace;
+        Self {
+            id: run.recorded.id(),
+            name: (run.recorded.sources.len() == 1).then(|| run.recorded.from()),
+            format: trace.format.clone(),
+            device: trace.device.as_ref().and_then(|d| d.name.clone()),
+            contract: run.result.contract.clone(),
+        }
+    }
+
+    /// Is it the same configuration, run once more? Its file is called the same but for a date or a number, and nothing in it
+    /// says otherwise. Files of one and the same name are of several folders, which may be anybody's.
+    fn is_repeat_of(&self, other: &Self) -> bool {
+        let names = |shown: &Self| shown.name.as_deref().map(|name| (name.to_owned(), import::configuration(name)));
+        let (Some((own, configuration)), Some((its, of_other))) = (names(self), names(other)) else { return false };
+        own != its
+            && configuration == of_other
+            && (&self.format, &self.device) == (&other.format, &other.device)
+            && import::other_workload(&self.contract, &other.contract).is_none()
+    }
+}
+
+/// The imports of each cell that was asked for: a folder may have thousands of one cell, and each is read once.
+#[derive(Default)]
+struct Known(BTreeMap<String, Vec<Shown>>);
+
+impl Known {
+    fn of(&mut self, plan: &Plan, cache: &Cache, imports: &Imports, cell: &str) -> Result<&[Shown]> {
+        if !self.0.contains_key(cell) {
+            let runs = import::runs(cache, imports, cell, &import::claim_for(plan, cell))?;
+            self.0.insert(cell.to_owned(), runs.iter().map(Shown::of).collect());
+        }
+        Ok(&self.0[cell])
+    }
+
+    /// Only after the cell was asked for.
+    fn add(&mut self, cell: &str, shown: Shown) {
+        let known = self.0.entry(cell.to_owned()).or_default();
+        if known.iter().all(|k| k.id != shown.id) {
+            known.push(shown);
+        }
+    }
+}
+
+/// The cell of a run that nobody named: that of earlier runs of the same configuration, which it repeats; else what its name
+/// and content tell; where another configuration has that cell, one that is named after the file.
+fn cell_of(
+    plan: &Plan,
+    cache: &Cache,
+    imports: &Imports,
+    unit: &Unit,
+    mut guess: Guess,
+    shown: &Shown,
+    known: &mut Known,
+) -> Result<String> {
+    let plain = guess.cell();
+    let base = |cell: &str| cell.split('@').next().unwrap_or_default().to_owned();
+    let near: Vec<&str> = imports.cells().filter(|cell| base(cell) == base(&plain)).collect();
+    let is_same_file: fn(&Shown, &Shown) -> bool = |a, b| a.id == b.id;
+    for is_it in [is_same_file, Shown::is_repeat_of] {
+        for cell in &near {
+            let runs = known.of(plan, cache, imports, cell)?;
+            if runs.iter().any(|run| is_it(shown, run)) {
+                return Ok((*cell).to_owned());
+            }
+        }
+    }
+    let mut cell = plain;
+    // Named after its file, the run is a cell of its own.
+    let stem = unit.name.trim_end_matches(".json").trim_end_matches(".log").trim_end_matches(".txt");
+    let word: String = stem.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    let mut number = 1;
+    while near.contains(&&*cell) {
+        guess.rest = vec![word.trim_matches('-').to_owned()];
+        guess.rest.extend((number > 1).then(|| number.to_string()));
+        (cell, number) = (guess.cell(), number + 1);
+    }
+    // Whoever comes next asks for it.
+    known.of(plan, cache, imports, &cell)?;
+    Ok(cell)
+}
+
 /// Stores one run as it is, then reads it, then files it under its cell.
-fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit) -> Result<serde_json::Value> {
+fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut Known) -> Result<serde_json::Value> {
     let mut sources = Vec::new();
     for path in &unit.files {
         let (digest, size) = cache.put_file(path, Durability::Synced)?;
@@ -132,15 +241,12 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit) -> Result<se
     }
     let recorded = Recorded::new(unit.kind, sources);
     let mut guess = import::guess(&unit.name, &plan.config);
-    let cell_given = cell.is_some();
-    let mut cell = match cell {
-        Some(cell) => cell.to_owned(),
-        None => {
-            guess.or(import::content_guess(cache, &recorded, plan)?);
-            guess.cell()
-        }
-    };
-    let mut run = ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, &cell))?;
+    if cell.is_none() {
+        guess.or(import::content_guess(cache, &recorded, plan)?);
+    }
+    let read = |cell: &str| ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, cell));
+    let first = cell.map_or_else(|| guess.cell(), str::to_owned);
+    let mut run = read(&first)?;
     if !run.result.trace.telemetry.is_empty() && run.result.trace.steps.is_empty() {
         let message = format!("{}: readings of devices, and no step of a training", unit.name);
         return Err(Error::invalid(Problem::new(message).help("`tprimat parse` shows them")));
@@ -152,26 +258,23 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit) -> Result<se
         ));
     }
     let imports = Imports::of(cache);
-    let conflict = |cell: &str, run: &ImportedRun| -> Result<Option<String>> {
-        let known = import::runs(cache, &imports, cell, &import::claim_for(plan, cell))?;
-        let same = known.iter().any(|k| k.recorded.id() == run.recorded.id());
-        Ok(known.iter().filter(|_| !same).find_map(|k| run.other_workload(k)))
-    };
-    if cell_given {
-        if let Some(difference) = conflict(&cell, &run)? {
-            let message = format!("`{cell}` holds an import of another workload: {difference}");
-            let help = format!("they are no repeats of each other; name another cell, as `{cell}@file=…`");
-            return Err(Error::Failed { message, help: Some(help) });
+    let cell = match cell {
+        Some(cell) => {
+            let others = known.of(plan, cache, &imports, cell)?;
+            let differs = |other: &Shown| import::other_workload(&run.result.contract, &other.contract);
+            if let Some(difference) = others.iter().filter(|other| other.id != recorded.id()).find_map(differs) {
+                let message = format!("`{cell}` holds an import of another workload: {difference}");
+                let help = format!("they are no repeats of each other; name another cell, as `{cell}@file=…`");
+                return Err(Error::Failed { message, help: Some(help) });
+            }
+            cell.to_owned()
         }
-    } else if imports.runs(&cell, cache)?.iter().any(|known| known.id() != recorded.id()) {
-        // Only who names a cell says that two files are repeats of one.
-        // Named after its file, the run is a cell of its own.
-        let stem = unit.name.trim_end_matches(".json").trim_end_matches(".log").trim_end_matches(".txt");
-        let word: String = stem.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
-        guess.rest = vec![word.trim_matches('-').to_owned()];
-        cell = guess.cell();
-        run = ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, &cell))?;
+        None => cell_of(plan, cache, &imports, unit, guess, &Shown::of(&run), known)?,
+    };
+    if cell != first {
+        run = read(&cell)?;
     }
+    known.add(&cell, Shown::of(&run));
     debug_assert!(config::is_plain_name(cell.split('/').next().unwrap_or_default()));
     let (n, known) = Imports::add(cache, &cell, &recorded)?;
     let mut text = import::tell(&cell, n, &run, &import::statistics(plan));

@@ -20,7 +20,11 @@ use crate::{
 };
 
 pub fn run(at: Option<&Path>, args: &ListArgs) -> Result<i32> {
-    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
+    let wanted = &args.wanted;
+    let plan = match project::without_project(at, &wanted.common)? {
+        Some(_) => project::plan_or_imports(at, &wanted.common, &wanted.measured)?,
+        None => Plan::load(&project::wanted(at, wanted)?)?,
+    };
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &Insist::default());

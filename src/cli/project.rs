@@ -21,17 +21,51 @@ use crate::{
 
 /// The nearest folder, from `at` upwards, with a config.yaml.
 pub fn root(at: Option<&Path>) -> Result<PathBuf> {
-    let start = at.map_or_else(std::env::current_dir, |dir| dir.canonicalize());
-    let start = start.map_err(Error::io("cannot find the folder", at.unwrap_or(Path::new("."))))?;
-    let root =
-        start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned).ok_or_else(|| {
-            let problem = Problem::new(format!("there is no config.yaml in {} or above it", start.display()));
-            Error::invalid(problem.help("`tprimat init` writes a starter project"))
-        })?;
+    let start = start(at)?;
+    let root = above(&start).ok_or_else(|| {
+        let problem = Problem::new(format!("there is no config.yaml in {} or above it", start.display()));
+        Error::invalid(problem.help("`tprimat init` writes a starter project"))
+    })?;
     // Anybody may put a config.yaml into /tmp, which is above many a folder.
     files::require_own("the project", &root)?;
     files::require_own("the file", &root.join("config.yaml"))?;
     Ok(root)
+}
+
+fn start(at: Option<&Path>) -> Result<PathBuf> {
+    let start = at.map_or_else(std::env::current_dir, |dir| dir.canonicalize());
+    start.map_err(Error::io("cannot find the folder", at.unwrap_or(Path::new("."))))
+}
+
+fn above(start: &Path) -> Option<PathBuf> {
+    start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned)
+}
+
+/// The plan of a project. In a folder without one, what is needed to read imports that its cache has.
+pub fn plan_or_imports(at: Option<&Path>, common: &Common, measured: &Measured) -> Result<Plan> {
+    match request(at, common, None, measured) {
+        Ok(request) => Plan::load(&request),
+        Err(error) => match without_project(at, common)? {
+            Some(request) if is_cache(&request.root.join("cache")) => Plan::bare(&request),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The request of a command that needs no project, where there is none: the folder itself is its root.
+pub fn without_project(at: Option<&Path>, common: &Common) -> Result<Option<PlanRequest>> {
+    let root = start(at)?;
+    // A project of somebody else's is refused, not passed over.
+    if above(&root).is_some() || common.matrix.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(PlanRequest { root, sets: common.sets.clone(), env: environment(), ..PlanRequest::default() }))
+}
+
+/// Did tprimat make this folder for its cache?
+#[must_use]
+pub fn is_cache(folder: &Path) -> bool {
+    folder.join("CACHEDIR.TAG").is_file() && folder.join("segments").is_dir()
 }
 
 /// The caller's environment, as far as it is text.

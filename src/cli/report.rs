@@ -49,10 +49,11 @@ impl Place {
         const HELP: &str = "-o DIR for all files, -o FILE.html for the page alone";
         let builds = publish::output_dir(of.engine.plan);
         let Some(path) = asked else {
-            return if of.named.is_empty() {
+            // Without a matrix there are no builds that publish there.
+            return if of.named.is_empty() || of.engine.plan.is_bare() {
                 Ok(Self::Folder(builds))
             } else {
-                let problem = Problem::new("a report of two cells goes where -o says: it is no matrix's");
+                let problem = Problem::new("a report that is not of a whole matrix needs -o");
                 Err(Error::invalid(problem.help(HELP)))
             };
         };

@@ -36,7 +36,7 @@ fn for_people(mut value: serde_json::Value) -> Result<String> {
 }
 
 pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
+    let plan = project::plan_or_imports(at, &args.common, &args.measured)?;
     let (id, repeat) = split_repeat(&args.cell)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);

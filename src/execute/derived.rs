@@ -118,6 +118,12 @@ impl CellSeed {
         let claims = (import::claim_for(plan, cell), import::statistics(plan));
         Self { input, summary: None, imported: Some(Box::new(claims)) }
     }
+
+    /// Is there anything to show of it, a figure or a failure?
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        self.summary.is_some() || self.imported.is_some() || matches!(self.input.state, CellState::Failed { .. })
+    }
 }
 
 pub struct ReportWork {

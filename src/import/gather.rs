@@ -18,12 +18,14 @@ pub struct Unit {
 /// Folders within folders that are looked into.
 const DEPTH: usize = 6;
 
-/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are neither.
-pub fn gather(paths: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>> {
+/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are neither. Folders in `own`
+/// are what tprimat itself keeps and publishes here: nobody brings those along by naming a folder around them.
+pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>> {
+    let own: Vec<PathBuf> = own.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let mut units = Vec::new();
     for path in paths {
         if path.is_dir() {
-            folder(path, 0, &mut units, skipped)?;
+            folder(path, 0, &own, &mut units, skipped)?;
         } else {
             let kind = kind_of(path).unwrap_or(Kind::Log);
             std::fs::metadata(path).map_err(Error::io("cannot read", path))?;
@@ -38,7 +40,7 @@ pub fn gather(paths: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>
     Ok(units)
 }
 
-fn folder(at: &Path, depth: usize, units: &mut Vec<Unit>, skipped: &mut Vec<PathBuf>) -> Result<()> {
+fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipped: &mut Vec<PathBuf>) -> Result<()> {
     let entries = std::fs::read_dir(at).map_err(Error::io("cannot read", at))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -50,9 +52,12 @@ fn folder(at: &Path, depth: usize, units: &mut Vec<Unit>, skipped: &mut Vec<Path
             continue;
         }
         if path.is_dir() {
+            if path.canonicalize().is_ok_and(|path| own.contains(&path)) {
+                continue;
+            }
             match rank_of(&name).filter(|_| depth < DEPTH) {
                 Some(rank) => ranks.extend(files_in(&path)?.into_iter().map(|file| (rank, file))),
-                None if depth < DEPTH => folder(&path, depth + 1, units, skipped)?,
+                None if depth < DEPTH => folder(&path, depth + 1, own, units, skipped)?,
                 None => skipped.push(path),
             }
             continue;
@@ -128,11 +133,12 @@ mod tests {
             "nested/rank-1/info.log",
             "nested/rank-0/debug.log",
             "events/x.events.out.tfevents.1",
+            "cache/runs/one/run.log",
         ] {
             write_atomically(&root.path().join(name), b"x", Durability::Plain).unwrap();
         }
         let mut skipped = Vec::new();
-        let units = gather(&[root.path().to_owned()], &mut skipped).unwrap();
+        let units = gather(&[root.path().to_owned()], &[root.path().join("cache")], &mut skipped).unwrap();
         let shown: Vec<_> = units.iter().map(|u| (u.name.as_str(), u.kind, u.files.len())).collect();
         assert_eq!(
             shown,
@@ -154,7 +160,7 @@ mod tests {
     #[test]
     fn nothing_there_is_an_error() {
         let root = tempfile::tempdir().unwrap();
-        assert!(gather(&[root.path().to_owned()], &mut Vec::new()).is_err());
-        assert!(gather(&[root.path().join("no.log")], &mut Vec::new()).is_err());
+        assert!(gather(&[root.path().to_owned()], &[], &mut Vec::new()).is_err());
+        assert!(gather(&[root.path().join("no.log")], &[], &mut Vec::new()).is_err());
     }
 }

@@ -12,8 +12,10 @@ mod runs;
 mod text;
 
 pub use gather::{Unit, gather};
-pub use names::{Guess, guess};
+pub use names::{Guess, configuration, guess};
 pub use record::{Imports, Kind, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
-pub use runs::{Claims, ImportedRun, claim_for, content_guess, input, is_id, runs, statistics, summary};
+pub use runs::{
+    Claims, ImportedRun, claim_for, content_guess, input, is_id, other_workload, runs, statistics, summary,
+};
 pub use text::{show, tell};

@@ -1,5 +1,9 @@
 //! What a file's name says of the cell that it is of, by the habits of the suites that wrote such files.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use crate::config::{Config, framework_named, vendor_named};
 
 /// What names and contents tell; `None` = they do not.
@@ -58,7 +62,7 @@ impl Guess {
 /// `log_mp_pretrain_qwen2.5_7B-pretrain.txt`, `primus-llama-ranks/`.
 #[must_use]
 pub fn guess(name: &str, config: &Config) -> Guess {
-    let stem = stem(name).to_lowercase();
+    let stem = configuration(name);
     let mut found = Guess::default();
     let mut words: Vec<&str> = stem.split(['_', '-', ' ', '.']).filter(|w| !w.is_empty()).collect();
     if let Some((model, from, to)) = model_in(&words, config) {
@@ -72,7 +76,7 @@ pub fn guess(name: &str, config: &Config) -> Guess {
             found.platform = Some(platform);
         } else if let Some(framework) = framework.filter(|_| found.framework.is_none()) {
             found.framework = Some(framework);
-        } else if !NOISE.contains(&word) && !is_stamp(word) {
+        } else if !NOISE.contains(&word) {
             found.rest.push(word.chars().filter(|c| c.is_alphanumeric()).collect());
         }
     }
@@ -131,9 +135,20 @@ fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
     best
 }
 
-/// A date or a time.
-fn is_stamp(word: &str) -> bool {
-    word.len() >= 6 && word.chars().all(|c| c.is_ascii_digit() || c == 't' || c == 'z')
+/// The name without its ending, and without the words that only number runs of one configuration: a date, a time, a run.
+#[must_use]
+pub fn configuration(name: &str) -> String {
+    static NUMBERED: LazyLock<Regex> = LazyLock::new(|| {
+        let stamp = r"\d{4}-?\d{2}-?\d{2}(?:[t_-]?\d{2}[-_.h]?\d{2}(?:[-_.m]?\d{2})?)?z?|\d{6}|\d{9,13}";
+        let number = r"(?:run|rep|repeat|trial|attempt)[-_]?\d+";
+        Regex::new(&format!(r"(?:^|[-_. ])(?:{stamp}|{number})(?:$|[-_. ])")).expect("a literal")
+    });
+    let mut name = stem(name).to_lowercase();
+    // A match takes the sign behind it along, so the word after it is looked at again.
+    while let Some(found) = NUMBERED.find(&name).map(|m| m.range()) {
+        name.replace_range(found, "_");
+    }
+    name.trim_matches(['-', '_', '.', ' ']).to_owned()
 }
 
 #[cfg(test)]
@@ -151,6 +166,25 @@ models:
   qwen: { architecture: qwen2, full_name: Qwen2.5 7B }
 ";
         Config::load(Source::new("config.yaml", text), &BTreeMap::new(), &[]).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn runs_of_one_configuration_have_one_name() {
+        for name in [
+            "benchmark_cuda_llama.json",
+            "benchmark_cuda_llama_20260101_143021.json",
+            "benchmark_cuda_llama_20260101-143021.json",
+            "benchmark_cuda_llama-2026-01-01T14-30-21Z.json",
+            "benchmark_cuda_llama_1766052086.json",
+            "20260101_benchmark_cuda_llama.json",
+            "benchmark_cuda_llama_run3.json",
+            "benchmark_cuda_llama_run_2_20260102.log",
+        ] {
+            assert_eq!(configuration(name), "benchmark_cuda_llama", "{name}");
+        }
+        for name in ["benchmark_cuda_llama_8192.json", "benchmark_cuda_llama_c4.json", "benchmark_cuda_llama-1b.json"] {
+            assert_ne!(configuration(name), "benchmark_cuda_llama", "{name}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::{Imports, Kind, OldResult, Recorded, names, read};
 use crate::{
     analyze::{
-        CellEnvironment, CellInput, CellState, Claim, Note, NoteKind, RunFacts, RunOutcome, RunResult, Statistics,
-        Summary, differences, summarize,
+        CellEnvironment, CellInput, CellState, Claim, Contract, FieldDifference, Note, NoteKind, RunFacts, RunOutcome,
+        RunResult, Statistics, Summary, Tier, differences, summarize,
     },
     cache::Cache,
     config::is_plain_name,
@@ -91,14 +91,13 @@ impl ImportedRun {
         }
         Self { recorded, result }
     }
+}
 
-    /// In what the work itself differs from another run of the cell; such runs are no repeats of each other.
-    #[must_use]
-    pub fn other_workload(&self, other: &Self) -> Option<String> {
-        let found = differences(&self.result.contract, &other.result.contract);
-        let told = |d: &crate::analyze::FieldDifference| d.is_known() && d.tier == crate::analyze::Tier::Workload;
-        found.into_iter().find(told).map(|d| d.sentence())
-    }
+/// In what the work itself differs; runs that do are no repeats of each other.
+#[must_use]
+pub fn other_workload(a: &Contract, b: &Contract) -> Option<String> {
+    let told = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload;
+    differences(a, b).into_iter().find(told).map(|d| d.sentence())
 }
 
 /// The warm-up that config.yaml declares for every run.

@@ -167,6 +167,9 @@ fn callback(line: &str) -> Option<(u64, &str)> {
     Some((whole(step)?, fields)).filter(|(_, f)| has(f, "Time:") && (has(f, "Avg:") || has(f, "Memory:")))
 }
 
+/// Who says how much memory is in use in a callback's line.
+const CALLBACK: &str = "the script's own GB, read as decimal";
+
 fn callback_step(at: u64, fields: &str, out: &mut Builder) {
     let mut checks = Checks { step: at, notes: &mut out.notes };
     let mut step = Step {
@@ -181,9 +184,11 @@ fn callback_step(at: u64, fields: &str, out: &mut Builder) {
         step.running_average =
             Some(Box::new(super::RunningAverage { step_time_seconds: Some(average), ..Default::default() }));
     }
-    // Scripts divide by 10⁹ or 2³⁰ and take one or another figure: no memory that could be compared.
-    if let Some(memory) = after(fields, "Memory:").filter(|v| v.is_finite() && *v > 0.0) {
-        step.other.insert("memory_gb".into(), memory);
+    // Such scripts print what is allocated at the step's end. Some divide by 10⁹ and some by 2³⁰, so the source says that the
+    // unit is theirs.
+    if let Some(bytes) = after(fields, "Memory:").filter(|v| *v > 0.0).and_then(|gb| bytes(gb, 1e9)) {
+        step.memory_figures.push(MemoryFigure { kind: "allocated".into(), source: CALLBACK.into(), bytes });
+        choose_memory(&mut step);
     }
     out.step(step);
 }
@@ -263,7 +268,8 @@ mod tests {
         let [first, second] = &trace.steps[..] else { panic!() };
         assert_eq!((first.step, first.step_time_seconds, first.loss), (10, Some(3.25), Some(2.25)));
         assert_eq!(first.running_average.as_ref().unwrap().step_time_seconds, Some(3.5));
-        assert_eq!((first.memory_bytes, first.other["memory_gb"], first.steps_averaged), (None, 36.2, Some(1)));
+        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(36_200_000_000), Some("allocated")));
+        assert_eq!((first.memory_source.as_deref(), first.steps_averaged), (Some(super::CALLBACK), Some(1)));
         assert_eq!((second.loss, trace.format.as_str()), (None, "nemo"));
     }
 

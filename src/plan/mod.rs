@@ -1,4 +1,5 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
+mod bare;
 mod data;
 mod facts;
 pub mod fit;

@@ -1,0 +1,36 @@
+//! A plan without a matrix, for those who only bring results along: nothing of it can be built.
+
+use super::{Plan, PlanRequest, facts::FactBook};
+use crate::{
+    config::Config,
+    error::{Result, Source},
+    matrix::Matrix,
+    recipe::{RecipeSet, embedded_file},
+};
+
+impl Plan {
+    /// For a folder without a config.yaml: models, platforms and frameworks are those that `tprimat init` would write.
+    pub fn bare(request: &PlanRequest) -> Result<Self> {
+        let root = &request.root;
+        let starter = embedded_file("config.yaml").unwrap_or_default();
+        let source = Source::new("the starter's config.yaml", String::from_utf8_lossy(starter));
+        Ok(Self {
+            root: root.clone(),
+            config: Config::load(source, &request.env, &request.sets)?,
+            recipes: RecipeSet::load(root)?,
+            matrix: Matrix { name: "imports".to_owned(), cells: Vec::new(), excluded: Vec::new() },
+            cells: Vec::new(),
+            facts: FactBook::load(root, request.allow_drift, &request.env)?,
+            read: Vec::new(),
+            read_folders: Vec::new(),
+            allow_drift: request.allow_drift,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Has it no cell that could be built?
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        self.cells.is_empty()
+    }
+}
