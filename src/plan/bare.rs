@@ -4,6 +4,7 @@ use super::{Plan, PlanRequest, facts::FactBook};
 use crate::{
     config::Config,
     error::{Result, Source},
+    files::ReadSet,
     matrix::Matrix,
     recipe::{RecipeSet, embedded_file},
 };
@@ -12,17 +13,17 @@ impl Plan {
     /// For a folder without a config.yaml: models, platforms and frameworks are those that `tprimat init` would write.
     pub fn bare(request: &PlanRequest) -> Result<Self> {
         let root = &request.root;
+        let reads = ReadSet::default();
         let starter = embedded_file("config.yaml").unwrap_or_default();
         let source = Source::new("the starter's config.yaml", String::from_utf8_lossy(starter));
         Ok(Self {
             root: root.clone(),
             config: Config::load(source, &request.env, &request.sets)?,
-            recipes: RecipeSet::load(root)?,
+            recipes: RecipeSet::read(root, &reads)?,
             matrix: Matrix { name: "imports".to_owned(), cells: Vec::new(), excluded: Vec::new() },
             cells: Vec::new(),
-            facts: FactBook::load(root, request.allow_drift, &request.env)?,
-            read: Vec::new(),
-            read_folders: Vec::new(),
+            facts: FactBook::load(root, request.allow_drift, &request.env, &reads)?,
+            reads,
             allow_drift: request.allow_drift,
             notes: Vec::new(),
         })
