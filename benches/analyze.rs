@@ -7,7 +7,7 @@ use serde_json::json;
 use tprimat::{
     analyze::{
         CUSUM, Catalogue, CellEnvironment, CellInput, CellState, CompareSettings, RunFacts, RunOutcome, RunResult,
-        Statistics, Summary, compare, slow_first_steps, summarize,
+        Standing, Statistics, Summary, compare, slow_first_steps, summarize,
     },
     parse::{Effective, Step, Trace},
     plan::{DataJob, Job, ModelShape, OptimizerJob, ParallelismJob},
@@ -169,6 +169,7 @@ fn cell(i: usize, summary: Summary, strategy: &str) -> CellInput {
         same_launch_as: None,
         imported: Vec::new(),
         environment: CellEnvironment::default(),
+        standing: Standing::default(),
     }
 }
 

@@ -43,6 +43,8 @@ fn attempt(n: u32) -> Attempt {
         host: "bench".into(),
         suspect: None,
         repeats_planned: None,
+        set_aside: None,
+        recorded: 0,
     }
 }
 

@@ -72,6 +72,8 @@ fn fill(root: PathBuf) -> Result<usize> {
             host: "bench".into(),
             suspect: None,
             repeats_planned: None,
+            set_aside: None,
+            recorded: 0,
         })?;
         count += 1;
     }

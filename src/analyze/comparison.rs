@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Contract, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
+    Attestation, AttestationStatus, Contract, Dropped, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
     RepeatSummary, StepTime, Summary, settings::WARMUP, summary::attempts,
 };
 use crate::parse::FailureClass;
@@ -33,6 +33,33 @@ pub struct CellInput {
     pub imported: Vec<String>,
     #[serde(default)]
     pub environment: CellEnvironment,
+    #[serde(default, skip_serializing_if = "Standing::is_present")]
+    pub standing: Standing,
+}
+
+/// How a cell's figures stand to the present configuration; by default they are all of it, and all there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Standing {
+    /// Why they are figures of an earlier configuration: `measured before training.seq_length changed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<String>,
+    /// Repeats that are still to be measured.
+    #[serde(default)]
+    pub to_come: u32,
+}
+
+impl Standing {
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// `measured before training.seq_length changed`, `1 still to be measured`; empty where nothing is to be said.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let to_come = (self.to_come > 0).then(|| format!("{} still to be measured", self.to_come));
+        self.earlier.clone().into_iter().chain(to_come).collect()
+    }
 }
 
 /// What a cell's runs were started in, as far as tprimat knows; never a secret.
@@ -132,9 +159,14 @@ pub struct Row {
     /// Ended well with nothing to measure.
     #[serde(default)]
     pub unmeasured: usize,
+    #[serde(default, skip_serializing_if = "Standing::is_present")]
+    pub standing: Standing,
     /// Repeats were added when the results of fewer were there to be looked at.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_added_later: bool,
+    /// Other measurements of its repeats, which do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
     pub tokens_per_second_per_gpu: Estimate,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,

@@ -301,7 +301,19 @@ pub(super) fn labels(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> Ve
     // What somebody else measured is not what we did, whatever its figures are.
     let imported = (a.cell.imported.is_empty() != b.cell.imported.is_empty())
         .then(|| format!("{} is imported", if a.cell.imported.is_empty() { &b.cell.cell } else { &a.cell.cell }));
-    imported.into_iter().chain(warmup).chain(known.map(label)).collect()
+    earlier(a, b).into_iter().chain(imported).chain(warmup).chain(known.map(label)).collect()
+}
+
+/// That not both are measured as they are configured now.
+fn earlier(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
+    let [of_a, of_b] = [a, b].map(|arm| arm.cell.standing.earlier.as_deref());
+    match (of_a, of_b) {
+        (None, None) => None,
+        (Some(why), Some(same)) if why == same => Some(format!("both were {why}")),
+        (Some(why), None) => Some(format!("{} was {why}", a.cell.cell)),
+        (None, Some(why)) => Some(format!("{} was {why}", b.cell.cell)),
+        (Some(why), Some(other)) => Some(format!("{} was {why}, {} was {other}", a.cell.cell, b.cell.cell)),
+    }
 }
 
 /// `warm-up 9, not 5 steps`: the two do not drop the same steps, or not by the same rule.

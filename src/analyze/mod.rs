@@ -18,6 +18,7 @@
 //! | `suspect` | samples × a result | was the run disturbed? |
 //! | `telemetry` | a result with samples | power, energy, clocks of its measured part |
 //! | `summary` | a cell's results | [`Summary`], the statistics over repeats |
+//! | `dropped` | measurements that do not count | what is disclosed of them |
 //! | `note` | – | a sentence beside the figures, with its sort |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
@@ -38,6 +39,7 @@ mod comparison;
 mod contract;
 mod conventions;
 mod cross;
+mod dropped;
 mod environment;
 mod figure;
 mod flops;
@@ -71,6 +73,7 @@ pub use compare::*;
 pub use comparison::*;
 pub use contract::*;
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
+pub use dropped::*;
 pub use environment::*;
 pub use figure::*;
 pub use flops::*;

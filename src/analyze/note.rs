@@ -22,6 +22,8 @@ pub enum NoteKind {
     Refused,
     /// A run did not do what it was asked to.
     Contradicted,
+    /// Figures that are of an earlier configuration.
+    Earlier,
     /// A figure that cannot be right, ours or the trainer's.
     Doubtful,
     /// A setting that alone can decide a comparison.

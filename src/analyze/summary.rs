@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attestation, AttestationStatus, Clock, Contract, Estimate, FlopsPerToken, Note, RunOutcome, RunResult, Steady,
-    Telemetry, Workload, clock, is_positive, mean,
+    Attestation, AttestationStatus, Clock, Contract, Dropped, Estimate, FlopsPerToken, Note, RunOutcome, RunResult,
+    Steady, Telemetry, Workload, clock, is_positive, mean,
     steady::{is_measured, steady, steady_state},
     telemetry,
     units::estimate,
@@ -63,6 +63,9 @@ pub struct Summary {
     pub hosts: BTreeSet<String>,
     /// Every repeat, also those that do not count, in order.
     pub repeats: Vec<RepeatSummary>,
+    /// Other measurements of these repeats, which do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
 }
@@ -201,6 +204,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         tokens_per_second_per_gpu: estimate,
         workload,
         repeats,
+        dropped: Vec::new(),
     }
 }
 

@@ -5,13 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Attempt, AttemptOutcome, Entry, Output, TaskKind};
+use super::record::{Attempt, AttemptOutcome, Entry, Output, SetAside, TaskKind};
 use crate::digest::Digest;
 
 const ENTRY: u8 = 1;
 const ATTEMPT: u8 = 2;
 const GENERATION: u8 = 3;
 const PREIMAGE: u8 = 4;
+const VERDICT: u8 = 5;
 
 /// Orders records across segments: nanoseconds since 1970, but always later than what the writer has seen.
 pub(super) type Stamp = u64;
@@ -174,6 +175,21 @@ pub(super) fn preimage(stamp: Stamp, digest: &Digest, text: &str) -> Vec<u8> {
     body
 }
 
+/// What somebody decided of the attempt `id` at a key: that it is set aside, or (`None`) that it counts again.
+pub(super) fn verdict(stamp: Stamp, key: &Digest, id: &str, set_aside: Option<&SetAside>) -> Vec<u8> {
+    let mut body = head(VERDICT, stamp, key);
+    put_text(&mut body, id);
+    put_text(&mut body, &serde_json::to_string(&set_aside).unwrap_or_default());
+    body
+}
+
+/// Key, stamp, attempt and what was decided of it.
+pub(super) fn decode_verdict(body: &[u8]) -> Option<(Digest, Stamp, String, Option<SetAside>)> {
+    let mut fields = Fields(body);
+    let (VERDICT, stamp, key) = (fields.u8()?, fields.u64()?, fields.digest()?) else { return None };
+    Some((key, stamp, fields.text()?.to_owned(), serde_json::from_str(fields.text()?).ok()?))
+}
+
 /// What an index needs of a record; the rest stays in the segment until someone asks.
 pub(super) struct Glance<'a> {
     pub stamp: Stamp,
@@ -194,6 +210,7 @@ pub(super) enum What<'a> {
     },
     Generation(u32),
     Preimage,
+    Verdict,
 }
 
 /// `None` for a record of another version of tprimat that this one cannot read.
@@ -211,6 +228,7 @@ pub(super) fn glance(body: &[u8]) -> Option<Glance<'_>> {
         ATTEMPT => What::Attempt { generation: fields.u32()?, task: fields.text()? },
         GENERATION => What::Generation(fields.u32()?),
         PREIMAGE => What::Preimage,
+        VERDICT => What::Verdict,
         _ => return None,
     };
     Some(Glance { stamp, key, what })
@@ -226,7 +244,7 @@ pub(super) fn decode_entry(body: &[u8]) -> Option<Entry> {
 
 pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
     let mut fields = Fields(body);
-    let (ATTEMPT, _stamp) = (fields.u8()?, fields.u64()?) else { return None };
+    let (ATTEMPT, recorded) = (fields.u8()?, fields.u64()?) else { return None };
     let (key, generation) = (fields.digest()?, fields.u32()?);
     let (task, outputs, preimage) = (fields.text()?.to_owned(), fields.outputs()?, fields.text()?.to_owned());
     let (id, host) = (fields.text()?.to_owned(), fields.text()?.to_owned());
@@ -245,6 +263,8 @@ pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
         host,
         suspect,
         repeats_planned,
+        set_aside: None,
+        recorded,
     })
 }
 
@@ -257,14 +277,16 @@ pub(super) fn decode_preimage(body: &[u8]) -> Option<&str> {
 /// The parts of an entry's head.
 pub(super) struct Head<'a> {
     pub stamp: Stamp,
+    pub kind: TaskKind,
+    pub task: &'a str,
     pub outputs: Outputs<'a>,
 }
 
 pub(super) fn decode_head(head: &[u8]) -> Option<Head<'_>> {
     let mut fields = Fields(head);
     let (ENTRY, stamp, _key) = (fields.u8()?, fields.u64()?, fields.digest()?) else { return None };
-    let (_kind, _task, left) = (kind_of(fields.u8()?)?, fields.text()?, fields.u32()?);
-    Some(Head { stamp, outputs: Outputs { left, fields: Fields(fields.0) } })
+    let (kind, task, left) = (kind_of(fields.u8()?)?, fields.text()?, fields.u32()?);
+    Some(Head { stamp, kind, task, outputs: Outputs { left, fields: Fields(fields.0) } })
 }
 
 /// The outputs of an entry, in the order in which they were recorded.
@@ -325,7 +347,7 @@ mod tests {
             });
             let written = Attempt {
                 id, key: Digest(key), task: "train a".into(), preimage: "p".into(), generation: 3, outcome, outputs,
-                started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned,
+                started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned, set_aside: None, recorded: 1,
             };
             let read = decode_attempt(&attempt(1, &written)).unwrap();
             prop_assert_eq!(read.started_at.to_bits(), written.started_at.to_bits());
@@ -333,9 +355,9 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_never_panic(tag in 0u8..6, rest in proptest::collection::vec(any::<u8>(), 0..120)) {
+        fn foreign_bytes_never_panic(tag in 0u8..7, rest in proptest::collection::vec(any::<u8>(), 0..120)) {
             let body = [&[tag][..], &rest].concat();
-            let _ = (decode_entry(&body), decode_attempt(&body), decode_preimage(&body));
+            let _ = (decode_entry(&body), decode_attempt(&body), decode_preimage(&body), decode_verdict(&body));
             if let Some(Glance { what: What::Entry { head, .. }, .. }) = glance(&body) {
                 prop_assert!(decode_head(head).is_some());
             }

@@ -17,6 +17,7 @@ pub(super) struct Place {
 #[derive(Default)]
 pub(super) struct Index {
     pub entries: HashMap<Digest, IndexedEntry>,
+    /// Attempts at a key, and what was decided of them.
     pub attempts: HashMap<Digest, Vec<Place>>,
     /// The highest one that was opened or measured in.
     pub generations: HashMap<Digest, u32>,
@@ -48,15 +49,20 @@ impl Index {
             What::Attempt { generation, task } => {
                 self.ran_last(TaskKind::Train, task, stamp, place);
                 self.raise_generation(key, generation);
-                let places = self.attempts.entry(key).or_default();
-                if !places.contains(&place) {
-                    places.push(place);
-                }
+                self.of_attempts(key, place);
             }
+            What::Verdict => self.of_attempts(key, place),
             What::Generation(generation) => self.raise_generation(key, generation),
             What::Preimage => {
                 self.preimages.insert(key, place);
             }
+        }
+    }
+
+    fn of_attempts(&mut self, key: Digest, place: Place) {
+        let places = self.attempts.entry(key).or_default();
+        if !places.contains(&place) {
+            places.push(place);
         }
     }
 

@@ -1,14 +1,18 @@
-//! Keys in flight: one process at a time works on a key. The lock ends with the process that holds it.
+//! Keys in flight: one process at a time works on a key. The lock ends with the process that holds it. So does the sign that
+//! a cache is in use, which many hold at once.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::MetadataExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::store::Cache;
 use crate::{digest::Digest, error::Result};
+
+/// Locked by everybody who uses the cache, and by the one who removes it.
+const IN_USE: &str = "in-use";
 
 /// Held until dropped.
 pub struct KeyLock {
@@ -46,6 +50,29 @@ impl Cache {
         }
     }
 
+    /// Says that a build uses the cache, until dropped; `None` where that cannot be said: in a cache that is only read, or
+    /// without locks.
+    #[must_use]
+    pub fn use_it(&self) -> Option<File> {
+        let path = self.root.join(IN_USE);
+        let file = self.in_layout(|| OpenOptions::new().write(true).create(true).truncate(false).open(&path)).ok()?;
+        file.lock_shared().ok().map(|()| file)
+    }
+
+    /// Removes the lock files of processes that were killed.
+    pub(super) fn remove_dead_locks(&self) {
+        for entry in fs::read_dir(self.root.join("locks")).into_iter().flatten().flatten() {
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let Some(file) = is_file.then(|| OpenOptions::new().write(true).open(entry.path()).ok()).flatten() else {
+                continue;
+            };
+            if file.try_lock().is_ok() {
+                // Removes the file when it is dropped, if it is still the one that was locked.
+                drop(KeyLock::of(file, entry.path()));
+            }
+        }
+    }
+
     fn lock_file(&self, key: &Digest) -> Result<(File, PathBuf)> {
         let path = self.root.join("locks").join(key.to_string());
         let file = self.in_layout(|| OpenOptions::new().write(true).create(true).truncate(false).open(&path))?;
@@ -65,6 +92,21 @@ impl Drop for KeyLock {
     fn drop(&mut self) {
         // While it is still locked, so that nobody else can be using it.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The sign of the one who removes a cache, until dropped. An error of kind `WouldBlock` where a build uses it; `None` where
+/// there is none to use.
+pub fn claim_unused(root: &Path) -> io::Result<Option<File>> {
+    let file = match OpenOptions::new().write(true).open(root.join(IN_USE)) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+        other => other?,
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        // No locks here: then nobody holds one.
+        Err(TryLockError::Error(_)) => Ok(None),
     }
 }
 
@@ -99,5 +141,31 @@ mod tests {
             }
         });
         assert_eq!(fs::read_dir(folder.path().join("locks")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn lock_files_of_the_dead_go_and_those_of_the_living_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        let _held = cache.lock_key(&Digest::of("held")).unwrap();
+        // As a killed process leaves it: the file, without a lock.
+        drop(fs::File::create(folder.path().join("locks").join(Digest::of("dead").to_string())).unwrap());
+        cache.ensure_writable().unwrap();
+        let left: Vec<_> =
+            fs::read_dir(folder.path().join("locks")).unwrap().flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, [Digest::of("held").to_string().as_str()]);
+        assert!(cache.try_lock_key(&Digest::of("held")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_cache_in_use_cannot_be_claimed() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(claim_unused(folder.path()).unwrap().is_none());
+        let cache = Cache::open(folder.path()).unwrap();
+        let (one, two) = (cache.use_it().unwrap(), cache.use_it().unwrap());
+        drop(one);
+        assert_eq!(claim_unused(folder.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(two);
+        assert!(claim_unused(folder.path()).unwrap().is_some());
     }
 }

@@ -1,5 +1,7 @@
 //! Small disposable files by name: what the last build would like to find again. Checked, never synced.
 
+use std::fs;
+
 use super::store::Cache;
 use crate::{digest::Digest, error::Result};
 
@@ -17,9 +19,26 @@ impl Cache {
     }
 
     pub fn store_memo(&self, name: &Digest, bytes: &[u8]) -> Result<()> {
-        self.write_file(&file_of(name), &[&Digest::of(bytes).0, bytes])
+        self.write_file(&file_of(name), &[&Digest::of(bytes).0, bytes])?;
+        self.prune_memos();
+        Ok(())
+    }
+
+    /// Removes the oldest memos: there is one for each set of variables that a build ever had.
+    fn prune_memos(&self) {
+        let entries = fs::read_dir(self.root.join("memos")).into_iter().flatten().flatten();
+        let is_memo = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|n| n.parse::<Digest>().is_ok());
+        let memos = entries.filter(is_memo).filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())));
+        let mut memos: Vec<_> = memos.collect();
+        memos.sort();
+        for (_, path) in memos.iter().rev().skip(MOST) {
+            let _ = fs::remove_file(path);
+        }
     }
 }
+
+/// As many memos are kept.
+const MOST: usize = 32;
 
 fn file_of(name: &Digest) -> String {
     format!("memos/{name}")
@@ -29,6 +48,20 @@ fn file_of(name: &Digest) -> String {
 mod tests {
     use super::*;
     use crate::files::{self, Durability};
+
+    #[test]
+    fn only_the_newest_memos_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(folder.path()).unwrap();
+        let other = folder.path().join("memos/data.json");
+        files::write_atomically(&other, b"{}", Durability::Plain).unwrap();
+        for n in 0..MOST + 5 {
+            cache.store_memo(&Digest::of(n.to_string()), b"memo").unwrap();
+        }
+        assert!(cache.load_memo(&Digest::of((MOST + 4).to_string())).is_some());
+        assert_eq!(fs::read_dir(folder.path().join("memos")).unwrap().count(), MOST + 1);
+        assert!(other.exists());
+    }
 
     #[test]
     fn memos_come_back_unless_damaged() {

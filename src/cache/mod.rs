@@ -6,6 +6,7 @@
 //! objects/ab/cdef…       a blob by its digest, zstd-compressed where that makes it smaller
 //! segments/0001-x.seg    append-only records: entries, attempts, generations, pre-images
 //! snapshot               an index of the segments; may be deleted at any time
+//! in-use                 locked while a build uses the cache
 //! memos/ locks/ tmp/     the last build's summary; keys in flight; files being written
 //! ```
 mod encode;
@@ -24,7 +25,7 @@ mod store;
 mod tests;
 
 pub use encode::{OutputRef, Outputs};
-pub use lock::KeyLock;
+pub use lock::{KeyLock, claim_unused};
 pub use objects::ObjectReader;
 pub use record::*;
 pub use records::EntryRef;

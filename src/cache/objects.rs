@@ -101,6 +101,11 @@ impl Cache {
         if !folder.is_dir() {
             files::create_dir_all(folder)?;
         }
+        if path.is_dir() && fs::remove_dir(&path).is_err() {
+            let what =
+                format!("{} is a folder where the cache keeps a file; remove it and build again", path.display());
+            return Err(Error::Cache(what));
+        }
         self.persist(temporary, &path)?;
         match durability {
             Durability::Synced => self.sync_folders_of(&path),
@@ -158,6 +163,8 @@ impl Cache {
     pub fn reader(&self, digest: &Digest) -> Result<Option<ObjectReader>> {
         let path = self.object_path(digest);
         match File::open(&path) {
+            // A folder in its place is no object.
+            Ok(file) if file.metadata().is_ok_and(|meta| meta.is_dir()) => Ok(None),
             Ok(file) => {
                 ObjectReader::new(file, *digest, path.clone()).map(Some).map_err(Error::io("cannot read", path))
             }
@@ -168,7 +175,7 @@ impl Cache {
 
     #[must_use]
     pub fn has(&self, digest: &Digest) -> bool {
-        self.object_path(digest).exists()
+        self.object_path(digest).is_file()
     }
 
     pub(super) fn object_path(&self, digest: &Digest) -> PathBuf {
@@ -274,6 +281,25 @@ mod tests {
         let log = b"loss 2.0\n".repeat(10_000);
         assert!(stored_size(&cache, &cache.put(&log, Durability::Plain).unwrap()) < log.len() as u64 / 10);
         assert_eq!(stored_size(&cache, &cache.put(&noise(9000), Durability::Plain).unwrap()), 9000);
+    }
+
+    #[test]
+    fn a_folder_in_the_place_of_an_object_is_no_object() {
+        let (folder, cache) = cache();
+        let digest = Digest::of("object");
+        let path = cache.object_path(&digest);
+        fs::create_dir_all(&path).unwrap();
+        assert_eq!((cache.has(&digest), cache.get(&digest).unwrap()), (false, None));
+        assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest);
+        assert!(cache.has(&digest));
+        // One with something in it is somebody's.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir_all(path.join("thesis")).unwrap();
+        assert!(
+            cache.put(b"object", Durability::Plain).unwrap_err().to_string().contains("is a folder where the cache")
+        );
+        fs::create_dir_all(folder.path().join("cache/segments/0009-x.seg")).unwrap();
+        Cache::open(&folder.path().join("cache")).unwrap().record_preimage("text").unwrap();
     }
 
     #[test]

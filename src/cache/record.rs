@@ -68,23 +68,38 @@ pub struct Attempt {
     /// How many repeats the plan wanted when this one was made; older attempts do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_planned: Option<u32>,
+    /// Somebody decided that it does not count; a record of its own, which a later one may take back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_aside: Option<SetAside>,
+    /// Orders attempts as they were recorded, whatever the clocks of their hosts said; 0 before that.
+    #[serde(skip)]
+    pub recorded: u64,
+}
+
+/// Why an attempt does not count although it may have gone well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetAside {
+    pub reason: String,
+    /// Seconds since 1970.
+    pub at: f64,
 }
 
 impl Attempt {
-    /// Ended well, and nothing disturbed it: it counts.
+    /// Ended well, nothing disturbed it, and nobody set it aside: it counts.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.outcome == AttemptOutcome::Ok && self.suspect.is_none()
+        self.outcome == AttemptOutcome::Ok && self.suspect.is_none() && self.set_aside.is_none()
     }
     /// Ended well, but is kept and not counted.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
-        self.outcome == AttemptOutcome::Ok && self.suspect.is_some()
+        self.outcome == AttemptOutcome::Ok && self.suspect.is_some() && self.set_aside.is_none()
     }
     /// Did it fail in a way that the same launch would meet again?
     #[must_use]
     pub fn will_fail_again(&self) -> bool {
-        let lasts = |class: FailureClass| class.is_deterministic() && self.suspect.is_none();
+        let lasts =
+            |class: FailureClass| class.is_deterministic() && self.suspect.is_none() && self.set_aside.is_none();
         matches!(&self.outcome, AttemptOutcome::Failed { class, .. } if lasts(*class))
     }
     /// What its result is made from.

@@ -1,13 +1,13 @@
 //! Recording what was done under which key, and looking it up.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use super::Output;
 use super::{
     encode::{self, Outputs, Stamp},
     frame,
     index::{Index, Place},
-    record::{Attempt, Entry, TaskKind},
+    record::{Attempt, Entry, SetAside, TaskKind},
     snapshot::{Contents, Row, Snapshot, Table},
     store::Cache,
 };
@@ -98,12 +98,75 @@ impl Cache {
             let indexed = segments.index.attempts.get(key).into_iter().flatten();
             mapped.map(|row| row.place).chain(indexed.copied()).collect()
         };
-        let decode = |place| encode::decode_attempt(&self.body(|_, _| Some(place))?);
-        let mut attempts: Vec<Attempt> = places.into_iter().filter_map(decode).collect();
-        // Stable: of one id recorded twice, the record that was read first stays.
-        attempts.sort_by(|a, b| b.generation.cmp(&a.generation).then_with(|| a.id.cmp(&b.id)));
-        attempts.dedup_by(|a, b| (a.generation, &a.id) == (b.generation, &b.id));
+        self.attempts_at(places)
+    }
+
+    /// Every attempt of every key, in the order in which they were recorded.
+    #[must_use]
+    pub fn all_attempts(&self) -> Vec<Attempt> {
+        let places: Vec<Place> = {
+            let (snapshot, segments) = self.known();
+            let mapped = snapshot.into_iter().flat_map(|snapshot| snapshot.rows(Table::Attempts));
+            mapped.map(|row| row.place).chain(segments.index.attempts.values().flatten().copied()).collect()
+        };
+        let mut attempts = self.attempts_at(places);
+        attempts.sort_by_key(|attempt| attempt.recorded);
         attempts
+    }
+
+    /// The attempts among the records at `places`, each with what was decided of it last.
+    fn attempts_at(&self, places: Vec<Place>) -> Vec<Attempt> {
+        let mut attempts = Vec::new();
+        let mut verdicts: HashMap<(Digest, String), (Stamp, Option<SetAside>)> = HashMap::new();
+        for place in places {
+            let Some(body) = self.body(|_, _| Some(place)) else { continue };
+            if let Some(attempt) = encode::decode_attempt(&body) {
+                attempts.push(attempt);
+            } else if let Some((key, stamp, id, verdict)) = encode::decode_verdict(&body) {
+                let last = verdicts.entry((key, id)).or_insert((stamp, None));
+                if last.0 <= stamp {
+                    *last = (stamp, verdict);
+                }
+            }
+        }
+        for attempt in &mut attempts {
+            let verdict = verdicts.get(&(attempt.key, attempt.id.clone()));
+            attempt.set_aside = verdict.and_then(|(_, set_aside)| set_aside.clone());
+        }
+        // Stable: of one id recorded twice, the record that was read first stays.
+        attempts.sort_by(|a, b| {
+            b.generation.cmp(&a.generation).then_with(|| a.id.cmp(&b.id)).then_with(|| a.key.cmp(&b.key))
+        });
+        attempts.dedup_by(|a, b| (a.generation, &a.id, a.key) == (b.generation, &b.id, b.key));
+        attempts
+    }
+
+    /// Sets an attempt aside, or with `None` lets it count again. Nothing is deleted: it is one more record.
+    pub fn set_aside(&self, attempt: &Attempt, verdict: Option<&SetAside>) -> Result<()> {
+        // It must come after what others decided before.
+        self.refresh()?;
+        self.append(Durability::Synced, |stamp| vec![encode::verdict(stamp, &attempt.key, &attempt.id, verdict)])
+    }
+
+    /// The latest entry of each key of a kind whose task's name is wanted, in the order in which they were recorded.
+    #[must_use]
+    pub fn entries_named(&self, kind: TaskKind, is_wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
+        let mut found: Vec<(Stamp, Place)> = Vec::new();
+        {
+            let (snapshot, segments) = self.known();
+            let mut look = |head: &[u8], place: Place| {
+                let head = encode::decode_head(head).filter(|head| head.kind == kind && is_wanted(head.task));
+                found.extend(head.map(|head| (head.stamp, place)));
+            };
+            for row in snapshot.into_iter().flat_map(|snapshot| snapshot.rows(Table::Entries)) {
+                if let Some(head) = snapshot.and_then(|snapshot| snapshot.head(&row)) {
+                    look(head, row.place);
+                }
+            }
+            segments.index.entries.values().for_each(|entry| look(&entry.head, entry.place));
+        }
+        found.sort_unstable();
+        found.into_iter().filter_map(|(_, place)| encode::decode_entry(&self.body(|_, _| Some(place))?)).collect()
     }
 
     /// The highest generation that was opened, or measured in; 0 at first.

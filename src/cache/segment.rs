@@ -59,7 +59,7 @@ impl Segments {
             let number = self.number_of(name);
             let path = self.path(number);
             match fs::metadata(&path) {
-                Ok(meta) if meta.len() > self.list[number].mark.end => {
+                Ok(meta) if meta.is_file() && meta.len() > self.list[number].mark.end => {
                     let file = File::open(&path)?;
                     self.read_on(number, &file)?;
                 }

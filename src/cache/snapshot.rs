@@ -13,7 +13,8 @@ use memmap2::Mmap;
 use super::{encode::Stamp, frame::Mark, index::Place};
 use crate::digest::Digest;
 
-const MAGIC: [u8; 8] = *b"tprimat1";
+/// The second one: an older tprimat makes an index without what was decided of attempts.
+const MAGIC: [u8; 8] = *b"tprimat2";
 /// Magic, header length, header digest.
 const PREFIX: usize = 8 + 4 + 32;
 const ROW: usize = 32 + 4 + 4 + 8 + 8;

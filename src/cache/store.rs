@@ -73,6 +73,14 @@ impl Cache {
         Ok(cache)
     }
 
+    /// Is this folder a cache of tprimat, by the tag that every one has?
+    #[must_use]
+    pub fn is_one(root: &Path) -> bool {
+        let tag = root.join("CACHEDIR.TAG");
+        let is_file = fs::symlink_metadata(&tag).is_ok_and(|meta| meta.is_file());
+        is_file && files::read_to_string(&tag).is_ok_and(|text| text.contains("cache of tprimat"))
+    }
+
     /// The folder.
     #[must_use]
     pub fn root(&self) -> &Path {
@@ -107,8 +115,9 @@ impl Cache {
         Ok(stat.blocks_available() * stat.fragment_size())
     }
 
-    /// Removes temporary files that killed processes left.
+    /// Removes temporary files and locks that killed processes left.
     fn sweep(&self) {
+        self.remove_dead_locks();
         let folder = self.root.join("tmp");
         if !files::is_own(&folder) {
             return;

@@ -32,6 +32,8 @@ pub enum Command {
     List(ListArgs),
     /// Show a cell's summary, or one repeat's result (CELL#2)
     Show(ShowArgs),
+    /// List every run of a cell that was ever made, and say which one counts; set one aside
+    Attempts(AttemptsArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
@@ -81,6 +83,7 @@ impl Command {
             Self::Check(a) => a.json,
             Self::Explain(a) => a.json,
             Self::Show(a) => a.json,
+            Self::Attempts(a) => a.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
             Self::Baseline(a) => a.wanted.json,
@@ -263,9 +266,52 @@ pub struct ShowArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct AttemptsArgs {
+    #[command(subcommand)]
+    pub command: Option<AttemptsCommand>,
+    /// platform/framework/model/parallelism, with #REPEAT for one repeat
+    pub cell: Option<String>,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum AttemptsCommand {
+    /// Keep a measurement but do not count it; the reason is shown beside the figures
+    SetAside(SetAsideArgs),
+    /// Let a measurement that was set aside count again
+    Restore(RestoreArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct SetAsideArgs {
+    /// The attempt's id, or the beginning of it
+    pub id: String,
+    /// What was wrong with the run
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RestoreArgs {
+    /// The attempt's id, or the beginning of it
+    pub id: String,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
     /// platform/framework/model/parallelism, with #REPEAT for one run
-    pub cell: String,
+    #[arg(required_unless_present = "attempt")]
+    pub cell: Option<String>,
+    /// The log of this attempt, whether it counts or not; `tprimat attempts CELL` lists them
+    #[arg(long, value_name = "ID", conflicts_with_all = ["cell", "follow"])]
+    pub attempt: Option<String>,
     #[command(flatten)]
     pub common: Common,
     #[command(flatten)]

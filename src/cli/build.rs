@@ -61,6 +61,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         }
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
+    let _in_use = cache.use_it();
     let host = train_host(&plan, &request, &cache)?;
     let talk = Talk::new(reporters(args)?);
     if cache.ensure_writable().is_ok() {
@@ -340,7 +341,13 @@ fn finish(
             print(&crate::report::table(comparison, &page()))?;
         }
         let output = execute::publish::output_dir(engine.plan);
-        eprintln!("results, table and picture: {}", output.strip_prefix(&request.root).unwrap_or(&output).display());
+        let output = output.strip_prefix(&request.root).unwrap_or(&output).display();
+        let report = statuses.get(engine.dag.node(TaskKind::Report, 0, 0));
+        if report.state == State::Fresh && report.outputs().is_empty() {
+            eprintln!("nothing was published, since no cell has figures now; {output} stays as it was");
+        } else {
+            eprintln!("results, table and picture: {output}");
+        }
     }
     if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
         let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "output": value["output"] });

@@ -1,44 +1,80 @@
-//! `clean`: removes published output; with `--cache`, every measurement as well, after asking.
+//! `clean`: removes what tprimat published; with `--cache`, every measurement as well, after asking.
 
 use std::{
-    io::{BufRead, IsTerminal, Write},
+    fs::File,
+    io::{BufRead, ErrorKind, IsTerminal, Write},
     path::Path,
 };
 
 use super::{args::CleanArgs, project};
 use crate::{
+    cache::{Cache, claim_unused},
     error::{Error, Problem, Result, exit},
+    execute::publish,
     plan::{PlanRequest, load_config},
 };
+
+/// What a cache is made of. Runs of killed builds stay: they may hold measurements that no build has taken in.
+const PARTS: [&str; 6] = ["objects", "segments", "snapshot", "memos", "locks", "tmp"];
 
 pub fn run(at: Option<&Path>, args: &CleanArgs) -> Result<i32> {
     let root = project::root(at)?;
     let request = PlanRequest { root: root.clone(), env: project::environment(), ..PlanRequest::default() };
     let config = load_config(&root.join("config.yaml"), &request)?;
     let folder = |path: &str, default: &str| root.join(config.get(path).and_then(|v| v.as_str()).unwrap_or(default));
-    let output = folder("paths.output", "output");
-    for entry in std::fs::read_dir(&output).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        // Only what tprimat publishes: people keep their own files there too.
-        if name.starts_with("compare.") || (name.starts_with("train_") && name.ends_with(".json")) {
-            std::fs::remove_file(entry.path()).map_err(Error::io("cannot remove", entry.path()))?;
-        }
-    }
+    let (output, cache) = (folder("paths.output", "output"), folder("paths.cache", "cache"));
+    // Before anything is removed: a clean that is refused removes nothing.
     if args.cache {
-        let cache = folder("paths.cache", "cache");
+        refuse_what_is_not_a_cache(&cache)?;
         if !args.yes && !confirmed(&format!("Remove every measurement in {}?", cache.display()))? {
             return Ok(exit::OK);
         }
-        for part in ["objects", "segments", "snapshot", "memos", "locks", "tmp"] {
-            let path = cache.join(part);
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-            match removed {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("cannot remove", path)(e)),
-                _ => {}
-            }
-        }
+    }
+    let _unused = unused(&cache)?;
+    let withdrawn = publish::withdraw(&output)?;
+    let files = if withdrawn.removed == 1 { "file" } else { "files" };
+    eprintln!("removed {} published {files} from {}", withdrawn.removed, output.display());
+    for path in &withdrawn.changed {
+        eprintln!("kept {}: it was changed after tprimat published it", path.display());
+    }
+    if args.cache {
+        remove_cache(&cache)?;
     }
     Ok(exit::OK)
+}
+
+fn refuse_what_is_not_a_cache(cache: &Path) -> Result<()> {
+    if Cache::is_one(cache) || !cache.exists() {
+        return Ok(());
+    }
+    let what = format!("{} is not a cache of tprimat: it has no CACHEDIR.TAG that says so", cache.display());
+    let help = "nothing was removed; `paths.cache` of config.yaml names the folder, and you can remove it yourself";
+    Err(Error::invalid(Problem::new(what).help(help)))
+}
+
+/// Held while files are removed, so that no build begins meanwhile.
+fn unused(cache: &Path) -> Result<Option<File>> {
+    claim_unused(cache).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => {
+            let what = format!("a build is using the cache {}", cache.display());
+            Error::invalid(Problem::new(what).help("nothing was removed; wait for the build, or stop it with Ctrl-C"))
+        }
+        _ => Error::io("cannot lock the cache", cache)(error),
+    })
+}
+
+fn remove_cache(cache: &Path) -> Result<()> {
+    for part in PARTS {
+        let path = cache.join(part);
+        // A link is removed, never what it leads to.
+        let is_folder = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir());
+        let removed = if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        match removed {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::io("cannot remove", path)(e)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn confirmed(question: &str) -> Result<bool> {

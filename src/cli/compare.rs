@@ -12,7 +12,10 @@ use crate::{
     analyze::{self, Comparison},
     cache::Cache,
     error::{Error, Problem, Result, exit, nearest},
-    execute::derived,
+    execute::{
+        derived,
+        reading::{self, Reach},
+    },
     graph::{Dag, Engine, Statuses},
     import::Imports,
     report,
@@ -74,7 +77,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     settings.settings.across.clone_from(&asked.across);
     settings.settings.baseline.clone_from(&asked.baseline);
     settings.settings.named = !named.is_empty();
-    let mut seeds = derived::cell_seeds(&engine, &statuses);
+    let mut seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
     if !named.is_empty() {
         // In the order they were named: the first is the baseline.
         let mut taken: Vec<Option<derived::CellSeed>> = seeds.into_iter().map(Some).collect();

@@ -1,33 +1,34 @@
-//! `logs CELL`: the log of the attempt that counts, byte for byte; `-f` follows one that is being written.
+//! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; `-f` follows one that is being written.
 
 use std::{io::Write, path::Path, time::Duration};
 
 use super::{
     args::LogsArgs,
+    attempts,
     flags::Insist,
     project::{self, split_repeat},
 };
 use crate::{
-    cache::{Cache, TaskKind},
+    cache::{Attempt, Cache, TaskKind},
     error::{Error, Result, exit},
+    execute,
     graph::Dag,
     plan::{Plan, Support},
 };
 
 pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
+    let asked = match (&args.attempt, &args.cell) {
+        (Some(id), _) => return of_attempt(at, id),
+        (None, cell) => cell.as_deref().unwrap_or_default(),
+    };
     let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
-    let (id, repeat) = split_repeat(&args.cell)?;
+    let (id, repeat) = split_repeat(asked)?;
     let (cell, repeat) = (plan.find(id)?, repeat.unwrap_or(1));
     if let Support::Unsupported(why) = &plan.cells[cell].support {
         return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
     }
     let cache_dir = project::cache_dir(&plan);
     let cache = Cache::open(&cache_dir)?;
-    if args.follow
-        && let Some(dir) = crate::execute::live_run(&cache_dir.join("runs"), &format!("train {id}#{repeat}"))
-    {
-        return follow(&dir);
-    }
     let dag = Dag::new(&plan)?;
     if repeat > plan.cells[cell].repeats {
         return Err(Error::NothingSelected { message: format!("`{id}` has no repeat {repeat}"), help: None });
@@ -35,23 +36,46 @@ pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let status = statuses.get(dag.node(TaskKind::Train, cell as u32, repeat));
+    // A run under this name that has other settings is not this cell's, whoever started it.
+    if args.follow
+        && let Some(dir) = status.key.and_then(|key| execute::live_run(&cache_dir.join("runs"), &key))
+    {
+        return follow(&dir);
+    }
     // A failed attempt that will be tried again is not the one that counts, but its log is what people ask for.
     let attempts = status.key.map(|key| cache.attempts(&key)).unwrap_or_default();
     let attempt = status.attempt().map(|a| (**a).clone()).or_else(|| attempts.last().cloned());
-    let log = attempt.and_then(|a| Some(a.outputs.iter().find(|o| o.name == "log")?.digest));
-    let bytes = log.map(|digest| cache.get(&digest)).transpose()?.flatten().ok_or_else(|| Error::Failed {
-        message: format!("there is no log of `{id}#{repeat}`"),
-        help: Some("`tprimat plan` says whether it ran".into()),
+    let bytes = attempt.map(|attempt| log_of(&cache, &attempt)).transpose()?.flatten();
+    let bytes = bytes.ok_or_else(|| Error::Failed {
+        message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
+        help: Some(format!(
+            "`tprimat attempts {id}` lists every run of it; `tprimat logs --attempt ID` prints its log"
+        )),
     })?;
     write(&bytes)?;
     Ok(exit::OK)
+}
+
+fn of_attempt(at: Option<&Path>, id: &str) -> Result<i32> {
+    let cache = attempts::open(at)?;
+    let attempt = attempts::find(&cache, id)?;
+    let bytes = log_of(&cache, &attempt)?.ok_or_else(|| Error::Failed {
+        message: format!("the log of attempt {} is gone from the cache", attempt.id),
+        help: None,
+    })?;
+    write(&bytes)?;
+    Ok(exit::OK)
+}
+
+fn log_of(cache: &Cache, attempt: &Attempt) -> Result<Option<Vec<u8>>> {
+    Ok(attempt.log().map(|log| cache.get(&log.digest)).transpose()?.flatten())
 }
 
 fn follow(dir: &Path) -> Result<i32> {
     let path = dir.join("log");
     let mut seen = 0;
     loop {
-        let is_over = !dir.join("spec.json").exists() || dir.join("exit.json").exists();
+        let is_over = execute::is_over(dir);
         let bytes = std::fs::read(&path).unwrap_or_default();
         if bytes.len() > seen {
             write(&bytes[seen..])?;

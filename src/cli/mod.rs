@@ -1,5 +1,6 @@
 //! Arguments → a request → an exit code. One file a subcommand.
 mod args;
+mod attempts;
 mod baseline;
 mod build;
 mod check;
@@ -73,6 +74,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Fit(args) => fit::run(at, &args),
         Command::List(args) => list::run(at, &args),
         Command::Show(args) => show::run(at, &args),
+        Command::Attempts(args) => attempts::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Compare(args) => compare::run(at, &args),
         Command::Baseline(args) => baseline::run(at, &args),

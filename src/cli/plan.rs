@@ -13,7 +13,7 @@ use super::{
 use crate::{
     cache::{Cache, TaskKind},
     error::{Result, exit},
-    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs},
+    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, left_behind},
     graph::{Dag, Engine, State, Statuses, key::kind_name, label},
     plan::{self, Plan},
 };
@@ -28,7 +28,14 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     let dag = Dag::new(&plan)?;
     let engine = project::planner(&plan, &dag, &cache, &args.insist);
     let statuses = engine.evaluate_all()?;
-    let rows = rows(&engine, &statuses);
+    let mut rows = rows(&engine, &statuses);
+    // A plan changes nothing, so it takes nothing in; but it says what a build would.
+    let left = left_behind(&cache.root().join("runs"));
+    for row in rows.iter_mut().filter(|row| row.kind == TaskKind::Train && row.state == State::Stale) {
+        if row.key.is_some_and(|key| left.contains(&key)) {
+            row.reason = "an earlier build left a run of it that ended well; `tprimat build` takes it in".to_owned();
+        }
+    }
     let counts = count(&rows);
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);

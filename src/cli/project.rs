@@ -12,7 +12,10 @@ use crate::{
     analyze::{self, CellInput, GateInput},
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result},
-    execute::derived,
+    execute::{
+        derived,
+        reading::{self, Reach},
+    },
     files,
     graph::{CodeDigests, Dag, Engine, Options},
     matrix::Selection,
@@ -154,7 +157,7 @@ pub fn gate_inputs(plan: &Plan) -> Result<Vec<GateInput>> {
     let dag = Dag::new(plan)?;
     let engine = engine(plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
-    let inputs = derived::cell_inputs(derived::cell_seeds(&engine, &statuses), &cache)?;
+    let inputs = derived::cell_inputs(reading::cell_seeds(&engine, &statuses, Reach::Complete)?, &cache)?;
     let catalogue = derived::Settings::of(plan).compare.catalogue;
     let key = |cell: u32| statuses.get(dag.node(TaskKind::Train, cell, 1)).key.map(|key| key.to_string());
     let gated = |((input, planned), id): ((CellInput, &CellPlan), u32)| GateInput {

@@ -17,6 +17,7 @@ use crate::{
         publish,
     },
     files::{Durability, write_atomically},
+    matrix,
 };
 
 pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {
@@ -48,6 +49,7 @@ impl Place {
     fn of(asked: Option<&Path>, of: &Made) -> Result<Self> {
         const HELP: &str = "-o DIR for all files, -o FILE.html for the page alone";
         let builds = publish::output_dir(of.engine.plan);
+        let is_same = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
         let Some(path) = asked else {
             // Without a matrix there are no builds that publish there.
             return if of.named.is_empty() || of.engine.plan.is_bare() {
@@ -62,7 +64,13 @@ impl Place {
             return Ok(Self::Page(path.to_owned()));
         }
         refuse_folder(of.engine.plan, "-o", path)?;
-        let is_same = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
+        let own = Some(&of.engine.plan.matrix.name).filter(|_| of.named.is_empty());
+        let matrices = matrix::names(&of.engine.plan.root).unwrap_or_default();
+        let of_another = publish::published_in(path).into_iter().find(|m| Some(m) != own && matrices.contains(m));
+        if let Some(other) = of_another.filter(|_| !is_same(path, &builds)) {
+            let problem = Problem::new(format!("{} holds what was published of the matrix `{other}`", path.display()));
+            return Err(Error::invalid(problem.help("nothing was written; name another folder with -o")));
+        }
         if !of.named.is_empty() && is_same(path, &builds) {
             let problem = Problem::new(format!("{} holds what builds publish of a whole matrix", path.display()));
             return Err(Error::invalid(problem.help(HELP)));
@@ -75,8 +83,15 @@ impl Place {
         let cache = of.engine.cache;
         match self {
             Self::Folder(folder) => {
-                publish::publish(&folder, &report.title, cache, &report.outputs)?;
-                Ok(folder.join(PAGE))
+                if report.publish(&folder, cache)? {
+                    return Ok(folder.join(PAGE));
+                }
+                let message = format!(
+                    "no cell of `{}` has figures, so nothing was published; {} stays as it was",
+                    of.engine.plan.matrix.name,
+                    folder.display()
+                );
+                Err(Error::Failed { message, help: Some("`tprimat plan` says why; `tprimat build` measures".into()) })
             }
             Self::Page(path) => {
                 let stored = report.outputs.iter().find(|o| o.name == PAGE);

@@ -9,10 +9,13 @@ use super::{
     project::{self, split_repeat},
 };
 use crate::{
-    cache::{Cache, TaskKind},
+    cache::Cache,
     error::{Error, Result},
-    execute::derived,
-    graph::{Dag, State},
+    execute::{
+        derived,
+        reading::{self, Reach},
+    },
+    graph::Dag,
     import::{self, Imports},
     plan::{Plan, Support},
     report,
@@ -58,42 +61,41 @@ pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
-    let kind = if repeat.is_some() { TaskKind::Parse } else { TaskKind::Aggregate };
-    let status = statuses.get(dag.node(kind, cell as u32, repeat.unwrap_or(0)));
-    let bytes = match (status.state, status.outputs().first()) {
-        (State::Fresh, Some(output)) => cache.get(&output.digest)?,
-        _ => None,
+    let seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
+    let found = match repeat {
+        None => seeds[cell].measured(&cache)?.map(|(value, standing)| (value, standing.clone())),
+        Some(repeat) => reading::repeat(&engine, &statuses, cell, repeat)?
+            .and_then(|(result, standing)| Some((serde_json::to_value(result).ok()?, standing))),
     };
-    let Some(bytes) = bytes else {
+    let Some((mut value, standing)) = found else {
         if has_imports {
             return imported(&plan, &cache, &imports, args);
         }
-        let message = format!("there is no fresh result of `{}`", args.cell);
-        return Err(Error::Failed {
-            message,
-            help: Some("`tprimat explain` says why; `tprimat build` makes it".into()),
-        });
+        let help = "`tprimat plan` says why; `tprimat build` measures it; `tprimat attempts` lists every run of it";
+        let message = format!("nothing of `{}` was measured", args.cell);
+        return Err(Error::Failed { message, help: Some(help.into()) });
     };
     if has_imports {
         eprintln!("note: `{id}` has imports too; what was measured here is shown");
     }
-    if repeat.is_none() && !args.json {
+    if args.json {
+        if !standing.is_present() {
+            value["standing"] = serde_json::json!(standing);
+        }
+        print_json(&value)?;
+        return Ok(crate::error::exit::OK);
+    }
+    if repeat.is_none() {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
-        let seeds = derived::cell_seeds(&engine, &statuses);
         let comparison = derived::compare_cells(seeds, &derived::Settings::of(&plan).compare, &cache)?;
         if let Some(text) = report::cell_text(&comparison, &plan.cells[cell].id, &page()) {
             print(&text)?;
             return Ok(crate::error::exit::OK);
         }
     }
-    let value: serde_json::Value = serde_json::from_slice(&bytes)
-        .map_err(|e| Error::Cache(format!("the record of `{}` is not readable: {e}", args.cell)))?;
-    if args.json {
-        print_json(&value)?;
-    } else {
-        let marks = contradictions(&value);
-        print(&(marks + &for_people(value)?))?;
-    }
+    let standing: String = standing.words().iter().map(|words| format!("# {words}\n")).collect();
+    let marks = standing + &contradictions(&value);
+    print(&(marks + &for_people(value)?))?;
     Ok(crate::error::exit::OK)
 }
 

@@ -2,17 +2,24 @@
 //!
 //! `prepare` collects what a task needs while the states are at hand; `run` does it on any thread.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{publish, run::TELEMETRY};
+use super::{
+    publish::{self, Edition},
+    run::TELEMETRY,
+};
 use crate::{
     analyze::{
-        self, Catalogue, CellInput, CellState, CompareSettings, Comparison, PeakOverride, Peaks, Price, RunFacts,
-        RunOutcome, RunResult, Samples, Statistics, Summary, Tdp,
+        self, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped, PeakOverride, Peaks, Price,
+        RunFacts, RunOutcome, RunResult, Samples, Standing, Statistics, Summary, Tdp,
     },
     cache::{Attempt, Cache, Output, TaskKind},
     config::Config,
@@ -21,6 +28,7 @@ use crate::{
     files::Durability,
     graph::{Engine, Made, Statuses},
     import::{self, Claims},
+    matrix,
     parse::{self, Failure, LogSection},
     plan::{Job, Plan, Prepared, Support},
     recipe::Rendered,
@@ -95,7 +103,7 @@ fn price(cost: &Value) -> Option<Price> {
 pub enum DerivedWork {
     Render(Vec<Rendered>),
     Parse { attempt: Arc<Attempt>, job: Box<Job>, log: LogSection },
-    Aggregate { results: Vec<(u32, Digest)>, statistics: Statistics },
+    Aggregate { results: Vec<(u32, Digest)>, dropped: Vec<Dropped>, statistics: Statistics },
     Compare { cells: Vec<CellSeed>, settings: Box<CompareAll> },
     Plot { comparison: Option<Digest> },
     Report(Box<ReportWork>),
@@ -103,11 +111,14 @@ pub enum DerivedWork {
 
 /// A cell as compare needs it, before its summary is read.
 pub struct CellSeed {
-    input: CellInput,
-    summary: Option<Digest>,
+    pub(super) input: CellInput,
+    pub(super) summary: Option<Digest>,
     /// What is claimed of the imports that stand in for a measurement.
-    imported: Option<Box<(Claims, Statistics)>>,
+    pub(super) imported: Option<Box<(Claims, Statistics)>>,
 }
+
+/// Results by repeat.
+pub type Results = Vec<(u32, RunResult)>;
 
 impl CellSeed {
     /// A cell of imports only; no matrix needs to have it.
@@ -129,6 +140,10 @@ impl CellSeed {
 pub struct ReportWork {
     output_dir: PathBuf,
     matrix: String,
+    /// Files of cells that have no present figures: what was published of them stays.
+    keeps: BTreeSet<String>,
+    /// The project's matrices, where they are known.
+    known: Option<BTreeSet<String>>,
     comparison: Option<Digest>,
     pictures: Vec<Output>,
     cells: Vec<PublishedCell>,
@@ -168,6 +183,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
             results: (1..=engine.plan.cells[cell].repeats)
                 .filter_map(|r| Some((r, digest_of(TaskKind::Parse, task.cell, r)?)))
                 .collect(),
+            dropped: engine.dropped(task.cell, statuses).into_iter().cloned().collect(),
             statistics: engine.plan.prepared(cell).map(|p| p.resolved.statistics.clone()).unwrap_or_default(),
         },
         TaskKind::Compare => DerivedWork::Compare {
@@ -184,12 +200,19 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
 }
 
 fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Digest>, pictures: Vec<Output>) -> ReportWork {
+    let cells = published_cells(engine, statuses);
+    let mut keeps: BTreeSet<String> = file_names(engine.plan).into_iter().collect();
+    for cell in &cells {
+        keeps.remove(&cell.file);
+    }
     ReportWork {
         output_dir: publish::output_dir(engine.plan),
         matrix: engine.plan.matrix.name.clone(),
+        keeps,
+        known: matrix::names(&engine.plan.root),
         comparison,
         pictures,
-        cells: published_cells(engine, statuses),
+        cells,
     }
 }
 
@@ -208,7 +231,13 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
         same_launch_as,
         imported: Vec::new(),
         environment: plan.prepared(cell).map(Prepared::environment).unwrap_or_default(),
+        standing: Standing::default(),
     }
+}
+
+/// A cell of the plan, of which nothing is known yet.
+pub(super) fn own_input(engine: &Engine, cell: usize) -> CellInput {
+    input(engine.plan, cell, CellState::Missing { reason: String::new() }, None)
 }
 
 #[must_use]
@@ -241,23 +270,30 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
 fn file_names(plan: &Plan) -> Vec<String> {
     let short = |c: usize| {
         let of = &plan.matrix.cells[c];
-        format!("train_{}_{}_{}", of.platform, of.framework, of.model)
+        publish::safe_name(&format!("train_{}_{}_{}", of.platform, of.framework, of.model))
     };
+    let long = |c: usize| {
+        let of = &plan.matrix.cells[c];
+        let axes: String = of.axes.iter().map(|(axis, value)| format!("_{axis}-{value}")).collect();
+        publish::safe_name(&format!("{}_{}{axes}", short(c), of.parallelism))
+    };
+    // Signs that no file name should have are written alike, so that even the long names of two cells may be the same.
+    let whole = |c: usize| format!("{}_{}", long(c), Digest::of(&plan.cells[c].id).short());
+    let mut names: Vec<String> = (0..plan.cells.len()).map(short).collect();
+    lengthen(&mut names, long);
+    lengthen(&mut names, whole);
+    names.into_iter().map(|name| format!("{name}.json")).collect()
+}
+
+/// Replaces the names that two have by longer ones.
+fn lengthen(names: &mut [String], longer: impl Fn(usize) -> String) {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
-    (0..plan.cells.len()).for_each(|c| *count.entry(short(c)).or_insert(0) += 1);
-    (0..plan.cells.len())
-        .map(|c| {
-            let mut name = short(c);
-            if count[&name] > 1 {
-                let of = &plan.matrix.cells[c];
-                name = format!("{name}_{}", of.parallelism);
-                for (axis, value) in &of.axes {
-                    name = format!("{name}_{axis}-{value}");
-                }
-            }
-            format!("{}.json", publish::safe_name(&name))
-        })
-        .collect()
+    names.iter().for_each(|name| *count.entry(name.clone()).or_insert(0) += 1);
+    for (c, name) in names.iter_mut().enumerate() {
+        if count[name] > 1 {
+            *name = longer(c);
+        }
+    }
 }
 
 fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
@@ -294,33 +330,13 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
         DerivedWork::Parse { attempt, job, log: section } => {
-            let bytes = match attempt.log() {
-                Some(log) => need(cache, &log.digest, "log")?,
-                None => Vec::new(),
-            };
-            let facts = RunFacts::of(&attempt);
-            let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
-            let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
-            let sampled = output(TELEMETRY);
-            // Without it the log still says all else.
-            let times = get(output("times"))?.unwrap_or_default();
-            let mut result = RunResult::from(parse::parse_dated(&section, &bytes, &times), &job, facts);
-            result.repeats_planned = attempt.repeats_planned;
-            result.suspect = attempt.suspect.clone();
-            if sampled.is_some() {
-                let text = get(sampled)?;
-                let gone = || Samples::none("it is gone from the cache");
-                result.telemetry = Some(text.map_or_else(gone, |text| Samples::read(&text)));
-            }
-            if result.outcome != RunOutcome::Ok {
-                result.log_tail = parse::tail(&bytes);
-            }
+            let result = result_of(cache, &attempt, &job, &section)?;
             Ok(vec![put("result.json", &json_bytes(&result)?)?])
         }
-        DerivedWork::Aggregate { results, statistics } => {
+        DerivedWork::Aggregate { results, dropped, statistics } => {
             let results = results.iter().map(|(r, d)| Ok((*r, read::<RunResult>(cache, d, "result.json")?)));
             let results: Vec<_> = results.collect::<Result<_>>()?;
-            let summary = analyze::summarize(&results, &statistics);
+            let summary = analyze::summarize(&results, &statistics).disclosing(dropped);
             Ok(vec![put("summary.json", &json_bytes(&summary)?)?])
         }
         DerivedWork::Compare { cells, settings } => {
@@ -337,11 +353,37 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             Ok(outputs)
         }
         DerivedWork::Report(work) => {
-            let outputs = report_outputs(&work, cache)?;
-            publish::publish(&work.output_dir, &work.matrix, cache, &outputs)?;
-            Ok(outputs)
+            let (outputs, has_figures) = report_outputs(&work, cache)?;
+            let is_published = publish::publish(&work.output_dir, &work.edition(&outputs, has_figures), cache)?;
+            Ok(if is_published { outputs } else { Vec::new() })
         }
     }
+}
+
+/// What an attempt's log says, held against its job.
+pub(super) fn result_of(cache: &Cache, attempt: &Attempt, job: &Job, section: &LogSection) -> Result<RunResult> {
+    let bytes = match attempt.log() {
+        Some(log) => need(cache, &log.digest, "log")?,
+        None => Vec::new(),
+    };
+    let facts = RunFacts::of(attempt);
+    let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
+    let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
+    let sampled = output(TELEMETRY);
+    // Without it the log still says all else.
+    let times = get(output("times"))?.unwrap_or_default();
+    let mut result = RunResult::from(parse::parse_dated(section, &bytes, &times), job, facts);
+    result.repeats_planned = attempt.repeats_planned;
+    result.suspect = attempt.suspect.clone();
+    if sampled.is_some() {
+        let text = get(sampled)?;
+        let gone = || Samples::none("it is gone from the cache");
+        result.telemetry = Some(text.map_or_else(gone, |text| Samples::read(&text)));
+    }
+    if result.outcome != RunOutcome::Ok {
+        result.log_tail = parse::tail(&bytes);
+    }
+    Ok(result)
 }
 
 fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
@@ -349,7 +391,15 @@ fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
     Ok(Output { name: name.to_owned(), digest, size: bytes.len() as u64 })
 }
 
-fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<Vec<Output>> {
+impl ReportWork {
+    fn edition<'a>(&'a self, outputs: &'a [Output], has_figures: bool) -> Edition<'a> {
+        let Self { matrix, keeps, known, .. } = self;
+        Edition { matrix, outputs, keeps, known: known.as_ref(), has_figures }
+    }
+}
+
+/// The files of a report, and whether any cell has figures.
+fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool)> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     let comparison = read_comparison(cache, work.comparison)?;
     let mut outputs = work.pictures.clone();
@@ -378,7 +428,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<Vec<Output>> {
             outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
         }
     }
-    Ok(outputs)
+    Ok((outputs, !comparison.rows.is_empty()))
 }
 
 /// The page of a report, as it is published.
@@ -403,16 +453,25 @@ pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison, 
     if !named.is_empty() {
         work.matrix = named.join(" and ");
         work.cells.retain(|cell| named.contains(&cell.input.cell));
+        (work.keeps, work.known) = (BTreeSet::new(), None);
     }
-    let outputs = report_outputs(&work, cache)?;
-    Ok(Report { title: work.matrix, outputs })
+    let (outputs, has_figures) = report_outputs(&work, cache)?;
+    Ok(Report { work, outputs, has_figures })
 }
 
-/// A report's files, and of what it is.
+/// A report that no build made.
 pub struct Report {
-    /// The matrix, or the cells.
-    pub title: String,
+    work: ReportWork,
     pub outputs: Vec<Output>,
+    has_figures: bool,
+}
+
+impl Report {
+    /// Writes all of its files into a folder. False where nothing was written, since it has no figures and what was published
+    /// there has.
+    pub fn publish(&self, folder: &Path, cache: &Cache) -> Result<bool> {
+        publish::publish(folder, &self.work.edition(&self.outputs, self.has_figures), cache)
+    }
 }
 
 /// Compares cells whose summaries are in the cache.

@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    fs::File,
+    path::{Component, Path, PathBuf},
 };
 
 use super::looked;
@@ -10,14 +11,22 @@ use crate::{
     cache::{Cache, Output},
     digest::Digest,
     error::{Error, Result},
-    files::{Durability, TEMPORARY, write_atomically},
+    files::{self, Durability, TEMPORARY, write_atomically},
     plan::Plan,
 };
 
+/// Where builds of a plan's matrix publish: the default matrix in the output folder itself, every other one in a folder of its
+/// name there, so that no matrix writes over the pages of another.
 #[must_use]
 pub fn output_dir(plan: &Plan) -> PathBuf {
-    let name = plan.config.get("paths.output").and_then(|v| v.as_str()).unwrap_or("output");
-    plan.root.join(name)
+    let output = plan.root.join(plan.config.get("paths.output").and_then(|v| v.as_str()).unwrap_or("output"));
+    if plan.is_default { output } else { output.join(folder_name(&plan.matrix.name)) }
+}
+
+/// A name that leads nowhere else: not hidden, not `..`.
+fn folder_name(matrix: &str) -> String {
+    let name = safe_name(matrix);
+    if name.is_empty() || name.starts_with('.') { format!("-{name}") } else { name }
 }
 
 /// A file name that no shell and no file system trips over.
@@ -33,54 +42,163 @@ pub fn first_unpublished(cache: &Cache, folder: &Path, outputs: &[Output]) -> Op
     outputs.iter().zip(published).find(|(_, is_published)| !is_published).map(|(output, _)| output.name.clone())
 }
 
-/// Which matrix published which file with which digest: what a matrix no longer publishes is removed by this.
+/// Which matrix published which file with which digest: by this list, and by nothing else, files are replaced and removed.
 const MANIFEST: &str = ".published.json";
 
 type Manifest = BTreeMap<String, BTreeMap<String, Digest>>;
 
-/// Writes the outputs that are not there yet as they should be, and removes what the matrix published earlier and
-/// does not publish any more; one tprimat at a time.
-pub fn publish(folder: &Path, matrix: &str, cache: &Cache, outputs: &[Output]) -> Result<()> {
+/// What a matrix publishes.
+pub struct Edition<'a> {
+    pub matrix: &'a str,
+    pub outputs: &'a [Output],
+    /// Files that stay as they were published, although this edition does not have them.
+    pub keeps: &'a BTreeSet<String>,
+    /// Names of the project's matrices, where they are known; what any other one published here is removed.
+    pub known: Option<&'a BTreeSet<String>>,
+    pub has_figures: bool,
+}
+
+/// Writes the outputs that are not there yet as they should be, and removes what the matrix published earlier and does not
+/// publish any more; one tprimat at a time. False where nothing was written: an edition without figures replaces none that
+/// has some.
+pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> {
     let _alone = cache.lock_key(&Digest::of("publish"))?;
+    files::create_dir_all(folder)?;
+    let _alone_here = alone_in(folder);
+    if !edition.has_figures && has_figures(folder, edition.matrix) {
+        return Ok(false);
+    }
     remove_temporaries(folder);
     let path = folder.join(MANIFEST);
     let mut manifest = read_manifest(&path);
-    let before = manifest.get(matrix).cloned().unwrap_or_default();
-    let others: BTreeSet<String> =
-        manifest.iter().filter(|(m, _)| *m != matrix).flat_map(|(_, files)| files.keys().cloned()).collect();
-    let mut record = |files: BTreeMap<String, Digest>| -> Result<()> {
-        if manifest.get(matrix) != Some(&files) {
-            manifest.insert(matrix.to_owned(), files);
+    let mut record = |files: BTreeMap<String, Digest>, forgotten: &[String]| -> Result<()> {
+        let is_news =
+            manifest.get(edition.matrix) != Some(&files) || forgotten.iter().any(|m| manifest.contains_key(m));
+        if is_news {
+            manifest.insert(edition.matrix.to_owned(), files);
+            manifest.retain(|matrix, _| !forgotten.contains(matrix));
             let text = serde_json::to_vec_pretty(&manifest).map_err(|e| Error::Cache(e.to_string()))?;
             write_atomically(&path, &text, Durability::Plain)?;
         }
         Ok(())
     };
-    let now: BTreeMap<String, Digest> = outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
+    let published = read_manifest(&path);
+    let before = published.get(edition.matrix).cloned().unwrap_or_default();
+    let now: BTreeMap<String, Digest> = edition.outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
     // Claimed before they are written: killed in between, files are missing and it is all done again; killed after
     // the last file, nothing is.
-    record(before.clone().into_iter().chain(now.clone()).collect())?;
-    let published = looked::are_published(cache, folder, outputs);
-    for (output, _) in outputs.iter().zip(published).filter(|(_, is_published)| !is_published) {
+    record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
+    let is_there = looked::are_published(cache, folder, edition.outputs);
+    for (output, _) in edition.outputs.iter().zip(is_there).filter(|(_, is_there)| !is_there) {
         let bytes = cache
             .get(&output.digest)?
             .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;
         write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
     }
-    let mut left = before;
-    left.retain(|name, _| !now.contains_key(name));
-    for (name, digest) in &left {
-        let is_published = others.contains(name);
-        // Only what is still as it was published: a file that people changed is theirs.
-        if !is_published && Digest::of_file(&folder.join(name)).ok() == Some(*digest) {
-            let _ = std::fs::remove_file(folder.join(name));
+    let (gone, others): (Vec<_>, Vec<_>) = published
+        .into_iter()
+        .filter(|(m, _)| m != edition.matrix)
+        .partition(|(m, _)| edition.known.is_some_and(|known| !known.contains(m)));
+    let (kept, left): (BTreeMap<_, _>, BTreeMap<_, _>) = before
+        .into_iter()
+        .filter(|(name, _)| !now.contains_key(name))
+        .partition(|(name, _)| edition.keeps.contains(name));
+    let is_claimed = |name: &String| {
+        now.contains_key(name) || kept.contains_key(name) || others.iter().any(|(_, files)| files.contains_key(name))
+    };
+    for (name, digest) in gone.iter().flat_map(|(_, files)| files).chain(&left) {
+        if !is_claimed(name) {
+            withdraw_file(folder, name, digest);
         }
     }
-    record(now)
+    let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
+    record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
+    Ok(true)
 }
 
+/// Is a file with figures there as this matrix published it?
+#[must_use]
+pub fn has_figures(folder: &Path, matrix: &str) -> bool {
+    let manifest = read_manifest(&folder.join(MANIFEST));
+    let is_figure = |name: &str| name.starts_with("train_") || name.ends_with(".png");
+    let is_there = |(name, digest): (&String, &Digest)| {
+        is_figure(name) && Digest::of_file(&folder.join(name)).is_ok_and(|found| found == *digest)
+    };
+    manifest.get(matrix).is_some_and(|files| files.iter().any(is_there))
+}
+
+/// The matrices whose publications are in a folder.
+#[must_use]
+pub fn published_in(folder: &Path) -> BTreeSet<String> {
+    read_manifest(&folder.join(MANIFEST)).into_keys().collect()
+}
+
+/// What `withdraw` did.
+#[derive(Default)]
+pub struct Withdrawn {
+    pub removed: usize,
+    /// Files that were changed since they were published; they stay.
+    pub changed: Vec<PathBuf>,
+}
+
+/// Removes what tprimat published in the output folder and in the matrices' folders there: the files of its lists that are
+/// still as they were published, and nothing else.
+pub fn withdraw(output: &Path) -> Result<Withdrawn> {
+    let mut withdrawn = Withdrawn::default();
+    let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    // Not through links: what they lead to is not ours.
+    let mut folders: Vec<PathBuf> =
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect();
+    folders.sort();
+    folders.push(output.to_owned());
+    for folder in folders {
+        let list = folder.join(MANIFEST);
+        if !list.is_file() {
+            continue;
+        }
+        let _alone_here = alone_in(&folder);
+        remove_temporaries(&folder);
+        let files: BTreeMap<String, Digest> = read_manifest(&list).into_values().flatten().collect();
+        for (name, digest) in files {
+            if withdraw_file(&folder, &name, &digest) {
+                withdrawn.removed += 1;
+            } else if folder.join(&name).exists() {
+                withdrawn.changed.push(folder.join(&name));
+            }
+        }
+        std::fs::remove_file(&list).map_err(Error::io("cannot remove", &list))?;
+        if folder != output {
+            // Stays where something else is in it.
+            let _ = std::fs::remove_dir(&folder);
+        }
+    }
+    Ok(withdrawn)
+}
+
+/// Removes a file that is still as it was published; one that people changed is theirs.
+fn withdraw_file(folder: &Path, name: &str, digest: &Digest) -> bool {
+    let path = folder.join(name);
+    let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+    is_file && Digest::of_file(&path).is_ok_and(|found| found == *digest) && std::fs::remove_file(&path).is_ok()
+}
+
+/// Held while files of a folder are published or withdrawn, whichever cache they come from. Where the file system has no
+/// locks, nothing is held.
+fn alone_in(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok().map(|()| folder)
+}
+
+/// The list of a folder. It may come with a repository, so a name in it that leads out of the folder is passed over.
 fn read_manifest(path: &Path) -> Manifest {
-    std::fs::read(path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default()
+    let mut manifest: Manifest =
+        std::fs::read(path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let is_plain = |name: &str| {
+        let mut parts = Path::new(name).components();
+        matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+    };
+    manifest.values_mut().for_each(|files| files.retain(|name, _| is_plain(name)));
+    manifest
 }
 
 /// What a tprimat left that was killed while it published; nobody else publishes now.

@@ -398,8 +398,10 @@ impl Scheduler<'_> {
                         State::Failed
                     }
                 };
-                let status =
-                    Status { state, reason: None, key: Some(key), made: Made::Attempt(std::sync::Arc::new(attempt)) };
+                // What was dropped before is so still; this attempt is the one that stands.
+                let dropped = statuses.get(node).dropped.clone();
+                let made = Made::Attempt(std::sync::Arc::new(attempt));
+                let status = Status { state, reason: None, key: Some(key), made, dropped };
                 for other in waiting {
                     statuses.set(other, status.clone());
                     self.done(other, statuses)?;

@@ -85,6 +85,28 @@ fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
+/// Folders of runs that were described and not removed yet.
+pub(super) fn run_folders(runs_dir: &Path) -> Vec<PathBuf> {
+    let is_gone = |dir: &Path| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(GONE));
+    let folders = folders(runs_dir).unwrap_or_default();
+    folders.into_iter().filter(|dir| !is_gone(dir) && spec_path(dir).exists()).collect()
+}
+
+/// Does a supervisor still work on this run?
+fn is_supervised(dir: &Path) -> bool {
+    supervisor_lock_path(dir).exists() && !is_free(&supervisor_lock_path(dir))
+}
+
+/// Are both dead, who asked for the run and who watched over it?
+pub(super) fn is_abandoned(dir: &Path) -> bool {
+    is_free(&owner_lock_path(dir)) && !is_supervised(dir)
+}
+
+/// Whether nobody holds a lock; shared, so that several may ask at once.
+fn is_free(path: &Path) -> bool {
+    OpenOptions::new().read(true).open(path).is_ok_and(|file| file.try_lock_shared().is_ok())
+}
+
 /// Removes folders that never became a run, and those whose removal was cut short.
 fn remove_strays(runs_dir: &Path) -> Result<()> {
     let Ok(lock) = OpenOptions::new().read(true).write(true).open(runs_dir.join(MAKING)) else { return Ok(()) };

@@ -20,9 +20,10 @@ use super::{
     Talk,
     events::Event,
     progress::Tail,
-    run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, start},
+    run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, exit_path, read_exit, spec_path, start},
+    schedule::sweep_up,
     secrets::Secrets,
-    sweep::{making, remove},
+    sweep::{self, making, remove},
     watch::{Watched, outdated},
 };
 use crate::{
@@ -182,6 +183,7 @@ pub enum Trained {
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
 pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Trained> {
     let _in_flight = in_flight(work, cache, running, talk)?;
+    take_in_what_is_left(work, host, cache, running, talk)?;
     cache.refresh()?;
     if let Some(done) = made_meanwhile(cache, work) {
         return Ok(Trained::Attempt(done));
@@ -231,11 +233,44 @@ fn in_flight(work: &TrainWork, cache: &Cache, running: &RunningSet, talk: &Talk)
     }
 }
 
+/// A tprimat that held the key may have died with a run that was over: that run is the measurement, and is not made again. Its
+/// supervisor may still be ending it.
+fn take_in_what_is_left(
+    work: &TrainWork,
+    host: &TrainHost,
+    cache: &Cache,
+    running: &RunningSet,
+    talk: &Talk,
+) -> Result<()> {
+    let mut is_told = false;
+    // While this build holds the key, no other one runs it: whoever made such a folder is dead, or takes one up just now.
+    while let Some(dir) = sweep::run_folders(&host.runs).into_iter().find(|dir| key_of_run(dir) == Some(work.key)) {
+        sweep_up(cache, host, talk)?;
+        if !dir.exists() {
+            continue;
+        }
+        if sweep::is_abandoned(&dir) {
+            // Nobody can take it in: it cannot be read.
+            return Ok(());
+        }
+        if running.stopped.load(Ordering::SeqCst) {
+            return Err(Error::Interrupted(0));
+        }
+        if !is_told {
+            let what_for = format!("the end of {}, which an earlier build left", dir.display());
+            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for });
+            is_told = true;
+        }
+        std::thread::sleep(KEY_LOOK);
+    }
+    Ok(())
+}
+
 /// What another tprimat did while this one waited for the key: a measurement, one that was disturbed just now, or a
 /// failure that would come again.
 fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
     let serves = |a: &Attempt| match &a.outcome {
-        _ if a.generation != work.generation => false,
+        _ if a.generation != work.generation || a.set_aside.is_some() => false,
         AttemptOutcome::Ok => {
             (a.suspect.is_none() || !work.seen.contains(&a.id)) && a.log().is_none_or(|log| cache.has(&log.digest))
         }
@@ -413,6 +448,8 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         host: hostname.to_owned(),
         suspect: None,
         repeats_planned: meta.repeats_planned,
+        set_aside: None,
+        recorded: 0,
     };
     attempt.suspect = match exit.map(|exit| exit.changed.join(", ")) {
         Some(changed) if !changed.is_empty() => Some(format!("inputs changed while it ran: {changed}")),
@@ -503,13 +540,28 @@ fn tail_of(path: &Path, most: u64) -> Vec<u8> {
     read().unwrap_or_default()
 }
 
-/// The run folder of a task that is running now.
+/// The folder of a run at this key that goes on now.
 #[must_use]
-pub fn live_run(runs: &Path, task: &str) -> Option<PathBuf> {
+pub fn live_run(runs: &Path, key: &Digest) -> Option<PathBuf> {
     let folders = std::fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
-    folders.filter(|dir| !dir.join("exit.json").exists()).find(|dir| {
-        let spec =
-            std::fs::read(dir.join("spec.json")).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
-        spec.is_some_and(|s| s.meta.get("task").and_then(|t| t.as_str()) == Some(task))
-    })
+    folders.filter(|dir| !is_over(dir)).find(|dir| key_of_run(dir) == Some(*key))
+}
+
+/// Will nothing more be written into this run's folder? That is so too where tprimat and the supervisor were both killed.
+#[must_use]
+pub fn is_over(dir: &Path) -> bool {
+    !spec_path(dir).exists() || exit_path(dir).exists() || sweep::is_abandoned(dir)
+}
+
+/// Keys of runs that ended well, and that the next build takes in because the tprimat that asked for them is dead.
+#[must_use]
+pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
+    let folders = sweep::run_folders(runs).into_iter().filter(|dir| sweep::is_abandoned(dir));
+    let ended_well = folders.filter(|dir| read_exit(dir).is_some_and(|exit| exit.status == ExitKind::Code(0)));
+    ended_well.filter_map(|dir| key_of_run(&dir)).collect()
+}
+
+fn key_of_run(dir: &Path) -> Option<Digest> {
+    let spec: RunSpec = serde_json::from_slice(&std::fs::read(spec_path(dir)).ok()?).ok()?;
+    serde_json::from_value::<Meta>(spec.meta).ok().map(|meta| meta.key)
 }

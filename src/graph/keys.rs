@@ -5,7 +5,7 @@
 //! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
 //! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, the parser's source | templates that render the same bytes |
-//! | aggregate | digests of the results, statistics settings, its source | prices |
+//! | aggregate | digests of the results, what was measured and does not count, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
 //! | plot, report | digests of what they draw and publish (of a report also the jobs and results), their source | anything else |
 //!
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{Engine, Status, Statuses, key::Preimage};
 use crate::{
-    analyze::public_value,
+    analyze::{Dropped, public_value},
     cache::{Attempt, AttemptOutcome, Output, TaskKind},
     digest::Digest,
 };
@@ -107,8 +107,10 @@ impl Engine<'_> {
         Some(image.finish())
     }
 
-    pub(super) fn aggregate_key(&self, cell: usize, results: &[(u32, Digest)]) -> Keyed {
+    pub(super) fn aggregate_key(&self, cell: usize, results: &[(u32, Digest)], dropped: &[&Dropped]) -> Keyed {
+        let numbered: Vec<(String, &Dropped)> = dropped.iter().map(|d| (d.repeat.to_string(), *d)).collect();
         Preimage::new(TaskKind::Aggregate)
+            .fields("dropped", numbered.iter().map(|(repeat, dropped)| (repeat.as_str(), dropped)))
             .field("statistics", &self.plan.prepared(cell).map(|p| &p.resolved.statistics))
             .field("code", &self.code.aggregate)
             .fields(

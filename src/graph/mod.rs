@@ -7,6 +7,7 @@ mod keys;
 mod libraries;
 mod reason;
 mod state;
+mod training;
 
 pub use code::BUILD;
 pub use code::CodeDigests;

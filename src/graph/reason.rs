@@ -29,6 +29,8 @@ pub enum Reason {
     Disturbed { why: String, replaced: usize },
     /// `--retry-failed`.
     RetryFailed(String),
+    /// The measurement was set aside, and why.
+    SetAside(String),
     /// `--remeasure` opened a new generation.
     Remeasure(u32),
     /// The published file is missing or not what was published.
@@ -59,6 +61,7 @@ impl Reason {
                 format!("the last attempt was disturbed: {why}; this is replacement {number} of {REPLACEMENTS}")
             }
             Self::RetryFailed(status) => format!("--retry-failed; the last attempt failed ({status})"),
+            Self::SetAside(why) => format!("the measurement was set aside ({why}), so it is made again"),
             Self::Remeasure(generation) => format!("--remeasure opened generation {generation}"),
             Self::Unpublished(name) => format!("output `{name}` is missing or was changed"),
             Self::Because(text) => text.clone(),

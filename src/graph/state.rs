@@ -9,14 +9,15 @@ use petgraph::graph::NodeIndex;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::{CodeDigests, Dag, Present, Reason, Task, label, reason::outcome_text};
+use super::{CodeDigests, Dag, Present, Reason, Task, label, training::unless_it_would_fail_too};
 use crate::{
-    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
+    analyze::Dropped,
+    cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
+    execute::{derived::PAGE, publish},
     import::{self, Imports},
-    parse::Failure,
-    plan::{CellPlan, Plan, Prepared, Support, fit},
+    plan::{CellPlan, Plan, Prepared, Support},
     recipe::{Rendered, context},
 };
 
@@ -48,13 +49,15 @@ pub struct Status {
     pub reason: Option<Reason>,
     pub key: Option<Digest>,
     pub made: Made,
+    /// Of a training: what was measured of it and does not count, where that is to be disclosed.
+    pub dropped: Option<Arc<Dropped>>,
 }
 
 impl Status {
-    fn new(state: State) -> Self {
-        Self { state, reason: None, key: None, made: Made::Nothing }
+    pub(super) fn new(state: State) -> Self {
+        Self { state, reason: None, key: None, made: Made::Nothing, dropped: None }
     }
-    fn because(state: State, reason: Reason) -> Self {
+    pub(super) fn because(state: State, reason: Reason) -> Self {
         Self { reason: Some(reason), ..Self::new(state) }
     }
     #[must_use]
@@ -65,7 +68,11 @@ impl Status {
     pub fn failed(text: impl Into<String>) -> Self {
         Self::because(State::Failed, Reason::Because(text.into()))
     }
-    fn key(mut self, key: Digest) -> Self {
+    /// Where no parse was looked at on the way.
+    pub(super) fn alone(self) -> (Self, Option<Self>) {
+        (self, None)
+    }
+    pub(super) fn key(mut self, key: Digest) -> Self {
         self.key = Some(key);
         self
     }
@@ -92,7 +99,8 @@ pub struct Statuses(Vec<Option<Status>>);
 impl Statuses {
     #[must_use]
     pub fn get(&self, node: NodeIndex) -> &Status {
-        static UNKNOWN: Status = Status { state: State::Stale, reason: None, key: None, made: Made::Nothing };
+        static UNKNOWN: Status =
+            Status { state: State::Stale, reason: None, key: None, made: Made::Nothing, dropped: None };
         self.0[node.index()].as_ref().unwrap_or(&UNKNOWN)
     }
     pub fn set(&mut self, node: NodeIndex, status: Status) {
@@ -116,7 +124,7 @@ pub const REPLACEMENTS: usize = 2;
 
 /// What must be there for a repeat to count as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+pub(super) enum Need {
     /// The result itself, or the log to make it from.
     Outputs,
     /// The record that there was one.
@@ -186,7 +194,10 @@ impl Engine<'_> {
             let parse = parse.unwrap_or_else(|| self.parse(cell, repeat, &train, need));
             repeats.push((train, parse));
         }
-        let aggregate = self.aggregate(cell, &(1..).zip(repeats.iter().map(|(_, parse)| parse)).collect::<Vec<_>>());
+        let trains = repeats.iter().map(|(train, _)| train);
+        let dropped = trains.filter_map(|train| train.dropped.as_deref()).collect::<Vec<_>>();
+        let parses = (1..).zip(repeats.iter().map(|(_, parse)| parse)).collect::<Vec<_>>();
+        let aggregate = self.aggregate(cell, &parses, &dropped);
         (repeats, aggregate)
     }
 
@@ -211,7 +222,7 @@ impl Engine<'_> {
             TaskKind::Parse => self.parse(c, repeat, of(TaskKind::Train, repeat), Need::Outputs),
             TaskKind::Aggregate => {
                 let parses: Vec<_> = (1..=self.plan.cells[c].repeats).map(|r| (r, of(TaskKind::Parse, r))).collect();
-                self.aggregate(c, &parses)
+                self.aggregate(c, &parses, &self.dropped(cell, statuses))
             }
             TaskKind::Compare => self.compare(statuses),
             TaskKind::Plot => self.plot(of(TaskKind::Compare, 0)),
@@ -244,117 +255,8 @@ impl Engine<'_> {
         Ok(Status { made: Made::Rendered(outputs, files), ..recorded })
     }
 
-    /// The state of a training, and that of its parse where it was found on the way.
-    fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> (Status, Option<Status>) {
-        let alone = |status| (status, None);
-        let Some(prepared) = self.plan.prepared(cell) else { return alone(Status::new(State::Unsupported)) };
-        let key = match prepared.known() {
-            Err(why) => return alone(Status::because(State::Waiting, Reason::Because(why.to_owned()))),
-            Ok(()) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
-        };
-        let (generation, mut attempts) = self.attempts(&key);
-        // The valid attempt with the lowest id; but one whose log is lost serves only while its result is there.
-        let usable = attempts.iter().enumerate().filter(|(_, a)| a.is_valid()).find_map(|(number, attempt)| {
-            let parse = self.parse_of(cell, attempt, need);
-            // Whatever else the run left is read by people only.
-            let serves = parse.state == State::Fresh || attempt.log().is_none_or(|log| self.cache.has(&log.digest));
-            serves.then_some((number, parse))
-        });
-        if let Some((number, parse)) = usable {
-            let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
-            return (Status { made, ..Status::new(State::Fresh) }.key(key), Some(parse));
-        }
-        // Those that nothing disturbed are lost. What was tried after them decides, so that it is not tried without end.
-        let lost = attempts.iter().rposition(Attempt::is_valid).and_then(|last| attempts.drain(..=last).next_back());
-        if let Some((last, parse)) = self.disturbed(cell, &attempts, need) {
-            let why = last.suspect.clone().unwrap_or_default();
-            // One that was made again because it was lost replaced none.
-            let replaced = attempts.iter().filter(|a| a.is_disturbed()).count().min(REPLACEMENTS + 1) - 1;
-            if replaced < REPLACEMENTS && self.replaces(cell, prepared) {
-                return alone(Status::because(State::Stale, Reason::Disturbed { why, replaced }).key(key));
-            }
-            let times =
-                if replaced > 0 { format!("; replaced {replaced} of {REPLACEMENTS} times") } else { String::new() };
-            let reason = Reason::Because(format!("disturbed, so not counted: {why}{times}"));
-            let made = Made::Attempt(Arc::new(last.clone()));
-            return (Status { made, ..Status::because(State::Fresh, reason) }.key(key), Some(parse));
-        }
-        let lost = if attempts.is_empty() { lost.as_ref() } else { attempts.last().filter(|a| a.is_disturbed()) };
-        let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
-        alone(self.untrained(cell, key, generation, &attempts, lost))
-    }
-
-    /// The present generation of a training's key, and its attempts, the first one first.
-    fn attempts(&self, key: &Digest) -> (u32, Vec<Attempt>) {
-        let generation = self.cache.generation(key);
-        let mut attempts = self.cache.attempts(key);
-        attempts.retain(|a| a.generation == generation);
-        (generation, attempts)
-    }
-
-    /// The last attempt where something disturbed it, and the state of its parse. One whose log is lost serves only while
-    /// its result is there.
-    fn disturbed<'a>(&self, cell: usize, attempts: &'a [Attempt], need: Need) -> Option<(&'a Attempt, Status)> {
-        let last = attempts.last().filter(|a| a.is_disturbed())?;
-        let parse = self.parse_of(cell, last, need);
-        (parse.state == State::Fresh || last.log().is_none_or(|log| self.cache.has(&log.digest)))
-            .then_some((last, parse))
-    }
-
-    /// Would a build make a disturbed measurement of this cell again, now and here?
-    fn replaces(&self, cell: usize, prepared: &Prepared) -> bool {
-        self.options.replace && self.plan.cells[cell].selected && prepared.here().is_ok()
-    }
-
-    /// The state of a training without an attempt that can serve; `attempts` are those of its generation after the last one
-    /// that counted, and `lost` says what is gone of the one that should serve.
-    fn untrained(
-        &self,
-        cell: usize,
-        key: Digest,
-        generation: u32,
-        attempts: &[Attempt],
-        lost: Option<Reason>,
-    ) -> Status {
-        let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported) };
-        let failed = attempts.iter().rfind(|a| a.outcome != AttemptOutcome::Ok);
-        let reason = match (lost, failed) {
-            (Some(lost), _) => lost,
-            (None, Some(attempt)) => {
-                let text = outcome_text(attempt);
-                let lasting = attempt.will_fail_again();
-                if lasting && !self.options.retry_failed {
-                    let reason = Reason::Because(format!(
-                        "failed ({text}); runs again with --retry-failed or when its key changes"
-                    ));
-                    let made = Made::Attempt(Arc::new(attempt.clone()));
-                    return Status { made, ..Status::because(State::Failed, reason) }.key(key);
-                }
-                if lasting { Reason::RetryFailed(text) } else { Reason::RetryTransient(text) }
-            }
-            (None, None) if generation > 0 => Reason::Remeasure(generation),
-            (None, None) => Reason::NoRecord,
-        };
-        match (prepared.here(), self.withheld(cell, Some(&key))) {
-            (Err(why), withheld) => {
-                let last = failed.map(|a| format!("the last attempt failed ({})", outcome_text(a)));
-                let all: Vec<String> = [Some(why), last, withheld].into_iter().flatten().collect();
-                Status::because(State::Waiting, Reason::Because(all.join("; "))).key(key)
-            }
-            (Ok(()), Some(why)) => Status::failed(why).key(key),
-            (Ok(()), None) => Status::because(State::Stale, reason).key(key),
-        }
-    }
-
-    /// Why a run is not worth a GPU-second: it is predicted to be far from fitting, and no attempt has shown otherwise.
-    /// Without a key there is none.
-    pub(crate) fn withheld(&self, cell: usize, key: Option<&Digest>) -> Option<String> {
-        let has_run = || key.is_some_and(|k| self.cache.attempts(k).iter().any(|a| a.outcome == AttemptOutcome::Ok));
-        fit::fit(self.plan, cell).filter(|_| !self.options.force)?.withheld().filter(|_| !has_run())
-    }
-
     /// The state of parsing what an attempt left.
-    fn parse_of(&self, cell: usize, attempt: &Attempt, need: Need) -> Status {
+    pub(super) fn parse_of(&self, cell: usize, attempt: &Attempt, need: Need) -> Status {
         let (key, _) = self.parse_key(cell, attempt).expect("the cell is supported");
         match (need, self.cache.outputs(&key)) {
             (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
@@ -371,7 +273,14 @@ impl Engine<'_> {
         }
     }
 
-    fn aggregate(&self, cell: usize, parses: &[(u32, &Status)]) -> Status {
+    /// What was measured of a cell's repeats and does not count.
+    #[must_use]
+    pub fn dropped<'s>(&self, cell: u32, statuses: &'s Statuses) -> Vec<&'s Dropped> {
+        let train = |repeat| statuses.get(self.dag.node(TaskKind::Train, cell, repeat));
+        (1..=self.plan.cells[cell as usize].repeats).filter_map(|repeat| train(repeat).dropped.as_deref()).collect()
+    }
+
+    fn aggregate(&self, cell: usize, parses: &[(u32, &Status)], dropped: &[&Dropped]) -> Status {
         if let Some((repeat, _)) = parses.iter().find(|(_, s)| s.state == State::Stale) {
             return self.upstream(TaskKind::Parse, cell, *repeat);
         }
@@ -383,7 +292,7 @@ impl Engine<'_> {
                 None => Status::because(State::Waiting, Reason::Because("no repeats are asked for".into())),
             };
         }
-        self.recorded(self.aggregate_key(cell, &results).0)
+        self.recorded(self.aggregate_key(cell, &results, dropped).0)
     }
 
     fn compare(&self, statuses: &Statuses) -> Status {
@@ -502,24 +411,6 @@ impl Engine<'_> {
         }
     }
 
-    /// How the first of a cell's repeats failed that did, where none went well: it did not measure, though a build would try
-    /// it again.
-    fn only_failure(&self, id: u32, cell: &CellPlan, statuses: &Statuses) -> Option<Failure> {
-        let mut failure = None;
-        for repeat in 1..=cell.repeats {
-            let key = statuses.get(self.dag.node(TaskKind::Train, id, repeat)).key?;
-            for attempt in self.attempts(&key).1.into_iter().rev() {
-                match attempt.outcome {
-                    AttemptOutcome::Ok => return None,
-                    AttemptOutcome::Failed { class, evidence, .. } => {
-                        failure.get_or_insert(Failure { class, evidence });
-                    }
-                }
-            }
-        }
-        failure
-    }
-
     fn plot(&self, compare: &Status) -> Status {
         if compare.state == State::Stale {
             return self.upstream(TaskKind::Compare, 0, 0);
@@ -536,16 +427,19 @@ impl Engine<'_> {
         let of = |kind| statuses.get(self.dag.node(kind, 0, 0));
         let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), statuses);
         let status = self.recorded(key);
-        if status.state == State::Fresh
-            && let Some(name) = crate::execute::publish::first_unpublished(
-                self.cache,
-                &crate::execute::publish::output_dir(self.plan),
-                status.outputs(),
-            )
-        {
-            return Status::because(State::Stale, Reason::Unpublished(name)).key(key);
+        if status.state != State::Fresh {
+            return status;
         }
-        status
+        let folder = publish::output_dir(self.plan);
+        let unpublished = match status.outputs() {
+            // A report without figures was not published over one that has some.
+            [] => (!publish::has_figures(&folder, &self.plan.matrix.name)).then(|| PAGE.to_owned()),
+            outputs => publish::first_unpublished(self.cache, &folder, outputs),
+        };
+        match unpublished {
+            Some(name) => Status::because(State::Stale, Reason::Unpublished(name)).key(key),
+            None => status,
+        }
     }
 
     /// Fresh if a record is under this key and all that it left is still there.
@@ -592,27 +486,12 @@ impl Engine<'_> {
                 &(1..=self.plan.cells[c].repeats)
                     .filter_map(|r| Some((r, of(TaskKind::Parse, r).outputs().first()?.digest)))
                     .collect::<Vec<_>>(),
+                &self.dropped(cell, statuses),
             ),
             TaskKind::Compare => self.compare_key(&self.cell_states(statuses)),
             TaskKind::Plot => self.plot_key(of(TaskKind::Compare, 0).outputs()),
             TaskKind::Report => self.report_key(of(TaskKind::Compare, 0), of(TaskKind::Plot, 0), statuses),
         };
         Some(keyed.1)
-    }
-}
-
-/// Repeats launch the same bytes on the same hardware. Where the first one failed in a way that comes again, those that
-/// never ran are not started to find that out once more.
-fn unless_it_would_fail_too(train: Status, first: Option<&Status>) -> Status {
-    let has_not_run = matches!(train.reason, Some(Reason::NoRecord | Reason::Remeasure(_)));
-    let failed = first.filter(|first| first.state == State::Failed).and_then(Status::attempt);
-    match failed.filter(|attempt| train.state == State::Stale && has_not_run && attempt.will_fail_again()) {
-        Some(attempt) => {
-            let text = outcome_text(attempt);
-            let why =
-                format!("not started: repeat 1 failed ({text}), as this one would; --retry-failed runs both again");
-            Status { key: train.key, ..Status::failed(why) }
-        }
-        None => train,
     }
 }

@@ -4,7 +4,7 @@ use super::{Imports, Kind, OldResult, Recorded, names, read};
 use crate::{
     analyze::{
         CellEnvironment, CellInput, CellState, Claim, Contract, FieldDifference, Note, NoteKind, RunFacts, RunOutcome,
-        RunResult, Statistics, Summary, Tier, differences, summarize,
+        RunResult, Standing, Statistics, Summary, Tier, differences, summarize,
     },
     cache::Cache,
     config::is_plain_name,
@@ -159,6 +159,7 @@ pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
         same_launch_as: None,
         imported: from,
         environment: CellEnvironment::default(),
+        standing: Standing::default(),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Which file a matrix's name means.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     error::{Error, Problem, Result, nearest},
@@ -48,6 +51,25 @@ fn names_in(folder: &Path) -> Vec<String> {
         entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".toml")?.to_owned())).collect();
     names.sort();
     names
+}
+
+/// The names of all matrices of a project; `None` where a file that may hold one cannot be read.
+#[must_use]
+pub fn names(root: &Path) -> Option<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for folder in [root.to_owned(), root.join(FOLDER)] {
+        for file in names_in(&folder) {
+            let path = folder.join(format!("{file}.toml"));
+            if !path.is_file() {
+                continue;
+            }
+            let text = crate::files::read_to_string(&path).ok()?;
+            let written: toml::Table = toml::from_str(&text).ok()?;
+            let name = written.get("matrix").and_then(|matrix| matrix.get("name")).and_then(toml::Value::as_str);
+            names.insert(name.map_or(file, str::to_owned));
+        }
+    }
+    Some(names)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod select;
 use std::sync::Arc;
 
 pub use cell::{Cell, Matrix};
-pub use find::find;
+pub use find::{find, names};
 pub use implied::{Wanted, implied};
 pub use select::Selection;
 

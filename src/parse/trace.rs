@@ -250,10 +250,11 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// Would the same bytes on the same hardware fail again? Such failures stay failed until the key changes.
+    /// Would the same bytes on the same hardware fail again? Such failures stay failed until the key changes. A command that
+    /// was not found may be there now: installing it changes no key.
     #[must_use]
     pub fn is_deterministic(self) -> bool {
-        matches!(self, Self::Oom | Self::Nan | Self::Import | Self::Launch)
+        matches!(self, Self::Oom | Self::Nan | Self::Import)
     }
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -45,6 +45,8 @@ pub struct Plan {
     pub config: Config,
     pub recipes: RecipeSet,
     pub matrix: Matrix,
+    /// The matrix is the one that is planned where none is named.
+    pub is_default: bool,
     pub cells: Vec<CellPlan>,
     pub facts: FactBook,
     /// Everything that the plan rests on, as it was when it was read.
@@ -148,6 +150,8 @@ impl Plan {
         }
         let recipes = collect(RecipeSet::read(root, &reads), &mut problems)?;
         let matrix_path = matrix::find(request.matrix.as_deref(), root, &reads)?;
+        // Looked for as well, since it says where the matrix publishes.
+        let is_default = matrix::find(None, root, &reads).is_ok_and(|default| same_file(&default, &matrix_path));
         let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
         let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
         let source = Source::new(relative(&matrix_path, root), read_text(&matrix_path, &reads)?);
@@ -180,7 +184,7 @@ impl Plan {
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let allow_drift = request.allow_drift;
-        Ok(Self { root: root.clone(), config, recipes, matrix, cells, facts, reads, allow_drift, notes })
+        Ok(Self { root: root.clone(), config, recipes, matrix, is_default, cells, facts, reads, allow_drift, notes })
     }
 
     #[must_use]
@@ -304,6 +308,10 @@ fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {
     let bytes = bytes.map_err(Error::io("cannot read", path))?;
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8");
     String::from_utf8(bytes).map_err(not_text).map_err(Error::io("cannot read", path))
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
 fn relative(path: &Path, root: &Path) -> String {

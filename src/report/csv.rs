@@ -11,6 +11,7 @@ use csv::Writer;
 use super::environment::words;
 use crate::analyze::{
     AbsentCell, AttestationStatus, Comparison, Figure, Memory, Mfu, RepeatStatus, RepeatSummary, Row, Speedup,
+    dropped_words,
 };
 
 /// Columns in the order of their first use; rows by column.
@@ -114,7 +115,9 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.count("contradicted", Some(row.contradicted as u64));
     columns.count("suspect", Some(row.suspect as u64));
     columns.count("unmeasured", Some(row.unmeasured as u64));
+    columns.text("standing", &row.standing.words().join("; "));
     columns.text("repeats_added_later", &row.repeats_added_later.to_string());
+    columns.text("dropped", &dropped_words(&row.dropped).join("; "));
     // Why a rate is impossible, `mfu_absent` says.
     let estimate = Some(&row.tokens_per_second_per_gpu).filter(|_| row.impossible().is_none());
     columns.number("tokens_per_second_per_gpu", estimate.map(|e| e.value));

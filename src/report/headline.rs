@@ -111,6 +111,9 @@ fn pair_sentence(comparison: &Comparison, group: &Group, speedup: &Speedup, a: &
     for row in [a, b].iter().filter(|row| row.repeats_added_later) {
         parts.push(format!("repeats of {} were added after the first were seen", row.cell));
     }
+    for row in [a, b].iter().filter(|row| row.dropped.iter().any(|d| d.remeasured > 0 || !d.set_aside.is_empty())) {
+        parts.push(format!("measurements of {} were replaced after they were seen", row.cell));
+    }
     if let Some(reason) = &speedup.reason {
         parts.push(format!("not assessed: {reason}"));
     }

@@ -19,7 +19,7 @@ mod tests;
 
 pub use self::csv::*;
 pub use cell::*;
-pub use format::{bytes, number};
+pub use format::{bytes, number, seconds};
 pub use gate::*;
 pub use headline::*;
 pub use html::*;

@@ -11,7 +11,7 @@ use super::{
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
 };
-use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup};
+use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words};
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
 #[must_use]
@@ -213,9 +213,11 @@ pub(super) fn repeats(row: &Row) -> Word {
             _ = write!(text, ", {count} {what}");
         }
     }
+    row.standing.words().iter().for_each(|words| _ = write!(text, ", {words}"));
     if row.repeats_added_later {
         text.push_str(", some added later");
     }
+    dropped_words(&row.dropped).iter().for_each(|words| _ = write!(text, ", {words}"));
     if row.attestation == AttestationStatus::NotStated {
         text.push_str(", not attested");
     }
@@ -225,6 +227,7 @@ pub(super) fn repeats(row: &Row) -> Word {
         _ = write!(text, ", runs with {}{more}", first.split_once(": ").map_or(first.as_str(), |(setting, _)| setting));
     }
     let ink = match (row.contradicted, row.failed, row.warnings.is_empty()) {
+        (0, 0, true) if row.standing.earlier.is_some() => Ink::Bad,
         (0, 0, true) => Ink::Plain,
         (0, ..) => Ink::Bad,
         _ => Ink::Alarm,

@@ -94,9 +94,20 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
         };
         notes.push(Note::of(&cell.cell, NoteKind::Same, text));
     }
+    if let Some(earlier) = &cell.standing.earlier {
+        let text = format!("{earlier}; `tprimat build` measures it as it is configured now");
+        notes.push(Note::of(&cell.cell, NoteKind::Earlier, text));
+    }
+    if cell.standing.to_come > 0 {
+        let measured = cell.repeats_wanted.saturating_sub(cell.standing.to_come);
+        let text =
+            format!("{measured} of {} repeats measured so far; `tprimat build` runs the others", cell.repeats_wanted);
+        notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
+    }
     let CellState::Ok { summary } = &cell.state else { return notes };
     notes.extend(summary.notes.iter().map(|note| Note { cell: Some(cell.cell.clone()), ..note.clone() }));
-    if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize {
+    let is_told = cell.standing.to_come > 0;
+    if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize && !is_told {
         let text = format!("{} of {} repeats count", summary.n, cell.repeats_wanted);
         notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
     }

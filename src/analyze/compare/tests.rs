@@ -5,8 +5,8 @@ use serde_json::json;
 use super::*;
 use crate::{
     analyze::{
-        CUSUM, CellEnvironment, ContractField, Note, NoteKind, RunOutcome, RunResult, Source, Statistics, Tier, Unit,
-        attest::tests::job, result::tests::facts, summarize, summary::tests::run_of,
+        CUSUM, CellEnvironment, ContractField, Note, NoteKind, RunOutcome, RunResult, Source, Standing, Statistics,
+        Tier, Unit, attest::tests::job, result::tests::facts, summarize, summary::tests::run_of,
     },
     parse::{Anomaly, DeviceLine, FailureClass},
     plan::Job,
@@ -26,6 +26,7 @@ pub fn cell(name: &str, state: CellState) -> CellInput {
         same_launch_as: None,
         imported: Vec::new(),
         environment: CellEnvironment::default(),
+        standing: Standing::default(),
     }
 }
 

@@ -32,9 +32,17 @@ fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         host: "host".into(),
         suspect: None,
         repeats_planned: None,
+        set_aside: None,
+        recorded: 0,
     }
 }
 
 fn outputs(entry: &EntryRef<'_>) -> Vec<Output> {
     entry.outputs().map(|output| output.to_owned()).collect()
+}
+
+/// Without the order in which they were recorded, which a model does not know.
+fn plain(mut attempts: Vec<Attempt>) -> Vec<Attempt> {
+    attempts.iter_mut().for_each(|attempt| attempt.recorded = 0);
+    attempts
 }

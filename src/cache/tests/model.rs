@@ -18,6 +18,7 @@ enum Op {
     Entry { who: usize, kind: usize, key: u32, task: u32, output: u32 },
     Attempt { who: usize, key: u32, generation: u32, task: u32 },
     RepeatAttempt { who: usize, which: prop::sample::Index },
+    Verdict { who: usize, which: prop::sample::Index, is_set_aside: bool },
     OpenGeneration { who: usize, key: u32 },
     Preimage { who: usize, text: u32 },
     Reopen { who: usize },
@@ -40,6 +41,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (who.clone(), key.clone(), 0..3u32, task)
             .prop_map(|(who, key, generation, task)| Op::Attempt { who, key, generation, task }),
         1 => (who.clone(), any_place()).prop_map(|(who, which)| Op::RepeatAttempt { who, which }),
+        3 => (who.clone(), any_place(), any::<bool>())
+            .prop_map(|(who, which, is_set_aside)| Op::Verdict { who, which, is_set_aside }),
         1 => (who.clone(), key).prop_map(|(who, key)| Op::OpenGeneration { who, key }),
         2 => (who.clone(), 0..3u32).prop_map(|(who, text)| Op::Preimage { who, text }),
         2 => who.clone().prop_map(|who| Op::Reopen { who }),
@@ -59,6 +62,7 @@ enum Recorded {
     Attempt(Attempt),
     Generation(Digest, u32),
     Preimage(String),
+    Verdict(Digest, String, Option<SetAside>),
 }
 
 /// A record and the bytes of a segment that it was seen to take.
@@ -158,17 +162,23 @@ impl World {
                 self.attempts += 1;
                 let attempt = attempt(key, generation, task, self.attempts);
                 self.record(Recorded::Attempt(attempt.clone()), |w| w.caches[who].record_attempt(&attempt).unwrap());
-                assert!(self.caches[who].attempts(&attempt.key).contains(&attempt));
+                assert!(plain(self.caches[who].attempts(&attempt.key)).contains(&attempt));
             }
             Op::RepeatAttempt { who, which } => {
-                let attempts = self.events.iter().filter_map(|e| match &e.recorded {
-                    Recorded::Attempt(attempt) => Some(attempt.clone()),
-                    _ => None,
-                });
-                let attempts: Vec<_> = attempts.collect();
+                let attempts = self.recorded_attempts();
                 if !attempts.is_empty() {
                     let again = which.get(&attempts).clone();
                     self.record(Recorded::Attempt(again.clone()), |w| w.caches[who].record_attempt(&again).unwrap());
+                }
+            }
+            Op::Verdict { who, which, is_set_aside } => {
+                let attempts = self.recorded_attempts();
+                if !attempts.is_empty() {
+                    let attempt = which.get(&attempts).clone();
+                    let reason = format!("verdict {}", self.events.len());
+                    let verdict = is_set_aside.then_some(SetAside { reason, at: 1.5 });
+                    let recorded = Recorded::Verdict(attempt.key, attempt.id.clone(), verdict.clone());
+                    self.record(recorded, |w| w.caches[who].set_aside(&attempt, verdict.as_ref()).unwrap());
                 }
             }
             Op::OpenGeneration { who, key } => {
@@ -221,6 +231,14 @@ impl World {
         }
     }
 
+    fn recorded_attempts(&self) -> Vec<Attempt> {
+        let attempts = self.events.iter().filter_map(|e| match &e.recorded {
+            Recorded::Attempt(attempt) => Some(attempt.clone()),
+            _ => None,
+        });
+        attempts.collect()
+    }
+
     fn generation(&self, of: &Digest) -> u32 {
         let generations = self.events.iter().map(|e| match &e.recorded {
             Recorded::Generation(key, generation) | Recorded::Attempt(Attempt { key, generation, .. }) if key == of => {
@@ -271,7 +289,15 @@ impl World {
                         attempts.insert((u32::MAX - attempt.generation, attempt.id.clone()), attempt.clone());
                     }
                 }
-                assert_eq!(cache.attempts(&key), attempts.into_values().collect::<Vec<_>>());
+                for e in &self.events {
+                    if let Recorded::Verdict(of, id, verdict) = &e.recorded
+                        && *of == key
+                    {
+                        let decided = attempts.values_mut().filter(|attempt| attempt.id == *id);
+                        decided.for_each(|attempt| attempt.set_aside.clone_from(verdict));
+                    }
+                }
+                assert_eq!(plain(cache.attempts(&key)), attempts.into_values().collect::<Vec<_>>());
                 assert_eq!(cache.generation(&key), self.generation(&key));
             }
             for task in (0..3).map(|n| format!("task {n}")) {

@@ -10,7 +10,9 @@ use super::super::{
     notes::{notes, steady_state},
     plot::loss_apart,
 };
-use crate::analyze::{AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit};
+use crate::analyze::{
+    AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, dropped_words,
+};
 
 /// Figures that have columns of their own.
 const OWN: [&str; 3] = ["mfu", "loss_at_end", "tokens_per_second"];
@@ -178,9 +180,11 @@ fn marks(row: &Row) -> Vec<String> {
             marks.push(format!("{count} {what}"));
         }
     }
+    marks.extend(row.standing.words());
     if row.repeats_added_later {
         marks.push("repeats added later".to_owned());
     }
+    marks.extend(dropped_words(&row.dropped));
     marks
 }
 

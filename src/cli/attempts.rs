@@ -1,0 +1,239 @@
+//! `attempts CELL`: every run of a cell that was ever made, what it measured, and whether it counts. `set-aside` and `restore`
+//! decide that by hand.
+
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{
+    args::{AttemptsArgs, AttemptsCommand, RestoreArgs, SetAsideArgs},
+    flags::Insist,
+    output::{print, print_json},
+    project::{self, split_repeat},
+};
+use crate::{
+    analyze::{self, RepeatStatus, RunResult},
+    cache::{Attempt, AttemptOutcome, Cache, SetAside, TaskKind},
+    error::{Error, Problem, Result, exit},
+    execute::reading::{Past, measured_before},
+    files,
+    graph::{Dag, Engine, State, Statuses, outcome_text},
+    plan::{Plan, PlanRequest},
+    report,
+};
+
+pub fn run(at: Option<&Path>, args: &AttemptsArgs) -> Result<i32> {
+    match (&args.command, &args.cell) {
+        (Some(AttemptsCommand::SetAside(args)), _) => set_aside(at, args),
+        (Some(AttemptsCommand::Restore(args)), _) => restore(at, args),
+        (None, Some(cell)) => list(at, args, cell),
+        (None, None) => {
+            Err(Error::invalid(Problem::new("`tprimat attempts` needs a cell").help("`tprimat list` names them")))
+        }
+    }
+}
+
+/// One run, as it is shown.
+struct Line {
+    attempt: Attempt,
+    repeat: u32,
+    /// Tokens/s/GPU and seconds a step, where its log was read and has them.
+    figures: Option<(f64, f64)>,
+    counts: bool,
+    verdict: String,
+}
+
+fn list(at: Option<&Path>, args: &AttemptsArgs, asked: &str) -> Result<i32> {
+    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
+    let (id, only) = split_repeat(asked)?;
+    let cell = plan.find(id)?;
+    let cache = Cache::open(&project::cache_dir(&plan))?;
+    let dag = Dag::new(&plan)?;
+    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
+    let statuses = engine.evaluate_all()?;
+    let past = Past::of(&cache, &plan);
+    let mut lines = Vec::new();
+    for (repeat, attempt) in attempts_of(&engine, &statuses, cell, &past) {
+        if only.is_none_or(|only| only == repeat) {
+            lines.push(line(&engine, &statuses, cell, repeat, attempt, &past)?);
+        }
+    }
+    if args.json {
+        print_json(&Value::Array(lines.iter().map(Line::json).collect()))?;
+    } else if lines.is_empty() {
+        eprintln!("`{asked}` was never run; `tprimat build` runs it");
+    } else {
+        print(&text(&lines))?;
+    }
+    Ok(exit::OK)
+}
+
+/// Runs under the cell's own name, and those of its present keys that another cell's name stands on; the oldest first.
+fn attempts_of(engine: &Engine, statuses: &Statuses, cell: usize, past: &Past) -> Vec<(u32, Attempt)> {
+    let mut found: BTreeMap<(u64, String), (u32, Attempt)> = BTreeMap::new();
+    let mut add = |repeat: u32, attempt: Attempt| {
+        found.insert((attempt.recorded, attempt.id.clone()), (repeat, attempt));
+    };
+    for (repeat, attempt) in past.of_name(&engine.plan.cells[cell].id) {
+        add(repeat, attempt.clone());
+    }
+    for repeat in 1..=repeats(engine, cell) {
+        if let Some(key) = statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat)).key {
+            engine.cache.attempts(&key).into_iter().for_each(|attempt| add(repeat, attempt));
+        }
+    }
+    found.into_values().collect()
+}
+
+/// None of a cell that is unsupported: it has no tasks.
+fn repeats(engine: &Engine, cell: usize) -> u32 {
+    engine.plan.prepared(cell).map_or(0, |_| engine.plan.cells[cell].repeats)
+}
+
+fn line(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32, attempt: Attempt, past: &Past) -> Result<Line> {
+    let is_planned = (1..=repeats(engine, cell)).contains(&repeat);
+    let train = is_planned.then(|| statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat)));
+    let result = past.result(&attempt)?;
+    let read = result.map(|result| summarized(engine, cell, repeat, result));
+    let figures = read.as_ref().and_then(|(_, figures)| *figures);
+    let is_used =
+        train.is_some_and(|t| t.state == State::Fresh && t.attempt().is_some_and(|used| used.id == attempt.id));
+    let not_counted = match read {
+        Some((RepeatStatus::Contradicted { fields }, _)) => {
+            Some(format!("does not count: the log contradicts the job in {}", fields.join(", ")))
+        }
+        Some((RepeatStatus::Unmeasured { reason }, _)) => Some(format!("does not count: {reason}")),
+        _ => None,
+    };
+    let verdict = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {
+        (Some(SetAside { reason, at }), ..) => format!("set aside on {}: {reason}", time(*at)),
+        (None, AttemptOutcome::Failed { .. }, _) => format!("failed ({})", outcome_text(&attempt)),
+        (None, AttemptOutcome::Ok, Some(why)) => format!("does not count: it was disturbed ({why})"),
+        (None, AttemptOutcome::Ok, None) => match train {
+            None => format!("the matrix asks for fewer than {repeat} repeats"),
+            Some(train) if train.key != Some(attempt.key) => measured_before(engine, statuses, cell, &attempt.preimage),
+            Some(_) if is_used => not_counted.clone().unwrap_or_else(|| "counts".to_owned()),
+            Some(_) if attempt.generation < engine.cache.generation(&attempt.key) => {
+                "does not count: --remeasure asked for a new one".to_owned()
+            }
+            Some(_) => "does not count: another attempt at this repeat was made first".to_owned(),
+        },
+    };
+    let counts = is_used && not_counted.is_none() && attempt.is_valid();
+    Ok(Line { attempt, repeat, figures, counts, verdict })
+}
+
+/// How a run would stand in a summary, and its figures.
+fn summarized(engine: &Engine, cell: usize, repeat: u32, result: RunResult) -> (RepeatStatus, Option<(f64, f64)>) {
+    let statistics = engine.plan.prepared(cell).map(|p| p.resolved.statistics.clone()).unwrap_or_default();
+    let mut summary = analyze::summarize(&[(repeat, result)], &statistics);
+    let repeat = summary.repeats.remove(0);
+    let figures = repeat.steady.map(|s| (s.tokens_per_second_per_gpu, s.step_time.mean_seconds));
+    (repeat.status, figures)
+}
+
+impl Line {
+    fn json(&self) -> Value {
+        let Self { attempt, repeat, figures, counts, verdict } = self;
+        json!({
+            "id": attempt.id, "repeat": repeat, "key": attempt.key, "generation": attempt.generation, "host": attempt.host,
+            "started_at": attempt.started_at, "ended_at": attempt.ended_at, "outcome": outcome_text(attempt),
+            "suspect": attempt.suspect, "set_aside": attempt.set_aside, "counts": counts, "verdict": verdict,
+            "tokens_per_second_per_gpu": figures.map(|f| f.0), "step_time_seconds": figures.map(|f| f.1),
+        })
+    }
+}
+
+fn text(lines: &[Line]) -> String {
+    let header = ["attempt", "repeat", "key", "started (UTC)", "host", "tokens/s/GPU", "step time", ""];
+    let row = |line: &Line| {
+        let missing = || "–".to_owned();
+        let figure = |of: fn((f64, f64)) -> String| line.figures.map_or_else(missing, of);
+        [
+            line.attempt.id.clone(),
+            format!("#{}", line.repeat),
+            line.attempt.key.short(),
+            time(line.attempt.started_at),
+            line.attempt.host.clone(),
+            figure(|(rate, _)| report::number(rate)),
+            figure(|(_, seconds)| report::seconds(seconds)),
+            line.verdict.clone(),
+        ]
+    };
+    let rows: Vec<[String; 8]> = std::iter::once(header.map(str::to_owned)).chain(lines.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (word, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{word:<width$}  ");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// `2026-11-21 18:30:05`
+fn time(seconds: f64) -> String {
+    jiff::Timestamp::from_second(seconds as i64)
+        .map_or_else(|_| "unknown".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
+}
+
+fn set_aside(at: Option<&Path>, args: &SetAsideArgs) -> Result<i32> {
+    let reason = args.reason.trim();
+    if reason.is_empty() {
+        let problem = Problem::new("--reason is empty, and a measurement is set aside for a reason only");
+        return Err(Error::invalid(problem.help("say what was wrong with the run: it is shown beside the figures")));
+    }
+    let cache = open(at)?;
+    let attempt = find(&cache, &args.id)?;
+    cache.set_aside(&attempt, Some(&SetAside { reason: reason.to_owned(), at: files::unix_now() }))?;
+    let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
+    eprintln!("set aside {} ({run}); `tprimat build` measures it anew", attempt.id);
+    eprintln!("`tprimat attempts restore {}` lets it count again", attempt.id);
+    Ok(exit::OK)
+}
+
+fn restore(at: Option<&Path>, args: &RestoreArgs) -> Result<i32> {
+    let cache = open(at)?;
+    let attempt = find(&cache, &args.id)?;
+    if attempt.set_aside.is_none() {
+        let message = format!("{} was not set aside", attempt.id);
+        return Err(Error::Failed { message, help: Some("`tprimat attempts CELL` says what counts and why".into()) });
+    }
+    cache.set_aside(&attempt, None)?;
+    eprintln!("{} counts again as it did before", attempt.id);
+    Ok(exit::OK)
+}
+
+/// The project's cache; its cells are not looked at.
+pub fn open(at: Option<&Path>) -> Result<Cache> {
+    let root = project::root(at)?;
+    let request = PlanRequest { root, env: project::environment(), ..PlanRequest::default() };
+    let config = crate::plan::load_config(&request.root.join("config.yaml"), &request)?;
+    let folder = config.get("paths.cache").and_then(Value::as_str).unwrap_or("cache");
+    Cache::open(&request.root.join(folder))
+}
+
+/// The attempt that is named by its id, or by the beginning of it.
+pub fn find(cache: &Cache, id: &str) -> Result<Attempt> {
+    let mut found = cache.all_attempts();
+    if found.iter().any(|attempt| attempt.id == id) {
+        found.retain(|attempt| attempt.id == id);
+    } else {
+        found.retain(|attempt| attempt.id.starts_with(id) && !id.is_empty());
+    }
+    let several = found.len();
+    match (found.pop(), several) {
+        (Some(attempt), 1) => Ok(attempt),
+        (None, _) => Err(Error::NothingSelected {
+            message: format!("no attempt has the id `{id}`"),
+            help: Some("`tprimat attempts CELL` lists the attempts at a cell".into()),
+        }),
+        (Some(_), _) => {
+            let problem = Problem::new(format!("{several} attempts have ids that begin with `{id}`"));
+            Err(Error::invalid(problem.help("give more of the id; `tprimat attempts CELL` lists them")))
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What can be shown of a cell that no build has finished: the repeats that are there, or what was measured before the
+//! configuration changed. Runs and writes nothing; whatever stands in says so ([`Standing`]).
+
+use std::collections::BTreeMap;
+
+use super::derived::{self, CellSeed, Results};
+use crate::{
+    analyze::{self, CellEnvironment, CellState, RunOutcome, RunResult, Standing, Summary},
+    cache::{Attempt, Cache, Entry, TaskKind},
+    digest::Digest,
+    error::Result,
+    graph::{Engine, State, Statuses, key},
+    plan::{Plan, Support},
+};
+
+/// How far to look for figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Only where all repeats of the present configuration are measured, although nobody has summed them up.
+    Complete,
+    /// Also where repeats are missing, or where only an earlier configuration was measured.
+    Everything,
+}
+
+/// The cells of a matrix as the cache has them, with stand-ins for summaries that are not there.
+pub fn cell_seeds(engine: &Engine, statuses: &Statuses, reach: Reach) -> Result<Vec<CellSeed>> {
+    let mut seeds = derived::cell_seeds(engine, statuses);
+    let mut past = None;
+    for (cell, seed) in seeds.iter_mut().enumerate() {
+        if !seed.has_no_measurement() || matches!(engine.plan.cells[cell].support, Support::Unsupported(_)) {
+            continue;
+        }
+        let (results, to_come) = present(engine, statuses, cell)?;
+        let has_figures = results.iter().any(|(_, result)| result.outcome == RunOutcome::Ok);
+        if has_figures && (to_come == 0 || reach == Reach::Everything) {
+            let standing = Standing { to_come, ..Standing::default() };
+            let dropped = engine.dropped(cell as u32, statuses).into_iter().cloned().collect();
+            let summary = summary(engine, cell, &results).disclosing(dropped);
+            seed.stand_in(derived::own_input(engine, cell), summary, standing);
+        } else if reach == Reach::Everything && !seed.is_imported() && !has_figures {
+            let past = past.get_or_insert_with(|| Past::of(engine.cache, engine.plan));
+            let Some(found) = past.of_cell(engine, statuses, cell)? else { continue };
+            let summary = summary(engine, cell, &found.results);
+            let mut input = derived::own_input(engine, cell);
+            // What it was started in then is not what it would be started in now.
+            (input.environment, input.same_launch_as) = (environment(&found.preimage), None);
+            seed.stand_in(input, summary, Standing { earlier: Some(found.why), ..Standing::default() });
+        }
+    }
+    Ok(seeds)
+}
+
+/// One repeat of a cell, and why it is not of the present configuration, if it is not.
+pub fn repeat(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32) -> Result<Option<(RunResult, Standing)>> {
+    if let Some(result) = present_repeat(engine, statuses, cell, repeat)? {
+        return Ok(Some((result, Standing::default())));
+    }
+    let found = Past::of(engine.cache, engine.plan).of_cell(engine, statuses, cell)?;
+    Ok(found.and_then(|found| {
+        let (_, result) = found.results.into_iter().find(|(number, _)| *number == repeat)?;
+        Some((result, Standing { earlier: Some(found.why), ..Standing::default() }))
+    }))
+}
+
+fn summary(engine: &Engine, cell: usize, results: &Results) -> Summary {
+    let statistics = engine.plan.prepared(cell).map(|p| p.resolved.statistics.clone()).unwrap_or_default();
+    analyze::summarize(results, &statistics)
+}
+
+/// The results of the present configuration, and how many repeats are still to be measured.
+fn present(engine: &Engine, statuses: &Statuses, cell: usize) -> Result<(Results, u32)> {
+    let (mut results, mut to_come) = (Vec::new(), 0);
+    for number in 1..=engine.plan.cells[cell].repeats {
+        match present_repeat(engine, statuses, cell, number)? {
+            Some(result) => results.push((number, result)),
+            // One that is not started, because it would fail as another did, is not to come.
+            None => to_come += u32::from(is_to_come(engine, statuses, cell, number)),
+        }
+    }
+    Ok((results, to_come))
+}
+
+fn is_to_come(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32) -> bool {
+    let train = statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat));
+    matches!(train.state, State::Stale | State::Waiting)
+}
+
+/// The result of a repeat that was measured; made here from its log where no parse has.
+fn present_repeat(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32) -> Result<Option<RunResult>> {
+    let status = |kind| statuses.get(engine.dag.node(kind, cell as u32, repeat));
+    if let (State::Fresh, Some(output)) = (status(TaskKind::Parse).state, status(TaskKind::Parse).outputs().first())
+        && let Some(result) = stored(engine.cache, &output.digest)?
+    {
+        return Ok(Some(result));
+    }
+    let (Some(attempt), Some(prepared)) = (status(TaskKind::Train).attempt(), engine.plan.prepared(cell)) else {
+        return Ok(None);
+    };
+    let section = &engine.plan.recipe(cell).file.log;
+    let is_there = attempt.log().is_none_or(|log| engine.cache.has(&log.digest));
+    is_there.then(|| derived::result_of(engine.cache, attempt, prepared.job(), section)).transpose()
+}
+
+/// A result of the cache; `None` where it is gone, or of a version that this one cannot read.
+fn stored(cache: &Cache, digest: &Digest) -> Result<Option<RunResult>> {
+    Ok(cache.get(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+/// All that was ever measured under the names of a plan's cells.
+pub struct Past<'a> {
+    cache: &'a Cache,
+    /// By the task's name, in the order in which they were recorded.
+    attempts: BTreeMap<String, Vec<Attempt>>,
+    parses: BTreeMap<String, Vec<Entry>>,
+}
+
+/// Measurements of one earlier configuration.
+struct Found {
+    results: Results,
+    preimage: String,
+    /// `measured before training.seq_length changed`
+    why: String,
+}
+
+impl<'a> Past<'a> {
+    #[must_use]
+    pub fn of(cache: &'a Cache, plan: &Plan) -> Self {
+        let ids: std::collections::BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
+        let is_named = |task: &str| {
+            let name = task.split_once(' ').map_or(task, |(_, name)| name);
+            ids.contains(name.rsplit_once('#').map_or(name, |(cell, _)| cell))
+        };
+        let mut past = Self { cache, attempts: BTreeMap::new(), parses: BTreeMap::new() };
+        for attempt in cache.all_attempts() {
+            if is_named(&attempt.task) {
+                past.attempts.entry(attempt.task.clone()).or_default().push(attempt);
+            }
+        }
+        for entry in cache.entries_named(TaskKind::Parse, is_named) {
+            past.parses.entry(entry.task.clone()).or_default().push(entry);
+        }
+        past
+    }
+
+    /// The attempts that a cell's name stands on, each with its repeat.
+    #[must_use]
+    pub fn of_name(&self, cell: &str) -> Vec<(u32, &Attempt)> {
+        let mut found = Vec::new();
+        for (task, attempts) in self.attempts.range(format!("train {cell}#")..) {
+            let name = task.strip_prefix("train ").and_then(|name| name.strip_prefix(cell)?.strip_prefix('#'));
+            let Some(repeat) = name.and_then(|number| number.parse().ok()) else { break };
+            found.extend(attempts.iter().map(|attempt| (repeat, attempt)));
+        }
+        found
+    }
+
+    /// What was read from an attempt's log when it was last parsed.
+    pub fn result(&self, attempt: &Attempt) -> Result<Option<RunResult>> {
+        let task = attempt.task.replacen("train ", "parse ", 1);
+        let line = format!("\nattempt = \"{}\"\n", attempt.id);
+        let entries = self.parses.get(&task).into_iter().flatten().rev();
+        for entry in entries.filter(|entry| entry.preimage.contains(&line)) {
+            if let Some(output) = entry.outputs.first()
+                && let Some(result) = stored(self.cache, &output.digest)?
+            {
+                return Ok(Some(result));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The repeats of the configuration that was measured last, each by the attempt that counted then.
+    fn of_cell(&self, engine: &Engine, statuses: &Statuses, cell: usize) -> Result<Option<Found>> {
+        let mut counted = self.of_name(&engine.plan.cells[cell].id);
+        counted.retain(|(_, attempt)| attempt.is_valid());
+        let Some(newest) = counted.iter().map(|(_, a)| *a).max_by_key(|a| a.recorded) else { return Ok(None) };
+        let launch = (launch_of(&newest.preimage), newest.generation);
+        let mut results: BTreeMap<u32, RunResult> = BTreeMap::new();
+        counted.sort_by(|a, b| a.1.id.cmp(&b.1.id));
+        for (repeat, attempt) in counted {
+            if !results.contains_key(&repeat)
+                && (launch_of(&attempt.preimage), attempt.generation) == launch
+                && let Some(result) = self.result(attempt)?
+            {
+                results.insert(repeat, result);
+            }
+        }
+        let why = measured_before(engine, statuses, cell, &newest.preimage);
+        let results: Results = results.into_iter().collect();
+        Ok((!results.is_empty()).then(|| Found { results, preimage: newest.preimage.clone(), why }))
+    }
+}
+
+/// A training's pre-image without the line that tells its repeats apart.
+fn launch_of(preimage: &str) -> String {
+    preimage.lines().filter(|line| !line.starts_with("repeat = ")).collect::<Vec<_>>().join("\n")
+}
+
+/// `measured before training.seq_length changed (and 2 more changes)`
+#[must_use]
+pub fn measured_before(engine: &Engine, statuses: &Statuses, cell: usize, old: &str) -> String {
+    let node = engine.dag.node(TaskKind::Train, cell as u32, 1);
+    let Some(now) = engine.present(node, statuses) else { return "measured under an earlier configuration".to_owned() };
+    let nested = |digest: &Digest| {
+        let present = now.job.as_ref().filter(|(job, _)| job == digest).map(|(_, text)| text.clone());
+        present.or_else(|| engine.cache.preimage(digest))
+    };
+    let mut changes = key::changes(old, &now.preimage, &nested);
+    changes.retain(|change| change.field != "repeat");
+    match changes.as_slice() {
+        [] => "measured before it was to be measured anew".to_owned(),
+        [one] => format!("measured before {} changed", one.field),
+        [one, rest @ ..] => {
+            let more =
+                if rest.len() == 1 { "1 more change".to_owned() } else { format!("{} more changes", rest.len()) };
+            format!("measured before {} changed (and {more})", one.field)
+        }
+    }
+}
+
+/// What a run was started in, as far as its pre-image names it.
+fn environment(preimage: &str) -> CellEnvironment {
+    let lines = |prefix: &'static str| {
+        let named = preimage.lines().filter_map(|line| line.split_once(" = "));
+        let of_kind = named.filter_map(move |(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value)));
+        of_kind.map(|(name, value)| {
+            let text = serde_json::from_str::<serde_json::Value>(value).ok();
+            (name, text.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_else(|| value.to_owned()))
+        })
+    };
+    CellEnvironment { variables: lines("env.").collect(), facts: lines("fact.").collect() }.public()
+}
+
+impl CellSeed {
+    /// Has it no summary of what was measured here? A failure is one.
+    fn has_no_measurement(&self) -> bool {
+        self.summary.is_none() && (self.is_imported() || matches!(self.input.state, CellState::Missing { .. }))
+    }
+
+    fn is_imported(&self) -> bool {
+        self.imported.is_some()
+    }
+
+    fn stand_in(&mut self, input: analyze::CellInput, summary: Summary, standing: Standing) {
+        self.input = analyze::CellInput { state: CellState::Ok { summary: Box::new(summary) }, standing, ..input };
+        self.imported = None;
+    }
+
+    /// The cell's summary of what was measured here, and how it stands to the present configuration.
+    pub fn measured(&self, cache: &Cache) -> Result<Option<(serde_json::Value, &Standing)>> {
+        let value = match (&self.summary, &self.input.state) {
+            (Some(digest), _) => serde_json::from_slice(&derived::need(cache, digest, "summary.json")?).ok(),
+            (None, CellState::Ok { summary }) => serde_json::to_value(summary).ok(),
+            _ => None,
+        };
+        Ok(value.map(|value| (value, &self.input.standing)))
+    }
+}
