@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
-	@echo "the picture: output/compare.png"
+	@echo "the picture: output/quickstart/compare.png"
 
 build: $(VENV)/.ready
 	$(CARGO) build --release --features native
