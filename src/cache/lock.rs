@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::store::Cache;
-use crate::{digest::Digest, error::Result};
+use crate::{digest::Digest, error::Result, files};
 
 /// Locked by everybody who uses the cache, and by the one who removes it.
 const IN_USE: &str = "in-use";
@@ -61,7 +61,11 @@ impl Cache {
 
     /// Removes the lock files of processes that were killed.
     pub(super) fn remove_dead_locks(&self) {
-        for entry in fs::read_dir(self.root.join("locks")).into_iter().flatten().flatten() {
+        let folder = self.root.join("locks");
+        if !files::is_own(&folder) {
+            return;
+        }
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             let Some(file) = is_file.then(|| OpenOptions::new().write(true).open(entry.path()).ok()).flatten() else {
                 continue;
