@@ -21,6 +21,7 @@ impl Plan {
             config: Config::load(source, &request.env, &request.sets)?,
             recipes: RecipeSet::read(root, &reads)?,
             matrix: Matrix { name: "imports".to_owned(), cells: Vec::new(), excluded: Vec::new() },
+            is_default: true,
             cells: Vec::new(),
             facts: FactBook::load(root, request.allow_drift, &request.env, &reads)?,
             reads,
