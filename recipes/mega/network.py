@@ -116,8 +116,14 @@ def configure(job):
         gradient_accumulation_fusion=False,
         cross_entropy_loss_fusion=half,  # its gradient is always bf16
         **recompute(job),
-        **({"fp8": "hybrid" if job["fp8_hybrid"] else "e4m3"} if job["precision"] == "fp8" else {}),
+        **(fp8(job) if job["precision"] == "fp8" else {}),
     )
+
+
+def fp8(job):
+    """Transformer Engine's own default of delayed scaling, as in all recipes; megatron-core's looks one step back."""
+    scaling = {"fp8_recipe": "delayed", "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
+    return {"fp8": "hybrid" if job["fp8_hybrid"] else "e4m3"} | scaling
 
 
 def recompute(job):

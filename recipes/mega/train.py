@@ -163,7 +163,8 @@ def in_effect(job, config, model, settings, optimizer, batches):
     inner = type(optimizer.chained_optimizers[0].optimizer)
     state = {"optimizer_state_precision": dtype_name(*dtypes)} if len(dtypes) == 1 else {}
     if config.fp8:
-        state |= {"fp8_hybrid": config.fp8 == "hybrid", "fp8_param": config.fp8_param}
+        state |= {"fp8_hybrid": config.fp8 == "hybrid", "fp8_param": config.fp8_param, "fp8_recipe": config.fp8_recipe}
+        state |= {name: getattr(config, name) for name in ("fp8_amax_history_len", "fp8_amax_compute_algo")}
     return state | network.recompute_in_effect(config) | {
         "architecture": job["model"]["architecture"],
         "num_layers": config.num_layers,

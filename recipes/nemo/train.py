@@ -15,11 +15,14 @@ import numpy
 import torch
 from job import Job
 from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from nemo.collections import llm
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.gpt.data.mock import MockDataModule
 from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
+from nemo.collections.llm.gpt.model.base import HAVE_TE
+from nemo.lightning.pytorch.optim import CosineAnnealingScheduler
 from nemo.lightning.pytorch.plugins.mixed_precision import MegatronMixedPrecision
 from tprimat_callback import lightning_callback, stop
 
@@ -34,6 +37,15 @@ def find_recipe(job):
         stop(2, "launch", f"this NeMo has no recipe {name!r}")
     gpus = job["parallelism"]["num_gpus"]
     return module.pretrain_recipe(dir=RUN_DIR, name="nemo", num_nodes=1, num_gpus_per_node=gpus)
+
+
+def set_if_known(config, **values):
+    """Sets the arguments that the class has. It is not asked first: a default that is made by a factory cannot be read."""
+    for name, value in values.items():
+        try:
+            setattr(config, name, value)
+        except AttributeError:
+            pass
 
 
 def set_model(job, config):
@@ -53,8 +65,9 @@ def set_model(job, config):
     config.init_method_std = job["initialisation"]["std"]
     config.seq_length = job["data"]["seq_length"]
     config.hidden_dropout = config.attention_dropout = 0.0
-    if getattr(config, "window_size", None) is not None:
-        config.window_size = None  # a job's attention is causal, without a window
+    # A job's attention is causal, without a window; what Llama's configurations fuse, those of Qwen and Mistral do as well.
+    set_if_known(config, window_size=None, apply_rope_fusion=True, bias_activation_fusion=True)
+    set_layers(job, config)
     scaling = model["rope_scaling"]
     if scaling is None and hasattr(config, "scale_factor"):
         config.scale_factor = 1.0
@@ -69,6 +82,23 @@ def set_model(job, config):
     config.recompute_granularity = "full" if is_recomputed else None
     config.recompute_method = "uniform" if is_recomputed else None
     config.recompute_num_layers = job["sac_frequency"] if is_recomputed else None
+
+
+def local_layers(config):
+    return get_gpt_layer_local_spec(normalization=config.normalization)
+
+
+def set_layers(job, config):
+    """NeMo takes Megatron's own layers wherever Transformer Engine is missing; here they are asked for, or not used."""
+    wanted = job["framework"].get("transformer_impl", "transformer_engine")
+    if wanted not in ("transformer_engine", "local"):
+        stop(2, "launch", f"frameworks.nemo.transformer_impl is transformer_engine or local, not {wanted!r}")
+    if wanted == "local":
+        config.transformer_layer_spec = local_layers
+        # These fusions are kernels of Transformer Engine or apex.
+        config.apply_rope_fusion = config.masked_softmax_fusion = config.persist_layer_norm = False
+    elif not HAVE_TE:
+        stop(2, "launch", "NeMo finds no Transformer Engine; `frameworks.nemo.transformer_impl: local` runs without it")
 
 
 def set_trainer(job, trainer):
@@ -118,7 +148,7 @@ def precision(job):
 
 
 def set_optimizer(job, optim):
-    wanted, config, schedule = job["optimizer"], optim.config, optim.lr_scheduler
+    wanted, config = job["optimizer"], optim.config
     config.optimizer = {"adamw": "adam"}[wanted["type"]]  # Megatron's adam decays weights as AdamW does
     config.lr = wanted["learning_rate"]
     config.weight_decay = wanted["weight_decay"]
@@ -129,10 +159,26 @@ def set_optimizer(job, optim):
     config.bf16, config.fp16 = True, False
     config.use_distributed_optimizer = True
     # NeMo counts from 0 and warms up over one step more than it is told.
-    schedule.warmup_steps = wanted["warmup_steps"] - 1
-    schedule.max_steps = job["train_iters"] - 1
-    schedule.constant_steps = 0
-    schedule.min_lr = wanted["min_learning_rate"]
+    optim.lr_scheduler = run.Config(
+        schedule_of(job),
+        warmup_steps=wanted["warmup_steps"] - 1,
+        max_steps=job["train_iters"] - 1,
+        constant_steps=0,
+        min_lr=wanted["min_learning_rate"],
+    )
+
+
+def schedule_of(job):
+    last = job["train_iters"] - 1
+
+    class JobSchedule(CosineAnnealingScheduler):
+        """Ends at the job's last step, counted from 0: MegatronStrategy.setup has put the trainer's number of steps in its place."""
+
+        def scheduler(self, model, optimizer):
+            self.max_steps = last
+            return super().scheduler(model, optimizer)
+
+    return JobSchedule
 
 
 def data(job):
@@ -204,6 +250,7 @@ def in_effect(trainer, module):
         "init_std": config.init_method_std,
         "dropout": max(config.hidden_dropout, config.attention_dropout),
         "attention_mask": "causal",
+        "transformer_impl": "local" if config.transformer_layer_spec is local_layers else "transformer_engine",
         "activation_checkpointing": config.recompute_granularity == "full",
         "micro_batch_size": sampler.micro_batch_size,
         "global_batch_size": sampler.global_batch_size,
@@ -235,6 +282,7 @@ def in_effect(trainer, module):
         found["sac_frequency"] = config.recompute_num_layers
     if dtypes.fp8:
         found |= {"fp8_hybrid": dtypes.fp8 == "hybrid", "fp8_param": dtypes.fp8_param_gather}
+        found |= {name: getattr(dtypes, name) for name in ("fp8_recipe", "fp8_amax_history_len", "fp8_amax_compute_algo")}
     return found
 
 

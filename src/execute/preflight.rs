@@ -40,8 +40,9 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
             Ok(absent) => {
                 for module in absent {
                     let help = format!(
-                        "`{} -m pip install {module}`; recipes/{}/requirements.*.txt lists them all",
+                        "`{} -m pip install {}`; recipes/{}/requirements.*.txt lists them all",
                         host.python.display(),
+                        require.pip.get(&module).unwrap_or(&module),
                         recipe.file.id
                     );
                     problems.push(missing(recipe, &format!("the Python module `{module}`"), &help));

@@ -22,6 +22,7 @@ const KEYS: &[&str] = &[
     "data_parallel_size",
     "data_path",
     "decoupled_weight_decay",
+    "deterministic_mode",
     "exp_avg_dtype",
     "exp_avg_sq_dtype",
     "expert_model_parallel_size",
@@ -29,6 +30,8 @@ const KEYS: &[&str] = &[
     "fp16",
     "fp4",
     "fp8",
+    "fp8_amax_compute_algo",
+    "fp8_amax_history_len",
     "fp8_param_gather",
     "fp8_recipe",
     "global_batch_size",
@@ -56,6 +59,7 @@ const KEYS: &[&str] = &[
     "num_attention_heads",
     "num_attention_heads_kv",
     "num_experts",
+    "num_key_value_heads",
     "num_layers",
     "num_query_groups",
     "optimizer",
@@ -77,13 +81,16 @@ const KEYS: &[&str] = &[
     "rotary_seq_len_interpolation_factor",
     "seed",
     "seq_length",
+    "sequence_parallel",
     "tensor_model_parallel_size",
     "tie_embed_logits",
+    "tokenizer_type",
     "train_batch_size",
     "train_data_path",
     "train_data_paths",
     "train_iters",
     "train_micro_batch_size_per_gpu",
+    "transformer_impl",
     "untie_embeddings_and_output_weights",
     "use_distributed_optimizer",
     "use_precision_aware_optimizer",
@@ -116,11 +123,13 @@ impl Arguments {
     }
 
     fn is_stated(&self, key: &str) -> bool {
+        debug_assert!(KEYS.contains(&key), "{key} is asked for, and never collected");
         self.stated.iter().any(|(k, _)| *k == key)
     }
 
     /// A value that is stated and not None.
     fn get(&self, key: &str) -> Option<&str> {
+        debug_assert!(KEYS.contains(&key), "{key} is asked for, and never collected");
         let (_, value) = self.stated.iter().find(|(k, _)| *k == key)?;
         Some(value.as_str()).filter(|v| !matches!(*v, "None" | "none" | "" | "[]"))
     }
@@ -167,7 +176,6 @@ impl Arguments {
             ("ffn_hidden_size", &["ffn_hidden_size"]),
             ("num_attention_heads", &["num_attention_heads"]),
             ("head_dim", &["kv_channels"]),
-            ("vocab_size", &["vocab_size"]),
             ("tensor_model_parallel_size", &["tensor_model_parallel_size", "model_parallel_size"]),
             ("context_parallel_size", &["context_parallel_size"]),
             ("data_parallel_size", &["data_parallel_size"]),
@@ -180,6 +188,11 @@ impl Arguments {
                 out.set(name, value);
             }
         }
+        // A NullTokenizer has as many tokens as it is told, or one more, depending on Megatron's version. The line on the
+        // padded vocabulary has its size.
+        if self.get("tokenizer_type") != Some("NullTokenizer") {
+            put(out, "vocab_size", self.count("vocab_size"));
+        }
         let pipeline = self.count("pipeline_model_parallel_size").or_else(|| self.count("pipe_parallel_size"));
         // NeoX' 0 is a pipeline that is switched off.
         put(out, "pipeline_model_parallel_size", pipeline.map(|n| n.max(1)));
@@ -190,7 +203,7 @@ impl Arguments {
             let grouped = match self.flag("group_query_attention") {
                 Some(true) => self.count("num_query_groups"),
                 Some(false) => self.count("num_attention_heads"),
-                None => self.count("num_attention_heads_kv"),
+                None => self.count("num_attention_heads_kv").or_else(|| self.count("num_key_value_heads")),
             };
             put(out, "num_kv_heads", grouped);
         }
@@ -243,6 +256,8 @@ impl Arguments {
             out.set("fp8_hybrid", kind == "hybrid");
             put(out, "fp8_param", self.flag("fp8_param_gather"));
             put(out, "fp8_recipe", self.get("fp8_recipe"));
+            put(out, "fp8_amax_history_len", self.count("fp8_amax_history_len"));
+            put(out, "fp8_amax_compute_algo", self.get("fp8_amax_compute_algo"));
         }
     }
 
@@ -297,6 +312,10 @@ impl Arguments {
         put(out, "deterministic", self.flag("deterministic_mode"));
         put(out, "distributed_optimizer", self.flag("use_distributed_optimizer"));
         put(out, "zero_stage", self.count("zero_stage"));
+        put(out, "transformer_impl", self.get("transformer_impl"));
+        if self.count("tensor_model_parallel_size").is_some_and(|ranks| ranks > 1) {
+            put(out, "sequence_parallel", self.flag("sequence_parallel"));
+        }
         let paths = ["data_path", "train_data_path", "train_data_paths", "data_args_path", "per_split_data_args_path"];
         if self.flag("mock_data") == Some(true) {
             out.set("data", "mock");
@@ -405,6 +424,33 @@ mod tests {
             let line = format!("  rotary_seq_len_interpolation_factor .... {none}");
             assert_eq!(factor("rope", Some("False"), &line), Some(json!(1.0)), "{none}");
         }
+    }
+
+    #[test]
+    fn the_size_that_a_null_tokenizer_is_told_is_not_its_vocabulary() {
+        let size = |tokenizer: &str| {
+            let line = format!("  tokenizer_type .... {tokenizer}");
+            told(&[&line, "  vocab_size .... 2047"]).get("vocab_size").cloned()
+        };
+        assert_eq!((size("NullTokenizer"), size("GPT2BPETokenizer")), (None, Some(json!(2047))));
+    }
+
+    #[test]
+    fn heads_of_keys_and_values_have_three_names() {
+        assert_eq!(told(&["  num_key_value_heads .... 2"])["num_kv_heads"], json!(2));
+        assert_eq!(told(&["  num_attention_heads_kv .... 2"])["num_kv_heads"], json!(2));
+        let grouped = ["  group_query_attention .... True", "  num_query_groups .... 2"];
+        assert_eq!(told(&grouped)["num_kv_heads"], json!(2));
+    }
+
+    #[test]
+    fn sequence_parallelism_is_stated_where_there_is_something_to_share() {
+        let stated = |ranks: u64, word: &str| {
+            let ranks = format!("  tensor_model_parallel_size .... {ranks}");
+            told(&[&ranks, &format!("  sequence_parallel .... {word}")]).get("sequence_parallel").cloned()
+        };
+        assert_eq!(stated(1, "False"), None);
+        assert_eq!((stated(2, "False"), stated(2, "True")), (Some(json!(false)), Some(json!(true))));
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Builder {
         }
         match self.trace.effective.0.get(name) {
             None => drop(self.trace.effective.0.insert(name.to_owned(), value)),
-            Some(first) if *first == value => {}
+            Some(first) if *first == value || first.as_f64().is_some_and(|first| Some(first) == value.as_f64()) => {}
             Some(first) => {
                 let detail = format!("{name} is {first}, later {value}; the first one counts");
                 self.notes.add("setting_restated", || detail);

@@ -26,13 +26,16 @@ pub fn may_be_event(line: &str) -> bool {
 }
 
 pub fn evidence(line: &str) -> Evidence {
-    let is_event = |event: &Map<String, Value>| match event.get("event").and_then(Value::as_str) {
-        Some("start") => text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")),
-        Some("step") => event.get("step").is_some_and(Value::is_u64),
-        _ => false,
+    let weight = |event: &Map<String, Value>| match event.get("event").and_then(Value::as_str) {
+        // A trainer may state its settings so, and then print its own step lines: those name the format.
+        Some("start") if text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")) => Evidence::Weak,
+        Some("step") if event.get("step").is_some_and(Value::is_u64) => Evidence::Strong,
+        _ => Evidence::None,
     };
-    let says_so = may_be_event(line) && objects(line).0.iter().any(is_event);
-    if says_so { Evidence::Strong } else { Evidence::None }
+    if !may_be_event(line) {
+        return Evidence::None;
+    }
+    objects(line).0.iter().map(weight).max().unwrap_or_default()
 }
 
 /// Reads events, between whatever else stands in the log.

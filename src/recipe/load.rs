@@ -115,8 +115,12 @@ pub struct Require {
     /// Programs that ship with tprimat.
     #[serde(default)]
     pub programs: Vec<String>,
+    /// Modules that the trainer imports, by the names it imports them by.
     #[serde(default)]
     pub python_modules: Vec<String>,
+    /// What `pip install` takes for a module, where that is not the module's name: `yaml = "PyYAML"`.
+    #[serde(default)]
+    pub pip: BTreeMap<String, String>,
     #[serde(default)]
     pub checkouts: Vec<Checkout>,
 }
@@ -213,6 +217,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
         ));
     }
     check_log(&file.log, &source)?;
+    check_modules(&file.require, &source)?;
     let mut used = Vec::new();
     for name in &file.launch.templates {
         let (place, bytes) = find_template(root, id, name, &files, reads)?.ok_or_else(|| {
@@ -264,6 +269,32 @@ fn check_log(log: &LogSection, source: &Arc<Source>) -> Result<()> {
         Some(help) => problem.help(help),
         None => problem,
     }))
+}
+
+/// A name that no import can have is never found, whatever is installed.
+fn check_modules(require: &Require, source: &Arc<Source>) -> Result<()> {
+    let at = |name: &str| {
+        let quoted = format!("\"{name}\"");
+        let start = source.text.find(&quoted).or_else(|| source.text.find(name)).unwrap_or(0);
+        start..start + name.len()
+    };
+    let is_identifier = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+            && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    for name in &require.python_modules {
+        if !name.split('.').all(is_identifier) {
+            let problem = Problem::new(format!("`{name}` is not the name of a Python module"));
+            let help = format!("name it as `import` does, and what pip calls it in `pip = {{ … = \"{name}\" }}`");
+            return Err(Error::invalid(problem.at(source, at(name), "no import can have this name").help(help)));
+        }
+    }
+    for name in require.pip.keys().filter(|name| !require.python_modules.contains(name)) {
+        let problem = Problem::new(format!("`pip` names `{name}`, which `python_modules` does not list"));
+        return Err(Error::invalid(problem.at(source, at(name), "not in python_modules")));
+    }
+    Ok(())
 }
 
 /// `{"a.b": 1}` → `{"a": {"b": 1}}`.
@@ -406,6 +437,46 @@ mod tests {
         write("recipes/bad/recipe.toml", "id = \"bad\"\nnaem = \"x\"\n");
         let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { panic!("must not load") };
         assert_eq!(problems[0].position(), Some(("recipes/bad/recipe.toml".into(), 2, 1)));
+    }
+
+    #[test]
+    fn a_module_that_no_import_can_name_is_an_error_with_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        let problem = |require: &str| {
+            let text = format!(
+                "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\nformat = \"tprimat\"\n[require]\n{require}\n"
+            );
+            let path = root.path().join("recipes/mine/recipe.toml");
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain).unwrap();
+            let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { return None };
+            let (_, line, _) = problems[0].position().unwrap();
+            Some((problems[0].message.clone(), line))
+        };
+        assert_eq!(problem("python_modules = [\"torch\", \"megatron.core\", \"_six\"]"), None);
+        let hyphen = problem("python_modules = [\"torch\", \"transformer-engine\"]").unwrap();
+        assert_eq!(hyphen, ("`transformer-engine` is not the name of a Python module".into(), 10));
+        assert!(problem("python_modules = [\"3d\"]").is_some() && problem("python_modules = [\"\"]").is_some());
+        let unused = problem("python_modules = [\"torch\"]\npip = { yaml = \"PyYAML\" }").unwrap();
+        assert_eq!(unused, ("`pip` names `yaml`, which `python_modules` does not list".into(), 11));
+    }
+
+    /// Whoever installs what a requirements file lists has all that is looked for before a run.
+    #[test]
+    fn requirements_files_name_every_module_that_is_looked_for() {
+        let plain = |text: &str| text.to_lowercase().replace('_', "-");
+        for recipe in RecipeSet::load(Path::new("/nonexistent")).unwrap().recipes.values() {
+            let files = recipe.files.iter().filter(|(name, ..)| name.starts_with("requirements."));
+            for (file, bytes, _) in files {
+                let listed = plain(&String::from_utf8_lossy(bytes));
+                for module in &recipe.file.require.python_modules {
+                    let pip = recipe.file.require.pip.get(module).unwrap_or(module);
+                    let spec = pip.split_whitespace().find(|word| !word.starts_with("--")).unwrap();
+                    let name = spec.trim_start_matches('\'').rsplit('/').next().unwrap();
+                    let name = name.split(['[', '<', '>', '=', '\'']).next().unwrap();
+                    assert!(listed.contains(&plain(name)), "recipes/{}/{file} does not name {name}", recipe.file.id);
+                }
+            }
+        }
     }
 
     #[test]

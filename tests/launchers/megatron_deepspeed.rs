@@ -26,13 +26,20 @@ class RotaryEmbedding:
         self.inv_freq = 1.0 / (theta ** (torch.arange(0, dim, 2).float() / dim))
 ";
 
+/// How attention splits what its first layer computes: up to commit 6acc370a, and from 676a482c on.
+const OLD_SPLIT: &str = "query_layer, key_layer, value_layer = self.split_tensor(mixed_x_layer)\n";
+const NEW_SPLIT: &str = "each_hidden_size = mixed_x_layer.shape[-1] // 3\n";
+
 fn stage(job: &Job) -> Stage {
     let (recipe, _) = cell("nvd/mgds");
     let mut stage = Stage::new(recipe, job);
     stage.program("python3", INTERPRETER);
+    stage.set("TPRIMAT_PYTHON", stage.path("bin/python3").to_str().unwrap().to_owned());
     let checkout = stage.path("checkout");
     fs::create_dir_all(checkout.join("megatron/model")).unwrap();
     fs::write(checkout.join("megatron/model/rotary_pos_embedding.py"), ROTARY).unwrap();
+    fs::write(checkout.join("megatron/model/transformer.py"), OLD_SPLIT).unwrap();
+    fs::write(checkout.join("megatron/fused_kernels.py"), "def load(args):\n    raise SystemExit('nvcc is looked for')\n").unwrap();
     fs::write(checkout.join("pretrain_gpt.py"), include_str!("mock_megatron_deepspeed.py")).unwrap();
     stage.set("MEGATRON_DEEPSPEED_PATH", checkout.to_str().unwrap()).set("REAL_PYTHON", python());
     stage.set("TPRIMAT_DATASET", "/data/c4 (small)");
@@ -76,7 +83,7 @@ fn every_setting_of_a_job_is_an_argument() {
         "rotary_position_embeddings_theta": 500_000, "normalization": "rmsnorm", "layernorm_epsilon": m.norm_eps,
         "swiglu": true, "disable_bias_linear": true, "untie_embeddings_and_output_weights": true,
         "init_method_std": 0.02, "data_path": ["/data/c4 (small)"], "tokenizer_type": "NullTokenizer",
-        "vocab_size": m.vocab_size, "eval_iters": 0, "log_interval": 1, "hidden_dropout": 0.0,
+        "vocab_size": m.vocab_size - 1, "eval_iters": 0, "log_interval": 1, "hidden_dropout": 0.0,
     });
     for (name, wanted) in wanted.as_object().unwrap() {
         assert_eq!(&given["args"][name], wanted, "{name}");
@@ -90,6 +97,23 @@ fn every_setting_of_a_job_is_an_argument() {
     assert!(given["program"].as_str().unwrap().ends_with("checkout/pretrain_gpt.py"), "{given}");
     let torchrun = fs::read_to_string(stage.path("run/torchrun")).unwrap();
     assert!(torchrun.contains("--nproc-per-node\n8\n") && torchrun.contains("--master-port\n29511\n"), "{torchrun}");
+}
+
+#[test]
+fn a_checkout_that_cannot_split_grouped_heads_is_refused() {
+    let (recipe, _) = cell("nvd/mgds");
+    let split = |kv_heads: u64| {
+        let mut job = small();
+        (job.model.num_attention_heads, job.model.num_kv_heads) = (8, kv_heads);
+        let stage = stage(&job);
+        fs::write(stage.path("checkout/megatron/model/transformer.py"), NEW_SPLIT).unwrap();
+        stage.run(recipe)
+    };
+    let refused = split(2);
+    let said = String::from_utf8_lossy(&refused.stdout);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("8 attention heads with 2 K/V heads") && said.contains("checkout 6acc370a"), "{said}");
+    ended_well(&split(8));
 }
 
 /// transformers has Llama 3's scaled RoPE as its authors published it.

@@ -2,8 +2,14 @@
 
     mock_nemo.py PROGRAM     runs PROGRAM against the mock; $MOCK_RECORD gets every argument as JSON
 
-Its trainer computes no network. Its learning rate follows NeMo's schedule: n counts from 0, the warm-up is
-(n + 1) / (warmup_steps + 1), the cosine runs from warmup_steps to max_steps.
+Its trainer computes no network. What it does as NeMo 2.3.2 and 2.4.0 do, in which file of theirs:
+- n counts from 0, the warm-up is (n + 1) / (warmup_steps + 1), the cosine runs from warmup_steps to max_steps, after
+  which the rate is min_lr (nemo/core/optim/lr_scheduler.py, WarmupAnnealHoldPolicy and CosineAnnealing);
+- `setup` of the strategy overwrites the schedule's max_steps with the trainer's, after the callbacks' own `setup`; then the
+  schedule makes its scheduler (nemo/lightning/pytorch/strategies/megatron_strategy.py, `setup`);
+- a configuration refuses to read a default that is made by a factory, with a ValueError (fiddle/_src/config.py); Mistral's
+  window_size has one (nemo/collections/llm/gpt/model/mistral.py, MistralConfig7B);
+- Qwen's and Mistral's configurations fuse neither RoPE nor activations by themselves; Llama's do (gpt/model/llama.py).
 """
 
 import inspect
@@ -38,7 +44,8 @@ def class_of(name, /, *bases, **fields):
     def initialise(self, **given):
         bound = signature.bind(**given)
         bound.apply_defaults()
-        self.__dict__.update(bound.arguments)
+        made = {n: v() if callable(v) and v is fields[n] else v for n, v in bound.arguments.items()}
+        self.__dict__.update(made)
 
     made = type(name, bases or (object,), {"__init__": initialise, "fields": fields})
     return made
@@ -60,8 +67,11 @@ class Config:
     def __getattr__(self, name):
         if name in self.given:
             return self.given[name]
-        if self.known().get(name, ...) is not ...:
-            return self.known()[name]
+        default = self.known().get(name, ...)
+        if callable(default):
+            raise ValueError(f"Can't get default value for dataclass field {name} since it uses a default_factory.")
+        if default is not ...:
+            return default
         raise AttributeError(f"{self.what.__name__} has no {name}")
 
     def __setattr__(self, name, value):
@@ -97,6 +107,8 @@ module("nemo_run", Config=Config, Partial=Config, run=run)
 
 Callback = type("Callback", (), {n: lambda self, *_: None for n in ("setup", "on_train_start", "on_train_end")})
 module("lightning.pytorch", Callback=Callback)
+module("megatron.core.models.gpt.gpt_layer_specs", get_gpt_layer_local_spec=lambda normalization: f"local {normalization}")
+module("nemo.collections.llm.gpt.model.base", HAVE_TE="MOCK_NO_TE" not in os.environ)
 module("megatron.core.tensor_parallel", model_parallel_cuda_manual_seed=lambda seed: None)
 ddp_fields = dict.fromkeys(("grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather"), False)
 ddp_fields |= {"use_distributed_optimizer": False, "check_for_nan_in_grad": False, "average_in_collective": False}
@@ -113,6 +125,8 @@ module("nemo.collections.common.tokenizers.null_tokenizer", NullTokenizer=NullTo
 class Dtypes:
     def __init__(self, plugin):
         self.bf16, self.fp8, self.fp8_param_gather = plugin.precision == "bf16-mixed", plugin.fp8, plugin.fp8_param_gather
+        self.fp8_recipe, self.fp8_amax_history_len = plugin.fp8_recipe, plugin.fp8_amax_history_len
+        self.fp8_amax_compute_algo = plugin.fp8_amax_compute_algo
 
 
 precision_fields = {"precision": ..., "params_dtype": None, "pipeline_dtype": None, "autocast_enabled": False}
@@ -132,6 +146,24 @@ Trainer = class_of("Trainer", **trainer_fields, use_distributed_sampler=True, en
 
 schedule_fields = {"max_steps": 10, "warmup_steps": 750, "constant_steps": 80000, "min_lr": 6e-5}
 Schedule = class_of("CosineAnnealingScheduler", **schedule_fields)
+Schedule.scheduler = lambda self, model, optimizer: CosineAnnealing(self)
+module("nemo.lightning.pytorch.optim", CosineAnnealingScheduler=Schedule)
+
+
+class CosineAnnealing:
+    def __init__(self, schedule):
+        self.warmup_steps, self.max_steps, self.min_lr = schedule.warmup_steps, schedule.max_steps, schedule.min_lr
+        assert schedule.constant_steps == 0
+
+    def rate(self, n, high):
+        if self.warmup_steps > 0 and n <= self.warmup_steps:
+            return high * (n + 1) / (self.warmup_steps + 1)
+        if n > self.max_steps:
+            return self.min_lr
+        done = (n - self.warmup_steps) / (self.max_steps - self.warmup_steps)
+        return self.min_lr + (high - self.min_lr) * (1 + math.cos(math.pi * done)) / 2
+
+
 Optimizer = class_of("MegatronOptimizerModule", config=..., lr_scheduler=None)
 
 data_fields = {"seq_length": 2048, "micro_batch_size": 4, "global_batch_size": 8, "tokenizer": None, "num_workers": 8}
@@ -146,10 +178,14 @@ config_fields |= {"num_query_groups": 1, "kv_channels": None, "vocab_size": None
 config_fields |= {"share_embeddings_and_output_weights": False, "add_qkv_bias": False, "layernorm_epsilon": 1e-5}
 config_fields |= {"rotary_base": 10000, "hidden_dropout": 0.1, "attention_dropout": 0.1, "recompute_method": None}
 config_fields |= {"recompute_granularity": None, "recompute_num_layers": None}
+config_fields |= {"transformer_layer_spec": None, "masked_softmax_fusion": True, "persist_layer_norm": True}
+config_fields |= {"normalization": "RMSNorm"}
+config_fields |= {"apply_rope_fusion": False, "bias_activation_fusion": False}
+fused = {"apply_rope_fusion": True, "bias_activation_fusion": True}
 scaling = {"scale_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 8192}
-LlamaConfig = class_of("Llama31Config8B", **config_fields, **scaling)
+LlamaConfig = class_of("Llama31Config8B", **(config_fields | fused), **scaling)
 QwenConfig = class_of("Qwen25Config7B", **config_fields)
-MistralConfig = class_of("MistralConfig7B", **config_fields, window_size=[4096, 0])
+MistralConfig = class_of("MistralConfig7B", **config_fields, window_size=lambda: [4096, 0])
 MODELS = {
     "llama31_8b": ("LlamaModel", LlamaConfig),
     "llama32_1b": ("LlamaModel", LlamaConfig),
@@ -173,17 +209,14 @@ def pretrain(model, data, trainer, log, optim, resume):
     group = {"lr": 0.0, "weight_decay": optim.config.weight_decay}
     trainer.optimizers = [types.SimpleNamespace(param_groups=[group])]
     model.optim, model.parameters = optim, lambda: []
-    schedule, high = optim.lr_scheduler, optim.config.lr
-    assert schedule.constant_steps == 0
     ours = trainer.callbacks[-1]
     ours.setup(trainer, model, "fit")
+    optim.lr_scheduler.max_steps = trainer.max_steps
+    print(f"Copying Trainer's 'max_steps' ({trainer.max_steps}) to LR scheduler's 'max_steps'.")
+    scheduler = optim.lr_scheduler.scheduler(model, None)
     ours.on_train_start(trainer, model)
     for n in range(trainer.max_steps):
-        if schedule.warmup_steps > 0 and n <= schedule.warmup_steps:
-            group["lr"] = high * (n + 1) / (schedule.warmup_steps + 1)
-        else:
-            done = (n - schedule.warmup_steps) / max(1, schedule.max_steps - schedule.warmup_steps)
-            group["lr"] = schedule.min_lr + (high - schedule.min_lr) * (1 + math.cos(math.pi * min(1, done))) / 2
+        group["lr"] = scheduler.rate(n, optim.config.lr)
         ours.on_train_batch_start(trainer, model, None, n)
         trainer.global_step = n + 1
         trainer.callback_metrics = {"reduced_train_loss": 11.0 - 0.1 * n, "grad_norm": 1.5}

@@ -97,6 +97,43 @@ fn unusual_settings_arrive_as_well() {
     assert_eq!(given["data"]["paths"], json!(["/data/c4"]));
 }
 
+/// Configurations differ in what they have, and in what can be read of them.
+#[test]
+fn every_model_is_attested() {
+    for (model, of_nemo) in [("llama", "llama31_8b"), ("qwen2", "qwen25_7b"), ("mistral", "mistral_7b")] {
+        let (_, mut job) = cell("nvd/nemo/llama");
+        (job.model.architecture, job.model.nemo_recipe) = (model.into(), Some(of_nemo.into()));
+        job.model.rope_scaling = job.model.rope_scaling.filter(|_| model == "llama");
+        let (given, log) = run(&job);
+        attested(&job, &log);
+        let config = &given["model"]["config"];
+        assert_eq!(config.get("window_size"), (model == "mistral").then_some(&Value::Null), "{model}");
+        for fused in ["apply_rope_fusion", "bias_activation_fusion"] {
+            assert_eq!(config[fused], true, "{model}: {fused}");
+        }
+    }
+}
+
+/// Without Transformer Engine NeMo would train with other layers, and not say so.
+#[test]
+fn layers_without_transformer_engine_are_used_where_they_are_asked_for() {
+    let launched = |layers: Option<&str>| {
+        let (recipe, mut job) = cell("nvd/nemo/llama/maximum_performance");
+        job.framework.extend(layers.map(|layers| ("transformer_impl".to_owned(), json!(layers))));
+        let mut stage = Stage::new(recipe, &job);
+        stage.set("MOCK_RECORD", stage.path("record.json").to_str().unwrap().to_owned()).set("MOCK_NO_TE", "1");
+        let mock = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/launchers/mock_nemo.py");
+        let program = stage.path("run/recipe/train.py");
+        let output = Command::new(python()).arg(mock).arg(program).envs(&stage.env).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said) = launched(None);
+    assert!(code == Some(2) && said.contains("frameworks.nemo.transformer_impl: local"), "{said}");
+    let (code, said) = launched(Some("local"));
+    assert!(code == Some(0) && said.contains(r#""transformer_impl": "local""#), "{said}");
+    assert_eq!(launched(Some("locale")).0, Some(2));
+}
+
 #[test]
 fn what_nobody_reads_ends_the_run() {
     let (recipe, mut job) = cell("nvd/nemo/llama/maximum_performance");

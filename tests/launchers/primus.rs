@@ -5,14 +5,25 @@ use tprimat::plan::{Job, RopeScaling};
 
 use crate::render::{Stage, cell, ended_well, python};
 
+/// How Megatron core up to 0.15 names the argument that 0.16 derives from its configuration.
+const OLD_MEGATRON: &str = "group.add_argument('--norm-epsilon', type=float, default=1e-5)\n";
+const NEW_MEGATRON: &str = "# made of TransformerConfig: layernorm_epsilon\n";
+
 /// Runs the rendered launcher against the mock; what the mock's pre-trainer was given.
 fn given(job: &Job) -> Value {
+    given_by(job, OLD_MEGATRON)
+}
+
+fn given_by(job: &Job, megatron: &str) -> Value {
     let (recipe, _) = cell("amd/prim");
     let mut stage = Stage::new(recipe, job);
     let checkout = stage.path("primus");
     std::fs::create_dir_all(checkout.join("examples")).unwrap();
+    let arguments = checkout.join("third_party/Megatron-LM/megatron/training/arguments.py");
+    std::fs::create_dir_all(arguments.parent().unwrap()).unwrap();
+    std::fs::write(arguments, megatron).unwrap();
     std::fs::write(checkout.join("mock.py"), include_str!("mock_primus.py")).unwrap();
-    std::fs::write(checkout.join("examples/run_pretrain.sh"), "exec python3 mock.py\n").unwrap();
+    std::fs::write(checkout.join("examples/run_pretrain.sh"), "pip install nothing\nexec python3 mock.py \"$@\"\n").unwrap();
     stage.set("PRIMUS_PATH", checkout.to_str().unwrap()).set("TPRIMAT_PYTHON", python());
     stage.set("HIP_VISIBLE_DEVICES", "4,5,6,7").set("TPRIMAT_DATASET", "/data/c4 (small)");
     let said = ended_well(&stage.run(recipe));
@@ -43,7 +54,7 @@ fn wanted(job: &Job) -> Value {
         "recompute_num_layers": recompute(json!(1)),
         "num_layers": m.num_layers, "hidden_size": m.hidden_size, "ffn_hidden_size": m.ffn_hidden_size,
         "num_attention_heads": m.num_attention_heads, "num_query_groups": m.num_kv_heads, "kv_channels": m.head_dim,
-        "group_query_attention": m.num_kv_heads != m.num_attention_heads, "vocab_size": m.vocab_size,
+        "group_query_attention": m.num_kv_heads != m.num_attention_heads, "vocab_size": m.vocab_size - 1,
         "rotary_base": m.rope_theta as u64, "use_rope_scaling": m.rope_scaling.is_some(),
         "rope_scaling_factor": m.rope_scaling.as_ref().map_or(8.0, |s| s.factor),
         "norm_epsilon": m.norm_eps, "add_qkv_bias": m.qkv_bias,
@@ -51,7 +62,9 @@ fn wanted(job: &Job) -> Value {
         "mock_data": !is_real, "train_data_path": if is_real { json!("/data/c4 (small)") } else { Value::Null },
         "tokenizer_type": "NullTokenizer", "hidden_dropout": 0.0, "attention_dropout": 0.0,
         "log_interval": 1, "log_avg_skip_iterations": 2, "eval_iters": 0, "save": null, "load": null,
-        "finetune": false, "auto_continue_train": false,
+        "finetune": false, "auto_continue_train": false, "save_interval": job.train_iters + 1,
+        "cross_entropy_loss_fusion": true, "cross_entropy_fusion_impl": "te", "dataloader_type": "single",
+        "create_attention_mask_in_dataloader": false, "stderr_sink_level": "DEBUG", "use_rocm_mem_info_iters": [],
     })
 }
 
@@ -88,6 +101,22 @@ fn primus_gets_every_setting_of_a_job() {
     assert_eq!(given["model"], "qwen2.5_7B.yaml");
     assert_eq!(given["overrides"]["add_qkv_bias"], true, "Primus' own preset has none");
     assert_eq!(given["overrides"]["tensor_model_parallel_size"], 4);
+}
+
+/// What a Primus drops or installs without a word depends on its version.
+#[test]
+fn neither_a_renamed_argument_nor_pip_surprises() {
+    let (recipe, mut job) = cell("amd/prim/qwen");
+    job.model.norm_eps = 1e-6;
+    assert_eq!(given_by(&job, NEW_MEGATRON)["megatron"]["layernorm_epsilon"], 1e-6);
+    assert_eq!(given_by(&job, OLD_MEGATRON)["megatron"]["norm_epsilon"], 1e-6);
+
+    let mut stage = Stage::new(recipe, &job);
+    stage.set("PRIMUS_PATH", stage.path("").to_str().unwrap().to_owned()).set("TPRIMAT_PYTHON", python());
+    let output = stage.run(recipe);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("submodule update --init --recursive"), "an empty submodule is no Megatron-LM: {said}");
 }
 
 #[test]

@@ -1,0 +1,245 @@
+"""Stands in for CUDA and NCCL, so that programs written for GPUs train on a CPU over gloo.
+
+What is real: a framework's arguments, configuration, data, schedule, network, losses and log lines. What is not: kernels,
+streams, memory figures and any speed.
+
+    install("cuda")   torch.cuda answers as a host with $TPRIMAT_STAND_IN_DEVICES devices would; all memory is the CPU's
+    install("gloo")   only NCCL is replaced, for frameworks that know how to use a CPU (DeepSpeed)
+"""
+
+import contextlib
+import importlib
+import os
+import time
+import types
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # what it compiles for CUDA cannot run here
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch.overrides import TorchFunctionMode
+
+GIB = 1 << 30
+
+
+def install(what):
+    use_gloo()
+    if what == "cuda":
+        use_cpu_memory()
+        answer_as_cuda()
+    else:
+        build_nothing()
+
+
+def build_nothing():
+    """On a CPU DeepSpeed compiles a collective of its own when it starts, and does without where there is none."""
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+
+
+# --- devices -----------------------------------------------------------------------------------------------------------
+
+
+def is_cuda(device):
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, str) and device.split(":")[0] == "cuda"
+
+
+class OnCpu(TorchFunctionMode):
+    """Every function of torch that is told a CUDA device is told the CPU."""
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        device = kwargs.get("device")
+        if is_cuda(device) or (isinstance(device, int) and not isinstance(device, bool)):
+            kwargs["device"] = "cpu"
+        if getattr(function, "__name__", "") == "to":
+            args = tuple("cpu" if is_cuda(a) or (at == 1 and type(a) is int) else a for at, a in enumerate(args))
+        return function(*args, **kwargs)
+
+
+def use_cpu_memory():
+    def itself(value, *_, **__):
+        return value
+
+    torch.Tensor.cuda = torch.nn.Module.cuda = torch.Tensor.pin_memory = itself
+    torch.Tensor.record_stream = lambda tensor, stream: None
+    torch.Tensor.type = typed_as_cuda(torch.Tensor.type)
+    torch.nn.Module.to = moved_to_cpu(torch.nn.Module.to)
+    torch.nn.Module.to_empty = moved_to_cpu(torch.nn.Module.to_empty)
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Bool"):
+        setattr(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
+    loader = torch.utils.data.DataLoader.__init__
+
+    def load_here(self, *args, **kwargs):
+        loader(self, *args, **kwargs | {"pin_memory": False, "num_workers": 0, "persistent_workers": False, "prefetch_factor": None})
+
+    torch.utils.data.DataLoader.__init__ = load_here
+    OnCpu().__enter__()
+
+
+def moved_to_cpu(method):
+    def call(module, *args, **kwargs):
+        if is_cuda(kwargs.get("device")) or isinstance(kwargs.get("device"), int):
+            kwargs["device"] = "cpu"
+        return method(module, *("cpu" if is_cuda(a) or type(a) is int else a for a in args), **kwargs)
+
+    return call
+
+
+def typed_as_cuda(method):
+    """Megatron sorts gradients by the names of their types, and knows those of CUDA."""
+
+    def call(tensor, *args, **kwargs):
+        if args and isinstance(args[0], str):
+            args = (args[0].replace("torch.cuda.", "torch."), *args[1:])
+        found = method(tensor, *args, **kwargs)
+        return f"torch.cuda.{found.rpartition('.')[2]}" if isinstance(found, str) else found
+
+    return call
+
+
+# --- torch.cuda --------------------------------------------------------------------------------------------------------
+
+
+class Event:
+    """Records when it was reached; on a CPU work is done when a call returns."""
+
+    def __init__(self, *_, **__):
+        self.at = 0.0
+
+    def record(self, *_):
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+
+    def query(self):
+        return True
+
+    def wait(self, *_):
+        pass
+
+    synchronize = wait
+
+
+class Stream(contextlib.nullcontext):
+    device, cuda_stream = torch.device("cpu"), 0
+
+    def __init__(self, *_, **__):
+        super().__init__(self)
+
+    def record_event(self, event=None):
+        return event or Event()
+
+    def wait_stream(self, *_):
+        pass
+
+    wait_event = synchronize = wait_stream
+
+
+class Generators:
+    """One generator for all devices: the CPU's."""
+
+    def __getitem__(self, _):
+        return torch.default_generator
+
+
+def answer_as_cuda():
+    cuda, count = torch.cuda, int(os.environ.get("TPRIMAT_STAND_IN_DEVICES", "2"))
+
+    def always(value):
+        return lambda *_, **__: value
+
+    properties = types.SimpleNamespace(
+        name="stand-in on a CPU", major=9, minor=0, total_memory=80 * GIB, multi_processor_count=132, gcnArchName="gfx942"
+    )
+    answers = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": count,
+        "get_device_name": properties.name,
+        "get_device_capability": (properties.major, properties.minor),
+        "get_device_properties": properties,
+        "mem_get_info": (60 * GIB, 80 * GIB),
+        "is_current_stream_capturing": False,
+        "is_bf16_supported": True,
+        "get_rng_state_all": [],
+    }
+    for name, value in answers.items():
+        setattr(cuda, name, always(value))
+    for name in ("allocated", "reserved", "cached"):
+        setattr(cuda, f"memory_{name}", always(GIB))
+        setattr(cuda, f"max_memory_{name}", always(GIB))
+    kinds = ("allocation", "reserved_bytes", "allocated_bytes", "active_bytes", "segment", "active")
+    cuda.memory_stats = always({f"{kind}.all.{of}": GIB for kind in kinds for of in ("current", "peak")} | {"num_alloc_retries": 0, "num_ooms": 0})
+    nothing = "set_device synchronize empty_cache init _lazy_init reset_peak_memory_stats reset_max_memory_allocated set_stream ipc_collect"
+    for name in nothing.split():
+        setattr(cuda, name, always(None))
+    cuda.current_device = always(torch.device("cpu"))
+    cuda._lazy_call = lambda call, **_: call()
+    cuda.Event, cuda.Stream, cuda.default_generators = Event, Stream, Generators()
+    cuda.current_stream = cuda.default_stream = Stream
+    cuda.stream = cuda.device = lambda *_: contextlib.nullcontext()
+    for module in (cuda, cuda.random):
+        module.get_rng_state = lambda *_, **__: torch.get_rng_state()
+        module.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+        module.manual_seed = module.manual_seed_all = lambda seed: torch.default_generator.manual_seed(seed)
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(cuda.nvtx, name, always(None))
+    torch.accelerator.current_device_index = always(0)
+
+
+# --- NCCL --------------------------------------------------------------------------------------------------------------
+
+
+class Done:
+    """The handle of a collective that has ended."""
+
+    def wait(self, *_):
+        return True
+
+    is_completed = is_success = wait
+
+
+def use_gloo():
+    """Groups are gloo's, which has neither averages nor a reduce-scatter of one tensor."""
+    start, group, reduce_all = c10d.init_process_group, c10d.new_group, c10d.all_reduce
+
+    def init_process_group(backend=None, *args, **kwargs):
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("device_id", "pg_options")}
+        return start("gloo", *args, **kwargs)
+
+    def new_group(ranks=None, timeout=None, backend=None, pg_options=None, **kwargs):
+        kwargs.pop("device_id", None)
+        return group(ranks, timeout, "gloo", None, **kwargs)
+
+    def all_reduce(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
+        if op != dist.ReduceOp.AVG:
+            return reduce_all(tensor, op, group, async_op)
+        reduce_all(tensor, dist.ReduceOp.SUM, group)
+        tensor.div_(dist.get_world_size(group))
+        return Done() if async_op else None
+
+    def reduce_scatter_tensor(output, input, op=dist.ReduceOp.SUM, group=None, async_op=False):
+        whole = input.float() if input.dtype.itemsize == 2 else input.clone()
+        all_reduce(whole, op, group)
+        output.copy_(whole.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view_as(output))
+        return Done() if async_op else None
+
+    @contextlib.contextmanager
+    def coalescing_manager(*_, **__):
+        yield Done()
+
+    replaced = {
+        "init_process_group": init_process_group,
+        "new_group": new_group,
+        "all_reduce": all_reduce,
+        "reduce_scatter_tensor": reduce_scatter_tensor,
+        "_reduce_scatter_base": reduce_scatter_tensor,
+        "_coalescing_manager": coalescing_manager,
+    }
+    for name, function in replaced.items():
+        setattr(dist, name, function)
+        setattr(c10d, name, function)
