@@ -10,7 +10,7 @@ CARGO  ?= cargo
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build test lint doc bench fuzz soak clean
+.PHONY: quickstart build test frameworks lint doc bench fuzz soak clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -21,6 +21,12 @@ build: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features native
+
+# Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
+# FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,
+# FRAMEWORKS_PYTHON a Python that has their packages, NEMO_PYTHON one for NeMo alone, and so on.
+frameworks: $(VENV)/.ready
+	FRAMEWORKS_PYTHON=$${FRAMEWORKS_PYTHON:-$(PYTHON)} $(CARGO) test --test frameworks
 
 lint: $(VENV)/.ready
 	$(CARGO) fmt --check

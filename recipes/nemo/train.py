@@ -16,6 +16,7 @@ import torch
 from job import Job
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.optimizer import distrib_optimizer
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from nemo.collections import llm
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
@@ -97,6 +98,9 @@ def set_layers(job, config):
         config.transformer_layer_spec = local_layers
         # These fusions are kernels of Transformer Engine or apex.
         config.apply_rope_fusion = config.masked_softmax_fusion = config.persist_layer_norm = False
+        if not HAVE_TE:
+            # megatron-core 0.12 has Transformer Engine quantise the FP8 shards of an optimizer, also where there are none.
+            distrib_optimizer.quantize_param_shard = lambda *_, **__: None
     elif not HAVE_TE:
         stop(2, "launch", "NeMo finds no Transformer Engine; `frameworks.nemo.transformer_impl: local` runs without it")
 
@@ -181,6 +185,17 @@ def schedule_of(job):
     return JobSchedule
 
 
+class MaskedMockData(MockDataModule):
+    """NeMo 2.3 and 2.4 give the switch for the mask, which is on without Transformer Engine, to the dataset as its seed."""
+
+    def setup(self, stage=""):
+        super().setup(stage)
+        length = self.seq_length
+        for dataset in (self._train_ds, self._validation_ds, self._test_ds):
+            dataset.create_attention_mask = True
+            dataset.attention_mask = torch.ones((1, length, length), dtype=torch.bool).triu(1)
+
+
 def data(job):
     sizes = job["data"]
     common = {
@@ -191,7 +206,8 @@ def data(job):
         "tokenizer": run.Config(NullTokenizer, vocab_size=job["model"]["vocab_size"] - 1),
     }
     if job["model"]["dataset"] is None:
-        return run.Config(MockDataModule, num_train_samples=job["train_iters"] * sizes["global_batch_size"], **common)
+        module = MockDataModule if HAVE_TE else MaskedMockData
+        return run.Config(module, num_train_samples=job["train_iters"] * sizes["global_batch_size"], **common)
     prefix = os.environ.get("TPRIMAT_DATASET")
     if not prefix:
         stop(2, "launch", "the job has a dataset, and $TPRIMAT_DATASET does not say where it is")

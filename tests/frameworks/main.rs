@@ -3,7 +3,12 @@
 //! Two processes over gloo, behind the stand-in for CUDA in stand_in/. A framework is a checkout or a Python package that somebody
 //! got; nothing is fetched here. Its log is parsed and attested as that of a build would be.
 //!
+//!     frameworks                 trains; without an argument
+//!     frameworks stage FOLDER    lays out a run folder a cell, with start.sh, for a host that has no tprimat
+//!     frameworks check FOLDER    parses and attests FOLDER/CELL.log, as they come back from there
+//!
 //! FRAMEWORKS="mlm nemo"   runs these, and fails if one is absent; without it whatever is there runs
+//! FRAMEWORKS_MATRIX       another matrix beside frameworks.toml: h200
 //! FRAMEWORKS_PYTHON       the Python of all; NEMO_PYTHON, MLM_PYTHON, …: of one
 //! FRAMEWORKS_LOGS         where the logs go: target/frameworks
 //!
@@ -76,11 +81,58 @@ const FRAMEWORKS: &[Framework] = &[
 
 static PLAN: LazyLock<Plan> = LazyLock::new(|| {
     let root = Path::new(ROOT).join("tests/frameworks");
-    let request = PlanRequest { root, matrix: Some("frameworks".into()), ..PlanRequest::default() };
+    let matrix = env::var("FRAMEWORKS_MATRIX").unwrap_or_else(|_| "frameworks".into());
+    let request = PlanRequest { root, matrix: Some(matrix), ..PlanRequest::default() };
     Plan::load(&request).unwrap_or_else(|e| panic!("{e}"))
 });
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let each: fn(&Path, &str, &Recipe, &Job) -> Result<String, String> = match arguments.first().map(String::as_str) {
+        None => return train_all(),
+        Some("stage") => |folder, id, recipe, job| lay_out(folder, id, recipe, job).map_err(|e| e.to_string()),
+        Some("check") => |folder, id, recipe, job| verdict(&folder.join(file_name(id)), recipe, job),
+        Some(other) => {
+            println!("`{other}` is neither stage nor check");
+            return ExitCode::from(2);
+        }
+    };
+    let folder = PathBuf::from(arguments.get(1).cloned().unwrap_or_else(|| ".".into()));
+    let mut failed = false;
+    for (id, recipe, job) in supported_of(&PLAN) {
+        let said = each(&folder, id, recipe, job);
+        failed |= said.is_err();
+        println!("{id:28} {}", said.unwrap_or_else(|why| format!("FAILED: {why}")));
+    }
+    ExitCode::from(u8::from(failed))
+}
+
+fn file_name(id: &str) -> String {
+    format!("{}.log", id.replace('/', "-"))
+}
+
+/// A run folder as a build makes it, and start.sh, which needs $TPRIMAT_PYTHON, $TPRIMAT_PORT and the recipe's checkouts.
+fn lay_out(folder: &Path, id: &str, recipe: &Recipe, job: &Job) -> std::io::Result<String> {
+    let run = folder.join(id.replace('/', "-"));
+    fs::create_dir_all(run.join("recipe"))?;
+    for file in render::render(recipe, job).unwrap_or_else(|e| panic!("{id}: {e}")) {
+        fs::write(run.join(&file.name), &file.bytes)?;
+    }
+    for (name, bytes, _) in &recipe.files {
+        fs::write(run.join("recipe").join(name), bytes)?;
+    }
+    fs::write(run.join("job.json"), serde_json::to_vec_pretty(job)?)?;
+    let mut script = String::from("#!/usr/bin/env bash\ncd \"$(dirname \"$0\")\" || exit\n");
+    script += "export TPRIMAT_RUN_DIR=\"$PWD\" TPRIMAT_RECIPE_DIR=\"$PWD/recipe\" TPRIMAT_JOB=\"$PWD/job.json\"\n";
+    for (name, value) in recipe.file.launch.env.iter().chain(recipe.file.env.get(&job.vendor).into_iter().flatten()) {
+        script += &format!("export {name}='{value}'\n");
+    }
+    script += &format!("exec {}\n", recipe.file.launch.command.join(" "));
+    fs::write(run.join("start.sh"), script)?;
+    Ok(run.display().to_string())
+}
+
+fn train_all() -> ExitCode {
     let asked = env::var("FRAMEWORKS").unwrap_or_default();
     let asked: Vec<&str> = asked.split([' ', ',']).filter(|id| !id.is_empty()).collect();
     if let Some(unknown) = asked.iter().find(|id| FRAMEWORKS.iter().all(|f| f.id != **id)) {
@@ -141,58 +193,38 @@ impl Framework {
     }
 
     fn train(&self, id: &str, recipe: &Recipe, job: &Job) -> Result<String, String> {
-        let log = self.launch(id, recipe, job)?;
-        let bytes = fs::read(&log).map_err(|e| e.to_string())?;
-        let trace = parse::parse(&recipe.file.log, &bytes);
-        let place = log.display();
-        let steps = trace.steps.iter().map(|step| step.steps_averaged.unwrap_or(1)).count() as u64;
-        if steps != job.train_iters {
-            let evidence = trace.failure.map(|failure| failure.evidence.join("; ")).unwrap_or_default();
-            return Err(format!("{steps} of {} steps: {evidence} ({place})", job.train_iters));
-        }
-        let attestation = attest(&trace, &Claim::of(job), true);
-        let contradicted: Vec<_> = attestation.contradicted().map(|f| format!("{f:?}")).collect();
-        if !contradicted.is_empty() {
-            return Err(format!("the log contradicts the job: {} ({place})", contradicted.join("; ")));
-        }
-        let count = |status| attestation.fields.iter().filter(|f| f.status == status).count();
-        let unstated = attestation.fields.iter().filter(|f| f.status == AttestationStatus::NotStated);
-        let unstated: Vec<_> = unstated.map(|f| f.field.as_str()).collect();
-        let losses: Vec<f64> = trace.steps.iter().filter_map(|step| step.loss).collect();
-        let (Some(first), Some(last)) = (losses.first(), losses.last()) else {
-            return Err(format!("no losses ({place})"));
-        };
-        Ok(format!(
-            "{steps} steps, loss {first:.3} to {last:.3}, {} settings attested; not stated: {}",
-            count(AttestationStatus::Attested),
-            if unstated.is_empty() { "none".into() } else { unstated.join(", ") }
-        ))
+        verdict(&self.launch(id, recipe, job)?, recipe, job)
     }
 
     /// Runs the recipe's command as a build would, for ten minutes at most; the log's path.
     fn launch(&self, id: &str, recipe: &Recipe, job: &Job) -> Result<PathBuf, String> {
         let mut stage = Stage::new(recipe, job);
-        for (name, value) in recipe.file.launch.env.iter().chain(recipe.file.env.get(&job.vendor).into_iter().flatten()) {
+        for (name, value) in recipe.file.launch.env.iter().chain(recipe.file.env.get(&job.vendor).into_iter().flatten())
+        {
             stage.set(name, value.clone());
         }
         for (name, value) in self.env {
             stage.set(name, *value);
         }
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).map_err(|e| e.to_string())?;
-        let stand_in = format!("{ROOT}/tests/frameworks/stand_in");
+        let port =
+            TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).map_err(|e| e.to_string())?;
+        let stand_in = format!("{ROOT}/tests/frameworks/stand_in:{ROOT}/tests/frameworks/kernels");
         stage.set("TPRIMAT_STAND_IN", self.stands_in).set("PYTHONPATH", stand_in).set("CUDA_VISIBLE_DEVICES", "");
         stage.set("TPRIMAT_STAND_IN_DEVICES", job.parallelism.num_gpus.to_string()).set("OMP_NUM_THREADS", "1");
         stage.set("TPRIMAT_PYTHON", self.python()).set("TPRIMAT_PORT", port.port().to_string());
         for checkout in &recipe.file.require.checkouts {
             let path = env::var(&checkout.variable).unwrap_or_default();
-            stage.set(&checkout.variable, fs::canonicalize(path).map_err(|e| e.to_string())?.to_str().unwrap_or_default());
+            stage.set(
+                &checkout.variable,
+                fs::canonicalize(path).map_err(|e| e.to_string())?.to_str().unwrap_or_default(),
+            );
         }
         for name in ["HOME", "NEMO_PATH"] {
             stage.set(name, env::var(name).unwrap_or_default());
         }
         let folder = env::var("FRAMEWORKS_LOGS").unwrap_or_else(|_| format!("{ROOT}/target/frameworks"));
         fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
-        let path = Path::new(&folder).join(format!("{}.log", id.replace('/', "-")));
+        let path = Path::new(&folder).join(file_name(id));
         let log = fs::File::create(&path).map_err(|e| e.to_string())?;
         let errors = log.try_clone().map_err(|e| e.to_string())?;
         let mut command = Command::new("timeout");
@@ -201,4 +233,33 @@ impl Framework {
         command.stdin(Stdio::null()).stdout(log).stderr(errors).status().map_err(|e| e.to_string())?;
         Ok(path)
     }
+}
+
+/// What the log says: all steps are there, and none of its settings contradicts the job.
+fn verdict(log: &Path, recipe: &Recipe, job: &Job) -> Result<String, String> {
+    let bytes = fs::read(log).map_err(|e| format!("{}: {e}", log.display()))?;
+    let trace = parse::parse(&recipe.file.log, &bytes);
+    let place = log.display();
+    let steps = trace.steps.len() as u64;
+    if steps != job.train_iters {
+        let evidence = trace.failure.map(|failure| failure.evidence.join("; ")).unwrap_or_default();
+        return Err(format!("{steps} of {} steps: {evidence} ({place})", job.train_iters));
+    }
+    let attestation = attest(&trace, &Claim::of(job), true);
+    let contradicted: Vec<_> = attestation.contradicted().map(|f| format!("{f:?}")).collect();
+    if !contradicted.is_empty() {
+        return Err(format!("the log contradicts the job: {} ({place})", contradicted.join("; ")));
+    }
+    let count = |status| attestation.fields.iter().filter(|f| f.status == status).count();
+    let unstated = attestation.fields.iter().filter(|f| f.status == AttestationStatus::NotStated);
+    let unstated: Vec<_> = unstated.map(|f| f.field.as_str()).collect();
+    let losses: Vec<f64> = trace.steps.iter().filter_map(|step| step.loss).collect();
+    let (Some(first), Some(last)) = (losses.first(), losses.last()) else {
+        return Err(format!("no losses ({place})"));
+    };
+    Ok(format!(
+        "{steps} steps, loss {first:.3} to {last:.3}, {} settings attested; not stated: {}",
+        count(AttestationStatus::Attested),
+        if unstated.is_empty() { "none".into() } else { unstated.join(", ") }
+    ))
 }

@@ -24,23 +24,44 @@ const VERSIONS: [(&str, &[(&str, &str)]); 3] = [
     (
         "0.16",
         &[
-            ("megatron/training/tokenizer/tokenizer.py", "class _NullTokenizer:\n    def __init__(self, told):\n        self.vocab_size = told + 1\n"),
-            ("megatron/legacy/fused_kernels/__init__.py", "def load(args):\n    raise TypeError('CUDA_HOME is None')\n"),
-            ("megatron/training/arguments.py", "from megatron.training.tokenizer.tokenizer import _NullTokenizer as NullTokenizer\nfrom megatron.legacy import fused_kernels\ndef load_kernels(args):\n    fused_kernels.load(args)\n"),
+            (
+                "megatron/training/tokenizer/tokenizer.py",
+                "class _NullTokenizer:\n    def __init__(self, told):\n        self.vocab_size = told + 1\n",
+            ),
+            (
+                "megatron/legacy/fused_kernels/__init__.py",
+                "def load(args):\n    raise TypeError('CUDA_HOME is None')\n",
+            ),
+            (
+                "megatron/training/arguments.py",
+                "from megatron.training.tokenizer.tokenizer import _NullTokenizer as NullTokenizer\nfrom megatron.legacy import fused_kernels\ndef load_kernels(args):\n    fused_kernels.load(args)\n",
+            ),
         ],
     ),
     (
         "0.17",
         &[
-            ("megatron/core/tokenizers/text/libraries/null_tokenizer.py", "class NullTokenizer:\n    def __init__(self, told):\n        self.vocab_size = told + 1\n"),
-            ("megatron/training/arguments.py", "from megatron.core.tokenizers.text.libraries.null_tokenizer import NullTokenizer\ndef load_kernels(args):\n    pass\n"),
+            (
+                "megatron/core/tokenizers/text/libraries/null_tokenizer.py",
+                "class NullTokenizer:\n    def __init__(self, told):\n        self.vocab_size = told + 1\n",
+            ),
+            (
+                "megatron/training/arguments.py",
+                "from megatron.core.tokenizers.text.libraries.null_tokenizer import NullTokenizer\ndef load_kernels(args):\n    pass\n",
+            ),
         ],
     ),
     (
         "0.18",
         &[
-            ("megatron/core/tokenizers/text/libraries/null_tokenizer.py", "class NullTokenizer:\n    def __init__(self, told):\n        self.vocab_size = told\n"),
-            ("megatron/training/arguments.py", "from megatron.core.tokenizers.text.libraries.null_tokenizer import NullTokenizer\ndef load_kernels(args):\n    pass\n"),
+            (
+                "megatron/core/tokenizers/text/libraries/null_tokenizer.py",
+                "class NullTokenizer:\n    def __init__(self, told):\n        self.vocab_size = told\n",
+            ),
+            (
+                "megatron/training/arguments.py",
+                "from megatron.core.tokenizers.text.libraries.null_tokenizer import NullTokenizer\ndef load_kernels(args):\n    pass\n",
+            ),
         ],
     ),
 ];

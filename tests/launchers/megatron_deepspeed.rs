@@ -39,7 +39,11 @@ fn stage(job: &Job) -> Stage {
     fs::create_dir_all(checkout.join("megatron/model")).unwrap();
     fs::write(checkout.join("megatron/model/rotary_pos_embedding.py"), ROTARY).unwrap();
     fs::write(checkout.join("megatron/model/transformer.py"), OLD_SPLIT).unwrap();
-    fs::write(checkout.join("megatron/fused_kernels.py"), "def load(args):\n    raise SystemExit('nvcc is looked for')\n").unwrap();
+    fs::write(
+        checkout.join("megatron/fused_kernels.py"),
+        "def load(args):\n    raise SystemExit('nvcc is looked for')\n",
+    )
+    .unwrap();
     fs::write(checkout.join("pretrain_gpt.py"), include_str!("mock_megatron_deepspeed.py")).unwrap();
     stage.set("MEGATRON_DEEPSPEED_PATH", checkout.to_str().unwrap()).set("REAL_PYTHON", python());
     stage.set("TPRIMAT_DATASET", "/data/c4 (small)");

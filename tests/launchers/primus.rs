@@ -23,7 +23,8 @@ fn given_by(job: &Job, megatron: &str) -> Value {
     std::fs::create_dir_all(arguments.parent().unwrap()).unwrap();
     std::fs::write(arguments, megatron).unwrap();
     std::fs::write(checkout.join("mock.py"), include_str!("mock_primus.py")).unwrap();
-    std::fs::write(checkout.join("examples/run_pretrain.sh"), "pip install nothing\nexec python3 mock.py \"$@\"\n").unwrap();
+    std::fs::write(checkout.join("examples/run_pretrain.sh"), "pip install nothing\nexec python3 mock.py \"$@\"\n")
+        .unwrap();
     stage.set("PRIMUS_PATH", checkout.to_str().unwrap()).set("TPRIMAT_PYTHON", python());
     stage.set("HIP_VISIBLE_DEVICES", "4,5,6,7").set("TPRIMAT_DATASET", "/data/c4 (small)");
     let said = ended_well(&stage.run(recipe));

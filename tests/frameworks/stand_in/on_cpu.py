@@ -33,7 +33,13 @@ def install(what):
 
 
 def build_nothing():
-    """On a CPU DeepSpeed compiles a collective of its own when it starts, and does without where there is none."""
+    """On a CPU DeepSpeed compiles a collective of its own when it starts, and does without where there is none. What it cannot
+    build there is an error of another kind than the one that Megatron-DeepSpeed expects of a missing operation."""
+
+    def missing(*_, **__):
+        raise TypeError("not on a CPU")
+
+    importlib.import_module("deepspeed.ops.op_builder.cpu.no_impl").NotImplementedBuilder.load = missing
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
 
 
