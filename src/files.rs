@@ -19,7 +19,7 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::owner::{is_own, require_own};
+pub use self::owner::{TRUSTED_VARIABLE, is_own, require_inside, require_own};
 pub use self::read_set::{Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_leftover};
 pub use self::regular::{MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else};
 use crate::error::{Error, Result};

@@ -33,6 +33,7 @@ pub mod host;
 pub mod import;
 pub mod matrix;
 pub mod parse;
+pub mod plain;
 pub mod plan;
 pub mod recipe;
 pub mod report;

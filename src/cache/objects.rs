@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::sys::stat::{Mode, fchmod};
 use tempfile::NamedTempFile;
 
 use super::store::Cache;
@@ -20,11 +21,18 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const LEVEL: i32 = 3;
 /// Less than one disk block gains nothing by compression, and stays readable with `cat`.
 const WORTH_COMPRESSING: usize = 4096;
+/// The largest object that is read into memory at once.
+const MOST_WHOLE: u64 = 1 << 30;
 /// Files up to this size are read whole.
 const SMALL: u64 = 1 << 20;
 
 impl Cache {
     pub fn put(&self, bytes: &[u8], durability: Durability) -> Result<Digest> {
+        self.store(bytes, durability, 0o444)
+    }
+
+    /// `mode`: who may read the file that the bytes are from.
+    fn store(&self, bytes: &[u8], durability: Durability, mode: u32) -> Result<Digest> {
         let digest = Digest::of(bytes);
         if self.is_stored(&digest, durability)? {
             return Ok(digest);
@@ -38,6 +46,7 @@ impl Cache {
         let stored = packed.as_deref().filter(|packed| forced || packed.len() < bytes.len()).unwrap_or(bytes);
         let temporary = self.temporary()?;
         temporary.as_file().write_all(stored).map_err(self.refused())?;
+        hide(&temporary, mode).map_err(self.refused())?;
         self.keep(temporary, &digest, durability)?;
         Ok(digest)
     }
@@ -45,11 +54,11 @@ impl Cache {
     /// Stores a file's bytes as they are while it is read, in constant memory.
     pub fn put_file(&self, path: &Path, durability: Durability) -> Result<(Digest, u64)> {
         let unreadable = || Error::io("cannot read", path);
-        let mut source = File::open(path).map_err(unreadable())?;
+        let (mut source, metadata) = files::open_regular(path).map_err(unreadable())?;
         let mut start = Vec::new();
         (&mut source).take(SMALL).read_to_end(&mut start).map_err(unreadable())?;
         if (start.len() as u64) < SMALL {
-            return Ok((self.put(&start, durability)?, start.len() as u64));
+            return Ok((self.store(&start, durability, metadata.mode())?, start.len() as u64));
         }
         let forced = start.starts_with(&ZSTD_MAGIC);
         let mut source = io::Cursor::new(start).chain(source);
@@ -78,6 +87,7 @@ impl Cache {
         if packed >= size && !forced {
             temporary = self.unpacked(&temporary)?;
         }
+        hide(&temporary, metadata.mode()).map_err(self.refused())?;
         self.keep(temporary, &digest, durability)?;
         Ok((digest, size))
     }
@@ -135,11 +145,30 @@ impl Cache {
         Ok(true)
     }
 
-    /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped.
+    /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped. A few bytes of zstd may
+    /// stand for more than the memory holds: more than [`MOST_WHOLE`] is an error.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>> {
+        self.get_at_most(digest, MOST_WHOLE)
+    }
+
+    /// The same for an object whose size is known.
+    pub fn get_at_most(&self, digest: &Digest, most: u64) -> Result<Option<Vec<u8>>> {
         let Some(mut reader) = self.reader(digest)? else { return Ok(None) };
         let mut bytes = Vec::new();
-        Ok(self.finished(&mut reader, |reader| reader.read_to_end(&mut bytes))?.then_some(bytes))
+        let is_sound = self.finished(&mut reader, |reader| {
+            (&mut *reader).take(most).read_to_end(&mut bytes)?;
+            // At the end this says whether the bytes are those of the digest.
+            reader.read(&mut [0])
+        })?;
+        if is_sound && bytes.len() as u64 == most && Digest::of(&bytes) != *digest {
+            return Err(Error::Cache(format!(
+                "the object {} is larger than {} MiB, the most that is read into memory; if it is no log of yours, remove {}",
+                digest.short(),
+                most >> 20,
+                self.object_path(digest).display()
+            )));
+        }
+        Ok(is_sound.then_some(bytes))
     }
 
     /// Reads to the end; false if the object was damaged.
@@ -162,10 +191,10 @@ impl Cache {
     /// A stream of the bytes. Damage is an error where it shows, at the latest at the end.
     pub fn reader(&self, digest: &Digest) -> Result<Option<ObjectReader>> {
         let path = self.object_path(digest);
-        match File::open(&path) {
+        match files::open_regular_no_link(&path) {
             // A folder in its place is no object.
-            Ok(file) if file.metadata().is_ok_and(|meta| meta.is_dir()) => Ok(None),
-            Ok(file) => {
+            Err(_) if path.is_dir() => Ok(None),
+            Ok((file, _)) => {
                 ObjectReader::new(file, *digest, path.clone()).map(Some).map_err(Error::io("cannot read", path))
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
@@ -183,6 +212,13 @@ impl Cache {
         let (folder, name) = hex.split_at(2);
         self.root.join("objects").join(folder).join(name)
     }
+}
+
+/// A file that only its owner can read is in the cache for no more eyes than that.
+fn hide(temporary: &NamedTempFile, mode: u32) -> io::Result<()> {
+    let now = Mode::from_bits_truncate(temporary.as_file().metadata()?.mode());
+    let wanted = now & Mode::from_bits_truncate(mode | 0o400);
+    if wanted != now { fchmod(temporary, wanted).map_err(io::Error::from) } else { Ok(()) }
 }
 
 /// Reads an object's raw bytes, and fails at the end if they are not what its digest says.
@@ -244,6 +280,34 @@ mod tests {
 
     fn stored_size(cache: &Cache, digest: &Digest) -> u64 {
         fs::metadata(cache.object_path(digest)).unwrap().len()
+    }
+
+    #[test]
+    fn an_object_that_is_larger_than_memory_is_an_error_that_says_so() {
+        let (_folder, cache) = cache();
+        let bytes = vec![7; 3 << 20];
+        let digest = cache.put(&bytes, Durability::Plain).unwrap();
+        assert!(stored_size(&cache, &digest) < 1 << 12, "a bomb");
+        let error = cache.get_at_most(&digest, 1 << 20).unwrap_err().to_string();
+        assert!(error.contains("larger than 1 MiB"), "{error}");
+        assert!(cache.has(&digest), "it may be a log that somebody needs");
+        assert_eq!(cache.get_at_most(&digest, 3 << 20).unwrap().as_deref(), Some(&bytes[..]));
+        assert_eq!(cache.get_at_most(&digest, 4 << 20).unwrap().as_deref(), Some(&bytes[..]));
+    }
+
+    #[test]
+    fn a_private_file_is_stored_for_its_owner_alone() {
+        let (folder, cache) = cache();
+        for (mode, large) in [(0o600, false), (0o600, true), (0o644, false)] {
+            let path = folder.path().join(format!("{mode}-{large}"));
+            let bytes = noise(if large { 3 << 20 } else { 100 + mode as usize });
+            files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
+            fchmod(File::open(&path).unwrap(), Mode::from_bits_truncate(mode)).unwrap();
+            let (digest, _) = cache.put_file(&path, Durability::Plain).unwrap();
+            let stored = fs::metadata(cache.object_path(&digest)).unwrap().mode() & 0o777;
+            assert_eq!(stored & !mode, 0, "{stored:o} of {mode:o}");
+            assert_eq!(stored & 0o400, 0o400);
+        }
     }
 
     #[test]

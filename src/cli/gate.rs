@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     args::{Annotations, GateArgs},
-    output::{print, print_json},
+    output::{print, print_commands, print_json},
     project, targets,
 };
 use crate::{
@@ -38,7 +38,7 @@ pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
     }
     match args.annotations {
         Some(Annotations::Github) if args.wanted.json => eprint!("{}", report::gate_annotations(&gate)),
-        Some(Annotations::Github) => print(&report::gate_annotations(&gate))?,
+        Some(Annotations::Github) => print_commands(&report::gate_annotations(&gate))?,
         None => {}
     }
     Ok(match gate.verdict {

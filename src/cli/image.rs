@@ -14,9 +14,10 @@ use super::{
     project,
 };
 use crate::{
+    analyze::is_secret,
     config::{Config, Values},
     error::{Error, Problem, Result, exit, nearest},
-    execute::container::{Context, Engine, run_arguments, tag},
+    execute::container::{Context, Engine, EnvFile, run_arguments, tag},
     files::{Durability, write_atomically},
     plan::{PlanRequest, Vendor, load_config},
     recipe::{Recipe, RecipeSet},
@@ -120,7 +121,7 @@ pub fn run(at: Option<&Path>, args: &ImageArgs) -> Result<i32> {
     }
     let place = folder.path().to_string_lossy().into_owned();
     let arguments = ["build".to_owned(), "--tag".into(), name.clone(), place];
-    let code = engine.run(&arguments, &BTreeMap::new())?;
+    let code = engine.run(&arguments)?;
     if code != 0 {
         return Err(Error::Failed {
             message: format!("{} build ended with exit code {code}", engine.program),
@@ -145,13 +146,22 @@ pub fn shell(at: Option<&Path>, args: &ShellArgs) -> Result<i32> {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.to_string()))
         .collect();
-    let passed = PASSED.into_iter().filter(|name| inputs.env.contains_key(*name));
-    let names: Vec<&str> = declared.keys().map(String::as_str).chain(passed).collect();
+    let passed = PASSED.into_iter().filter(|name| inputs.env.contains_key(*name) && !declared.contains_key(*name));
+    let names: Vec<&str> = passed.collect();
     let found = Engine::find(&inputs.env);
     let engine = if args.print { found.unwrap_or(Engine { program: "docker".into() }) } else { found? };
     let is_terminal = std::io::stdin().is_terminal();
     let mut arguments =
         run_arguments(&engine, vendor, &inputs.root.to_string_lossy(), is_terminal || args.print, &names);
+    let file = if args.print { None } else { Some(EnvFile::write(&declared)?) };
+    match &file {
+        Some(file) => arguments.extend(file.arguments()),
+        // A secret's value is the reader's own to set.
+        None => arguments.extend(declared.iter().flat_map(|(name, value)| match is_secret(name) {
+            true => ["--env".to_owned(), name.clone()],
+            false => ["--env".to_owned(), format!("{name}={value}")],
+        })),
+    }
     arguments.push(name.clone());
     arguments.extend(if args.command.is_empty() { vec!["bash".to_owned()] } else { args.command.clone() });
     if args.print {
@@ -166,7 +176,7 @@ pub fn shell(at: Option<&Path>, args: &ShellArgs) -> Result<i32> {
             help: Some(format!("tprimat image build {framework} --platform {platform}")),
         });
     }
-    engine.run(&arguments, &declared)
+    engine.run(&arguments)
 }
 
 static EMPTY: std::sync::LazyLock<Values> = std::sync::LazyLock::new(Values::default);

@@ -231,8 +231,13 @@ fn cell_of(
     Ok(cell)
 }
 
-/// Stores one run as it is, then reads it, then files it under its cell.
+/// Stores one run as it is, if it is one, then reads it, then files it under its cell.
 fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut Known) -> Result<serde_json::Value> {
+    let neither =
+        || Error::invalid(Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()));
+    if !import::recognise(unit)? {
+        return Err(neither());
+    }
     let mut sources = Vec::new();
     for path in &unit.files {
         let (digest, size) = cache.put_file(path, Durability::Synced)?;
@@ -253,9 +258,7 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut 
     }
     let failure = run.result.trace.failure.as_ref();
     if run.result.trace.format == "unknown" && failure.is_none_or(|f| f.class == FailureClass::Unknown) {
-        return Err(Error::invalid(
-            Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()),
-        ));
+        return Err(neither());
     }
     let imports = Imports::of(cache);
     let cell = match cell {

@@ -1,4 +1,9 @@
 //! Arguments → a request → an exit code. One file a subcommand.
+/// In place of the standard one, in all of `cli`: what is said may quote strangers.
+macro_rules! eprintln {
+    ($($argument:tt)*) => { $crate::cli::output::say(&format!($($argument)*)) };
+}
+
 mod args;
 mod attempts;
 mod baseline;
@@ -47,6 +52,7 @@ pub fn main() -> ExitCode {
         let code = arguments.next().map_or(exit::USAGE, |dir| crate::execute::supervise(dir.as_ref()));
         return exit_code(code);
     }
+    crate::execute::explain_cut_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -1,6 +1,7 @@
 //! Data to stdout, talk to stderr; errors are rendered here and nowhere else.
 
 use std::{
+    borrow::Cow,
     fmt,
     io::{self, IsTerminal, Write},
 };
@@ -8,12 +9,24 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Error, Problem, Result},
-    report::{Page, Paint},
+    error::{Error, Problem, Result, Source},
+    execute::masked,
+    plain,
+    report::{Ink, Page, Paint},
 };
 
-/// Prints data. A closed pipe ends the program quietly: the reader has all it wanted.
+/// Prints data, in which whatever a stranger wrote is harmless and no secret of the caller's environment is seen.
 pub fn print(text: &str) -> Result<()> {
+    let colours = match page().paint {
+        Paint::Colour => Ink::all_codes(),
+        Paint::Plain => Vec::new(),
+    };
+    print_commands(&quiet(&masked(&plain::coloured(text, &colours))))
+}
+
+/// Prints text that is to be obeyed, by a CI system; whoever made it has escaped what is quoted in it. A closed pipe ends the
+/// program quietly: the reader has all it wanted.
+pub fn print_commands(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -29,7 +42,18 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
 /// One JSON value as it is printed or written to a file.
 pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::Cache(format!("cannot print JSON: {e}")))?;
-    Ok(text + "\n")
+    Ok(plain::json(&text).into_owned() + "\n")
+}
+
+/// Says something to the caller, on stderr, which cannot be written to any more if this fails.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", quiet(&masked(&plain::lines(text))));
+}
+
+/// On a CI system no line is a command to it.
+fn quiet(text: &str) -> Cow<'_, str> {
+    let is_ci = ["GITHUB_ACTIONS", "TF_BUILD"].iter().any(|name| std::env::var_os(name).is_some());
+    if is_ci { plain::without_commands(text) } else { Cow::Borrowed(text) }
 }
 
 /// How stdout shows tables: as wide as `$COLUMNS`, the terminal, or a file; in colours where it is a terminal that has
@@ -60,23 +84,38 @@ pub fn report(error: &Error, as_json: bool) {
         let _ = print_json(&to_json(error));
         return;
     }
-    let mut err = io::stderr().lock();
     match error {
         Error::Invalid(problems) => {
+            let mut err = io::stderr().lock();
             for problem in problems {
-                let _ = writeln!(err, "{:?}", miette::Report::new(Rendered(problem.clone())));
+                // Its colours are miette's own, so what it quotes is made harmless before.
+                let text = format!("{:?}", miette::Report::new(Rendered(harmless(problem))));
+                let _ = writeln!(err, "{}", quiet(&masked(&text)));
             }
             if problems.len() > 1 {
                 let _ = writeln!(err, "{} problems; nothing was run", problems.len());
             }
         }
         other => {
-            let help = help(other);
-            let _ = writeln!(err, "error: {other}");
-            if let Some(help) = help {
-                let _ = writeln!(err, "  help: {help}");
+            say(&format!("error: {other}"));
+            if let Some(help) = help(other) {
+                say(&format!("  help: {help}"));
             }
         }
+    }
+}
+
+/// Every place stays where it is, for what is replaced keeps its length.
+fn harmless(problem: &Problem) -> Problem {
+    let place = problem
+        .place
+        .as_ref()
+        .map(|(source, span)| (Source::new(plain::line(&source.name), plain::lines(&source.text)), span.clone()));
+    Problem {
+        message: plain::lines(&problem.message).into_owned(),
+        place,
+        label: plain::line(&problem.label).into_owned(),
+        help: problem.help.as_deref().map(|help| plain::lines(help).into_owned()),
     }
 }
 

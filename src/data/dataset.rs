@@ -1,14 +1,14 @@
 //! Both files of an indexed dataset, mapped into memory.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
 use super::index::{Index, Layout};
-use crate::error::{Error, Problem, Result};
+use crate::{
+    error::{Error, Problem, Result},
+    files::open_regular,
+};
 
 /// What people point at: the prefix, or one of its two files.
 #[must_use]
@@ -65,10 +65,7 @@ impl Dataset {
 
 fn map(path: &Path) -> Result<Mmap> {
     let map = || {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory));
-        }
+        let (file, _) = open_regular(path)?;
         // SAFETY: datasets are written once; one that is cut while it is read ends the process with SIGBUS.
         unsafe { Mmap::map(&file) }
     };

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read},
+    panic,
     path::{Path, PathBuf},
 };
 
@@ -58,6 +59,21 @@ pub struct Encoded {
 
 /// Writes nothing unless all of the input can be encoded.
 pub fn encode(what: &Encode) -> Result<Encoded> {
+    // Some tokenizer.json make the library panic, on reading or at some text.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let encoded = panic::catch_unwind(panic::AssertUnwindSafe(|| encode_all(what)));
+    panic::set_hook(hook);
+    encoded.unwrap_or_else(|cause| {
+        let why = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+        Err(failed(
+            what.tokenizer,
+            &format!("the tokenizer library gave up on it: {}", why.unwrap_or("no reason given")),
+        ))
+    })
+}
+
+fn encode_all(what: &Encode) -> Result<Encoded> {
     let file = if what.tokenizer.is_dir() { what.tokenizer.join("tokenizer.json") } else { what.tokenizer.to_owned() };
     let mut tokenizer = load(&file)?;
     let vocab_size = u64::from(tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id.saturating_add(1)));

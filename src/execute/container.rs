@@ -1,11 +1,16 @@
 //! Containers: which engine, which image, and the flags without which GPUs and shared memory are not there.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    path::Path,
+};
 
 use minijinja::context;
 
 use crate::{
     error::{Error, Problem, Result, Source},
+    files::TRUSTED_VARIABLE,
     host::which,
     plan::Vendor,
     recipe::{Recipe, Templates, embedded_file},
@@ -47,11 +52,10 @@ impl Engine {
         })
     }
 
-    /// Runs with the terminal of the caller; the exit code.
-    pub fn run(&self, arguments: &[String], env: &BTreeMap<String, String>) -> Result<i32> {
-        let command =
-            env.iter().fold(duct::cmd(&self.program, arguments), |command, (name, value)| command.env(name, value));
-        let output = command.unchecked().run().map_err(Error::io("cannot start", &self.program))?;
+    /// Runs with the terminal and the environment of the caller; the exit code.
+    pub fn run(&self, arguments: &[String]) -> Result<i32> {
+        let output =
+            duct::cmd(&self.program, arguments).unchecked().run().map_err(Error::io("cannot start", &self.program))?;
         Ok(output.status.code().unwrap_or(1))
     }
 }
@@ -106,6 +110,38 @@ fn check_word(what: &str, text: &str, allowed: fn(char) -> bool) -> Result<()> {
     Err(Error::invalid(Problem::new(format!("`{text}` cannot be the name of an {what}"))))
 }
 
+/// The declared variables of a container, in a file that only the caller can read and that goes when this is dropped. They are
+/// never set on the engine's own program, which would obey them: PATH, LD_PRELOAD, DOCKER_HOST.
+pub struct EnvFile(tempfile::NamedTempFile);
+
+impl EnvFile {
+    pub fn write(env: &BTreeMap<String, String>) -> Result<Self> {
+        let mut text = String::new();
+        for (name, value) in env {
+            if value.contains(['\n', '\r', '\0']) || name.contains(['=', '\n', '\0']) || name.is_empty() {
+                let problem =
+                    Problem::new(format!("the variable `{name}` cannot reach a container: it has several lines"));
+                return Err(Error::invalid(
+                    problem.help("write its value in one line, or set it inside the container"),
+                ));
+            }
+            text += &format!("{name}={value}\n");
+        }
+        let write = || -> io::Result<tempfile::NamedTempFile> {
+            let mut file = tempfile::Builder::new().prefix("tprimat-env-").tempfile()?;
+            file.write_all(text.as_bytes())?;
+            Ok(file)
+        };
+        write().map(Self).map_err(Error::io("cannot write a file in", std::env::temp_dir()))
+    }
+
+    /// What the engine is told of it.
+    #[must_use]
+    pub fn arguments(&self) -> [String; 2] {
+        ["--env-file".to_owned(), self.0.path().to_string_lossy().into_owned()]
+    }
+}
+
 /// What `docker run` needs beside the image, for an interactive container of a vendor. `env`: names only; their values are
 /// taken from the engine's own environment, so that none is seen in a list of processes.
 #[must_use]
@@ -134,6 +170,8 @@ pub fn run_arguments(engine: &Engine, vendor: Vendor, root: &str, is_terminal: b
     }
     arguments.extend(["--ipc=host", "--network=host", "--shm-size=64g", "--label", "tprimat=shell"]);
     let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+    // The container's user may be another one than the project's owner, who has just asked for this.
+    arguments.extend(["--env".into(), format!("{TRUSTED_VARIABLE}={root}")]);
     arguments.extend(["--volume".into(), format!("{root}:{root}"), "--workdir".into(), root.to_owned()]);
     arguments.extend(env.iter().flat_map(|name| ["--env".to_owned(), (*name).to_owned()]));
     arguments
@@ -155,6 +193,22 @@ mod tests {
         let cpu = line(&docker, Vendor::Cpu);
         assert!(!cpu.contains("gpu") && !cpu.contains("/dev/"), "{cpu}");
         assert!(cpu.ends_with("--volume /p:/p --workdir /p --env HF_TOKEN"), "{cpu}");
+    }
+
+    #[test]
+    fn declared_variables_reach_the_container_in_a_private_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let env = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let file = EnvFile::write(&env("PATH", "./evil bin")).unwrap();
+        let [option, path] = file.arguments();
+        assert_eq!(
+            (option.as_str(), std::fs::read_to_string(&path).unwrap().as_str()),
+            ("--env-file", "PATH=./evil bin\n")
+        );
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(file);
+        assert!(!Path::new(&path).exists());
+        assert!(EnvFile::write(&env("A", "1\nLD_PRELOAD=x")).is_err() && EnvFile::write(&env("A=1\nB", "x")).is_err());
     }
 
     #[test]

@@ -363,7 +363,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
 /// What an attempt's log says, held against its job.
 pub(super) fn result_of(cache: &Cache, attempt: &Attempt, job: &Job, section: &LogSection) -> Result<RunResult> {
     let bytes = match attempt.log() {
-        Some(log) => need(cache, &log.digest, "log")?,
+        // However large it is: the record says how large.
+        Some(log) => cache.get_at_most(&log.digest, log.size)?.ok_or_else(|| gone(&log.digest, "log"))?,
         None => Vec::new(),
     };
     let facts = RunFacts::of(attempt);
@@ -505,9 +506,11 @@ pub fn read_comparison(cache: &Cache, digest: Option<Digest>) -> Result<Comparis
 }
 
 pub(super) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
-    cache.get(digest)?.ok_or_else(|| {
-        Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short()))
-    })
+    cache.get(digest)?.ok_or_else(|| gone(digest, name))
+}
+
+fn gone(digest: &Digest, name: &str) -> Error {
+    Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short()))
 }
 
 fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {

@@ -15,10 +15,12 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::secrets::masked;
 use crate::{
     error::{Error, Result},
     files::unix_now,
     parse::FailureClass,
+    plain,
 };
 
 /// What an outcome of a task is called.
@@ -175,7 +177,7 @@ struct Stamped<'a> {
 impl<W: Write + Send> Reporter for JsonLines<W> {
     fn report(&mut self, event: &Event) {
         if let Ok(line) = serde_json::to_string(&Stamped { time: unix_now(), event }) {
-            self.sink.line(&line);
+            self.sink.line(&plain::json(&masked(&line)));
         }
     }
 }
@@ -264,13 +266,13 @@ impl Reporter for Bars {
             Event::TaskStarted { task, repeat: Some(_), .. } => {
                 let bar = self.all.insert_before(&self.tasks, ProgressBar::no_length());
                 bar.set_style(style("{prefix}  {msg}  {elapsed}"));
-                bar.set_prefix(task.clone());
+                bar.set_prefix(plain::line(task).into_owned());
                 bar.set_message("starting");
                 self.running.insert(task.clone(), bar);
             }
             Event::TaskStarted { .. } => {}
             Event::TaskWaiting { task, what_for } => match self.running.get(task) {
-                Some(bar) => bar.set_message(format!("waiting for {what_for}")),
+                Some(bar) => bar.set_message(plain::line(&format!("waiting for {what_for}")).into_owned()),
                 None => self.say(event),
             },
             Event::Step { task, step, steps_total, .. } => {
@@ -318,8 +320,13 @@ fn step_words(event: &Event) -> String {
     words
 }
 
-/// The event as a person reads it.
+/// The event as a person reads it. Names, reasons and lines of logs are strangers' words.
 fn sentence(event: &Event) -> String {
+    let words = words(event);
+    plain::without_commands(&masked(&plain::lines(&words))).into_owned()
+}
+
+fn words(event: &Event) -> String {
     match event {
         Event::BuildStarted { tasks, stale } => format!("{stale} of {tasks} tasks to run"),
         Event::TaskStarted { task, reason, .. } => format!("{task}: started ({reason})"),

@@ -46,6 +46,24 @@ pub fn install_interrupt_handler() -> Result<Interrupts> {
     Ok(Interrupts(()))
 }
 
+/// Files that are mapped into memory (datasets, the cache's index) end a process with SIGBUS when somebody cuts them meanwhile. From
+/// now on it says so and ends with an error, instead of a core dump.
+pub fn explain_cut_files() {
+    let action = SigAction::new(SigHandler::Handler(on_cut_file), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler writes and exits, both of which are async-signal-safe. Where it cannot be set, the signal acts as before.
+    let _ = unsafe { sigaction(Signal::SIGBUS, &action) };
+}
+
+extern "C" fn on_cut_file(_: libc::c_int) {
+    const TEXT: &[u8] =
+        b"error: a file was cut short while it was read; run the command again when nobody writes to it\n";
+    // SAFETY: the text is as long as it says, and both calls are async-signal-safe.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, TEXT.as_ptr().cast(), TEXT.len());
+        libc::_exit(crate::error::exit::FAILED);
+    }
+}
+
 extern "C" fn on_signal(signal: libc::c_int) {
     let _ = FIRST.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed);
     if COUNT.fetch_add(1, Ordering::AcqRel) >= 2 {

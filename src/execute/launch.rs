@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, path::Path};
 
 use petgraph::graph::NodeIndex;
 
-use super::{derived::need, train::TrainWork, watch::Watched};
+use super::{train::TrainWork, watch::Watched};
 use crate::{
-    cache::TaskKind,
+    cache::{Output, TaskKind},
     data::prefix_of,
     digest::Digest,
-    error::Result,
+    error::{Error, Result},
     graph::{Engine, Statuses, label},
     plan::{DataKind, Plan, Prepared},
 };
@@ -25,8 +25,7 @@ pub fn train_work(
     let task = engine.dag.task(node);
     let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
     let key = statuses.get(node).key.expect("a stale train task has a key");
-    // A launch file that is lost or damaged must not run as an empty one.
-    let launch_files = render.outputs().iter().map(|o| Ok((o.name.clone(), need(engine.cache, &o.digest, &o.name)?)));
+    let launch_files = launch_files(engine, task.cell as usize, render.outputs())?;
     Ok(TrainWork {
         label: label(engine.plan, &task),
         key,
@@ -35,8 +34,26 @@ pub fn train_work(
         repeats_planned: Some(engine.plan.cells[task.cell as usize].repeats),
         seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
         devices,
-        ..launch(engine.plan, task.cell as usize, launch_files.collect::<Result<_>>()?)
+        ..launch(engine.plan, task.cell as usize, launch_files)
     })
+}
+
+/// What runs is made now from the project's templates. The cache says what its digests are, as the key has it, and no more: who else
+/// may write to a cache must not choose what this user runs.
+fn launch_files(engine: &Engine, cell: usize, recorded: &[Output]) -> Result<Vec<(String, Vec<u8>)>> {
+    let prepared = engine.plan.prepared(cell).expect("what runs is supported");
+    let files = engine.rendered(cell, prepared.job())?;
+    let is_same = files.len() == recorded.len()
+        && files.iter().zip(recorded).all(|(file, known)| file.name == known.name && file.digest == known.digest);
+    if !is_same {
+        return Err(Error::Cache(format!(
+            "the cache records other launch files of `{}` than its templates make: somebody changed {}, or what a template reads. \
+             Nothing was run; remove the cache's record by moving the cache away, or name another one in paths.cache",
+            engine.plan.cells[cell].id,
+            engine.cache.root().display()
+        )));
+    }
+    Ok(files.into_iter().map(|file| (file.name, file.bytes)).collect())
 }
 
 /// How a cell is run, whatever for: without a key, and without devices.

@@ -25,13 +25,13 @@ mod watch;
 
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
-pub use interrupt::{Interrupts, install_interrupt_handler};
+pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use preflight::{preflight, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
 pub use profile::{Profiler, profile};
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};
 pub use schedule::{BuildOptions, BuildSummary, build, sweep_up};
-pub use secrets::Secrets;
+pub use secrets::{Secrets, masked};
 pub use supervisor::supervise;
 pub use sweep::{Leftover, sweep};
 pub use talk::Talk;

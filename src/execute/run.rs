@@ -43,6 +43,9 @@ pub(super) const TELEMETRY: &str = "telemetry.jsonl";
 /// `tprimat __supervise DIR` is the supervisor of the run in DIR.
 pub const SUPERVISE_ARGUMENT: &str = "__supervise";
 
+/// A run folder that says more is not believed: a build would wait for it.
+const MOST_GRACE: Duration = Duration::from_secs(600);
+
 /// A supervisor that said how its run ended is waited for so much longer.
 const LINGERING: Duration = Duration::from_secs(3);
 
@@ -122,7 +125,7 @@ pub enum RunState {
 
 impl RunSpec {
     pub(super) fn grace(&self) -> Duration {
-        Duration::try_from_secs_f64(self.grace_seconds).unwrap_or(Duration::ZERO)
+        Duration::try_from_secs_f64(self.grace_seconds).unwrap_or(Duration::ZERO).min(MOST_GRACE)
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     io,
     ops::Range,
     os::unix::fs::FileExt,
+    sync::LazyLock,
 };
 
 use aho_corasick::AhoCorasick;
@@ -100,6 +101,13 @@ impl Secrets {
         let Some(search) = &self.search else { return Vec::new() };
         search.find_overlapping_iter(bytes).map(|found| found.range()).collect()
     }
+}
+
+/// Text without the secrets of this process's own environment.
+#[must_use]
+pub fn masked(text: &str) -> Cow<'_, str> {
+    static CALLER: LazyLock<Secrets> = LazyLock::new(Secrets::of_caller);
+    CALLER.mask_text(text)
 }
 
 fn is_tellable(value: &str) -> bool {

@@ -114,6 +114,9 @@ fn remove_strays(runs_dir: &Path) -> Result<()> {
         return Ok(());
     }
     for dir in folders(runs_dir)? {
+        if !files::is_own(&dir) {
+            continue;
+        }
         let is_gone = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(GONE));
         if is_gone || !owner_lock_path(&dir).exists() {
             let _ = fs::remove_dir_all(&dir);
@@ -122,7 +125,27 @@ fn remove_strays(runs_dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Everything that a run folder may hold of its run, which only whoever ran it can have put there.
+const OF_A_RUN: [&str; 8] =
+    ["spec.json", "exit.json", "state.json", "log", "times", super::run::TELEMETRY, "owner.lock", "supervisor.lock"];
+
+/// A folder of the caller's own with regular files of the caller's own. In a cache that others can write to, or that came with
+/// somebody's project, a `log` may be a link to any file of the caller's.
+fn is_own_run(dir: &Path) -> bool {
+    let is_harmless = |name: &&str| {
+        let path = dir.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(found) => found.is_file() && files::is_own(&path),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    };
+    files::is_own(dir) && OF_A_RUN.iter().all(is_harmless)
+}
+
 fn take_up(dir: &Path) -> Option<Leftover> {
+    if !is_own_run(dir) {
+        return None;
+    }
     let owner = OpenOptions::new().read(true).write(true).open(owner_lock_path(dir)).ok()?;
     owner.try_lock().ok()?;
     // Another sweep may have removed the folder between the two lines above.
@@ -137,6 +160,10 @@ fn take_up(dir: &Path) -> Option<Leftover> {
         }
         return None;
     };
+    // The id says whose processes are ended, and is the folder's name.
+    if dir.file_name().is_none_or(|name| name != spec.run_id.as_str()) {
+        return None;
+    }
     let supervisor = wait_for_supervisor(dir, spec.grace().saturating_add(SUPERVISOR_PATIENCE))?;
     let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
     Some(Leftover {

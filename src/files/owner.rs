@@ -9,10 +9,10 @@ use std::{
 
 use nix::unistd::{Uid, User, geteuid};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Problem, Result};
 
 /// Folders that the caller trusts whoever owns them, as a list with colons; `*` is all of them.
-const TRUSTED_VARIABLE: &str = "TPRIMAT_SAFE_DIRECTORY";
+pub const TRUSTED_VARIABLE: &str = "TPRIMAT_SAFE_DIRECTORY";
 
 const WRITABLE_BY_ALL: u32 = 0o002;
 
@@ -26,6 +26,26 @@ pub fn require_own(what: &str, path: &Path) -> Result<()> {
         }),
         _ => Ok(()),
     }
+}
+
+/// Refuses a path below `root`, a project, that leads out of it by a link or `..`: whoever wrote the project would choose which file
+/// of the caller's is read, and messages quote what cannot be read. What is not there is not refused.
+pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
+    if path.starts_with(root)
+        && let (Ok(real), Ok(home)) = (path.canonicalize(), root.canonicalize())
+    {
+        let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
+        if !real.starts_with(&home) && !is_named(&real, &trusted) {
+            let folder = folder_of(&real);
+            let problem = Problem::new(format!("{} leads out of the project, to {}", path.display(), real.display()));
+            let help = format!(
+                "copy the file into the project; if you trust the link: export {TRUSTED_VARIABLE}={}",
+                folder.display()
+            );
+            return Err(Error::invalid(problem.help(help)));
+        }
+    }
+    Ok(())
 }
 
 /// Is it a regular file or a folder of the caller's own, and not a link?
@@ -99,6 +119,25 @@ mod tests {
         assert!(error.contains("every user"), "a sticky folder is open too: {error}");
         assert!(is_named(&open, OsStr::new("/nowhere:*")) && is_named(&open, open.as_os_str()));
         assert!(!is_named(&open, folder.path().as_os_str()) && !is_named(&open, OsStr::new("")));
+    }
+
+    #[test]
+    fn a_path_that_leads_out_of_the_project_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, secret) = (folder.path().join("project"), folder.path().join("credentials"));
+        write_atomically(&secret, b"key", Durability::Plain).unwrap();
+        write_atomically(&root.join("real/matrix.toml"), b"x", Durability::Plain).unwrap();
+        let link = |name: &str, target: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        link("inside.toml", "real/matrix.toml");
+        link("outside.toml", "../credentials");
+        link("folder", "..");
+        require_inside(&root, &root.join("inside.toml")).unwrap();
+        for name in ["outside.toml", "folder/credentials", "real/../../credentials"] {
+            let error = require_inside(&root, &root.join(name)).unwrap_err();
+            assert!(error.to_string().contains("leads out of the project"), "{name}: {error}");
+        }
+        require_inside(&root, &secret).expect("the caller named it");
+        require_inside(&root, &root.join("none")).unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     error::Result,
     execute::{derived::PAGE, publish},
     import::{self, Imports},
-    plan::{CellPlan, Plan, Prepared, Support},
+    plan::{CellPlan, Job, Plan, Prepared, Support},
     recipe::{Rendered, context},
 };
 
@@ -243,16 +243,19 @@ impl Engine<'_> {
             return Ok(recorded);
         }
         // Rendering is cheap and pure, so even a dry run does it: a template edit that renders the same bytes stops here.
-        let context = context(prepared.job());
-        let mut files = Vec::new();
-        for (name, _) in &self.plan.recipe(cell).templates {
-            files.push(self.plan.recipes.templates.render(name, &context)?);
-        }
+        let files = self.rendered(cell, prepared.job())?;
         let outputs = files
             .iter()
             .map(|f| Output { name: f.name.clone(), digest: f.digest, size: f.bytes.len() as u64 })
             .collect();
         Ok(Status { made: Made::Rendered(outputs, files), ..recorded })
+    }
+
+    /// The launch files of a cell, made now.
+    pub(crate) fn rendered(&self, cell: usize, job: &Job) -> Result<Vec<Rendered>> {
+        let context = context(job);
+        let templates = &self.plan.recipe(cell).templates;
+        templates.iter().map(|(name, _)| self.plan.recipes.templates.render(name, &context)).collect()
     }
 
     /// The state of parsing what an attempt left.

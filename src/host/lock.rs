@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     digest::Digest,
     error::{Error, Problem, Result, Source},
-    files::ReadSet,
+    files::{ReadSet, require_inside},
 };
 
 const VERSION: i64 = 1;
@@ -62,6 +62,7 @@ pub struct FactDiff {
 impl Lock {
     /// A file that is not there is a lock without sections: the first build writes it.
     pub fn load(path: &Path, reads: &ReadSet) -> Result<Self> {
+        require_inside(path.parent().unwrap_or(path), path)?;
         let Some(bytes) = reads.read(path).map_err(Error::io("cannot read", path))? else { return Ok(Self::default()) };
         let name = path.file_name().map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
         let text =

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::Kind;
-use crate::error::{Error, Problem, Result};
+use crate::{
+    error::{Error, Problem, Result},
+    files::open_regular,
+};
 
 /// Files of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +21,9 @@ pub struct Unit {
 /// Folders within folders that are looked into.
 const DEPTH: usize = 6;
 
-/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are neither. Folders in `own`
-/// are what tprimat itself keeps and publishes here: nobody brings those along by naming a folder around them.
+/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are neither, and links: what a
+/// link in somebody's folder leads to may be any file of the caller's, which nobody named. Folders in `own` are what tprimat
+/// itself keeps and publishes here: nobody brings those along by naming a folder around them.
 pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>> {
     let own: Vec<PathBuf> = own.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let mut units = Vec::new();
@@ -28,7 +32,7 @@ pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) ->
             folder(path, 0, &own, &mut units, skipped)?;
         } else {
             let kind = kind_of(path).unwrap_or(Kind::Log);
-            std::fs::metadata(path).map_err(Error::io("cannot read", path))?;
+            open_regular(path).map_err(Error::io("cannot read", path))?;
             units.push(Unit { kind, name: file_name(path), files: vec![path.clone()] });
         }
     }
@@ -47,8 +51,12 @@ fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipp
     let mut ranks: Vec<(u32, PathBuf)> = Vec::new();
     for path in paths {
         let name = file_name(&path);
-        // Whatever a hidden file is, it is not what people call their logs; links may lead in circles.
-        if name.starts_with('.') || path.is_symlink() && path.is_dir() {
+        // Whatever a hidden file is, it is not what people call their logs.
+        if name.starts_with('.') {
+            continue;
+        }
+        if path.is_symlink() {
+            skipped.push(path);
             continue;
         }
         if path.is_dir() {
@@ -62,7 +70,7 @@ fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipp
             }
             continue;
         }
-        match kind_of(&path) {
+        match kind_of(&path).filter(|_| path.is_file()) {
             Some(Kind::Log) if let Some(rank) = rank_of(&name) => ranks.push((rank, path)),
             Some(kind) => units.push(Unit { kind, name, files: vec![path] }),
             None => skipped.push(path),
@@ -81,7 +89,11 @@ fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipp
 /// Logs directly in one rank's folder.
 fn files_in(at: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(at).map_err(Error::io("cannot read", at))?;
-    Ok(entries.flatten().map(|e| e.path()).filter(|p| p.is_file() && kind_of(p) == Some(Kind::Log)).collect())
+    Ok(entries.flatten().map(|e| e.path()).filter(|p| is_log(p)).collect())
+}
+
+fn is_log(path: &Path) -> bool {
+    !path.is_symlink() && path.is_file() && kind_of(path) == Some(Kind::Log)
 }
 
 fn kind_of(path: &Path) -> Option<Kind> {
@@ -155,6 +167,28 @@ mod tests {
         let ranks = units[4].files.iter().map(|f| file_name(f)).collect::<Vec<_>>();
         assert_eq!(ranks, ["rank-0.debug.log", "rank-7.info.log", "rank-10.info.log"]);
         assert_eq!(skipped.len(), 1);
+    }
+
+    #[test]
+    fn links_and_pipes_of_a_folder_are_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, secret) = (root.path().join("logs"), root.path().join("id_rsa"));
+        write_atomically(&secret, b"key", Durability::Plain).unwrap();
+        write_atomically(&folder.join("a.log"), b"x", Durability::Plain).unwrap();
+        write_atomically(&folder.join("rank-0/info.log"), b"x", Durability::Plain).unwrap();
+        for name in ["b.log", "c.json", "rank-0/debug.log", "rank-1"] {
+            let target = if name == "rank-1" { root.path() } else { &secret };
+            std::os::unix::fs::symlink(target, folder.join(name)).unwrap();
+        }
+        nix::unistd::mkfifo(&folder.join("d.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut skipped = Vec::new();
+        let units = gather(&[folder], &[], &mut skipped).unwrap();
+        let files: Vec<_> = units.iter().flat_map(|u| &u.files).map(|f| file_name(f)).collect();
+        assert_eq!(files, ["a.log", "info.log"]);
+        let skipped: Vec<_> = skipped.iter().map(|f| file_name(f)).collect();
+        assert_eq!(skipped, ["b.log", "c.json", "d.log", "rank-1"]);
+        // One that the caller names is the caller's choice.
+        assert_eq!(gather(&[root.path().join("logs/b.log")], &[], &mut Vec::new()).unwrap().len(), 1);
     }
 
     #[test]

@@ -1,19 +1,65 @@
 //! The stored bytes of one import → what they say.
 
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 
-use super::{Kind, OldResult, Recorded, Source, read_result};
+use super::{Kind, OldResult, Recorded, Source, Unit, read_result};
 use crate::{
     cache::Cache,
     error::{Error, Problem, Result},
-    parse::{Anomaly, ExitSummary, Parser, Trace, classify},
+    files::{open_regular, read_open},
+    parse::{Anomaly, ExitSummary, FailureClass, Parser, Trace, classify},
 };
 
 const CHUNK: usize = 1 << 20;
 /// Bytes of a log's end that causes of a failure are looked for in.
 const TAIL: usize = 4 << 20;
-/// A result file is one JSON value that has to be in memory.
-const MAX_RESULT: u64 = 256 << 20;
+/// A result file is one JSON value that has to be in memory, where it takes up to a hundred times as much.
+const MAX_RESULT: u64 = 16 << 20;
+/// By then the parser knows the format of a log, or none.
+const MOST_UNKNOWN: u64 = 65 << 20;
+
+/// Is there anything in the files that can be read? Asked before they are stored: what turns out to be no log at all may be
+/// anything of the caller's.
+pub fn recognise(unit: &Unit) -> Result<bool> {
+    for path in &unit.files {
+        let unreadable = || Error::io("cannot read", path);
+        let (mut file, metadata) = open_regular(path).map_err(unreadable())?;
+        if unit.kind == Kind::Result {
+            check_size(&unit.name, metadata.len())?;
+            let bytes = read_open(&file, metadata.len(), MAX_RESULT).map_err(unreadable())?;
+            let failed = |why: String| Error::invalid(Problem::new(format!("{}: {why}", unit.name)));
+            return read_result(&bytes).map(|_| true).map_err(failed);
+        }
+        let mut parser = Parser::detecting();
+        let mut start = (&file).take(MOST_UNKNOWN);
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            match start.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(n) => parser.feed(&chunk[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreadable()(error)),
+            }
+        }
+        let mut tail = Vec::new();
+        let end = file.seek(SeekFrom::Start(metadata.len().saturating_sub(TAIL as u64)));
+        end.and_then(|_| (&file).take(TAIL as u64).read_to_end(&mut tail)).map_err(unreadable())?;
+        if parser.finish().format != "unknown"
+            || classify(&tail, &ExitSummary::default()).class != FailureClass::Unknown
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn check_size(name: &str, size: u64) -> Result<()> {
+    if size <= MAX_RESULT {
+        return Ok(());
+    }
+    let message = format!("{name} has {} MiB; a result file has at most {} MiB", size >> 20, MAX_RESULT >> 20);
+    Err(Error::invalid(Problem::new(message)))
+}
 
 /// One run as it was read, whatever it was read from.
 pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
@@ -34,9 +80,7 @@ fn gone(source: &Source) -> Error {
 }
 
 fn whole(cache: &Cache, source: &Source) -> Result<Vec<u8>> {
-    if source.size > MAX_RESULT {
-        return Err(unreadable(source, &format!("{} MiB are more than a result has", source.size >> 20)));
-    }
+    check_size(&source.name, source.size)?;
     cache.get(&source.digest)?.ok_or_else(|| gone(source))
 }
 

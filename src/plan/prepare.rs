@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
-    files::ReadSet,
+    files::{ReadSet, require_inside},
     graph::key::canonical,
     matrix::{self, Cell, Matrix, Selection},
     recipe::{Recipe, RecipeSet},
@@ -154,6 +154,7 @@ impl Plan {
         let is_default = matrix::find(None, root, &reads).is_ok_and(|default| same_file(&default, &matrix_path));
         let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
         let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
+        require_inside(root, &matrix_path)?;
         let source = Source::new(relative(&matrix_path, root), read_text(&matrix_path, &reads)?);
         let auto = facts.auto_platform(&config, &source.text);
         let mut matrix = matrix::load(source, &config, &recipes.ids(), auto.as_deref())?;
@@ -300,6 +301,7 @@ pub fn load_config(path: &Path, request: &PlanRequest) -> Result<Config> {
 }
 
 fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<Config> {
+    require_inside(path.parent().unwrap_or(path), path)?;
     Config::load(Source::new("config.yaml", read_text(path, reads)?), &request.env, &request.sets)
 }
 

@@ -15,7 +15,7 @@ use crate::{
     config::Values,
     digest::Digest,
     error::{Error, Problem, Result, Source},
-    files::{EntryKind, ReadSet},
+    files::{EntryKind, ReadSet, require_inside},
     parse::LogSection,
     plan::Vendor,
 };
@@ -199,6 +199,7 @@ impl RecipeSet {
 }
 
 fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Result<Recipe> {
+    require_inside(root, &root.join("recipes").join(id).join("recipe.toml"))?;
     let mut files = folder(root, id, reads)?;
     let text = files.remove("recipe.toml").unwrap_or_default();
     let source = Source::new(format!("recipes/{id}/recipe.toml"), String::from_utf8_lossy(&text));
@@ -220,6 +221,7 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
     check_modules(&file.require, &source)?;
     let mut used = Vec::new();
     for name in &file.launch.templates {
+        require_inside(root, &root.join("templates").join(name))?;
         let (place, bytes) = find_template(root, id, name, &files, reads)?.ok_or_else(|| {
             let at = source.text.find(name.as_str()).unwrap_or(0);
             Error::invalid(
@@ -365,6 +367,7 @@ fn read_folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
             return Err(refused(format!("{shown} is {what}, and every file of a recipe is copied beside its program")));
         }
         let path = own.join(&found.path);
+        require_inside(root, &path)?;
         let Some(bytes) = reads.read(&path).map_err(Error::io("cannot read", &path))? else { continue };
         total += bytes.len();
         if total > MOST_BYTES {

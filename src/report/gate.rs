@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{format::number, sheet::clean};
+use super::{format::number, markdown::escaped, sheet::clean};
 use crate::analyze::{GateCell, GateReport, GateVerdict};
 
 /// How a verdict is called.
@@ -68,7 +68,7 @@ pub fn gate_text(report: &GateReport) -> String {
 /// For a comment on a pull request.
 #[must_use]
 pub fn gate_markdown(report: &GateReport) -> String {
-    let mut text = format!("**{}**\n\n", inline(&gate_headline(report)));
+    let mut text = format!("**{}**\n\n", escaped(&gate_headline(report)));
     if !report.cells.is_empty() {
         text.push_str("| verdict | cell | then | now | why |\n|---|---|--:|--:|---|\n");
     }
@@ -80,32 +80,14 @@ pub fn gate_markdown(report: &GateReport) -> String {
             text,
             "| {} | {} | {} | {} | {} |",
             verdict_name(cell.verdict),
-            inline(&cell.cell),
+            escaped(&cell.cell),
             rate(cell.then),
             rate(cell.now),
-            why.into_iter().map(inline).collect::<Vec<_>>().join("<br>")
+            why.into_iter().map(escaped).collect::<Vec<_>>().join("<br>")
         );
     }
     text.push_str("\ntokens/s/GPU: geometric means over repeats (sessions or hosts, where there are several); intervals are 95 %, Welch's t on logarithms.\n");
     text
-}
-
-/// Any text as one line of Markdown that shows it as it is.
-fn inline(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '#' | '!' => out.extend(['\\', c]),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '&' => out.push_str("&amp;"),
-            // Nobody is to be called by the name of a cell.
-            '@' => out.push_str("@\u{200b}"),
-            c if c.is_control() => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// Commands of GitHub Actions, one a cell that did not pass, and one for a gate that is not to be believed at all.

@@ -11,7 +11,10 @@ use super::{
     sheet::{Sheet, Word},
     table,
 };
-use crate::analyze::{Comparison, NoteKind, Row};
+use crate::{
+    analyze::{Comparison, NoteKind, Row},
+    plain::is_active,
+};
 
 /// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what closes the text.
 const MOST_BYTES: usize = 64_000;
@@ -158,7 +161,7 @@ impl Budget {
 }
 
 /// Text that stays text: no markup, no table cell's end, no mention, no reference to an issue, no link.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     let mut previous = ' ';
     for (i, (at, c)) in text.char_indices().enumerate() {
@@ -173,16 +176,24 @@ fn escaped(text: &str) -> String {
             '|' | '`' | '*' | '_' | '[' | ']' | '\\' | '~' | '$' | '"' => _ = write!(out, "&#{};", c as u32),
             // Numbered references and mentions are found after entities are read: only another character parts them.
             '#' => out.push_str("#\u{200b}"),
-            '@' if !previous.is_alphanumeric() => out.push_str("@\u{200b}"),
+            // Nobody is called by a name, and an address of mail is no link.
+            '@' if !previous.is_alphanumeric() || is_domain(&text[at + 1..]) => out.push_str("@\u{200b}"),
+            // `GH-1` is a reference as well.
+            '-' if out.ends_with("GH") || out.ends_with("gh") => out.push_str("-\u{200b}"),
             // `://` and `www.` begin links of their own.
             ':' if text[at..].starts_with("://") => out.push_str("&#58;"),
             '.' if out.ends_with("www") => out.push_str("&#46;"),
-            // Characters that reorder what is read.
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {}
             c if c.is_control() => out.push(' '),
+            // Characters that reorder what is read.
+            c if is_active(c) => {}
             c => out.push(c),
         }
         previous = c;
     }
     out
+}
+
+/// Does the text begin as the part of a mail address after its `@`?
+fn is_domain(text: &str) -> bool {
+    text.chars().take_while(|c| c.is_alphanumeric() || "-_.".contains(*c)).any(|c| c == '.')
 }

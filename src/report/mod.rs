@@ -25,6 +25,6 @@ pub use headline::*;
 pub use html::*;
 pub use junit::*;
 pub use markdown::*;
-pub use paint::{Page, Paint};
+pub use paint::{Ink, Page, Paint};
 pub use plot::*;
 pub use table::*;

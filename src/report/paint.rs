@@ -54,6 +54,15 @@ impl Ink {
     }
 }
 
+impl Ink {
+    /// Every escape that a table may hold.
+    #[must_use]
+    pub fn all_codes() -> Vec<&'static str> {
+        let all = [Self::Good, Self::Bad, Self::Alarm, Self::Dim, Self::Strong];
+        all.into_iter().flat_map(|ink| <[_; 2]>::from(ink.codes())).collect()
+    }
+}
+
 impl Paint {
     pub(super) fn ink(self, ink: Ink, text: &str) -> String {
         let (on, off) = ink.codes();

@@ -11,6 +11,7 @@ use super::{
     format::MISSING,
     paint::{Ink, Page, Paint},
 };
+use crate::plain::is_active;
 
 #[derive(Clone, Debug)]
 pub(super) struct Word {
@@ -32,7 +33,7 @@ impl Word {
 
 /// Words of logs reach a terminal without their escapes and controls.
 pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_active(c) { ' ' } else { c }).collect()
 }
 
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@
 mod support;
 
 mod arena;
+mod files;
 mod folders;
 mod programs;
 mod secrets;
