@@ -406,7 +406,7 @@ fn cells_that_launch_the_same_bytes_are_reported_also_where_nothing_is_known_of_
     assert_eq!(checked.json()["same_launch"][0]["same_launch_as"], "cpu/cmd/tiny/single");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 1);
-    let noted = "the same measurements as cpu/cmd/tiny/single, since they launch the very same bytes";
+    let noted = "identical to cpu/cmd/tiny/single, so both were measured once";
     for text in [
         project.run(&["compare"]).ends_with(0).stdout,
         project.read("output/compare.txt"),

@@ -35,7 +35,7 @@ pub struct FieldAttestation {
     /// `first_loss`, `learning_rate_schedule`, and of a published file `tokens_per_step_from_published` and
     /// `avg_step_time_from_steps`.
     pub field: String,
-    /// Absent where nobody claims anything.
+    /// Absent if nobody claims anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,6 +44,29 @@ pub struct FieldAttestation {
     /// How `effective` follows from what the log says, where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<String>,
+}
+
+impl FieldAttestation {
+    /// What contradicts what, with the numbers. `asked`: who wanted the declared value.
+    #[must_use]
+    pub fn sentence(&self, asked: &str) -> String {
+        let Self { field, declared, effective, arithmetic, .. } = self;
+        match (arithmetic, declared, effective) {
+            (Some(arithmetic), ..) => format!("{field}: {arithmetic}"),
+            (None, Some(steps), Some(run)) if field == "steps_run" && *run == 0 => {
+                format!(
+                    "no training step was found in the log ({steps} were asked for); `tprimat parse LOG` shows how it is read"
+                )
+            }
+            (None, Some(steps), Some(run)) if field == "steps_run" => {
+                format!("the log has {run} steps; {asked} {steps}")
+            }
+            (None, Some(declared), Some(effective)) => {
+                format!("the trainer says {field} {}; {asked} {}", show(Some(effective)), show(Some(declared)))
+            }
+            _ => field.clone(),
+        }
+    }
 }
 
 impl Attestation {
@@ -152,7 +175,7 @@ fn tokens_per_step(trace: &Trace, (batch, length): (u64, u64), is_claimed: bool)
     shown.map(|_| FieldAttestation { declared: None, arithmetic, ..found })
 }
 
-/// What a log states twice, and not alike, it does not attest: which of both was run, nobody knows.
+/// A log that states a setting twice with two values does not attest it: nobody knows which one was run.
 fn restated(trace: &Trace, fields: &mut Vec<FieldAttestation>) {
     let of_setting = |setting: &super::settings::Setting| {
         let (first, later) = (setting.effective(&trace.effective.0)?, setting.effective(&trace.restated.0)?);
@@ -333,6 +356,21 @@ pub(super) mod tests {
         let told: Vec<_> = found.contradicted().map(|f| (&*f.field, f.arithmetic.as_deref())).collect();
         assert_eq!((found.status, told), (AttestationStatus::Contradicted, vec![("tokens_per_step", Some(words))]));
         assert_eq!(attest(&one, &job(), false).contradicted().next().unwrap().arithmetic.as_deref(), Some(words));
+    }
+
+    #[test]
+    fn a_contradiction_is_said_with_both_values() {
+        let other = attest(&trace(json!({"seq_length": 256}), None), &job(), true);
+        let said: Vec<String> = other.contradicted().map(|f| f.sentence("the job asked for")).collect();
+        assert_eq!(said, ["the trainer says seq_length 256; the job asked for 128"]);
+        let mut empty = trace(json!({}), None);
+        empty.steps.clear();
+        let none = attest(&empty, &job(), true);
+        let said = none.contradicted().next().unwrap().sentence("the job asked for");
+        assert!(
+            said.starts_with("no training step was found in the log (") && said.contains("tprimat parse"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -9,18 +9,20 @@ use serde::{Deserialize, Serialize};
 use super::{Note, NoteKind, RepeatSummary, RunResult, is_positive, quantile};
 use crate::parse::Step;
 
-/// What steps may claim beyond the time that passed: some clocks in logs count whole seconds.
+/// Steps may claim this much more than the time that passed: some clocks in logs count whole seconds.
 const TOLERANCE: f64 = 0.02;
 const TOLERANCE_SECONDS: f64 = 1.0;
 /// No step is shorter: launching one kernel takes longer.
 const SHORTEST_SECONDS: f64 = 1e-6;
-/// Between the ends of neighbouring steps, so many times their own time passes: told from the first on, no rate from the second.
+/// Ratio of wall time between step ends to the reported step time. Above OUTSIDE a note warns; above IMPLAUSIBLE there is no
+/// rate.
 const OUTSIDE: f64 = 1.25;
-const IMPLAUSIBLE: f64 = 10.0;
-/// What writing a line may cost, in seconds, and how many pairs of neighbours show what is typical.
+const IMPLAUSIBLE: f64 = 3.0;
+/// Seconds that writing a line may cost.
 const LINE_SECONDS: f64 = 0.01;
+/// This many pairs of neighbouring steps show what is typical.
 const LEAST_PAIRS: usize = 5;
-/// A log is looked at ten times a second: by its lines, what is typical is known of steps that take so long.
+/// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of steps this long.
 const RESOLVED_SECONDS: f64 = 1.0;
 
 /// From the end of the first measured step to that of the last.
@@ -38,9 +40,9 @@ pub struct Clock {
 /// A line with a step time.
 pub(super) struct Timed<'a> {
     pub line: &'a Step,
-    /// Of the steps that the line states, as far as no line before it stands for them.
+    /// Total time of the steps this line covers, without those an earlier line already covered.
     pub seconds: f64,
-    /// The same for all steps since the line before it.
+    /// The same for all steps since the line before it, were they as long as this one.
     since: f64,
 }
 
@@ -74,8 +76,8 @@ pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) ->
     let Some(ends) = measured.iter().map(|t| t.line.ended_at).collect::<Option<Vec<f64>>>() else { return Ok(None) };
     let [first, .., last] = ends[..] else { return Ok(None) };
     let passed = last - first;
-    // A clock by which more time passes than the whole run has, or none, or that goes back, is of another unit, stands, or was
-    // set while the run went on. Only lines may come all at once.
+    // Reject a clock that runs backwards, stands still, or advances more than the whole run took: it has another unit, or it was
+    // set during the run. Only lines may come all at once.
     let least = if result.trace.dated_by_lines { 0.0 } else { f64::MIN_POSITIVE };
     let was_set = ends.windows(2).any(|pair| pair[0] - pair[1] > TOLERANCE_SECONDS);
     if !(least..f64::INFINITY).contains(&passed) || was_set || run.is_some_and(|run| is_more(passed, run)) {
@@ -88,6 +90,14 @@ pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) ->
     if is_more(claimed, passed) && !result.trace.dated_by_lines {
         let (claimed, passed) = (shown(claimed), shown(passed));
         return Err(format!("the log claims {claimed} of steps while {passed} passed, by the trainer's own clock"));
+    }
+    // Steps without a line are as long as the next one that has one, unless slow steps are logged more often than others.
+    let shown_as: f64 = between.iter().map(|t| t.since).sum();
+    if !result.trace.dated_by_lines && shown_as > passed * OUTSIDE + TOLERANCE_SECONDS {
+        let (claimed, passed) = (shown(shown_as), shown(passed));
+        return Err(format!(
+            "the log shows only some of the steps, and by these all would take {claimed}, but {passed} passed by the trainer's own clock: slow steps are logged more often than others"
+        ));
     }
     let all = pairs(result, &measured);
     let plain: Vec<&Pair> = all.iter().filter(|p| !p.is_evaluated).collect();
@@ -103,7 +113,7 @@ pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) ->
     {
         let (claimed, passed) = (shown(claimed), shown(passed));
         return Err(format!(
-            "the log claims {claimed} a step, but {passed} pass from one to the next: its times may end before the device does"
+            "the log claims {claimed} a step, but {passed} pass from one to the next: the trainer may stop its timer before the device has finished"
         ));
     }
     let is_resolved = !result.trace.dated_by_lines || at(0.5, |p| p.claimed).is_some_and(|s| s >= RESOLVED_SECONDS);
@@ -150,30 +160,55 @@ fn shown(seconds: f64) -> String {
 
 /// What a reader must know of the time between the steps of the repeats that count: one note a cause, with the worst case.
 pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    let mut causes: BTreeMap<(NoteKind, &str), (Vec<String>, &Clock)> = BTreeMap::new();
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    enum Cause {
+        Timer,
+        Unknown,
+        Pauses,
+    }
+    let mut causes: BTreeMap<Cause, (Vec<String>, &Clock)> = BTreeMap::new();
     let ratio = |clock: &Clock| clock.passed_seconds / clock.steps_seconds;
-    for (repeat, _) in counted {
+    for (repeat, result) in counted {
         let Some(clock) = &repeat.clock else { continue };
-        if ratio(clock) <= OUTSIDE || clock.passed_seconds - clock.steps_seconds <= TOLERANCE_SECONDS {
+        let cause = match clock.typical_ratio {
+            Some(typical) if typical <= OUTSIDE => Cause::Pauses,
+            Some(_) => Cause::Timer,
+            None => Cause::Unknown,
+        };
+        // A timer that stops too early does so in short steps as well, and the trainer's own dates show it.
+        let is_sure = cause == Cause::Timer && !result.trace.dated_by_lines;
+        let outside = clock.passed_seconds - clock.steps_seconds;
+        if ratio(clock) <= OUTSIDE || (outside <= TOLERANCE_SECONDS && !is_sure) {
             continue;
         }
-        let cause = match clock.typical_ratio {
-            Some(typical) if typical <= OUTSIDE => (NoteKind::Remark, "in pauses, as evaluations and checkpoints are"),
-            Some(_) => (NoteKind::Doubtful, "after most steps, so step times may end before the device does"),
-            None => (NoteKind::Doubtful, "evaluations, checkpoints, or step times that end before the device does"),
-        };
         let (repeats, worst) = causes.entry(cause).or_insert_with(|| (Vec::new(), clock));
         repeats.push(repeat.repeat.to_string());
         if ratio(clock) > ratio(worst) {
             *worst = clock;
         }
     }
-    let note = |((kind, cause), (repeats, worst)): ((NoteKind, &str), (Vec<String>, &Clock))| {
+    let note = |(cause, (repeats, worst)): (Cause, (Vec<String>, &Clock))| {
         let (s, most) = if repeats.len() == 1 { ("", "") } else { ("s", "up to ") };
         let (passed, outside) = (shown(worst.passed_seconds), shown(worst.passed_seconds - worst.steps_seconds));
+        let (kind, why) = match cause {
+            Cause::Pauses => (NoteKind::Remark, "in pauses, as evaluations and checkpoints are".to_owned()),
+            Cause::Timer => (
+                NoteKind::Doubtful,
+                format!(
+                    "after most steps, so the trainer may stop its timer before the device has finished, and the rate may be {:.1}× too high",
+                    ratio(worst)
+                ),
+            ),
+            Cause::Unknown => (
+                NoteKind::Doubtful,
+                "evaluations, checkpoints, or a timer that stops before the device has finished".to_owned(),
+            ),
+        };
         let repeats = repeats.join(", ");
-        let what = format!("of {passed} between measured steps' ends {most}{outside} are in no step");
-        Note::new(kind, format!("repeat{s} {repeats}: {what}: {cause}"))
+        Note::new(
+            kind,
+            format!("repeat{s} {repeats}: {most}{outside} of {passed} lie outside the reported step times: {why}"),
+        )
     };
     causes.into_iter().map(note).collect()
 }

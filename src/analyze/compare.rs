@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use super::{
     AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
-    Device, FieldDifference, Figure, Group, MIN_REPEATS, Metric, Metrics, Mfu, Note, NoteKind, RatioInterval,
+    Device, FieldDifference, Figure, Gaps, Group, MIN_REPEATS, Metric, Metrics, Mfu, Note, NoteKind, Price, RatioInterval,
     RepeatStatus, Row, Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
@@ -16,13 +16,14 @@ use super::{
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
     summary::attempts,
+    units::apart,
     verdicts, warnings_of, welch,
 };
 
-/// Why such a speed-up has no interval: there is nothing to compare.
+/// Reason of a speed-up without an interval: there is nothing to compare.
 const SAME_MEASUREMENTS: &str = "both are the same measurements";
-/// Why such a speed-up has no verdict.
-const OTHER_WARMUP: &str = "another warm-up: significance not assessed";
+/// Reason of a speed-up without a verdict.
+const OTHER_WARMUP: &str = "they drop different warm-up steps";
 
 #[must_use]
 pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Catalogue) -> Comparison {
@@ -186,12 +187,15 @@ fn speedups(
             let least = n_a.min(n_b);
             let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
             let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
+            let unknown = Gaps::of(&a.contract, &b.contract);
+            let unknown = unknown.core();
             let reason = match &test {
                 _ if shared.is_some() => shared,
-                _ if least < 2 => Some("one repeat: no interval".to_owned()),
-                None => Some("the repeats do not vary: no interval".to_owned()),
+                _ if !unknown.is_empty() => Some(format!("the workloads may differ in {}", unknown.join(", "))),
+                _ if least < 2 => Some("one repeat gives no interval".to_owned()),
+                None => Some("the repeats do not vary, so there is no interval".to_owned()),
                 Some(_) if !same_steps => Some(OTHER_WARMUP.to_owned()),
-                Some(_) if least < MIN_REPEATS => Some(format!("{few}: significance needs {MIN_REPEATS}")),
+                Some(_) if least < MIN_REPEATS => Some(format!("{few}, and a verdict needs {MIN_REPEATS}")),
                 Some(_) => None,
             };
             let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
@@ -215,6 +219,8 @@ fn speedups(
                 b: b.cell.cell.clone(),
                 ratio: a.estimate.value / b.estimate.value,
                 cost_ratio: Figure::default(),
+                prices: prices(a, b, catalogue),
+                apart_seconds: apart(&a.summary.repeats, &b.summary.repeats),
                 interval: plain,
                 same_as,
                 significant: None,
@@ -257,6 +263,15 @@ fn shared(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
         n if n == of_a.len() && n == of_b.len() => Some(SAME_MEASUREMENTS.to_owned()),
         n => Some(format!("{n} of their measurements {} the same", if n == 1 { "is" } else { "are" })),
     }
+}
+
+/// What a GPU-hour of each costs.
+fn prices(a: &Arm<'_>, b: &Arm<'_>, catalogue: &Catalogue) -> Option<Box<[Price; 2]>> {
+    let price = |arm: &Arm<'_>| {
+        let device = Device::of(arm.cell, arm.summary, catalogue).ok()?;
+        device.stated(&catalogue.prices).cloned()
+    };
+    Some(Box::new([price(a)?, price(b)?]))
 }
 
 /// None where an end is too far off to be a number.
@@ -309,6 +324,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, scaling: Metric, settings: &CompareSetting
         same_launch_as: cell.same_launch_as.clone(),
         metrics,
         contract: arm.contract.clone(),
+        unlisted: summary.unlisted.clone(),
         attested: summary.attested.clone(),
         environment: cell.environment.clone().public(),
         versions: summary.versions.clone(),
@@ -346,11 +362,11 @@ pub fn mfu_of(cell: &CellInput, summary: &Summary, tokens_per_second_per_gpu: f6
 }
 
 /// `dropout, packing`; of many, the first and how many more.
-pub(super) fn few(names: &[String]) -> String {
+pub(crate) fn few(names: &[String]) -> String {
     const MOST: usize = 4;
-    let (told, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
-    let told = told.join(", ");
-    if more.is_empty() { told } else { format!("{told} and {} more", more.len()) }
+    let (named, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
+    let named = named.join(", ");
+    if more.is_empty() { named } else { format!("{named} and {} more", more.len()) }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Attestation, AttestationStatus, Contract, Dropped, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
+    Price,
     RepeatSummary, StepTime, Summary, settings::WARMUP, summary::attempts,
 };
 use crate::parse::FailureClass;
@@ -202,6 +203,9 @@ pub struct Row {
     pub metrics: Metrics,
     #[serde(default)]
     pub contract: Contract,
+    /// What the trainer states and tprimat has no setting for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unlisted: BTreeMap<String, serde_json::Value>,
     /// Field by field, of the repeat that speaks for the cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attested: Option<Attestation>,
@@ -261,6 +265,13 @@ pub struct Speedup {
     /// Cost per token of a ÷ of b; below 1, a is cheaper.
     #[serde(default)]
     pub cost_ratio: Figure,
+    /// What a GPU-hour of a and of b costs, where both are stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<Box<[Price; 2]>>,
+    /// Seconds between the nearest runs of a and b, where no session has runs of both: what changes from session to session is
+    /// not in the interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart_seconds: Option<f64>,
     /// Absent with one unit in an arm, or where nothing varies.
     pub interval: Option<RatioInterval>,
     /// An earlier cell that has the same measurements as `a`: this is its comparison under another name, and is not counted

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Claim,
-    settings::{self, PRECISION, SETTINGS, Tier, agree, precision_class, show},
+    settings::{self, SETTINGS, Tier, agree, class, show},
 };
 use crate::parse::Trace;
 
@@ -183,12 +183,8 @@ fn beside<'a>(
 
 fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
     let either = a.or(b)?;
-    let mut tier = either.tier;
-    if let (true, Some(a), Some(b)) = (either.field == PRECISION, a, b)
-        && precision_class(&a.value) == precision_class(&b.value)
-    {
-        tier = Tier::Execution;
-    }
+    let [of_a, of_b] = [a, b].map(|field| field.and_then(|f| class(&f.field, &f.value)));
+    let tier = of_a.filter(|_| of_a == of_b).map_or(either.tier, |(_, tier)| tier);
     let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
     let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
     (!same).then(|| FieldDifference { field: either.field.clone(), tier, a: a.cloned(), b: b.cloned() })
@@ -244,10 +240,25 @@ mod tests {
             |a: &str, b: &str| differences(&of(a), &of(b)).iter().find(|d| d.field == "precision").map(|d| d.tier);
         assert_eq!(tier("bfloat16", "torch.float16"), Some(Tier::Execution));
         assert_eq!(tier("fp8", "fp8_hybrid"), Some(Tier::Execution));
-        for (a, b) in [("fp32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4"), ("tf32", "fp32")] {
+        assert_eq!(tier("fp8", "mxfp8"), Some(Tier::Execution));
+        for (a, b) in [("fp32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4"), ("tf32", "fp32"), ("mxfp8", "bf16")] {
             assert_eq!(tier(a, b), Some(Tier::Workload), "{a} {b}");
         }
         assert_eq!(tier("bf16", "torch.bfloat16"), None);
+    }
+
+    #[test]
+    fn words_for_one_speed_do_not_refuse_a_comparison() {
+        let tier = |field: &str, a: &str, b: &str| {
+            let of = |word: &str| Contract::of(&trace(json!({ field: word }), None), &Claim::of_model(None));
+            differences(&of(a), &of(b)).iter().find(|d| d.field == field).map(|d| d.tier)
+        };
+        assert_eq!(tier("optimizer", "adam", "adamw"), Some(Tier::Convergence));
+        assert_eq!(tier("optimizer", "FusedAdam", "adamw"), None);
+        assert_eq!(tier("optimizer", "sgd", "adamw"), Some(Tier::Workload));
+        assert_eq!(tier("data", "mock", "random"), Some(Tier::Convergence));
+        assert_eq!(tier("data", "mock", "real"), Some(Tier::Workload));
+        assert_eq!(tier("precision", "bf16-mixed", "bf16"), None);
     }
 
     fn any_contract() -> impl Strategy<Value = Contract> {

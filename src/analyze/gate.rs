@@ -4,10 +4,12 @@
 //! significant after Holm's correction over the gate; it *passes* if the whole 95 % interval is within the limit; else it is
 //! *inconclusive*. Passing needs no correction, for a gate passes only if every cell does. A verdict needs
 //! [`MIN_REPEATS`] units of replication (repeats, or sessions or hosts where there are several) in both arms; units that do
-//! not vary at all are taken as exact.
+//! not vary at all are taken as exact. Where the repeats are too few to tell, the reason says about how many would do at their
+//! spread.
 //!
 //! A cell whose repeats are all the baseline's own was not measured anew: nothing speaks against it, so it passes, untested,
-//! and says so. Where only some are, the two are no independent samples, and what is old would hide what is new: inconclusive.
+//! and says so. Where only some are, the two are not independent samples, and the old ones would hide what is new:
+//! inconclusive.
 //!
 //! A cell that the baseline lacks has nothing to be slower than, but it *fails* as well if it ran and what it gave does not
 //! count. One that was not measured is listed, with the reason.
@@ -18,12 +20,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, MIN_REPEATS, RepeatStatus,
-    Surroundings,
+    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, Gaps, MIN_REPEATS,
+    MOST_REPEATS, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Surroundings, Unit,
     compare::arm,
     decimals_beside, differences, environment_differences, environment_words, geometric_mean,
     guard::{forbids, measure_alike, other_warmup},
-    holm,
+    holm, repeats_to_tell,
     summary::attempts,
     warnings_of, welch,
 };
@@ -63,16 +65,19 @@ pub struct BaselineCell {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
     pub hosts: BTreeSet<String>,
+    /// When the first of the repeats began and the last one ended, seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<[f64; 2]>,
     /// As the trainer names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// More repeats were made after the results of the first ones were there.
+    /// More repeats were made after the results of the first ones were seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_added_later: bool,
-    /// Of the first repeat's training; absent for an import.
+    /// Key of the first repeat's training; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Of the repeats that count; a file of an older version names none.
+    /// Attempts of the repeats that count; a file of an older version names none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub attempts: BTreeSet<String>,
 }
@@ -124,10 +129,10 @@ pub struct GateCell {
     pub n_now: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_then: Option<usize>,
-    /// No repeat is of after the baseline.
+    /// No repeat was measured after the baseline.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub same_measurements: bool,
-    /// What is not the same as then, and what is dangerous now.
+    /// What has changed since the baseline, and what is dangerous now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -157,7 +162,7 @@ impl GateInput {
         let count = self.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. }));
         (count > 0).then(|| format!("contradicted: {} did not run what was asked for", repeats(count)))
     }
-    /// Of the repeats that do not count, beside such that do.
+    /// Repeats that do not count although others of the cell do.
     fn uncounted(&self) -> Vec<String> {
         let failed = self.count_of(|s| matches!(s, RepeatStatus::Failed { .. }));
         let suspect = self.count_of(|s| matches!(s, RepeatStatus::Suspect { .. }));
@@ -234,6 +239,7 @@ impl BaselineCell {
             environment: cell.input.environment.clone().public(),
             versions: arm.summary.versions.clone(),
             hosts: arm.summary.hosts.clone(),
+            measured: span(&arm.summary.repeats),
             device: arm.summary.device.as_ref().and_then(|d| d.name.clone()),
             repeats_added_later: arm.summary.repeats_added_later(),
             key: cell.key.clone(),
@@ -253,7 +259,7 @@ impl BaselineCell {
     }
 }
 
-/// What the statistics speak of; a file of an older version has repeats only.
+/// The units of the statistics; a file of an older version has repeats only.
 fn units(estimate: &Estimate) -> &[f64] {
     if estimate.units.is_empty() { &estimate.values } else { &estimate.units }
 }
@@ -261,9 +267,14 @@ fn units(estimate: &Estimate) -> &[f64] {
 /// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3 %.
 #[must_use]
 pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> GateReport {
-    let mut all: Vec<GateCell> = baseline.cells.iter().map(|then| compared(then, cells)).collect();
-    correct(&mut all, baseline, cells);
-    all.iter_mut().for_each(|cell| judge(cell, max_regression));
+    let (mut all, tests): (Vec<GateCell>, Vec<Option<Test>>) =
+        baseline.cells.iter().map(|then| compared(then, cells)).unzip();
+    let tested = correct(&mut all, baseline, cells);
+    for (cell, test) in all.iter_mut().zip(tests) {
+        if let Some(test) = test {
+            judge(cell, &test, max_regression, tested);
+        }
+    }
     let known = |cell: &CellInput| baseline.cells.iter().any(|then| then.cell == cell.cell);
     all.extend(cells.iter().filter(|c| c.selected && !known(&c.input)).filter_map(of_new));
     let has = |verdict| all.iter().any(|c| c.verdict == verdict);
@@ -297,8 +308,9 @@ impl GateCell {
     }
 }
 
-/// Holm's correction over the tests of a gate. Cells that share their measurements, now and then, are one test.
-fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) {
+/// Holm's correction over the tests of a gate, and how many these are. Cells that share their measurements, now and then, are
+/// one test.
+fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) -> usize {
     // By their places in `all`, which begins with the baseline's cells in their order.
     let mut tested: Vec<(usize, f64)> = Vec::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
@@ -311,6 +323,7 @@ fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) {
         }
     }
     let corrected = holm(&tested.iter().map(|(_, p)| *p).collect::<Vec<_>>());
+    let count = tested.len();
     for ((i, _), p) in tested.into_iter().zip(corrected) {
         all[i].p_value = Some(p);
     }
@@ -318,6 +331,7 @@ fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) {
         all[i].p_value = all[of].p_value;
         all[i].notes.push(format!("shares its measurements with {}: one test for both", all[of].cell));
     }
+    count
 }
 
 /// Do two cells of a baseline ask the same question with the same runs?
@@ -351,18 +365,18 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
 }
 
 /// One cell, without a verdict on its rate: that needs all p-values.
-fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
+fn compared(then: &BaselineCell, cells: &[GateInput]) -> (GateCell, Option<Test>) {
     let without = |verdict, reason: String| GateCell {
         then: Some(then.tokens_per_second_per_gpu.value),
         n_then: Some(units(&then.tokens_per_second_per_gpu).len()),
         ..GateCell::new(&then.cell, verdict, reason)
     };
-    let fails = |reason: String| without(GateVerdict::Fail, reason);
+    let fails = |reason: String| (without(GateVerdict::Fail, reason), None);
     let Some(cell) = cells.iter().find(|c| c.input.cell == then.cell) else {
         return fails("missing: the matrix no longer has it".to_owned());
     };
     if !cell.selected {
-        return without(GateVerdict::NotSelected, "not among the selected cells".to_owned());
+        return (without(GateVerdict::NotSelected, "not among the selected cells".to_owned()), None);
     }
     let now = match BaselineCell::of(cell) {
         Ok(now) => now,
@@ -402,13 +416,21 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
     for (when, arm) in [("now", &now), ("then", then)] {
         if arm.repeats_added_later {
             notes.push(format!(
-                "repeats were added after results were there ({when}): the interval assumes that they were not"
+                "repeats were added after the first results were seen ({when}): the interval assumes that they were not"
             ));
         }
     }
     if now.hosts != then.hosts {
         let named = |hosts: &BTreeSet<String>| hosts.iter().cloned().collect::<Vec<_>>().join(", ");
         notes.push(format!("hosts: {} now, {} then", named(&now.hosts), named(&then.hosts)));
+    }
+    if let Some(([start, _], [_, end])) = now.measured.zip(then.measured)
+        && start - end > SESSION_GAP_SECONDS
+    {
+        let (n, unit) = hours_or_days(start - end);
+        notes.push(format!(
+            "measured {n:.0} {unit} after the baseline: what else changed on the hosts since then is not in the interval"
+        ));
     }
     let (a, b) = (&now.tokens_per_second_per_gpu, &then.tokens_per_second_per_gpu);
     let (units_a, units_b) = (units(a), units(b));
@@ -426,19 +448,34 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> GateCell {
             ),
         )
     };
-    let unknown = stated_once(&now.contract, &then.contract);
-    if !unknown.is_empty() {
-        cell.reason = format!("only one of the two states {}: that they agree is not known", unknown.join(", "));
-        return cell;
+    let gaps = Gaps { neither: Vec::new(), ..Gaps::of(&now.contract, &then.contract) };
+    if !gaps.core_of_one().is_empty() {
+        let words = gaps.words("the cell now", "the baseline");
+        cell.reason = format!("{words}: it is unknown whether the workload is the same");
+        return (cell, None);
     }
     let known = now.attempts.intersection(&then.attempts).count();
     if known > 0 {
         of_known(&mut cell, known, &now, then);
-        return cell;
+        return (cell, None);
     }
-    let test = Test::of(units_a, units_b);
+    let test = Test::of(units_a, units_b, a.unit);
     (cell.ci95, cell.p_value) = (test.map(|t| t.ci95), test.map(|t| t.p));
-    cell
+    (cell, test)
+}
+
+/// From the begin of the first repeat that counts to the end of the last one.
+fn span(repeats: &[RepeatSummary]) -> Option<[f64; 2]> {
+    let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let dates = |of: fn(&RepeatSummary) -> Option<f64>| counted().map(of).collect::<Option<Vec<f64>>>();
+    let (starts, ends) = (dates(|r| r.started_at)?, dates(|r| r.ended_at)?);
+    Some([starts.into_iter().reduce(f64::min)?, ends.into_iter().reduce(f64::max)?])
+}
+
+/// `(8, "hours")`, `(30, "days")`
+pub(crate) fn hours_or_days(seconds: f64) -> (f64, &'static str) {
+    let hours = seconds / 3600.0;
+    if hours < 48.0 { (hours.round(), "hours") } else { ((hours / 24.0).round(), "days") }
 }
 
 /// The verdict where some or all of the repeats are the baseline's own.
@@ -462,12 +499,6 @@ fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &Baseli
     }
 }
 
-/// Fields without which a rate is of nobody knows what, and that only one side has.
-fn stated_once(a: &Contract, b: &Contract) -> Vec<&'static str> {
-    let needed = ["global_batch_size", "seq_length", "num_gpus", "precision"];
-    needed.into_iter().filter(|field| a.get(field).is_some() != b.get(field).is_some()).collect()
-}
-
 fn repeats(count: usize) -> String {
     if count == 1 { "1 repeat".to_owned() } else { format!("{count} repeats") }
 }
@@ -477,47 +508,82 @@ fn repeats(count: usize) -> String {
 struct Test {
     ci95: [f64; 2],
     p: f64,
+    /// Standard deviation of the logarithms of an arm's units, were both arms to vary alike.
+    spread: f64,
+    unit: Unit,
 }
 
 impl Test {
     /// None where there are too few units for a verdict.
-    fn of(now: &[f64], then: &[f64]) -> Option<Self> {
+    fn of(now: &[f64], then: &[f64], unit: Unit) -> Option<Self> {
         if now.len().min(then.len()) < MIN_REPEATS {
             return None;
         }
         let ratio = geometric_mean(now)? / geometric_mean(then)?;
+        let per_unit = 1.0 / now.len() as f64 + 1.0 / then.len() as f64;
         Some(match welch(now, then) {
-            Some(test) => Self { ci95: test.interval(CONFIDENCE)?, p: test.p },
+            Some(test) => Self {
+                ci95: test.interval(CONFIDENCE)?,
+                p: test.p,
+                spread: test.standard_error / per_unit.sqrt(),
+                unit,
+            },
             // Nothing varies in either arm: the limit of the test is the comparison of two numbers.
-            None => Self { ci95: [ratio; 2], p: if (ratio - 1.0).abs() < ROUNDING { 1.0 } else { 0.0 } },
+            None => {
+                let p = if (ratio - 1.0).abs() < ROUNDING { 1.0 } else { 0.0 };
+                Self { ci95: [ratio; 2], p, spread: 0.0, unit }
+            }
         })
+    }
+
+    /// `about 6 repeats now and in the baseline would tell, at this spread`: to tell two ratios apart.
+    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> String {
+        let distance = (ratio / other).ln().abs();
+        match repeats_to_tell(distance, self.spread, confidence) {
+            Some(n) => format!("about {} now and in the baseline would tell, at this spread", self.unit.count(n)),
+            None => format!("more than {MOST_REPEATS} {} would be needed to tell, at this spread", self.unit.plural()),
+        }
     }
 }
 
-/// The verdict on a rate whose corrected p-value is known.
-fn judge(cell: &mut GateCell, max_regression: f64) {
-    let (Some(ratio), Some([low, high]), Some(p)) = (cell.ratio, cell.ci95, cell.p_value) else { return };
+/// The verdict on a rate whose corrected p-value is known, one of `tested`.
+fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, tested: usize) {
+    let (Some(ratio), Some(p)) = (cell.ratio, cell.p_value) else { return };
+    let [low, high] = test.ci95;
     let limit = 1.0 - max_regression - ROUNDING;
     // As many decimals as show on which side of the limit it is; at the limit itself two.
-    let change = |ratio: f64| {
+    let percent = |ratio: f64| {
         let percent = (ratio - 1.0) * 100.0;
         let is_at = (ratio - (1.0 - max_regression)).abs() <= ROUNDING;
-        let decimals = if is_at { 2 } else { decimals_beside(percent, -100.0 * max_regression, 2) };
+        (percent, if is_at { 2 } else { decimals_beside(percent, -100.0 * max_regression, 2) })
+    };
+    let end = |ratio: f64| {
+        let (percent, decimals) = percent(ratio);
         format!("{percent:+.decimals$} %")
     };
-    let interval = format!("{} (95 % CI {} to {})", change(ratio), change(low), change(high));
+    let (change, decimals) = percent(ratio);
+    let word = if change < 0.0 { "slower" } else { "faster" };
+    let interval = format!("{:.decimals$} % {word} (95 % CI {} to {})", change.abs(), end(low), end(high));
     let allowed = format!("{:.2} %", max_regression * 100.0);
     (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
-        (GateVerdict::Fail, format!("{interval}: slower than the limit of {allowed} allows, and significant"))
+        (GateVerdict::Fail, format!("{interval}: more than the {allowed} that are allowed, and significant"))
     } else if ratio < limit {
+        let needed = test.needed(ratio, 1.0, 1.0 - LEVEL / tested.max(1) as f64);
+        let over = if tested > 1 { format!(" after Holm's correction over {tested} cells") } else { String::new() };
         (
             GateVerdict::Inconclusive,
-            format!("{interval}: beyond the limit of {allowed}, but not significant after Holm's correction"),
+            format!("{interval}: beyond the limit of {allowed}, but not significant{over}; {needed}"),
         )
+    } else if low >= limit && high < 1.0 {
+        (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}, but slower than the baseline"))
     } else if low >= limit {
         (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}"))
     } else {
-        (GateVerdict::Inconclusive, format!("{interval}: the interval is wider than the limit of {allowed}"))
+        let needed = test.needed(ratio, limit, CONFIDENCE);
+        (
+            GateVerdict::Inconclusive,
+            format!("{interval}: these repeats cannot tell whether it is slower by more than {allowed}; {needed}"),
+        )
     };
 }
 

@@ -12,7 +12,7 @@ use super::{
     Estimate, FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier,
     contract::{classes, has_difference},
     differences,
-    settings::{PRECISION, WARMUP},
+    settings::{PRECISION, WARMUP, has_classes},
 };
 
 /// Under this strategy nothing at all may differ but platform and framework.
@@ -146,7 +146,9 @@ fn is_one_loss(a: &Arm<'_>, b: &Arm<'_>, settings: &CompareSettings) -> bool {
 pub(super) fn group_losses(arms: &mut [Arm<'_>], settings: &CompareSettings) {
     let matters = |field: &ContractField| field.tier == Tier::Convergence && !settings.across.contains(&field.field);
     let apart = stated_by_all(&classes(&arms.iter().map(|arm| &arm.contract).collect::<Vec<_>>(), matters));
-    let kind = |i: usize| (arms[i].group, stated(&arms[i].contract, matters));
+    // Two values of such a field may differ in nothing but the loss.
+    let may_matter = |field: &ContractField| matters(field) || has_classes(&field.field);
+    let kind = |i: usize| (arms[i].group, stated(&arms[i].contract, may_matter));
     let apart = |i: usize| (arms[i].group, &apart[i]);
     let groups = cliques(arms.len(), kind, apart, |i, j| is_one_loss(&arms[i], &arms[j], settings));
     for (at, members) in groups.into_iter().enumerate() {
@@ -165,7 +167,7 @@ pub(super) fn group(arms: &mut [Arm<'_>], settings: &CompareSettings) -> Vec<Gro
         let of: Vec<usize> = (0..arms.len()).filter(|i| is_strict(&arms[*i]) == strict).collect();
         let contracts: Vec<&Contract> = of.iter().map(|i| &arms[*i].contract).collect();
         let decides =
-            |f: &ContractField| !is_crossed(f) && (strict || (f.tier == Tier::Workload && f.field != PRECISION));
+            |f: &ContractField| !is_crossed(f) && (strict || (f.tier == Tier::Workload && !has_classes(&f.field)));
         for (i, classes) in of.into_iter().zip(stated_by_all(&classes(&contracts, decides))) {
             apart[i] = classes;
         }

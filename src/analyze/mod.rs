@@ -21,6 +21,7 @@
 //! | `dropped` | measurements that do not count | what is disclosed of them |
 //! | `note` | – | a sentence beside the figures, with its sort |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
+//! | `gaps` | two contracts | what only one side states, or neither |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
@@ -43,6 +44,7 @@ mod dropped;
 mod environment;
 mod figure;
 mod flops;
+mod gaps;
 mod gate;
 mod guard;
 mod metrics;
@@ -77,6 +79,7 @@ pub use dropped::*;
 pub use environment::*;
 pub use figure::*;
 pub use flops::*;
+pub use gaps::*;
 pub use gate::*;
 pub use metrics::*;
 pub use note::*;
@@ -97,6 +100,6 @@ pub use units::*;
 pub(crate) mod tests {
     pub use super::{
         attest::tests::job as test_job,
-        compare::tests::{cell, measured, measured_steps},
+        compare::tests::{cell, imported, measured, measured_steps},
     };
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{
-    CONFIDENCE, Cut, Estimate, Note, NoteKind, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source,
-    Statistics, Unit,
+    Cut, Estimate, MIN_REPEATS, Note, NoteKind, RepeatStatus, RepeatSummary, RunResult, SESSION_GAP_SECONDS, Source,
+    Statistics, StepTime, Unit,
     anomalies::{RATE_DISAGREES, SLOW_FIRST_STEPS},
-    clock, decimals_beside, differences, is_positive, short_name, slow_first_steps, summary, telemetry,
+    clock, cross, decimals_beside, differences, is_positive, outlier_limit, quantile, short_name, slow_first_steps,
+    summary, telemetry,
 };
 use crate::parse::Anomaly;
 
@@ -27,6 +28,8 @@ pub(super) fn notes(
         }
     }
     notes.extend(not_assessed(counted).map(remark));
+    notes.extend(odd_repeats(counted));
+    notes.extend(pauses(counted));
     notes.extend(anomalies_by_kind(repeats, results, statistics));
     for (repeat, result) in counted {
         let all = &result.trace.anomalies;
@@ -46,25 +49,25 @@ pub(super) fn notes(
         remark(format!("repeat{s} {}: {text}", repeats.join(", ")))
     }));
     let replicated = match estimate {
-        Some(e) if e.values.len() == 1 => Some(format!("one repeat: no {:.0} % interval", CONFIDENCE * 100.0)),
-        Some(e) if e.ci95.is_none() => Some("the repeats do not vary: no interval".to_owned()),
+        Some(e) if e.values.len() == 1 => Some("one repeat gives no interval".to_owned()),
+        Some(e) if e.ci95.is_none() => Some("the repeats do not vary, so there is no interval".to_owned()),
         Some(e) => replication(e),
         None => None,
     };
     notes.extend(replicated.map(remark));
     let tokens_are = |source: Source| counted.iter().any(|(_, r)| r.workload.tokens_source == source);
     if tokens_are(Source::Declared) {
-        notes.push(remark("tokens of an optimiser step are declared: the log does not state them"));
+        notes.push(remark("the log does not state the tokens of a step, so those that were asked for are used"));
     }
     if tokens_are(Source::Derived) {
-        notes.push(remark("tokens of an optimiser step are shown by the trainer's own rate and step time"));
+        notes.push(remark("the tokens of a step are computed from the trainer's own rate and step time"));
     }
     notes.extend(repeats_added_later(repeats).map(remark));
     notes.extend(several_sets_of_devices(counted).map(remark));
     notes.extend(clock::notes(counted));
     notes.extend(telemetry::notes(counted).into_iter().map(remark));
     if statistics.warmup_steps == 0 && !counted.is_empty() {
-        notes.push(remark("no warm-up steps are dropped"));
+        notes.push(remark("no warm-up is declared, so no step is dropped"));
     }
     if let Some(((_, first), rest)) = counted.split_first() {
         let differing: BTreeSet<String> = rest
@@ -74,7 +77,7 @@ pub(super) fn notes(
             .collect();
         if !differing.is_empty() {
             let fields = differing.into_iter().collect::<Vec<_>>().join(", ");
-            notes.push(remark(format!("the repeats do not state the same {fields}")));
+            notes.push(remark(format!("the repeats do not agree on {fields}")));
         }
     }
     notes
@@ -98,12 +101,14 @@ fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note
                 (NoteKind::Failed, format!("failed ({}){said}", class.name()))
             }
             RepeatStatus::Contradicted { fields } => {
-                let shown = result.attestation.contradicted().filter_map(|f| f.arithmetic.clone());
-                let shown: Vec<String> = shown.collect();
-                let shown = if shown.is_empty() { String::new() } else { format!(" ({})", shown.join("; ")) };
                 let is_alone = result.attestation.contradicted().all(|f| f.declared.is_none());
+                // Nobody asked for an imported run here.
+                let asked =
+                    if result.started_at.is_none() { "its label or its model says" } else { "the job asked for" };
+                let shown: Vec<String> = result.attestation.contradicted().map(|f| f.sentence(asked)).collect();
                 let what = if is_alone { "itself" } else { "the job" };
-                (NoteKind::Contradicted, format!("the log contradicts {what} in {}{shown}", fields.join(", ")))
+                let fields = fields.join(", ");
+                (NoteKind::Contradicted, format!("the log contradicts {what} in {fields}: {}", shown.join("; ")))
             }
             RepeatStatus::Suspect { reason } => (NoteKind::Suspect, reason.clone()),
             RepeatStatus::Unmeasured { reason } => (NoteKind::Remark, reason.clone()),
@@ -124,7 +129,7 @@ fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note
 fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
     let check = repeat.steady.as_ref()?.cross_check.as_ref().filter(|c| !c.agrees)?;
     let text = format!(
-        "repeat {}: the trainer's own tokens/s/GPU is {:.2} times ours; ours is tokens of an optimiser step ÷ its time",
+        "repeat {}: the trainer prints {:.2} times our tokens/s/GPU; ours is the tokens of a step ÷ its time",
         repeat.repeat, check.ratio
     );
     Some(Note::new(NoteKind::Doubtful, text))
@@ -148,7 +153,7 @@ fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<String> {
         None => return None,
     };
     Some(format!(
-        "{names} {were} added after the results of {first_plan} were there: intervals assume that the number was fixed beforehand"
+        "{names} {were} added after the results of {first_plan} were seen: intervals assume that the number was fixed beforehand"
     ))
 }
 
@@ -215,7 +220,7 @@ fn is_left(anomaly: &Anomaly, repeat: &RepeatSummary, result: &RunResult, statis
     }
 }
 
-/// Where the measured part begins, if not after the declared warm-up, and whether it is of one level.
+/// Where the measured part begins, if not after the declared warm-up, and whether step times change in it for good.
 fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     let Some((steady, cut)) = repeat.steady.as_ref().and_then(|s| Some((s, s.cut.as_ref()?))) else {
         return Vec::new();
@@ -226,7 +231,7 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
         let (rate, declared) = (steady.tokens_per_second_per_gpu, cut.declared_tokens_per_second_per_gpu);
         let decimals = if rate.min(declared) < 100.0 { 3 } else { 0 };
         let text = format!(
-            "repeat {n}: {} steps after the declared warm-up are of another level and dropped with it (by {}): measured from step {}, {rate:.decimals$} tokens/s/GPU, not {declared:.decimals$}",
+            "repeat {n}: {} more steps were still warming up (found by {}) and are left out. Measured from step {}: {rate:.decimals$} tokens/s/GPU; with them {declared:.decimals$}",
             cut.dropped_steps, cut.method, cut.first_step,
         );
         notes.push(Note::new(NoteKind::WarmUp, text));
@@ -235,24 +240,101 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
         let percent = (shift.ratio - 1.0) * 100.0;
         let decimals = decimals_beside(percent, 0.0, 1);
         notes.push(remark(format!(
-            "repeat {n}: no one level: the median step time changes by {percent:+.decimals$} % near step {}",
+            "repeat {n}: the median step time changes by {percent:+.decimals$} % near step {} and stays there: the rate is a mean of both",
             shift.step
         )));
     }
     notes
 }
 
-/// `steady state is not assessed in repeats 1, 2: 12 timed steps …`; the reason is the first one's.
+/// `repeats 1, 2 are too short to look for more warm-up: …`; the reason is the first one's.
 fn not_assessed(counted: &[(&RepeatSummary, &RunResult)]) -> Option<String> {
     let reason = |r: &RepeatSummary| r.steady.as_ref()?.cut.as_ref()?.not_assessed.clone();
     let without: Vec<(u32, String)> = counted.iter().filter_map(|(r, _)| Some((r.repeat, reason(r)?))).collect();
     let (_, why) = without.first()?;
-    let which = if without.len() == counted.len() {
-        String::new()
-    } else {
-        format!(" in repeat {}", without.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", "))
+    let names: Vec<String> = without.iter().map(|(n, _)| n.to_string()).collect();
+    let which = match names.len() {
+        n if n == counted.len() => "the repeats are".to_owned(),
+        1 => format!("repeat {} is", names[0]),
+        _ => format!("repeats {} are", names.join(", ")),
     };
-    Some(format!("steady state is not assessed{which}: {why}"))
+    Some(format!("{which} too short to look for more warm-up than the declared one ({why})"))
+}
+
+/// A repeat is odd if its rate is this far from the median of the others, and this many times as far as any of them.
+const ODD_REPEAT: f64 = 0.03;
+const ODD_REPEAT_TIMES: f64 = 4.0;
+
+/// Repeats whose rate is far from that of the others: one of five moves the mean and widens the interval, and nobody sees why.
+fn odd_repeats(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let rate = |repeat: &RepeatSummary| repeat.steady.as_ref().map(|s| s.tokens_per_second_per_gpu);
+    let rates: Vec<(u32, f64)> = counted.iter().filter_map(|(r, _)| Some((r.repeat, rate(r)?))).collect();
+    let mut notes = Vec::new();
+    for (n, own) in &rates {
+        let others: Vec<f64> = rates.iter().filter(|(other, _)| other != n).map(|(_, rate)| *rate).collect();
+        // Of two repeats, either could be the odd one.
+        let Some(median) = quantile(&others, 0.5).filter(|_| others.len() >= 2) else { continue };
+        let change = own / median - 1.0;
+        let farthest = others.iter().map(|other| (other / median - 1.0).abs()).fold(0.0, f64::max);
+        if change.abs() >= ODD_REPEAT && change.abs() > ODD_REPEAT_TIMES * farthest {
+            let word = if change < 0.0 { "slower" } else { "faster" };
+            let text = format!(
+                "repeat {n} is {:.1} % {word} than the median of the other {}, which agree within {:.1} %; `tprimat logs` shows its log",
+                change.abs() * 100.0,
+                others.len(),
+                farthest * 100.0
+            );
+            notes.push(Note::new(NoteKind::Doubtful, text));
+        }
+    }
+    notes
+}
+
+/// A mean step time this many times the median is remarked, and from the second one on doubtful.
+const PAUSES: [f64; 2] = [1.1, 1.5];
+
+/// A few steps that take much of the measured time, as pauses, evaluations and checkpoints within a step do: they count, but a
+/// reader must know. In a log of every k-th step each of them stands for k.
+fn pauses(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    for (repeat, result) in counted {
+        let Some(steady) = &repeat.steady else { continue };
+        let first = steady.cut.as_ref().map_or(0, |cut| cut.first_step);
+        let own = result.trace.steps.iter().filter(|s| s.step >= first);
+        let timed: Vec<(u64, f64)> = own.filter_map(|s| Some((s.step, s.step_time_seconds?))).collect();
+        let times: Vec<f64> = timed.iter().map(|(_, time)| *time).collect();
+        let every = cross::interval(&result.trace.steps);
+        let is_sampled = every > 1 && result.trace.steps.iter().all(|s| s.steps_averaged.unwrap_or(1) <= 1);
+        let n = repeat.repeat;
+        let sampled = format!("the log shows only every {every}th step, each with its own time");
+        let StepTime { mean_seconds: mean, median_seconds: median, .. } = steady.step_time;
+        let limit = outlier_limit(&times, median).unwrap_or(f64::INFINITY);
+        let slow: Vec<&(u64, f64)> = timed.iter().filter(|(_, time)| time - median > limit).collect();
+        let Some((step, longest)) =
+            slow.iter().max_by(|x, y| x.1.total_cmp(&y.1)).filter(|_| mean > PAUSES[0] * median)
+        else {
+            if is_sampled {
+                notes.push(remark(format!("repeat {n}: {sampled}: pauses between them are not seen")));
+            }
+            continue;
+        };
+        let share = 100.0 * slow.iter().map(|(_, time)| time).sum::<f64>() / times.iter().sum::<f64>();
+        let what = format!(
+            "repeat {n}: {} of {} measured steps took {share:.0} % of the time (step {step}: {longest:.3} s, the median is {median:.3} s)",
+            slow.len(),
+            times.len(),
+        );
+        let rate = steady.tokens_per_second_per_gpu;
+        let effect = format!("at the median it would be {:.0} instead of {rate:.0} tokens/s/GPU", rate * mean / median);
+        let kind = if is_sampled || mean > PAUSES[1] * median { NoteKind::Doubtful } else { NoteKind::Remark };
+        let sampled = if is_sampled {
+            format!("; {sampled}, so a pause in one of them counts {every} times")
+        } else {
+            String::new()
+        };
+        notes.push(Note::new(kind, format!("{what}; {effect}{sampled}")));
+    }
+    notes
 }
 
 /// What the n of the interval counts, where it is not the repeats.
@@ -261,10 +343,11 @@ fn replication(estimate: &Estimate) -> Option<String> {
     let units = estimate.unit.count(n);
     match estimate.unit {
         Unit::Repeat => None,
-        _ if n == repeats => Some(format!("the {repeats} repeats are of {units}, which the interval speaks of")),
-        Unit::Host => Some(format!("the {repeats} repeats are of {units}, whose means are the units: n = {n}")),
+        Unit::Host => Some(format!(
+            "the {repeats} repeats ran on {units}; the interval is computed from the {n} host means (n = {n})"
+        )),
         Unit::Session => Some(format!(
-            "the {repeats} repeats are of {units} (more than {:.0} hours apart), whose means are the units: n = {n}; if some were added after looking, the interval is too narrow",
+            "the {repeats} repeats ran in {units} more than {:.0} hours apart; the interval is computed from the {n} session means (n = {n}). A verdict needs {MIN_REPEATS} sessions in each cell, or `tprimat build --remeasure` of both in one",
             SESSION_GAP_SECONDS / 3600.0
         )),
     }

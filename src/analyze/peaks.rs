@@ -46,7 +46,7 @@ impl Peaks {
         let sku = device.sku()?;
         let tflops = match precision.as_str() {
             "bf16" | "fp16" => Some(sku.bf16),
-            "fp8" => sku.fp8,
+            "fp8" | "mxfp8" => sku.fp8,
             "tf32" => sku.tf32,
             "fp32" => return Err("fp32 runs as fp32 or as tf32, and the log does not say which".to_owned()),
             _ => None,

@@ -209,6 +209,19 @@ impl RunResult {
         }
     }
 
+    /// When the run began and ended, seconds since 1970. An imported log has the dates of its own steps at most.
+    #[must_use]
+    pub fn span(&self) -> (Option<f64>, Option<f64>) {
+        /// Earlier dates are seconds since something else.
+        const YEAR_2001: f64 = 1e9;
+        if self.started_at.is_some() || self.trace.dated_by_lines {
+            return (self.started_at, self.ended_at);
+        }
+        let mut dates = self.trace.steps.iter().filter_map(|s| s.ended_at).filter(|date| *date > YEAR_2001);
+        let first = dates.next();
+        (first, dates.next_back().or(first))
+    }
+
     #[must_use]
     pub fn is_contradicted(&self) -> bool {
         self.outcome == RunOutcome::Ok && self.attestation.status == AttestationStatus::Contradicted

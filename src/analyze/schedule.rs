@@ -66,7 +66,18 @@ pub(super) fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<Fi
     };
     let ways = [0, 1, -1].into_iter().flat_map(|shift| [(shift, 0), (shift, 1)]);
     let best = ways.map(fits).max().unwrap_or(0);
-    field.arithmetic = Some(format!("{said}; {best} of {} are within 2 % of the peak from the schedule", logged.len()));
+    let asked = format!(
+        "{:.3e} at its peak ({} steps of warm-up, then a cosine to {:.3e})",
+        optimizer.learning_rate, optimizer.warmup_steps, optimizer.min_learning_rate
+    );
+    let is_constant = logged.iter().all(|(_, rate)| (rate - start).abs() <= 1e-6 * start.abs());
+    field.arithmetic = Some(if is_constant {
+        format!(
+            "the learning rate in the log is {start:.3e} at every step; the schedule that was asked for has {asked}"
+        )
+    } else {
+        format!("{best} of {} logged rates fit the schedule that was asked for, {asked}; {said}", logged.len())
+    });
     field.status = if best as f64 >= MOST * logged.len() as f64 {
         AttestationStatus::Attested
     } else {

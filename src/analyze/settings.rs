@@ -75,7 +75,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Workload, "attention_mask", &["mask"], |_| None),
     setting(Workload, "global_batch_size", &[], |j| count(j.data.global_batch_size)),
     setting(Workload, "num_gpus", &["world_size"], |j| count(j.parallelism.num_gpus)),
-    // Compared by class, see `precision_class`; under `maximum_performance` it may differ, and is named.
+    // Compared by `class`, as optimizer and data are; under `maximum_performance` it may differ, and is named.
     setting(Workload, PRECISION, &["dtype"], |j| word(&j.precision)),
     setting(Workload, "dropout", &[], |_| None),
     setting(Workload, "optimizer", &["optimizer_type", "optimizer.type"], |j| word(&j.optimizer.r#type)),
@@ -132,13 +132,24 @@ pub(super) const DETERMINISTIC: &str = "deterministic";
 pub const DATASET_DIGEST: &str = "dataset_digest";
 pub const TOKENIZER_DIGEST: &str = "tokenizer_digest";
 
-/// Formats that the matrix units of all devices run at one rate are one class: who ran fp16 did the work of bf16.
-pub(super) fn precision_class(value: &Value) -> &str {
-    match value.as_str().unwrap_or_default() {
-        "bf16" | "fp16" => "16-bit",
-        // `fp8`, `fp8_hybrid`, `fp8-delayed`, …
-        other if other.starts_with("fp8") => "fp8",
-        other => other,
+/// May two values of this setting be of one [`class`]?
+pub(super) fn has_classes(field: &str) -> bool {
+    [PRECISION, "optimizer", "data"].contains(&field)
+}
+
+/// Values of a setting that are the same work at the same speed: one class. They are compared, and the difference is named.
+pub(super) fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)> {
+    let text = value.as_str()?;
+    match (field, text) {
+        // The matrix units of all devices run both at one rate.
+        (PRECISION, "bf16" | "fp16") => Some(("16-bit", Execution)),
+        // `fp8`, `fp8_hybrid`, `fp8-delayed`, …; MXFP8 multiplies at the same rate, with scales of its own for 32 values each.
+        (PRECISION, _) if text.starts_with("fp8") || text.starts_with("mxfp8") => Some(("fp8", Execution)),
+        // The same states and operations; the weight decay enters at another place.
+        ("optimizer", "adam" | "adamw") => Some(("adam", Convergence)),
+        // Neither reads a file. Megatron's mock tokens count upwards, so the losses differ, but not the speed.
+        ("data", "mock" | "random") => Some(("made up", Convergence)),
+        _ => None,
     }
 }
 
@@ -164,10 +175,37 @@ impl Setting {
     }
 }
 
+/// Groups of settings that a job has.
+const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
+
+/// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
+pub(super) fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let is_known = |name: &str| SETTINGS.iter().any(|s| s.name == name || s.aliases.contains(&name));
+    let is_plain = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
+    let mut found = BTreeMap::new();
+    for (name, value) in stated {
+        match value {
+            Value::Object(group) => {
+                for (inner, value) in group.iter().filter(|(_, value)| is_plain(value)) {
+                    let full = format!("{name}.{inner}");
+                    if !(is_known(&full) || (GROUPS.contains(&&**name) && is_known(inner))) {
+                        found.insert(full, canonical(value));
+                    }
+                }
+            }
+            value if is_plain(value) && !is_known(name) => {
+                found.insert(name.clone(), canonical(value));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
 /// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.
 fn lookup<'a>(stated: &'a BTreeMap<String, Value>, name: &'a str) -> impl Iterator<Item = &'a Value> {
     let nested = |group: &str, name: &str| stated.get(group).and_then(|g| g.get(name));
-    let grouped = ["model", "data", "optimizer", "parallelism"].into_iter().filter_map(move |g| nested(g, name));
+    let grouped = GROUPS.into_iter().filter_map(move |g| nested(g, name));
     let dotted = name.split_once('.').and_then(|(group, name)| nested(group, name));
     stated.get(name).into_iter().chain(dotted).chain(grouped).filter(|v| !v.is_null() && !v.is_object())
 }
@@ -178,11 +216,13 @@ pub(super) fn canonical(value: &Value) -> Value {
     let text = text.trim().to_lowercase();
     let text = text.strip_prefix("torch.").unwrap_or(&text);
     match text {
-        "bfloat16" => "bf16".into(),
-        "float32" => "fp32".into(),
-        "float16" => "fp16".into(),
-        "optim.adamw" => "adamw".into(),
-        // Not "mock": Megatron's mock data counts upwards, which is another workload than random tokens.
+        // `bf16-mixed`, `16-mixed` and `32-true` are Lightning's words.
+        "bfloat16" | "bf16-mixed" | "bf16_mixed" => "bf16".into(),
+        "float32" | "32-true" => "fp32".into(),
+        "float16" | "16-mixed" | "fp16-mixed" | "fp16_mixed" => "fp16".into(),
+        // Apex and Transformer Engine call it FusedAdam, and decouple the weight decay unless they are told not to.
+        "optim.adamw" | "fusedadam" | "fused_adam" | "fusedadamw" | "fused_adamw" | "adamw_torch"
+        | "adamw_torch_fused" => "adamw".into(),
         "synthetic" => "random".into(),
         "ddp" | "no_shard" => "none".into(),
         "true" => true.into(),
@@ -270,6 +310,29 @@ mod tests {
         assert_eq!(effective("dropout", json!({"dropout": null})), None);
         assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": {"factor": 8.0}})), Some(json!(8.0)));
         assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": null})), None);
+    }
+
+    #[test]
+    fn daily_words_of_trainers_are_one_word() {
+        for (word, plain) in [
+            ("bf16-mixed", "bf16"),
+            ("torch.bfloat16", "bf16"),
+            ("16-mixed", "fp16"),
+            ("FusedAdam", "adamw"),
+            ("adamw_torch_fused", "adamw"),
+            ("synthetic", "random"),
+        ] {
+            assert_eq!(canonical(&word.into()), json!(plain));
+        }
+    }
+
+    #[test]
+    fn what_the_table_does_not_have_is_found_wherever_it_stands() {
+        let stated = json!({"lora_rank": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
+            "model": {"num_layers": 2, "sliding_window": 4096}, "nothing": null});
+        let found = unlisted(&serde_json::from_value(stated).unwrap());
+        let expected = json!({"lora_rank": 16, "model.sliding_window": 4096, "optimizer.fused": true});
+        assert_eq!(serde_json::to_value(found).unwrap(), expected);
     }
 
     #[test]

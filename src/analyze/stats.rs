@@ -76,6 +76,19 @@ fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
     t.is_finite().then_some(-t)
 }
 
+/// Beyond so many units an arm nobody measures to settle a difference.
+pub const MOST_REPEATS: usize = 100;
+
+/// The fewest units an arm, both of this spread, whose interval reaches no further than `distance` (all of logarithms); none up to
+/// [`MOST_REPEATS`]. docs/METRICS.md, "Gate".
+#[must_use]
+pub fn repeats_to_tell(distance: f64, spread: f64, confidence: f64) -> Option<usize> {
+    (MIN_REPEATS..=MOST_REPEATS).find(|n| {
+        let half = t_quantile((2 * n - 2) as f64, confidence).map(|t| t * spread * (2.0 / *n as f64).sqrt());
+        half.is_some_and(|half| half <= distance)
+    })
+}
+
 pub(super) fn logs(values: &[f64]) -> Option<Vec<f64>> {
     (!values.is_empty() && values.iter().all(|v| is_positive(*v))).then(|| values.iter().map(|v| v.ln()).collect())
 }
@@ -187,6 +200,16 @@ mod tests {
 
     fn close(a: f64, b: f64) -> bool {
         (a - b).abs() <= 1e-6 * b.abs().max(1e-3)
+    }
+
+    #[test]
+    fn repeats_that_would_tell_are_those_whose_interval_is_narrow_enough() {
+        // 1 % from run to run: with 4 repeats an arm, 2.4469 × 1 % × √(2 ÷ 4) = 1.73 %; with 3, 2.7764 × 1 % × √(2 ÷ 3) = 2.27 %.
+        assert_eq!(repeats_to_tell(0.0228, 0.01, CONFIDENCE), Some(3));
+        assert_eq!(repeats_to_tell(0.0174, 0.01, CONFIDENCE), Some(4));
+        assert_eq!(repeats_to_tell(0.0172, 0.01, CONFIDENCE), Some(5));
+        assert_eq!(repeats_to_tell(0.0001, 0.01, CONFIDENCE), None);
+        assert!(repeats_to_tell(0.0174, 0.01, 0.99) > Some(4));
     }
 
     #[test]

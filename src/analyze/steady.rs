@@ -14,13 +14,13 @@ pub const MIXED: &str = "in part declared";
 /// What a run must have after its declared warm-up for its steady state to be assessed.
 pub const LEAST_STEPS: u64 = 20;
 pub const LEAST_SECONDS: f64 = 30.0;
-/// Of means over several steps there are fewer than steps; so many are a series.
+/// Logs that print one mean per several steps have fewer entries; from this many on they are treated as a series.
 const LEAST_ENTRIES: usize = 10;
 
-/// Step times this many times apart, with nothing between, are of two units: less than the 60 of minutes and seconds, as
-/// times of either spread, and far more than anything that a training does step after step.
+/// Step times this many times apart, with nothing between, are of two units. It is less than the 60 of minutes and seconds,
+/// since times of either unit spread, and far more than what training does from step to step.
 const OTHER_UNIT: f64 = 50.0;
-/// What is pauses, not a unit: so few times, or a smaller part of them.
+/// Fewer times than this, or a smaller share of all, are pauses and not another unit.
 const LEAST_OF_UNIT: (usize, f64) = (3, 0.1);
 
 /// How far the trainer's own rate may be from ours before it is said.
@@ -152,11 +152,20 @@ fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) ->
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
     if let Some(bad) = timed.iter().find(|t| !is_positive(t.seconds)) {
-        return Err(format!("step {} has a step time of {} s, which is none", bad.step.step, bad.seconds));
+        return Err(format!("step {} has a time of {} s, which cannot be", bad.step.step, bad.seconds));
     }
     if timed.is_empty() {
         let (warm_up, lines) = (statistics.warmup_steps, steps.len());
-        return Err(format!("no timed step after {warm_up} warm-up steps; the log has {lines} steps"));
+        let times = steps.iter().filter(|s| s.step_time_seconds.is_some()).count();
+        return Err(match (lines, times) {
+            (0, _) => "no training step was found in the log".to_owned(),
+            (_, 0) => {
+                format!("none of the {lines} steps has a time (`step_time_seconds` in an event), so there is no rate")
+            }
+            _ => {
+                format!("none of the {times} timed steps comes after the {warm_up} warm-up steps, so there is no rate")
+            }
+        });
     }
     Ok(timed)
 }

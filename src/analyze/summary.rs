@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Attestation, AttestationStatus, Clock, Contract, Dropped, Estimate, FlopsPerToken, Note, RunOutcome, RunResult,
     Steady, Telemetry, Workload, clock, is_positive, mean,
+    settings::unlisted,
     steady::{is_measured, steady, steady_state},
     telemetry,
     units::estimate,
@@ -54,6 +55,9 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attested: Option<Attestation>,
     pub contract: Contract,
+    /// What the trainer states and tprimat has no setting for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unlisted: BTreeMap<String, serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,6 +113,9 @@ pub struct RepeatSummary {
     /// Seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<f64>,
+    /// Seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
     /// How step times and the clock compare; absent where it is not known when the measured steps ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
@@ -197,6 +204,7 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
         attestation: weakest.unwrap_or(AttestationStatus::NotStated),
         attested: speaker.map(|r| r.attestation.clone()),
         contract: speaker.map(|r| r.contract.clone()).unwrap_or_default(),
+        unlisted: speaker.map(|r| unlisted(&r.trace.effective.0)).unwrap_or_default(),
         device: speaker.and_then(|r| r.trace.device.clone()),
         versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
         hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
@@ -281,6 +289,7 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         None => (None, None),
     };
     let last = steps.last();
+    let (started_at, ended_at) = result.span();
     RepeatSummary {
         repeat,
         attempt: result.attempt.clone(),
@@ -290,7 +299,8 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
         loss_at_end: last.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
-        started_at: result.started_at,
+        started_at,
+        ended_at,
         devices: sorted(result.telemetry.as_ref().map(|t| t.device_names.clone()).unwrap_or_default()),
         clock,
         telemetry,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BOOTSTRAP_FROM, RepeatSummary, RunResult, bootstrap_interval, geometric_mean, t_interval};
+use super::{BOOTSTRAP_FROM, RepeatStatus, RepeatSummary, RunResult, bootstrap_interval, geometric_mean, t_interval};
 
 /// Runs that follow the one before later than this begin another session; midnight does not.
 pub const SESSION_GAP_SECONDS: f64 = 6.0 * 3600.0;
@@ -74,11 +74,11 @@ pub(super) fn estimate(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Estim
     let runs: Vec<Run<'_>> = counted
         .iter()
         .zip(steady.collect::<Option<Vec<f64>>>()?)
-        .map(|((_, result), rate)| Run {
+        .map(|((repeat, result), rate)| Run {
             rate,
             host: &result.host,
-            started_at: result.started_at,
-            ended_at: result.ended_at,
+            started_at: repeat.started_at,
+            ended_at: repeat.ended_at,
         })
         .collect();
     Estimate::of(&runs)
@@ -130,6 +130,37 @@ fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
         return (Unit::Session, sessions);
     }
     (Unit::Repeat, runs.iter().map(|r| vec![r.rate]).collect())
+}
+
+/// Seconds between the nearest runs of two arms, where no session has runs of both; none where a date is not known.
+pub(super) fn apart(a: &[RepeatSummary], b: &[RepeatSummary]) -> Option<f64> {
+    let spans = |repeats: &[RepeatSummary]| -> Option<Vec<(f64, f64)>> {
+        let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+        let span = |r: &RepeatSummary| {
+            let start = r.started_at.filter(|s| s.is_finite())?;
+            Some((start, r.ended_at.filter(|e| e.is_finite()).unwrap_or(start).max(start)))
+        };
+        counted.map(span).collect()
+    };
+    let (a, b) = (spans(a)?, spans(b)?);
+    let mut runs: Vec<((f64, f64), bool)> = a.iter().map(|s| (*s, true)).chain(b.iter().map(|s| (*s, false))).collect();
+    runs.sort_by(|(x, _), (y, _)| x.0.total_cmp(&y.0));
+    // The sessions of all runs in order of time: whose runs the present one has, and the shortest pause at which it changed.
+    let mut nearest: Option<f64> = None;
+    let mut before: Option<(f64, bool)> = None;
+    for ((start, end), is_a) in runs {
+        if let Some((until, was_a)) = before {
+            let pause = start - until;
+            if was_a != is_a {
+                if pause <= SESSION_GAP_SECONDS {
+                    return None;
+                }
+                nearest = Some(nearest.map_or(pause, |known: f64| known.min(pause)));
+            }
+        }
+        before = Some((before.map_or(end, |(until, _)| until.max(end)), is_a));
+    }
+    nearest
 }
 
 /// Rates by session, in order of time; one session where a start is not known.

@@ -94,13 +94,16 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// `55.6 %`, `0.0123 %`; what is smaller than a tenth is not rounded to none.
+/// `55.6 %`, `0.094 %`; what is smaller than a tenth keeps two digits.
 pub fn percent(value: f64) -> String {
     let value = value * 100.0;
     if !value.is_finite() {
         MISSING.to_owned()
     } else if value == 0.0 || (0.1..1e6).contains(&value.abs()) {
         format!("{value:.1} %")
+    } else if (1e-4..0.1).contains(&value.abs()) {
+        let decimals = (1.0 - value.abs().log10().floor()) as usize;
+        format!("{value:.decimals$} %")
     } else {
         format!("{} %", number(value))
     }
@@ -167,7 +170,7 @@ mod tests {
         }
         assert_eq!((seconds(0.3051), seconds(12.27)), ("305.1 ms".to_owned(), "12.27 s".to_owned()));
         assert_eq!((bytes(38_838_185_984), bytes(12)), ("36.17 GiB".to_owned(), "12 B".to_owned()));
-        assert_eq!(percent(0.5557), "55.6 %");
+        assert_eq!((percent(0.5557), percent(0.000_943_4)), ("55.6 %".to_owned(), "0.094 %".to_owned()));
         for (value, width, text) in [
             (1.312, Some(0.04), "1.31"),
             (1.0031, Some(0.004), "1.003"),

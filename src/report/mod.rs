@@ -9,6 +9,7 @@ mod headline;
 mod html;
 mod junit;
 mod markdown;
+mod names;
 mod notes;
 mod paint;
 mod plot;

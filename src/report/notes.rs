@@ -91,7 +91,7 @@ fn condensed(notes: Vec<Note>, comparison: &Comparison) -> Vec<Told> {
     merged.into_iter().map(told).collect()
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
@@ -125,11 +125,11 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
     for (row, repeat) in runs.filter(|(_, r)| r.status == crate::analyze::RepeatStatus::Ok) {
         let Some(steady) = &repeat.steady else { continue };
         let method = match &steady.cut {
-            None => "all after the declared warm-up".to_owned(),
             Some(cut) => match &cut.not_assessed {
-                Some(why) => format!("all after the declared warm-up, steady state not assessed ({why})"),
-                None => format!("after the declared warm-up and what {} drops", cut.method),
+                Some(why) => format!("too short to look for more warm-up than the declared one ({why})"),
+                None => String::new(),
             },
+            None => "only the declared warm-up is dropped".to_owned(),
         };
         let at = ways.iter().position(|w| w.method == method).unwrap_or_else(|| {
             ways.push(Way { method, cells: Vec::new(), steps: [u64::MAX, 0], dropped: None });
@@ -150,8 +150,14 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
     let range = |[lo, hi]: [u64; 2]| if lo == hi { lo.to_string() } else { format!("{lo} to {hi}") };
     let line = |(i, way): (usize, &Way<'_>)| {
         let whose = if several && i > 0 { format!("{}: ", listed(&way.cells, &[])) } else { String::new() };
-        let dropped = way.dropped.map(|d| format!(" (steps: {})", range(d))).unwrap_or_default();
-        format!("Steps measured: {whose}{}{dropped}; {} a repeat.", way.method, range(way.steps))
+        let found = match way.dropped {
+            Some([_, 0]) => "after the declared warm-up; no further warm-up was found".to_owned(),
+            Some(dropped) => {
+                format!("after the declared warm-up and {} more steps of warm-up, found by CUSUM", range(dropped))
+            }
+            None => way.method.clone(),
+        };
+        format!("Measured: {whose}{} steps a repeat, {found}.", range(way.steps))
     };
     ways.iter().enumerate().map(line).collect()
 }

@@ -6,12 +6,14 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, headlines, interval, leading, more, refused, same_as, times},
+    headline::{Verdict, duration, headlines, interval, leading, more, refused, same_as, times},
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
 };
-use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words};
+use crate::analyze::{
+    AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words, mean, sd,
+};
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
 #[must_use]
@@ -136,7 +138,7 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
     ];
     let columns: Vec<_> = columns.into_iter().filter(|(name, ..)| has_mfu || *name != "MFU").collect();
     columns.iter().for_each(|(name, figures, _)| sheet.column(*name, *figures));
-    sheet.column("against the baseline", false);
+    sheet.column("against the baseline (95 % CI)", false);
     let base = rows.iter().copied().find(|row| row.cell == baseline);
     for row in rows {
         let mut words: Vec<Word> = columns.iter().map(|(.., word)| word(row)).collect();
@@ -152,7 +154,7 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Shee
             against = Word::inked("not compared: impossible rate", Ink::Bad);
         }
         let twin = base.filter(|base| row.launches_as(base)).map(|base| &base.cell).or(row.same_launch_as.as_ref());
-        // Of the baseline's own measurements the column says so already.
+        // The column already marks rows that are the baseline's own measurement.
         let is_told = |twin: &&String| **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base));
         if let Some(twin) = twin.filter(|twin| !is_told(twin)) {
             let found = rows.iter().copied().find(|other| other.cell == *twin);
@@ -175,8 +177,18 @@ pub(super) fn rate(estimate: &Estimate) -> String {
 }
 
 pub(super) fn step_time(row: &Row) -> Word {
-    let cv = row.step_time.cv.filter(|cv| cv.is_finite()).map(|cv| format!(" ({})", percent(cv)));
-    Word::plain(format!("{}{}", seconds(row.step_time.mean_seconds), cv.unwrap_or_default()))
+    let spread = |cv: Option<f64>| cv.filter(|cv| cv.is_finite()).map(percent);
+    let steps = spread(row.step_time.cv);
+    let repeats = spread(spread_of_repeats(row)).map(|cv| format!("repeats {cv}"));
+    let spreads: Vec<String> = steps.into_iter().chain(repeats).collect();
+    let time = seconds(row.step_time.mean_seconds);
+    Word::plain(if spreads.is_empty() { time } else { format!("{time} ({})", spreads.join("; ")) })
+}
+
+/// How much the rates of the repeats vary, as a share of their mean: steps of one run may agree where runs do not.
+pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
+    let rates = &row.tokens_per_second_per_gpu.values;
+    Some(sd(rates)? / mean(rates)?)
 }
 
 pub(super) fn mfu(row: &Row) -> Word {
@@ -248,10 +260,10 @@ pub(super) fn against(row: &Row, baseline: &str, speedups: &[Speedup]) -> Word {
 /// Differences told beside a figure; all of them are in the notes.
 const LABELS: usize = 3;
 
-/// `1.23× (95 % CI 1.10–1.38), faster`, what the two arms do differently, and what may not be concluded from it.
+/// `1.23× (1.10–1.38), faster`, what the two cells do differently, and what may not be concluded from it.
 #[must_use]
 pub fn sentence(speedup: &Speedup) -> String {
-    let ends = interval(speedup).map(|ends| format!(" ({ends})")).unwrap_or_default();
+    let ends = interval(speedup).map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI "))).unwrap_or_default();
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match Verdict::of(speedup) {
         Verdict::Faster => ", faster",
@@ -260,7 +272,10 @@ pub fn sentence(speedup: &Speedup) -> String {
         _ => "",
     });
     if let Some(reason) = &speedup.reason {
-        _ = write!(text, ", {reason}");
+        _ = write!(text, ", no verdict: {reason}");
+    }
+    if let Some(seconds) = speedup.apart_seconds {
+        _ = write!(text, "; measured {} apart", duration(seconds));
     }
     let (told, more) = speedup.labels.split_at(speedup.labels.len().min(LABELS));
     for label in told {

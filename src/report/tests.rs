@@ -241,7 +241,11 @@ fn cells_of_two_workloads_stand_in_no_table_without_across() {
         let is_of_pair = name.starts_with("table") || ["markdown", "csv", "headlines"].contains(&name.as_str());
         let words: String = text.split_whitespace().collect::<Vec<_>>().join(" ").replace("&#95;", "_");
         let tight = words.replace([' ', '│'], "");
-        assert!(!is_of_pair || tight.contains("acrossseq_length:256,not128"), "{name}:\n{text}");
+        assert!(
+            !is_of_pair
+                || (tight.contains("acrossseq_length:256,not128") || tight.contains("Notthesameworkload:seq_length(")),
+            "{name}:\n{text}"
+        );
     }
 }
 
@@ -338,17 +342,17 @@ fn a_note_of_several_cells_is_one_sentence_and_each_has_it_in_its_details() {
     let all = many(3, 5);
     let names: Vec<&str> = all.rows.iter().map(|row| row.cell.as_str()).collect();
     let text = table(&all, &page(1000));
-    assert_eq!(text.matches("declared, not stated by the trainer").count(), 1, "{text}");
+    assert_eq!(text.matches("the log does not confirm ").count(), 1, "{text}");
     for name in names {
         let shown = cell_text(&all, name, &page(1000)).unwrap();
-        assert_eq!(shown.matches("declared, not stated by the trainer.").count(), 1, "{shown}");
+        assert_eq!(shown.matches("the job asked for it.").count(), 1, "{shown}");
     }
 }
 
 #[test]
 fn forty_cells_have_one_line_for_what_holds_of_all() {
     let text = table(&many(40, 5), &page(160));
-    assert!(text.contains("all 40 cells: architecture"), "{text}");
+    assert!(text.contains("all 40 cells: the log does not confirm architecture"), "{text}");
     assert!(text.lines().filter(|line| line.starts_with("- ")).count() < 10, "{text}");
 }
 
@@ -392,9 +396,10 @@ fn json_has_the_shape_that_scripts_rely_on() {
     assert!(speedups.iter().any(|s| s["interval"].is_null()) && speedups.iter().any(|s| s["significant"] == true));
 }
 
-/// The interval that goes with the verdict is told with its confidence, and by the same figures, everywhere.
+/// One level for the reader, and by the same figures, everywhere; files have the exact confidence, and a note says once that
+/// intervals are widened.
 #[test]
-fn every_text_states_the_confidence_of_a_speedups_interval() {
+fn every_text_has_the_interval_that_goes_with_the_verdict() {
     let all = rich(&[]);
     let tested: Vec<_> = all.speedups.iter().filter(|s| s.significant.is_some()).collect();
     assert!(tested.iter().any(|s| s.interval.unwrap().confidence > 0.95), "{tested:?}");
@@ -403,26 +408,18 @@ fn every_text_states_the_confidence_of_a_speedups_interval() {
     let at = |name: &str| csv.lines().next().unwrap().split(',').position(|column| column == name).unwrap();
     let [low, confidence] = ["speedup_interval_low", "speedup_interval_confidence"].map(at);
     let records: Vec<_> = reader.records().map(|r| r.unwrap()).collect();
-    let told = headlines(&all);
     for speedup in tested {
         let ends = interval(speedup).unwrap();
-        assert!(sentence(speedup).contains(&ends), "{ends}");
-        assert!(told.iter().any(|h| h.a == speedup.a && h.text.contains(&format!("({ends})"))), "{ends}");
-        assert!(markdown(&all).contains(&ends) && table(&all, &page(400)).contains(&ends), "{ends}");
+        let ends = ends.strip_prefix("95 % CI ").unwrap();
+        assert!(sentence(speedup).contains(&format!("× ({ends})")), "{ends}");
+        assert!(markdown(&all).contains(ends) && table(&all, &page(400)).contains(ends), "{ends}");
         let record = records.iter().find(|r| r[0] == *speedup.a).unwrap();
         let of = speedup.interval.unwrap();
         assert_eq!([&record[low], &record[confidence]], [of.low.to_string(), of.confidence.to_string()].each_ref());
     }
-}
-
-#[test]
-fn no_confidence_is_rounded_up() {
-    let mut speedup = rich(&[]).speedups.remove(0);
-    for (confidence, words) in
-        [(0.95, "95 % CI "), (0.975, "97.5 % CI "), (1.0 - 0.05 / 3.0, "98.33 % CI "), (0.999_96, "99.99 % CI ")]
-    {
-        speedup.interval.as_mut().unwrap().confidence = confidence;
-        assert!(interval(&speedup).unwrap().starts_with(words), "{confidence}");
+    for text in [markdown(&all), table(&all, &page(400))] {
+        let said = text.matches("comparisons together raise a false alarm in at most 5 % of tables").count();
+        assert!(said == 1 && !text.contains("98.") && !text.contains("97.5 %"), "{text}");
     }
 }
 
@@ -435,7 +432,7 @@ fn terminal_comment_and_page_begin_with_the_same_sentences() {
     let (refused, _) = headline::refused(&told);
     assert!(refused.len() == 1 && of_group.len() > 3, "{told:?}");
     let page_of = html(&all, &[], &Meta::default()).unwrap();
-    let plain = |text: String| text.replace("&#95;", "_").replace("&#39;", "'");
+    let plain = |text: String| text.replace("&#95;", "_").replace("&#39;", "'").replace("&#96;", "`");
     for text in [table(&all, &page(1000)), plain(markdown(&all)), page_of] {
         let figures = text.find("10.00 ms").unwrap();
         let first = refused.iter().copied().chain(headline::leading(&of_group));
@@ -479,5 +476,5 @@ fn repeats_that_do_not_count_stand_beside_those_that_do() {
         [measured_steps("cpu/native/llama/maximum_performance", &test_job(), &[vec![3.0, 1.0], vec![3.0]], None)];
     let text = table(&compare(&cells, &CompareSettings::default(), &Catalogue::default()), &page(200));
     assert!(text.contains("1/3, 1 unmeasured"), "{text}");
-    assert!(text.contains("repeat 2 is not counted: no timed step"), "{text}");
+    assert!(text.contains("repeat 2 is not counted: none of the 1 timed steps"), "{text}");
 }

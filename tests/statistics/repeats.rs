@@ -169,3 +169,31 @@ fn hosts_that_differ_are_no_repeats() {
     assert!(close_to("false alarms of identical arms on 4 hosts each, hosts as units", hosts, TRIALS) <= 0.05);
     assert!(close_to("  with runs taken for units", pooled, TRIALS) > 0.2, "which is why they are not");
 }
+
+/// Arms of one session each: what a session adds is in neither spread, and no number of repeats shows it.
+#[test]
+fn identical_arms_of_two_sessions_are_told_apart_however_many_repeats_there_are() {
+    const TRIALS: usize = 5000;
+    for session in [0.0, 0.005, 0.01] {
+        let mut before = 0.0;
+        for repeats in [3, 5] {
+            let mut random = Random(8);
+            let mut arm = || -> Vec<f64> {
+                let level = session * random.normal();
+                (0..repeats).map(|_| (level + 0.003 * random.normal()).exp()).collect()
+            };
+            let alarms = (0..TRIALS).filter(|_| verdicts(&[welch(&arm(), &arm()).unwrap()])[0].significant).count();
+            let name = format!(
+                "false alarms of identical arms in two sessions {:.1} % apart, {repeats} repeats, 0.3 % from run to run",
+                session * 100.0
+            );
+            let rate = close_to(&name, alarms, TRIALS);
+            if session == 0.0 {
+                assert!(rate <= 0.05, "{name}");
+            } else {
+                assert!(rate > 0.25 && rate > before, "{name}: which is why it is said");
+                before = rate;
+            }
+        }
+    }
+}

@@ -138,3 +138,37 @@ fn a_shift_after_the_middle_is_told_and_not_cut() {
         assert!(found.told >= least && found.often < 0.03, "{size} {phi}");
     }
 }
+
+/// A run of 50 steps of which 5 are warm-up: what people make by default.
+#[test]
+fn the_larger_a_shift_the_surer_it_is_told() {
+    const TRIALS: usize = 300;
+    for (n, at) in [(35, 21), (45, 22), (45, 33), (95, 57)] {
+        for phi in [0.0, 0.5] {
+            let mut before = 0.0;
+            for size in [0.0, 0.03, 0.05, 0.1, 0.5, 1.0] {
+                let noise = Noise { phi, sd: 0.01, tails: Tails::Normal };
+                let mut random = Random(n as u64 + 31);
+                let mut found = 0;
+                for _ in 0..TRIALS {
+                    let steps = noise.steps(n, &mut random);
+                    let times: Vec<f64> =
+                        steps.iter().enumerate().map(|(i, t)| if i < at { *t } else { t + size }).collect();
+                    let (cut, shift) = ours(&times);
+                    found += usize::from(cut > 0 || shift);
+                }
+                let share = found as f64 / TRIALS as f64;
+                println!("{n} steps, phi {phi}, {:+.0} % from step {at}: told {:.1} %", size * 100.0, share * 100.0);
+                if size == 0.0 {
+                    assert!(share < 0.03, "{n} {phi}");
+                } else {
+                    assert!(share >= before - 0.05, "{n} {phi} {size}: a larger one is not harder to see");
+                    before = share;
+                }
+                if size >= 0.5 {
+                    assert!(share > 0.97, "{n} {phi} {size}");
+                }
+            }
+        }
+    }
+}

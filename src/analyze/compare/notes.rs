@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{OTHER_WARMUP, few};
 use crate::analyze::{
-    AttestationStatus, CellInput, CellState, CompareSettings, Difference, EnvironmentDifference, FieldDifference,
-    Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Speedup, Tier, Unit, differences, environment_words,
+    AttestationStatus, CellInput, CellState, CompareSettings, Difference, EnvironmentDifference, FieldDifference, Gaps,
+    Group, IntervalKind, Mfu, Note, NoteKind, RepeatStatus, Row, Speedup, Unit, environment_words,
     guard::{Arm, Grouped, of_convergence},
-    settings::WARMUP,
+    settings::{WARMUP, agree, show},
 };
 
 /// All but what is told of losses and environments.
@@ -24,7 +24,7 @@ pub(super) fn notes(
     notes.extend(cells.iter().flat_map(|cell| of_cell(cell, &by_cell)));
     if speedups.iter().any(|s| s.reason.as_deref() == Some(OTHER_WARMUP)) {
         let text = format!(
-            "cells of different warm-up do not measure the same steps; significance is assessed only across `{WARMUP}`"
+            "cells that drop different warm-up steps get no verdict; `--across {WARMUP}` gives one all the same"
         );
         notes.push(Note::new(NoteKind::Differs, text));
     }
@@ -35,13 +35,13 @@ pub(super) fn notes(
     }
     let kinds: BTreeSet<_> = rows.iter().flat_map(|r| r.memory.iter().take(1).map(|m| (&m.kind, &m.source))).collect();
     if kinds.len() > 1 {
-        let text = "memory figures are of different kinds: do not compare them with each other";
+        let text = "memory figures are of different kinds and cannot be compared with each other";
         notes.push(Note::new(NoteKind::NotComparable, text));
     }
     if let Some(wanted) = &settings.baseline
         && !groups.iter().any(|g| &g.baseline == wanted)
     {
-        let text = format!("the baseline {wanted} has no figures; the first cell of each group stands in");
+        let text = format!("the baseline {wanted} has no figures, so the first cell of each group is the baseline");
         notes.push(Note::new(NoteKind::Differs, text));
     }
     notes.extend(of_methods(cells, rows, speedups));
@@ -65,21 +65,58 @@ fn of_contracts(rows: &[Row], groups: &[Group], all: &[Difference]) -> Vec<Note>
             notes.push(Note::of(&row.cell, NoteKind::Differs, text));
         }
         let base = by_cell.get(&**baseline).copied();
-        let gaps = base.map_or_else(Vec::new, |base| differences(&row.contract, &base.contract));
-        let gaps = gaps.into_iter().filter(|d| d.tier == Tier::Workload && !d.is_known());
-        let gaps: Vec<String> = gaps.map(|d| d.field).collect();
-        if !gaps.is_empty() {
-            let gaps = few(&gaps);
-            let text = format!("beside {baseline}, only one states {gaps}: that they agree is not known");
-            notes.push(Note::of(&row.cell, NoteKind::Differs, text));
+        if let Some(base) = base.filter(|base| base.cell != row.cell) {
+            notes.extend(of_gaps(row, base));
+            notes.extend(on_other_devices(row, base));
         }
-        notes.extend(base.and_then(|base| on_other_devices(row, base)));
         if !row.declared_only.is_empty() {
-            let text = format!("{}: declared, not stated by the trainer", few(&row.declared_only));
+            let fields = few(&row.declared_only);
+            let text = if row.imported.is_empty() {
+                format!("the log does not confirm {fields}; the job asked for it")
+            } else {
+                format!(
+                    "the log does not state {fields}; taken from the file's labels and from the model in config.yaml"
+                )
+            };
             notes.push(Note::of(&row.cell, NoteKind::Remark, text));
         }
     }
     notes
+}
+
+/// What only one of two cells states.
+fn of_gaps(row: &Row, base: &Row) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let note = |text: String| Note::of(&row.cell, NoteKind::Differs, text);
+    let workload = Gaps { neither: Vec::new(), ..Gaps::of(&row.contract, &base.contract) };
+    if !workload.is_empty() {
+        let words = workload.words("this cell", &base.cell);
+        notes.push(note(format!("{words}: it is unknown whether the workloads match")));
+    }
+    let execution = Gaps::of_execution(&row.contract, &base.contract);
+    if !execution.is_empty() {
+        let words = execution.words("this cell", &base.cell);
+        notes.push(note(format!("{words}: part of a difference in speed may come from there")));
+    }
+    let unlisted = unlisted(row, base);
+    if !unlisted.is_empty() {
+        notes.push(note(format!("settings that tprimat does not know differ from {}: {}", base.cell, few(&unlisted))));
+    }
+    notes
+}
+
+/// Settings of two logs that are not in tprimat's table, where they differ: `lora_rank 16, there not stated`.
+fn unlisted(row: &Row, base: &Row) -> Vec<String> {
+    let names: BTreeSet<&String> = row.unlisted.keys().chain(base.unlisted.keys()).collect();
+    let mut found = Vec::new();
+    for name in names {
+        let [own, other] = [row, base].map(|row| row.unlisted.get(name));
+        let same = own.zip(other).is_some_and(|(own, other)| agree(own, other));
+        if !same {
+            found.push(format!("{name} {}, there {}", show(own), show(other)));
+        }
+    }
+    found
 }
 
 /// What its launch and its runs say.
@@ -88,9 +125,9 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
     if let Some(other) = &cell.same_launch_as {
         let [own, twin] = [&cell.cell, other].map(|name| rows.get(&**name).copied());
         let text = if own.zip(twin).is_some_and(|(own, twin)| own.is_measured_as(twin)) {
-            format!("the same measurements as {other}, since they launch the very same bytes")
+            format!("identical to {other}, so both were measured once")
         } else {
-            format!("launched with the very same bytes as {other}: a difference between them is noise")
+            format!("launches the very same bytes as {other}, so any difference between them is noise")
         };
         notes.push(Note::of(&cell.cell, NoteKind::Same, text));
     }
@@ -108,11 +145,11 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
     notes.extend(summary.notes.iter().map(|note| Note { cell: Some(cell.cell.clone()), ..note.clone() }));
     let is_told = cell.standing.to_come > 0;
     if summary.tokens_per_second_per_gpu.is_some() && summary.n < cell.repeats_wanted as usize && !is_told {
-        let text = format!("{} of {} repeats count", summary.n, cell.repeats_wanted);
+        let text = format!("only {} of {} repeats count", summary.n, cell.repeats_wanted);
         notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
     }
     if summary.n > 0 && summary.attestation == AttestationStatus::NotStated {
-        let text = "the log does not attest the workload; declared values are used";
+        let text = "the log does not confirm the workload, so declared values are used";
         notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
     }
     notes
@@ -130,13 +167,22 @@ fn of_methods(cells: &[CellInput], rows: &[Row], speedups: &[Speedup]) -> Vec<No
         let hosts = hosts.into_iter().cloned().collect::<Vec<_>>().join(", ");
         let all_hosts = rows.iter().all(|r| r.tokens_per_second_per_gpu.unit == Unit::Host);
         let these = if all_hosts { "hosts like these" } else { "these hosts" };
-        let text = format!("intervals of rates are 95 %, {}, and speak of {these}: {hosts}", intervals(rows));
+        let text = format!(
+            "all intervals are 95 %. Those of rates are made by {} and hold for {these}: {hosts}",
+            intervals(rows)
+        );
         notes.push(Note::new(NoteKind::Method, text));
     }
     let tested = speedups.iter().filter(|s| s.significant.is_some() && s.same_as.is_none()).count();
     if tested > 0 {
-        let over = if tested == 1 { "comparison" } else { "comparisons, and over the intervals of speed-ups likewise" };
-        let text = format!("significance: Welch's t on logarithms, Holm's correction over {tested} {over}");
+        let text = if tested == 1 {
+            "the speed-up is tested by Welch's t on logarithms".to_owned()
+        } else {
+            format!(
+                "speed-ups are tested by Welch's t on logarithms. Their intervals are widened by Holm's correction so that the {tested} \
+                 comparisons together raise a false alarm in at most 5 % of tables"
+            )
+        };
         notes.push(Note::new(NoteKind::Method, text));
     }
     notes
@@ -162,7 +208,7 @@ pub(super) fn of_losses(arms: &[Arm<'_>], groups: &[Grouped], settings: &Compare
         let base = &arms[groups[arm.group].baseline];
         let fields: Vec<String> = of_convergence(arm, base, settings).iter().map(FieldDifference::sentence).collect();
         let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join("; ")) };
-        let text = format!("losses not comparable with those of {}{fields}", base.cell.cell);
+        let text = format!("losses cannot be compared with those of {}{fields}", base.cell.cell);
         (arm.loss_group != base.loss_group).then(|| Note::of(&arm.cell.cell, NoteKind::NotComparable, text))
     };
     arms.iter().filter_map(note).collect()
@@ -198,8 +244,10 @@ fn on_other_devices(row: &Row, base: &Row) -> Option<Note> {
     let is_one_kind = row.device.is_some() && row.device == base.device;
     let apart = is_one_kind && !own.is_empty() && !others.is_empty() && own.is_disjoint(&others);
     apart.then(|| {
-        let text =
-            format!("ran on other devices than {}, of the same kind: part of a difference may be theirs", base.cell);
+        let text = format!(
+            "ran on other devices of the same kind than {}, so part of a difference may be the devices'",
+            base.cell
+        );
         Note::of(&row.cell, NoteKind::Differs, text)
     })
 }

@@ -51,6 +51,19 @@ pub fn measured_steps(name: &str, job: &Job, repeats: &[Vec<f64>], device: Optio
     cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
 }
 
+/// A cell of logs that nobody claims anything of; the first step is warm-up.
+pub fn imported(name: &str, stated: serde_json::Value, times: &[f64]) -> CellInput {
+    let run = |(n, time): (u32, &f64)| {
+        let mut trace = run_of(&job(), &[time * 3.0, time * 0.98, time * 1.02], stated.clone()).trace;
+        (trace.num_parameters, trace.restated) = (None, Default::default());
+        let claim = crate::analyze::Claim::of_model(None);
+        let result = RunResult::of_claim(trace, &claim, facts(RunOutcome::Ok), false);
+        (n, RunResult { attempt: format!("{name}#{n}"), ..result })
+    };
+    let runs: Vec<(u32, RunResult)> = (1..).zip(times).map(run).collect();
+    cell(name, CellState::Ok { summary: Box::new(summarize(&runs, &Statistics { warmup_steps: 1 })) })
+}
+
 fn compare_with(cells: &[CellInput], settings: CompareSettings) -> Comparison {
     compare(cells, &settings, &Catalogue::default())
 }
@@ -84,7 +97,10 @@ fn few_repeats_give_no_verdict_and_say_why() {
         ]
     };
     let one = &compare_all(&cells(1)).speedups[0];
-    assert_eq!((one.interval, one.significant, one.reason.as_deref()), (None, None, Some("one repeat: no interval")));
+    assert_eq!(
+        (one.interval, one.significant, one.reason.as_deref()),
+        (None, None, Some("one repeat gives no interval"))
+    );
     let two = &compare_all(&cells(2)).speedups[0];
     assert!(two.interval.is_some() && two.significant.is_none() && two.reason.as_deref().unwrap().contains("needs 3"));
 }
@@ -163,7 +179,11 @@ fn another_warm_up_is_told_and_gives_no_verdict_unless_asked_for() {
     assert_eq!((speedup.significant, speedup.p_value), (None, None));
     assert_eq!(speedup.reason.as_deref(), Some(OTHER_WARMUP));
     assert_eq!((&speedup.labels, &all.rows[1].labels), (&vec!["warm-up 9, not 5 steps".to_owned()], &speedup.labels));
-    assert!(all.notes.iter().any(|n| n.text.contains("do not measure the same steps")), "{:?}", all.notes);
+    assert!(
+        all.notes.iter().any(|n| n.text.contains("that drop different warm-up steps get no verdict")),
+        "{:?}",
+        all.notes
+    );
     let asked = compare_with(&cells, CompareSettings { across: vec!["warmup".into()], ..Default::default() });
     assert_eq!(asked.speedups[0].significant, Some(true));
     assert_eq!(asked.speedups[0].labels, ["across warm-up 9, not 5 steps"]);
@@ -309,7 +329,7 @@ fn losses_are_compared_within_one_convergence_only() {
         let cells = changed("single", change);
         let all = compare_all(&cells);
         assert_ne!(all.rows[0].loss_group, all.rows[1].loss_group, "{field}");
-        let note = format!("losses not comparable with those of nvd/nemo/llama/single: {field}: ");
+        let note = format!("losses cannot be compared with those of nvd/nemo/llama/single: {field}: ");
         let is_it = |n: &Note| n.cell.as_deref() == Some("amd/prim/llama/single") && n.text.starts_with(&note);
         assert!(all.notes.iter().any(is_it), "{field}: {:?}", all.notes);
         let across = CompareSettings { across: vec![field.into()], ..Default::default() };
@@ -370,7 +390,7 @@ fn what_the_cells_ran_in_is_told_and_the_dangerous_also_where_both_have_it() {
 fn what_only_one_of_two_states_is_said() {
     let cells = [with_dropout("cpu/native/llama/single", None), with_dropout("cpu/tran/llama/single", Some(0.0))];
     let all = compare_all(&cells);
-    let wanted = "only one states dropout: that they agree is not known";
+    let wanted = "only this cell states dropout (0.0): it is unknown whether the workloads match";
     assert!(all.notes.iter().any(|n| n.text.contains(wanted)), "{:?}", all.notes);
 }
 
@@ -434,7 +454,7 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
     assert_eq!((row.n, row.failed, row.contradicted, row.suspect, row.unmeasured), (1, 1, 0, 1, 1));
     let notes = [
         "repeat 2 failed (nan): loss is nan",
-        "repeat 3 is not counted: no timed step",
+        "repeat 3 is not counted: none of the 1 timed steps",
         "repeat 4 is not counted: it was hot",
         "1 of 3 repeats",
     ];
@@ -443,7 +463,7 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
         assert!(all.notes.iter().any(is_it), "{said}: {:?}", all.notes);
     }
     let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
-    assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("no timed step"), "{absent:?}");
+    assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("none of the 1 timed steps"), "{absent:?}");
     assert_eq!(absent[4], ("suspect", "repeat 1 is not counted: it was hot"));
 }
 
@@ -460,10 +480,14 @@ fn cells_that_share_no_device_of_one_kind_say_so() {
     };
     let told = |a: (&str, &[&str]), b: (&str, &[&str])| {
         let all = compare_all(&[on("a/b/c/d", a.0, a.1), on("a/b/c/e", b.0, b.1)]);
-        all.notes.into_iter().map(|n| n.text).filter(|text| text.contains("other devices than")).collect::<Vec<_>>()
+        all.notes
+            .into_iter()
+            .map(|n| n.text)
+            .filter(|text| text.contains("other devices of the same kind"))
+            .collect::<Vec<_>>()
     };
     let (h100, h200) = ("NVIDIA H100 80GB HBM3", "NVIDIA H200");
-    let note = "ran on other devices than a/b/c/d, of the same kind: part of a difference may be theirs";
+    let note = "ran on other devices of the same kind than a/b/c/d, so part of a difference may be the devices'";
     assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h100, &["gpu-2", "gpu-2"])), [note]);
     assert_eq!(told((h100, &["gpu-1", "gpu-2"]), (h100, &["gpu-2", "gpu-3"])), [""; 0], "one is shared");
     assert_eq!(told((h100, &["gpu-1", "gpu-1"]), (h100, &["gpu-2"])), [""; 0], "of one repeat it is not known");
@@ -475,9 +499,9 @@ fn what_only_the_job_states_is_said() {
     let mut cell = measured("cpu/native/llama/single", &job(), &[1.0], None);
     let note = |cell: &CellInput| {
         let all = compare_all(std::slice::from_ref(cell));
-        all.notes.into_iter().map(|n| n.text).find(|n| n.ends_with(": declared, not stated by the trainer"))
+        all.notes.into_iter().map(|n| n.text).find(|n| n.ends_with("; the job asked for it"))
     };
-    assert!(note(&cell).unwrap().starts_with("architecture, num_layers, hidden_size and 1"));
+    assert!(note(&cell).unwrap().starts_with("the log does not confirm architecture, num_layers, hidden_size and 1"));
     assert!(compare_all(std::slice::from_ref(&cell)).rows[0].declared_only.iter().any(|f| f == "optimizer"));
     let mut keep = |declared: &[&str]| {
         let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
@@ -486,7 +510,7 @@ fn what_only_the_job_states_is_said() {
         }
         note(&cell)
     };
-    let two = "optimizer, data: declared, not stated by the trainer";
+    let two = "the log does not confirm optimizer, data; the job asked for it";
     assert_eq!(keep(&["data", "optimizer", "seed"]).as_deref(), Some(two));
     assert_eq!(keep(&["seed"]), None);
 }
@@ -501,7 +525,7 @@ fn the_baseline_can_be_named_and_identical_launches_are_noted() {
     let named = CompareSettings { baseline: Some("cpu/tran/llama/single".into()), ..Default::default() };
     let comparison = compare_with(&cells, named);
     assert_eq!(comparison.speedups[0].b, "cpu/tran/llama/single");
-    assert!(comparison.notes.iter().any(|n| n.kind == NoteKind::Same && n.text.contains("very same bytes")));
+    assert!(comparison.notes.iter().any(|n| n.kind == NoteKind::Same && n.text.contains("the very same bytes")));
     let absent = CompareSettings { baseline: Some("x".into()), ..Default::default() };
     assert!(compare_with(&cells, absent).notes.iter().any(|n| n.text.contains("has no figures")));
 }
@@ -519,7 +543,7 @@ fn the_same_measurements_are_not_compared_with_themselves() {
     let apart = compare_all(&cells);
     assert!(apart.speedups[0].interval.is_some() && apart.speedups[0].significant == Some(false));
     let said = |all: &Comparison| all.notes.iter().find(|n| n.kind == NoteKind::Same).unwrap().text.clone();
-    assert!(said(&apart).contains("a difference between them is noise"), "{}", said(&apart));
+    assert!(said(&apart).contains("any difference between them is noise"), "{}", said(&apart));
     let share = |cells: &mut [CellInput; 3], repeats: usize| {
         let CellState::Ok { summary: first } = cells[0].state.clone() else { unreachable!() };
         let CellState::Ok { summary } = &mut cells[1].state else { unreachable!() };
@@ -538,7 +562,7 @@ fn the_same_measurements_are_not_compared_with_themselves() {
     let [same, other] = &all.speedups[..] else { panic!("{:?}", all.speedups) };
     assert_eq!((same.interval, same.significant, same.p_value), none);
     assert_eq!(same.reason.as_deref(), Some("both are the same measurements"));
-    assert!(said(&all).starts_with("the same measurements as cpu/cmd/llama/single"), "{}", said(&all));
+    assert!(said(&all).starts_with("identical to cpu/cmd/llama/single, so both were measured once"), "{}", said(&all));
     // Nor does it count as a comparison that the others are corrected for.
     assert_eq!((other.significant, other.interval.unwrap().confidence), (Some(true), 0.95));
     // Against a third cell they are one comparison, which is corrected for once and told alike.
@@ -580,9 +604,9 @@ fn hosts_are_the_units_of_a_comparison_and_two_of_them_are_too_few() {
     let all = compare_all(&cells);
     let two = &all.speedups[0];
     assert_eq!((two.n_a, two.n_b, two.significant, two.interval.unwrap().confidence), (2, 4, None, 0.95));
-    assert_eq!(two.reason.as_deref(), Some("2 hosts: significance needs 3"));
+    assert_eq!(two.reason.as_deref(), Some("2 hosts, and a verdict needs 3"));
     let said =
-        "Student's t on logarithms over repeats, Student's t on logarithms over hosts, and speak of these hosts: node1";
+        "Student's t on logarithms over repeats, Student's t on logarithms over hosts and hold for these hosts: node1";
     assert!(all.notes.iter().any(|n| n.text.contains(said)), "{:?}", all.notes);
     set(&mut cells[1], &[500.0, 503.0, 505.0], Unit::Host);
     assert_eq!(compare_all(&cells).speedups[0].significant, Some(true));

@@ -42,13 +42,57 @@ fn slower_fails_as_fast_passes_and_noise_is_inconclusive() {
     let slower = STEADY.map(|t| t * 1.1);
     let failed = one(&STEADY, &slower, 0.03);
     assert_eq!(failed.verdict, GateVerdict::Fail, "{failed:?}");
-    assert!(failed.reason.starts_with("-9.09 % (") && failed.reason.contains("limit of 3.00 %"), "{}", failed.reason);
+    assert!(
+        failed.reason.starts_with("9.09 % slower (") && failed.reason.contains("more than the 3.00 % that are allowed"),
+        "{}",
+        failed.reason
+    );
     assert_eq!(one(&STEADY, &STEADY, 0.03).verdict, GateVerdict::Pass);
     assert_eq!(one(&slower, &STEADY, 0.03).verdict, GateVerdict::Pass, "faster is no regression");
     let noisy = [0.8, 1.3, 1.0, 1.1, 0.9];
     assert_eq!(one(&STEADY, &noisy, 0.03).verdict, GateVerdict::Inconclusive);
     let beyond = one(&STEADY, &noisy.map(|t| t * 1.05), 0.03);
-    assert!(beyond.reason.contains("not significant"), "{}", beyond.reason);
+    assert!(beyond.reason.contains("not significant; "), "{}", beyond.reason);
+}
+
+/// What these repeats cannot tell is said as that, with how many could; and a pass below 1 is not silent.
+#[test]
+fn a_reason_is_true_and_says_what_would_help() {
+    let rates = |level: f64| [0.99, 1.0, 1.01, 1.0].map(|of| 1000.0 * level * of);
+    let open = of_values(&rates(1.0), &rates(0.98), 0.03);
+    assert_eq!(open.verdict, GateVerdict::Inconclusive);
+    let words = "2.00 % slower (95 % CI -3.37 % to -0.61 %): these repeats cannot tell whether it is slower by more than 3.00 %; about 7 repeats now and in the baseline would tell, at this spread";
+    assert_eq!(open.reason, words);
+    let near = of_values(&rates(1.0), &rates(0.970_01), 0.03);
+    assert!(
+        near.reason.ends_with("; more than 100 repeats would be needed to tell, at this spread"),
+        "{}",
+        near.reason
+    );
+    let slower = of_values(&rates(1.0), &rates(0.98), 0.05);
+    assert_eq!(slower.verdict, GateVerdict::Pass);
+    assert!(slower.reason.ends_with(": within the limit of 5.00 %, but slower than the baseline"), "{}", slower.reason);
+    let same = of_values(&rates(1.0), &rates(1.0), 0.05);
+    assert!(same.reason.ends_with(": within the limit of 5.00 %"), "{}", same.reason);
+}
+
+#[test]
+fn a_gate_against_an_old_baseline_says_how_old_it_is() {
+    let mut then = baseline(&[of_times(CELL, &job(), &STEADY)]);
+    then.cells[0].measured = Some([1.7e9, 1.7e9 + 600.0]);
+    let mut now = of_times(CELL, &job(), &STEADY);
+    let at = |now: &mut GateInput, start: f64| {
+        let CellState::Ok { summary } = &mut now.input.state else { unreachable!() };
+        for repeat in &mut summary.repeats {
+            (repeat.started_at, repeat.ended_at) = (Some(start), Some(start + 60.0));
+        }
+    };
+    at(&mut now, 1.7e9 + 900.0);
+    assert!(gate(&then, &[now], 0.03).cells[0].notes.is_empty());
+    let mut now = of_times(CELL, &job(), &STEADY);
+    at(&mut now, 1.7e9 + 600.0 + 30.0 * 86_400.0);
+    let notes = &gate(&then, &[now], 0.03).cells[0].notes;
+    assert!(notes[0].starts_with("measured 30 days after the baseline: "), "{notes:?}");
 }
 
 #[test]
@@ -276,10 +320,10 @@ fn a_file_whose_figures_cannot_be_is_refused() {
 /// One cell's report from values alone.
 fn of_values(then: &[f64], now: &[f64], limit: f64) -> GateCell {
     let mut cell = GateCell::new("c", GateVerdict::Inconclusive, String::new());
-    let Some(test) = Test::of(now, then) else { return cell };
+    let Some(test) = Test::of(now, then, Unit::Repeat) else { return cell };
     cell.ratio = geometric_mean(now).zip(geometric_mean(then)).map(|(a, b)| a / b);
     (cell.ci95, cell.p_value) = (Some(test.ci95), Some(test.p));
-    judge(&mut cell, limit);
+    judge(&mut cell, &test, limit, 1);
     cell
 }
 
@@ -293,11 +337,11 @@ fn beside_the_limit(off: f64) -> GateCell {
 fn no_figure_is_rounded_onto_the_limit_that_it_is_held_against() {
     let beyond = beside_the_limit(2e-5);
     assert_eq!(beyond.verdict, GateVerdict::Fail, "{beyond:?}");
-    assert!(beyond.reason.starts_with("-3.002 % (95 % CI -3.002 % to -3.002 %): slower"), "{}", beyond.reason);
+    assert!(beyond.reason.starts_with("3.002 % slower (95 % CI -3.002 % to -3.002 %): more than"), "{}", beyond.reason);
     let within = beside_the_limit(-2e-5);
     assert_eq!(within.verdict, GateVerdict::Pass, "{within:?}");
-    assert!(within.reason.starts_with("-2.998 % (95 % CI -2.998 % to -2.998 %): within"), "{}", within.reason);
-    assert!(beside_the_limit(0.0).reason.starts_with("-3.00 % ("), "{}", beside_the_limit(0.0).reason);
+    assert!(within.reason.starts_with("2.998 % slower (95 % CI -2.998 % to -2.998 %): within"), "{}", within.reason);
+    assert!(beside_the_limit(0.0).reason.starts_with("3.00 % slower ("), "{}", beside_the_limit(0.0).reason);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
     assert!(
         told.notes
             .iter()
-            .any(|n| n.text.contains("8 steps after the declared warm-up") && n.text.contains("from step 19"))
+            .any(|n| n.text.contains("8 more steps were still warming up") && n.text.contains("from step 19"))
     );
     assert!(!told.notes.iter().any(|n| n.text.contains("slow_first_steps")), "{:?}", told.notes);
 }
@@ -55,7 +55,10 @@ fn what_is_short_is_not_assessed_and_says_why() {
     }
     let slow = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 0);
     assert_eq!(slow.steady_state, DECLARED);
-    for said in ["steady state is not assessed: under 20 timed", "slow_first_steps: step 1 takes 90"] {
+    for said in [
+        "the repeats are too short to look for more warm-up than the declared one (under 20 timed",
+        "slow_first_steps: step 1 takes 90",
+    ] {
         assert!(slow.notes.iter().any(|n| n.text.contains(said)), "{said}: {:?}", slow.notes);
     }
     let dropped = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 1);
@@ -69,7 +72,7 @@ fn what_is_short_is_not_assessed_and_says_why() {
     assert!(told.steps == 90 && told.cut.unwrap().not_assessed.unwrap().contains("under 10 logged times"));
     let mixed = summarize(&[(1, run(&[3.0; 40])), (2, run(&[3.0; 5]))], &Statistics::default());
     assert_eq!(mixed.steady_state, MIXED);
-    assert!(mixed.notes.iter().any(|n| n.text.starts_with("steady state is not assessed in repeat 2: under 20 timed")));
+    assert!(mixed.notes.iter().any(|n| n.text.starts_with("repeat 2 is too short to look for more warm-up")));
 }
 
 /// The worked example of docs/METRICS.md.
@@ -116,7 +119,11 @@ fn a_shift_within_the_measured_part_is_told() {
     let shift = steady.cut.unwrap().level_shift.unwrap();
     assert!((59..=63).contains(&shift.step) && (shift.ratio - 1.1).abs() < 0.01, "{shift:?}");
     let told = summary(run(&times), 0);
-    assert!(told.notes.iter().any(|n| n.text.contains("no one level") && n.text.contains("+10.")), "{:?}", told.notes);
+    assert!(
+        told.notes.iter().any(|n| n.text.contains("and stays there") && n.text.contains("+10.")),
+        "{:?}",
+        told.notes
+    );
 }
 
 #[test]
@@ -138,7 +145,7 @@ fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
     for (times, said) in [
         (vec![1e308; 40], "beyond what can be computed"),
         (vec![1e-320; 40], "beyond what can be computed"),
-        (vec![], "no timed step"),
+        (vec![], "no training step was found"),
     ] {
         let summary = summary(run(&times), 0);
         let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{times:?}") };

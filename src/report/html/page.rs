@@ -9,6 +9,7 @@ use super::super::{
     headlines,
     notes::{notes, steady_state},
     plot::loss_apart,
+    table::spread_of_repeats,
 };
 use crate::analyze::{
     AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, dropped_words,
@@ -241,7 +242,9 @@ fn repeats(row: &Row) -> Shown {
 
 fn step_time(row: &Row) -> Shown {
     let time = &row.step_time;
-    let detail = time.cv.map(|cv| format!("cv {}", percent(cv)));
+    let spreads = [(time.cv, "of steps"), (spread_of_repeats(row), "of repeats")];
+    let spreads = spreads.into_iter().filter_map(|(cv, whose)| Some(format!("cv {} {whose}", percent(cv?))));
+    let detail = Some(spreads.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty());
     Shown { detail, ..shown(seconds(time.mean_seconds), time.mean_seconds) }
 }
 
