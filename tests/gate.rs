@@ -50,7 +50,7 @@ fn a_gate_passes_fails_and_says_when_it_cannot_tell() {
     let ratio = report["cells"][0]["ratio"].as_f64().unwrap();
     assert!((ratio - 1.0 / 1.1).abs() < 0.003, "{ratio}");
     assert!(
-        slower.stderr.starts_with("::error title=tprimat gate%3A cpu/cmd/tiny/single::cpu/cmd/tiny/single: -9.0"),
+        slower.stderr.starts_with("::error title=tprimat gate%3A cpu/cmd/tiny/single::cpu/cmd/tiny/single: 9.0"),
         "{}",
         slower.stderr
     );

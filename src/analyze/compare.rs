@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use super::{
     AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
-    Device, FieldDifference, Figure, Gaps, Group, MIN_REPEATS, Metric, Metrics, Mfu, Note, NoteKind, Price, RatioInterval,
-    RepeatStatus, Row, Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
+    Device, FieldDifference, Figure, Gaps, Group, MIN_REPEATS, Metric, Metrics, Mfu, Note, NoteKind, Price,
+    RatioInterval, RepeatStatus, Row, Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
     guard::{
         Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
         refused_without_figures,
