@@ -40,3 +40,10 @@ fn reads_datasets_as_the_shared_python_does() {
     let library = concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/lib");
     run("dataset.py", &["--binary", env!("CARGO_BIN_EXE_tprimat-native"), "--library", library]);
 }
+
+/// By this tprimat knows that no other trainer runs under its keys.
+#[test]
+fn the_trainer_says_which_sources_it_was_built_from() {
+    let said = Command::new(env!("CARGO_BIN_EXE_tprimat-native")).arg("--code").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), tprimat::graph::CodeDigests::default().native);
+}

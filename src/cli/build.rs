@@ -26,6 +26,7 @@ use crate::{
         self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
         TrainHost,
     },
+    files::Standing,
     graph::{Dag, Engine, State, Statuses},
     plan::{Plan, PlanRequest, Prepared, Vendor, load_config},
 };
@@ -325,6 +326,11 @@ fn finish(
     } else {
         exit::OK
     };
+    if let Some(path) = changed_meanwhile(engine.plan) {
+        let message =
+            format!("{path} was changed while this build ran, which built what was planned before; build again");
+        talk.report(&Event::Note { message });
+    }
     let mut counts = serde_json::Map::new();
     for state in [State::Fresh, State::Stale, State::Failed, State::Waiting, State::Unsupported] {
         counts.insert(state_name(state).into(), count(state).into());
@@ -354,6 +360,16 @@ fn finish(
         memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)
+}
+
+/// A file that the plan rests on and that is not as it was. What comes and goes in folders is for the next plan to judge.
+fn changed_meanwhile(plan: &Plan) -> Option<String> {
+    match plan.reads.evidence().ok()?.check() {
+        Standing::Changed(path) if !path.is_dir() => {
+            Some(path.strip_prefix(&plan.root).unwrap_or(&path).display().to_string())
+        }
+        _ => None,
+    }
 }
 
 fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {

@@ -358,7 +358,7 @@ impl Scheduler<'_> {
                 }
                 let mut waiting = self.keys.remove(&key).unwrap_or_default();
                 let attempt = match (*attempt)? {
-                    Trained::Attempt(attempt) => attempt,
+                    Trained::Attempt(attempt) => *attempt,
                     Trained::Outdated(changed) => {
                         waiting.push(node);
                         return self.not_started(&waiting, &changed, statuses);

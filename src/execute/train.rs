@@ -175,7 +175,7 @@ impl RunningSet {
 
 /// What became of a train task.
 pub enum Trained {
-    Attempt(Attempt),
+    Attempt(Box<Attempt>),
     /// Nothing ran: the names of what the run would read and the plan knows with other content.
     Outdated(Vec<String>),
 }
@@ -186,7 +186,7 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     take_in_what_is_left(work, host, cache, running, talk)?;
     cache.refresh()?;
     if let Some(done) = made_meanwhile(cache, work) {
-        return Ok(Trained::Attempt(done));
+        return Ok(Trained::Attempt(Box::new(done)));
     }
     let mut watched = work.watched.clone();
     watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
@@ -211,7 +211,7 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     running.remove(&run);
     let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
     remove(&dir);
-    Ok(Trained::Attempt(attempt))
+    Ok(Trained::Attempt(Box::new(attempt)))
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.

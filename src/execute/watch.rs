@@ -139,7 +139,10 @@ mod tests {
     use std::{fs, thread, time::Duration};
 
     use super::*;
-    use crate::files::{Durability, write_atomically};
+    use crate::{
+        data::{Dtype, Writer},
+        files::{Durability, write_atomically},
+    };
 
     fn watched(path: &Path) -> Watched {
         let mut one = Watched::file("file", path.to_owned(), Digest::of("planned"), None);
@@ -178,6 +181,42 @@ mod tests {
         assert!(!one.is_written());
         fs::remove_file(&path).unwrap();
         assert!(one.is_written());
+    }
+
+    fn dataset(prefix: &Path, tokens: &[i64]) {
+        for file in DataKind::Dataset.files(prefix) {
+            let _ = fs::remove_file(file);
+        }
+        let mut writer = Writer::create(prefix, Dtype::U16).unwrap();
+        writer.sequence(tokens).unwrap();
+        writer.end_document().unwrap();
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn a_dataset_is_the_planned_one_by_its_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("d");
+        dataset(&prefix, &[1, 2, 3]);
+        let digest = DataKind::Dataset.fingerprint(&prefix).unwrap();
+        let mut data = Watched::data(DataKind::Dataset, "d", prefix.clone(), digest, Vec::new());
+        assert!(data.is_as_planned() && !data.is_written());
+        dataset(&prefix, &[1, 2, 3]);
+        assert!(data.is_written() && data.is_as_planned(), "written anew, and the same for the next run");
+        dataset(&prefix, &[1, 2, 4]);
+        assert_eq!((data.is_written(), outdated(&mut [data])), (true, vec!["the dataset d".to_owned()]));
+    }
+
+    #[test]
+    fn a_checkout_is_the_planned_one_by_its_facts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("train.py");
+        write_atomically(&file, b"one", Durability::Plain).unwrap();
+        let facts = host::checkout_facts(folder.path(), "train.py").unwrap();
+        let mut checkout = Watched::checkout("the checkout".into(), folder.path().to_owned(), "train.py", facts);
+        assert!(checkout.is_as_planned() && !checkout.is_written());
+        write_atomically(&file, b"two", Durability::Plain).unwrap();
+        assert!(!checkout.is_as_planned() && checkout.is_written());
     }
 
     #[test]

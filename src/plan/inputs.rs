@@ -4,7 +4,7 @@
 //! inputs without being declared; `"!results.json"` among the inputs takes one back that the run itself writes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
     ffi::OsStr,
     path::{Component, Path, PathBuf},
 };
@@ -55,10 +55,9 @@ impl Inputs {
                 inputs.commands.insert(command.to_string(), named_by(root, command, reads));
             }
             for name in inputs.names(&globs, view.get(&format!("frameworks.{}.command", cell.framework))) {
-                if !inputs.files.contains_key(&name) {
-                    let full = root.join(&name);
-                    let digest = reads.digest(&full).map_err(Error::io("cannot read the input", &full))?;
-                    inputs.files.insert(name, digest);
+                if let Entry::Vacant(new) = inputs.files.entry(name) {
+                    let full = root.join(new.key());
+                    new.insert(reads.digest(&full).map_err(Error::io("cannot read the input", &full))?);
                 }
             }
         }

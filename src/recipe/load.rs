@@ -292,7 +292,7 @@ fn check_modules(require: &Require, source: &Arc<Source>) -> Result<()> {
             return Err(Error::invalid(problem.at(source, at(name), "no import can have this name").help(help)));
         }
     }
-    for name in require.pip.keys().filter(|name| !require.python_modules.contains(name)) {
+    if let Some(name) = require.pip.keys().find(|name| !require.python_modules.contains(name)) {
         let problem = Problem::new(format!("`pip` names `{name}`, which `python_modules` does not list"));
         return Err(Error::invalid(problem.at(source, at(name), "not in python_modules")));
     }

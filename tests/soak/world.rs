@@ -146,7 +146,7 @@ const TRAINER: &str = r#"main() {
     time=0.1$((${time%% *} % 100000 + 100000))
     printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$(number seq_length)"
     for s in 1 2 3 4; do
-        sleep 0.02
+        sleep 0.04
         printf '{"event":"step","step":%d,"step_time_seconds":%s,"loss":%d.5}\n' $s $time $((9 - s))
     done
     printf '{"event":"end","status":"ok","steps":4}\n'
