@@ -2,6 +2,7 @@
 mod args;
 mod attempts;
 mod baseline;
+mod blocked;
 mod build;
 mod check;
 mod clean;
