@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 
 use super::{
     args::BuildArgs,
+    blocked::{self, Coverage},
     memo,
     output::{page, print, print_json},
-    plan::{rows, state_name},
+    plan::{STATES, rows, state_name},
     profile, project,
 };
 use crate::{
@@ -80,19 +81,36 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
-    let engine = if args.cached_only { project::engine } else { project::planner };
-    let engine = engine(&plan, &dag, &cache, &args.insist);
+    let engine_of = if args.cached_only { project::engine } else { project::planner };
+    let mut engine = engine_of(&plan, &dag, &cache, &args.insist);
     let mut statuses = engine.evaluate_all()?;
     let is_stale = |n: &&NodeIndex| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
     let stale: Vec<NodeIndex> = dag.order.iter().filter(is_stale).copied().collect();
     if !stale.is_empty() {
         cache.ensure_writable()?;
     }
-    let trains: Vec<usize> =
+    let mut trains: Vec<usize> =
         stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
+    let blocked = blocked::find(&engine, &trains, &host)?;
+    trains.retain(|cell| !blocked.contains_key(cell));
+    if trains.is_empty() {
+        // Whatever there was to train is left out: then nothing was asked for that can be done here.
+        blocked::refuse(&blocked)?;
+    }
+    if !blocked.is_empty() {
+        for (problem, cells) in blocked::by_problem(&blocked) {
+            let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
+            let message = format!("left out: {}: {}", blocked::few(&cells), blocked::sentence(problem));
+            talk.report(&Event::Note { message });
+        }
+        for (cell, problems) in &blocked {
+            plan.cells[*cell].blocked = problems.first().map(blocked::sentence);
+        }
+        engine = engine_of(&plan, &dag, &cache, &args.insist);
+        statuses = engine.evaluate_all()?;
+    }
     if !trains.is_empty() {
-        before_training(&engine, &trains, &host)?;
         for message in unversioned(&plan, &trains) {
             talk.report(&Event::Note { message });
         }
@@ -246,43 +264,12 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
             return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
         }
     }
-    before_training(engine, &cells, host)?;
+    blocked::refuse(&blocked::find(engine, &cells, host)?)?;
     let keys: BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
     for key in keys {
         engine.cache.open_generation(&key)?;
     }
     Ok(())
-}
-
-/// Everything that can be known to go wrong before the first second of training.
-fn before_training(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<()> {
-    let mut by_platform: BTreeMap<&str, (Vendor, BTreeMap<&str, usize>)> = BTreeMap::new();
-    for &cell in cells {
-        let of = &engine.plan.matrix.cells[cell];
-        let vendor = engine.plan.prepared(cell).map_or(Vendor::Cpu, |p| p.job().vendor);
-        by_platform
-            .entry(&of.platform)
-            .or_insert_with(|| (vendor, BTreeMap::new()))
-            .1
-            .entry(&of.framework)
-            .or_insert(cell);
-    }
-    let mut problems = Vec::new();
-    for (platform, (vendor, frameworks)) in by_platform {
-        let recipes: Vec<_> = frameworks.keys().map(|f| &engine.plan.recipes.recipes[*f]).collect();
-        if !engine.plan.allow_drift {
-            let drift = engine.plan.facts.drift(platform, vendor, &recipes)?;
-            if !drift.is_empty() {
-                return Err(engine.plan.facts.drift_error(platform, &drift));
-            }
-        }
-        for recipe in recipes {
-            problems.extend(execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host));
-        }
-    }
-    let trained: Vec<&Prepared> = cells.iter().filter_map(|&cell| engine.plan.prepared(cell)).collect();
-    problems.extend(execute::preflight_data(&trained)?);
-    if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
 }
 
 /// Checkouts whose content nobody can name by a commit.
@@ -315,11 +302,12 @@ fn finish(
     talk.report(&Event::BuildFinished {
         ok: count(State::Fresh),
         failed,
-        waiting: count(State::Waiting),
+        waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
         seconds: *seconds,
     });
-    let code = if failed > 0 || verdict.is_bad() {
+    let coverage = Coverage::of(engine, statuses, comparison.as_ref());
+    let code = if failed > 0 || verdict.is_bad() || (coverage.is_nothing() && !args.cached_only) {
         exit::FAILED
     } else if args.require_complete && incomplete > 0 {
         exit::STALE
@@ -332,19 +320,22 @@ fn finish(
         talk.report(&Event::Note { message });
     }
     let mut counts = serde_json::Map::new();
-    for state in [State::Fresh, State::Stale, State::Failed, State::Waiting, State::Unsupported] {
+    for state in STATES {
         counts.insert(state_name(state).into(), count(state).into());
     }
     let value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
         "failed_repeats": verdict.failed, "contradicted": contradicted, "suspect": verdict.suspect,
-        "unmeasured": verdict.unmeasured, "incomplete": incomplete, "output": execute::publish::output_dir(engine.plan),
+        "unmeasured": verdict.unmeasured, "incomplete": incomplete, "blocked": coverage.blocked, "output": execute::publish::output_dir(engine.plan),
     });
     if args.wanted.json {
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {
             print(&crate::report::table(comparison, &page()))?;
+        }
+        if let Some(text) = coverage.text() {
+            eprint!("{text}");
         }
         let output = execute::publish::output_dir(engine.plan);
         let output = output.strip_prefix(&request.root).unwrap_or(&output).display();
@@ -356,7 +347,7 @@ fn finish(
         }
     }
     if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
-        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "output": value["output"] });
+        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "blocked": 0, "output": value["output"] });
         memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)

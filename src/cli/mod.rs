@@ -7,6 +7,7 @@ macro_rules! eprintln {
 mod args;
 mod attempts;
 mod baseline;
+mod blocked;
 mod build;
 mod check;
 mod clean;

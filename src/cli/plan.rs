@@ -113,7 +113,8 @@ fn priced(prices: &Prices) -> serde_json::Map<String, Value> {
     summary
 }
 
-const STATES: [State; 5] = [State::Fresh, State::Stale, State::Failed, State::Waiting, State::Unsupported];
+pub const STATES: [State; 6] =
+    [State::Fresh, State::Stale, State::Failed, State::Waiting, State::Blocked, State::Unsupported];
 
 /// One line of the plan.
 pub struct Row {
@@ -184,6 +185,7 @@ pub fn state_name(state: State) -> &'static str {
         State::Stale => "stale",
         State::Failed => "failed",
         State::Waiting => "waiting",
+        State::Blocked => "blocked",
         State::Unsupported => "unsupported",
     }
 }

@@ -40,7 +40,7 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
             Ok(absent) => {
                 for module in absent {
                     let help = format!(
-                        "`{} -m pip install {}`; recipes/{}/requirements.*.txt lists them all",
+                        "`{} -m pip install {}`; `tprimat recipe show {}` lists the files that pin all of them",
                         host.python.display(),
                         require.pip.get(&module).unwrap_or(&module),
                         recipe.file.id

@@ -82,7 +82,7 @@ fn present(engine: &Engine, statuses: &Statuses, cell: usize) -> Result<(Results
 
 fn is_to_come(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32) -> bool {
     let train = statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat));
-    matches!(train.state, State::Stale | State::Waiting)
+    matches!(train.state, State::Stale | State::Waiting | State::Blocked)
 }
 
 /// The result of a repeat that was measured; made here from its log where no parse has.

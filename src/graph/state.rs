@@ -27,7 +27,10 @@ pub enum State {
     Fresh,
     Stale,
     Failed,
+    /// For another host.
     Waiting,
+    /// For something that is missing on this host.
+    Blocked,
     Unsupported,
 }
 
@@ -380,7 +383,7 @@ impl Engine<'_> {
             return json!({ "unsupported": reason });
         }
         let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
-        if matches!(status.state, State::Stale | State::Waiting)
+        if matches!(status.state, State::Stale | State::Waiting | State::Blocked)
             && let Some(failure) = self.only_failure(id, cell, statuses)
         {
             return json!({ "failure": failure });
@@ -391,7 +394,7 @@ impl Engine<'_> {
                 let environment = Digest::of(serde_json::to_vec(&environment).unwrap_or_default());
                 json!({ "summary": summary.digest, "repeats": cell.repeats, "environment": environment })
             }
-            (State::Waiting | State::Failed, _) => {
+            (State::Waiting | State::Blocked | State::Failed, _) => {
                 let why = match &status.reason {
                     Some(Reason::Because(text)) => text.clone(),
                     _ => String::new(),

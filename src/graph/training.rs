@@ -149,7 +149,10 @@ impl Engine<'_> {
                 Status::because(State::Waiting, Reason::Because(all.join("; "))).key(key)
             }
             (Ok(()), Some(why)) => Status::failed(why).key(key),
-            (Ok(()), None) => Status::because(State::Stale, reason).key(key),
+            (Ok(()), None) => match &self.plan.cells[cell].blocked {
+                Some(why) => Status::because(State::Blocked, Reason::Because(why.clone())).key(key),
+                None => Status::because(State::Stale, reason).key(key),
+            },
         }
     }
 

@@ -44,6 +44,15 @@ impl PlatformFacts {
     }
 }
 
+/// What runs of a vendor need, in words.
+fn device_of(vendor: Vendor) -> &'static str {
+    match vendor {
+        Vendor::Cpu => "a CPU",
+        Vendor::Nvd => "an NVIDIA GPU",
+        Vendor::Amd => "an AMD GPU",
+    }
+}
+
 /// The lock, this host, and what follows from them for each (platform, recipe) of a matrix.
 pub struct FactBook {
     root: PathBuf,
@@ -231,8 +240,8 @@ impl FactBook {
                 }
             }
             (_, Err(why)) => {
-                let known =
-                    Err(format!("tprimat.lock has no section for {platform} with {}, and {why}", recipe.file.id));
+                // What is not pinned is not known of a host that is elsewhere.
+                let known = Err(why.clone());
                 return Ok(PlatformFacts { known, all: BTreeMap::new(), available });
             }
         };
@@ -280,7 +289,7 @@ impl FactBook {
         let host = self.host();
         let count = host.platforms().into_iter().find(|(v, _)| *v == vendor).map_or(0, |(_, count)| count);
         if count == 0 {
-            return Err(format!("this host has no {} device", vendor.name()));
+            return Err(format!("needs {}; this host has none", device_of(vendor)));
         }
         let found = host.section(vendor).and_then(|s| s.facts.get("accelerator").cloned());
         if vendor != Vendor::Cpu

@@ -60,6 +60,8 @@ pub struct CellPlan {
     pub id: String,
     pub repeats: u32,
     pub selected: bool,
+    /// Why a build cannot measure it on this host now although it is the right host: something is missing.
+    pub blocked: Option<String>,
     pub support: Support,
 }
 
@@ -328,7 +330,8 @@ fn prepare(
     facts: &FactBook,
     inputs: &Inputs,
 ) -> Result<CellPlan, Vec<Problem>> {
-    let support = |support| Ok(CellPlan { id: cell.to_string(), repeats: cell.repeats, selected, support });
+    let support =
+        |support| Ok(CellPlan { id: cell.to_string(), repeats: cell.repeats, selected, blocked: None, support });
     let Some(recipe) = recipes.recipes.get(&*cell.framework) else {
         return support(Support::Unsupported(format!("there is no recipe `{}` yet", cell.framework)));
     };
