@@ -188,7 +188,7 @@ fn a_reader_that_has_enough_is_no_error() {
 }
 
 #[test]
-fn an_initialised_folder_is_a_project_and_is_not_initialised_twice() {
+fn an_initialised_folder_is_a_project_and_keeps_what_is_there() {
     let project = Project::empty();
     project.run(&["init"]).ends_with(0);
     let config = project.read("config.yaml");
@@ -211,7 +211,8 @@ fn an_initialised_folder_is_a_project_and_is_not_initialised_twice() {
             assert!([Some(0), Some(1)].contains(&project.run(command).code), "{command:?}");
         }
     }
-    message!("init_twice", project, ["init"], 2);
+    let again = project.run(&["init"]).ends_with(0).stderr;
+    assert!(again.starts_with("kept config.yaml\nkept .gitignore\n"), "{again}");
     assert_eq!(project.read("config.yaml"), config);
     assert!(!project.path("cache/runs").exists());
 }

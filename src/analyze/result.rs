@@ -46,6 +46,9 @@ pub struct RunResult {
     /// Why the run is kept and not counted: what disturbed it, as judged when it had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
+    /// Why the run has no rate although it was timed: what it was asked for never reached its trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_rate: Option<String>,
     /// What was sampled beside the run; absent where nothing was to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Samples>,
@@ -204,6 +207,7 @@ impl RunResult {
             log_tail: Vec::new(),
             repeats_planned: None,
             suspect: None,
+            no_rate: None,
             telemetry: None,
             trace,
         }
@@ -220,6 +224,16 @@ impl RunResult {
         let mut dates = self.trace.steps.iter().filter_map(|s| s.ended_at).filter(|date| *date > YEAR_2001);
         let first = dates.next();
         (first, dates.next_back().or(first))
+    }
+
+    /// Withholds the rate where the recipe hands some of these settings neither to the trainer nor says why not, and the
+    /// trainer does not state them itself: then nobody knows what work was timed.
+    pub fn withhold(&mut self, unreached: &[&str]) {
+        let unknown: Vec<&str> = unreached.iter().copied().filter(|name| !self.attestation.is_attested(name)).collect();
+        if !unknown.is_empty() {
+            let names = unknown.join(", ");
+            self.no_rate = Some(format!("the recipe does not hand over {names}, and the log does not state them"));
+        }
     }
 
     #[must_use]
@@ -291,6 +305,18 @@ pub(super) mod tests {
         assert_eq!(serde_json::from_str::<RunResult>(&text).unwrap(), result);
         assert_eq!((result.workload.tokens_per_step, result.workload.tokens_source), (Some(1024), Source::Effective));
         assert!(!result.is_contradicted());
+    }
+
+    #[test]
+    fn what_never_reached_the_trainer_gives_no_rate_unless_the_log_states_it() {
+        let of = |stated| {
+            let mut result = RunResult::from(trace(stated, None), &job(), facts(RunOutcome::Ok));
+            result.withhold(&["seq_length", "hidden_size"]);
+            result.no_rate
+        };
+        let why = of(json!({ "hidden_size": 64 })).unwrap();
+        assert_eq!(why, "the recipe does not hand over seq_length, and the log does not state them");
+        assert_eq!(of(json!({ "hidden_size": 64, "seq_length": 128 })), None);
     }
 
     #[test]

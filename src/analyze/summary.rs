@@ -229,6 +229,9 @@ fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
 
 /// The measured part of a run as far as it can be believed, with how it compares with the clock; or why there is none.
 fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Option<Clock>), String> {
+    if let Some(reason) = &result.no_rate {
+        return Err(reason.clone());
+    }
     if let Some(reason) = absurd_time(result, statistics) {
         return Err(reason);
     }

@@ -34,6 +34,8 @@ pub enum Command {
     Show(ShowArgs),
     /// List every run of a cell that was ever made, and say which one counts; set one aside
     Attempts(AttemptsArgs),
+    /// Show what a cell would launch: its settings with their origins, and its launch files
+    Render(RenderArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
     /// Show the comparison of a matrix, or of two cells
@@ -66,7 +68,7 @@ pub enum Command {
     Shell(ShellArgs),
     /// Remove published output, or the whole cache
     Clean(CleanArgs),
-    /// Write a starter project into a folder
+    /// Write a starter project into a folder; a config.yaml that is there is kept
     Init(InitArgs),
     /// Print the JSON schema of a format
     Schema(SchemaArgs),
@@ -84,6 +86,7 @@ impl Command {
             Self::Explain(a) => a.json,
             Self::Show(a) => a.json,
             Self::Attempts(a) => a.json,
+            Self::Render(a) => a.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
             Self::Baseline(a) => a.wanted.json,
@@ -305,6 +308,22 @@ pub struct RestoreArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+pub struct RenderArgs {
+    /// platform/framework/model/parallelism
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Write the launch files and job.json into this folder instead of printing them
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
     /// platform/framework/model/parallelism, with #REPEAT for one run
     #[arg(required_unless_present = "attempt")]
@@ -438,6 +457,9 @@ pub struct ConfigArgs {
     /// Print as `export` lines for a shell
     #[arg(long, conflicts_with = "json")]
     pub shell: bool,
+    /// Print config.yaml with the keys of older suites in today's spelling; comments are kept, and the file is not changed
+    #[arg(long, conflicts_with_all = ["json", "shell", "get"])]
+    pub upgrade: bool,
     #[arg(long)]
     pub json: bool,
     #[arg(long = "set", value_name = "PATH=VALUE")]
@@ -646,6 +668,9 @@ pub struct CleanArgs {
 pub struct InitArgs {
     /// The folder [default: this one]
     pub folder: Option<PathBuf>,
+    /// Write the matrix that config.yaml implies to pipelines/matrix.toml
+    #[arg(long)]
+    pub matrix: bool,
 }
 
 #[derive(Args, Clone, Debug)]

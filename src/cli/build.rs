@@ -55,6 +55,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         return say_nothing_to_do(args, &text);
     }
     let mut plan = Plan::load(&request)?;
+    project::say_notes(&plan);
     if args.locked {
         plan.facts.require_complete()?;
         // What trains nothing here does not depend on this host.

@@ -52,12 +52,15 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     if !problems.is_empty() {
         return Err(Error::Invalid(problems));
     }
-    for note in &plan.notes {
+    for note in plan.told_implied().iter().chain(&plan.notes) {
         eprintln!("note: {note}");
     }
     let descriptive = plan.config.descriptive();
     if !descriptive.is_empty() {
         eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
+    }
+    for note in project::not_handed_over(&plan) {
+        eprintln!("note: {note}");
     }
     for (why, cell, more) in reasons {
         let others = if more == 0 { String::new() } else { format!(" and {more} more") };

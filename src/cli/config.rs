@@ -24,9 +24,16 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
         ..PlanRequest::default()
     };
     let config = load_config(&root.join("config.yaml"), &request)?;
+    if args.upgrade {
+        print(&config.upgraded())?;
+        return Ok(exit::OK);
+    }
     match args.get.as_slice() {
         [] => {}
         [get, path] if get == "get" => {
+            // Any spelling of a path that there may be.
+            let resolved = config.resolve(path).ok();
+            let path = resolved.as_deref().unwrap_or(path);
             if let Some(value) = config.get(path) {
                 let value = serde_json::to_value(value).unwrap_or_default();
                 if args.json {
@@ -71,6 +78,10 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
         let mut text = String::new();
         for (path, value, origin) in config.effective() {
             let _ = writeln!(text, "{path} = {}  # {origin}", plain(&json!(value)));
+        }
+        // A token is handed to trainers and shown nowhere.
+        if request.env.get("HF_TOKEN").is_some_and(|token| !token.is_empty()) {
+            text += "# HF_TOKEN is set: trainers get it, and its value is not shown\n";
         }
         print(&text)?;
     }

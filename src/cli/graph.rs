@@ -20,7 +20,7 @@ pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
     let dag = Dag::new(&plan)?;
     let is_shown = |node| {
         let task = dag.task(node);
-        label(&plan, &task).ends_with(&plan.matrix.name) || plan.cells[task.cell as usize].selected
+        task.kind.is_over_all() || plan.cells[task.cell as usize].selected
     };
     let mut text = String::from(match args.format {
         GraphFormat::Dot => "digraph tprimat {\n  rankdir=LR;\n  node [shape=box];\n",
@@ -31,7 +31,7 @@ pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
         let _ = match args.format {
             GraphFormat::Dot => writeln!(text, "  n{} [label={:?}];", node.index(), name),
             GraphFormat::Mermaid => {
-                writeln!(text, "  n{}[\"{}\"]", node.index(), name.replace('"', "#quot;").replace('#', "#35;"))
+                writeln!(text, "  n{}[\"{}\"]", node.index(), mermaid(&name))
             }
         };
     }
@@ -47,4 +47,17 @@ pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
     }
     print(&text)?;
     Ok(exit::OK)
+}
+
+/// A text as Mermaid shows it: `#` begins its escapes, so it goes first.
+fn mermaid(text: &str) -> String {
+    text.replace('#', "#35;").replace('"', "#quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_quote_is_escaped_once() {
+        assert_eq!(super::mermaid("a\"b#2"), "a#quot;b#35;2");
+    }
 }

@@ -1,14 +1,17 @@
-//! `init`: a starter project. The recipes and templates it uses are in the binary.
+//! `init`: a starter project, or what is missing beside a config.yaml. Recipes and templates are in the binary.
 
 use std::path::{Path, PathBuf};
 
 use super::args::InitArgs;
 use crate::{
-    error::{Error, Problem, Result, exit},
-    files::{Durability, write_atomically},
+    config::Config,
+    error::{Error, Result, Source, exit},
+    files::{Durability, read_to_string, write_atomically},
+    matrix::{self, Selection, Wanted},
     recipe::{embedded_file, embedded_under},
 };
 
+const MATRIX: &str = "pipelines/matrix.toml";
 const IGNORE: &[u8] = b"/cache/\n/output/\n/.venv/\n";
 
 pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
@@ -17,23 +20,46 @@ pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
         (Some(at), None) => at.to_owned(),
         (None, folder) => folder.clone().unwrap_or_else(|| PathBuf::from(".")),
     };
-    let mut files: Vec<(String, &[u8])> =
-        vec![("config.yaml".into(), embedded_file("config.yaml").unwrap_or_default())];
-    files.extend(embedded_under("pipelines/").map(|(name, bytes)| (format!("pipelines/{name}"), bytes)));
-    files.push((".gitignore".into(), IGNORE));
-    if root.join("config.yaml").exists() {
-        return Err(Error::invalid(
-            Problem::new(format!("{} has a config.yaml already; nothing was written", root.display()))
-                .help("`tprimat init DIR` starts a project elsewhere"),
-        ));
+    let mut files: Vec<(String, Vec<u8>)> = vec![(".gitignore".into(), IGNORE.to_vec())];
+    let has_config = root.join("config.yaml").exists();
+    if has_config {
+        eprintln!("kept config.yaml");
+    } else {
+        files.push(("config.yaml".into(), embedded_file("config.yaml").unwrap_or_default().to_vec()));
+        // They name what the starter config.yaml declares.
+        files.extend(embedded_under("pipelines/").map(|(name, bytes)| (format!("pipelines/{name}"), bytes.to_vec())));
+    }
+    if args.matrix {
+        files.retain(|(name, _)| name != MATRIX);
+        files.push((MATRIX.into(), implied(&root, &files)?));
     }
     for (name, bytes) in files {
         let path = root.join(&name);
-        if !path.exists() {
-            write_atomically(&path, bytes, Durability::Plain)?;
+        if path.exists() {
+            eprintln!("kept {name}");
+        } else {
+            write_atomically(&path, &bytes, Durability::Plain)?;
             eprintln!("wrote {name}");
         }
     }
-    eprintln!("next: `tprimat plan quickstart.toml` shows what would run, `tprimat build quickstart.toml` runs it");
+    if has_config {
+        eprintln!("next: `tprimat check` says how config.yaml is understood, `tprimat plan` shows what would run");
+    } else {
+        eprintln!("next: `tprimat plan quickstart.toml` shows what would run, `tprimat build quickstart.toml` runs it");
+    }
     Ok(exit::OK)
+}
+
+/// The matrix that the folder's config.yaml implies, or the one about to be written there.
+fn implied(root: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
+    let env = super::project::environment();
+    let starter = files.iter().find(|(name, _)| name == "config.yaml").map(|(_, bytes)| bytes.clone());
+    let text = match starter {
+        Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        None => read_to_string(&root.join("config.yaml"))?,
+    };
+    let config = Config::load(Source::new("config.yaml", text), &env, &[])?;
+    let Selection { frameworks, strategies, .. } = Selection::default().with_environment(&env);
+    let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
+    Ok(matrix::implied(&config, wanted).map_err(Error::invalid)?.into_bytes())
 }

@@ -32,6 +32,7 @@ mod plan;
 mod profile;
 mod project;
 mod recipe;
+mod render;
 mod report;
 mod schema;
 mod show;
@@ -82,6 +83,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::List(args) => list::run(at, &args),
         Command::Show(args) => show::run(at, &args),
         Command::Attempts(args) => attempts::run(at, &args),
+        Command::Render(args) => render::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Compare(args) => compare::run(at, &args),
         Command::Baseline(args) => baseline::run(at, &args),

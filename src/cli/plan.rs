@@ -24,6 +24,7 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
         plan.facts.require_complete()?;
         project::refuse_drift(&plan)?;
     }
+    project::say_notes(&plan);
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
     let engine = project::planner(&plan, &dag, &cache, &args.insist);

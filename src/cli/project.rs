@@ -111,6 +111,41 @@ pub fn cache_dir(plan: &Plan) -> PathBuf {
     plan.root.join(name)
 }
 
+/// What recipes do not hand to their trainers, a sentence a recipe.
+#[must_use]
+pub fn not_handed_over(plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    for cell in 0..plan.cells.len() {
+        let fields: Vec<&str> = plan.unreached(cell).iter().map(|unreached| unreached.field).collect();
+        if let Some(first) = fields.first() {
+            let id = &plan.recipe(cell).file.id;
+            let note = format!(
+                "recipe `{id}` does not hand over {}: its cells have no rate unless the log states these settings; use `{{{{ job.{first} }}}}` in its templates, hand the whole job over with `reads_job = true`, or say in an `[[ignored]]` why a field means nothing to it",
+                fields.join(", ")
+            );
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    notes
+}
+
+/// Says on stderr where the matrix comes from, and that there are notes.
+pub fn say_notes(plan: &Plan) {
+    if let Some(implied) = plan.told_implied() {
+        eprintln!("note: {implied}");
+    }
+    match plan.notes.len() {
+        0 => {}
+        1 => eprintln!("note: {}", plan.notes[0]),
+        n => eprintln!("note: {n} settings were adapted or read in an older spelling; `tprimat check` lists them"),
+    }
+    for note in not_handed_over(plan) {
+        eprintln!("note: {note}");
+    }
+}
+
 /// Settings of the later stages, as their keys cover them.
 pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, insist: &Insist) -> Engine<'a> {
     let settings = crate::execute::derived::Settings::of(plan);

@@ -7,6 +7,7 @@ use super::{
     flags::Insist,
     output::{page, print, print_json},
     project::{self, split_repeat},
+    render::Launch,
 };
 use crate::{
     cache::Cache,
@@ -71,7 +72,12 @@ pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
         if has_imports {
             return imported(&plan, &cache, &imports, args);
         }
-        let help = "`tprimat plan` says why; `tprimat build` measures it; `tprimat attempts` lists every run of it";
+        if repeat.is_none() && !args.json {
+            eprintln!("note: nothing of `{id}` was measured; this is what `tprimat build` launches");
+            print(&Launch::of(&plan, cell)?.text())?;
+            return Ok(crate::error::exit::OK);
+        }
+        let help = "`tprimat plan` says why; `tprimat build` measures it; `tprimat render` shows what it launches";
         let message = format!("nothing of `{}` was measured", args.cell);
         return Err(Error::Failed { message, help: Some(help.into()) });
     };

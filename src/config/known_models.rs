@@ -1,4 +1,4 @@
-//! The built-in table of models: the shape of one that config.yaml only names.
+//! Shapes of models that config.yaml only names: from the built-in table, or from a Hugging Face config.json.
 
 use std::sync::LazyLock;
 
@@ -79,6 +79,9 @@ impl KnownModel {
 pub(super) fn fill(config: &mut Config) {
     let ids: Vec<String> = config.children("models").map(str::to_owned).collect();
     for id in ids {
+        if config.get(&format!("models.{id}.hf_config")).is_some() {
+            continue;
+        }
         let Some(known) = named(config, &id) else { continue };
         let shape = known.shape();
         let lacks = |key: &str| config.get(&format!("models.{id}.{key}")).is_none();
@@ -91,21 +94,100 @@ pub(super) fn fill(config: &mut Config) {
             config.notes.push(other);
             continue;
         }
-        let Some(model) = config.tree.find(&format!("models.{id}")).map(|node| node.path.clone()) else { continue };
-        // Scaling is one thing: a part of it is not completed from elsewhere.
-        let is_scaled = config.contains(&format!("{model}.rope_scaling"));
-        for (key, value) in shape {
-            if key.starts_with("rope_scaling") && is_scaled || config.get(&format!("{model}.{key}")).is_some() {
-                continue;
-            }
-            let mut keys = vec!["models", id.as_str()];
-            keys.extend(key.split('.'));
-            let node = keys.iter().try_fold(super::tree::ROOT, |node, key| config.tree.enter(node, key));
-            if let Some(node) = node {
-                config.tree.set(node, value, Layer::KnownModel(&known.name));
-            }
+        complete(config, &id, shape, format!("built in: {}", known.name));
+    }
+}
+
+/// Gives a model the keys of `shape` that it does not state.
+fn complete(config: &mut Config, id: &str, shape: Vec<(&'static str, Value)>, from: String) {
+    let layer = Layer::Model(config.model_sources.len());
+    config.model_sources.push(from);
+    // Scaling is one thing: a part of it is not completed from elsewhere.
+    let is_scaled = config.contains(&format!("models.{id}.rope_scaling"));
+    for (key, value) in shape {
+        let stated = config.tree.leaf(&format!("models.{id}.{key}")).is_some_and(|(_, layer)| *layer >= Layer::File);
+        if stated || key.starts_with("rope_scaling") && is_scaled {
+            continue;
+        }
+        let mut keys = vec!["models", id];
+        keys.extend(key.split('.'));
+        let node = keys.iter().try_fold(super::tree::ROOT, |node, key| config.tree.enter(node, key));
+        if let Some(node) = node {
+            config.tree.set(node, value, layer);
         }
     }
+}
+
+impl Config {
+    /// The files that models name as their `hf_config`: the model's id, and the path as written.
+    #[must_use]
+    pub fn hf_configs(&self) -> Vec<(String, String)> {
+        let path = |id: &str| Some(self.get(&format!("models.{id}.hf_config"))?.as_str()?.to_owned());
+        self.children("models").filter_map(|id| Some((id.to_owned(), path(id)?))).collect()
+    }
+
+    /// Takes from a Hugging Face `config.json` what a model does not state.
+    pub fn complete_from_hf(&mut self, id: &str, path: &str, text: &str) -> Result<(), Problem> {
+        let shape = serde_json::from_str(text)
+            .map_err(|error| format!("is not JSON: {error}"))
+            .and_then(|file| hf_shape(&file));
+        let shape = shape.map_err(|why| {
+            let at = format!("models.{id}.hf_config");
+            self.problem_at(&at, format!("{path} {why}"), "this file")
+        })?;
+        complete(self, id, shape, path.to_owned());
+        Ok(())
+    }
+}
+
+/// The keys of config.yaml that a Hugging Face `config.json` states; the error completes "the file …".
+fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
+    let architecture = file["model_type"].as_str().unwrap_or_default();
+    if !["llama", "qwen2", "mistral", "gpt2"].contains(&architecture) {
+        return Err(format!("has the model_type {architecture:?}; llama, qwen2, mistral and gpt2 are known"));
+    }
+    let is_gpt2 = architecture == "gpt2";
+    let mut shape = vec![("architecture", json!(architecture))];
+    for (key, names) in [
+        ("num_layers", ["num_hidden_layers", "n_layer"]),
+        ("hidden_size", ["hidden_size", "n_embd"]),
+        ("ffn_hidden_size", ["intermediate_size", "n_inner"]),
+        ("num_attention_heads", ["num_attention_heads", "n_head"]),
+        ("num_kv_heads", ["num_key_value_heads", ""]),
+        ("head_dim", ["head_dim", ""]),
+        ("vocab_size", ["vocab_size", ""]),
+        ("rope_theta", ["rope_theta", ""]),
+        ("norm_eps", ["rms_norm_eps", "layer_norm_epsilon"]),
+    ] {
+        let stated = names.iter().map(|name| &file[*name]).find(|value| value.is_number());
+        shape.extend(stated.map(|value| (key, value.clone())));
+    }
+    if is_gpt2 {
+        let hidden = file["n_embd"].as_u64().ok_or("has no n_embd")?;
+        if !file["n_inner"].is_number() {
+            shape.push(("ffn_hidden_size", json!(hidden * 4)));
+        }
+        shape.push(("max_position_embeddings", file["n_positions"].clone()));
+    }
+    // What the file leaves out is what transformers takes for it.
+    shape.push(("tie_embeddings", json!(file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2))));
+    let has_bias = is_gpt2 || architecture == "qwen2" || file["attention_bias"] == true;
+    shape.push(("qkv_bias", json!(has_bias)));
+    let scaling = &file["rope_scaling"];
+    if scaling.is_object() {
+        for (to, from) in [
+            ("rope_scaling.factor", "factor"),
+            ("rope_scaling.low_freq_factor", "low_freq_factor"),
+            ("rope_scaling.high_freq_factor", "high_freq_factor"),
+            ("rope_scaling.original_max_position_embeddings", "original_max_position_embeddings"),
+        ] {
+            if !scaling[from].is_number() {
+                return Err(format!("scales RoPE in a way that is not known here: it has no {from}"));
+            }
+            shape.push((to, scaling[from].clone()));
+        }
+    }
+    Ok(shape)
 }
 
 /// The entry that a model's names mean, if they mean one.
@@ -172,6 +254,34 @@ mod tests {
                 ..ModelShape::default()
             };
             assert_eq!(count_parameters(&shape), Some(model.num_parameters), "{}", model.name);
+        }
+    }
+
+    #[test]
+    fn a_hugging_face_config_gives_what_the_file_does_not_state() {
+        let text = "models: { q: { hf_config: q/config.json, num_layers: 2 } }\n";
+        let of = |json: &str| {
+            let mut config = crate::config::tests::load(text, &[], &[]).unwrap();
+            assert_eq!(config.hf_configs(), [("q".to_owned(), "q/config.json".to_owned())]);
+            config.complete_from_hf("q", "q/config.json", json).map(|()| config)
+        };
+        let file = r#"{ "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944,
+            "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "rms_norm_eps": 1e-6, "rope_theta": 1e6 }"#;
+        let config = of(file).unwrap();
+        let get = |key: &str| config.get(&format!("models.q.{key}")).unwrap().as_f64();
+        assert_eq!(
+            (get("num_layers"), get("ffn_hidden_size"), get("norm_eps")),
+            (Some(2.0), Some(18944.0), Some(1e-6))
+        );
+        assert_eq!(config.get("models.q.qkv_bias"), Some(&json!(true)));
+        let origin = config.effective().find(|(path, ..)| *path == "models.q.hidden_size").unwrap().2;
+        assert_eq!(origin.to_string(), "q/config.json");
+        for (json, why) in [("[", "is not JSON"), ("{\"model_type\": \"mamba\"}", "has the model_type \"mamba\"")] {
+            let problem = of(json).unwrap_err();
+            assert!(
+                problem.message.contains(why) && problem.position() == Some(("config.yaml".into(), 1, 27)),
+                "{problem}"
+            );
         }
     }
 }

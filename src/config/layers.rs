@@ -17,6 +17,7 @@ use super::{
     shape::shapes,
     spans::{Place, Spans},
     tree::{NodeId, ROOT, Tree},
+    upgrade::Translation,
     vendor_named,
     view::{Setting, Values, View},
 };
@@ -30,8 +31,8 @@ use crate::{
 pub enum Origin {
     /// Built in.
     Default,
-    /// The built-in table of models, by the name of the model there.
-    KnownModel(&'static str),
+    /// The built-in table of models, or a Hugging Face config.json.
+    Model(String),
     File {
         source: Arc<Source>,
         span: Range<usize>,
@@ -53,7 +54,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("built in"),
-            Self::KnownModel(name) => write!(f, "built in: {name}"),
+            Self::Model(name) => f.write_str(name),
             Self::File { source, span } | Self::Matrix { source, span } => {
                 let place = Problem::new("").at(source, span.clone(), "");
                 match place.position() {
@@ -72,8 +73,8 @@ impl fmt::Display for Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Layer {
     Default,
-    /// Of [`known_models`], by the name of the model there.
-    KnownModel(&'static str),
+    /// Index into `model_sources`.
+    Model(usize),
     File,
     /// Index into [`VARIABLES`].
     Environment(usize),
@@ -98,6 +99,10 @@ pub struct Config {
     pub(super) notes: Vec<Problem>,
     /// Variables that texts of the file name as `${NAME}`.
     pub(super) variables: BTreeSet<String>,
+    /// Where shapes of models come from that the file does not state.
+    pub(super) model_sources: Vec<String>,
+    /// Keys of older suites that the file has.
+    pub(super) translations: Vec<Translation>,
 }
 
 impl Config {
@@ -123,6 +128,8 @@ impl Config {
             sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
             notes: Vec::new(),
             variables: BTreeSet::new(),
+            translations: Vec::new(),
+            model_sources: Vec::new(),
         };
         let mut problems = match Reader::read(&mut config, env) {
             Ok(problems) => problems,
@@ -276,7 +283,7 @@ impl Config {
     fn origin_of(&self, path: &str, layer: Layer) -> Origin {
         match layer {
             Layer::Default => Origin::Default,
-            Layer::KnownModel(name) => Origin::KnownModel(name),
+            Layer::Model(index) => Origin::Model(self.model_sources[index].clone()),
             Layer::File => Origin::File { source: self.source.clone(), span: self.nearest_span(path) },
             Layer::Environment(index) => Origin::Environment(VARIABLES[index].0.to_owned()),
             Layer::Set(_) => Origin::Set,

@@ -14,6 +14,7 @@ use super::{
     shape::{Shape, ShapeId, join, shapes},
     spans::Spans,
     tree::{NodeId, ROOT},
+    upgrade::Translation,
 };
 use crate::error::{Problem, Source};
 
@@ -95,9 +96,10 @@ impl<'a> Reader<'a> {
         for Moved { from, value, meaning } in moved {
             match dialect::translate(self.config, &from, &value, meaning) {
                 Ok(Translated { settings, note }) => {
-                    for (to, value) in settings {
-                        self.place(&from, &to, value);
+                    for (to, value) in &settings {
+                        self.place(&from, to, value.clone());
                     }
+                    self.config.translations.push(Translation { from: from.clone(), settings });
                     self.config.notes.extend(note.map(|note| self.at_key(&from, note)));
                 }
                 Err(problem) => self.problem_at_key(&from, problem),
@@ -224,7 +226,19 @@ pub(super) fn scalar_of(scalar: Yaml) -> Result<Value, String> {
     })
 }
 
+/// Bytes of config.yaml, and how deep `[` and `{` may nest in it: the parser takes quadratic time for more.
+const MAX_BYTES: usize = 4 << 20;
+const MAX_NESTING: usize = 64;
+
 fn parse(source: &std::sync::Arc<Source>) -> Result<Yaml, Vec<Problem>> {
+    if source.text.len() > MAX_BYTES {
+        let message = format!("the file has {} bytes; at most {MAX_BYTES} are read", source.text.len());
+        return Err(vec![Problem::new(message).at(source, 0..0, "")]);
+    }
+    if let Some(at) = too_deep(&source.text) {
+        let message = format!("brackets are nested more than {MAX_NESTING} deep");
+        return Err(vec![Problem::new(message).at(source, at..at + 1, "too deep")]);
+    }
     let parsed = serde_yaml::from_str::<Yaml>(&source.text);
     let error = match parsed.and_then(|mut yaml| yaml.apply_merge().map(|()| yaml)) {
         Ok(yaml) => return Ok(yaml),
@@ -244,6 +258,22 @@ fn parse(source: &std::sync::Arc<Source>) -> Result<Yaml, Vec<Problem>> {
         Some(location) => problem.at(source, caret(&source.text, location.index()), "here"),
         None => problem.at(source, 0..0, ""),
     }])
+}
+
+/// Where a bracket opens that is deeper than is read. Brackets in quotes count too: a line of text has seldom so many.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_NESTING {
+            return Some(at);
+        }
+    }
+    None
 }
 
 /// One whole character at or before `index`.

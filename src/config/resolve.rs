@@ -56,6 +56,9 @@ impl Leaf {
     }
 }
 
+/// Keys of one path: deeper tables would take more of the stack than there is.
+pub const MAX_PARTS: usize = 32;
+
 /// Follows a dotted path through the schema, spelling aliases out. Keys that hold dots are known from the tree.
 pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Problem> {
     let mut shape_id = shapes().root;
@@ -63,6 +66,9 @@ pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Proble
     let mut keys = Vec::new();
     let mut at = String::new();
     let mut rest = path;
+    if path.matches('.').count() >= MAX_PARTS {
+        return Err(labelled(format!("a path has at most {MAX_PARTS} keys"), "too many keys".into()));
+    }
     while !rest.is_empty() || keys.is_empty() {
         if node.is_some_and(|node| node.leaf.as_ref().is_some_and(|(value, _)| !value.is_null())) {
             return Err(labelled(format!("`{at}` is a value, not a table"), format!("nothing is below `{at}`")));

@@ -81,6 +81,7 @@ pub struct Platform {
 
 /// The shape of a model. Keys that are left out come from the built-in table of models if `name`, `full_name`,
 /// `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys agree with it.
+/// Where `hf_config` names a file, they come from there instead.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
@@ -127,6 +128,8 @@ pub struct Model {
     pub tokenizer_path: Option<String>,
     /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the like.
     pub tokenizer_name: Option<String>,
+    /// A Hugging Face `config.json` of the project, for the keys that are left out.
+    pub hf_config: Option<String>,
     /// A recipe of `nemo.collections.llm.recipes`; a trailing `.pretrain_recipe` is left off.
     pub nemo_recipe: Option<String>,
     pub primus_config: Option<String>,
@@ -156,6 +159,7 @@ impl Default for Model {
             dataset_name: None,
             tokenizer_path: None,
             tokenizer_name: None,
+            hf_config: None,
             nemo_recipe: None,
             primus_config: None,
         }

@@ -183,8 +183,21 @@ impl Spans {
     }
 }
 
+/// Without what follows a value: blanks, and after a quoted one a comment as well.
 fn trim(text: &str, range: Range<usize>) -> Range<usize> {
     let shown = text.get(range.clone()).unwrap_or("");
+    let mut characters = shown.char_indices();
+    let Some((_, quote @ ('"' | '\''))) = characters.next() else {
+        return range.start..range.start + shown.trim_end().len();
+    };
+    while let Some((at, c)) = characters.next() {
+        let is_doubled = quote == '\'' && shown[at + 1..].starts_with('\'');
+        if c == '\\' && quote == '"' || c == quote && is_doubled {
+            characters.next();
+        } else if c == quote {
+            return range.start..range.start + at + 1;
+        }
+    }
     range.start..range.start + shown.trim_end().len()
 }
 
@@ -219,6 +232,10 @@ mod tests {
     #[test]
     fn every_path_has_its_bytes() {
         let spans = Spans::of(TEXT);
+        let quoted = "q: \"a # \\\" b\" # c\ns: 'it''s' # d\nt: x\n";
+        for (path, caret) in [("q", "\"a # \\\" b\""), ("s", "'it''s'"), ("t", "x")] {
+            assert_eq!(&quoted[Spans::of(quoted).find(path).unwrap().caret()], caret, "{path}");
+        }
         let cases = [
             ("a", "1"),
             ("b.é", "[1, 2]"),

@@ -418,56 +418,7 @@ fn platform_environment_is_the_vendors_with_the_platforms_own_above() {
 }
 
 /// A config.yaml as the older suites write it: both dialects of degrees, prices of a box, peaks by GPU.
-pub(crate) const OLD: &str = r#"experiment: { name: "suite", version: "2.0", methodology: "fast", profiling: false }
-hardware:
-  platforms:
-    nvidia: { gpu_model: "H100", memory_per_gpu_gb: 80, num_gpus: 8, software_stack: "cuda", framework: "nemo" }
-    amd: { gpu_model: "MI300X", memory_per_gpu_gb: 192, num_gpus: 8, software_stack: "rocm", framework: "primus" }
-models:
-  llama:
-    name: "llama3.1_8b"
-    num_parameters: 8.0e9
-    num_layers: 32
-    tokenizer_path: "meta-llama/Llama-3.1-8B"
-    nemo_recipe: "llama31_8b.pretrain_recipe"
-  qwen: { full_name: "Qwen 2.5 7B", num_parameters: 7.6e9 }
-training:
-  data: { micro_batch_size: 1, global_batch_size: 128, seq_length: 2048 }
-  duration:
-    max_steps: 10
-    train_iters: 10
-  optimizer: { type: "adam", learning_rate: 3.0e-4, warmup_steps: 10 }
-  precision: { default: "bf16", fp8_hybrid: false, fp8_param: false }
-parallelism:
-  fast:
-    llama:
-      nvidia: { tensor_model_parallel_size: 4, pipeline_model_parallel_size: 1, data_parallel_size: 2 }
-      amd: { TP: 1, PP: 1, DP: 8 }
-    qwen: { TP: 4, PP: 2, DP: 1 }
-platform_optimizations:
-  nvidia: { precision: "fp8", fp8_hybrid: true, cuda_alloc_conf: "expandable_segments:True", activation_checkpointing: true, gradient_checkpointing: false }
-frameworks:
-  nemo: { description: "NVIDIA NeMo", platforms: [nvidia, amd], precision: bf16 }
-  megatron_deepspeed:
-    description: "Megatron-DeepSpeed"
-    path: "${MEGATRON_DEEPSPEED_PATH:-/workspace/Megatron-DeepSpeed}" # a checkout
-benchmarking:
-  output:
-    directory: "./results"
-    filename_format: "benchmark_{software_stack}_{model}.json"
-  metrics: { performance: ["tokens_per_second_per_gpu"] }
-  enhanced_metrics:
-    cloud_costs:
-      nvidia_h100_8gpu_per_hour: 32.0 # a box of eight
-      amd_mi300x_8gpu_per_hour: 24.0
-    hardware_specs:
-      nvidia_h100:
-        peak_tflops_fp8: 989.0e12
-        tdp_watts: 700
-paths:
-  primus:
-    installation: "${PRIMUS_PATH:-/workspace/Primus}"
-"#;
+pub(crate) const OLD: &str = include_str!("../../tests/fixtures/older-suite.yaml");
 
 #[test]
 fn a_file_of_the_older_suites_is_read_as_it_is_meant() {
@@ -538,6 +489,30 @@ fn what_an_older_file_cannot_mean_is_refused_with_its_place() {
     ] {
         refused(&OLD.replace(old, new), &[], &[], expected);
     }
+}
+
+#[test]
+fn an_upgraded_file_says_the_same_in_today_s_keys_and_keeps_its_comments() {
+    let block = OLD.replace(
+        "  duration:\n    max_steps: 10\n    train_iters: 10\n",
+        "  duration: { max_steps: 10, train_iters: 10 } # steps\n",
+    );
+    let flow = OLD
+        .replace("paths:\n  primus:\n    installation:", "paths: { cache: c } # mine\nprofiling:\n  primus:\n    x:");
+    for text in [OLD, &block, &flow] {
+        let old = load(text, &[], &[]).unwrap_or_else(|problems| panic!("{}", show(&problems)));
+        let upgraded = old.upgraded();
+        let new = load(&upgraded, &[], &[]).unwrap_or_else(|problems| panic!("{}\n{upgraded}", show(&problems)));
+        let mut expected = old.to_json();
+        expected["training"]["optimizer"]["type"] = json!("adamw");
+        assert_eq!(new.to_json(), expected, "{upgraded}");
+        assert!(new.translations.is_empty() && new.notes().is_empty(), "{upgraded}");
+        for comment in text.split('#').skip(1).filter_map(|after| after.lines().next()) {
+            assert!(upgraded.contains(comment.trim_end()), "`#{comment}` is lost:\n{upgraded}");
+        }
+        assert_eq!(new.upgraded(), upgraded, "a second time there is nothing to do");
+    }
+    assert_eq!(load(SHIPPED, &[], &[]).unwrap().upgraded(), SHIPPED);
 }
 
 #[test]

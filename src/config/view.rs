@@ -110,7 +110,7 @@ enum Strength {
 impl From<Layer> for Strength {
     fn from(layer: Layer) -> Self {
         match layer {
-            Layer::Default | Layer::KnownModel(_) => Self::Default,
+            Layer::Default | Layer::Model(_) => Self::Default,
             Layer::File => Self::File,
             Layer::Environment(_) => Self::Environment,
             Layer::Set(_) => Self::Set,

@@ -31,7 +31,7 @@ use crate::{
     matrix,
     parse::{self, Failure, LogSection},
     plan::{Job, Plan, Prepared, Support},
-    recipe::Rendered,
+    recipe::{Rendered, Unreached},
     report::{self, Drawn, Meta},
 };
 
@@ -102,7 +102,7 @@ fn price(cost: &Value) -> Option<Price> {
 /// What one derived task needs, owned.
 pub enum DerivedWork {
     Render(Vec<Rendered>),
-    Parse { attempt: Arc<Attempt>, job: Box<Job>, log: LogSection },
+    Parse { attempt: Arc<Attempt>, job: Box<Job>, log: LogSection, unreached: Vec<Unreached> },
     Aggregate { results: Vec<(u32, Digest)>, dropped: Vec<Dropped>, statistics: Statistics },
     Compare { cells: Vec<CellSeed>, settings: Box<CompareAll> },
     Plot { comparison: Option<Digest> },
@@ -177,6 +177,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
                 attempt: train.attempt().expect("parse is stale only after an attempt").clone(),
                 job: Box::new(prepared.job().clone()),
                 log: engine.plan.recipe(cell).file.log.clone(),
+                unreached: engine.plan.unreached(cell).to_vec(),
             }
         }
         TaskKind::Aggregate => DerivedWork::Aggregate {
@@ -329,8 +330,8 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
-        DerivedWork::Parse { attempt, job, log: section } => {
-            let result = result_of(cache, &attempt, &job, &section)?;
+        DerivedWork::Parse { attempt, job, log: section, unreached } => {
+            let result = result_of(cache, &attempt, &job, &section, &unreached)?;
             Ok(vec![put("result.json", &json_bytes(&result)?)?])
         }
         DerivedWork::Aggregate { results, dropped, statistics } => {
@@ -361,7 +362,13 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
 }
 
 /// What an attempt's log says, held against its job.
-pub(super) fn result_of(cache: &Cache, attempt: &Attempt, job: &Job, section: &LogSection) -> Result<RunResult> {
+pub(super) fn result_of(
+    cache: &Cache,
+    attempt: &Attempt,
+    job: &Job,
+    section: &LogSection,
+    unreached: &[Unreached],
+) -> Result<RunResult> {
     let bytes = match attempt.log() {
         // However large it is: the record says how large.
         Some(log) => cache.get_at_most(&log.digest, log.size)?.ok_or_else(|| gone(&log.digest, "log"))?,
@@ -374,6 +381,7 @@ pub(super) fn result_of(cache: &Cache, attempt: &Attempt, job: &Job, section: &L
     // Without it the log still says all else.
     let times = get(output("times"))?.unwrap_or_default();
     let mut result = RunResult::from(parse::parse_dated(section, &bytes, &times), job, facts);
+    result.withhold(&unreached.iter().map(|field| field.setting).collect::<Vec<_>>());
     result.repeats_planned = attempt.repeats_planned;
     result.suspect = attempt.suspect.clone();
     if sampled.is_some() {

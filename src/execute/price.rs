@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::derived::Settings;
 use crate::{
-    analyze::{Catalogue, Price, flops_per_token},
+    analyze::{Catalogue, Price, accelerators_like, flops_per_token},
     cache::{AttemptOutcome, Entry, TaskKind},
     config::{Values, vendor_names},
     digest::Digest,
@@ -257,7 +257,11 @@ fn run_seconds(
     let path = format!("hardware.platforms.{platform}.gpu_model");
     let nothing = Values::default();
     let view = engine.plan.config.view(&nothing, &engine.plan.matrix.cells[cell].overlay);
-    let device = locked.or_else(|| view.get(&path)?.as_str());
+    let declared = || {
+        let name = view.get(&path)?.as_str()?;
+        Some(accelerators_like(name).first().map_or(name, |known| known.names[0].as_str()))
+    };
+    let device = locked.or_else(declared);
     modelled(prepared.job(), platform, device, catalogue)
 }
 

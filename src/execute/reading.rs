@@ -98,7 +98,8 @@ fn present_repeat(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32
     };
     let section = &engine.plan.recipe(cell).file.log;
     let is_there = attempt.log().is_none_or(|log| engine.cache.has(&log.digest));
-    is_there.then(|| derived::result_of(engine.cache, attempt, prepared.job(), section)).transpose()
+    let unreached = engine.plan.unreached(cell);
+    is_there.then(|| derived::result_of(engine.cache, attempt, prepared.job(), section, unreached)).transpose()
 }
 
 /// A result of the cache; `None` where it is gone, or of a version that this one cannot read.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
 //! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
-//! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, the parser's source | templates that render the same bytes |
+//! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, settings that the recipe does not hand over, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, what was measured and does not count, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
 //! | plot, report | digests of what they draw and publish (of a report also the jobs and results), their source | anything else |
@@ -103,6 +103,10 @@ impl Engine<'_> {
             .fields("output", attempt.outputs.iter().map(|o| (o.name.as_str(), o.digest)));
         if let Some(why) = &attempt.suspect {
             image = image.field("suspect", why);
+        }
+        let unreached = self.plan.unreached(cell);
+        if !unreached.is_empty() {
+            image = image.field("not_handed_over", &unreached.iter().map(|field| field.setting).collect::<Vec<_>>());
         }
         Some(image.finish())
     }

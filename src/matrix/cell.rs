@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{config::Setting, plan::Vendor};
+use crate::{
+    config::Setting,
+    error::{Error, Problem, Result},
+    plan::Vendor,
+};
 
 /// One point of the matrix. Names are canonical ids: aliases and `auto` are resolved.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +51,22 @@ impl fmt::Display for Cell {
             f.write_str(value)?;
         }
         Ok(())
+    }
+}
+
+/// Runs of one matrix: more is taken for a mistake.
+const MAX_RUNS: u64 = 1_000_000;
+
+impl Matrix {
+    /// An error where cells × repeats are more than anybody runs.
+    pub fn check_runs(&self) -> Result<()> {
+        let runs: u64 = self.cells.iter().map(|cell| u64::from(cell.repeats)).sum();
+        if runs <= MAX_RUNS {
+            return Ok(());
+        }
+        let message =
+            format!("the matrix `{}` has {runs} runs (cells × repeats); at most {MAX_RUNS} are planned", self.name);
+        Err(Error::invalid(Problem::new(message).help("fewer repeats, or several matrices")))
     }
 }
 

@@ -73,6 +73,7 @@ pub(super) struct FileReader<'a> {
     pub config: &'a Config,
     pub recipes: &'a [&'a str],
     pub auto_platform: Option<&'a str>,
+    pub strategies: &'a [String],
     pub dimensions: Vec<Dimension>,
 }
 
@@ -82,6 +83,7 @@ impl MatrixFile {
         config: &Config,
         recipes: &[&str],
         auto_platform: Option<&str>,
+        strategies: &[String],
     ) -> Result<Self, Vec<Problem>> {
         let (root, errors) = DeTable::parse_recoverable(&source.text);
         if !errors.is_empty() {
@@ -92,7 +94,7 @@ impl MatrixFile {
             return Err(errors.into_iter().map(problem).collect());
         }
         let toml = Reader { source, problems: Vec::new() };
-        let mut reader = FileReader { toml, config, recipes, auto_platform, dimensions: Vec::new() };
+        let mut reader = FileReader { toml, config, recipes, auto_platform, strategies, dimensions: Vec::new() };
         let file = reader.file(root.get_ref());
         if reader.toml.problems.is_empty() { Ok(file) } else { Err(reader.toml.problems) }
     }
@@ -157,7 +159,10 @@ impl FileReader<'_> {
 
     fn base_dimension(&mut self, matrix: &DeTable<'_>, base: &str, head: Option<Range<usize>>) {
         let names = match matrix.get(base) {
-            Some(item) => self.toml.texts(item, base),
+            Some(item) => {
+                let names = self.toml.texts(item, base);
+                if base == "parallelism" { self.chosen_strategies(names, item.span()) } else { names }
+            }
             None => {
                 // A key that is only misspelt was told of already.
                 let names = |key: &str| !KEYS.contains(&key) && nearest(key, KEYS.iter().copied()) == Some(base);
@@ -175,6 +180,17 @@ impl FileReader<'_> {
         }
         dimension.product_len = dimension.values.len();
         self.dimensions.push(dimension);
+    }
+
+    /// `PARALLEL=mine` runs a matrix with a strategy that config.yaml declares and the matrix does not name.
+    fn chosen_strategies(&self, names: Vec<At<String>>, span: Range<usize>) -> Vec<At<String>> {
+        let is_declared = |name: &String| self.config.children("parallelism").any(|id| id == name);
+        let has = |name: &String| names.iter().any(|known| known.value == *name);
+        if self.strategies.iter().any(has) || !self.strategies.iter().any(is_declared) {
+            return names;
+        }
+        let chosen = self.strategies.iter().filter(|name| is_declared(name));
+        chosen.map(|name| At { value: name.clone(), span: span.clone() }).collect()
     }
 
     fn add(&mut self, dimension: &mut Dimension, name: &str, span: Range<usize>, setting: Option<Setting>) {

@@ -12,9 +12,10 @@ use crate::{
 
 const FOLDER: &str = "pipelines";
 
-/// No name: `matrix.toml`, then `pipelines/matrix.toml`. A name is a file of `root`, else of `root/pipelines`, with or
+/// No name: `matrix.toml`, then `pipelines/matrix.toml`, then the only file in pipelines; where there is none at all,
+/// config.yaml implies the matrix, and that is `None`. A name is a file of `root`, else of `root/pipelines`, with or
 /// without `.toml`, else of the current folder. Where none was is noted in `reads`: one that appears there comes first.
-pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<PathBuf> {
+pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<PathBuf>> {
     let pipelines = root.join(FOLDER);
     let candidates = match name {
         None => vec![root.join("matrix.toml"), pipelines.join("matrix.toml")],
@@ -24,13 +25,15 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<PathBuf>
         }
     };
     if let Some(found) = candidates.into_iter().find(|path| reads.is_file(path)) {
-        return Ok(found);
+        return Ok(Some(found));
     }
-    let known = names_in(&pipelines);
+    let known = names_in(&pipelines, reads);
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let (message, near) = match name {
-        None => (format!("there is no matrix.toml in {} or its {FOLDER}", root.display()), None),
-        Some(name) => {
+    let (message, near) = match (name, &known[..]) {
+        (None, []) => return Ok(None),
+        (None, [only]) => return Ok(Some(pipelines.join(format!("{only}.toml")))),
+        (None, _) => (format!("there is no matrix.toml in {} or its {FOLDER}: name a matrix", root.display()), None),
+        (Some(name), _) => {
             let stem = Path::new(name).file_name().map_or_else(|| name.into(), |n| n.to_string_lossy());
             let stem = stem.trim_end_matches(".toml").to_owned();
             (format!("there is no matrix `{name}`"), nearest(&stem, known.iter().copied()))
@@ -39,18 +42,17 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<PathBuf>
     Err(Error::invalid(Problem::new(message).help(match near {
         Some(near) => format!("did you mean `{near}`?"),
         None if root.join("matrix.toml").is_file() && known.is_empty() => "there is matrix.toml alone".to_owned(),
-        None if known.is_empty() => "`tprimat init` writes a starter one".to_owned(),
+        None if known.is_empty() => {
+            "without a name, config.yaml implies one; `tprimat init --matrix` writes it".to_owned()
+        }
         None => format!("{FOLDER} has {}", known.join(", ")),
     })))
 }
 
 /// The matrices of a folder, without `.toml`.
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".toml")?.to_owned())).collect();
-    names.sort();
-    names
+fn names_in(folder: &Path, reads: &ReadSet) -> Vec<String> {
+    let entries = reads.list(folder);
+    entries.iter().filter_map(|entry| Some(entry.name.to_str()?.strip_suffix(".toml")?.to_owned())).collect()
 }
 
 /// The names of all matrices of a project; `None` where a file that may hold one cannot be read.
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
     use crate::files::{Durability, write_atomically};
 
-    fn find(name: Option<&str>, root: &Path) -> Result<PathBuf> {
+    fn find(name: Option<&str>, root: &Path) -> Result<Option<PathBuf>> {
         super::find(name, root, &ReadSet::default())
     }
 
@@ -86,14 +88,20 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let touch = |path: &str| write_atomically(&root.join(path), b"", Durability::Plain).unwrap();
-        assert!(matches!(find(None, root), Err(Error::Invalid(p)) if p[0].help.as_deref().unwrap().contains("init")));
-        touch("pipelines/matrix.toml");
+        let found = |name| find(name, root).unwrap().map(|path| path.strip_prefix(root).unwrap().to_owned());
+        assert_eq!(found(None), None, "config.yaml implies one");
         touch("pipelines/quickstart.toml");
-        assert_eq!(find(None, root).unwrap(), root.join("pipelines/matrix.toml"));
+        assert_eq!(found(None), Some("pipelines/quickstart.toml".into()));
+        touch("pipelines/other.toml");
+        assert!(
+            matches!(find(None, root), Err(Error::Invalid(p)) if p[0].help.as_deref() == Some("pipelines has other, quickstart"))
+        );
+        touch("pipelines/matrix.toml");
+        assert_eq!(found(None), Some("pipelines/matrix.toml".into()));
         touch("matrix.toml");
-        assert_eq!(find(None, root).unwrap(), root.join("matrix.toml"));
+        assert_eq!(found(None), Some("matrix.toml".into()));
         for name in ["quickstart", "quickstart.toml", "pipelines/quickstart.toml"] {
-            assert_eq!(find(Some(name), root).unwrap(), root.join("pipelines/quickstart.toml"), "{name}");
+            assert_eq!(found(Some(name)), Some("pipelines/quickstart.toml".into()), "{name}");
         }
         let Err(Error::Invalid(problems)) = find(Some("quikstart.toml"), root) else { panic!() };
         assert_eq!(problems[0].message, "there is no matrix `quikstart.toml`");

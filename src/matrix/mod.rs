@@ -25,9 +25,16 @@ use crate::{
 };
 
 /// Reads and expands a matrix. `recipes`: ids that are frameworks although config.yaml may not list them;
-/// `auto_platform`: what `platform = "auto"` stands for on this host, a platform's id or a vendor's name.
-pub fn load(source: Arc<Source>, config: &Config, recipes: &[&str], auto_platform: Option<&str>) -> Result<Matrix> {
-    let file = file::MatrixFile::read(&source, config, recipes, auto_platform).map_err(Error::Invalid)?;
+/// `auto_platform`: what `platform = "auto"` stands for on this host, a platform's id or a vendor's name; `strategies`: names
+/// of `$PARALLEL`, in place of the file's where it has none of them.
+pub fn load(
+    source: Arc<Source>,
+    config: &Config,
+    recipes: &[&str],
+    auto_platform: Option<&str>,
+    strategies: &[String],
+) -> Result<Matrix> {
+    let file = file::MatrixFile::read(&source, config, recipes, auto_platform, strategies).map_err(Error::Invalid)?;
     expand::expand(file, source, config).map_err(Error::Invalid)
 }
 

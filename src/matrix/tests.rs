@@ -14,7 +14,7 @@ use crate::{
 const RECIPES: [&str; 3] = ["native", "tran", "cmd"];
 
 fn load_with(text: &str, config: &Config, auto: Option<&str>) -> Result<Matrix, Vec<Problem>> {
-    load(Source::new("pipelines/m.toml", text), config, &RECIPES, auto).map_err(|error| match error {
+    load(Source::new("pipelines/m.toml", text), config, &RECIPES, auto, &[]).map_err(|error| match error {
         Error::Invalid(problems) => problems,
         other => panic!("{other}"),
     })

@@ -26,6 +26,8 @@ impl Plan {
             facts: FactBook::load(root, request.allow_drift, &request.env, &reads)?,
             reads,
             allow_drift: request.allow_drift,
+            implied: None,
+            unreached: std::sync::OnceLock::new(),
             notes: Vec::new(),
         })
     }

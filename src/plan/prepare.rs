@@ -4,22 +4,24 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, OnceLock},
 };
 
 use rayon::prelude::*;
 use serde_json::Value;
 
-use super::{DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, facts::FactBook, inputs::Inputs, resolve};
+use super::{
+    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook, inputs::Inputs, resolve,
+};
 use crate::{
     analyze::{self, CellEnvironment},
-    config::Config,
+    config::{Config, framework_named},
     digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
     files::{ReadSet, require_inside},
     graph::key::canonical,
-    matrix::{self, Cell, Matrix, Selection},
-    recipe::{Recipe, RecipeSet},
+    matrix::{self, Cell, Matrix, Selection, Wanted},
+    recipe::{Recipe, RecipeSet, Unreached, unreached},
 };
 
 /// What to plan.
@@ -52,6 +54,9 @@ pub struct Plan {
     /// Everything that the plan rests on, as it was when it was read.
     pub reads: ReadSet,
     pub allow_drift: bool,
+    /// The matrix file that config.yaml implies, where there is none.
+    pub implied: Option<Arc<Source>>,
+    pub(super) unreached: OnceLock<BTreeMap<(Arc<str>, Vendor, String), Vec<Unreached>>>,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
 }
@@ -151,18 +156,37 @@ impl Plan {
             ]);
         }
         let recipes = collect(RecipeSet::read(root, &reads), &mut problems)?;
+        problems.extend(recipes.iter().flat_map(reserved_names));
+        let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems));
+        }
         let matrix_path = matrix::find(request.matrix.as_deref(), root, &reads)?;
         // Looked for as well, since it says where the matrix publishes.
-        let is_default = matrix::find(None, root, &reads).is_ok_and(|default| same_file(&default, &matrix_path));
-        let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
+        let is_default = match (matrix::find(None, root, &reads), &matrix_path) {
+            (Ok(Some(default)), Some(path)) => same_file(&default, path),
+            (Ok(default), path) => default.is_none() && path.is_none(),
+            (Err(_), _) => false,
+        };
         let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
-        require_inside(root, &matrix_path)?;
-        let source = Source::new(relative(&matrix_path, root), read_text(&matrix_path, &reads)?);
+        let Selection { frameworks, strategies, .. } = Selection::default().with_environment(&request.env);
+        let source = match &matrix_path {
+            Some(path) => {
+                require_inside(root, path)?;
+                Source::new(relative(path, root), read_text(path, &reads)?)
+            }
+            None => {
+                let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
+                let text = matrix::implied(&config, wanted).map_err(Error::invalid)?;
+                Source::new("the matrix that config.yaml implies", text)
+            }
+        };
         let auto = facts.auto_platform(&config, &source.text);
-        let mut matrix = matrix::load(source, &config, &recipes.ids(), auto.as_deref())?;
+        let mut matrix = matrix::load(source.clone(), &config, &recipes.ids(), auto.as_deref(), &strategies)?;
         if let Some(repeats) = request.repeats {
             matrix.cells.iter_mut().for_each(|cell| cell.repeats = repeats);
         }
+        matrix.check_runs()?;
         let selected = request.selection.select(&matrix.cells)?;
         facts.gather(&config, &recipes, &matrix.cells)?;
         let inputs = Inputs::gather(root, &config, &matrix.cells, &reads)?;
@@ -186,13 +210,70 @@ impl Plan {
         }
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
+        let implied = matrix_path.is_none().then_some(source);
         let allow_drift = request.allow_drift;
-        Ok(Self { root: root.clone(), config, recipes, matrix, is_default, cells, facts, reads, allow_drift, notes })
+        let unreached = OnceLock::new();
+        Ok(Self {
+            root: root.clone(),
+            config,
+            recipes,
+            matrix,
+            is_default,
+            cells,
+            facts,
+            reads,
+            allow_drift,
+            implied,
+            unreached,
+            notes,
+        })
+    }
+
+    /// In a line, where the matrix comes from config.yaml alone.
+    #[must_use]
+    pub fn told_implied(&self) -> Option<String> {
+        self.implied.as_ref()?;
+        let names = |dimension: &str| {
+            let mut names: Vec<&str> = Vec::new();
+            for name in self.matrix.cells.iter().filter_map(|cell| cell.value(dimension)) {
+                if !names.contains(&&**name) {
+                    names.push(name);
+                }
+            }
+            names.join(", ")
+        };
+        let axes = ["platform", "framework", "model", "parallelism"].map(names).join(" × ");
+        Some(format!(
+            "there is no matrix file; config.yaml implies {axes}: {} cells (`tprimat init --matrix` writes it)",
+            self.cells.len()
+        ))
     }
 
     #[must_use]
     pub fn recipe(&self, cell: usize) -> &Recipe {
         &self.recipes.recipes[&*self.matrix.cells[cell].framework]
+    }
+
+    /// Settings of the workload that the cell's recipe does not hand to its trainer. They are looked for once for each
+    /// recipe, vendor and architecture, in the first such cell.
+    #[must_use]
+    pub fn unreached(&self, cell: usize) -> &[Unreached] {
+        let key = |cell: usize| {
+            let job = self.prepared(cell)?.job();
+            Some((self.matrix.cells[cell].framework.clone(), job.vendor, job.model.architecture.clone()))
+        };
+        let all = self.unreached.get_or_init(|| {
+            let mut found = BTreeMap::new();
+            for cell in 0..self.cells.len() {
+                if let (Some(key), Some(prepared)) = (key(cell), self.prepared(cell)) {
+                    found
+                        .entry(key)
+                        .or_insert_with(|| unreached(self.recipe(cell), &self.recipes.templates, prepared.job()));
+                }
+            }
+            found
+        });
+        key(cell).and_then(|key| all.get(&key)).map_or(&[], Vec::as_slice)
     }
 
     #[must_use]
@@ -223,6 +304,18 @@ impl Plan {
             ),
         })
     }
+}
+
+/// A recipe of the project under another name of a shipped one: what config.yaml says of it would be the other's.
+fn reserved_names(recipes: &RecipeSet) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for id in recipes.ids() {
+        if let Some(shipped) = framework_named(id).filter(|shipped| *shipped != id) {
+            let message = format!("recipes/{id}: `{id}` is another name of the shipped recipe `{shipped}`");
+            problems.push(Problem::new(message).help("give the folder and its `id` another name"));
+        }
+    }
+    problems
 }
 
 /// What the config and the selected cells note, each once.
@@ -304,7 +397,13 @@ pub fn load_config(path: &Path, request: &PlanRequest) -> Result<Config> {
 
 fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<Config> {
     require_inside(path.parent().unwrap_or(path), path)?;
-    Config::load(Source::new("config.yaml", read_text(path, reads)?), &request.env, &request.sets)
+    let source = Source::new("config.yaml", read_text(path, reads)?);
+    let mut config = Config::load(source, &request.env, &request.sets)?;
+    for (model, file) in config.hf_configs() {
+        let text = read_text(&request.root.join(&file), reads)?;
+        config.complete_from_hf(&model, &file, &text).map_err(Error::invalid)?;
+    }
+    Ok(config)
 }
 
 fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {

@@ -259,7 +259,7 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
     if !missing.is_empty() {
         let message = format!("`models.{model}` lacks {}", missing.join(", "));
         let problem = r.view.problem_at(&format!("models.{model}"), message, "its shape is not known");
-        let help = "state them, or give it the `name` of a model whose shape is built in, as in `name: Llama 3.1 8B`";
+        let help = "state them, name a Hugging Face config.json as `hf_config`, or give it the `name` of a model whose shape is built in, as in `name: Llama 3.1 8B`";
         r.problems.push(problem.help(help));
         return None;
     }

@@ -247,7 +247,12 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
     }
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
     let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
-    let defaults = Values::new(id, &nested(&file.defaults));
+    let defaults = nested(&file.defaults).map_err(|path| {
+        let at = source.text.find(path.get(..40).unwrap_or(&path)).unwrap_or(0);
+        let problem = Problem::new("a default's path goes through another default, or is too long to be one");
+        Error::invalid(problem.at(&source, at..at + path.len().min(40), "this path"))
+    })?;
+    let defaults = Values::new(id, &defaults);
     Ok(Recipe { files: files.collect(), templates: used, launch_digest, defaults, file })
 }
 
@@ -299,17 +304,26 @@ fn check_modules(require: &Require, source: &Arc<Source>) -> Result<()> {
     Ok(())
 }
 
-/// `{"a.b": 1}` → `{"a": {"b": 1}}`.
-fn nested(flat: &BTreeMap<String, serde_json::Value>) -> serde_json::Value {
+/// `{"a.b": 1}` → `{"a": {"b": 1}}`. Err: the path of a value that another value's path goes through, or one that is
+/// no path of config.yaml.
+fn nested(flat: &BTreeMap<String, serde_json::Value>) -> Result<serde_json::Value, String> {
     let mut root = serde_json::json!({});
     for (path, value) in flat {
-        let mut at = &mut root;
-        for part in path.split('.') {
-            at = &mut at[part];
+        let parts: Vec<&str> = path.split('.').collect();
+        if parts.len() > crate::config::MAX_PARTS {
+            return Err(path.clone());
         }
-        *at = value.clone();
+        let mut at = &mut root;
+        for part in parts {
+            let Some(table) = at.as_object_mut() else { return Err(path.clone()) };
+            at = table.entry(part).or_insert_with(|| serde_json::json!({}));
+        }
+        if at.as_object().is_none_or(|below| !below.is_empty()) {
+            return Err(path.clone());
+        }
+        at.clone_from(value);
     }
-    root
+    Ok(root)
 }
 
 /// Files by name, relative to their folder.
@@ -479,6 +493,21 @@ mod tests {
                     assert!(listed.contains(&plain(name)), "recipes/{}/{file} does not name {name}", recipe.file.id);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn defaults_that_go_through_each_other_are_one_problem() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = vec!["a"; 50_000].join(".");
+        for defaults in ["\"a\" = 1\n\"a.b\" = 2", "\"a.b\" = 1\na = 2", &format!("\"{deep}\" = 1")] {
+            let text = format!(
+                "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\nformat = \"tprimat\"\n[defaults]\n{defaults}\n"
+            );
+            let path = root.path().join("recipes/mine/recipe.toml");
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain).unwrap();
+            let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { panic!("must not load") };
+            assert!(problems.len() == 1 && problems[0].position().is_some(), "{problems:?}");
         }
     }
 

@@ -6,6 +6,7 @@ mod embedded;
 #[cfg(test)]
 mod launchers;
 mod load;
+mod reach;
 mod template;
 
 pub use constraint::Constraint;
@@ -13,4 +14,5 @@ pub use embedded::{embedded_file, embedded_under};
 pub use load::{
     Checkout, Files, Ignored, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection, library_files, recipe_files,
 };
+pub use reach::{Unreached, unreached};
 pub use template::{Rendered, Templates, context};

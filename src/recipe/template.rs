@@ -14,6 +14,13 @@ use crate::{
     plan::Job,
 };
 
+/// Instructions of one rendering: nested loops that never end are an error, not a hang.
+const FUEL: u64 = 2_000_000;
+/// Bytes of one template.
+const MAX_TEMPLATE: usize = 256 << 10;
+/// Operators and brackets of one `{{ … }}` or `{% … %}`: the parser takes one level of the stack for each.
+const MAX_OPERATORS: usize = 500;
+
 /// One launch file: its name in the run folder and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
@@ -39,6 +46,7 @@ impl Default for Templates {
     fn default() -> Self {
         let mut env = Environment::new();
         env.set_undefined_behavior(UndefinedBehavior::Strict);
+        env.set_fuel(Some(FUEL));
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build();
         env.set_syntax(syntax.expect("the default delimiters are distinct"));
         env.set_auto_escape_callback(|name| match name.strip_suffix(".j2").and_then(|n| n.rsplit('.').next()) {
@@ -59,6 +67,9 @@ impl Templates {
     /// Parses a template under a unique name that ends like its file (`native/native.sh.j2`).
     pub fn add(&mut self, name: &str, source: Arc<Source>) -> Result<()> {
         let text = source.text.clone();
+        if let Some(problem) = too_much(&source) {
+            return Err(Error::invalid(problem));
+        }
         self.sources.push((name.to_owned(), source.clone()));
         self.env.add_template_owned(name.to_owned(), text).map_err(|e| Error::invalid(problem(&e, Some(&source))))
     }
@@ -74,6 +85,30 @@ impl Templates {
         let bytes = text.into_bytes();
         Ok(Rendered { name: file.trim_end_matches(".j2").to_owned(), digest: Digest::of(&bytes), bytes })
     }
+}
+
+/// A template that is longer, or has an expression that is longer, than the parser should be given.
+fn too_much(source: &Arc<Source>) -> Option<Problem> {
+    let text = &source.text;
+    if text.len() > MAX_TEMPLATE {
+        let message = format!("the template has {} bytes; at most {MAX_TEMPLATE} are read", text.len());
+        return Some(Problem::new(message).at(source, 0..0, ""));
+    }
+    let (mut begun, mut operators) = (None, 0);
+    for (at, pair) in text.as_bytes().windows(2).enumerate() {
+        match pair {
+            b"{{" | b"{%" if begun.is_none() => (begun, operators) = (Some(at), 0),
+            b"}}" | b"%}" => begun = None,
+            _ if begun.is_some() => operators += usize::from(b"-+*/%~|([{<>=!.".contains(&pair[0])),
+            _ => {}
+        }
+        if let Some(begun) = begun.filter(|_| operators > MAX_OPERATORS) {
+            let message = format!("an expression of the template has more than {MAX_OPERATORS} operators");
+            let help = "split it with `{% set … %}`";
+            return Some(Problem::new(message).at(source, begun..begun + 2, "begins here").help(help));
+        }
+    }
+    None
 }
 
 fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), minijinja::Error> {
@@ -201,6 +236,17 @@ mod tests {
         let error = render("x.sh.j2", "echo a\necho {{ job.seq }}\n", &context! { job => context! {} }).unwrap_err();
         let Error::Invalid(problems) = error else { panic!("{error}") };
         assert_eq!(problems[0].position(), Some(("x.sh.j2".into(), 2, 9)));
+    }
+
+    #[test]
+    fn what_would_hang_or_overflow_is_an_error() {
+        let endless = "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}";
+        let deep = [format!("{{{{ {}1 }}}}", "-".repeat(100_000)), format!("{{{{ 1{} }}}}", "+1".repeat(200_000))];
+        let long = "x".repeat(MAX_TEMPLATE + 1);
+        for text in [endless, &deep[0], &deep[1], &long] {
+            let Err(Error::Invalid(problems)) = render("x.sh.j2", text, &context! {}) else { panic!("it must end") };
+            assert_eq!(problems[0].position().unwrap().1, 1, "{problems:?}");
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn full() -> Value {
                 "vocab_size": 16384, "max_position_embeddings": 4096, "rope_theta": 10000,
                 "rope_scaling": { "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192 },
                 "norm_eps": 1e-6, "tie_embeddings": false, "qkv_bias": true, "dataset_path": "a/b", "dataset_name": "b",
-                "tokenizer_path": "a/c", "tokenizer_name": "c", "nemo_recipe": "mine", "primus_config": "mine.yaml",
+                "tokenizer_path": "a/c", "tokenizer_name": "c", "nemo_recipe": "mine", "primus_config": "mine.yaml", "hf_config": "x",
             },
             "n": { "name": "Llama 3.1 8B", "full_name": "x" },
         },
@@ -122,7 +122,7 @@ fn leaves(value: &Value, above: &[String], found: &mut Vec<Vec<String>>) {
     match value {
         Value::Object(entries) => {
             for (key, value) in entries {
-                leaves(value, &[above, &[key.clone()]].concat(), found);
+                leaves(value, &[above, std::slice::from_ref(key)].concat(), found);
             }
         }
         _ => found.push(above.to_vec()),
@@ -163,6 +163,7 @@ const READ_ELSEWHERE: &[(&str, &str, &str)] = &[
     ("hardware.platforms.*.framework", ".framework", include_str!("../../matrix/implied.rs")),
     ("hardware.platforms.*.gpu_model", ".gpu_model", include_str!("../facts.rs")),
     ("hardware.platforms.*.memory_per_gpu_gb", ".memory_per_gpu_gb", include_str!("../fit/capacity.rs")),
+    ("models.*.hf_config", "hf_config", include_str!("../../config/known_models.rs")),
     ("models.*.full_name", "full_name", include_str!("../../import/names.rs")),
     ("frameworks.*.platforms", ".platforms", include_str!("../../matrix/implied.rs")),
     ("frameworks.*.image", ".image", include_str!("../../cli/image.rs")),
