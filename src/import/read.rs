@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use super::{Kind, OldResult, Recorded, Source, read_result};
+use super::{Kind, OldResult, Recorded, Source, read_result, result::published};
 use crate::{
     cache::Cache,
     error::{Error, Problem, Result},
@@ -20,9 +20,21 @@ pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
         // The parser knows an event file by its first bytes.
         (Kind::Log | Kind::Events, sources) => log(cache, sources),
-        (Kind::Result, [source]) => read_result(&whole(cache, source)?).map_err(|why| unreadable(source, &why)),
+        (Kind::Result, [source]) => {
+            read_result(&whole(cache, source)?, recorded.repeat).map_err(|why| unreadable(source, &why))
+        }
         (Kind::Result, _) => Err(Error::Cache("the record of an imported result names no file, or several".to_owned())),
     }
+}
+
+/// The runs that a file holds: of tprimat's own results every repeat, of all others one. Their cell, where the file names it.
+pub fn parts(cache: &Cache, recorded: Recorded) -> Result<(Vec<Recorded>, Option<String>)> {
+    let (Kind::Result, [source]) = (recorded.kind, recorded.sources.as_slice()) else {
+        return Ok((vec![recorded], None));
+    };
+    let Some(published) = published(&whole(cache, source)?) else { return Ok((vec![recorded], None)) };
+    let of_repeat = |repeat: &u32| Recorded { repeat: Some(*repeat), ..recorded.clone() };
+    Ok((published.repeats.iter().map(of_repeat).collect(), Some(published.cell)))
 }
 
 fn unreadable(source: &Source, why: &str) -> Error {
