@@ -334,3 +334,26 @@ fn files_of_one_name_are_of_several_folders_and_no_repeats() {
         imported["imported"].as_array().unwrap().iter().map(|run| run["cell"].as_str().unwrap()).collect();
     assert_eq!(cells.len(), 3, "{cells:?}");
 }
+
+/// What another box published is taken in whole: every repeat, what the trainer stated, memory, hosts.
+#[test]
+fn our_own_results_come_back_as_they_were() {
+    let theirs = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    theirs.run(&["build"]).ends_with(0);
+    let file = theirs.read("output/train_cpu_cmd_tiny.json");
+    let measured = theirs.run(&["show", "cpu/cmd/tiny/single", "--json"]).ends_with(0).json();
+    // The same warm-up is declared there, and nothing of that cell has run.
+    let ours = project();
+    ours.write("results/train_cpu_cmd_tiny.json", &file);
+    ours.run(&["import", "results"]).ends_with(0);
+    let imported = ours.run(&["show", "cpu/cmd/tiny/single", "--json"]).ends_with(0).json();
+    for path in ["/n", "/memory", "/attestation", "/hosts", "/tokens_per_second_per_gpu/values"] {
+        assert_eq!(imported.pointer(path), measured.pointer(path), "{path}");
+    }
+    let ran = |summary: &Value, repeat: usize| summary["repeats"][repeat]["started_at"].clone();
+    assert!((0..3).all(|repeat| ran(&imported, repeat) == ran(&measured, repeat)), "{imported:#}");
+    let again = ours.run(&["import", "results", "--json"]).ends_with(0).json();
+    assert_eq!(again["imported"].as_array().unwrap().iter().filter(|run| run["known"] == true).count(), 3, "{again:#}");
+    let published: Value = serde_json::from_str(&file).unwrap();
+    assert_eq!(published["gpu_info"]["software_stack"], "cpu");
+}

@@ -9,9 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Attestation, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu, Note, RepeatStatus,
-    Row, RunResult, StepTime, Summary, Tier, count_parameters,
+    Row, RunResult, StepTime, Summary, Telemetry, Tier, count_parameters, mean,
 };
-use crate::plan::{Job, ModelShape};
+use crate::{
+    parse::Step,
+    plan::{Job, ModelShape, Vendor},
+};
 
 pub const UNIFIED_SCHEMA: &str = "tprimat.unified/1";
 
@@ -38,6 +41,9 @@ pub struct Unified {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub performance_metrics: Option<PerformanceMetrics>,
     pub memory_metrics: MemoryMetrics,
+    /// What was sampled beside the run that the series are of, over its measured steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
     /// Seconds, by step, of the first repeat that counts; null where the log has none.
     pub step_times: Vec<Option<f64>>,
     pub loss_values: Vec<Option<f64>>,
@@ -58,8 +64,17 @@ pub struct GpuInfo {
     pub device_count: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_name: Option<String>,
+    /// Of one device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_memory_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pytorch_version: Option<String>,
+    /// `cuda`, `rocm` or `cpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software_stack: Option<String>,
+    /// Of that stack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software_version: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -122,6 +137,11 @@ pub struct PerformanceMetrics {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryMetrics {
+    /// Mean over the steps of the run that the series are of, where its log states what is allocated then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avg_memory_allocated_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avg_memory_reserved_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_allocated_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,6 +177,8 @@ pub struct UnifiedRepeat {
     #[serde(flatten)]
     pub status: RepeatStatus,
     pub attestation: Attestation,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
     pub step_times: Vec<Option<f64>>,
     pub loss_values: Vec<Option<f64>>,
     pub learning_rates: Vec<Option<f64>>,
@@ -174,7 +196,8 @@ pub fn unified(
 ) -> Option<Unified> {
     let CellState::Ok { summary } = &cell.state else { return None };
     let result_of = |repeat: u32| results.iter().find(|(n, _)| *n == repeat).map(|(_, result)| result);
-    let shown = summary.repeats.iter().find(|r| r.status == RepeatStatus::Ok).and_then(|r| result_of(r.repeat));
+    let shown_repeat = summary.repeats.iter().find(|r| r.status == RepeatStatus::Ok);
+    let shown = shown_repeat.and_then(|r| result_of(r.repeat));
     let contract = &summary.contract;
     let sizes = contract.0.iter().filter(|f| {
         f.tier == Tier::Execution && (f.field.ends_with("_parallel_size") || f.field == "gradient_accumulation_steps")
@@ -193,7 +216,10 @@ pub fn unified(
         gpu_info: GpuInfo {
             device_count: contract.count("num_gpus"),
             device_name: device.and_then(|d| d.name.clone()),
+            total_memory_gb: row.and_then(|row| row.memory_capacity_bytes).map(|bytes| bytes as f64 / 1e9),
             pytorch_version: ["torch", "pytorch", "libtorch"].iter().find_map(|n| summary.versions.get(*n).cloned()),
+            software_stack: Some(stack(job.vendor).to_owned()),
+            software_version: ["cuda", "rocm", "hip"].iter().find_map(|n| summary.versions.get(*n).cloned()),
         },
         model_info: ModelInfo {
             shape: job.model.clone(),
@@ -214,7 +240,8 @@ pub fn unified(
             precision: summary.workload.as_ref().map_or_else(|| job.precision.clone(), |w| w.precision.clone()),
         },
         performance_metrics: row.and_then(|row| performance(summary, row)),
-        memory_metrics: memory(summary),
+        memory_metrics: memory(summary, shown),
+        telemetry: shown_repeat.and_then(|r| r.telemetry.clone()),
         step_times,
         loss_values,
         learning_rates,
@@ -240,6 +267,7 @@ pub fn unified(
                     ended_at: result.ended_at,
                     status: repeat.status.clone(),
                     attestation: result.attestation.clone(),
+                    telemetry: repeat.telemetry.clone(),
                     step_times,
                     loss_values,
                     learning_rates,
@@ -293,12 +321,32 @@ fn performance(summary: &Summary, row: &Row) -> Option<PerformanceMetrics> {
     })
 }
 
-fn memory(summary: &Summary) -> MemoryMetrics {
+fn stack(vendor: Vendor) -> &'static str {
+    match vendor {
+        Vendor::Nvd => "cuda",
+        Vendor::Amd => "rocm",
+        Vendor::Cpu => "cpu",
+    }
+}
+
+/// Mean over steps of what a run's log states under this kind, in decimal gigabytes.
+fn average_gb(result: &RunResult, kind: &str) -> Option<f64> {
+    let of_step = |step: &Step| {
+        let own = step.memory_bytes.filter(|_| step.memory_kind.as_deref() == Some(kind));
+        own.or_else(|| step.memory_figures.iter().find(|f| f.kind == kind).map(|f| f.bytes))
+    };
+    let stated: Vec<f64> = result.trace.steps.iter().filter_map(of_step).map(|bytes| bytes as f64 / 1e9).collect();
+    mean(&stated)
+}
+
+fn memory(summary: &Summary, shown: Option<&RunResult>) -> MemoryMetrics {
     let gb = |kind: &str| {
         let bytes = summary.memory.iter().filter(|m| m.kind == kind).map(|m| m.bytes).max()?;
         Some(bytes as f64 / 1e9)
     };
     MemoryMetrics {
+        avg_memory_allocated_gb: shown.and_then(|result| average_gb(result, "allocated")),
+        avg_memory_reserved_gb: shown.and_then(|result| average_gb(result, "reserved")),
         peak_memory_allocated_gb: gb("peak_allocated"),
         peak_memory_reserved_gb: gb("peak_reserved"),
         all: summary.memory.clone(),
@@ -350,6 +398,7 @@ mod tests {
         for path in [
             "/platform",
             "/gpu_info/device_count",
+            "/gpu_info/software_stack",
             "/model_info/num_layers",
             "/parallelism_config/strategy_name",
             "/parallelism_config/tensor_model_parallel_size",

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     args::ImportArgs,
@@ -52,12 +52,14 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
     let mut known = Known::default();
     for unit in units {
         match one(&plan, &cache, cell.as_deref(), &unit, &mut known) {
-            Ok(value) => {
+            Ok(values) => {
                 done += 1;
-                if !args.json {
-                    print(value["text"].as_str().unwrap_or_default())?;
+                for value in &values {
+                    if !args.json {
+                        print(value["text"].as_str().unwrap_or_default())?;
+                    }
                 }
-                told.push(value);
+                told.extend(values);
             }
             Err(Error::Invalid(problems)) if lenient => {
                 problems.iter().for_each(|p| eprintln!("note: {} is left out: {}", unit.name, p.message));
@@ -231,12 +233,15 @@ fn cell_of(
     Ok(cell)
 }
 
-/// Stores one run as it is, if it is one, then reads it, then files it under its cell.
-fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut Known) -> Result<serde_json::Value> {
-    let neither =
-        || Error::invalid(Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()));
+/// Why a file is refused that is nothing tprimat reads.
+fn neither(unit: &Unit) -> Error {
+    Error::invalid(Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()))
+}
+
+/// Stores a file, or the files of one run, as they are, if they can be read; then reads and files each run in them.
+fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut Known) -> Result<Vec<Value>> {
     if !import::recognise(unit)? {
-        return Err(neither());
+        return Err(neither(unit));
     }
     let mut sources = Vec::new();
     for path in &unit.files {
@@ -244,7 +249,20 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut 
         let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         sources.push(Source { name, digest, size });
     }
-    let recorded = Recorded::new(unit.kind, sources);
+    let (runs, own_cell) = import::parts(cache, Recorded::new(unit.kind, sources))?;
+    let cell = cell.map(str::to_owned).or(own_cell);
+    runs.into_iter().map(|run| filed(plan, cache, cell.as_deref(), unit, run, known)).collect()
+}
+
+/// Reads one run and files it under its cell.
+fn filed(
+    plan: &Plan,
+    cache: &Cache,
+    cell: Option<&str>,
+    unit: &Unit,
+    recorded: Recorded,
+    known: &mut Known,
+) -> Result<Value> {
     let mut guess = import::guess(&unit.name, &plan.config);
     if cell.is_none() {
         guess.or(import::content_guess(cache, &recorded, plan)?);
@@ -258,7 +276,7 @@ fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut 
     }
     let failure = run.result.trace.failure.as_ref();
     if run.result.trace.format == "unknown" && failure.is_none_or(|f| f.class == FailureClass::Unknown) {
-        return Err(neither());
+        return Err(neither(unit));
     }
     let imports = Imports::of(cache);
     let cell = match cell {

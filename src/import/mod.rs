@@ -13,7 +13,7 @@ mod text;
 
 pub use gather::{Unit, gather};
 pub use names::{Guess, configuration, guess};
-pub use read::recognise;
+pub use read::{parts, recognise};
 pub use record::{Imports, Kind, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Kind, OldResult, Recorded, Source, Unit, read_result};
+use super::{Kind, OldResult, Recorded, Source, Unit, read_result, result::published};
 use crate::{
     cache::Cache,
     error::{Error, Problem, Result},
@@ -27,8 +27,11 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
         if unit.kind == Kind::Result {
             check_size(&unit.name, metadata.len())?;
             let bytes = read_open(&file, metadata.len(), MAX_RESULT).map_err(unreadable())?;
+            if published(&bytes).is_some() {
+                return Ok(true);
+            }
             let failed = |why: String| Error::invalid(Problem::new(format!("{}: {why}", unit.name)));
-            return read_result(&bytes).map(|_| true).map_err(failed);
+            return read_result(&bytes, None).map(|_| true).map_err(failed);
         }
         let mut parser = Parser::detecting();
         let mut start = (&file).take(MOST_UNKNOWN);
@@ -66,9 +69,21 @@ pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
         // The parser knows an event file by its first bytes.
         (Kind::Log | Kind::Events, sources) => log(cache, sources),
-        (Kind::Result, [source]) => read_result(&whole(cache, source)?).map_err(|why| unreadable(source, &why)),
+        (Kind::Result, [source]) => {
+            read_result(&whole(cache, source)?, recorded.repeat).map_err(|why| unreadable(source, &why))
+        }
         (Kind::Result, _) => Err(Error::Cache("the record of an imported result names no file, or several".to_owned())),
     }
+}
+
+/// The runs that a file holds: of tprimat's own results every repeat, of all others one. Their cell, where the file names it.
+pub fn parts(cache: &Cache, recorded: Recorded) -> Result<(Vec<Recorded>, Option<String>)> {
+    let (Kind::Result, [source]) = (recorded.kind, recorded.sources.as_slice()) else {
+        return Ok((vec![recorded], None));
+    };
+    let Some(published) = published(&whole(cache, source)?) else { return Ok((vec![recorded], None)) };
+    let of_repeat = |repeat: &u32| Recorded { repeat: Some(*repeat), ..recorded.clone() };
+    Ok((published.repeats.iter().map(of_repeat).collect(), Some(published.cell)))
 }
 
 fn unreadable(source: &Source, why: &str) -> Error {

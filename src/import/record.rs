@@ -34,6 +34,9 @@ pub struct Recorded {
     pub kind: Kind,
     /// In the order in which they are read.
     pub sources: Vec<Source>,
+    /// Which repeat it is of a file that has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<u32>,
     /// Seconds since 1970.
     pub imported_at: f64,
 }
@@ -50,22 +53,23 @@ pub struct Source {
 impl Recorded {
     #[must_use]
     pub fn new(kind: Kind, sources: Vec<Source>) -> Self {
-        Self { schema_version: SCHEMA.to_owned(), kind, sources, imported_at: files::unix_now() }
+        Self { schema_version: SCHEMA.to_owned(), kind, sources, repeat: None, imported_at: files::unix_now() }
     }
 
     /// The same bytes, read in the same way.
     fn is(&self, other: &Self) -> bool {
         let digests = |r: &Self| r.sources.iter().map(|s| s.digest).collect::<Vec<_>>();
-        self.kind == other.kind && digests(self) == digests(other)
+        self.kind == other.kind && self.repeat == other.repeat && digests(self) == digests(other)
     }
 
     /// What the run is called: `rank-0.debug.log and 2 more`.
     #[must_use]
     pub fn from(&self) -> String {
         let first = self.sources.first().map_or("", |s| s.name.as_str());
-        match self.sources.len() {
-            0 | 1 => first.to_owned(),
-            n => format!("{first} and {} more", n - 1),
+        match (self.sources.len(), self.repeat) {
+            (0 | 1, None) => first.to_owned(),
+            (0 | 1, Some(repeat)) => format!("repeat {repeat} of {first}"),
+            (n, _) => format!("{first} and {} more", n - 1),
         }
     }
 
@@ -73,7 +77,8 @@ impl Recorded {
     #[must_use]
     pub fn id(&self) -> String {
         let all: String = self.sources.iter().map(|s| s.digest.to_string()).collect();
-        format!("import-{}", Digest::of(all).short())
+        let repeat = self.repeat.map(|repeat| format!("#{repeat}")).unwrap_or_default();
+        format!("import-{}", Digest::of(all + &repeat).short())
     }
 }
 

@@ -6,10 +6,10 @@
 
 use serde_json::Value;
 
-use super::gpus;
+use super::{gpus, is_id};
 use crate::{
-    analyze::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, UNIFIED_SCHEMA},
-    parse::{Anomaly, DeviceLine, MemoryFigure, MemoryReport, Step, Trace},
+    analyze::{Claim, Memory, PUBLISHED_RATE, PUBLISHED_STEP_TIME, RepeatStatus, Source, UNIFIED_SCHEMA, Unified},
+    parse::{Anomaly, DeviceLine, Failure, MemoryFigure, MemoryReport, Step, Trace},
     plan::Job,
 };
 
@@ -28,14 +28,94 @@ pub struct OldResult {
     pub anomalies: Vec<Anomaly>,
     /// Last lines of a log.
     pub log_tail: Vec<String>,
+    pub host: Option<String>,
+    pub started_at: Option<f64>,
+    pub ended_at: Option<f64>,
+    /// What disturbed the run, as judged when it had ended.
+    pub suspect: Option<String>,
+}
+
+/// What a file of tprimat's own holds.
+pub(super) struct Published {
+    pub cell: String,
+    /// Their numbers.
+    pub repeats: Vec<u32>,
+}
+
+/// `None` where the file is not one that tprimat published with its repeats.
+pub(super) fn published(bytes: &[u8]) -> Option<Published> {
+    let file: Unified = serde_json::from_slice(bytes).ok()?;
+    let repeats: Vec<u32> = file.repeats.iter().map(|r| r.repeat).collect();
+    (file.schema_version == UNIFIED_SCHEMA && !repeats.is_empty() && is_id(&file.cell))
+        .then_some(Published { cell: file.cell, repeats })
+}
+
+/// One repeat of a file that tprimat published: its own series, what its trainer stated, how it ended.
+fn of_repeat(file: &Unified, repeat: u32) -> Result<OldResult, String> {
+    let run = file.repeats.iter().find(|r| r.repeat == repeat).ok_or_else(|| format!("it has no repeat {repeat}"))?;
+    let mut out = OldResult {
+        platform: Some(file.platform.clone()),
+        framework: Some(file.framework.clone()),
+        strategies: vec![file.parallelism_config.strategy_name.clone()],
+        host: Some(run.host.clone()).filter(|host| !host.is_empty()),
+        started_at: run.started_at,
+        ended_at: run.ended_at,
+        ..OldResult::default()
+    };
+    // Whether it counts otherwise follows from its series again.
+    if let RepeatStatus::Failed { class, evidence } = &run.status {
+        out.trace.failure = Some(Failure { class: *class, evidence: evidence.clone() });
+    } else if let RepeatStatus::Suspect { reason } = &run.status {
+        out.suspect = Some(reason.clone());
+    }
+    let at = |series: &[Option<f64>], i: usize| series.get(i).copied().flatten();
+    let step = |i: usize| Step {
+        step: i as u64 + 1,
+        step_time_seconds: at(&run.step_times, i),
+        loss: at(&run.loss_values, i),
+        learning_rate: at(&run.learning_rates, i),
+        ..Step::default()
+    };
+    out.trace.format = "tprimat-json".to_owned();
+    out.trace.steps = (0..run.step_times.len()).map(step).collect();
+    out.trace.step_lines = run.step_times.len() as u64;
+    out.trace.finished = out.trace.failure.is_none();
+    for field in &file.contract.0 {
+        // What the trainer stated it stated in every repeat that counts; the rest is what the job said.
+        if field.source == Source::Declared {
+            let label = LABELS.iter().find(|(label, ..)| *label == field.field);
+            out.labels.extend(label.map(|(label, ..)| (*label, field.value.clone())));
+        } else {
+            out.trace.effective.0.insert(field.field.clone(), field.value.clone());
+        }
+    }
+    out.trace.versions.clone_from(&file.environment.versions);
+    let device = |name: &String| DeviceLine {
+        r#type: file.gpu_info.software_stack.clone().unwrap_or_else(|| "cuda".to_owned()),
+        name: Some(name.clone()),
+        count: file.gpu_info.device_count,
+    };
+    out.trace.device = file.gpu_info.device_name.as_ref().map(device);
+    let figure =
+        |m: &Memory| MemoryFigure { kind: m.kind.clone().into(), source: m.source.clone().into(), bytes: m.bytes };
+    let figures: Vec<MemoryFigure> = file.memory_metrics.all.iter().map(figure).collect();
+    if !figures.is_empty() {
+        out.trace.memory.push(MemoryReport { rank: None, after_step: None, figures });
+        out.trace.memory_lines = 1;
+    }
+    Ok(out)
 }
 
 /// What was expected, for errors.
 pub const EXPECTED: &str = "a result has `step_times` or `raw_step_times`, and `training_config`";
 
-/// Reads a result file of any older schema; `Err` says why it is none.
-pub fn read_result(bytes: &[u8]) -> Result<OldResult, String> {
+/// Reads a result file of any older schema, or one `repeat` of tprimat's own; `Err` says why it is none.
+pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, String> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if let Some(repeat) = repeat {
+        let file = serde_json::from_slice(text).map_err(|e| format!("not what tprimat publishes: {e}"))?;
+        return of_repeat(&file, repeat);
+    }
     let file: Value = serde_json::from_slice(text).map_err(|e| format!("not JSON: {e}; {EXPECTED}"))?;
     if !file.is_object() {
         return Err(format!("JSON, but not an object; {EXPECTED}"));
@@ -325,7 +405,7 @@ mod tests {
     use super::*;
 
     fn read(value: &Value) -> OldResult {
-        read_result(&serde_json::to_vec(value).unwrap()).unwrap()
+        read_result(&serde_json::to_vec(value).unwrap(), None).unwrap()
     }
 
     fn kinds(result: &OldResult) -> Vec<&str> {
@@ -418,7 +498,7 @@ mod tests {
             (b"{\"step_times\": 3}", "no result"),
             (b"\xff\xfe", "not JSON"),
         ] {
-            let said = read_result(bytes).unwrap_err();
+            let said = read_result(bytes, None).unwrap_err();
             assert!(said.contains(words) && said.contains("raw_step_times"), "{said}");
         }
     }
@@ -438,7 +518,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = read_result(&bytes);
+            let _ = read_result(&bytes, None);
         }
 
         #[test]
@@ -455,7 +535,7 @@ mod tests {
             let mut all = Vec::new();
             places(&file, String::new(), &mut all);
             *file.pointer_mut(&all[at % all.len()]).unwrap() = odd;
-            if let Ok(result) = read_result(&serde_json::to_vec(&file).unwrap()) {
+            if let Ok(result) = read_result(&serde_json::to_vec(&file).unwrap(), None) {
                 let mut claim = Claim::of_model(None);
                 result.claim(&mut claim);
                 let facts = crate::analyze::RunFacts { attempt: String::new(), host: String::new(), started_at: None,

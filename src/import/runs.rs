@@ -78,14 +78,15 @@ impl ImportedRun {
         };
         let facts = RunFacts {
             attempt: recorded.id(),
-            host: "not stated".to_owned(),
-            started_at: None,
-            ended_at: None,
+            host: old.host.take().unwrap_or_else(|| "not stated".to_owned()),
+            started_at: old.started_at,
+            ended_at: old.ended_at,
             outcome,
         };
         let complete = old.trace.finished;
         let mut result = RunResult::of_claim(old.trace, &claim, facts, complete);
         result.anomalies.splice(0..0, old.anomalies);
+        result.suspect = old.suspect;
         if result.outcome != RunOutcome::Ok {
             result.log_tail = old.log_tail;
         }
