@@ -76,7 +76,16 @@ pub fn refusals(job: &Job) -> Vec<String> {
     for (name, value) in [("beta1", optimizer.beta1), ("beta2", optimizer.beta2)] {
         refuse(!(0.0..1.0).contains(&value), format!("{name} = {value} is not within [0, 1)"));
     }
+    if let Some(step) = job.framework.get("step") {
+        let is_known = matches!(step.as_str(), Some("fused" | "autograd"));
+        refuse(!is_known, format!("framework step {step} is not supported; supported: fused, autograd"));
+    }
     reasons
+}
+
+/// How the job wants its step computed, where it says so: `fused` or `autograd`.
+pub fn step(job: &Job) -> Option<&str> {
+    job.framework.get("step").and_then(serde_json::Value::as_str)
 }
 
 #[cfg(test)]
