@@ -1,12 +1,13 @@
-//! tprimat-native: trains Llama and Qwen2.5 shapes with libtorch and prints JSON lines.
+//! tprimat-native: trains Llama, Mistral, Qwen2.5 and GPT-2 shapes with libtorch and prints JSON lines.
 //!
 //! The flow: job → refused or accepted (`support`) → device, parameters, model → `train`, which runs
-//! `tokens` → `model` → `backward` → `parameters` once per step. The only program that may use tch.
+//! `tokens` → `model` → `backward` → `parameters` once per step, or on a GPU `fused` in place of the last three. The only program that may use tch.
 
 mod backward;
 mod device;
 mod events;
 mod fused;
+mod gpt2;
 mod model;
 mod parameters;
 mod rope;

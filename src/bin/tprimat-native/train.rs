@@ -30,8 +30,8 @@ pub struct Trainer<'a> {
     model: Model,
     path: StepPath,
     tokens: Tokens,
-    /// The next step's tokens, made while the device works on this one's.
-    prepared: Option<(u64, HostBatch)>,
+    /// The next step's tokens, made and sent while the device works on this one's.
+    prepared: Option<(u64, Batch)>,
     initialisation: &'static str,
 }
 
@@ -42,10 +42,11 @@ enum StepPath {
     Autograd(Plan, String),
 }
 
-/// Inputs and targets of a step, row after row.
-struct HostBatch {
-    inputs: Vec<i64>,
-    targets: Vec<i64>,
+/// Tokens of a step on the device.
+enum Batch {
+    Fused(Vec<MicroBatch>),
+    /// Inputs and targets, `[micro_steps, rows, seq_length]`.
+    Autograd(Tensor, Tensor),
 }
 
 /// What one optimiser step measured.
@@ -54,6 +55,8 @@ struct Step {
     grad_norm: f64,
     learning_rate: f64,
     tokens: u64,
+    /// Until everything was queued on the device: what is left of the step is waiting for it.
+    queued_seconds: f64,
 }
 
 impl<'a> Trainer<'a> {
@@ -98,7 +101,7 @@ impl<'a> Trainer<'a> {
 
     /// Forward of the first micro-batch, before any training.
     pub fn dump_logits(&self, path: &Path) -> Result<(), Stop> {
-        let inputs = self.tensor(&self.host_batch(1)?.inputs)?.f_select(0, 0)?;
+        let inputs = self.tensor(&self.tokens_of(1)?.0)?.f_select(0, 0)?;
         let logits = match &self.path {
             StepPath::Fused(fused) => fused.logits(&inputs)?,
             StepPath::Autograd(..) => tch::no_grad(|| {
@@ -132,69 +135,74 @@ impl<'a> Trainer<'a> {
     }
 
     fn step(&mut self, step: u64) -> Result<Step, Stop> {
+        let start = Instant::now();
         let batch = match self.prepared.take() {
             Some((number, batch)) if number == step => batch,
-            _ => self.host_batch(step)?,
+            _ => self.batch(step)?,
         };
+        let data = &self.job.data;
+        let micro_steps = data.gradient_accumulation_steps;
+        let weight = 1.0 / micro_steps as f64;
         let learning_rate = schedule::learning_rate(&self.job.optimizer, self.job.train_iters, step);
-        let (loss, grad_norm) = match &self.path {
-            StepPath::Fused(fused) => {
-                let loss = self.fused_gradients(fused, &batch)?;
+        let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
+        let grad_norm = match (&self.path, &batch) {
+            (StepPath::Fused(fused), Batch::Fused(micro_batches)) => {
+                for (number, micro_batch) in micro_batches.iter().enumerate() {
+                    loss = loss.f_add(&fused.run(micro_batch, weight, number == 0)?)?;
+                }
                 let grad_norm = fused.grad_norm(&self.parameters)?;
                 fused.update(&self.parameters, &grad_norm, step, learning_rate, &self.job.optimizer)?;
-                (loss, grad_norm)
+                grad_norm
             }
-            StepPath::Autograd(plan, _) => {
-                let (inputs, targets) = (self.tensor(&batch.inputs)?, self.tensor(&batch.targets)?);
-                let micro_steps = self.job.data.gradient_accumulation_steps;
-                let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
-                for micro_step in 0..micro_steps as i64 {
-                    let (inputs, targets) = (inputs.f_select(0, micro_step)?, targets.f_select(0, micro_step)?);
-                    let weight = 1.0 / micro_steps as f64;
+            (StepPath::Autograd(plan, _), Batch::Autograd(inputs, targets)) => {
+                for number in 0..micro_steps as i64 {
+                    let (inputs, targets) = (inputs.f_select(0, number)?, targets.f_select(0, number)?);
                     let part = backward::run(&self.model, &mut self.parameters, plan, &inputs, &targets, weight)?;
                     loss = loss.f_add(&part)?;
                 }
                 let grad_norm = self.parameters.grad_norm()?;
                 self.parameters.update(&grad_norm, learning_rate, &self.job.optimizer)?;
-                (loss, grad_norm)
+                grad_norm
             }
+            _ => return Err(TchError::Torch("a batch was made for another kind of step".to_owned()).into()),
         };
-        let tokens = batch.inputs.len() as u64;
         if step < self.job.train_iters {
-            self.prepared = Some((step + 1, self.host_batch(step + 1)?));
+            self.prepared = Some((step + 1, self.batch(step + 1)?));
         }
+        let queued_seconds = start.elapsed().as_secs_f64();
         // The only wait of a step: the copy comes after all work that was queued.
         let read = Tensor::f_stack(&[loss, grad_norm], 0)?.f_to_device(Device::Cpu)?;
         let at = |index| read.f_double_value(&[index]);
-        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens })
+        let tokens = data.micro_batch_size * micro_steps * data.seq_length;
+        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens, queued_seconds })
     }
 
-    /// The mean loss of a step; its gradients are in the flat buffers.
-    fn fused_gradients(&self, fused: &Fused, batch: &HostBatch) -> Result<Tensor, Stop> {
+    /// The tokens of a step, on their way to the device.
+    fn batch(&self, step: u64) -> Result<Batch, Stop> {
+        let (inputs, targets) = self.tokens_of(step)?;
+        if let StepPath::Autograd(..) = self.path {
+            return Ok(Batch::Autograd(self.tensor(&inputs)?, self.tensor(&targets)?));
+        }
         let data = &self.job.data;
         let rows = (data.micro_batch_size * data.seq_length) as usize;
-        let predictions = (data.micro_batch_size * (data.seq_length - 1)) as f64;
-        let weight = 1.0 / data.gradient_accumulation_steps as f64;
-        let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
-        let parts = batch.inputs.chunks(rows).zip(batch.targets.chunks(rows));
-        for (micro_step, (inputs, targets)) in parts.enumerate() {
-            let micro_batch = MicroBatch {
+        let mut micro_batches = Vec::new();
+        for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
+            micro_batches.push(MicroBatch {
                 tokens: Tensor::f_from_slice(inputs)?.f_to_device(self.device)?,
                 targets: Tensor::f_from_slice(targets)?.f_to_device(self.device)?,
                 segments: fused::segments(inputs, self.device)?,
-                predictions,
-            };
-            loss = loss.f_add(&fused.run(&micro_batch, weight, micro_step == 0)?)?;
+                predictions: (data.micro_batch_size * (data.seq_length - 1)) as f64,
+            });
         }
-        Ok(loss)
+        Ok(Batch::Fused(micro_batches))
     }
 
-    fn host_batch(&self, step: u64) -> Result<HostBatch, Stop> {
+    /// Inputs and targets of a step, row after row.
+    fn tokens_of(&self, step: u64) -> Result<(Vec<i64>, Vec<i64>), Stop> {
         let data = &self.job.data;
         let rows = data.micro_batch_size * data.gradient_accumulation_steps;
         let vocab = self.model.head().size()[0] as u64;
-        let (inputs, targets) = self.tokens.batch((step - 1) * rows, rows, vocab)?;
-        Ok(HostBatch { inputs, targets })
+        self.tokens.batch((step - 1) * rows, rows, vocab)
     }
 
     /// Tokens of all micro-batches of a step, `[micro_steps, rows, seq_length]`, in one transfer.
@@ -283,6 +291,7 @@ impl Step {
         fields.insert("learning_rate".to_owned(), self.learning_rate.into());
         fields.insert("grad_norm".to_owned(), self.grad_norm.into());
         fields.insert("tokens".to_owned(), self.tokens.into());
+        fields.insert("queued_seconds".to_owned(), self.queued_seconds.into());
         fields
     }
 }

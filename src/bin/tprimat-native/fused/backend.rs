@@ -66,6 +66,8 @@ pub enum Layout {
     Weight,
 }
 
+pub const LAYOUTS: [Layout; 3] = [Layout::Forward, Layout::Input, Layout::Weight];
+
 /// out = left ∘ right + add + bias. All matrices are contiguous; the factors are bf16.
 pub struct Product<'a> {
     pub layout: Layout,

@@ -4,7 +4,7 @@
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{
-    backend::{Backend, Layout, Product},
+    backend::{Backend, LAYOUTS, Layout, Product},
     kernels::{self, AdamW, Angles, Norm, Update},
     segments,
 };
@@ -252,7 +252,7 @@ impl Checks<'_> {
     }
 
     fn products(&mut self, rows: i64, inner: i64, cols: i64) -> Result<(), TchError> {
-        for layout in [Layout::Forward, Layout::Input, Layout::Weight] {
+        for layout in LAYOUTS {
             let (left, right) = match layout {
                 Layout::Forward => ([rows, inner], [cols, inner]),
                 Layout::Input => ([rows, inner], [inner, cols]),

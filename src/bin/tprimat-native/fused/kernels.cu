@@ -118,48 +118,72 @@ INLINE float over_block(float value) {
 // -- RMSNorm ------------------------------------------------------------------------------------------------------
 
 // One block a row: y = x * scale * weight, scale = 1 / sqrt(mean(x^2) + eps), which the backward pass wants again.
-KERNEL(512) rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, int cols, float eps) {
+// A thread owns GROUPS groups of eight columns and keeps them in registers.
+template <int GROUPS>
+INLINE void rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, int cols, float eps) {
     x += (i64)blockIdx.x * cols;
     y += (i64)blockIdx.x * cols;
+    float v[GROUPS][8];
     float sum = 0;
-    for (int c = threadIdx.x * 8; c < cols; c += blockDim.x * 8) {
-        float v[8];
-        load8(x + c, v);
-        for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+#pragma unroll
+    for (int k = 0; k < GROUPS; k++) {
+        const int c = (threadIdx.x + k * blockDim.x) * 8;
+        if (c >= cols) continue;
+        load8(x + c, v[k]);
+        for (int i = 0; i < 8; i++) sum += v[k][i] * v[k][i];
     }
     const float scale = 1.0f / sqrtf(over_block<true>(sum) / cols + eps);
     if (threadIdx.x == 0) scales[blockIdx.x] = scale;
-    for (int c = threadIdx.x * 8; c < cols; c += blockDim.x * 8) {
-        float v[8], w[8];
-        load8(x + c, v);
+#pragma unroll
+    for (int k = 0; k < GROUPS; k++) {
+        const int c = (threadIdx.x + k * blockDim.x) * 8;
+        if (c >= cols) continue;
+        float w[8];
         load8(weight + c, w);
-        for (int i = 0; i < 8; i++) v[i] = v[i] * scale * w[i];
-        store8(y + c, v);
+        for (int i = 0; i < 8; i++) v[k][i] = v[k][i] * scale * w[i];
+        store8(y + c, v[k]);
     }
 }
 
 // dx = residual + scale * (g - x * scale^2 * mean(g * x)) with g = weight * dy. `residual` may be null, or dx itself.
 // Each block takes rows blockIdx.x, + gridDim.x, ... and leaves its share of the weight's gradient in `partial`.
-// A thread owns COLUMNS groups of eight columns.
-template <int COLUMNS>
+// The next row is on its way from memory while this one is worked on.
+template <int GROUPS>
 INLINE void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,
                               const bf16* residual, bf16* dx, float* partial, int rows, int cols) {
-    float dw[COLUMNS][8];
-    for (int k = 0; k < COLUMNS; k++)
+    const uint4 zero = {0, 0, 0, 0};
+    float dw[GROUPS][8];
+    uint4 weights[GROUPS], next_x[GROUPS], next_dy[GROUPS], next_residual[GROUPS];
+#pragma unroll
+    for (int k = 0; k < GROUPS; k++) {
+        const int c = (threadIdx.x + k * blockDim.x) * 8;
+        const i64 at = (i64)blockIdx.x * cols + c;
+        const bool inside = c < cols;
         for (int i = 0; i < 8; i++) dw[k][i] = 0;
+        weights[k] = inside ? *(const uint4*)(weight + c) : zero;
+        next_x[k] = inside ? *(const uint4*)(x + at) : zero;
+        next_dy[k] = inside ? *(const uint4*)(dy + at) : zero;
+        next_residual[k] = inside && residual ? *(const uint4*)(residual + at) : zero;
+    }
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-        const i64 start = (i64)row * cols;
         const float scale = scales[row];
-        float v[COLUMNS][8], g[COLUMNS][8];
+        uint4 this_residual[GROUPS];
+        float v[GROUPS][8], g[GROUPS][8];
         float dot = 0;
 #pragma unroll
-        for (int k = 0; k < COLUMNS; k++) {
-            const int c = (threadIdx.x + k * blockDim.x) * 8;
-            if (c >= cols) continue;
+        for (int k = 0; k < GROUPS; k++) {
             float w[8];
-            load8(x + start + c, v[k]);
-            load8(dy + start + c, g[k]);
-            load8(weight + c, w);
+            unpack8(next_x[k], v[k]);
+            unpack8(next_dy[k], g[k]);
+            unpack8(weights[k], w);
+            this_residual[k] = next_residual[k];
+            const int c = (threadIdx.x + k * blockDim.x) * 8;
+            if (c < cols && row + (int)gridDim.x < rows) {
+                const i64 at = (i64)(row + gridDim.x) * cols + c;
+                next_x[k] = *(const uint4*)(x + at);
+                next_dy[k] = *(const uint4*)(dy + at);
+                if (residual) next_residual[k] = *(const uint4*)(residual + at);
+            }
             for (int i = 0; i < 8; i++) {
                 dw[k][i] += g[k][i] * v[k][i] * scale;
                 g[k][i] *= w[i];
@@ -168,31 +192,33 @@ INLINE void rms_norm_backward(const bf16* x, const bf16* weight, const float* sc
         }
         const float pull = over_block<true>(dot) * scale * scale / cols;
 #pragma unroll
-        for (int k = 0; k < COLUMNS; k++) {
+        for (int k = 0; k < GROUPS; k++) {
             const int c = (threadIdx.x + k * blockDim.x) * 8;
             if (c >= cols) continue;
-            float r[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            if (residual) load8(residual + start + c, r);
+            float r[8];
+            unpack8(this_residual[k], r);
             for (int i = 0; i < 8; i++) r[i] += scale * (g[k][i] - v[k][i] * pull);
-            store8(dx + start + c, r);
+            store8(dx + (i64)row * cols + c, r);
         }
     }
 #pragma unroll
-    for (int k = 0; k < COLUMNS; k++) {
+    for (int k = 0; k < GROUPS; k++) {
         const int c = (threadIdx.x + k * blockDim.x) * 8;
         if (c >= cols) continue;
         for (int i = 0; i < 8; i++) partial[(i64)blockIdx.x * cols + c + i] = dw[k][i];
     }
 }
 
-#define RMS_NORM_BACKWARD(COLUMNS)                                                                                  \
-    KERNEL(256) rms_norm_backward_##COLUMNS(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,  \
-                                            const bf16* residual, bf16* dx, float* partial, int rows, int cols) {    \
-        rms_norm_backward<COLUMNS>(x, weight, scales, dy, residual, dx, partial, rows, cols);                        \
+#define RMS_NORM(GROUPS)                                                                                            \
+    KERNEL(512) rms_norm_##GROUPS(const bf16* x, const bf16* weight, bf16* y, float* scales, int cols, float eps) {  \
+        rms_norm<GROUPS>(x, weight, y, scales, cols, eps);                                                           \
+    }                                                                                                                \
+    KERNEL(512) rms_norm_backward_##GROUPS(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,   \
+                                           const bf16* residual, bf16* dx, float* partial, int rows, int cols) {     \
+        rms_norm_backward<GROUPS>(x, weight, scales, dy, residual, dx, partial, rows, cols);                         \
     }
-RMS_NORM_BACKWARD(1)
-RMS_NORM_BACKWARD(2)
-RMS_NORM_BACKWARD(4)
+RMS_NORM(1)
+RMS_NORM(2)
 
 // Second stage of a gradient that is summed over rows: 1024 threads a block, which takes 32 columns.
 KERNEL(1024) column_sums(const float* partial, void* gradient, int rows, int cols, int is_bf16, int accumulate) {
@@ -321,7 +347,7 @@ KERNEL(512) swiglu_backward(bf16* gate_up, const bf16* d_out, int cols) {
 
 // One block a row: the row's loss times `weight`, and its gradient written over the logits. A negative target has
 // neither. The first `cached` groups of eight logits stay in shared memory between the two passes.
-KERNEL(1024) cross_entropy(bf16* logits, const i64* targets, float* losses, int vocabulary, int cached, float weight) {
+KERNEL(512) cross_entropy(bf16* logits, const i64* targets, float* losses, int vocabulary, int cached, float weight) {
     DYNAMIC_SHARED(uint4, cache);
     const i64 target = targets[blockIdx.x];
     bf16* start = logits + (i64)blockIdx.x * vocabulary;
@@ -363,19 +389,33 @@ KERNEL(1024) cross_entropy(bf16* logits, const i64* targets, float* losses, int 
 // -- embedding ----------------------------------------------------------------------------------------------------
 
 // Adds the gradients of the positions order[starts[s] .. starts[s + 1]], which all hold token tokens[s], to that
-// token's row, in order. Segment s is blockIdx.x; blockIdx.y and the thread choose eight columns.
+// token's row. Segment s is blockIdx.x. A block of 256 threads takes 256 columns: lane l eight of them, slice i every
+// eighth position, and the slices are added up in order.
 KERNEL(256) embedding_backward(const bf16* dx, const int* order, const int* starts, const int* tokens, void* gradient,
                                int cols, int is_bf16) {
-    const int c = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
-    if (c >= cols) return;
+    __shared__ float part[8][32][8];
+    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+    const int c = (blockIdx.y * 32 + lane) * 8;
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    const int end = starts[blockIdx.x + 1];
+    const int start = starts[blockIdx.x], end = starts[blockIdx.x + 1];
+    if (c < cols) {
 #pragma unroll 4
-    for (int i = starts[blockIdx.x]; i < end; i++) {
-        float v[8];
-        load8(dx + (i64)order[i] * cols + c, v);
-        for (int k = 0; k < 8; k++) sum[k] += v[k];
+        for (int i = start + slice; i < end; i += 8) {
+            float v[8];
+            load8(dx + (i64)order[i] * cols + c, v);
+            for (int k = 0; k < 8; k++) sum[k] += v[k];
+        }
     }
+    // Most tokens occur once or twice.
+    const int slices = end - start < 8 ? end - start : 8;
+    if (slices > 1) {
+        for (int k = 0; k < 8; k++) part[slice][lane][k] = sum[k];
+        __syncthreads();
+        if (slice == 0)
+            for (int other = 1; other < slices; other++)
+                for (int k = 0; k < 8; k++) sum[k] += part[other][lane][k];
+    }
+    if (slice != 0 || c >= cols) return;
     const i64 at = (i64)tokens[blockIdx.x] * cols + c;
     for (int k = 0; k < 8; k++) put_gradient(gradient, at + k, sum[k], is_bf16, 1);
 }

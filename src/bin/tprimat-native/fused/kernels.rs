@@ -6,8 +6,8 @@ use tch::{Kind, TchError, Tensor};
 
 use super::{backend::Backend, driver::failure};
 
-/// Columns that a thread of `rms_norm_backward` can own.
-pub const WIDEST_NORM: i64 = 4 * 8 * 256;
+/// Columns that the threads of a block own together in the norms: 512 threads, at most two groups of eight each.
+pub const WIDEST_NORM: i64 = 2 * 8 * 512;
 /// Blocks a multiprocessor for kernels that loop over rows.
 const BLOCKS: u32 = 4;
 /// Bytes of static shared memory that cross entropy uses itself, and a little for the driver.
@@ -118,7 +118,7 @@ fn is_state(kind: Kind) -> bool {
 
 /// Threads for a row of `cols` values that are read eight at a time.
 fn threads(cols: i64, most: u32) -> u32 {
-    (cols as u32 / 8).next_multiple_of(32).clamp(32, most)
+    (cols as u32).div_ceil(8).next_multiple_of(32).clamp(32, most)
 }
 
 fn bf16_flag(tensor: &Tensor) -> i64 {
@@ -139,9 +139,14 @@ pub fn rms_norm(
         && is(y, Kind::BFloat16, &[rows, cols])
         && is(weight, Kind::BFloat16, &[cols])
         && is(scales, Kind::Float, &[rows]);
-    require(fits && cols % 8 == 0, "rms_norm", &[x, weight, y, scales])?;
+    let (kernel, threads) = if cols <= WIDEST_NORM / 2 {
+        ("rms_norm_1", threads(cols, 512))
+    } else {
+        ("rms_norm_2", threads((cols + 1) / 2, 512))
+    };
+    require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[x, weight, y, scales])?;
     let arguments = Arguments::default().tensor(x).tensor(weight).tensor(y).tensor(scales).int(cols).float(eps);
-    arguments.launch(backend, "rms_norm", [rows as u32, 1], threads(cols, 512), 0)
+    arguments.launch(backend, kernel, [rows as u32, 1], threads, 0)
 }
 
 /// The inputs of RMSNorm's backward pass.
@@ -169,10 +174,10 @@ pub fn rms_norm_backward(
         && is(norm.scales, Kind::Float, &[rows])
         && is_state(dw.kind())
         && dw.size() == [cols];
-    let kernel = match (cols + 8 * 256 - 1) / (8 * 256) {
-        1 => "rms_norm_backward_1",
-        2 => "rms_norm_backward_2",
-        _ => "rms_norm_backward_4",
+    let (kernel, threads) = if cols <= WIDEST_NORM / 2 {
+        ("rms_norm_backward_1", threads(cols, 512))
+    } else {
+        ("rms_norm_backward_2", threads((cols + 1) / 2, 512))
     };
     require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[norm.x, norm.weight, dy, dx, dw])?;
     let blocks = (backend.multiprocessors() * BLOCKS).min(rows as u32);
@@ -187,7 +192,7 @@ pub fn rms_norm_backward(
         .tensor(&partial)
         .int(rows)
         .int(cols)
-        .launch(backend, kernel, [blocks, 1], 256, 0)?;
+        .launch(backend, kernel, [blocks, 1], threads, 0)?;
     column_sums(backend, &partial, dw, accumulate)
 }
 
@@ -324,7 +329,8 @@ pub fn cross_entropy(
         && targets.is_contiguous()
         && losses.is_contiguous();
     require(fits && vocabulary % 8 == 0, "cross_entropy", &[logits])?;
-    let room = backend.shared_memory().saturating_sub(STATIC_SHARED) / 16;
+    // Half of a multiprocessor's memory: while one block waits for its row, another one writes.
+    let room = (backend.shared_memory() / 2).saturating_sub(STATIC_SHARED) / 16;
     let cached = room.min(vocabulary as u32 / 8);
     Arguments::default()
         .tensor(logits)
@@ -333,7 +339,7 @@ pub fn cross_entropy(
         .int(vocabulary)
         .int(i64::from(cached))
         .float(weight)
-        .launch(backend, "cross_entropy", [rows as u32, 1], threads(vocabulary, 1024), cached * 16)
+        .launch(backend, "cross_entropy", [rows as u32, 1], threads(vocabulary, 512), cached * 16)
 }
 
 /// Adds the gradient of each position to its token's row of `gradient`.
@@ -353,7 +359,6 @@ pub fn embedding_backward(
         && is_state(gradient.kind())
         && gradient.size().get(1) == Some(&cols);
     require(fits && cols % 8 == 0, "embedding_backward", &[dx, gradient])?;
-    let threads = threads(cols, 256);
     Arguments::default()
         .tensor(dx)
         .tensor(order)
@@ -362,7 +367,7 @@ pub fn embedding_backward(
         .tensor(gradient)
         .int(cols)
         .int(bf16_flag(gradient))
-        .launch(backend, "embedding_backward", [count as u32, (cols as u32 / 8).div_ceil(threads)], threads, 0)
+        .launch(backend, "embedding_backward", [count as u32, (cols as u32).div_ceil(256)], 256, 0)
 }
 
 /// Sums of squares of parts of a flat buffer, one a block.

@@ -5,6 +5,8 @@
 //! └──────────────────────────────── added by the product ─────────┘  └──────────── added by the product ────────────┘
 //! ```
 
+use std::rc::Rc;
+
 use tch::{Kind, TchError, Tensor};
 
 use super::{
@@ -30,7 +32,7 @@ pub struct Layer {
 
 /// What all layers have in common.
 pub struct Common {
-    pub backend: Box<dyn Backend>,
+    pub backend: Rc<dyn Backend>,
     pub angles: Angles,
     pub heads: i64,
     pub kv_heads: i64,

@@ -16,18 +16,22 @@ mod update;
 #[cfg(test)]
 mod tests;
 
+use std::{rc::Rc, time::Instant};
+
 use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::Job;
 
 use self::{
-    backend::{Backend, Layout, Product},
+    backend::{Backend, LAYOUTS},
     kernels::{Angles, Norm, Segments},
     layer::{Common, Layer, Saved, Weight},
+    products::Scratch,
 };
 use crate::{
     parameters::Parameters,
     rope::{self, Rope},
     shape::Shape,
+    support,
 };
 
 /// Logits that exist at one time; 2^30 of them are 2 GiB in bf16.
@@ -45,6 +49,8 @@ pub struct Fused {
     /// Layers 0, n, 2n, … keep their input only and run again on the way back; 0 = none do.
     recompute_every: usize,
     logits_at_once: i64,
+    /// Of stochastic rounding, where the job asks for it.
+    rounding_seed: Option<u64>,
     /// For the `start` event.
     description: serde_json::Value,
 }
@@ -72,21 +78,27 @@ impl Fused {
         if let Some(reason) = unsupported(job, shape) {
             return Err(reason);
         }
-        let gpu = gpu::Gpu::open(device).map_err(|e| e.to_string())?;
-        let description = serde_json::json!({
-            "step": "fused",
-            "attention": "cudnn",
-            "products": "cublaslt",
-            "kernels": gpu.driver.architecture,
-            "compile_seconds": gpu.driver.compile_seconds,
-        });
-        let mut fused = Self::new(job, shape, parameters, Box::new(gpu)).map_err(|e| e.to_string())?;
-        fused.description = description;
-        fused.try_attention(job, shape).map_err(|e| format!("cuDNN's attention does not take this shape: {e}"))?;
-        Ok(fused)
+        let open = || {
+            let gpu = Rc::new(gpu::Gpu::open(device)?);
+            let mut fused = Self::new(job, shape, parameters, gpu.clone())?;
+            fused.try_attention(job, shape)?;
+            let start = Instant::now();
+            let changed = tch::no_grad(|| fused.tune(&gpu, job))?;
+            fused.description = serde_json::json!({
+                "step": "fused",
+                "attention": "cudnn",
+                "kernels": gpu.driver.architecture,
+                "compile_seconds": gpu.driver.compile_seconds,
+                "products": { "library": "cublaslt", "not_the_first_algorithm": changed },
+                "rounding": if fused.rounding_seed.is_some() { "stochastic" } else { "nearest" },
+                "tune_seconds": start.elapsed().as_secs_f64(),
+            });
+            Ok(fused)
+        };
+        open().map_err(|error: TchError| error.to_string().lines().next().unwrap_or_default().to_owned())
     }
 
-    fn new(job: &Job, shape: &Shape, parameters: &Parameters, backend: Box<dyn Backend>) -> Result<Self, TchError> {
+    fn new(job: &Job, shape: &Shape, parameters: &Parameters, backend: Rc<dyn Backend>) -> Result<Self, TchError> {
         let device = backend.device();
         let index = parameters.index();
         let joined = |names: &[String]| {
@@ -122,6 +134,7 @@ impl Fused {
             tied: shape.tied,
             recompute_every: if job.activation_checkpointing { job.sac_frequency.max(1) as usize } else { 0 },
             logits_at_once: LOGITS_AT_ONCE,
+            rounding_seed: support::rounds_stochastically(job).then_some(job.seed),
             common: Common {
                 backend,
                 angles: Angles { cosines, sines },
@@ -144,6 +157,23 @@ impl Fused {
         let (q, k, v) = (zeros(shape.heads)?, zeros(shape.kv_heads)?, zeros(shape.kv_heads)?);
         let saved = self.common.backend.attention(&q, &k, &v)?;
         self.common.backend.attention_backward(&saved.output, [&q, &k, &v], &saved).map(drop)
+    }
+
+    /// Chooses an algorithm for every product; how many are not the first one offered. Leaves the weights' gradients
+    /// without meaning.
+    fn tune(&self, gpu: &gpu::Gpu, job: &Job) -> Result<usize, TchError> {
+        let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
+        let Some(layer) = self.layers.first() else { return Ok(0) };
+        let logits = rows_at_once(rows, self.head.value.size()[0], self.logits_at_once);
+        let of_layer = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down].map(|weight| (rows, weight));
+        let mut changed = 0;
+        for (rows, weight) in of_layer.into_iter().chain([(logits, &self.head)]) {
+            let scratch = Scratch::new(rows, weight)?;
+            for layout in LAYOUTS {
+                changed += usize::from(gpu.products.tune(&gpu.driver, &scratch.product(layout))?.chosen > 0);
+            }
+        }
+        Ok(changed)
     }
 
     pub fn describe(&self) -> serde_json::Value {
@@ -229,9 +259,7 @@ impl Fused {
         let vocabulary = self.head.value.size()[0];
         let backend = &*self.common.backend;
         let losses = Tensor::f_empty([rows], (Kind::Float, backend.device()))?;
-        let parts = (rows * vocabulary + self.logits_at_once - 1) / self.logits_at_once;
-        let even = (rows + parts - 1) / parts;
-        let at_once = if even < TILE { even } else { (even + TILE - 1) / TILE * TILE };
+        let at_once = rows_at_once(rows, vocabulary, self.logits_at_once);
         for start in (0..rows).step_by(at_once as usize) {
             let part = |t: &Tensor| t.f_narrow(0, start, at_once.min(rows - start));
             let (hidden, d_hidden) = (part(hidden)?, part(d_hidden)?);
@@ -244,6 +272,13 @@ impl Fused {
     }
 }
 
+/// Rows of the logits that are computed at one time.
+fn rows_at_once(rows: i64, vocabulary: i64, logits: i64) -> i64 {
+    let parts = (rows * vocabulary + logits - 1) / logits;
+    let even = (rows + parts - 1) / parts;
+    if even < TILE { even } else { (even + TILE - 1) / TILE * TILE }
+}
+
 /// Why the kernels do not cover this job.
 fn unsupported(job: &Job, shape: &Shape) -> Option<String> {
     let multiples = [
@@ -252,6 +287,9 @@ fn unsupported(job: &Job, shape: &Shape) -> Option<String> {
         ("vocab_size", shape.vocab, 8),
         ("head_dim", shape.head_dim, 16),
     ];
+    if shape.positions > 0 {
+        return Some("it has no kernels for GPT-2's layers".to_owned());
+    }
     if job.precision != "bf16" {
         return Some(format!("it computes in bf16, not in {}", job.precision));
     }
@@ -282,15 +320,4 @@ pub fn segments(tokens: &[i64], device: Device) -> Result<Segments, TchError> {
     starts.push(order.len() as i32);
     let tensor = |values: &[i32]| Tensor::f_from_slice(values)?.f_to_device(device);
     Ok(Segments { order: tensor(&order)?, starts: tensor(&starts)?, tokens: tensor(&distinct)? })
-}
-
-impl Product<'_> {
-    /// Layout for the self-test's table.
-    fn name(&self) -> &'static str {
-        match self.layout {
-            Layout::Forward => "y = x w'",
-            Layout::Input => "dx = dy w",
-            Layout::Weight => "dw = dy' x",
-        }
-    }
 }

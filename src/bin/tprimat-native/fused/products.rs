@@ -1,10 +1,10 @@
 //! Matrix products through cuBLASLt, which adds to its output and converts on the way out.
 //!
-//! The library is the one that libtorch_cuda has loaded. The first algorithm that its heuristic offers is taken, so the
-//! same shapes run the same kernels in every process.
+//! The library is the one that libtorch_cuda has loaded. Its heuristic offers several algorithms for a product; before
+//! the first step, each product of the job is timed with all of them on scratch matrices, and the fastest is kept.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     ffi::{c_int, c_void},
     ptr,
@@ -15,7 +15,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::{
     backend::{Layout, Product},
-    driver::{failure, symbol},
+    driver::{Driver, failure, symbol},
+    layer::Weight,
 };
 
 const COMPUTE_FP32: c_int = 68;
@@ -27,8 +28,12 @@ const EPILOGUE: c_int = 7;
 const BIAS_POINTER: c_int = 8;
 const EPILOGUE_BIAS: c_int = 4;
 const MAX_WORKSPACE_BYTES: c_int = 1;
+/// How many algorithms are tried.
+const CANDIDATES: usize = 8;
+/// Another algorithm than the first one offered must be faster by this factor: less is within the noise of the timing.
+const GAIN: f64 = 0.99;
 /// What PyTorch gives cuBLASLt on Hopper.
-pub const WORKSPACE: i64 = 32 << 20;
+const WORKSPACE: i64 = 32 << 20;
 
 type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
@@ -88,11 +93,46 @@ struct Prepared {
     left: Handle,
     right: Handle,
     out: Handle,
-    algorithm: Algorithm,
+    algorithms: Vec<Algorithm>,
+    chosen: Cell<usize>,
 }
 
-/// Layout, sizes, kind of the output, whether it is added to, whether there is a bias.
-type Key = (Layout, [i64; 3], c_int, bool, bool);
+/// Layout, sizes, kind of the output, whether there is a bias.
+type Key = (Layout, [i64; 3], c_int, bool);
+
+/// Outcome of the timing of one product.
+pub struct Tuned {
+    pub chosen: usize,
+    /// Seconds with the first algorithm offered and with the chosen one.
+    pub first: f64,
+    pub best: f64,
+}
+
+/// Activations of one linear layer, for timing its products with its weight.
+pub struct Scratch<'a> {
+    x: Tensor,
+    dx: Tensor,
+    dy: Tensor,
+    weight: &'a Weight,
+}
+
+impl<'a> Scratch<'a> {
+    pub fn new(rows: i64, weight: &'a Weight) -> Result<Self, TchError> {
+        let (outputs, inner) = weight.value.size2()?;
+        let random = |cols| Tensor::f_randn([rows, cols], (Kind::BFloat16, weight.value.device()));
+        Ok(Self { x: random(inner)?, dx: random(inner)?, dy: random(outputs)?, weight })
+    }
+
+    /// The product for a weight's gradient writes over what is there: before the first step there is none.
+    pub fn product(&self, layout: Layout) -> Product<'_> {
+        let Self { x, dx, dy, weight: Weight { value, gradient } } = self;
+        match layout {
+            Layout::Forward => Product { layout, left: x, right: value, out: dy, add: None, bias: None },
+            Layout::Input => Product { layout, left: dy, right: value, out: dx, add: None, bias: None },
+            Layout::Weight => Product { layout, left: dy, right: x, out: gradient, add: Some(gradient), bias: None },
+        }
+    }
+}
 
 pub struct Products {
     library: Handle,
@@ -104,8 +144,6 @@ pub struct Products {
     preference: Handle,
     workspace: Tensor,
     prepared: RefCell<HashMap<Key, Prepared>>,
-    /// Which of the heuristic's candidates is taken; the self-test looks at others.
-    pub choice: RefCell<usize>,
 }
 
 impl Products {
@@ -133,15 +171,12 @@ impl Products {
             preference,
             workspace: Tensor::f_empty([WORKSPACE], (Kind::Uint8, device))?,
             prepared: RefCell::default(),
-            choice: RefCell::new(0),
         })
     }
 
     /// Queues the product; `product` was checked.
     pub fn run(&self, product: &Product) -> Result<(), TchError> {
-        let sizes = product.sizes();
-        let kind = if product.out.kind() == Kind::Float { TYPE_FP32 } else { TYPE_BF16 };
-        let key = (product.layout, sizes, kind, product.add.is_some(), product.bias.is_some());
+        let key = key(product);
         let mut all = self.prepared.borrow_mut();
         if !all.contains_key(&key) {
             all.insert(key, self.prepare(key)?);
@@ -169,7 +204,7 @@ impl Products {
                 prepared.out,
                 product.out.data_ptr(),
                 prepared.out,
-                &raw const prepared.algorithm,
+                &raw const prepared.algorithms[prepared.chosen.get()],
                 self.workspace.data_ptr(),
                 WORKSPACE as usize,
                 ptr::null_mut(),
@@ -178,14 +213,39 @@ impl Products {
         check("cublasLtMatmul", code)
     }
 
-    /// Forgets the chosen algorithms.
-    pub fn reset(&self, choice: usize) {
-        *self.choice.borrow_mut() = choice;
-        self.prepared.borrow_mut().clear();
+    /// Times `product` with every algorithm offered and keeps the fastest; overwrites its output.
+    pub fn tune(&self, driver: &Driver, product: &Product) -> Result<Tuned, TchError> {
+        const CALLS: u32 = 3;
+        self.run(product)?;
+        let choose = |choice| {
+            let all = self.prepared.borrow();
+            all.get(&key(product)).map_or(0, |prepared| {
+                prepared.chosen.set(choice);
+                prepared.algorithms.len()
+            })
+        };
+        let mut seconds = vec![f64::INFINITY; choose(0)];
+        // Two rounds, so that a card that slows down as it warms up does not decide.
+        for _ in 0..2 {
+            for (choice, best) in seconds.iter_mut().enumerate() {
+                choose(choice);
+                self.run(product)?;
+                let all = driver.time(|| (0..CALLS).try_for_each(|_| self.run(product)))?;
+                *best = best.min(all / f64::from(CALLS));
+            }
+        }
+        let mut chosen = 0;
+        for (choice, time) in seconds.iter().enumerate() {
+            if *time < seconds[chosen] && *time < seconds[0] * GAIN {
+                chosen = choice;
+            }
+        }
+        choose(chosen);
+        Ok(Tuned { chosen, first: seconds[0], best: seconds[chosen] })
     }
 
     fn prepare(&self, key: Key) -> Result<Prepared, TchError> {
-        let (layout, [rows, inner, cols], kind, adds, has_bias) = key;
+        let (layout, [rows, inner, cols], kind, has_bias) = key;
         let mut operation = ptr::null_mut();
         // SAFETY: the pointer is valid for the write.
         check("cublasLtMatmulDescCreate", unsafe {
@@ -215,9 +275,9 @@ impl Products {
             Layout::Weight => (matrix(TYPE_BF16, inner, cols)?, matrix(TYPE_BF16, inner, rows)?),
         };
         let out = matrix(kind, rows, cols)?;
-        let mut candidates = [Candidate::default(); 8];
+        let mut candidates = [Candidate::default(); CANDIDATES];
         let mut found = 0;
-        // SAFETY: at most eight candidates are written.
+        // SAFETY: at most as many candidates are written as there is room for.
         check("cublasLtMatmulAlgoGetHeuristic", unsafe {
             (self.heuristic)(
                 self.library,
@@ -232,11 +292,12 @@ impl Products {
                 &raw mut found,
             )
         })?;
-        let choice = (*self.choice.borrow()).min((found as usize).saturating_sub(1));
-        if found < 1 || candidates[choice].state != 0 {
-            return Err(failure(format!("cuBLASLt has no algorithm for {layout:?} {rows} x {inner} x {cols} ({adds})")));
+        let usable = candidates.iter().take(found as usize).filter(|c| c.state == 0);
+        let algorithms: Vec<Algorithm> = usable.map(|c| c.algorithm).collect();
+        if algorithms.is_empty() {
+            return Err(failure(format!("cuBLASLt has no algorithm for {layout:?} {rows} x {inner} x {cols}")));
         }
-        Ok(Prepared { operation, left, right, out, algorithm: candidates[choice].algorithm })
+        Ok(Prepared { operation, left, right, out, algorithms, chosen: Cell::new(0) })
     }
 
     fn set<T>(&self, operation: Handle, which: c_int, value: &T) -> Result<(), TchError> {
@@ -244,6 +305,11 @@ impl Products {
         let code = unsafe { (self.set_operation)(operation, which, ptr::from_ref(value).cast(), size_of::<T>()) };
         check("cublasLtMatmulDescSetAttribute", code)
     }
+}
+
+fn key(product: &Product) -> Key {
+    let kind = if product.out.kind() == Kind::Float { TYPE_FP32 } else { TYPE_BF16 };
+    (product.layout, product.sizes(), kind, product.bias.is_some())
 }
 
 fn check(what: &str, code: c_int) -> Result<(), TchError> {

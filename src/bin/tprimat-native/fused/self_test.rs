@@ -4,10 +4,12 @@ use tch::{Kind, TchError, Tensor};
 use tprimat::plan::{Job, Vendor};
 
 use super::{
-    backend::{Backend, Layout, Product},
+    backend::{Backend, LAYOUTS, Layout},
     check,
     gpu::Gpu,
     kernels::{self, AdamW, Angles, Norm, Update},
+    layer::Weight,
+    products::Scratch,
     segments,
 };
 use crate::{device, shape::Shape, stop::Stop, tokens::Tokens};
@@ -172,36 +174,27 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The three products of one linear layer, with the first algorithm offered and with the fastest of the others.
-    fn products(&mut self, name: &str, calls: u64, [rows, inner, outputs]: [i64; 3]) -> Result<(), TchError> {
+    /// The three products of one linear layer, with the algorithm that a run would choose.
+    fn products(&mut self, name: &str, calls: u64, sizes: [i64; 3]) -> Result<(), TchError> {
         let gpu = self.gpu;
-        let (x, weight, dy) = (self.random(rows, inner)?, self.random(outputs, inner)?, self.random(rows, outputs)?);
-        let dx = self.random(rows, inner)?;
-        let dw = Tensor::f_zeros([outputs, inner], (Kind::Float, gpu.device()))?;
-        let product = |layout| match layout {
-            Layout::Forward => Product { layout, left: &x, right: &weight, out: &dy, add: None, bias: None },
-            Layout::Input => Product { layout, left: &dy, right: &weight, out: &dx, add: None, bias: None },
-            Layout::Weight => Product { layout, left: &dy, right: &x, out: &dw, add: Some(&dw), bias: None },
-        };
-        let flops = 2.0 * (rows * inner * outputs) as f64;
-        for layout in [Layout::Forward, Layout::Input, Layout::Weight] {
-            let product = product(layout);
-            gpu.products.reset(0);
-            let label = format!("{name}: {}", product.name());
-            let first = self.time(&label, calls, 0.0, flops, || gpu.product(&product))?;
-            let mut best = (first, 0);
-            for choice in 1..8 {
-                gpu.products.reset(choice);
-                let run = || (0..REPEATS).try_for_each(|_| gpu.product(&product));
-                run()?;
-                let seconds = gpu.driver.time(run)? / f64::from(REPEATS);
-                if seconds < best.0 {
-                    best = (seconds, choice);
-                }
+        let [rows, inner, outputs] = sizes;
+        let gradient = Tensor::f_zeros([outputs, inner], (Kind::Float, gpu.device()))?;
+        let weight = Weight { value: self.random(outputs, inner)?, gradient };
+        let scratch = Scratch::new(rows, &weight)?;
+        let flops = 2.0 * sizes.iter().map(|n| *n as f64).product::<f64>();
+        for layout in LAYOUTS {
+            let product = scratch.product(layout);
+            let tuned = gpu.products.tune(&gpu.driver, &product)?;
+            let label = match layout {
+                Layout::Forward => "y = x w'",
+                Layout::Input => "dx = dy w",
+                Layout::Weight => "dw = dy' x",
+            };
+            self.time(&format!("{name}: {label}"), calls, 0.0, flops, || gpu.product(&product))?;
+            if tuned.chosen > 0 {
+                println!("{:<28} algorithm {}: {:.3} of the first one's time", "", tuned.chosen, tuned.best / tuned.first);
             }
-            println!("{:<28} best candidate {}: {:.3} of the first one's time", "", best.1, best.0 / first);
         }
-        gpu.products.reset(0);
         Ok(())
     }
 }

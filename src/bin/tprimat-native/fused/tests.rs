@@ -11,7 +11,7 @@ use libloading::os::unix::Library;
 use tprimat::plan::ModelShape;
 
 use super::{
-    backend::{Attention, Product},
+    backend::{Attention, Layout, Product},
     *,
 };
 use crate::{backward, model::Model, tokens::Tokens, weights};
@@ -204,7 +204,7 @@ fn gradients_by_both_paths(
     };
     let (mut reference, parameters) = (new(Kind::Float), new(Kind::BFloat16));
     let network = Model::new(&shape, &reference, LENGTH as u64, Device::Cpu).unwrap();
-    let mut fused = Fused::new(&job, &shape, &parameters, Box::new(Host)).unwrap();
+    let mut fused = Fused::new(&job, &shape, &parameters, Rc::new(Host)).unwrap();
     edit(&mut job, &mut fused);
     let tokens = Tokens::Synthetic { seed: 3, length: LENGTH as u64 };
     let mut losses = [0.0, 0.0];

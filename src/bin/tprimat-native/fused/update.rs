@@ -29,7 +29,7 @@ impl Fused {
         job: &OptimizerJob,
     ) -> Result<(), TchError> {
         let t = number as f64;
-        for group in &parameters.groups {
+        for (index, group) in (0_u32..).zip(&parameters.groups) {
             let options = AdamW {
                 decay: (1.0 - learning_rate * group.weight_decay) as f32,
                 step_size: (learning_rate / (1.0 - job.beta1.powf(t))) as f32,
@@ -38,7 +38,7 @@ impl Fused {
                 beta2: job.beta2 as f32,
                 eps: job.eps as f32,
                 clip: job.clip_grad as f32,
-                seed: 0,
+                seed: self.rounding_seed.map_or(0, |seed| stream(seed, number, index)),
             };
             let update = Update {
                 masters: &group.master,
@@ -52,4 +52,10 @@ impl Fused {
         }
         Ok(())
     }
+}
+
+/// A number of its own for each update of each buffer; never 0, which stands for rounding to nearest.
+fn stream(seed: u64, number: u64, group: u32) -> u32 {
+    let mixed = (seed ^ (seed >> 32)).wrapping_mul(0x9E37_79B9).wrapping_add(number.wrapping_mul(2));
+    (mixed as u32).wrapping_add(group).max(1)
 }
