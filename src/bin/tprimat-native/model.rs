@@ -200,13 +200,7 @@ impl Model {
 }
 
 impl Layers {
-    fn llama(
-        shape: &Shape,
-        named: &Named,
-        seq_length: i64,
-        kind: Kind,
-        device: Device,
-    ) -> Result<Self, TchError> {
+    fn llama(shape: &Shape, named: &Named, seq_length: i64, kind: Kind, device: Device) -> Result<Self, TchError> {
         let layer = |n| {
             let at = |name: &str| format!("model.layers.{n}.{name}");
             Ok(Layer {

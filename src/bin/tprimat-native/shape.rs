@@ -56,9 +56,11 @@ impl Shape {
         }
         let is_gpt2 = model.architecture == "gpt2";
         if is_gpt2 && (kv_heads != heads || heads * head_dim != hidden || !model.tie_embeddings) {
-            return Err("GPT-2 has as many key-value heads as heads, heads as wide as hidden_size together, and a tied \
+            return Err(
+                "GPT-2 has as many key-value heads as heads, heads as wide as hidden_size together, and a tied \
                         head"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         if !is_gpt2 && !(model.rope_theta.is_finite() && model.rope_theta > 0.0) {
             return Err(format!("rope_theta {} is not a positive number", model.rope_theta));

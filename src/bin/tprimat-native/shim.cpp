@@ -52,6 +52,14 @@ int tprimat_fused_adamw(at::Tensor* weight, at::Tensor* grad, at::Tensor* exp_av
     });
 }
 
+// A copy on a device, sent from pinned memory without waiting for what is queued there.
+int tprimat_send(at::Tensor* host, int8_t device, at::Tensor** out, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        const c10::Device to(c10::DeviceType::CUDA, device);
+        *out = new at::Tensor(host->pin_memory().to(to, host->scalar_type(), /*non_blocking=*/true));
+    });
+}
+
 // Causal attention by cuDNN. `out` gets four new tensors: the output, the log of the sum of exponentials, and the seed and
 // offset of a dropout that is not used.
 int tprimat_attention(at::Tensor* q, at::Tensor* k, at::Tensor* v, at::Tensor** out, char* message, size_t capacity) {

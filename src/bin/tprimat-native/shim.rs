@@ -24,6 +24,13 @@ unsafe extern "C" {
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
+    fn tprimat_send(
+        host: *const c_void,
+        device: i8,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
     fn tprimat_attention(
         q: *const c_void,
         k: *const c_void,
@@ -90,6 +97,15 @@ pub fn fused_adamw(state: &AdamWState, options: AdamW) -> Result<(), TchError> {
             capacity,
         )
     })
+}
+
+/// A copy of `host` on CUDA or HIP device `device`, sent from pinned memory, which PyTorch keeps until it has arrived.
+pub fn send(host: &Tensor, device: i8) -> Result<Tensor, TchError> {
+    let mut out = ptr::null_mut();
+    // SAFETY: `out` has room for the one tensor that is written.
+    checked(|message, capacity| unsafe { tprimat_send(raw(host), device, &raw mut out, message, capacity) })?;
+    // SAFETY: the call succeeded, so it is a new tensor that nothing else owns.
+    Ok(unsafe { Tensor::from_ptr(out) })
 }
 
 /// Causal attention by cuDNN: the output, the log of the sum of exponentials, and the state of an unused dropout.

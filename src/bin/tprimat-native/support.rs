@@ -20,7 +20,9 @@ pub fn refusals(job: &Job) -> Vec<String> {
     match model.architecture.as_str() {
         name @ ("llama" | "mistral") => refuse(model.qkv_bias, format!("architecture {name} has no QKV bias")),
         name @ ("qwen2" | "gpt2") => refuse(!model.qkv_bias, format!("architecture {name} always has a QKV bias")),
-        other => refuse(true, format!("architecture {other:?} is not supported; supported: llama, mistral, qwen2, gpt2")),
+        other => {
+            refuse(true, format!("architecture {other:?} is not supported; supported: llama, mistral, qwen2, gpt2"))
+        }
     }
     if let Err(reason) = Shape::of(model) {
         refuse(true, reason);

@@ -188,8 +188,8 @@ impl<'a> Trainer<'a> {
         let mut micro_batches = Vec::new();
         for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
             micro_batches.push(MicroBatch {
-                tokens: Tensor::f_from_slice(inputs)?.f_to_device(self.device)?,
-                targets: Tensor::f_from_slice(targets)?.f_to_device(self.device)?,
+                tokens: device::send(inputs, self.device)?,
+                targets: device::send(targets, self.device)?,
                 segments: fused::segments(inputs, self.device)?,
                 predictions: (data.micro_batch_size * (data.seq_length - 1)) as f64,
             });
@@ -205,11 +205,11 @@ impl<'a> Trainer<'a> {
         self.tokens.batch((step - 1) * rows, rows, vocab)
     }
 
-    /// Tokens of all micro-batches of a step, `[micro_steps, rows, seq_length]`, in one transfer.
+    /// Tokens of all micro-batches of a step, `[micro_steps, rows, seq_length]`.
     fn tensor(&self, values: &[i64]) -> Result<Tensor, TchError> {
         let data = &self.job.data;
         let size = [data.gradient_accumulation_steps, data.micro_batch_size, data.seq_length].map(|n| n as i64);
-        Tensor::f_from_slice(values)?.f_reshape(size)?.f_to_device(self.device)
+        device::send(values, self.device)?.f_reshape(size)
     }
 
     fn start_fields(&self) -> Result<Map<String, Value>, TchError> {

@@ -86,7 +86,6 @@ impl Checks<'_> {
         Tensor::f_full(size, f64::NAN, (kind, self.backend.device()))
     }
 
-
     fn expect(&mut self, name: &str, got: &Tensor, want: &Tensor, limit: f64) -> Result<(), TchError> {
         let got = leaf(got)?.f_detach()?;
         let want = leaf(want)?.f_detach()?.f_reshape(got.size())?;
@@ -179,8 +178,7 @@ impl Checks<'_> {
         }
         let logits64 = leaf(&logits)?;
         let none = tch::Reduction::None;
-        let expected =
-            logits64.f_cross_entropy_loss(&targets, None::<Tensor>, none, -100, 0.0)?.f_mul_scalar(0.125)?;
+        let expected = logits64.f_cross_entropy_loss(&targets, None::<Tensor>, none, -100, 0.0)?.f_mul_scalar(0.125)?;
         let wanted = gradients(&expected, &Tensor::f_ones([rows], (Kind::Double, Device::Cpu))?, &[&logits64])?;
         let losses = self.poisoned(&[rows], Kind::Float)?;
         let targets = targets.f_to_device(self.backend.device())?;

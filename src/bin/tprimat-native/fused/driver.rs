@@ -177,9 +177,7 @@ impl Driver {
         let mut function = ptr::null_mut();
         let c_name = CString::new(name).unwrap_or_default();
         // SAFETY: the module is loaded and never unloaded.
-        check(self.error_name, name, unsafe {
-            (self.get_function)(&raw mut function, self.module, c_name.as_ptr())
-        })?;
+        check(self.error_name, name, unsafe { (self.get_function)(&raw mut function, self.module, c_name.as_ptr()) })?;
         if shared > 0 {
             // SAFETY: `function` was found just now.
             let code = unsafe { (self.set_attribute)(function, MAX_DYNAMIC_SHARED_BYTES, shared as c_int) };
@@ -276,7 +274,8 @@ pub fn compile(library: &Library, architecture: &str) -> Result<Vec<u8>, TchErro
 /// NVRTC opens its builtins by their bare name, which is found only if they are loaded already or in a default path.
 fn preload_builtins() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-    let Some(nvrtc) = maps.lines().filter_map(|l| l.split_whitespace().last()).find(|p| p.contains("libnvrtc.so")) else {
+    let Some(nvrtc) = maps.lines().filter_map(|l| l.split_whitespace().last()).find(|p| p.contains("libnvrtc.so"))
+    else {
         return;
     };
     let Some(entries) = Path::new(nvrtc).parent().and_then(|folder| folder.read_dir().ok()) else { return };

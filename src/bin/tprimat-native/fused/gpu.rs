@@ -70,8 +70,7 @@ impl Backend for Gpu {
         let [log_sum, seed, offset] = saved.rest.as_slice() else {
             return Err(failure("attention kept nothing for its backward pass".to_owned()));
         };
-        let [dq, dk, dv] =
-            shim::attention_backward(gradient, inputs, [&saved.output, log_sum, seed, offset])?;
+        let [dq, dk, dv] = shim::attention_backward(gradient, inputs, [&saved.output, log_sum, seed, offset])?;
         let by_token = |t: Tensor| t.f_transpose(1, 2)?.f_contiguous();
         Ok([by_token(dq)?, by_token(dk)?, by_token(dv)?])
     }

@@ -16,7 +16,8 @@ typedef long long i64;
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #endif
 
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// The second argument, where there is one, is how many blocks a multiprocessor must have room for.
+#define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 #define INLINE static __device__ __forceinline__
 
 // -- bf16 and vectors ---------------------------------------------------------------------------------------------
@@ -35,21 +36,32 @@ INLINE u32 narrow(float value) {
 #endif
 }
 
+// Two values in one word, the first one low.
+INLINE u32 narrow2(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#else
+    return narrow(low) | narrow(high) << 16;
+#endif
+}
+
 INLINE void unpack8(uint4 q, float* v) {
     const u32 words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         v[2 * i] = widen(words[i] & 0xffffu);
-        v[2 * i + 1] = widen(words[i] >> 16);
+        v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
 }
 
 INLINE uint4 pack8(const float* v) {
     uint4 q;
-    q.x = narrow(v[0]) | narrow(v[1]) << 16;
-    q.y = narrow(v[2]) | narrow(v[3]) << 16;
-    q.z = narrow(v[4]) | narrow(v[5]) << 16;
-    q.w = narrow(v[6]) | narrow(v[7]) << 16;
+    q.x = narrow2(v[0], v[1]);
+    q.y = narrow2(v[2], v[3]);
+    q.z = narrow2(v[4], v[5]);
+    q.w = narrow2(v[6], v[7]);
     return q;
 }
 
@@ -75,8 +87,8 @@ INLINE void store4(float* to, const float* v) {
 
 INLINE void store4(bf16* to, const float* v) {
     uint2 q;
-    q.x = narrow(v[0]) | narrow(v[1]) << 16;
-    q.y = narrow(v[2]) | narrow(v[3]) << 16;
+    q.x = narrow2(v[0], v[1]);
+    q.y = narrow2(v[2], v[3]);
     *(uint2*)to = q;
 }
 
@@ -93,26 +105,38 @@ INLINE void put_gradient(void* gradients, i64 at, float value, int is_bf16, int 
 
 // -- reductions over a block --------------------------------------------------------------------------------------
 
+template <bool IS_SUM>
+INLINE float combine(float a, float b) {
+    return IS_SUM ? a + b : fmaxf(a, b);
+}
+
 // The sum (or maximum) over the block's threads, in every thread. All threads of the block must call it, and their
 // number is a multiple of 32.
 template <bool IS_SUM>
 INLINE float over_block(float value) {
-    __shared__ float all[1024];
     __shared__ float some[32];
+#if defined(__CUDA_ARCH__)
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        value = combine<IS_SUM>(value, __shfl_xor_sync(0xffffffffu, value, lanes));
+    const int count = blockDim.x / 32;
     __syncthreads();  // Readers of an earlier call are done.
+    if (threadIdx.x % 32 == 0) some[threadIdx.x / 32] = value;
+#else
+    // Wherever a warp may have another size, or there is none.
+    __shared__ float all[1024];
+    const int count = 32;
+    __syncthreads();
     all[threadIdx.x] = value;
     __syncthreads();
     if (threadIdx.x < 32) {
-        float part = all[threadIdx.x];
-        for (u32 i = threadIdx.x + 32; i < blockDim.x; i += 32) part = IS_SUM ? part + all[i] : fmaxf(part, all[i]);
-        some[threadIdx.x] = part;
+        for (u32 i = threadIdx.x + 32; i < blockDim.x; i += 32) value = combine<IS_SUM>(value, all[i]);
+        some[threadIdx.x] = value;
     }
+#endif
     __syncthreads();
-    float lanes[4] = {some[0], some[1], some[2], some[3]};
-#pragma unroll
-    for (int i = 4; i < 32; i++) lanes[i % 4] = IS_SUM ? lanes[i % 4] + some[i] : fmaxf(lanes[i % 4], some[i]);
-    if (IS_SUM) return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-    return fmaxf(fmaxf(lanes[0], lanes[1]), fmaxf(lanes[2], lanes[3]));
+    float total = some[0];
+    for (int i = 1; i < count; i++) total = combine<IS_SUM>(total, some[i]);
+    return total;
 }
 
 // -- RMSNorm ------------------------------------------------------------------------------------------------------
@@ -213,8 +237,9 @@ INLINE void rms_norm_backward(const bf16* x, const bf16* weight, const float* sc
     KERNEL(512) rms_norm_##GROUPS(const bf16* x, const bf16* weight, bf16* y, float* scales, int cols, float eps) {  \
         rms_norm<GROUPS>(x, weight, y, scales, cols, eps);                                                           \
     }                                                                                                                \
-    KERNEL(512) rms_norm_backward_##GROUPS(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,   \
-                                           const bf16* residual, bf16* dx, float* partial, int rows, int cols) {     \
+    KERNEL(512, 2 / GROUPS)                                                                                          \
+    rms_norm_backward_##GROUPS(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,               \
+                               const bf16* residual, bf16* dx, float* partial, int rows, int cols) {                 \
         rms_norm_backward<GROUPS>(x, weight, scales, dy, residual, dx, partial, rows, cols);                         \
     }
 RMS_NORM(1)
@@ -347,7 +372,8 @@ KERNEL(512) swiglu_backward(bf16* gate_up, const bf16* d_out, int cols) {
 
 // One block a row: the row's loss times `weight`, and its gradient written over the logits. A negative target has
 // neither. The first `cached` groups of eight logits stay in shared memory between the two passes.
-KERNEL(512) cross_entropy(bf16* logits, const i64* targets, float* losses, int vocabulary, int cached, float weight) {
+KERNEL(768, 2) cross_entropy(bf16* logits, const i64* targets, float* losses, int vocabulary, int cached, float weight) {
+    constexpr int BATCH = 4;  // loads that are on their way at one time
     DYNAMIC_SHARED(uint4, cache);
     const i64 target = targets[blockIdx.x];
     bf16* start = logits + (i64)blockIdx.x * vocabulary;
@@ -356,19 +382,28 @@ KERNEL(512) cross_entropy(bf16* logits, const i64* targets, float* losses, int v
     const bool counts = target >= 0;
     const float of_target = counts ? widen(start[target]) : 0.0f;
     float top = -__uint_as_float(0x7f800000u), sum = 0;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < groups; i += blockDim.x) {
-        const uint4 q = row[i];
-        if (i < cached) cache[i] = q;
-        float v[8];
-        unpack8(q, v);
-        float most = v[0];
-        for (int k = 1; k < 8; k++) most = fmaxf(most, v[k]);
-        if (most > top) {
-            sum *= __expf(top - most);
-            top = most;
+    for (int first = threadIdx.x; first < groups; first += BATCH * blockDim.x) {
+        uint4 batch[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const int i = first + k * blockDim.x;
+            if (i < groups) batch[k] = row[i];
         }
-        for (int k = 0; k < 8; k++) sum += __expf(v[k] - top);
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            const int i = first + k * blockDim.x;
+            if (i >= groups) continue;
+            if (i < cached) cache[i] = batch[k];
+            float v[8];
+            unpack8(batch[k], v);
+            float most = v[0];
+            for (int j = 1; j < 8; j++) most = fmaxf(most, v[j]);
+            if (most > top) {
+                sum *= __expf(top - most);
+                top = most;
+            }
+            for (int j = 0; j < 8; j++) sum += __expf(v[j] - top);
+        }
     }
     const float most = over_block<false>(top);
     // A thread without any logit has nothing to add.
@@ -470,7 +505,8 @@ INLINE void adamw(T* masters, bf16* values, const T* gradients, T* first, T* sec
     float scale = 1.0f;
     if (options.clip > 0) scale = fminf(1.0f, options.clip / (*norm + 1e-6f));
     if (*norm != *norm) scale = *norm;  // fminf would hide that the gradients are not numbers.
-    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < count; i += (i64)gridDim.x * blockDim.x * 4) {
+    const i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (i < count) {
         float w[4], g[4], m[4], v[4];
         load4(masters + i, w);
         load4(gradients + i, g);

@@ -8,8 +8,10 @@ use super::{backend::Backend, driver::failure};
 
 /// Columns that the threads of a block own together in the norms: 512 threads, at most two groups of eight each.
 pub const WIDEST_NORM: i64 = 2 * 8 * 512;
-/// Blocks a multiprocessor for kernels that loop over rows.
+/// Blocks a multiprocessor of a kernel that sums over rows.
 const BLOCKS: u32 = 4;
+/// Threads that RMSNorm's backward pass has room for on a multiprocessor; more blocks would run after the others.
+const RESIDENT: u32 = 1024;
 /// Bytes of static shared memory that cross entropy uses itself, and a little for the driver.
 const STATIC_SHARED: u32 = 10 << 10;
 
@@ -180,7 +182,7 @@ pub fn rms_norm_backward(
         ("rms_norm_backward_2", threads((cols + 1) / 2, 512))
     };
     require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[norm.x, norm.weight, dy, dx, dw])?;
-    let blocks = (backend.multiprocessors() * BLOCKS).min(rows as u32);
+    let blocks = (backend.multiprocessors() * (RESIDENT / threads).max(1)).min(rows as u32);
     let partial = Tensor::f_empty([i64::from(blocks), cols], (Kind::Float, backend.device()))?;
     Arguments::default()
         .tensor(norm.x)
@@ -210,12 +212,7 @@ fn column_sums(backend: &dyn Backend, partial: &Tensor, out: &Tensor, accumulate
 }
 
 /// Puts or adds the sum of `dy`'s rows into `gradient`.
-pub fn bias_backward(
-    backend: &dyn Backend,
-    dy: &Tensor,
-    gradient: &Tensor,
-    accumulate: bool,
-) -> Result<(), TchError> {
+pub fn bias_backward(backend: &dyn Backend, dy: &Tensor, gradient: &Tensor, accumulate: bool) -> Result<(), TchError> {
     let (rows, cols) = dy.size2()?;
     require(is(dy, Kind::BFloat16, &[rows, cols]) && cols % 8 == 0, "bias_partials", &[dy])?;
     let across = (cols as u32).div_ceil(8 * 256);
@@ -339,7 +336,7 @@ pub fn cross_entropy(
         .int(vocabulary)
         .int(i64::from(cached))
         .float(weight)
-        .launch(backend, "cross_entropy", [rows as u32, 1], threads(vocabulary, 512), cached * 16)
+        .launch(backend, "cross_entropy", [rows as u32, 1], threads(vocabulary, 768), cached * 16)
 }
 
 /// Adds the gradient of each position to its token's row of `gradient`.
@@ -396,7 +393,7 @@ pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(
         && count % 4 == 0;
     require(fits, "adamw", &[masters, values, gradients, first, second])?;
     let kernel = if kind == Kind::Float { "adamw_fp32" } else { "adamw_bf16" };
-    let blocks = ((count / 4 + 511) / 512).min(i64::from(backend.multiprocessors()) * 16) as u32;
+    let blocks = u32::try_from((count / 4 + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
     Arguments::default()
         .tensor(masters)
         .tensor(values)

@@ -131,18 +131,7 @@ impl Layer {
         let gate_up = common.forward(&post_normed, &self.gate_up.value, None, None)?;
         let gated = common.empty(rows, self.down.value.size()[1])?;
         kernels::swiglu(backend, &gate_up, &gated)?;
-        Ok(Saved {
-            x,
-            input_scales,
-            input_normed,
-            qkv,
-            attention,
-            middle,
-            post_scales,
-            post_normed,
-            gate_up,
-            gated,
-        })
+        Ok(Saved { x, input_scales, input_normed, qkv, attention, middle, post_scales, post_normed, gate_up, gated })
     }
 
     /// The layer's output.
@@ -154,18 +143,8 @@ impl Layer {
     pub fn backward(&self, common: &Common, saved: Saved, dx: &Tensor, accumulate: bool) -> Result<(), TchError> {
         let backend = &*common.backend;
         let (rows, hidden) = dx.size2()?;
-        let Saved {
-            x,
-            input_scales,
-            input_normed,
-            qkv,
-            attention,
-            middle,
-            post_scales,
-            post_normed,
-            gate_up,
-            gated,
-        } = saved;
+        let Saved { x, input_scales, input_normed, qkv, attention, middle, post_scales, post_normed, gate_up, gated } =
+            saved;
 
         let d_gated = common.empty(rows, gated.size()[1])?;
         common.backward(dx, &gated, &self.down, accumulate, &d_gated)?;
@@ -176,15 +155,7 @@ impl Layer {
         common.backward(&gate_up, &post_normed, &self.gate_up, accumulate, &d_normed)?;
         drop((gate_up, post_normed));
         let norm = Norm { x: &middle, weight: &self.post_norm.value, scales: &post_scales };
-        kernels::rms_norm_backward(
-            backend,
-            &norm,
-            &d_normed,
-            Some(dx),
-            dx,
-            &self.post_norm.gradient,
-            accumulate,
-        )?;
+        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.post_norm.gradient, accumulate)?;
 
         let (batch, heads, length, head_dim) = attention.output.size4()?;
         let width = heads * head_dim;
@@ -203,14 +174,6 @@ impl Layer {
         }
         common.backward(&qkv, &input_normed, &self.qkv, accumulate, &d_normed)?;
         let norm = Norm { x: &x, weight: &self.input_norm.value, scales: &input_scales };
-        kernels::rms_norm_backward(
-            backend,
-            &norm,
-            &d_normed,
-            Some(dx),
-            dx,
-            &self.input_norm.gradient,
-            accumulate,
-        )
+        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.input_norm.gradient, accumulate)
     }
 }

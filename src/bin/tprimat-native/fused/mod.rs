@@ -16,7 +16,7 @@ mod update;
 #[cfg(test)]
 mod tests;
 
-use std::{rc::Rc, time::Instant};
+use std::{cell::RefCell, rc::Rc, time::Instant};
 
 use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::Job;
@@ -28,6 +28,7 @@ use self::{
     products::Scratch,
 };
 use crate::{
+    device,
     parameters::Parameters,
     rope::{self, Rope},
     shape::Shape,
@@ -46,6 +47,8 @@ pub struct Fused {
     norm: Weight,
     head: Weight,
     tied: bool,
+    /// Tokens whose rows of the embedding's gradient this step has written, by micro-batch.
+    embedded: RefCell<Vec<Tensor>>,
     /// Layers 0, n, 2n, … keep their input only and run again on the way back; 0 = none do.
     recompute_every: usize,
     logits_at_once: i64,
@@ -132,6 +135,7 @@ impl Fused {
             norm: weight("model.norm.weight")?,
             head: weight(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" })?,
             tied: shape.tied,
+            embedded: RefCell::default(),
             recompute_every: if job.activation_checkpointing { job.sac_frequency.max(1) as usize } else { 0 },
             logits_at_once: LOGITS_AT_ONCE,
             rounding_seed: support::rounds_stochastically(job).then_some(job.seed),
@@ -238,12 +242,24 @@ impl Fused {
                 layer.backward(&self.common, saved, &dx, accumulate)?;
             }
             // A tied head has put its gradient there already.
-            if is_first && !self.tied {
-                let _ = self.embedding.gradient.shallow_clone().f_zero_()?;
+            if !self.tied {
+                self.forget_embedded(&batch.segments.tokens, is_first)?;
             }
             kernels::embedding_backward(backend, &dx, &batch.segments, &self.embedding.gradient)?;
             Ok(loss)
         })
+    }
+
+    /// Zeroes the rows of the embedding's gradient that the last step wrote; the others are 0 since the start.
+    fn forget_embedded(&self, tokens: &Tensor, is_first: bool) -> Result<(), TchError> {
+        let mut embedded = self.embedded.borrow_mut();
+        if is_first {
+            for tokens in embedded.drain(..) {
+                let _ = self.embedding.gradient.shallow_clone().f_index_fill_(0, &tokens, 0.0)?;
+            }
+        }
+        embedded.push(tokens.f_to_kind(Kind::Int64)?);
+        Ok(())
     }
 
     /// The weighted loss; writes its derivative by `hidden` to `d_hidden`.
@@ -306,7 +322,7 @@ fn unsupported(job: &Job, shape: &Shape) -> Option<String> {
 }
 
 /// Positions sorted by their token: the order in which gradients of the embedding are added up.
-pub fn segments(tokens: &[i64], device: Device) -> Result<Segments, TchError> {
+pub fn segments(tokens: &[i64], on: Device) -> Result<Segments, TchError> {
     let mut order: Vec<i32> = (0..tokens.len() as i32).collect();
     order.sort_by_key(|position| tokens[*position as usize]);
     let (mut starts, mut distinct) = (Vec::new(), Vec::new());
@@ -318,6 +334,9 @@ pub fn segments(tokens: &[i64], device: Device) -> Result<Segments, TchError> {
         }
     }
     starts.push(order.len() as i32);
-    let tensor = |values: &[i32]| Tensor::f_from_slice(values)?.f_to_device(device);
-    Ok(Segments { order: tensor(&order)?, starts: tensor(&starts)?, tokens: tensor(&distinct)? })
+    Ok(Segments {
+        order: device::send(&order, on)?,
+        starts: device::send(&starts, on)?,
+        tokens: device::send(&distinct, on)?,
+    })
 }

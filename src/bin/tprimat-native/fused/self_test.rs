@@ -116,13 +116,9 @@ impl Bench<'_> {
         })?;
         let saved = gpu.attention(&query, &key, &value)?;
         let inputs = [&query, &key, &value];
-        self.time(
-            "attention backward",
-            layers,
-            size(rows * (4 * q + 4 * kv)),
-            2.5 * attention_flops,
-            || gpu.attention_backward(&saved.output, inputs, &saved).map(drop),
-        )?;
+        self.time("attention backward", layers, size(rows * (4 * q + 4 * kv)), 2.5 * attention_flops, || {
+            gpu.attention_backward(&saved.output, inputs, &saved).map(drop)
+        })?;
         let gradients = gpu.attention_backward(&saved.output, inputs, &saved)?;
         self.time("RoPE backward", layers, size(2 * rows * (q + 2 * kv)), 0.0, || {
             kernels::rope_backward(gpu, &gradients, &angles, &qkv)
@@ -157,7 +153,8 @@ impl Bench<'_> {
 
         let count: i64 = shape.parameters().iter().map(|p| p.size.iter().product::<i64>()).sum();
         let count = count / 16 * 16;
-        let [masters, gradients, first, second] = [float(&[count])?, float(&[count])?, float(&[count])?, float(&[count])?];
+        let [masters, gradients, first, second] =
+            [float(&[count])?, float(&[count])?, float(&[count])?, float(&[count])?];
         let values = Tensor::f_empty([count], (Kind::BFloat16, gpu.device()))?;
         let norm = Tensor::f_ones([1], (Kind::Float, gpu.device()))?;
         self.time("gradient norm", 1, 4.0 * count as f64, 0.0, || kernels::squares(gpu, &gradients).map(drop))?;
@@ -192,7 +189,12 @@ impl Bench<'_> {
             };
             self.time(&format!("{name}: {label}"), calls, 0.0, flops, || gpu.product(&product))?;
             if tuned.chosen > 0 {
-                println!("{:<28} algorithm {}: {:.3} of the first one's time", "", tuned.chosen, tuned.best / tuned.first);
+                println!(
+                    "{:<28} algorithm {}: {:.3} of the first one's time",
+                    "",
+                    tuned.chosen,
+                    tuned.best / tuned.first
+                );
             }
         }
         Ok(())

@@ -16,8 +16,7 @@ use super::{
 };
 use crate::{backward, model::Model, tokens::Tokens, weights};
 
-type HostLaunch =
-    unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, usize, *mut *mut c_void) -> c_int;
+type HostLaunch = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, usize, *mut *mut c_void) -> c_int;
 
 /// The kernels as a library of this host, compiled once for all tests.
 fn host_kernels() -> &'static Library {
@@ -71,8 +70,7 @@ impl Backend for Host {
         let launch = unsafe { host_kernels().get::<HostLaunch>(b"host_launch") }.unwrap();
         let name = CString::new(kernel).unwrap();
         // SAFETY: the caller vouches for the arguments.
-        let code =
-            unsafe { launch(name.as_ptr(), grid[0], grid[1], threads, shared as usize, arguments.as_mut_ptr()) };
+        let code = unsafe { launch(name.as_ptr(), grid[0], grid[1], threads, shared as usize, arguments.as_mut_ptr()) };
         assert_eq!(code, 0, "host.cpp lists {kernel}");
         Ok(())
     }
@@ -119,6 +117,7 @@ fn sdpa(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
 
 #[test]
 fn every_kernel_agrees_with_float64() {
+    let _turn = weights::take_turns();
     let findings = check::all(&Host).unwrap();
     assert!(findings.len() > 100);
     for finding in findings {
@@ -177,10 +176,7 @@ fn shape(tied: bool, qkv_bias: bool) -> ModelShape {
 }
 
 /// The gradients of one step of two micro-batches by both paths, by parameter, and both losses.
-fn gradients_by_both_paths(
-    model: &ModelShape,
-    edit: impl Fn(&mut Job, &mut Fused),
-) -> Vec<(String, Tensor, Tensor)> {
+fn gradients_by_both_paths(model: &ModelShape, edit: impl Fn(&mut Job, &mut Fused)) -> Vec<(String, Tensor, Tensor)> {
     const LENGTH: i64 = 9;
     let mut job = Job { model: model.clone(), precision: "bf16".to_owned(), ..Job::default() };
     job.data.seq_length = LENGTH as u64;
@@ -241,6 +237,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
 /// Without the bf16 roundings the two would agree to 1e-5; a term that is missing shows at 0.1 or more.
 #[test]
 fn the_written_out_backward_pass_is_the_derivative() {
+    let _turn = weights::take_turns();
     for (tied, bias) in [(false, false), (true, true)] {
         for (name, reference, fused) in gradients_by_both_paths(&shape(tied, bias), |_, _| ()) {
             let error = distance(&fused, &reference);
@@ -251,6 +248,7 @@ fn the_written_out_backward_pass_is_the_derivative() {
 
 #[test]
 fn recomputing_and_parts_of_logits_change_no_bit() {
+    let _turn = weights::take_turns();
     let shape = shape(false, true);
     let whole = gradients_by_both_paths(&shape, |_, _| ());
     let recomputed = gradients_by_both_paths(&shape, |_, fused| fused.recompute_every = 2);
@@ -262,6 +260,31 @@ fn recomputing_and_parts_of_logits_change_no_bit() {
     for ((name, _, a), (_, _, b)) in whole.iter().zip(&parts) {
         assert!(distance(a, b) < 1e-5, "{name}");
     }
+}
+
+/// The gradient of an untied embedding holds nothing of the step before.
+#[test]
+fn a_step_forgets_the_rows_of_the_last_one() {
+    let _turn = weights::take_turns();
+    let shape = shape(false, false);
+    let job = Job { model: shape.clone(), precision: "bf16".to_owned(), ..Job::default() };
+    let job = Job { data: tprimat::plan::DataJob { seq_length: 4, ..job.data.clone() }, ..job };
+    let shape = Shape::of(&shape).unwrap();
+    let mut parameters = Parameters::new(&shape.parameters(), Kind::BFloat16, Kind::Float, 0.0, Device::Cpu).unwrap();
+    weights::initialise(&mut parameters, 5, 0.1, Device::Cpu).unwrap();
+    let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host)).unwrap();
+    let step = |tokens: &[i64]| {
+        let batch = MicroBatch {
+            tokens: Tensor::from_slice(tokens),
+            targets: Tensor::from_slice(tokens),
+            segments: segments(tokens, Device::Cpu).unwrap(),
+            predictions: 4.0,
+        };
+        drop(fused.run(&batch, 1.0, true).unwrap());
+        fused.embedding.gradient.copy()
+    };
+    let [alone, _, again] = [[7, 8, 9, 7], [1, 2, 3, 4], [7, 8, 9, 7]].map(|tokens| step(&tokens));
+    assert!(again.equal(&alone));
 }
 
 /// NVRTC accepts the kernels for every generation that PyTorch's wheels support.
