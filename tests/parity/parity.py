@@ -2,8 +2,8 @@
 
     python parity.py --binary target/debug/tprimat-native
 
-For a tiny Llama (grouped queries, Llama-3.1 RoPE scaling) and a tiny Qwen2.5 (QKV bias, tied embeddings), from one
-set of weights: the logits, then 20 steps of loss, gradient norm and learning rate. The reference is a plain training
+For a tiny Llama (grouped queries, Llama-3.1 RoPE scaling), a tiny Qwen2.5 (QKV bias, tied embeddings) a tiny Mistral
+(heads wider than hidden size / heads, full window) and a tiny GPT-2, from one set of weights: the logits, then 20 steps of loss, gradient norm and learning rate. The reference is a plain training
 loop written here from the definitions; only the network itself is transformers'.
 """
 
@@ -103,14 +103,67 @@ MODELS = {
         "tie_embeddings": True,
         "qkv_bias": True,
     },
+    "mistral": SHAPE
+    | {
+        "architecture": "mistral",
+        "head_dim": 24,
+        "rope_theta": 1e4,
+        "rope_scaling": None,
+        "norm_eps": 1e-5,
+        "tie_embeddings": False,
+        "qkv_bias": False,
+    },
 }
 
 
+MODELS["gpt2"] = SHAPE | {
+    "architecture": "gpt2",
+    "num_kv_heads": 4,
+    "max_position_embeddings": 96,
+    "rope_theta": 0.0,
+    "rope_scaling": None,
+    "norm_eps": 1e-5,
+    "tie_embeddings": True,
+    "qkv_bias": True,
+}
+
+
+def gpt2(shape):
+    config = transformers.GPT2Config(
+        n_layer=shape["num_layers"],
+        n_embd=shape["hidden_size"],
+        n_inner=shape["ffn_hidden_size"],
+        n_head=shape["num_attention_heads"],
+        n_positions=shape["max_position_embeddings"],
+        vocab_size=shape["vocab_size"],
+        layer_norm_epsilon=shape["norm_eps"],
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="eager",
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
 def reference_model(shape):
+    model = gpt2(shape) if shape["architecture"] == "gpt2" else rotary(shape)
+    # Larger than a usual initialisation, and nothing at 0 or 1: every weight must matter to the logits.
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            centre, spread = (0.0, 0.15) if parameter.ndim > 1 else (1.0, 0.3)
+            parameter.normal_(centre, spread)
+    return model
+
+
+def rotary(shape):
     rope = {"rope_type": "default", "rope_theta": shape["rope_theta"]}
     if shape["rope_scaling"]:
         rope |= {"rope_type": "llama3"} | shape["rope_scaling"]
-    kind = {"llama": "Llama", "qwen2": "Qwen2"}[shape["architecture"]]
+    kind = {"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral"}[shape["architecture"]]
     config = getattr(transformers, f"{kind}Config")(
         num_hidden_layers=shape["num_layers"],
         hidden_size=shape["hidden_size"],
@@ -122,19 +175,13 @@ def reference_model(shape):
         rms_norm_eps=shape["norm_eps"],
         tie_word_embeddings=shape["tie_embeddings"],
         rope_parameters=rope,
+        **({"head_dim": shape["head_dim"], "sliding_window": None} if kind == "Mistral" else {}),
         use_cache=False,
         bos_token_id=None,
         eos_token_id=None,
         attn_implementation="eager",
     )
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    # Larger than a usual initialisation, and nothing at 0 or 1: every weight must matter to the logits.
-    torch.manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            centre, spread = (0.0, 0.15) if parameter.ndim > 1 else (1.0, 0.3)
-            parameter.normal_(centre, spread)
-    return model
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
 
 
 def save_weights(model, folder):

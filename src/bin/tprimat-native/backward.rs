@@ -175,6 +175,7 @@ mod tests {
 
     #[test]
     fn cutting_up_changes_nothing() {
+        let _turn = weights::take_turns();
         for tied in [false, true] {
             let whole = loss_and_norm(tied, |parts| Plan::new(parts, 0));
             assert!((whole.0 - 50_f64.ln()).abs() < 0.1 && whole.1 > 0.0, "{whole:?}");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use tch::{Cuda, Device, TchError};
+use tch::{Cuda, Device, TchError, Tensor, kind::Element};
 use tprimat::plan::Vendor;
 
 use crate::{shim, stop::Stop};
@@ -27,6 +27,15 @@ pub fn open(vendor: Vendor) -> Result<Device, Stop> {
         return Err(refuse(format!("{library} was loaded but sees no device ({} counted)", Cuda::device_count())));
     }
     Ok(Device::Cuda(0))
+}
+
+/// Sends values to the device, without waiting for what is queued there.
+pub fn send<T: Element>(values: &[T], device: Device) -> Result<Tensor, TchError> {
+    let host = Tensor::f_from_slice(values)?;
+    match device {
+        Device::Cuda(index) => shim::send(&host, index as i8),
+        _ => Ok(host),
+    }
 }
 
 /// `cpu` or `cuda` (which ROCm builds of PyTorch say as well), model name, count in use.

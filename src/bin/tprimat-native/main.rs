@@ -1,11 +1,13 @@
-//! tprimat-native: trains Llama and Qwen2.5 shapes with libtorch and prints JSON lines.
+//! tprimat-native: trains Llama, Mistral, Qwen2.5 and GPT-2 shapes with libtorch and prints JSON lines.
 //!
 //! The flow: job → refused or accepted (`support`) → device, parameters, model → `train`, which runs
-//! `tokens` → `model` → `backward` → `parameters` once per step. The only program that may use tch.
+//! `tokens` → `model` → `backward` → `parameters` once per step, or on a GPU `fused` in place of the last three. The only program that may use tch.
 
 mod backward;
 mod device;
 mod events;
+mod fused;
+mod gpt2;
 mod model;
 mod parameters;
 mod rope;
@@ -34,8 +36,8 @@ use crate::{events::Events, stop::Stop, train::Trainer};
 #[command(version)]
 struct Arguments {
     /// The job, as JSON.
-    #[arg(long, env = "TPRIMAT_JOB", value_name = "FILE")]
-    job: PathBuf,
+    #[arg(long, env = "TPRIMAT_JOB", value_name = "FILE", required_unless_present = "self_test")]
+    job: Option<PathBuf>,
     /// Starts from these weights (safetensors, Hugging Face names) instead of random ones.
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
@@ -45,6 +47,10 @@ struct Arguments {
     /// Writes tokens and logits of the first micro-batch as safetensors, and does not train.
     #[arg(long, value_name = "FILE")]
     dump_logits: Option<PathBuf>,
+    /// Compares the kernels of the fused step with float64 on this GPU, times them at the job's sizes if there is a job,
+    /// and does not train.
+    #[arg(long)]
+    self_test: bool,
 }
 
 fn main() -> ExitCode {
@@ -63,7 +69,14 @@ fn main() -> ExitCode {
 }
 
 fn run<W: io::Write>(arguments: &Arguments, events: &mut Events<W>) -> Result<(), Stop> {
-    let job = read_job(&arguments.job)?;
+    let job = arguments.job.as_deref().map(read_job).transpose()?;
+    if arguments.self_test {
+        return match fused::self_test::run(job.as_ref())? {
+            true => Ok(()),
+            false => Err(Stop::SelfTest),
+        };
+    }
+    let Some(job) = job else { return Err(Stop::Refused("no job is named; use --job FILE".to_owned())) };
     let refusals = support::refusals(&job);
     if !refusals.is_empty() {
         return Err(Stop::Refused(format!("cannot run this job: {}", refusals.join("; "))));

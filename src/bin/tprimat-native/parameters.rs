@@ -34,16 +34,18 @@ pub struct Parameter {
     pub master: Tensor,
     grad: Tensor,
     has_grad: bool,
+    /// Where its elements are: the index of the group, the first one, and how many there are.
+    place: (usize, i64, i64),
 }
 
 /// The flat buffers of all parameters with one weight decay.
 pub struct Group {
     pub weight_decay: f64,
-    values: Tensor,
-    master: Tensor,
-    grads: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
+    pub values: Tensor,
+    pub master: Tensor,
+    pub grads: Tensor,
+    pub exp_avg: Tensor,
+    pub exp_avg_sq: Tensor,
 }
 
 impl Parameters {
@@ -69,8 +71,8 @@ impl Parameters {
             .map(|(length, weight_decay)| Group::new(length, weight_decay, kind, state_kind, device))
             .collect::<Result<Vec<_>, _>>()?;
         let mut list = Vec::new();
-        for (spec, (group, offset, count)) in specs.iter().zip(places) {
-            let group = &groups[group];
+        for (spec, (group_index, offset, count)) in specs.iter().zip(places) {
+            let group = &groups[group_index];
             let view = |flat: &Tensor| flat.f_narrow(0, offset, count)?.f_reshape(spec.size.as_slice());
             list.push(Parameter {
                 name: spec.name.clone(),
@@ -78,6 +80,7 @@ impl Parameters {
                 master: view(&group.master)?,
                 grad: view(&group.grads)?,
                 has_grad: false,
+                place: (group_index, offset, count),
             });
         }
         Ok(Self { list, groups, step: Tensor::f_zeros([1], (Kind::Float, device))? })
@@ -90,6 +93,27 @@ impl Parameters {
 
     pub fn index(&self) -> HashMap<&str, usize> {
         self.list.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect()
+    }
+
+    /// Value and gradient of neighbouring parameters as one matrix (or vector), rows below rows; `None` if something lies
+    /// between them.
+    pub fn joined(&self, indices: &[usize]) -> Result<Option<(Tensor, Tensor)>, TchError> {
+        let Some(first) = indices.first().map(|i| &self.list[*i]) else { return Ok(None) };
+        let (group, start, _) = first.place;
+        let mut end = start;
+        let mut size = first.value.size();
+        size[0] = 0;
+        for index in indices {
+            let parameter = &self.list[*index];
+            if parameter.place.0 != group || parameter.place.1 != end || parameter.value.size()[1..] != size[1..] {
+                return Ok(None);
+            }
+            end += parameter.place.2;
+            size[0] += parameter.value.size()[0];
+        }
+        let group = &self.groups[group];
+        let view = |flat: &Tensor| flat.f_narrow(0, start, end - start)?.f_reshape(size.as_slice());
+        Ok(Some((view(&group.values)?, view(&group.grads)?)))
     }
 
     pub fn state_kind(&self) -> Kind {

@@ -22,6 +22,11 @@ impl Rope {
         Ok(Self { cos: table(angles.f_cos()?)?, sin: table(angles.f_sin()?)? })
     }
 
+    /// cos and sin, as the kernels of the fused step take them.
+    pub fn into_tables(self) -> (Tensor, Tensor) {
+        (self.cos, self.sin)
+    }
+
     /// Rotates `x` of `[batch, heads, seq_length, head_dim]`: dimension i pairs with i + head_dim / 2.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let halves = x.f_chunk(2, -1)?;

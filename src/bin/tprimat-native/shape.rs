@@ -16,6 +16,8 @@ pub struct Shape {
     pub norm_eps: f64,
     pub tied: bool,
     pub qkv_bias: bool,
+    /// Learned positions, of GPT-2 only; 0 = rotary ones.
+    pub positions: i64,
 }
 
 /// A parameter under its Hugging Face name.
@@ -52,7 +54,15 @@ impl Shape {
         if head_dim == 0 || head_dim % 2 != 0 {
             return Err(format!("head_dim {head_dim} is not an even number of at least 2"));
         }
-        if !(model.rope_theta.is_finite() && model.rope_theta > 0.0) {
+        let is_gpt2 = model.architecture == "gpt2";
+        if is_gpt2 && (kv_heads != heads || heads * head_dim != hidden || !model.tie_embeddings) {
+            return Err(
+                "GPT-2 has as many key-value heads as heads, heads as wide as hidden_size together, and a tied \
+                        head"
+                    .to_owned(),
+            );
+        }
+        if !is_gpt2 && !(model.rope_theta.is_finite() && model.rope_theta > 0.0) {
             return Err(format!("rope_theta {} is not a positive number", model.rope_theta));
         }
         if !(model.norm_eps.is_finite() && model.norm_eps > 0.0) {
@@ -71,11 +81,15 @@ impl Shape {
             norm_eps: model.norm_eps,
             tied: model.tie_embeddings,
             qkv_bias: model.qkv_bias,
+            positions: if is_gpt2 { size("max_position_embeddings", model.max_position_embeddings)? } else { 0 },
         })
     }
 
     /// All parameters in the order of the forward pass: embedding, layers, final norm, and the head unless tied.
     pub fn parameters(&self) -> Vec<ParameterSpec> {
+        if self.positions > 0 {
+            return self.gpt2_parameters();
+        }
         let mut list = vec![spec("model.embed_tokens.weight", &[self.vocab, self.hidden])];
         for layer in 0..self.layers {
             list.extend(
@@ -91,8 +105,34 @@ impl Shape {
         list
     }
 
+    /// GPT-2's, whose matrices are stored input by output.
+    fn gpt2_parameters(&self) -> Vec<ParameterSpec> {
+        let (hidden, ffn) = (self.hidden, self.ffn);
+        let mut list = vec![
+            spec("transformer.wte.weight", &[self.vocab, hidden]),
+            spec("transformer.wpe.weight", &[self.positions, hidden]),
+        ];
+        for layer in 0..self.layers {
+            for (name, size) in [
+                ("ln_1", vec![hidden]),
+                ("attn.c_attn", vec![hidden, 3 * hidden]),
+                ("attn.c_proj", vec![hidden, hidden]),
+                ("ln_2", vec![hidden]),
+                ("mlp.c_fc", vec![hidden, ffn]),
+                ("mlp.c_proj", vec![ffn, hidden]),
+            ] {
+                let outputs = size[size.len() - 1];
+                list.push(spec(&format!("transformer.h.{layer}.{name}.weight"), &size));
+                list.push(spec(&format!("transformer.h.{layer}.{name}.bias"), &[outputs]));
+            }
+        }
+        list.push(spec("transformer.ln_f.weight", &[hidden]));
+        list.push(spec("transformer.ln_f.bias", &[hidden]));
+        list
+    }
+
     /// The parameters of one layer, in the order of the forward pass.
-    pub fn layer_parameters(&self) -> Vec<ParameterSpec> {
+    fn layer_parameters(&self) -> Vec<ParameterSpec> {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut list = vec![spec("input_layernorm.weight", &[self.hidden])];
         for (name, rows) in [("q", q), ("k", kv), ("v", kv)] {
@@ -151,6 +191,21 @@ mod tests {
             ..ModelShape::default()
         };
         assert_eq!(count(&qwen_7b), 7_615_616_512);
+        let gpt2 = ModelShape {
+            architecture: "gpt2".to_owned(),
+            num_layers: 12,
+            hidden_size: 768,
+            ffn_hidden_size: 3072,
+            num_attention_heads: 12,
+            num_kv_heads: 12,
+            vocab_size: 50_257,
+            max_position_embeddings: 1024,
+            norm_eps: 1e-5,
+            tie_embeddings: true,
+            qkv_bias: true,
+            ..ModelShape::default()
+        };
+        assert_eq!(count(&gpt2), 124_439_808);
     }
 
     #[test]

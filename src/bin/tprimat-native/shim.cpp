@@ -3,6 +3,8 @@
 #include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
@@ -47,6 +49,42 @@ int tprimat_fused_adamw(at::Tensor* weight, at::Tensor* grad, at::Tensor* exp_av
         if (grad_scale != nullptr) scale = *grad_scale;
         at::_fused_adamw_({*weight}, {*grad}, {*exp_avg}, {*exp_avg_sq}, {}, {*step}, learning_rate, beta1, beta2,
                           weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, scale);
+    });
+}
+
+// A copy on a device, sent from pinned memory without waiting for what is queued there.
+int tprimat_send(at::Tensor* host, int8_t device, at::Tensor** out, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        const c10::Device to(c10::DeviceType::CUDA, device);
+        *out = new at::Tensor(host->pin_memory().to(to, host->scalar_type(), /*non_blocking=*/true));
+    });
+}
+
+// Causal attention by cuDNN. `out` gets four new tensors: the output, the log of the sum of exponentials, and the seed and
+// offset of a dropout that is not used.
+int tprimat_attention(at::Tensor* q, at::Tensor* k, at::Tensor* v, at::Tensor** out, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        const auto result = at::_scaled_dot_product_cudnn_attention(*q, *k, *v, std::nullopt, /*compute_log_sumexp=*/true,
+                                                                    /*dropout_p=*/0.0, /*is_causal=*/true);
+        out[0] = new at::Tensor(std::get<0>(result));
+        out[1] = new at::Tensor(std::get<1>(result));
+        out[2] = new at::Tensor(std::get<6>(result));
+        out[3] = new at::Tensor(std::get<7>(result));
+    });
+}
+
+// The gradients of q, k and v, as three new tensors.
+int tprimat_attention_backward(at::Tensor* gradient, at::Tensor* q, at::Tensor* k, at::Tensor* v, at::Tensor* output,
+                               at::Tensor* log_sum, at::Tensor* seed, at::Tensor* offset, at::Tensor** out,
+                               char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        const at::Tensor none;
+        auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+            *gradient, *q, *k, *v, *output, *log_sum, *seed, *offset, none, none, none, q->size(2), k->size(2),
+            /*dropout_p=*/0.0, /*is_causal=*/true);
+        out[0] = new at::Tensor(dq);
+        out[1] = new at::Tensor(dk);
+        out[2] = new at::Tensor(dv);
     });
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tch::{TchError, Tensor};
+use torch_sys::C_tensor;
 
 unsafe extern "C" {
     fn tprimat_fused_adamw(
@@ -20,6 +21,34 @@ unsafe extern "C" {
         beta2: f64,
         weight_decay: f64,
         eps: f64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    fn tprimat_send(
+        host: *const c_void,
+        device: i8,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    fn tprimat_attention(
+        q: *const c_void,
+        k: *const c_void,
+        v: *const c_void,
+        out: *mut *mut C_tensor,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    fn tprimat_attention_backward(
+        gradient: *const c_void,
+        q: *const c_void,
+        k: *const c_void,
+        v: *const c_void,
+        output: *const c_void,
+        log_sum: *const c_void,
+        seed: *const c_void,
+        offset: *const c_void,
+        out: *mut *mut C_tensor,
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
@@ -50,7 +79,6 @@ pub struct AdamWState<'a> {
 
 /// `torch.optim.AdamW(fused=True)`'s update in place.
 pub fn fused_adamw(state: &AdamWState, options: AdamW) -> Result<(), TchError> {
-    let raw = |tensor: &Tensor| tensor.as_ptr() as *const c_void;
     // SAFETY: tch's C_tensor is an at::Tensor; all six outlive the call, and C++ exceptions are caught inside.
     checked(|message, capacity| unsafe {
         tprimat_fused_adamw(
@@ -69,6 +97,58 @@ pub fn fused_adamw(state: &AdamWState, options: AdamW) -> Result<(), TchError> {
             capacity,
         )
     })
+}
+
+/// A copy of `host` on CUDA or HIP device `device`, sent from pinned memory, which PyTorch keeps until it has arrived.
+pub fn send(host: &Tensor, device: i8) -> Result<Tensor, TchError> {
+    let mut out = ptr::null_mut();
+    // SAFETY: `out` has room for the one tensor that is written.
+    checked(|message, capacity| unsafe { tprimat_send(raw(host), device, &raw mut out, message, capacity) })?;
+    // SAFETY: the call succeeded, so it is a new tensor that nothing else owns.
+    Ok(unsafe { Tensor::from_ptr(out) })
+}
+
+/// Causal attention by cuDNN: the output, the log of the sum of exponentials, and the state of an unused dropout.
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<[Tensor; 4], TchError> {
+    let mut out = [ptr::null_mut(); 4];
+    // SAFETY: `out` has room for the four tensors that are written, and the inputs outlive the call.
+    checked(|message, capacity| unsafe {
+        tprimat_attention(raw(q), raw(k), raw(v), out.as_mut_ptr(), message, capacity)
+    })?;
+    // SAFETY: the call succeeded, so each is a new tensor that nothing else owns.
+    Ok(out.map(|tensor| unsafe { Tensor::from_ptr(tensor) }))
+}
+
+/// Gradients of q, k and v; `saved` is what [`attention`] returned.
+pub fn attention_backward(
+    gradient: &Tensor,
+    [q, k, v]: [&Tensor; 3],
+    [output, log_sum, seed, offset]: [&Tensor; 4],
+) -> Result<[Tensor; 3], TchError> {
+    let mut out = [ptr::null_mut(); 3];
+    // SAFETY: `out` has room for the three tensors that are written, and the inputs outlive the call.
+    checked(|message, capacity| unsafe {
+        tprimat_attention_backward(
+            raw(gradient),
+            raw(q),
+            raw(k),
+            raw(v),
+            raw(output),
+            raw(log_sum),
+            raw(seed),
+            raw(offset),
+            out.as_mut_ptr(),
+            message,
+            capacity,
+        )
+    })?;
+    // SAFETY: the call succeeded, so each is a new tensor that nothing else owns.
+    Ok(out.map(|tensor| unsafe { Tensor::from_ptr(tensor) }))
+}
+
+/// tch's C_tensor is an at::Tensor.
+fn raw(tensor: &Tensor) -> *const c_void {
+    tensor.as_ptr() as *const c_void
 }
 
 /// Highest number of bytes that PyTorch's allocator has had in use on CUDA or HIP device `device`.

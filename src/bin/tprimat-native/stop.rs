@@ -18,6 +18,8 @@ pub enum Stop {
     NanLoss(u64),
     #[error("{}", first_line(.0))]
     Torch(#[from] TchError),
+    #[error("some kernels do not compute what float64 computes; the list is above")]
+    SelfTest,
     #[error("cannot write events: {0}")]
     Output(#[from] io::Error),
 }
@@ -26,7 +28,7 @@ impl Stop {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Refused(_) | Self::File { .. } | Self::Data(_) => exit::USAGE,
-            Self::NanLoss(_) | Self::Torch(_) | Self::Output(_) => exit::FAILED,
+            Self::NanLoss(_) | Self::SelfTest | Self::Torch(_) | Self::Output(_) => exit::FAILED,
         }
     }
 
@@ -35,7 +37,7 @@ impl Stop {
             Self::Refused(_) | Self::File { .. } | Self::Data(_) => FailureClass::Launch,
             Self::NanLoss(_) => FailureClass::Nan,
             Self::Torch(error) if is_out_of_memory(&error.to_string()) => FailureClass::Oom,
-            Self::Torch(_) | Self::Output(_) => FailureClass::Unknown,
+            Self::Torch(_) | Self::SelfTest | Self::Output(_) => FailureClass::Unknown,
         }
     }
 }

@@ -18,13 +18,20 @@ pub fn refusals(job: &Job) -> Vec<String> {
     let (model, data, optimizer, parallel) = (&job.model, &job.data, &job.optimizer, &job.parallelism);
 
     match model.architecture.as_str() {
-        "llama" => refuse(model.qkv_bias, "architecture llama has no QKV bias".into()),
-        "qwen2" => refuse(!model.qkv_bias, "architecture qwen2 always has a QKV bias".into()),
-        other => refuse(true, format!("architecture {other:?} is not supported; supported: llama, qwen2")),
+        name @ ("llama" | "mistral") => refuse(model.qkv_bias, format!("architecture {name} has no QKV bias")),
+        name @ ("qwen2" | "gpt2") => refuse(!model.qkv_bias, format!("architecture {name} always has a QKV bias")),
+        other => {
+            refuse(true, format!("architecture {other:?} is not supported; supported: llama, mistral, qwen2, gpt2"))
+        }
     }
     if let Err(reason) = Shape::of(model) {
         refuse(true, reason);
     }
+    let positions = model.max_position_embeddings;
+    refuse(
+        model.architecture == "gpt2" && data.seq_length > positions,
+        format!("seq_length {} is longer than the {positions} positions that the model has", data.seq_length),
+    );
 
     match (job.precision.as_str(), optimizer.state_precision.as_str()) {
         ("fp32", "fp32") | ("bf16", "fp32" | "bf16") => {}
@@ -76,7 +83,28 @@ pub fn refusals(job: &Job) -> Vec<String> {
     for (name, value) in [("beta1", optimizer.beta1), ("beta2", optimizer.beta2)] {
         refuse(!(0.0..1.0).contains(&value), format!("{name} = {value} is not within [0, 1)"));
     }
+    if let Some(step) = job.framework.get("step") {
+        let is_known = matches!(step.as_str(), Some("fused" | "autograd"));
+        refuse(!is_known, format!("framework step {step} is not supported; supported: fused, autograd"));
+    }
+    if let Some(rounding) = job.framework.get("rounding") {
+        let is_known = matches!(rounding.as_str(), Some("nearest" | "stochastic"));
+        refuse(!is_known, format!("framework rounding {rounding} is not supported; supported: nearest, stochastic"));
+        let is_fused = optimizer.state_precision == "bf16" && step(job) == Some("fused");
+        let why = "rounding stochastic needs step fused and an optimizer state in bf16";
+        refuse(rounds_stochastically(job) && !is_fused, why.into());
+    }
     reasons
+}
+
+/// Whether bf16 weights are rounded up or down by chance, so that small updates are kept on average.
+pub fn rounds_stochastically(job: &Job) -> bool {
+    job.framework.get("rounding").is_some_and(|rounding| rounding == "stochastic")
+}
+
+/// How the job wants its step computed, where it says so: `fused` or `autograd`.
+pub fn step(job: &Job) -> Option<&str> {
+    job.framework.get("step").and_then(serde_json::Value::as_str)
 }
 
 #[cfg(test)]
@@ -106,8 +134,11 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         type Edit = fn(&mut Job);
-        let edits: [(&str, Edit); 14] = [
-            ("architecture", |j| j.model.architecture = "gpt2".into()),
+        let edits: [(&str, Edit); 17] = [
+            ("framework step", |j| drop(j.framework.insert("step".into(), "slow".into()))),
+            ("framework rounding", |j| drop(j.framework.insert("rounding".into(), "up".into()))),
+            ("needs step fused", |j| drop(j.framework.insert("rounding".into(), "stochastic".into()))),
+            ("architecture", |j| j.model.architecture = "bert".into()),
             ("QKV bias", |j| j.model.qkv_bias = true),
             ("precision", |j| j.precision = "fp8".into()),
             ("state precision", |j| j.optimizer.state_precision = "bf16".into()),

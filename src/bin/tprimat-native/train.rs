@@ -10,12 +10,14 @@ use crate::{
     backward::{self, Plan},
     device,
     events::Events,
+    fused::{self, Fused, MicroBatch},
     model::Model,
     parameters::Parameters,
     schedule,
     shape::Shape,
     shim,
     stop::Stop,
+    support,
     tokens::Tokens,
     weights,
 };
@@ -26,9 +28,25 @@ pub struct Trainer<'a> {
     device: Device,
     parameters: Parameters,
     model: Model,
-    plan: Plan,
+    path: StepPath,
     tokens: Tokens,
+    /// The next step's tokens, made and sent while the device works on this one's.
+    prepared: Option<(u64, Batch)>,
     initialisation: &'static str,
+}
+
+/// How a step is computed.
+enum StepPath {
+    Fused(Fused),
+    /// By libtorch's autograd, and why.
+    Autograd(Plan, String),
+}
+
+/// Tokens of a step on the device.
+enum Batch {
+    Fused(Vec<MicroBatch>),
+    /// Inputs and targets, `[micro_steps, rows, seq_length]`.
+    Autograd(Tensor, Tensor),
 }
 
 /// What one optimiser step measured.
@@ -37,6 +55,8 @@ struct Step {
     grad_norm: f64,
     learning_rate: f64,
     tokens: u64,
+    /// Until everything was queued on the device: what is left of the step is waiting for it.
+    queued_seconds: f64,
 }
 
 impl<'a> Trainer<'a> {
@@ -54,18 +74,41 @@ impl<'a> Trainer<'a> {
         }
         let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
         let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
-        let plan = Plan::new(model.num_parts(), checkpoint_every as usize);
+        let path = match Self::open_fused(job, &shape, &parameters, device)? {
+            Ok(fused) => StepPath::Fused(fused),
+            Err(reason) => StepPath::Autograd(Plan::new(model.num_parts(), checkpoint_every as usize), reason),
+        };
         let initialisation = if weights_file.is_some() { "file" } else { "random" };
-        Ok(Self { job, device, parameters, model, plan, tokens, initialisation })
+        Ok(Self { job, device, parameters, model, path, tokens, prepared: None, initialisation })
+    }
+
+    /// The fused step, or the reason for autograd; a job that insists on the former gets no other.
+    fn open_fused(
+        job: &Job,
+        shape: &Shape,
+        parameters: &Parameters,
+        device: Device,
+    ) -> Result<Result<Fused, String>, Stop> {
+        match support::step(job) {
+            Some("autograd") => Ok(Err("the job asks for autograd".to_owned())),
+            Some(_) => match Fused::open(job, shape, parameters, device) {
+                Ok(fused) => Ok(Ok(fused)),
+                Err(reason) => Err(Stop::Refused(format!("the fused step does not cover this job: {reason}"))),
+            },
+            None => Ok(Fused::open(job, shape, parameters, device)),
+        }
     }
 
     /// Forward of the first micro-batch, before any training.
     pub fn dump_logits(&self, path: &Path) -> Result<(), Stop> {
-        let inputs = self.batches(1)?.0.f_select(0, 0)?;
-        let logits = tch::no_grad(|| {
-            let hidden = self.model.forward(&(0..self.model.num_parts()), &inputs)?;
-            self.model.logits(&hidden)
-        })?;
+        let inputs = self.tensor(&self.tokens_of(1)?.0)?.f_select(0, 0)?;
+        let logits = match &self.path {
+            StepPath::Fused(fused) => fused.logits(&inputs)?,
+            StepPath::Autograd(..) => tch::no_grad(|| {
+                let hidden = self.model.forward(&(0..self.model.num_parts()), &inputs)?;
+                self.model.logits(&hidden)
+            })?,
+        };
         weights::dump_logits(&inputs, &logits, path)
     }
 
@@ -92,33 +135,81 @@ impl<'a> Trainer<'a> {
     }
 
     fn step(&mut self, step: u64) -> Result<Step, Stop> {
-        let micro_steps = self.job.data.gradient_accumulation_steps;
-        let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
-        let (inputs, targets) = self.batches(step)?;
-        for micro_step in 0..micro_steps as i64 {
-            let (inputs, targets) = (inputs.f_select(0, micro_step)?, targets.f_select(0, micro_step)?);
-            let weight = 1.0 / micro_steps as f64;
-            let part = backward::run(&self.model, &mut self.parameters, &self.plan, &inputs, &targets, weight)?;
-            loss = loss.f_add(&part)?;
-        }
-        let grad_norm = self.parameters.grad_norm()?;
+        let start = Instant::now();
+        let batch = match self.prepared.take() {
+            Some((number, batch)) if number == step => batch,
+            _ => self.batch(step)?,
+        };
+        let data = &self.job.data;
+        let micro_steps = data.gradient_accumulation_steps;
+        let weight = 1.0 / micro_steps as f64;
         let learning_rate = schedule::learning_rate(&self.job.optimizer, self.job.train_iters, step);
-        self.parameters.update(&grad_norm, learning_rate, &self.job.optimizer)?;
+        let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
+        let grad_norm = match (&self.path, &batch) {
+            (StepPath::Fused(fused), Batch::Fused(micro_batches)) => {
+                for (number, micro_batch) in micro_batches.iter().enumerate() {
+                    loss = loss.f_add(&fused.run(micro_batch, weight, number == 0)?)?;
+                }
+                let grad_norm = fused.grad_norm(&self.parameters)?;
+                fused.update(&self.parameters, &grad_norm, step, learning_rate, &self.job.optimizer)?;
+                grad_norm
+            }
+            (StepPath::Autograd(plan, _), Batch::Autograd(inputs, targets)) => {
+                for number in 0..micro_steps as i64 {
+                    let (inputs, targets) = (inputs.f_select(0, number)?, targets.f_select(0, number)?);
+                    let part = backward::run(&self.model, &mut self.parameters, plan, &inputs, &targets, weight)?;
+                    loss = loss.f_add(&part)?;
+                }
+                let grad_norm = self.parameters.grad_norm()?;
+                self.parameters.update(&grad_norm, learning_rate, &self.job.optimizer)?;
+                grad_norm
+            }
+            _ => return Err(TchError::Torch("a batch was made for another kind of step".to_owned()).into()),
+        };
+        if step < self.job.train_iters {
+            self.prepared = Some((step + 1, self.batch(step + 1)?));
+        }
+        let queued_seconds = start.elapsed().as_secs_f64();
         // The only wait of a step: the copy comes after all work that was queued.
         let read = Tensor::f_stack(&[loss, grad_norm], 0)?.f_to_device(Device::Cpu)?;
         let at = |index| read.f_double_value(&[index]);
-        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens: inputs.numel() as u64 })
+        let tokens = data.micro_batch_size * micro_steps * data.seq_length;
+        Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens, queued_seconds })
     }
 
-    /// Inputs and targets of all micro-batches of a step, `[micro_steps, rows, seq_length]`, in one transfer each.
-    fn batches(&self, step: u64) -> Result<(Tensor, Tensor), Stop> {
+    /// The tokens of a step, on their way to the device.
+    fn batch(&self, step: u64) -> Result<Batch, Stop> {
+        let (inputs, targets) = self.tokens_of(step)?;
+        if let StepPath::Autograd(..) = self.path {
+            return Ok(Batch::Autograd(self.tensor(&inputs)?, self.tensor(&targets)?));
+        }
+        let data = &self.job.data;
+        let rows = (data.micro_batch_size * data.seq_length) as usize;
+        let mut micro_batches = Vec::new();
+        for (inputs, targets) in inputs.chunks(rows).zip(targets.chunks(rows)) {
+            micro_batches.push(MicroBatch {
+                tokens: device::send(inputs, self.device)?,
+                targets: device::send(targets, self.device)?,
+                segments: fused::segments(inputs, self.device)?,
+                predictions: (data.micro_batch_size * (data.seq_length - 1)) as f64,
+            });
+        }
+        Ok(Batch::Fused(micro_batches))
+    }
+
+    /// Inputs and targets of a step, row after row.
+    fn tokens_of(&self, step: u64) -> Result<(Vec<i64>, Vec<i64>), Stop> {
         let data = &self.job.data;
         let rows = data.micro_batch_size * data.gradient_accumulation_steps;
         let vocab = self.model.head().size()[0] as u64;
-        let (inputs, targets) = self.tokens.batch((step - 1) * rows, rows, vocab)?;
+        self.tokens.batch((step - 1) * rows, rows, vocab)
+    }
+
+    /// Tokens of all micro-batches of a step, `[micro_steps, rows, seq_length]`.
+    fn tensor(&self, values: &[i64]) -> Result<Tensor, TchError> {
+        let data = &self.job.data;
         let size = [data.gradient_accumulation_steps, data.micro_batch_size, data.seq_length].map(|n| n as i64);
-        let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_reshape(size)?.f_to_device(self.device);
-        Ok((tensor(&inputs)?, tensor(&targets)?))
+        device::send(values, self.device)?.f_reshape(size)
     }
 
     fn start_fields(&self) -> Result<Map<String, Value>, TchError> {
@@ -127,6 +218,11 @@ impl<'a> Trainer<'a> {
         fields.insert("effective".to_owned(), self.effective());
         fields.insert("num_parameters".to_owned(), self.parameters.count().into());
         fields.insert("device".to_owned(), device::describe(self.device));
+        let implementation = match &self.path {
+            StepPath::Fused(fused) => fused.describe(),
+            StepPath::Autograd(_, reason) => json!({ "step": "autograd", "reason": reason }),
+        };
+        fields.insert("implementation".to_owned(), implementation);
         fields.insert("versions".to_owned(), versions(&settings));
         fields.insert("threads".to_owned(), tch::get_num_threads().into());
         Ok(fields)
@@ -135,7 +231,10 @@ impl<'a> Trainer<'a> {
     /// Settings as the tensors and the loop have them; sizes are read off the tensors.
     fn effective(&self) -> Value {
         let Job { data, optimizer, .. } = self.job;
-        let checkpointed = self.plan.segments.iter().filter(|s| s.recompute).count();
+        let checkpointed = match &self.path {
+            StepPath::Fused(fused) => fused.recomputed_layers(),
+            StepPath::Autograd(plan, _) => plan.segments.iter().filter(|s| s.recompute).count(),
+        };
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
             "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps,
@@ -192,6 +291,7 @@ impl Step {
         fields.insert("learning_rate".to_owned(), self.learning_rate.into());
         fields.insert("grad_norm".to_owned(), self.grad_norm.into());
         fields.insert("tokens".to_owned(), self.tokens.into());
+        fields.insert("queued_seconds".to_owned(), self.queued_seconds.into());
         fields
     }
 }

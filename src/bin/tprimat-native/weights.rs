@@ -56,3 +56,10 @@ pub fn dump_logits(tokens: &Tensor, logits: &Tensor, path: &Path) -> Result<(), 
         source: e.into(),
     })
 }
+
+/// libtorch has one random generator for the process: tests that seed it and draw from it take turns.
+#[cfg(test)]
+pub fn take_turns() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

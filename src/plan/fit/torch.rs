@@ -8,7 +8,9 @@
 //! - eager Transformers under autocast, residual stream in fp32: each RMSNorm 8h (input, product), the bf16 casts for
 //!   q, k, v, gate and up 10h, the rest as above.
 //! - compiled: norms, silu and product are computed again: inputs and outputs of the norms, and 6f.
-//! - tprimat-native: fused norms keep input and output; the attention's output is copied to be joined, 2q more.
+//! - tprimat-native, fused step: both norms' inputs and outputs 8h, q, k, v and the attention's output 4q + 4k, gate, up
+//!   and their product 6f.
+//! - tprimat-native by autograd: fused norms keep input and output; the attention's output is copied to be joined, 2q more.
 
 use super::{Phase, Sizes, WORKSPACES};
 use crate::plan::Job;
@@ -18,7 +20,8 @@ type Phases = Result<Vec<Phase>, String>;
 
 /// FSDP2's program keeps whole gradients between micro-steps up to this many parameters (recipes/fsdp/train.py).
 const SMALL_MODEL: f64 = 2e9;
-/// Logits that tprimat-native has at one time.
+/// Logits that tprimat-native has at one time, by the fused step (bf16) and by autograd (fp32).
+const FUSED_LOGITS_AT_ONCE: f64 = (1u64 << 30) as f64;
 const LOGITS_AT_ONCE: f64 = (1u64 << 29) as f64;
 /// DeepSpeed's `reduce_bucket_size`, in elements.
 const REDUCE_BUCKET: f64 = 5e8;
@@ -154,6 +157,9 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
         ("optimiser moments", 2.0 * state * n),
         WORKSPACES,
     ];
+    if is_fused(job) {
+        return Ok(fused(s, &always));
+    }
     let layer = 8.0 * s.hidden + 6.0 * s.q + 4.0 * s.kv + 8.0 * s.ffn;
     let (all, one) = s.activations(layer, 2.0 * s.hidden);
     let rows = s.tokens.min((LOGITS_AT_ONCE / s.vocab).floor().max(1.0));
@@ -175,6 +181,40 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
         Phase::new("layers, backward", &[&always, &layers]),
         Phase::new("gradients, complete", &[&always, &end, &[("gradients of activations", s.working())]]),
     ])
+}
+
+/// Whether tprimat-native's kernels cover the job; where a GPU refuses them, the trainer's `start` event says so.
+fn is_fused(job: &Job) -> bool {
+    let m = &job.model;
+    let asks_otherwise = job.framework.get("step").is_some_and(|step| step == "autograd");
+    let fits = m.hidden_size.is_multiple_of(64)
+        && m.hidden_size <= 8192
+        && m.ffn_hidden_size.is_multiple_of(8)
+        && m.vocab_size.is_multiple_of(8)
+        && m.head_dim.is_multiple_of(16);
+    !asks_otherwise && fits
+}
+
+/// tprimat-native's step over its own kernels: every buffer of it is listed in its source.
+fn fused(s: &Sizes, always: &[Part]) -> Vec<Phase> {
+    let layer = 8.0 * s.hidden + 4.0 * s.q + 4.0 * s.kv + 6.0 * s.ffn;
+    let (all, one) = s.activations(layer, 2.0 * s.hidden);
+    let parts = (s.logits() / FUSED_LOGITS_AT_ONCE).ceil().max(1.0);
+    let gradient = ("gradient of the hidden states", 2.0 * s.tokens * s.hidden);
+    let head = [
+        ("activations", all),
+        ("input and output of the final norm", 4.0 * s.tokens * s.hidden),
+        gradient,
+        ("logits, and their gradients over them", 2.0 * s.logits() / parts),
+    ];
+    let recomputed = if s.recomputed > 0.0 { one } else { 0.0 };
+    let layers = [
+        ("activations", all),
+        ("one layer, recomputed", recomputed),
+        gradient,
+        ("gradient of an MLP's product", 2.0 * s.tokens * s.ffn),
+    ];
+    vec![Phase::new("head", &[always, &head]), Phase::new("layers, backward", &[always, &layers])]
 }
 
 pub(super) fn tran(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {

@@ -1,0 +1,407 @@
+//! One safe function for each kernel: checks kinds, sizes and alignment, chooses the grid, launches.
+
+use std::ffi::c_void;
+
+use tch::{Kind, TchError, Tensor};
+
+use super::{backend::Backend, driver::failure};
+
+/// Columns that the threads of a block own together in the norms: 512 threads, at most two groups of eight each.
+pub const WIDEST_NORM: i64 = 2 * 8 * 512;
+/// Blocks a multiprocessor of a kernel that sums over rows.
+const BLOCKS: u32 = 4;
+/// Threads that RMSNorm's backward pass has room for on a multiprocessor; more blocks would run after the others.
+const RESIDENT: u32 = 1024;
+/// Bytes of static shared memory that cross entropy uses itself, and a little for the driver.
+const STATIC_SHARED: u32 = 10 << 10;
+
+/// The settings of one update, in the layout that kernels.cu declares.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdamW {
+    pub decay: f32,
+    pub step_size: f32,
+    pub root_scale: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub eps: f32,
+    pub clip: f32,
+    pub seed: u32,
+}
+
+/// The flat buffers of one update; all of one length and, but for `values`, of one kind.
+pub struct Update<'a> {
+    pub masters: &'a Tensor,
+    pub values: &'a Tensor,
+    pub gradients: &'a Tensor,
+    pub first: &'a Tensor,
+    pub second: &'a Tensor,
+    pub norm: &'a Tensor,
+}
+
+/// Where the gradient of the embedding's rows comes from: positions sorted by token.
+pub struct Segments {
+    pub order: Tensor,
+    pub starts: Tensor,
+    pub tokens: Tensor,
+}
+
+/// Arguments of one launch, in order, with their bits kept where the launch can point to them.
+#[derive(Default)]
+struct Arguments(Vec<[u64; 4]>);
+
+impl Arguments {
+    fn tensor(mut self, tensor: &Tensor) -> Self {
+        self.0.push([tensor.data_ptr() as u64, 0, 0, 0]);
+        self
+    }
+
+    fn optional(mut self, tensor: Option<&Tensor>) -> Self {
+        self.0.push([tensor.map_or(0, |t| t.data_ptr() as u64), 0, 0, 0]);
+        self
+    }
+
+    /// An `int` of the kernel.
+    fn int(mut self, value: i64) -> Self {
+        self.0.push([u64::from(value as i32 as u32), 0, 0, 0]);
+        self
+    }
+
+    fn long(mut self, value: i64) -> Self {
+        self.0.push([value as u64, 0, 0, 0]);
+        self
+    }
+
+    fn float(mut self, value: f64) -> Self {
+        self.0.push([u64::from((value as f32).to_bits()), 0, 0, 0]);
+        self
+    }
+
+    fn adamw(mut self, options: AdamW) -> Self {
+        let AdamW { decay, step_size, root_scale, beta1, beta2, eps, clip, seed } = options;
+        let pair = |low: f32, high: f32| u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
+        let last = u64::from(clip.to_bits()) | u64::from(seed) << 32;
+        self.0.push([pair(decay, step_size), pair(root_scale, beta1), pair(beta2, eps), last]);
+        self
+    }
+
+    fn launch(
+        mut self,
+        backend: &dyn Backend,
+        kernel: &'static str,
+        grid: [u32; 2],
+        threads: u32,
+        shared: u32,
+    ) -> Result<(), TchError> {
+        let mut pointers: Vec<*mut c_void> = self.0.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
+        // SAFETY: the functions below pass what kernels.cu declares and have checked the tensors' sizes.
+        unsafe { backend.launch(kernel, grid, threads, shared, &mut pointers) }
+    }
+}
+
+fn require(condition: bool, kernel: &str, tensors: &[&Tensor]) -> Result<(), TchError> {
+    let aligned = tensors.iter().all(|t| t.is_contiguous() && (t.data_ptr() as usize).is_multiple_of(16));
+    match condition && aligned {
+        true => Ok(()),
+        false => {
+            let sizes: Vec<_> = tensors.iter().map(|t| (t.size(), t.kind())).collect();
+            Err(failure(format!("{kernel} cannot take {sizes:?}")))
+        }
+    }
+}
+
+fn is(tensor: &Tensor, kind: Kind, size: &[i64]) -> bool {
+    tensor.kind() == kind && tensor.size() == size
+}
+
+fn is_state(kind: Kind) -> bool {
+    matches!(kind, Kind::Float | Kind::BFloat16)
+}
+
+/// Threads for a row of `cols` values that are read eight at a time.
+fn threads(cols: i64, most: u32) -> u32 {
+    (cols as u32).div_ceil(8).next_multiple_of(32).clamp(32, most)
+}
+
+fn bf16_flag(tensor: &Tensor) -> i64 {
+    i64::from(tensor.kind() == Kind::BFloat16)
+}
+
+/// Writes the normalised rows of `x` to `y` and each row's scale to `scales`.
+pub fn rms_norm(
+    backend: &dyn Backend,
+    x: &Tensor,
+    weight: &Tensor,
+    y: &Tensor,
+    scales: &Tensor,
+    eps: f64,
+) -> Result<(), TchError> {
+    let (rows, cols) = x.size2()?;
+    let fits = is(x, Kind::BFloat16, &[rows, cols])
+        && is(y, Kind::BFloat16, &[rows, cols])
+        && is(weight, Kind::BFloat16, &[cols])
+        && is(scales, Kind::Float, &[rows]);
+    let (kernel, threads) = if cols <= WIDEST_NORM / 2 {
+        ("rms_norm_1", threads(cols, 512))
+    } else {
+        ("rms_norm_2", threads((cols + 1) / 2, 512))
+    };
+    require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[x, weight, y, scales])?;
+    let arguments = Arguments::default().tensor(x).tensor(weight).tensor(y).tensor(scales).int(cols).float(eps);
+    arguments.launch(backend, kernel, [rows as u32, 1], threads, 0)
+}
+
+/// The inputs of RMSNorm's backward pass.
+pub struct Norm<'a> {
+    pub x: &'a Tensor,
+    pub weight: &'a Tensor,
+    pub scales: &'a Tensor,
+}
+
+/// Writes residual + the gradient of `norm.x` to `dx`, and puts or adds the weight's gradient into `dw`.
+pub fn rms_norm_backward(
+    backend: &dyn Backend,
+    norm: &Norm,
+    dy: &Tensor,
+    residual: Option<&Tensor>,
+    dx: &Tensor,
+    dw: &Tensor,
+    accumulate: bool,
+) -> Result<(), TchError> {
+    let (rows, cols) = norm.x.size2()?;
+    let row = |t: &Tensor| is(t, Kind::BFloat16, &[rows, cols]);
+    let fits = [norm.x, dy, dx].into_iter().all(row)
+        && residual.is_none_or(row)
+        && is(norm.weight, Kind::BFloat16, &[cols])
+        && is(norm.scales, Kind::Float, &[rows])
+        && is_state(dw.kind())
+        && dw.size() == [cols];
+    let (kernel, threads) = if cols <= WIDEST_NORM / 2 {
+        ("rms_norm_backward_1", threads(cols, 512))
+    } else {
+        ("rms_norm_backward_2", threads((cols + 1) / 2, 512))
+    };
+    require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[norm.x, norm.weight, dy, dx, dw])?;
+    let blocks = (backend.multiprocessors() * (RESIDENT / threads).max(1)).min(rows as u32);
+    let partial = Tensor::f_empty([i64::from(blocks), cols], (Kind::Float, backend.device()))?;
+    Arguments::default()
+        .tensor(norm.x)
+        .tensor(norm.weight)
+        .tensor(norm.scales)
+        .tensor(dy)
+        .optional(residual)
+        .tensor(dx)
+        .tensor(&partial)
+        .int(rows)
+        .int(cols)
+        .launch(backend, kernel, [blocks, 1], threads, 0)?;
+    column_sums(backend, &partial, dw, accumulate)
+}
+
+fn column_sums(backend: &dyn Backend, partial: &Tensor, out: &Tensor, accumulate: bool) -> Result<(), TchError> {
+    let (rows, cols) = partial.size2()?;
+    require(out.size() == [cols] && is_state(out.kind()), "column_sums", &[partial])?;
+    Arguments::default()
+        .tensor(partial)
+        .tensor(out)
+        .int(rows)
+        .int(cols)
+        .int(bf16_flag(out))
+        .int(i64::from(accumulate))
+        .launch(backend, "column_sums", [(cols as u32).div_ceil(32), 1], 1024, 0)
+}
+
+/// Puts or adds the sum of `dy`'s rows into `gradient`.
+pub fn bias_backward(backend: &dyn Backend, dy: &Tensor, gradient: &Tensor, accumulate: bool) -> Result<(), TchError> {
+    let (rows, cols) = dy.size2()?;
+    require(is(dy, Kind::BFloat16, &[rows, cols]) && cols % 8 == 0, "bias_partials", &[dy])?;
+    let across = (cols as u32).div_ceil(8 * 256);
+    let down = (backend.multiprocessors() * BLOCKS).min(rows as u32);
+    let partial = Tensor::f_empty([i64::from(down), cols], (Kind::Float, backend.device()))?;
+    let arguments = Arguments::default().tensor(dy).tensor(&partial).int(rows).int(cols);
+    arguments.launch(backend, "bias_partials", [across, down], 256, 0)?;
+    column_sums(backend, &partial, gradient, accumulate)
+}
+
+/// Angles of the rotary embedding, fp32, `[length, head_dim / 2]` each.
+pub struct Angles {
+    pub cosines: Tensor,
+    pub sines: Tensor,
+}
+
+impl Angles {
+    fn length(&self) -> i64 {
+        self.cosines.size()[0]
+    }
+
+    fn half(&self) -> i64 {
+        self.cosines.size()[1]
+    }
+
+    fn fits(&self, rows: i64) -> bool {
+        let size = [self.length(), self.half()];
+        is(&self.cosines, Kind::Float, &size)
+            && is(&self.sines, Kind::Float, &size)
+            && self.half() % 8 == 0
+            && rows % self.length() == 0
+    }
+}
+
+/// Rotates the query and key heads of `qkv`, whose rows are q, k and v of one token.
+pub fn rope(backend: &dyn Backend, qkv: &Tensor, angles: &Angles, heads: i64, kv_heads: i64) -> Result<(), TchError> {
+    let (rows, width) = qkv.size2()?;
+    let fits = is(qkv, Kind::BFloat16, &[rows, (heads + 2 * kv_heads) * 2 * angles.half()]) && angles.fits(rows);
+    require(fits, "rope", &[qkv, &angles.cosines, &angles.sines])?;
+    Arguments::default()
+        .tensor(qkv)
+        .tensor(&angles.cosines)
+        .tensor(&angles.sines)
+        .int(angles.length())
+        .int(heads + kv_heads)
+        .int(angles.half())
+        .int(width)
+        .launch(backend, "rope", [rows as u32, 1], threads((heads + kv_heads) * angles.half(), 512), 0)
+}
+
+/// Turns the gradients of q and k back and joins them with that of v in `dqkv`.
+pub fn rope_backward(
+    backend: &dyn Backend,
+    gradients: &[Tensor; 3],
+    angles: &Angles,
+    dqkv: &Tensor,
+) -> Result<(), TchError> {
+    let (rows, width) = dqkv.size2()?;
+    let [dq, dk, dv] = gradients;
+    let size = 2 * angles.half();
+    let (heads, kv_heads) = (dq.numel() as i64 / (rows * size), dk.numel() as i64 / (rows * size));
+    let fits = angles.fits(rows)
+        && width == (heads + 2 * kv_heads) * size
+        && dv.numel() == dk.numel()
+        && [dq, dk, dv, dqkv].iter().all(|t| t.kind() == Kind::BFloat16);
+    require(fits, "rope_backward", &[dq, dk, dv, dqkv, &angles.cosines, &angles.sines])?;
+    Arguments::default()
+        .tensor(dq)
+        .tensor(dk)
+        .tensor(dv)
+        .tensor(dqkv)
+        .tensor(&angles.cosines)
+        .tensor(&angles.sines)
+        .int(angles.length())
+        .int(heads)
+        .int(kv_heads)
+        .int(angles.half())
+        .launch(backend, "rope_backward", [rows as u32, 1], threads((heads + kv_heads) * angles.half(), 512), 0)
+}
+
+/// out = silu(gate) · up, for rows that hold gate and then up.
+pub fn swiglu(backend: &dyn Backend, gate_up: &Tensor, out: &Tensor) -> Result<(), TchError> {
+    let (rows, cols) = out.size2()?;
+    let fits = is(out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
+    require(fits && cols % 8 == 0, "swiglu", &[gate_up, out])?;
+    let arguments = Arguments::default().tensor(gate_up).tensor(out).int(cols);
+    arguments.launch(backend, "swiglu", [rows as u32, 1], threads(cols, 512), 0)
+}
+
+/// Writes the gradients of gate and up over `gate_up`.
+pub fn swiglu_backward(backend: &dyn Backend, gate_up: &Tensor, d_out: &Tensor) -> Result<(), TchError> {
+    let (rows, cols) = d_out.size2()?;
+    let fits = is(d_out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
+    require(fits && cols % 8 == 0, "swiglu_backward", &[gate_up, d_out])?;
+    let arguments = Arguments::default().tensor(gate_up).tensor(d_out).int(cols);
+    arguments.launch(backend, "swiglu_backward", [rows as u32, 1], threads(cols, 512), 0)
+}
+
+/// Writes each row's loss times `weight` to `losses`, and its gradient over the logits.
+pub fn cross_entropy(
+    backend: &dyn Backend,
+    logits: &Tensor,
+    targets: &Tensor,
+    losses: &Tensor,
+    weight: f64,
+) -> Result<(), TchError> {
+    let (rows, vocabulary) = logits.size2()?;
+    let fits = is(logits, Kind::BFloat16, &[rows, vocabulary])
+        && is(targets, Kind::Int64, &[rows])
+        && is(losses, Kind::Float, &[rows])
+        && targets.is_contiguous()
+        && losses.is_contiguous();
+    require(fits && vocabulary % 8 == 0, "cross_entropy", &[logits])?;
+    // Half of a multiprocessor's memory: while one block waits for its row, another one writes.
+    let room = (backend.shared_memory() / 2).saturating_sub(STATIC_SHARED) / 16;
+    let cached = room.min(vocabulary as u32 / 8);
+    Arguments::default()
+        .tensor(logits)
+        .tensor(targets)
+        .tensor(losses)
+        .int(vocabulary)
+        .int(i64::from(cached))
+        .float(weight)
+        .launch(backend, "cross_entropy", [rows as u32, 1], threads(vocabulary, 768), cached * 16)
+}
+
+/// Adds the gradient of each position to its token's row of `gradient`.
+pub fn embedding_backward(
+    backend: &dyn Backend,
+    dx: &Tensor,
+    segments: &Segments,
+    gradient: &Tensor,
+) -> Result<(), TchError> {
+    let (rows, cols) = dx.size2()?;
+    let Segments { order, starts, tokens } = segments;
+    let count = tokens.size()[0];
+    let fits = is(dx, Kind::BFloat16, &[rows, cols])
+        && is(order, Kind::Int, &[rows])
+        && is(starts, Kind::Int, &[count + 1])
+        && is(tokens, Kind::Int, &[count])
+        && is_state(gradient.kind())
+        && gradient.size().get(1) == Some(&cols);
+    require(fits && cols % 8 == 0, "embedding_backward", &[dx, gradient])?;
+    Arguments::default()
+        .tensor(dx)
+        .tensor(order)
+        .tensor(starts)
+        .tensor(tokens)
+        .tensor(gradient)
+        .int(cols)
+        .int(bf16_flag(gradient))
+        .launch(backend, "embedding_backward", [count as u32, (cols as u32).div_ceil(256)], 256, 0)
+}
+
+/// Sums of squares of parts of a flat buffer, one a block.
+pub fn squares(backend: &dyn Backend, gradients: &Tensor) -> Result<Tensor, TchError> {
+    let count = gradients.numel() as i64;
+    require(is_state(gradients.kind()) && count % 4 == 0, "squares", &[gradients])?;
+    let blocks = backend.multiprocessors() * 4;
+    let partial = Tensor::f_empty([i64::from(blocks)], (Kind::Float, backend.device()))?;
+    let kernel = if gradients.kind() == Kind::Float { "squares_fp32" } else { "squares_bf16" };
+    let arguments = Arguments::default().tensor(gradients).tensor(&partial).long(count);
+    arguments.launch(backend, kernel, [blocks, 1], 512, 0)?;
+    Ok(partial)
+}
+
+/// Clips, updates, and writes the bf16 weights.
+pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(), TchError> {
+    let Update { masters, values, gradients, first, second, norm } = update;
+    let count = masters.numel() as i64;
+    let kind = masters.kind();
+    let fits = is_state(kind)
+        && [*gradients, *first, *second].iter().all(|t| t.numel() as i64 == count && t.kind() == kind)
+        && values.numel() as i64 == count
+        && values.kind() == Kind::BFloat16
+        && (kind == Kind::Float || values.data_ptr() == masters.data_ptr())
+        && norm.kind() == Kind::Float
+        && count % 4 == 0;
+    require(fits, "adamw", &[masters, values, gradients, first, second])?;
+    let kernel = if kind == Kind::Float { "adamw_fp32" } else { "adamw_bf16" };
+    let blocks = u32::try_from((count / 4 + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
+    Arguments::default()
+        .tensor(masters)
+        .tensor(values)
+        .tensor(gradients)
+        .tensor(first)
+        .tensor(second)
+        .tensor(norm)
+        .long(count)
+        .adamw(options)
+        .launch(backend, kernel, [blocks.max(1), 1], 512, 0)
+}
