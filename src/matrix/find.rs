@@ -60,7 +60,7 @@ fn names_in(folder: &Path, reads: &ReadSet) -> Vec<String> {
 pub fn names(root: &Path) -> Option<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for folder in [root.to_owned(), root.join(FOLDER)] {
-        for file in names_in(&folder) {
+        for file in names_in(&folder, &ReadSet::default()) {
             let path = folder.join(format!("{file}.toml"));
             if !path.is_file() {
                 continue;
