@@ -16,7 +16,7 @@ fn with_a_launcher_that_is_not_there() -> Project {
     project.edit(
         "config.yaml",
         "frameworks:\n",
-        "frameworks:\n  own: { command: [bash, trainer.sh], inputs: [trainer.sh] }\n",
+        "frameworks:\n  own: { command: [bash, trainer.sh, own], inputs: [trainer.sh] }\n",
     );
     project
 }

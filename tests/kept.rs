@@ -48,6 +48,19 @@ fn a_command_without_figures_replaces_and_removes_nothing() {
 }
 
 #[test]
+fn a_page_without_figures_gives_way_to_the_next() {
+    let project = Project::new(ONE_RUN);
+    // The trainer's batches have 32 tokens, so it contradicts every other job.
+    for (old, new) in [("seq_length: 16", "seq_length: 32"), ("seq_length: 32", "seq_length: 64")] {
+        project.edit("config.yaml", old, new);
+        project.run(&["build"]).ends_with(1);
+        let tokens = 2 * new.rsplit(' ').next().unwrap().parse::<u32>().unwrap();
+        let table = project.read("output/compare.txt").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(table.contains(&format!("= {tokens}")), "{table}");
+    }
+}
+
+#[test]
 fn a_cell_without_present_figures_keeps_its_published_file() {
     let project = Project::new(&ONE_RUN.replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
     project.run(&["build"]).ends_with(0);

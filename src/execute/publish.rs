@@ -45,6 +45,9 @@ pub fn first_unpublished(cache: &Cache, folder: &Path, outputs: &[Output]) -> Op
 /// Which matrix published which file with which digest: by this list, and by nothing else, files are replaced and removed.
 const MANIFEST: &str = ".published.json";
 
+/// The comparison as data, among what is published.
+const COMPARISON: &str = "compare.json";
+
 type Manifest = BTreeMap<String, BTreeMap<String, Digest>>;
 
 /// What a matrix publishes.
@@ -116,15 +119,22 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     Ok(true)
 }
 
-/// Is a file with figures there as this matrix published it?
+/// Is what this matrix published last still there, and has any cell figures in it?
 #[must_use]
 pub fn has_figures(folder: &Path, matrix: &str) -> bool {
     let manifest = read_manifest(&folder.join(MANIFEST));
-    let is_figure = |name: &str| name.starts_with("train_") || name.ends_with(".png");
-    let is_there = |(name, digest): (&String, &Digest)| {
-        is_figure(name) && Digest::of_file(&folder.join(name)).is_ok_and(|found| found == *digest)
-    };
-    manifest.get(matrix).is_some_and(|files| files.iter().any(is_there))
+    let Some(files) = manifest.get(matrix) else { return false };
+    let is_there =
+        |(name, digest): (&String, &Digest)| Digest::of_file(&folder.join(name)).is_ok_and(|found| found == *digest);
+    let mut results = files.iter().filter(|(name, _)| name.starts_with("train_"));
+    results.any(is_there) || files.get_key_value(COMPARISON).is_some_and(|file| is_there(file) && has_rows(folder))
+}
+
+/// Has the published comparison a cell with figures? Imported ones have no file of their own.
+fn has_rows(folder: &Path) -> bool {
+    let text = std::fs::read(folder.join(COMPARISON)).unwrap_or_default();
+    let comparison: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    comparison["rows"].as_array().is_some_and(|rows| !rows.is_empty())
 }
 
 /// The matrices whose publications are in a folder.
