@@ -123,14 +123,12 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
 #[must_use]
 pub fn has_figures(folder: &Path, matrix: &str) -> bool {
     let manifest = read_manifest(&folder.join(MANIFEST));
-    let Some(files) = manifest.get(matrix) else { return false };
-    let is_there =
-        |(name, digest): (&String, &Digest)| Digest::of_file(&folder.join(name)).is_ok_and(|found| found == *digest);
-    let mut results = files.iter().filter(|(name, _)| name.starts_with("train_"));
-    results.any(is_there) || files.get_key_value(COMPARISON).is_some_and(|file| is_there(file) && has_rows(folder))
+    // Cells without figures have files of their own as well, so the comparison is what tells.
+    let published = manifest.get(matrix).and_then(|files| files.get(COMPARISON));
+    let is_there = |digest| Digest::of_file(&folder.join(COMPARISON)).is_ok_and(|found| found == digest);
+    published.is_some_and(|digest| is_there(*digest)) && has_rows(folder)
 }
 
-/// Has the published comparison a cell with figures? Imported ones have no file of their own.
 fn has_rows(folder: &Path) -> bool {
     let text = std::fs::read(folder.join(COMPARISON)).unwrap_or_default();
     let comparison: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
