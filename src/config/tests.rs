@@ -73,7 +73,7 @@ fn count(config: &Config, model: &str) -> u64 {
 fn shipped_models_state_their_exact_parameter_counts() {
     let config = shipped();
     let models: Vec<&str> = config.children("models").collect();
-    assert_eq!(models.len(), 10);
+    assert!(models.len() >= 10, "{models:?}");
     for model in models {
         let stated = config.get(&format!("models.{model}.num_parameters")).and_then(Value::as_u64).unwrap();
         assert_eq!(stated, count(&config, model), "{model}");

@@ -400,7 +400,9 @@ fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<Co
     let source = Source::new("config.yaml", read_text(path, reads)?);
     let mut config = Config::load(source, &request.env, &request.sets)?;
     for (model, file) in config.hf_configs() {
-        let text = read_text(&request.root.join(&file), reads)?;
+        let path = request.root.join(&file);
+        require_inside(&request.root, &path)?;
+        let text = read_text(&path, reads)?;
         config.complete_from_hf(&model, &file, &text).map_err(Error::invalid)?;
     }
     Ok(config)

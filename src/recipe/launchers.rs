@@ -166,3 +166,16 @@ fn torchtitan_s_configuration_is_the_job_s() {
     assert_eq!(config["training"]["max_norm"].as_float(), Some(f64::INFINITY));
     assert_eq!(config["training"]["local_batch_size"].as_integer(), Some(1));
 }
+
+/// What a recipe does not hand over would cost its cells their rates.
+#[test]
+fn shipped_recipes_hand_the_whole_workload_over() {
+    let set = RecipeSet::load(Path::new("/nonexistent")).unwrap();
+    for recipe in set.recipes.values() {
+        for dataset in [None, Some("text".to_owned())] {
+            let mut job = job();
+            job.model.dataset = dataset;
+            assert_eq!(super::unreached(recipe, &set.templates, &job), [], "{}", recipe.file.id);
+        }
+    }
+}

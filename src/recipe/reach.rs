@@ -102,6 +102,8 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
         ("model.architecture", _) => of(&["llama", "qwen2", "mistral", "gpt2"]),
         ("precision", _) => of(&["fp32", "bf16", "fp8"]),
         ("optimizer.state_precision", _) => of(&["fp32", "bf16"]),
+        // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they are real is the launch's.
+        ("model.dataset", Value::String(_)) => vec![Value::Null],
         (_, Value::Bool(now)) => vec![json!(!now)],
         (_, Value::Number(now)) => vec![json!(now.as_u64().unwrap_or(1) * 2)],
         (_, Value::String(now)) => vec![json!(format!("{now}-other"))],
