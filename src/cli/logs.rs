@@ -12,6 +12,7 @@ use crate::{
     cache::{Attempt, Cache, TaskKind},
     error::{Error, Result, exit},
     execute,
+    files::{open_regular_no_link, read_open},
     graph::Dag,
     plan::{Plan, Support},
 };
@@ -73,13 +74,20 @@ fn log_of(cache: &Cache, attempt: &Attempt) -> Result<Option<Vec<u8>>> {
 
 fn follow(dir: &Path) -> Result<i32> {
     let path = dir.join("log");
+    // The log itself is masked only once the run has ended.
+    let secrets = execute::Secrets::of_caller();
+    let read = || open_regular_no_link(&path).and_then(|(file, found)| read_open(&file, found.len(), u64::MAX - 1));
     let mut seen = 0;
     loop {
         let is_over = execute::is_over(dir);
-        let bytes = std::fs::read(&path).unwrap_or_default();
-        if bytes.len() > seen {
-            write(&bytes[seen..])?;
-            seen = bytes.len();
+        let mut bytes = read().unwrap_or_default();
+        // Whole lines, so that no secret is seen in two halves; a progress bar ends its lines by a carriage return.
+        let whole = bytes.iter().rposition(|byte| b"\n\r".contains(byte)).map_or(0, |last| last + 1);
+        let end = if is_over { bytes.len() } else { whole };
+        if end > seen {
+            secrets.mask(&mut bytes[seen..end]);
+            write(&bytes[seen..end])?;
+            seen = end;
         }
         if is_over {
             return Ok(exit::OK);

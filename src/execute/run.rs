@@ -332,7 +332,7 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
 }
 
 pub(super) fn read_exit(dir: &Path) -> Option<RunExit> {
-    serde_json::from_slice(&std::fs::read(exit_path(dir)).ok()?).ok()
+    serde_json::from_slice(&files::read(&exit_path(dir)).ok()?).ok()
 }
 
 /// The end of what the supervisor wrote to its own log.

@@ -152,7 +152,7 @@ fn take_up(dir: &Path) -> Option<Leftover> {
     if !same_file(&owner, &owner_lock_path(dir)) {
         return None;
     }
-    let spec = fs::read(spec_path(dir)).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
+    let spec = files::read(&spec_path(dir)).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
     let Some(spec) = spec else {
         // Killed before the run was described: it never started.
         if !log_path(dir).exists() {

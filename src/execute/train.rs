@@ -562,6 +562,6 @@ pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
 }
 
 fn key_of_run(dir: &Path) -> Option<Digest> {
-    let spec: RunSpec = serde_json::from_slice(&std::fs::read(spec_path(dir)).ok()?).ok()?;
+    let spec: RunSpec = serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()?;
     serde_json::from_value::<Meta>(spec.meta).ok().map(|meta| meta.key)
 }

@@ -74,6 +74,35 @@ fn what_a_trainer_prints_of_its_secrets_is_nowhere() {
 }
 
 #[test]
+fn who_follows_a_log_sees_no_secret_either() {
+    let arena = Arena::new();
+    let root = arena.project("project");
+    let waits = "echo \"token $HF_TOKEN\"; while [ ! -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.02; done\n";
+    let trainer = fs::read_to_string(root.join("trainer.sh")).unwrap();
+    arena.write("project/trainer.sh", &format!("{waits}{trainer}"));
+    let start = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(crate::support::TPRIMAT);
+        command.args(arguments).current_dir(&root).envs(ENV).env("TPRIMAT_LOCK_DIR", arena.path("device-locks"));
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let build = start(&["build"]);
+    crate::support::until("the trainer has printed its token", || {
+        files_below(&root.join("cache/runs"))
+            .iter()
+            .any(|path| path.ends_with("log") && !fs::read(path).unwrap().is_empty())
+    });
+    let mut logs = start(&["logs", "cpu/cmd/tiny/single", "-f"]);
+    let mut first = [0; 10];
+    logs.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    fs::write(root.join("go"), "").unwrap();
+    let rest = logs.wait_with_output().unwrap();
+    assert!(build.wait_with_output().unwrap().status.success());
+    let all = [&first[..], &rest.stdout].concat();
+    let all = String::from_utf8_lossy(&all);
+    assert!(all.starts_with("token *****************\n") && !all.contains(TOKEN), "{all}");
+}
+
+#[test]
 fn a_new_token_or_password_voids_no_measurement() {
     let arena = Arena::new();
     let root = arena.project("project");
