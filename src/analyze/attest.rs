@@ -153,6 +153,7 @@ pub fn attest(trace: &Trace, claim: &Claim, complete: bool) -> Attestation {
         let arithmetic = Some(format!("{micro} × {ranks} × {accumulation} = {product}"));
         fields.push(FieldAttestation { arithmetic, ..field("batch_product", batch.into(), Some(product.into())) });
     }
+    fields.extend(other_devices(trace));
     restated(trace, &mut fields);
     let mut attestation = Attestation { status: AttestationStatus::NotStated, fields: Vec::new() };
     attestation.extend(fields);
@@ -192,6 +193,16 @@ fn restated(trace: &Trace, fields: &mut Vec<FieldAttestation>) {
         fields[at].arithmetic =
             Some(format!("{name} is {} at first, later {}", show(Some(&first)), show(Some(&later))));
     }
+}
+
+/// A start event has the devices of the whole run in two places: `num_gpus`, and `count` of `device`.
+fn other_devices(trace: &Trace) -> Option<FieldAttestation> {
+    let count = super::result::devices(trace)?;
+    let setting = SETTINGS.iter().find(|s| s.name == "num_gpus")?;
+    let stated = setting.effective(&trace.effective.0)?.as_u64().filter(|stated| *stated != count)?;
+    let arithmetic = Some(format!("num_gpus is {stated}, and the device is there {count} times"));
+    let found = field("num_gpus_of_device", stated.into(), Some(count.into()));
+    Some(FieldAttestation { declared: None, arithmetic, ..found })
 }
 
 /// What a rate is made of.
@@ -356,6 +367,19 @@ pub(super) mod tests {
         let told: Vec<_> = found.contradicted().map(|f| (&*f.field, f.arithmetic.as_deref())).collect();
         assert_eq!((found.status, told), (AttestationStatus::Contradicted, vec![("tokens_per_step", Some(words))]));
         assert_eq!(attest(&one, &job(), false).contradicted().next().unwrap().arithmetic.as_deref(), Some(words));
+    }
+
+    #[test]
+    fn devices_that_are_counted_twice_and_not_alike_are_contradicted() {
+        let mut counted = trace(json!({"num_gpus": 8}), None);
+        let device = |count| crate::parse::DeviceLine { r#type: "cuda".into(), name: None, count: Some(count) };
+        counted.device = Some(device(8));
+        let alone = |trace: &Trace| super::attest(trace, &Claim::of_model(None), false);
+        assert_eq!(contradicted(&alone(&counted)), Vec::<&str>::new());
+        counted.device = Some(device(4));
+        let found = alone(&counted);
+        let words = "num_gpus_of_device: num_gpus is 8, and the device is there 4 times";
+        assert_eq!(found.contradicted().next().unwrap().sentence("nobody asked for"), words);
     }
 
     #[test]

@@ -103,8 +103,8 @@ impl Crossed {
             thousands(median)
         );
         let declared = contract.count("global_batch_size");
-        // The first difference of a run that goes on may be another, and the last one less: data ends. Any other odd one
-        // shows that the batch is not one number, and then nothing is attested: the lines' own batch sizes show what it was.
+        // After a resume the first increment may differ, and the last may be smaller because the data ends. Any other deviation
+        // means that the batch size varied; then nothing is attested, and the lines' own batch sizes show what it was.
         let full = |(steps, _): &(u64, u64)| batch * *steps as f64;
         let explained = |at: usize, d: &(u64, u64)| match at {
             0 => counted[0].0 > 1,
@@ -186,7 +186,9 @@ impl Crossed {
                 self.add(name, Some(published.into()), mean(skip).into(), true, said);
             }
             None => {
-                let said = format!("{published:.3} s is no mean of the steps, whichever first ones are left out");
+                let said = format!(
+                    "the published mean of {published:.3} s matches no average of its steps, however many first steps are left out"
+                );
                 self.add(name, Some(published.into()), mean(0).into(), false, said);
             }
         }

@@ -162,6 +162,7 @@ impl RunResult {
             _ => facts.outcome,
         };
         let mut found = batch_of_steps(&mut trace, job);
+        length_of_steps(&mut trace);
         let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
         let mut contract = Contract::of(&trace, claim);
         let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));
@@ -170,6 +171,9 @@ impl RunResult {
         attestation.extend(fields);
         for (field, value) in derived {
             contract.derive(field, value);
+        }
+        if let Some(count) = devices(&trace).filter(|_| contract.get("num_gpus").is_none()) {
+            contract.derive("num_gpus", count.into());
         }
         found.extend(anomalies);
         let step_time_source = time_from_rate(&mut trace, &contract);
@@ -242,6 +246,21 @@ impl RunResult {
     }
 }
 
+/// Devices of the whole run, by the start event's `device`; a CPU counts otherwise.
+pub(super) fn devices(trace: &Trace) -> Option<u64> {
+    let device = trace.device.as_ref().filter(|device| device.r#type != "cpu")?;
+    device.count.filter(|count| *count > 0)
+}
+
+/// Takes the sequence length that every line states as the trainer's setting, unless it changes.
+fn length_of_steps(trace: &mut Trace) {
+    let length = |s: &crate::parse::Step| s.other.get("actual_seq_length").copied();
+    let Some(first) = trace.steps.first().and_then(length).filter(|l| *l >= 1.0 && l.fract() == 0.0) else { return };
+    if trace.steps.iter().all(|s| length(s) == Some(first)) {
+        trace.effective.0.entry("seq_length".to_owned()).or_insert_with(|| (first as u64).into());
+    }
+}
+
 /// Takes the batch that every line states as the trainer's setting; one that changes is told.
 fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
     let batches: std::collections::BTreeSet<u64> = trace.steps.iter().filter_map(|s| s.global_batch_size).collect();
@@ -305,6 +324,28 @@ pub(super) mod tests {
         assert_eq!(serde_json::from_str::<RunResult>(&text).unwrap(), result);
         assert_eq!((result.workload.tokens_per_step, result.workload.tokens_source), (Some(1024), Source::Effective));
         assert!(!result.is_contradicted());
+    }
+
+    /// Megatron-DeepSpeed's line has a rate and a length, and says nothing of devices.
+    #[test]
+    fn a_line_of_megatron_deepspeed_is_enough_for_a_rate() {
+        let line = |at: u64| {
+            format!(
+                " iteration {at:8}/  100 | consumed samples: {:12} | consumed tokens: {:14} | elapsed time per iteration (ms): 14288.0 | \
+                 learning rate: 1.000E-05 | global batch size:   768 | lm loss: 9.5E+00 | actual seqlen:  4096 | \
+                 tokens per gpu per second (tgs): 1146.7 | TFLOPs: 50.1 |\n",
+                at * 768,
+                at * 768 * 4096
+            )
+        };
+        let log: String = (1..=12).map(line).collect();
+        let trace = crate::parse::parse_any(log.as_bytes());
+        assert_eq!(trace.steps[0].tokens_per_second_per_gpu, Some(1146.7));
+        let claim = Claim::of_model(None);
+        let result = RunResult::of_claim(trace, &claim, facts(RunOutcome::Ok), false);
+        assert_eq!(result.contract.count("seq_length"), Some(4096));
+        assert_eq!(result.workload.tokens_per_step, Some(3_145_728));
+        assert_eq!(result.workload.num_gpus, Some(192));
     }
 
     #[test]

@@ -147,7 +147,8 @@ fn weight(step: &Step) -> u64 {
 /// The timed steps after the declared warm-up; one time that cannot be one spoils all of them.
 fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) -> Result<Vec<Timed<'a>>, String> {
     let timed = |step: &'a Step| {
-        let seconds = step.step_time_seconds.filter(|_| is_measured(step, workload, statistics))?;
+        let counts = is_measured(step, workload, statistics) && !step.includes_evaluation;
+        let seconds = step.step_time_seconds.filter(|_| counts)?;
         Some(Timed { step, seconds, weight: weight(step) })
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();

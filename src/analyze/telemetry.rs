@@ -183,7 +183,7 @@ fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Ener
     let sum = |field: fn(&Point) -> Option<f64>| -> Option<f64> {
         let rate = |p: &Piece<'_>| Some(field(p.point)? / (p.point.time - p.begin));
         let within = |(i, p): (usize, &&Piece<'_>)| {
-            // Of a point that the window cuts, what is outside may be idle: its neighbour inside, where it is whole, speaks.
+            // A sample that straddles the window's edge may include idle time; its nearest neighbour wholly inside speaks for it.
             let neighbour = if i == 0 { inside.get(1) } else { inside.get(i - 1) };
             let speaker = neighbour.filter(|n| p.part < 1.0 && n.part >= 1.0).unwrap_or(p);
             field(p.point)?;

@@ -69,11 +69,18 @@ impl Fields {
 
     /// Where a relative writes it.
     pub fn step(&self) -> Option<u64> {
-        ["current_steps", "global_step", "step"].iter().find_map(|key| self.get(key)).and_then(whole)
+        let plain = ["current_steps", "global_step", "step"].iter().find_map(|key| self.get(key)).and_then(whole);
+        plain.or_else(|| self.of_total(0))
+    }
+
+    /// ms-swift writes `'global_step/max_steps': '5/94'`.
+    fn of_total(&self, at: usize) -> Option<u64> {
+        let text = self.text("global_step/max_steps")?.trim_matches(['\'', '"']);
+        text.split('/').nth(at)?.trim().parse().ok()
     }
 
     pub fn total_steps(&self) -> Option<u64> {
-        self.get("total_steps").and_then(whole)
+        self.get("total_steps").and_then(whole).or_else(|| self.of_total(1))
     }
 
     pub fn tokens_seen(&self) -> Option<f64> {

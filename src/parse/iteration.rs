@@ -273,6 +273,7 @@ impl Iteration {
             "tokens per GPU (tokens/s/GPU)"
             | "tokens/s/GPU inst/harmonic mean"
             | "Tokens per second per GPU (Tok/s/GPU)"
+            | "tokens per gpu per second (tgs)"
             | "tokens_per_gpu_per_second_tgs" => {
                 let (rate, mean) = pair(value);
                 self.step.tokens_per_second_per_gpu = self.sensible(key, rate, MAX_TOKENS, notes);

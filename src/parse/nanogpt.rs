@@ -51,9 +51,8 @@ impl Reader for Log {
 impl Log {
     fn iteration(&mut self, step: u64, loss: f64, rest: &str, out: &mut Builder) {
         let time = number_after(rest, ", time ").and_then(|ms| duration(ms / 1000.0));
-        if self.evaluated_at.take() == Some(step)
-            && let Some(time) = time
-        {
+        let includes_evaluation = self.evaluated_at.take() == Some(step);
+        if let Some(time) = time.filter(|_| includes_evaluation) {
             out.notes.add("evaluation_in_interval", || format!("step {step}: {time} s"));
         }
         let mut other = std::collections::BTreeMap::new();
@@ -62,7 +61,8 @@ impl Log {
             other.insert("mfu_percent".into(), mfu);
         }
         let loss = finite(loss, "nan_loss", step, &mut out.notes);
-        out.step(Step { step, loss, step_time_seconds: time, tokens: self.tokens, other, ..Step::default() });
+        let tokens = self.tokens;
+        out.step(Step { step, loss, step_time_seconds: time, includes_evaluation, tokens, other, ..Step::default() });
     }
 }
 
@@ -139,6 +139,7 @@ mod tests {
                 (21, Some(0.099), Some(7.25)),
             ]
         );
+        assert_eq!(trace.steps.iter().map(|s| s.includes_evaluation).collect::<Vec<_>>(), [true, false, false, false]);
         assert!(trace.steps.iter().all(|s| s.steps_averaged.is_none() && s.tokens == Some(98304)));
         assert!(trace.steps[0].other.is_empty(), "−100 % is no utilisation");
         assert_eq!(trace.steps[1].other["mfu_percent"], 31.25);

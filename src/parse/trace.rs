@@ -96,6 +96,9 @@ pub struct Step {
     pub ended_at: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time_seconds: Option<f64>,
+    /// The time is that of the step and of an evaluation together, so it is not a step time.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub includes_evaluation: bool,
     /// `nan` in a log is kept as the anomaly `nan_loss`, and the loss is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,

@@ -197,7 +197,7 @@ fn sheet(repeats: &[RepeatSummary]) -> Sheet {
         }),
         ("others on its GPUs", false, |r| {
             let looks = r.telemetry.as_ref().map(|t| t.processes_known);
-            known(looks.map(|n| if n == 0 { "not known".to_owned() } else { format!("looked for {n} times") }))
+            known(looks.map(|n| if n == 0 { "not known".to_owned() } else { format!("none seen in {n} checks") }))
         }),
         ("host", false, |r| Word::plain(&*r.host)),
     ];

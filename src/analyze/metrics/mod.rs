@@ -74,7 +74,9 @@ fn figure(made: Made) -> Figure {
 fn figure_if(made: Made, is_possible: fn(f64) -> bool) -> Figure {
     match made {
         Ok((value, basis)) if value.is_finite() && is_possible(value) => Figure::Ok { value, basis },
-        Ok((value, basis)) => error(format!("{value} is no such quantity: {basis}")),
+        Ok((value, basis)) => {
+            error(format!("the result is {value}, which is not a positive number; computed from {basis}"))
+        }
         Err(figure) => figure,
     }
 }

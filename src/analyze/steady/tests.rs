@@ -234,3 +234,14 @@ proptest! {
         prop_assert!((a.tokens_per_second_per_gpu / b.tokens_per_second_per_gpu / 1024.0 - 1.0).abs() < 1e-9);
     }
 }
+
+/// nanoGPT prints the time of an iteration and of the evaluation before it as one.
+#[test]
+fn an_evaluation_is_no_step_time() {
+    let mut result = run(&[2.0; 40]);
+    result.trace.steps[20].step_time_seconds = Some(125.0);
+    let rate = |result: &RunResult| summary(result.clone(), 0).tokens_per_second_per_gpu.unwrap().value;
+    assert!((rate(&result) - 1024.0 / (203.0 / 40.0)).abs() < 1e-9);
+    result.trace.steps[20].includes_evaluation = true;
+    assert!((rate(&result) - 512.0).abs() < 1e-9);
+}

@@ -128,3 +128,15 @@ proptest! {
         prop_assert_eq!(parse(&noisy).steps, parse(LOG).steps);
     }
 }
+
+/// ms-swift's own way to number steps.
+#[test]
+fn a_step_of_so_many_is_the_steps_number() {
+    let line = |at: u32| {
+        format!(
+            "{{'loss': 1.5, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1, 'global_step/max_steps': '{at}/94'}}\n"
+        )
+    };
+    let trace = crate::parse::parse_any([line(5), line(10), line(15)].concat().as_bytes());
+    assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [5, 10, 15]);
+}
