@@ -267,7 +267,8 @@ impl Iteration {
             | "TFLOPs"
             | "approx flops per GPU" => {
                 let (rate, mean) = pair(value);
-                self.step.tflops_per_gpu = self.sensible(key, rate, MAX_TFLOPS, notes);
+                // Two decimals at most are printed: a rate below this one is rounded by more than 2.5 %.
+                self.step.tflops_per_gpu = self.sensible(key, rate, MAX_TFLOPS, notes).filter(|rate| *rate >= 0.2);
                 self.mean(mean, |average, rate| average.tflops_per_gpu = Some(rate));
             }
             "tokens per GPU (tokens/s/GPU)"

@@ -348,6 +348,29 @@ mod tests {
     }
 
     #[test]
+    fn a_start_event_leaves_the_format_to_the_step_lines() {
+        let start = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"effective\":{\"num_gpus\":8}}\n";
+        let detected = |log: &str| {
+            let mut parser = crate::parse::Parser::detecting();
+            parser.feed(log.as_bytes());
+            parser.finish()
+        };
+        let titan = include_str!("../../tests/fixtures/logs/torchtitan.log");
+        let both = detected(&format!("{start}{titan}"));
+        assert_eq!((both.format.as_str(), both.steps.is_empty()), ("torchtitan", false));
+        assert_eq!(both.effective.0["num_gpus"], 8);
+        assert_eq!(detected(start).format, "tprimat");
+    }
+
+    #[test]
+    fn one_number_in_two_spellings_is_no_contradiction() {
+        let mut out = crate::parse::builder::Builder::default();
+        out.set("clip_grad", 1);
+        out.set("clip_grad", 1.0);
+        assert!(all_kinds(&out.finish()).is_empty());
+    }
+
+    #[test]
     fn data_seen_more_than_once_is_said() {
         let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
         assert_eq!(all_kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);

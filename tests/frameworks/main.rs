@@ -73,8 +73,9 @@ const FRAMEWORKS: &[Framework] = &[
     Framework {
         id: "prim",
         stands_in: "cuda",
-        module: "loguru",
-        packages: "torch==2.11.0 numpy loguru nltk datasets pybind11 einops pyyaml",
+        // Primus patches Transformer Engine before it knows which layers are asked for.
+        module: "transformer_engine",
+        packages: "'transformer_engine[pytorch]' torch numpy loguru nltk datasets pybind11 einops pyyaml",
         env: &[("IP_INTERFACE", "lo"), ("NCCL_IB_HCA", "none")],
     },
 ];
@@ -208,7 +209,10 @@ impl Framework {
         }
         let port =
             TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).map_err(|e| e.to_string())?;
-        let stand_in = format!("{ROOT}/tests/frameworks/stand_in:{ROOT}/tests/frameworks/kernels");
+        let here = format!("{ROOT}/tests/frameworks");
+        // The others look for apex themselves, and use it where they find it.
+        let kernels = if self.id == "mgds" { format!(":{here}/kernels") } else { String::new() };
+        let stand_in = format!("{here}/stand_in{kernels}");
         stage.set("TPRIMAT_STAND_IN", self.stands_in).set("PYTHONPATH", stand_in).set("CUDA_VISIBLE_DEVICES", "");
         stage.set("TPRIMAT_STAND_IN_DEVICES", job.parallelism.num_gpus.to_string()).set("OMP_NUM_THREADS", "1");
         stage.set("TPRIMAT_PYTHON", self.python()).set("TPRIMAT_PORT", port.port().to_string());
@@ -219,7 +223,7 @@ impl Framework {
                 fs::canonicalize(path).map_err(|e| e.to_string())?.to_str().unwrap_or_default(),
             );
         }
-        for name in ["HOME", "NEMO_PATH"] {
+        for name in ["HOME"] {
             stage.set(name, env::var(name).unwrap_or_default());
         }
         let folder = env::var("FRAMEWORKS_LOGS").unwrap_or_else(|_| format!("{ROOT}/target/frameworks"));

@@ -7,6 +7,7 @@ mod checkout;
 mod container;
 mod features;
 mod fields;
+mod measured;
 mod megatron;
 mod megatron_deepspeed;
 mod nemo;

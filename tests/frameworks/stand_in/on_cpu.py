@@ -41,6 +41,9 @@ def build_nothing():
 
     importlib.import_module("deepspeed.ops.op_builder.cpu.no_impl").NotImplementedBuilder.load = missing
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+    cpu = importlib.import_module("deepspeed.accelerator.cpu_accelerator").CPU_Accelerator
+    cpu.Stream = property(lambda accelerator: Stream)  # checkpointed activations travel on one
+    cpu.stream = lambda accelerator, stream: contextlib.nullcontext()
 
 
 # --- devices -----------------------------------------------------------------------------------------------------------
