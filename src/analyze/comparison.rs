@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Attestation, AttestationStatus, Contract, Dropped, Estimate, FieldDifference, Figure, Memory, Metrics, Mfu, Note,
-    Price,
-    RepeatSummary, StepTime, Summary, settings::WARMUP, summary::attempts,
+    Price, RepeatSummary, StepTime, Summary, settings::WARMUP, summary::attempts,
 };
 use crate::parse::FailureClass;
 

@@ -11,9 +11,7 @@ use super::{
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
 };
-use crate::analyze::{
-    AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words, mean, sd,
-};
+use crate::analyze::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words, mean, sd};
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
 #[must_use]
