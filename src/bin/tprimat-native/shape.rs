@@ -62,7 +62,8 @@ impl Shape {
                     .to_owned(),
             );
         }
-        if !is_gpt2 && !(model.rope_theta.is_finite() && model.rope_theta > 0.0) {
+        let has_angles = model.rope_theta.is_finite() && model.rope_theta > 0.0;
+        if !is_gpt2 && !has_angles {
             return Err(format!("rope_theta {} is not a positive number", model.rope_theta));
         }
         if !(model.norm_eps.is_finite() && model.norm_eps > 0.0) {

@@ -37,7 +37,7 @@ pub struct Trainer<'a> {
 
 /// How a step is computed.
 enum StepPath {
-    Fused(Fused),
+    Fused(Box<Fused>),
     /// By libtorch's autograd, and why.
     Autograd(Plan, String),
 }
@@ -75,7 +75,7 @@ impl<'a> Trainer<'a> {
         let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
         let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
         let path = match Self::open_fused(job, &shape, &parameters, device)? {
-            Ok(fused) => StepPath::Fused(fused),
+            Ok(fused) => StepPath::Fused(Box::new(fused)),
             Err(reason) => StepPath::Autograd(Plan::new(model.num_parts(), checkpoint_every as usize), reason),
         };
         let initialisation = if weights_file.is_some() { "file" } else { "random" };

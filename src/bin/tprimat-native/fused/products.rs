@@ -5,7 +5,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     ffi::{c_int, c_void},
     ptr,
 };
@@ -178,10 +178,10 @@ impl Products {
     pub fn run(&self, product: &Product) -> Result<(), TchError> {
         let key = key(product);
         let mut all = self.prepared.borrow_mut();
-        if !all.contains_key(&key) {
-            all.insert(key, self.prepare(key)?);
-        }
-        let Some(prepared) = all.get(&key) else { return Err(failure("a product was not prepared".to_owned())) };
+        let prepared = match all.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.prepare(key)?),
+        };
         if let Some(bias) = product.bias {
             self.set(prepared.operation, BIAS_POINTER, &bias.data_ptr())?;
         }
