@@ -165,3 +165,20 @@ fn a_copied_recipe_stands_alone_under_its_new_name() {
         Project::empty().run(&["recipe", "show", "lib", "tprimat_callback.py"]).ends_with(0).stdout.contains("class")
     );
 }
+
+/// docs/config.md has every key with its type, default and meaning, as the schema has them.
+#[test]
+fn the_page_of_keys_is_the_schemas() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/config.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (head, keys) = page.split_once("<!-- keys -->\n").expect("the page has a mark where its keys begin");
+    let expected = format!("\n{}", tprimat::config::reference());
+    if std::env::var_os("TPRIMAT_WRITE_DOCS").is_some() {
+        let text = format!("{head}<!-- keys -->\n{expected}");
+        tprimat::files::write_atomically(path.as_ref(), text.as_bytes(), tprimat::files::Durability::Plain).unwrap();
+        return;
+    }
+    let (found, wanted) = (keys.trim_end(), expected.trim_end());
+    let line = wanted.lines().zip(found.lines()).find(|(a, b)| a != b);
+    assert!(found == wanted, "TPRIMAT_WRITE_DOCS=1 cargo test --test documents writes docs/config.md anew: {line:?}");
+}

@@ -100,5 +100,13 @@ fn parts(fit: &MemoryFit) -> String {
     for assumption in &memory.assumptions {
         let _ = writeln!(text, "  - {assumption}");
     }
+    if !fit.changes.is_empty() {
+        let _ = writeln!(text, "  To need less, each change alone and the cheapest first:");
+    }
+    for change in &fit.changes {
+        let share = fit.capacity.as_ref().map(|c| 100.0 * change.device_bytes as f64 / c.bytes as f64);
+        let share = share.map_or_else(String::new, |share| format!(" ({share:.0} %)"));
+        let _ = writeln!(text, "  {:>9}{share}  {}; {}", gb(change.device_bytes), change.setting, change.cost);
+    }
     text
 }

@@ -12,6 +12,7 @@ mod layers;
 mod names;
 mod parallelism;
 mod read;
+mod reference;
 mod resolve;
 pub mod schema;
 mod shape;
@@ -25,6 +26,8 @@ pub use layers::{Config, Origin};
 pub use names::{framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names};
 pub use parallelism::ParallelismBlock;
 pub use resolve::{Leaf, MAX_PARTS};
+pub use reference::reference;
+pub use resolve::Leaf;
 pub use shape::framework_keys;
 pub use view::{Setting, Values, View};
 

@@ -333,10 +333,13 @@ fn words(event: &Event) -> String {
         Event::TaskWaiting { task, what_for } => format!("{task}: waiting for {what_for}"),
         Event::Step { task, .. } => format!("{task}: {}", step_words(event)),
         Event::TaskFinished { task, outcome, seconds, class, evidence } => {
-            let class = class.map_or_else(String::new, |class| format!(" ({})", class.name()));
-            let mut text = format!("{task}: {}{class} after {seconds:.1} s", outcome.name());
+            let name = class.map_or_else(String::new, |class| format!(" ({})", class.name()));
+            let mut text = format!("{task}: {}{name} after {seconds:.1} s", outcome.name());
             for line in evidence {
                 text += &format!("\n    {line}");
+            }
+            if let Some(class) = class {
+                text += &format!("\n    what to do: {}", super::advice(*class));
             }
             text
         }
@@ -398,6 +401,7 @@ train cpu/native/llama/single#2: waiting for device cpu, held by pid 7 (run x)
 train cpu/native/llama/single#2: step 1/50  loss 5.1235  1235 tokens/s
 train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
+    what to do: `tprimat fit CELL` lists what to change, cheapest first, with the memory it predicts for each; then build again
 1 ok, 1 failed, 3 unsupported in 4.0 s
 ";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);

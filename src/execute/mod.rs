@@ -1,5 +1,6 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
+mod advice;
 pub mod container;
 pub mod derived;
 mod devices;
@@ -23,6 +24,7 @@ mod talk;
 mod train;
 mod watch;
 
+pub use advice::advice;
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Memory, memory};
+use super::{Change, Memory, changes, memory};
 use crate::{
     config::Values,
     plan::{Plan, Support},
@@ -67,6 +67,9 @@ pub struct MemoryFit {
     pub verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
+    /// What would need less, each change alone and the cheapest first; where the cell is tight or does not fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
 }
 
 impl MemoryFit {
@@ -135,7 +138,10 @@ pub fn fit(plan: &Plan, cell: usize) -> Option<MemoryFit> {
     let Support::Ready(prepared) = &plan.cells[cell].support else { return None };
     let of = &plan.matrix.cells[cell];
     let job = prepared.job();
-    Some(MemoryFit::of(&plan.cells[cell].id, memory(&of.framework, job), capacity(plan, cell)))
+    let fit = MemoryFit::of(&plan.cells[cell].id, memory(&of.framework, job), capacity(plan, cell));
+    let is_small = fit.verdict == Some(Verdict::Fits);
+    let changes = if is_small { Vec::new() } else { changes(&of.framework, job) };
+    Some(MemoryFit { changes, ..fit })
 }
 
 /// The locked or probed memory, else what config.yaml says.

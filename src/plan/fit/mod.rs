@@ -3,6 +3,7 @@
 //! Pure arithmetic on the job. A training step is a row of phases; each has a list of what is allocated then, and the
 //! largest sum is the predicted peak of PyTorch's allocator (`peak_allocated`). Formulas, their derivation and the
 //! measured peaks that they are compared with: docs/METRICS.md, "Memory (fit)".
+mod advice;
 mod capacity;
 mod megatron;
 mod sizes;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Job, Vendor};
 use sizes::Sizes;
 
+pub use advice::{Change, changes};
 pub use capacity::{Capacity, MemoryFit, Verdict, fit, gb};
 
 /// Something that is allocated while a phase lasts.

@@ -13,7 +13,7 @@ fn job_of(fixture: &Value, model: &str, job: &Value) -> Job {
 }
 
 /// One H100, Llama 3.2 1B, MBS 4, GBS 8, T 2048; and what `change` makes of it.
-fn one_gpu(change: impl FnOnce(&mut Job)) -> Job {
+pub fn one_gpu(change: impl FnOnce(&mut Job)) -> Job {
     let fixture = fixture();
     let run = fixture["runs"]
         .as_array()

@@ -1,0 +1,102 @@
+//! The keys of config.yaml as a page, from the schema that files are checked against.
+
+use std::fmt::Write as _;
+
+use schemars::schema_for;
+use serde_json::Value;
+
+use super::schema::ConfigFile;
+
+/// Who reads a section.
+const SECTIONS: &[(&str, &str)] = &[
+    ("experiment", "the report, and `build` for profiling"),
+    ("hardware", "the job (vendor, devices), `fit`, tprimat.lock"),
+    ("models", "the job of every recipe; FLOPs and parameter counts"),
+    ("training", "the job of every recipe"),
+    ("parallelism", "the job of every recipe"),
+    ("platform_optimizations", "the environment and settings of a platform's runs"),
+    ("frameworks", "the recipe of that id"),
+    ("benchmarking", "repeats, warm-up, prices and peaks of the comparison"),
+    ("comparison", "the comparison"),
+    ("paths", "every command"),
+    ("profiling", "`build --profile`"),
+    ("validation", "`check`"),
+];
+
+/// A table a section: path, type, default, meaning.
+#[must_use]
+pub fn reference() -> String {
+    let schema: Value = schema_for!(ConfigFile).into();
+    let mut page = String::new();
+    for (name, value) in schema["properties"].as_object().into_iter().flatten() {
+        let reader = SECTIONS.iter().find(|(section, _)| section == name).map_or("", |(_, reader)| reader);
+        let _ = writeln!(page, "## {name}\n\nRead by: {reader}.\n");
+        let _ = writeln!(page, "| key | type | default | meaning |\n|---|---|---|---|");
+        rows(&schema, value, name, 0, &mut page);
+        page.push('\n');
+    }
+    page
+}
+
+/// Tables within tables; a strategy of a strategy would never end.
+const DEEPEST: usize = 8;
+
+fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String) {
+    let at = target(root, value);
+    let said = value["description"].as_str().or_else(|| at["description"].as_str());
+    let is_table = at["properties"].is_object() || at["additionalProperties"].is_object();
+    if !is_table || said.is_some() {
+        let default = match value.get("default").unwrap_or(&Value::Null) {
+            Value::Null => String::new(),
+            Value::Object(map) if map.is_empty() || is_table => String::new(),
+            Value::Array(items) if items.is_empty() => String::new(),
+            other => format!("`{other}`"),
+        };
+        let descriptive = value["x-descriptive"].as_str().map(|why| format!("For people only: {why}."));
+        let meaning: Vec<String> = said.map(str::to_owned).into_iter().chain(descriptive).collect();
+        let line = |text: &str| text.replace('\n', " ").replace('|', "\\|");
+        let _ =
+            writeln!(page, "| `{path}` | {} | {} | {} |", line(&kind(&at)), line(&default), line(&meaning.join(" ")));
+    }
+    if depth == DEEPEST {
+        return;
+    }
+    for (name, value) in at["properties"].as_object().into_iter().flatten() {
+        rows(root, value, &format!("{path}.{name}"), depth + 1, page);
+    }
+    if let Some(entry) = at.get("additionalProperties").filter(|entry| entry.is_object()) {
+        let inner = target(root, entry);
+        if inner["properties"].is_object() && depth < 3 {
+            rows(root, entry, &format!("{path}.<id>"), depth + 1, page);
+        }
+    }
+}
+
+/// What a value refers to; of alternatives, the first that is not null.
+fn target(root: &Value, value: &Value) -> Value {
+    let named = |reference: &str| root["$defs"][reference.rsplit('/').next().unwrap_or_default()].clone();
+    if let Some(reference) = value["$ref"].as_str() {
+        return named(reference);
+    }
+    let any = value["anyOf"].as_array().into_iter().flatten().find(|v| v["type"] != "null");
+    match any.and_then(|v| v["$ref"].as_str()) {
+        Some(reference) => named(reference),
+        None => any.cloned().unwrap_or_else(|| value.clone()),
+    }
+}
+
+fn kind(at: &Value) -> String {
+    if let Some(words) = at["enum"].as_array() {
+        let words: Vec<String> = words.iter().filter(|w| !w.is_null()).map(ToString::to_string).collect();
+        return words.join(", ");
+    }
+    match &at["type"] {
+        Value::String(kind) if kind == "object" => "table".to_owned(),
+        Value::String(kind) => kind.clone(),
+        Value::Array(kinds) => {
+            let kinds: Vec<&str> = kinds.iter().filter_map(Value::as_str).filter(|k| *k != "null").collect();
+            kinds.join(" or ")
+        }
+        _ => "any".to_owned(),
+    }
+}
