@@ -346,7 +346,7 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     let gated = gated.ends_with(3).stdout;
     for (name, text) in [("gate", gated), ("g.md", project.read("g.md")), ("g.xml", project.read("g.xml"))] {
         holds_no_ratio(name, &text);
-        assert!(text.replace('\\', "").contains("global_batch_size: 16, not 2"), "{name}: {text}");
+        assert!(text.replace("&#95;", "_").contains("global_batch_size: 16, not 2"), "{name}: {text}");
     }
 
     // Asked for: everything that puts one beside the other says across what.

@@ -336,7 +336,7 @@ fn finish(
             print(&crate::report::table(comparison, &page()))?;
         }
         if let Some(text) = coverage.text() {
-            eprint!("{text}");
+            eprintln!("{}", text.trim_end());
         }
         let output = execute::publish::output_dir(engine.plan);
         let output = output.strip_prefix(&request.root).unwrap_or(&output).display();

@@ -219,6 +219,16 @@ impl ReadSet {
         is_file
     }
 
+    /// Is anything there but a folder? That there is nothing is noted; that there is a file when it is read, and what is
+    /// no file, a pipe or a device, is an error then.
+    pub fn is_there(&self, path: &Path) -> bool {
+        let is_there = path.metadata().is_ok_and(|metadata| !metadata.is_dir());
+        if !is_there {
+            self.note(path, None);
+        }
+        is_there
+    }
+
     fn note(&self, path: &Path, known: Option<Known>) {
         let mut noted = self.noted();
         let digest = |known: &Option<Known>| known.as_ref().map(|known| known.digest);

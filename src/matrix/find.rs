@@ -24,7 +24,7 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<P
             vec![root.join(name), root.join(&long), pipelines.join(name), pipelines.join(&long), name.into()]
         }
     };
-    if let Some(found) = candidates.into_iter().find(|path| reads.is_file(path)) {
+    if let Some(found) = candidates.into_iter().find(|path| reads.is_there(path)) {
         return Ok(Some(found));
     }
     let known = names_in(&pipelines, reads);

@@ -10,7 +10,7 @@ echo "docker $*"
 case "$1" in
   build) for last; do :; done; ls "$last"; cat "$last/Dockerfile" ;;
   image) [ "$3" = tprimat/tran:nvd ] ;;
-  run) echo "debug=$NCCL_DEBUG" ;;
+  run) echo "own=$NCCL_DEBUG"; while [ $# -gt 0 ]; do [ "$1" = --env-file ] && cat "$2"; shift; done ;;
 esac
 "#;
 
@@ -79,12 +79,13 @@ fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
     let ran = run(&project, &["shell", "h100", "--framework", "tran", "--", "nvidia-smi", "-L"], true).ends_with(0);
     let line = ran.stdout.lines().find(|l| l.starts_with("docker run")).expect("docker is run");
     let root = project.root();
-    for part in ["--gpus all", "--env HF_TOKEN", "--env NCCL_DEBUG", " tprimat/tran:nvd nvidia-smi -L"] {
+    for part in ["--gpus all", "--env HF_TOKEN", "--env-file ", " tprimat/tran:nvd nvidia-smi -L"] {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(line.contains(&format!("--volume {0}:{0}", root.display())), "{line}");
     assert!(!line.contains("secret") && !line.contains("IN FO"), "values are not for a list of processes: {line}");
-    assert!(ran.stdout.contains("debug=IN FO"), "but docker has them: {}", ran.stdout);
+    assert!(ran.stdout.contains("NCCL_DEBUG=IN FO"), "but the container has them: {}", ran.stdout);
+    assert!(ran.stdout.contains("own=\n"), "and docker itself does not: {}", ran.stdout);
 
     let absent = run(&project, &["shell", "amd", "--framework", "prim"], true).ends_with(1);
     assert!(absent.stderr.contains("tprimat image build prim --platform amd"), "{}", absent.stderr);
