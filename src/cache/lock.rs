@@ -153,7 +153,8 @@ mod tests {
         let cache = Cache::open(folder.path()).unwrap();
         let _held = cache.lock_key(&Digest::of("held")).unwrap();
         // As a killed process leaves it: the file, without a lock.
-        drop(fs::File::create(folder.path().join("locks").join(Digest::of("dead").to_string())).unwrap());
+        let dead = folder.path().join("locks").join(Digest::of("dead").to_string());
+        write_atomically(&dead, b"", Durability::Plain).unwrap();
         cache.ensure_writable().unwrap();
         let left: Vec<_> =
             fs::read_dir(folder.path().join("locks")).unwrap().flatten().map(|e| e.file_name()).collect();

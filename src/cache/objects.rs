@@ -352,17 +352,17 @@ mod tests {
         let (folder, cache) = cache();
         let digest = Digest::of("object");
         let path = cache.object_path(&digest);
-        fs::create_dir_all(&path).unwrap();
+        files::create_dir_all(&path).unwrap();
         assert_eq!((cache.has(&digest), cache.get(&digest).unwrap()), (false, None));
         assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest);
         assert!(cache.has(&digest));
         // One with something in it is somebody's.
         fs::remove_file(&path).unwrap();
-        fs::create_dir_all(path.join("thesis")).unwrap();
+        files::create_dir_all(path.join("thesis")).unwrap();
         assert!(
             cache.put(b"object", Durability::Plain).unwrap_err().to_string().contains("is a folder where the cache")
         );
-        fs::create_dir_all(folder.path().join("cache/segments/0009-x.seg")).unwrap();
+        files::create_dir_all(folder.path().join("cache/segments/0009-x.seg")).unwrap();
         Cache::open(&folder.path().join("cache")).unwrap().record_preimage("text").unwrap();
     }
 

@@ -24,6 +24,9 @@ use crate::{
     recipe::{Recipe, RecipeSet, Unreached, unreached},
 };
 
+/// What a framework's recipe does not hand over, by framework, vendor and architecture.
+type UnreachedSettings = BTreeMap<(Arc<str>, Vendor, String), Vec<Unreached>>;
+
 /// What to plan.
 #[derive(Clone, Debug, Default)]
 pub struct PlanRequest {
@@ -56,7 +59,7 @@ pub struct Plan {
     pub allow_drift: bool,
     /// The matrix file that config.yaml implies, where there is none.
     pub implied: Option<Arc<Source>>,
-    pub(super) unreached: OnceLock<BTreeMap<(Arc<str>, Vendor, String), Vec<Unreached>>>,
+    pub(super) unreached: OnceLock<UnreachedSettings>,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
 }

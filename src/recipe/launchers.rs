@@ -161,7 +161,7 @@ fn torchtitan_s_configuration_is_the_job_s() {
     (job.optimizer.clip_grad, job.compile, job.parallelism.pipeline_model_parallel_size) = (0.0, true, 1);
     let config = titan(&job);
     assert_eq!(config["activation_checkpoint"]["selective_ac_option"].as_str(), Some("2"));
-    assert_eq!(config["model"]["converters"][0].as_str(), Some("float8"));
+    assert_eq!(config["model"]["converters"][0].as_str(), Some("quantize.linear.float8"));
     assert_eq!(config["quantize"]["linear"]["float8"]["recipe_name"].as_str(), Some("rowwise"));
     assert_eq!(config["training"]["max_norm"].as_float(), Some(f64::INFINITY));
     assert_eq!(config["training"]["local_batch_size"].as_integer(), Some(1));
