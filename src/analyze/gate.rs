@@ -20,10 +20,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, Gaps, MIN_REPEATS,
+    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Dropped, Estimate, FieldDifference, Gaps, MIN_REPEATS,
     MOST_REPEATS, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Surroundings, Unit,
     compare::arm,
-    decimals_beside, differences, environment_differences, environment_words, geometric_mean,
+    decimals_beside, differences, dropped_words, environment_differences, environment_words, geometric_mean,
     guard::{forbids, measure_alike, other_warmup},
     holm, repeats_to_tell,
     summary::attempts,
@@ -74,6 +74,9 @@ pub struct BaselineCell {
     /// More repeats were made after the results of the first ones were seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_added_later: bool,
+    /// Measurements of the cell that do not count: measured anew, set aside, or disturbed and replaced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
     /// Key of the first repeat's training; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -242,6 +245,7 @@ impl BaselineCell {
             measured: span(&arm.summary.repeats),
             device: arm.summary.device.as_ref().and_then(|d| d.name.clone()),
             repeats_added_later: arm.summary.repeats_added_later(),
+            dropped: arm.summary.dropped.clone(),
             key: cell.key.clone(),
             attempts: attempts(&arm.summary.repeats).into_iter().map(str::to_owned).collect(),
         })
@@ -417,6 +421,13 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> (GateCell, Option<Test>
         if arm.repeats_added_later {
             notes.push(format!(
                 "repeats were added after the first results were seen ({when}): the interval assumes that they were not"
+            ));
+        }
+        let dropped = dropped_words(&arm.dropped);
+        if !dropped.is_empty() {
+            notes.push(format!(
+                "there are measurements that do not count ({when}: {}): the interval assumes that nobody chose between them",
+                dropped.join(", ")
             ));
         }
     }
