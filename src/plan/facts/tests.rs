@@ -14,9 +14,13 @@ fn durations_are_read_as_people_write_them() {
     assert_eq!(seconds("soon"), None);
 }
 
+fn write_lock(project: &Path, text: &str) {
+    write_atomically(&project.join(LOCK), text.as_bytes(), Durability::Plain).unwrap();
+}
+
 /// A book of a project whose lock is `text`, with a driver and packages that this host would add for `nvd`.
 fn book_of(project: &Path, text: &str, reads: &ReadSet) -> FactBook {
-    std::fs::write(project.join(LOCK), text).unwrap();
+    write_lock(project, text);
     let mut book = FactBook::load(project, false, &BTreeMap::new(), reads).unwrap();
     let mut found = Section::default();
     found.set("driver", Some("570".into()));
@@ -33,7 +37,7 @@ fn what_others_pinned_since_the_lock_was_read_stays() {
     let reads = ReadSet::default();
     let book = book_of(project.path(), PINNED, &reads);
     let others = "[platform.nvd.recipe.nemo.packages]\nnemo = \"2\"\n\n[platform.cpu]\ncores = 4\n";
-    std::fs::write(project.path().join(LOCK), format!("{PINNED}\n{others}")).unwrap();
+    write_lock(project.path(), &format!("{PINNED}\n{others}"));
     assert_eq!(book.write_missing(&reads).unwrap(), ["nvd"]);
     let written = Lock::load(&project.path().join(LOCK), &ReadSet::default()).unwrap();
     let nvd = written.section("nvd").unwrap();
@@ -55,7 +59,7 @@ fn a_lock_that_now_contradicts_the_plan_is_not_written_over() {
     for (now, name) in contradictions {
         let reads = ReadSet::default();
         let book = book_of(project.path(), PINNED, &reads);
-        std::fs::write(project.path().join(LOCK), &now).unwrap();
+        write_lock(project.path(), &now);
         let error = format!("{:?}", book.write_missing(&reads).unwrap_err());
         assert!(error.contains(&format!("was changed while this build was planned: {name}")), "{error}");
         assert_eq!(std::fs::read_to_string(project.path().join(LOCK)).unwrap(), now);
