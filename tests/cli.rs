@@ -467,6 +467,8 @@ fn remeasuring_that_cannot_run_voids_nothing() {
     project.edit("tprimat.lock", "cores = 4096", pinned);
     assert_eq!(project.run(&["plan", "--json"]).ends_with(0).json()["summary"]["stale"], 0);
     project.run(&["build", "--cached-only", "--remeasure"]).ends_with(2);
+    // It would hide the failure as stale and run nothing.
+    project.run(&["build", "--cached-only", "--retry-failed"]).ends_with(2);
     assert_eq!(project.launches(), 1);
 }
 

@@ -118,6 +118,12 @@ fn a_tokenizer_is_pinned_beside_its_dataset() {
     project.run(&["lock", "--update"]).ends_with(0);
     assert_eq!(stale_trains(&project).len(), 2);
     assert!(project.plan(&[])[&format!("train {SMALL}#1")].reason.contains("tokenizer: "));
+    // What a hub has under a name may change: nothing is pinned by the name, so nothing is measured.
+    project.edit("config.yaml", "data/words/tokenizer.json", "some-hub/Large-8B");
+    let planned = &project.plan(&[])[&format!("train {SMALL}#1")];
+    assert_eq!(planned.state, "waiting");
+    assert!(planned.reason.contains("does not pin the tokenizer `Large-8B`"), "{}", planned.reason);
+    assert!(planned.reason.contains("a tokenizer that is on a hub must be downloaded"), "{}", planned.reason);
 }
 
 #[test]

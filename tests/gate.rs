@@ -103,6 +103,28 @@ fn a_trainer_whose_step_times_the_clock_refutes_has_no_figure() {
     assert!(told.contains("the log claims 1.0e-4 s a step, but "), "{told}");
 }
 
+/// The run was stopped from outside for a moment, and its trainer's clock went on.
+#[test]
+fn a_trainer_that_was_stopped_for_a_while_is_remarked() {
+    let project = Project::new(ONE_RUN);
+    project.edit("config.yaml", "train_iters: 6", "train_iters: 20");
+    project.edit("trainer.sh", "1 2 3 4 5 6;", "{1..20};");
+    project.edit("trainer.sh", "\"steps\":6", "\"steps\":20");
+    // It stops in step 12 until the other one lets it go on.
+    let stop = "if (( step == 12 )); then (sleep 1; kill -CONT $$) & kill -STOP $$; fi; sleep 0.04";
+    project.edit("trainer.sh", "sleep 0.005", &format!("begin=${{EPOCHREALTIME/[.,]/}}; {stop}"));
+    let timed = "\"step_time_seconds\":'$(printf '%d.%06d' $(( took / 1000000 )) $(( took % 1000000 )))',";
+    project.edit("trainer.sh", "\"step_time_seconds\":0.0'$seed$step',", timed);
+    project.edit(
+        "trainer.sh",
+        "    echo '{\"event\":\"step\"",
+        "    took=$(( ${EPOCHREALTIME/[.,]/} - begin ))\n    echo '{\"event\":\"step\"",
+    );
+    project.run(&["build"]).ends_with(0);
+    let notes = project.run(&["show", CELL, "--json"]).ends_with(0).json()["notes"].to_string();
+    assert!(notes.contains("1 of 19 measured steps took ") && notes.contains("(step 12: 1."), "{notes}");
+}
+
 #[test]
 fn one_repeat_gives_no_verdict() {
     let project = measured(1);

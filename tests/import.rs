@@ -221,6 +221,51 @@ fn imported_events(settings: &[&str], tokens: &str) -> (String, Value) {
     (told, project.run(&["show", cell, "--json"]).ends_with(0).json())
 }
 
+/// A file's name suggests a model. What the log states of its shape is the shape, unless somebody names the cell.
+#[test]
+fn a_shape_that_the_log_states_in_full_replaces_a_guessed_one() {
+    let project = project();
+    let log = |vocabulary: &str| {
+        let shape = format!(
+            r#""num_layers":2,"hidden_size":8,"ffn_hidden_size":16,"num_attention_heads":2,"num_kv_heads":2{vocabulary}"#
+        );
+        let run = r#""global_batch_size":8,"seq_length":128,"num_gpus":1"#;
+        let mut log = format!(
+            "{{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"x\",\"effective\":{{{shape},{run}}}}}\n"
+        );
+        for step in 1..=6 {
+            _ = writeln!(log, r#"{{"event":"step","step":{step},"step_time_seconds":0.5{step},"tokens":1024}}"#);
+        }
+        log
+    };
+    let value = |cell: &str, field: &str| {
+        let shown = project.run(&["show", cell, "--json"]).ends_with(0).json();
+        let contract = shown["contract"].as_array().unwrap().clone();
+        let found = contract.into_iter().find(|f| f["field"] == field).unwrap();
+        (found["value"].clone(), found["source"].clone(), shown["n"].clone())
+    };
+    project.write("cpu_cmd_tiny.log", &log(r#","vocab_size":48"#));
+    let told = project.run(&["import", "cpu_cmd_tiny.log"]).ends_with(0).stdout;
+    assert!(told.contains("#1  imported") && told.contains(": attested"), "{told}");
+    assert!(told.contains("shape_of_log") && told.contains("vocab_size 48, not 32"), "{told}");
+    let guessed = "cpu/cmd/tiny/imported";
+    assert_eq!(value(guessed, "vocab_size"), (json!(48), json!("effective"), json!(1)));
+    let notes = project.run(&["show", guessed]).ends_with(0).stdout;
+    assert!(notes.contains("vocab_size 48, not 32"), "{notes}");
+    // Whoever names the cell claims its model.
+    let named = "cpu/cmd/tiny/theirs";
+    let told = project.run(&["import", named, "--log", "cpu_cmd_tiny.log"]).ends_with(0).stdout;
+    assert!(told.contains("CONTRADICTED") && told.contains("contradicted vocab_size"), "{told}");
+    assert!(!told.contains("shape_of_log"), "{told}");
+    // A shape in part is none, and one that agrees needs no word.
+    project.write("cpu_cmd_tiny_part.log", &log("").replace("\"hidden_size\":8", "\"hidden_size\":24"));
+    let told = project.run(&["import", "cpu_cmd_tiny_part.log"]).ends_with(0).stdout;
+    assert!(told.contains("CONTRADICTED") && told.contains("contradicted hidden_size"), "{told}");
+    project.write("cpu_cmd_tiny_same.log", &log(r#","vocab_size":32"#));
+    let told = project.run(&["import", "cpu_cmd_tiny_same.log"]).ends_with(0).stdout;
+    assert!(told.contains(": attested") && !told.contains("shape_of_log"), "{told}");
+}
+
 #[test]
 fn a_log_that_contradicts_itself_has_no_rate() {
     let settings = r#""global_batch_size":8,"seq_length":128,"num_gpus":1"#;

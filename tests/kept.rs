@@ -310,6 +310,13 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
         table.contains("2/2, 1 set aside") && table.contains("set aside by hand: somebody compiled beside it"),
         "{table}"
     );
+    // A gate rests on the same figures: it says so of them now, and its baseline says so ever after.
+    project.run(&["baseline", "-o", "baseline.json"]).ends_with(0);
+    let gate = || project.run(&["gate", "--baseline", "baseline.json", "--max-regression", "3%"]).stdout;
+    let told = gate();
+    for when in ["now", "then"] {
+        assert!(told.contains(&format!("measurements that do not count ({when}: 1 set aside)")), "{told}");
+    }
     assert_eq!(project.run(&["build", "--json"]).json()["ran"], 0);
     // Its log is there to be read.
     let log = project.run(&["logs", "--attempt", &id]).ends_with(0).stdout;
@@ -319,6 +326,8 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     let of_second = attempts("cpu/cmd/tiny/single#2");
     assert_eq!((&of_second[0]["counts"], &of_second[1]["counts"]), (&true.into(), &false.into()));
     assert!(!project.run(&["compare"]).stdout.contains("set aside"));
+    let told = gate();
+    assert!(!told.contains("(now: 1 set aside)") && told.contains("(then: 1 set aside)"), "{told}");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 3);
     project.run(&["attempts", "restore", &id]).ends_with(1);

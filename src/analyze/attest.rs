@@ -9,7 +9,10 @@ use super::{
     cross::interval,
     settings::{SETTINGS, agree, show},
 };
-use crate::{parse::Trace, plan::ModelShape};
+use crate::{
+    parse::{Anomaly, Trace},
+    plan::ModelShape,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -231,9 +234,26 @@ fn field(name: &str, declared: Value, effective: Option<Value>) -> FieldAttestat
         Some(effective) if agree(&declared, effective) => AttestationStatus::Attested,
         // No dataset was asked for and none was read; that it is other data than random tokens is for the contract.
         Some(effective) if name == "data" && declared == "random" && effective == "mock" => AttestationStatus::Attested,
+        Some(effective) if is_word_for_adamw(name, &declared, effective) => AttestationStatus::Attested,
         Some(_) => AttestationStatus::Contradicted,
     };
     FieldAttestation { field: name.to_owned(), declared: Some(declared), effective, status, arithmetic: None }
+}
+
+/// Megatron and Apex say `adam` and decouple the weight decay, as AdamW does, so `adam` does not contradict `adamw`. The
+/// contract keeps the trainer's word.
+fn is_word_for_adamw(field: &str, declared: &Value, effective: &Value) -> bool {
+    field == "optimizer" && declared == "adamw" && effective == "adam"
+}
+
+/// A trainer's word that may mean what the job asked for, and may not.
+pub(super) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Anomaly> {
+    let is_it = |f: &&FieldAttestation| {
+        f.declared.as_ref().zip(f.effective.as_ref()).is_some_and(|(d, e)| is_word_for_adamw(&f.field, d, e))
+    };
+    attestation.fields.iter().find(is_it)?;
+    let detail = "the trainer says adam and adamw was asked for: in Megatron and Apex, adam is AdamW; elsewhere the weight decay differs";
+    Some(Anomaly { kind: "optimizer_name".to_owned(), detail: detail.to_owned() })
 }
 
 /// Parameters that a trainer has more because it pads the vocabulary, and says so.
@@ -334,6 +354,22 @@ pub(super) mod tests {
         assert_eq!((attestation.status, contradicted(&attestation)), (AttestationStatus::Attested, vec![]));
         let seed = attestation.fields.iter().find(|f| f.field == "seed").unwrap();
         assert_eq!((seed.status, &seed.effective), (AttestationStatus::NotStated, &None));
+    }
+
+    #[test]
+    fn adam_for_adamw_is_named_and_contradicts_nothing() {
+        let of = |word: &str| attest(&trace(json!({ "optimizer": word }), None), &job(), true);
+        assert_eq!(contradicted(&of("adam")), Vec::<&str>::new());
+        assert!(ambiguous_optimizer(&of("adam")).unwrap().detail.contains("the weight decay differs"));
+        for word in ["adamw", "FusedAdam"] {
+            assert!(ambiguous_optimizer(&of(word)).is_none() && contradicted(&of(word)).is_empty(), "{word}");
+        }
+        assert_eq!((contradicted(&of("sgd")), ambiguous_optimizer(&of("sgd"))), (vec!["optimizer"], None));
+        let mut coupled = job();
+        coupled.optimizer.r#type = "adam".into();
+        assert_eq!(contradicted(&attest(&trace(json!({ "optimizer": "adamw" }), None), &coupled, true)), ["optimizer"]);
+        let contract = crate::analyze::Contract::of(&trace(json!({ "optimizer": "adam" }), None), &Claim::of(&job()));
+        assert_eq!(contract.get("optimizer"), Some(&json!("adam")));
     }
 
     #[test]

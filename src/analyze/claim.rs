@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::settings::{SETTINGS, Setting};
-use crate::plan::{Job, ModelShape};
+use super::settings::{SETTINGS, Setting, agree, show};
+use crate::{
+    parse::Trace,
+    plan::{Job, ModelShape},
+};
 
 /// A build claims its whole job; an imported log only what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,6 +32,10 @@ const MODEL: [&str; 10] = [
     "tie_embeddings",
     "qkv_bias",
 ];
+
+/// A log that states all of these states the model's shape in full; the flags beside them may be left out.
+const SIZES: [&str; 6] =
+    ["num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads", "vocab_size"];
 
 /// Is `field` one that a model's shape decides?
 #[must_use]
@@ -60,6 +67,35 @@ impl Claim {
     #[must_use]
     pub fn covers(&self, field: &str) -> bool {
         self.fields.as_ref().is_none_or(|fields| fields.contains(field))
+    }
+
+    /// Where the log states its model's shape in full, that shape replaces a model that nobody claimed, as one guessed from a
+    /// file's name. Returns what it changes: `vocab_size 151665, not 152064; …`; nothing if the shapes agree.
+    pub fn take_shape(&mut self, trace: &Trace) -> Option<String> {
+        let stated = |setting: &Setting| setting.effective(&trace.effective.0);
+        let is_full = SETTINGS
+            .iter()
+            .filter(|s| SIZES.contains(&s.name))
+            .all(|s| stated(s).and_then(|v| v.as_u64()).is_some_and(|n| n > 0));
+        // A whole job is claimed by whoever wrote it down.
+        if !is_full || self.fields.is_none() {
+            return None;
+        }
+        let mut shape = serde_json::to_value(&self.job.model).ok()?;
+        let mut changes = Vec::new();
+        for setting in SETTINGS.iter().filter(|s| MODEL.contains(&s.name)) {
+            let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else { continue };
+            if !agree(&own, &claimed) {
+                changes.push(format!("{} {}, not {}", setting.name, show(Some(&own)), show(Some(&claimed))));
+                shape[setting.name] = own;
+            }
+        }
+        if changes.is_empty() {
+            return None;
+        }
+        self.job.model = serde_json::from_value(shape).ok()?;
+        self.job.model.num_parameters = super::count_parameters(&self.job.model).unwrap_or(0);
+        Some(changes.join("; "))
     }
 
     pub(super) fn declared(&self, setting: &Setting) -> Option<Value> {

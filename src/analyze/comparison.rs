@@ -219,6 +219,20 @@ pub struct Row {
     pub repeats: Vec<RepeatSummary>,
 }
 
+impl Comparison {
+    /// Every row by its cell: a look through all rows for each of them would grow with the square of a sweep.
+    #[must_use]
+    pub fn rows_by_cell(&self) -> BTreeMap<&str, &Row> {
+        self.rows.iter().map(|row| (row.cell.as_str(), row)).collect()
+    }
+
+    /// How each cell compares with the baseline of its group, by the cell.
+    #[must_use]
+    pub fn speedups_by_cell(&self) -> BTreeMap<&str, &Speedup> {
+        self.speedups.iter().map(|speedup| (speedup.a.as_str(), speedup)).collect()
+    }
+}
+
 impl Row {
     /// Why its rate, and all that is made of it, cannot be.
     #[must_use]

@@ -20,10 +20,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Estimate, FieldDifference, Gaps, MIN_REPEATS,
+    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Dropped, Estimate, FieldDifference, Gaps, MIN_REPEATS,
     MOST_REPEATS, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Surroundings, Unit,
     compare::arm,
-    decimals_beside, differences, environment_differences, environment_words, geometric_mean,
+    decimals_beside, differences, dropped_words, environment_differences, environment_words, geometric_mean,
     guard::{forbids, measure_alike, other_warmup},
     holm, repeats_to_tell,
     summary::attempts,
@@ -74,6 +74,9 @@ pub struct BaselineCell {
     /// More repeats were made after the results of the first ones were seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_added_later: bool,
+    /// Measurements of the cell that do not count: measured anew, set aside, or disturbed and replaced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
     /// Key of the first repeat's training; absent for an import.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -242,6 +245,7 @@ impl BaselineCell {
             measured: span(&arm.summary.repeats),
             device: arm.summary.device.as_ref().and_then(|d| d.name.clone()),
             repeats_added_later: arm.summary.repeats_added_later(),
+            dropped: arm.summary.dropped.clone(),
             key: cell.key.clone(),
             attempts: attempts(&arm.summary.repeats).into_iter().map(str::to_owned).collect(),
         })
@@ -267,16 +271,17 @@ fn units(estimate: &Estimate) -> &[f64] {
 /// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3 %.
 #[must_use]
 pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> GateReport {
+    let by_name: BTreeMap<&str, &GateInput> = cells.iter().map(|cell| (cell.input.cell.as_str(), cell)).collect();
     let (mut all, tests): (Vec<GateCell>, Vec<Option<Test>>) =
-        baseline.cells.iter().map(|then| compared(then, cells)).unzip();
-    let tested = correct(&mut all, baseline, cells);
+        baseline.cells.iter().map(|then| compared(then, &by_name)).unzip();
+    let tested = correct(&mut all, baseline, &by_name);
     for (cell, test) in all.iter_mut().zip(tests) {
         if let Some(test) = test {
             judge(cell, &test, max_regression, tested);
         }
     }
-    let known = |cell: &CellInput| baseline.cells.iter().any(|then| then.cell == cell.cell);
-    all.extend(cells.iter().filter(|c| c.selected && !known(&c.input)).filter_map(of_new));
+    let known: BTreeSet<&str> = baseline.cells.iter().map(|then| then.cell.as_str()).collect();
+    all.extend(cells.iter().filter(|c| c.selected && !known.contains(c.input.cell.as_str())).filter_map(of_new));
     let has = |verdict| all.iter().any(|c| c.verdict == verdict);
     let verdict = if has(GateVerdict::Fail) {
         GateVerdict::Fail
@@ -310,16 +315,18 @@ impl GateCell {
 
 /// Holm's correction over the tests of a gate, and how many these are. Cells that share their measurements, now and then, are
 /// one test.
-fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) -> usize {
+fn correct(all: &mut [GateCell], baseline: &Baseline, by_name: &BTreeMap<&str, &GateInput>) -> usize {
     // By their places in `all`, which begins with the baseline's cells in their order.
     let mut tested: Vec<(usize, f64)> = Vec::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
+    let mut first: BTreeMap<Question, usize> = BTreeMap::new();
     for (i, cell) in all.iter().enumerate() {
         let Some(p) = cell.p_value else { continue };
-        let is_same = |of: usize| is_one_test([&baseline.cells[i], &baseline.cells[of]], cells);
-        match tested.iter().position(|(of, _)| is_same(*of)) {
-            Some(place) => again.push((i, tested[place].0)),
-            None => tested.push((i, p)),
+        let then = &baseline.cells[i];
+        let question = by_name.get(then.cell.as_str()).and_then(|now| question(then, now));
+        match question.map(|question| *first.entry(question).or_insert(i)) {
+            Some(of) if of != i => again.push((i, of)),
+            _ => tested.push((i, p)),
         }
     }
     let corrected = holm(&tested.iter().map(|(_, p)| *p).collect::<Vec<_>>());
@@ -334,19 +341,19 @@ fn correct(all: &mut [GateCell], baseline: &Baseline, cells: &[GateInput]) -> us
     count
 }
 
-/// Do two cells of a baseline ask the same question with the same runs?
-fn is_one_test(then: [&BaselineCell; 2], cells: &[GateInput]) -> bool {
-    let now = then.map(|then| cells.iter().find(|c| c.input.cell == then.cell).and_then(|c| arm(&c.input).ok()));
-    let [Some(a), Some(b)] = now else { return false };
-    let [of_a, of_b] = [&a, &b].map(|arm| attempts(&arm.summary.repeats));
-    let [then_a, then_b] = then;
-    // A baseline of an older version names no attempts; its rates alone are the same then.
-    !of_a.is_empty()
-        && of_a == of_b
-        && units(a.estimate) == units(b.estimate)
-        && then_a.attempts == then_b.attempts
-        && units(&then_a.tokens_per_second_per_gpu) == units(&then_b.tokens_per_second_per_gpu)
+/// What tells the questions of two cells apart: the runs of both arms, and what these gave. None where the runs now are not
+/// known. A baseline of an older version names no attempts: there the rates alone are the same.
+fn question<'a>(then: &'a BaselineCell, now: &'a GateInput) -> Option<Question<'a>> {
+    let arm = arm(&now.input).ok()?;
+    let of_now = attempts(&arm.summary.repeats);
+    if of_now.is_empty() {
+        return None;
+    }
+    let bits = |estimate: &Estimate| units(estimate).iter().map(|unit| unit.to_bits()).collect();
+    Some((of_now, bits(arm.estimate), &then.attempts, bits(&then.tokens_per_second_per_gpu)))
 }
+
+type Question<'a> = (BTreeSet<&'a str>, Vec<u64>, &'a BTreeSet<String>, Vec<u64>);
 
 /// A selected cell that the baseline lacks; none where it cannot be measured, which is no news.
 fn of_new(cell: &GateInput) -> Option<GateCell> {
@@ -365,14 +372,14 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
 }
 
 /// One cell, without a verdict on its rate: that needs all p-values.
-fn compared(then: &BaselineCell, cells: &[GateInput]) -> (GateCell, Option<Test>) {
+fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateCell, Option<Test>) {
     let without = |verdict, reason: String| GateCell {
         then: Some(then.tokens_per_second_per_gpu.value),
         n_then: Some(units(&then.tokens_per_second_per_gpu).len()),
         ..GateCell::new(&then.cell, verdict, reason)
     };
     let fails = |reason: String| (without(GateVerdict::Fail, reason), None);
-    let Some(cell) = cells.iter().find(|c| c.input.cell == then.cell) else {
+    let Some(cell) = by_name.get(then.cell.as_str()) else {
         return fails("missing: the matrix no longer has it".to_owned());
     };
     if !cell.selected {
@@ -417,6 +424,13 @@ fn compared(then: &BaselineCell, cells: &[GateInput]) -> (GateCell, Option<Test>
         if arm.repeats_added_later {
             notes.push(format!(
                 "repeats were added after the first results were seen ({when}): the interval assumes that they were not"
+            ));
+        }
+        let dropped = dropped_words(&arm.dropped);
+        if !dropped.is_empty() {
+            notes.push(format!(
+                "there are measurements that do not count ({when}: {}): the interval assumes that nobody chose between them",
+                dropped.join(", ")
             ));
         }
     }

@@ -164,6 +164,7 @@ impl RunResult {
         let mut found = batch_of_steps(&mut trace, job);
         length_of_steps(&mut trace);
         let mut attestation = attest(&trace, claim, complete && outcome == RunOutcome::Ok);
+        found.extend(super::attest::ambiguous_optimizer(&attestation));
         let mut contract = Contract::of(&trace, claim);
         let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));
         let Crossed { fields, anomalies, derived, tokens_per_step } =
@@ -346,6 +347,30 @@ pub(super) mod tests {
         assert_eq!(result.contract.count("seq_length"), Some(4096));
         assert_eq!(result.workload.tokens_per_step, Some(3_145_728));
         assert_eq!(result.workload.num_gpus, Some(192));
+    }
+
+    /// The spelling with `=`, and two figures of the speed.
+    #[test]
+    fn a_line_of_megatron_deepspeed_with_two_counts_of_flops_is_enough_for_a_rate() {
+        let line = |at: u64| {
+            format!(
+                "[2024-04-19 13:30:54][INFO][training:1251] -  iteration={at:8}/   100 | consumed_samples={:12} | \
+                 consumed_tokens={:12} | elapsed_time_per_iteration_ms=62925.6 | learning_rate=0.000010 | \
+                 global_batch_size= 1152 | lm loss=10.5 | loss_scale=1.0 | actual_seqlen= 4096 | \
+                 number_of_skipped_iterations=  0 | number_of_nan_iterations=  0 | samples_per_second=18.307 | \
+                 tokens_per_gpu_per_second_tgs=3124.453 | [LM]-TFLOPs=49.66 | [DS]-TFLOPs=73.32 |\n",
+                at * 1152,
+                at * 1152 * 4096
+            )
+        };
+        let log: String = (1..=12).map(line).collect();
+        let trace = crate::parse::parse_any(log.as_bytes());
+        let step = &trace.steps[11];
+        assert_eq!((step.tokens_per_second_per_gpu, step.tflops_per_gpu), (Some(3124.453), Some(49.66)));
+        assert_eq!(step.other["deepspeed_tflops_per_gpu"], 73.32);
+        let result = RunResult::of_claim(trace, &Claim::of_model(None), facts(RunOutcome::Ok), false);
+        assert_eq!(result.contract.count("seq_length"), Some(4096));
+        assert_eq!((result.workload.tokens_per_step, result.workload.num_gpus), (Some(4_718_592), Some(24)));
     }
 
     #[test]

@@ -460,6 +460,24 @@ pub(super) mod tests {
         assert!(summary.notes.iter().any(|n| n.text.starts_with("one repeat")), "{:?}", summary.notes);
     }
 
+    #[test]
+    fn one_odd_repeat_of_five_is_named() {
+        let odd = |factors: [f64; 5]| -> Vec<(NoteKind, String)> {
+            let runs: Vec<(u32, RunResult)> = (1..).zip(factors.map(|factor| run(&[factor; 12]))).collect();
+            let notes = summarize(&runs, &Statistics::default()).notes;
+            notes.into_iter().filter(|n| n.text.contains("the median of the other")).map(|n| (n.kind, n.text)).collect()
+        };
+        let said = odd([2.0, 2.004, 1.998, 2.002, 2.5]);
+        let [(NoteKind::Doubtful, text)] = &said[..] else { panic!("{said:?}") };
+        let words = "repeat 5 is 20.0 % slower than the median of the other 4, which agree within 0.2 %";
+        assert!(text.starts_with(words), "{text}");
+        assert!(odd([2.0, 1.5, 2.004, 1.998, 2.002])[0].1.starts_with("repeat 2 is 33.4 % faster"));
+        // Repeats that all vary, a difference that is small, and two that agree with each other.
+        for factors in [[2.0, 2.2, 2.4, 1.9, 2.5], [2.0, 2.0, 2.0, 2.0, 2.04], [2.0, 2.0, 2.0, 2.5, 2.5]] {
+            assert_eq!(odd(factors), [], "{factors:?}");
+        }
+    }
+
     /// docs/METRICS.md, "step_time".
     #[test]
     fn step_times_of_a_cell_worked_by_hand() {

@@ -132,7 +132,7 @@ pub struct BuildArgs {
     #[arg(long)]
     pub require_complete: bool,
     /// Train nothing: use what the cache has
-    #[arg(long, conflicts_with = "remeasure")]
+    #[arg(long, conflicts_with_all = ["remeasure", "retry_failed"])]
     pub cached_only: bool,
     /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
     #[arg(long, conflicts_with = "allow_drift")]

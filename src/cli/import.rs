@@ -263,6 +263,7 @@ fn filed(
     recorded: Recorded,
     known: &mut Known,
 ) -> Result<Value> {
+    let recorded = Recorded { is_guessed: cell.is_none(), ..recorded };
     let mut guess = import::guess(&unit.name, &plan.config);
     if cell.is_none() {
         guess.or(import::content_guess(cache, &recorded, plan)?);

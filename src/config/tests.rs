@@ -239,6 +239,23 @@ platform_optimizations, frameworks, benchmarking, comparison, paths, profiling, 
     );
 }
 
+/// A price that nobody stated is no price: a table of costs would be made of it all the same.
+#[test]
+fn no_price_is_shipped_and_the_examples_are_valid() {
+    let costs = "benchmarking.enhanced_metrics.cloud_costs";
+    assert_eq!(shipped().children(costs).collect::<Vec<_>>(), Vec::<&str>::new());
+    let mut is_example = false;
+    let mut uncommented = String::new();
+    for line in SHIPPED.lines() {
+        is_example = line.starts_with("  # enhanced_metrics:") || (is_example && line.starts_with("  #   "));
+        uncommented += &if is_example { line.replacen("# ", "", 1) } else { line.to_owned() };
+        uncommented.push('\n');
+    }
+    let config = load(&uncommented, &[], &[]).unwrap_or_else(|problems| panic!("{}", show(&problems)));
+    assert_eq!(config.children(costs).collect::<Vec<_>>(), ["nvd", "amd"]);
+    assert_eq!(config.children("benchmarking.enhanced_metrics.hardware_specs").collect::<Vec<_>>(), ["nvd"]);
+}
+
 #[test]
 fn figures_that_are_none_are_refused() {
     let costs = "benchmarking:\n  enhanced_metrics:\n    cloud_costs:\n";

@@ -422,6 +422,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool
     let left_out = report::left_out(&comparison, &names);
     let page = report::html(&comparison, &drawn, &Meta { matrix: work.matrix.clone(), left_out })?;
     outputs.push(put(PAGE, page.as_bytes())?);
+    let rows = comparison.rows_by_cell();
     for cell in &work.cells {
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;
         let mut results = Vec::new();
@@ -432,7 +433,7 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool
             }
         }
         let input = CellInput { state: CellState::Ok { summary: Box::new(summary) }, ..cell.input.clone() };
-        let row = comparison.rows.iter().find(|row| row.cell == input.cell);
+        let row = rows.get(input.cell.as_str()).copied();
         if let Some(unified) = analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, row) {
             outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
         }

@@ -37,6 +37,9 @@ pub struct Recorded {
     /// Which repeat it is of a file that has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<u32>,
+    /// Nobody named the cell: it was guessed from the file's name and content, and so was the model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_guessed: bool,
     /// Seconds since 1970.
     pub imported_at: f64,
 }
@@ -53,7 +56,14 @@ pub struct Source {
 impl Recorded {
     #[must_use]
     pub fn new(kind: Kind, sources: Vec<Source>) -> Self {
-        Self { schema_version: SCHEMA.to_owned(), kind, sources, repeat: None, imported_at: files::unix_now() }
+        Self {
+            schema_version: SCHEMA.to_owned(),
+            kind,
+            sources,
+            repeat: None,
+            is_guessed: false,
+            imported_at: files::unix_now(),
+        }
     }
 
     /// The same bytes, read in the same way.

@@ -28,6 +28,7 @@ pub struct Claims {
     /// Of a result file, whose own labels come on top.
     file: Claim,
     platform: String,
+    model: String,
 }
 
 /// What config.yaml and the matrix claim of a cell.
@@ -38,7 +39,7 @@ pub fn claim_for(plan: &Plan, cell: &str) -> Claims {
     let file = Claim::of_model(model_shape(&plan.config, model));
     let job = plan.cells.iter().position(|c| c.id == cell).and_then(|at| plan.prepared(at));
     let log = job.map_or_else(|| file.clone(), |prepared| Claim::of(prepared.job()));
-    Claims { log, file, platform: platform.to_owned() }
+    Claims { log, file, platform: platform.to_owned(), model: model.to_owned() }
 }
 
 /// `platform/framework/model/parallelism`, with `@axis=value,…` or without.
@@ -59,6 +60,16 @@ impl ImportedRun {
 
     fn judge(mut old: OldResult, recorded: Recorded, claims: &Claims) -> Self {
         let mut claim = if recorded.kind == Kind::Result { claims.file.clone() } else { claims.log.clone() };
+        if recorded.is_guessed
+            && let Some(differs) = claim.take_shape(&old.trace)
+        {
+            let model = &claims.model;
+            let detail = format!(
+                "the log states a shape of its own, which is used instead of config.yaml's `{model}`: {differs}. \
+                 To hold it against `{model}`, name the cell: `tprimat import CELL --log FILE`"
+            );
+            old.anomalies.push(Anomaly { kind: "shape_of_log".to_owned(), detail });
+        }
         old.claim(&mut claim);
         if let Some(named) = &old.platform
             && let Some(vendor) = crate::config::vendor_named(&named.to_lowercase())

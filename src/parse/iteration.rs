@@ -265,6 +265,9 @@ impl Iteration {
             "throughput per GPU (TFLOP/s/GPU)"
             | "compute per GPU (TFLOP/s/GPU)"
             | "TFLOPs"
+            // Megatron's own count, where the line has DeepSpeed's too.
+            | "[LM]-TFLOPs"
+            | "[LM]TFLOPs"
             | "approx flops per GPU" => {
                 let (rate, mean) = pair(value);
                 // Two decimals at most are printed: a rate below this one is rounded by more than 2.5 %.
@@ -289,6 +292,7 @@ impl Iteration {
             "samples per second" | "samples_per_second" => self.other("samples_per_second", number(value)),
             "consumed tokens" | "consumed_tokens" => self.other("consumed_tokens", number(value)),
             "actual seqlen" | "actual_seqlen" => self.other("actual_seq_length", number(value)),
+            "[DS]-TFLOPs" | "[DS]TFLOPs" => self.other("deepspeed_tflops_per_gpu", number(value)),
             "energy per GPU (J/iter/GPU)" => self.other("energy_per_gpu_joules", number(value)),
             "power per GPU (W/GPU)" => self.other("power_per_gpu_watts", number(value)),
             "mem usages" => self.other("memory_usage_fraction", number(value)),

@@ -134,7 +134,8 @@ impl Entries {
         let Value::Object(stats) = value else { return };
         let samples = samples.and_then(whole);
         let mut step = Step { consumed_samples: samples.filter(|n| *n > 0), ..Step::default() };
-        let number = self.number(samples);
+        let by_samples = self.by_samples(samples);
+        let number = by_samples.unwrap_or(self.newest + 1);
         // With a throughput, an entry sums up a block of steps between two evaluations: its time is their mean.
         let of_block = stats.contains_key("throughput");
         let mut is_step = false;
@@ -151,7 +152,8 @@ impl Entries {
                 // Of all GPUs together.
                 "throughput" if value.is_finite() => {
                     step.other.insert("samples_per_second_global".into(), value);
-                    is_step |= samples.is_some_and(|n| n > 0);
+                    // A block that cannot be numbered is not one more step behind the last one.
+                    is_step |= by_samples.is_some();
                 }
                 name if value.is_finite() && step.other.len() < MAX_OTHER => {
                     let unit = if name.ends_with("_time") { "_seconds" } else { "" };
@@ -163,6 +165,11 @@ impl Entries {
         }
         if is_step && !self.beside {
             self.newest = number;
+            if by_samples.is_none() && !std::mem::replace(&mut out.trace.steps_assumed, true) {
+                out.notes.add("step_numbers_assumed", || {
+                    "the global batch size or the samples of a step are not stated, so the steps are counted".to_owned()
+                });
+            }
             out.step(Step { step: number, ..step });
         } else if !is_step {
             for (name, value) in step.other {
@@ -171,9 +178,10 @@ impl Entries {
         }
     }
 
-    fn number(&self, samples: Option<u64>) -> u64 {
-        let by_samples = samples.zip(self.global_batch_size).filter(|(n, size)| *n > 0 && n.is_multiple_of(*size));
-        by_samples.map_or(self.newest + 1, |(n, size)| n / size)
+    /// The number of the step that ends at so many samples, where the log states the batch.
+    fn by_samples(&self, samples: Option<u64>) -> Option<u64> {
+        let whole = samples.zip(self.global_batch_size).filter(|(n, size)| *n > 0 && n.is_multiple_of(*size));
+        whole.map(|(n, size)| n / size)
     }
 
     fn setting(&mut self, key: &str, value: &Value, out: &mut Builder) {
@@ -304,6 +312,23 @@ mod tests {
         assert_eq!(settings["eval_samples"], 1024);
         assert_eq!(testing::kinds(&trace), ["nan_loss", "truncated", "missing_steps"]);
         assert!(trace.finished && trace.failure.is_none());
+    }
+
+    #[test]
+    fn without_a_batch_size_steps_are_counted_and_a_block_is_none_of_them() {
+        let all = log("success");
+        let trace = parse_any(
+            all.lines().filter(|l| !l.contains("global_batch_size")).collect::<Vec<_>>().join("\n").as_bytes(),
+        );
+        let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds)).collect();
+        assert_eq!(steps, [(1, Some(0.75)), (2, Some(0.5))]);
+        assert_eq!(trace.totals["samples_per_second_global"], 24.5);
+        assert!(
+            trace.steps_assumed && testing::kinds(&trace).contains(&"step_numbers_assumed"),
+            "{:?}",
+            trace.anomalies
+        );
+        assert!(!parse_any(all.as_bytes()).steps_assumed);
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub fn evidence(line: &str) -> Evidence {
     if has(line, "Training epoch ") && has(line, ", iteration ") || callback(line).is_some() || Bars::is_step(line) {
         return Evidence::Strong;
     }
+    // The rest of a progress line that was wrapped.
+    if has(line, "train_step_timing in s:") && has(line, " | ") {
+        return Evidence::Strong;
+    }
     if has(line, "[NeMo ") { Evidence::Weak } else { Evidence::None }
 }
 
@@ -28,11 +32,28 @@ pub struct Nemo {
     /// The last iteration's index and the epochs that were seen.
     last_index: Option<u64>,
     epochs: (u64, u64),
+    /// A progress line that breaks off before its first field or within one: a terminal or a document wrapped it.
+    broken: Option<String>,
 }
+
+/// Lines over which one progress line may be wrapped, in bytes.
+const MAX_WRAPPED: usize = 2000;
 
 impl Reader for Nemo {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
-        let text = &*line.text;
+        let broken = self.broken.take();
+        let goes_on = !has(&line.text, "Training epoch ") && !has(&line.text, "[NeMo ");
+        let joined = broken.as_deref().filter(|_| goes_on).map(|before| format!("{before} {}", line.text.trim_start()));
+        if let Some(before) = broken.filter(|_| !goes_on) {
+            self.progress(before.trim_start_matches("Training epoch "), out);
+        }
+        let text = joined.as_deref().unwrap_or(&line.text);
+        if let Some(after) = rest(text, "Training epoch ").filter(|after| line.ended && is_broken(after)) {
+            self.broken = Some(format!("Training epoch {after}")).filter(|text| text.len() <= MAX_WRAPPED);
+            if self.broken.is_some() {
+                return;
+            }
+        }
         let mut left = rest(text, "Training epoch ");
         if left.is_some() {
             while let Some(segment) = left {
@@ -52,12 +73,24 @@ impl Reader for Nemo {
     }
 
     fn end(&mut self, out: &mut Builder) {
+        if let Some(before) = self.broken.take() {
+            self.progress(before.trim_start_matches("Training epoch "), out);
+        }
         self.bars.flush(out);
         // `iteration 5/99` counts within an epoch: of several epochs it says nothing of the whole.
         if let Some(last) = self.last_index.filter(|_| self.epochs.0 == self.epochs.1) {
             once("train_iters", last.saturating_add(1), out);
         }
     }
+}
+
+/// Does the text behind `Training epoch ` break off: has it no field, or a last one without a value?
+fn is_broken(text: &str) -> bool {
+    if rest(text, "Training epoch ").is_some() {
+        return false;
+    }
+    let last = text.rsplit_once('|').map(|(_, field)| field);
+    last.is_none_or(|field| field.split_once(':').is_none_or(|(_, value)| value.trim().is_empty()))
 }
 
 impl Nemo {
@@ -260,6 +293,31 @@ mod tests {
             .map(|n| format!("Training epoch 0, iteration {}/99 | reduced_train_loss: 2\n", n * 10 - 1))
             .collect();
         assert_eq!(parse(&every_tenth).steps[1].steps_averaged, Some(10));
+    }
+
+    #[test]
+    fn a_wrapped_line_is_one_line() {
+        let whole = "[default0]:Training epoch 0, iteration 5/99 | lr: 3e-07 | global_batch_size: 32 | global_step: 5 | \
+                     reduced_train_loss: 10.5 | train_step_timing in s: 2.5 | consumed_samples: 192\n";
+        let expected = parse(whole).steps;
+        assert_eq!((expected[0].step, expected[0].step_time_seconds), (5, Some(2.5)));
+        for at in [" iteration", " 5/99", " | lr", " lr", " 3e-07", " global_step", " 5 |", " in s", " 2.5", " 192"] {
+            let (before, after) = whole.split_once(at).unwrap();
+            for indent in ["", "    "] {
+                let trace = parse_any(format!("{before}\n{indent}{}{after}", at.trim_start()).as_bytes());
+                assert_eq!((trace.format.as_str(), &trace.steps), ("nemo", &expected), "{at}");
+            }
+        }
+        // Over three lines; and what follows a line that breaks off for good is read for itself.
+        let thrice = whole.replace(" 5/99", "\n5/99").replace(" in s", "\nin s");
+        assert_eq!(parse(&thrice).steps, expected);
+        let killed = format!("Training epoch 0, iteration\n{whole}");
+        assert_eq!(parse(&killed).steps, expected);
+        let (cut, _) = whole.split_once(" 192").unwrap();
+        for after in ["", "[NeMo I 2025-03-07 22:37:13 x:1] saved\n"] {
+            let steps = parse(&format!("{cut}\n{after}")).steps;
+            assert_eq!((steps[0].step, steps[0].step_time_seconds), (5, Some(2.5)), "{after}");
+        }
     }
 
     #[test]

@@ -467,7 +467,16 @@ fn data_file(
             .parse()
             .map_err(|_| format!("tprimat.lock pins no digest for the {} `{name}` of {platform}", kind.name())),
         (_, Err(why)) => not_pinned(why),
-        (_, Ok(_)) if !is_here => not_pinned(&format!("{} is not here", path.display())),
+        (_, Ok(_)) if !is_here => {
+            // A hub's name says nothing of the content, which may change there.
+            let download = match kind {
+                DataKind::Tokenizer => {
+                    "; a tokenizer that is on a hub must be downloaded, with its folder as tokenizer_path"
+                }
+                DataKind::Dataset => "",
+            };
+            not_pinned(&format!("{} is not here{download}", path.display()))
+        }
         (_, Ok(_)) => Ok(memo.digest(kind, &path)?),
     };
     Ok(DataFile { kind, name: name.clone(), path, digest, is_here })
@@ -510,20 +519,4 @@ pub fn seconds(text: &str) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_declared_model_matches_what_the_driver_calls_it() {
-        assert!(names_same_sku("H100", "NVIDIA H100 80GB HBM3"));
-        assert!(!names_same_sku("H100", "NVIDIA H200"));
-        assert!(names_same_sku("AMD Instinct MI300X", "MI300X"));
-    }
-
-    #[test]
-    fn durations_are_read_as_people_write_them() {
-        assert_eq!(seconds("90s"), Some(90.0));
-        assert_eq!(seconds("1h 30m"), Some(5400.0));
-        assert_eq!(seconds("soon"), None);
-    }
-}
+mod tests;

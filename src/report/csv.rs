@@ -72,9 +72,10 @@ fn guarded(text: &str) -> String {
 pub fn csv(comparison: &Comparison) -> String {
     let mut columns = Columns::default();
     let axes: BTreeSet<&String> = comparison.rows.iter().flat_map(|r| r.axes.keys()).collect();
+    let found = Found { axes, rows: comparison.rows_by_cell(), speedups: comparison.speedups_by_cell() };
     for row in &comparison.rows {
         columns.rows.push(BTreeMap::new());
-        cell_row(&mut columns, row, comparison, &axes);
+        cell_row(&mut columns, row, comparison, &found);
     }
     for absent in &comparison.absent {
         columns.rows.push(BTreeMap::new());
@@ -83,14 +84,21 @@ pub fn csv(comparison: &Comparison) -> String {
     columns.write()
 }
 
-fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BTreeSet<&String>) {
+/// What is looked up of a comparison for each of its rows.
+struct Found<'a> {
+    axes: BTreeSet<&'a String>,
+    rows: BTreeMap<&'a str, &'a Row>,
+    speedups: BTreeMap<&'a str, &'a Speedup>,
+}
+
+fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &Found) {
     let group = &comparison.groups[row.group];
     columns.text("cell", &row.cell);
     columns.text("platform", &row.platform);
     columns.text("framework", &row.framework);
     columns.text("model", &row.model);
     columns.text("parallelism", &row.parallelism);
-    for axis in axes {
+    for axis in &found.axes {
         columns.text(&format!("axis {axis}"), row.axes.get(*axis).map_or("", |v| v));
     }
     columns.text("state", "ok");
@@ -133,12 +141,11 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, axes: &BT
     columns.number("loss_at_end", row.loss_at_end);
     // Losses may be compared where both numbers agree, this one and `group`.
     columns.count("loss_group", Some(row.loss_group as u64 + 1));
-    let base = comparison.rows.iter().find(|r| r.cell == group.baseline);
+    let base = found.rows.get(group.baseline.as_str());
     let is_comparable = base.map(|base| (base.loss_group == row.loss_group).to_string());
     columns.text("loss_comparable_with_baseline", &is_comparable.unwrap_or_default());
     columns.count("last_step", row.last_step);
-    let speedup = comparison.speedups.iter().find(|s| s.a == row.cell);
-    speedup_columns(columns, speedup);
+    speedup_columns(columns, found.speedups.get(row.cell.as_str()).copied());
     let (value, why) = match &row.mfu {
         Mfu::Ok { value, .. } => (Some(*value), String::new()),
         Mfu::Absent { reason } => (None, reason.clone()),

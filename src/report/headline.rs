@@ -57,6 +57,7 @@ impl Verdict {
 #[must_use]
 pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
     let mut all = refusals(comparison);
+    let speedups = comparison.speedups_by_cell();
     for (index, group) in comparison.groups.iter().enumerate() {
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         let names: BTreeMap<&str, String> = rows.iter().map(|row| row.cell.as_str()).zip(short_names(&rows)).collect();
@@ -69,9 +70,8 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
             all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
         }
         let others = rows.iter().filter(|r| r.cell != group.baseline);
-        let mut pairs: Vec<(&Row, &Speedup)> = others
-            .filter_map(|a| Some((*a, comparison.speedups.iter().find(|s| s.a == a.cell && s.b == b.cell)?)))
-            .collect();
+        let mut pairs: Vec<(&Row, &Speedup)> =
+            others.filter_map(|a| Some((*a, *speedups.get(a.cell.as_str()).filter(|s| s.b == b.cell)?))).collect();
         pairs.sort_by(|(_, x), (_, y)| weight(y).total_cmp(&weight(x)));
         all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
             group: Some(index),

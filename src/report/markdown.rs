@@ -34,6 +34,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         out.add("sentence", &format!("> **and {more} more that may not be compared: see the notes**\n"));
     }
     out.always("\n");
+    let speedups = comparison.speedups_by_cell();
     for (index, group) in comparison.groups.iter().enumerate() {
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         let strict = if group.identical_config { ", identical configuration" } else { "" };
@@ -45,7 +46,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         if let Some(more) = headline::more(&of_group) {
             out.add("sentence", &format!("{more}.\n\n"));
         }
-        out.table(&table::sheet(&rows, &group.baseline, &comparison.speedups));
+        out.table(&table::sheet(&rows, &group.baseline, &speedups));
         for line in steady_state(&rows) {
             out.add("note", &format!("{}\n\n", escaped(&line)));
         }

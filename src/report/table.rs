@@ -1,6 +1,6 @@
 //! A comparison as text: what may not be compared, sentences and a table or two a group, then the cells without figures, then notes in plain sentences.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
     cost,
@@ -28,6 +28,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !refused.is_empty() {
         out.push('\n');
     }
+    let speedups = comparison.speedups_by_cell();
     for (index, group) in comparison.groups.iter().enumerate() {
         let strict = if group.identical_config { ", identical configuration" } else { "" };
         paragraph(&mut out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
@@ -39,7 +40,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
             paragraph(&mut out, "", &format!("{more}."), page, Ink::Plain);
         }
         let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
-        out.push_str(&sheet(&rows, &group.baseline, &comparison.speedups).show(page));
+        out.push_str(&sheet(&rows, &group.baseline, &speedups).show(page));
         out.push('\n');
         for line in steady_state(&rows) {
             paragraph(&mut out, "", &line, page, Ink::Plain);
@@ -116,7 +117,7 @@ const LOSS: &str = "loss at end";
 type Of = (&'static str, bool, fn(&Row) -> Word);
 
 /// The first figures of a group's cells.
-pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &[Speedup]) -> Sheet {
+pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Speedup>) -> Sheet {
     let has_mfu = rows.iter().any(|r| !matches!(r.mfu, Mfu::Absent { .. }));
     let mut sheet = Sheet::default();
     let columns: [Of; 7] = [
@@ -245,11 +246,11 @@ pub(super) fn repeats(row: &Row) -> Word {
     Word::inked(text, ink)
 }
 
-pub(super) fn against(row: &Row, baseline: &str, speedups: &[Speedup]) -> Word {
+pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Speedup>) -> Word {
     if row.cell == baseline {
         return Word::plain("baseline");
     }
-    match speedups.iter().find(|s| s.a == row.cell) {
+    match speedups.get(row.cell.as_str()) {
         Some(speedup) => Word::inked(sentence(speedup), ink_of(Verdict::of(speedup))),
         None => Word::missing(),
     }

@@ -1,5 +1,7 @@
 //! What stands above the details: sentences, a table a group, and what has no figures.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::super::{
@@ -81,8 +83,9 @@ struct Absent<'a> {
 impl<'a> Page<'a> {
     pub fn of(comparison: &'a Comparison) -> Self {
         let told = headlines(comparison);
+        let speedups = comparison.speedups_by_cell();
         let groups = comparison.groups.iter().enumerate();
-        let groups = groups.map(|(at, group)| table(comparison, &told, at, group)).collect();
+        let groups = groups.map(|(at, group)| table(comparison, &speedups, &told, at, group)).collect();
         let of_absent = |(at, cell): (usize, &'a crate::analyze::AbsentCell)| Absent {
             id: id(comparison.rows.len() + at),
             cell: &cell.cell,
@@ -121,9 +124,15 @@ fn counts(comparison: &Comparison) -> Vec<String> {
     counts
 }
 
-fn table<'a>(comparison: &'a Comparison, told: &[Headline], at: usize, group: &'a Group) -> GroupTable<'a> {
+fn table<'a>(
+    comparison: &'a Comparison,
+    speedups: &BTreeMap<&str, &Speedup>,
+    told: &[Headline],
+    at: usize,
+    group: &'a Group,
+) -> GroupTable<'a> {
     let rows: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(|(_, r)| r.group == at).collect();
-    let speedups = |row: &Row| comparison.speedups.iter().find(|s| s.a == row.cell && s.b == group.baseline);
+    let speedup = |row: &Row| speedups.get(row.cell.as_str()).copied().filter(|s| s.b == group.baseline);
     let baseline = rows.iter().map(|(_, row)| *row).find(|row| row.cell == group.baseline);
     let metrics = metric_columns(&rows);
     let columns = ["tokens/s/GPU", "against the baseline", "repeats", "step time", "MFU", "peak memory", "loss at end"];
@@ -132,7 +141,7 @@ fn table<'a>(comparison: &'a Comparison, told: &[Headline], at: usize, group: &'
         let is_baseline = row.cell == group.baseline;
         let mut figures = vec![
             rate(row),
-            against(speedups(row), is_baseline),
+            against(speedup(row), is_baseline),
             repeats(row),
             step_time(row),
             mfu(&row.mfu),
