@@ -47,7 +47,9 @@ fn runs_of_another_host_are_priced_apart_by_the_model() {
     assert!((waiting["cost"].as_f64().unwrap() - 0.12).abs() < 1e-3 && waiting["currency"] == "EUR", "{plan}");
     assert!(plan["summary"]["gpu_hours"].is_null(), "this host would spend nothing: {plan}");
     // Here nothing would be spent; a plan is made for all hosts.
-    project.run(&["build", "--max-gpu-hours", "0"]).ends_with(0);
+    // Refused is nothing; but nothing was measured either.
+    let built = project.run(&["build", "--max-gpu-hours", "0"]).ends_with(1);
+    assert!(!built.stderr.contains("refused"), "{}", built.stderr);
     project.run(&["plan", "--max-gpu-hours", "0.01"]).ends_with(2);
     project.run(&["plan", "--max-gpu-hours", "1"]).ends_with(0);
     project.run(&["plan", "--max-gpu-hours", "-1"]).ends_with(2);

@@ -329,7 +329,7 @@ fn repeats_that_were_added_after_a_look_are_told() {
     project.edit("matrix.toml", "repeats = 2", "repeats = 5");
     // The first three are taken as they are; all five of `large` were planned at once.
     assert_eq!((project.build(&[]).code, project.launches()), (0, 3 + 2 + 5));
-    let note = "repeats 4 and 5 were added after the results of 3 were there: \
+    let note = "repeats 4 and 5 were added after the results of 3 were seen: \
                 intervals assume that the number was fixed beforehand";
     assert_eq!(repeats_told(&project), (vec![note.to_owned()], vec![true, false]));
     // Fewer than were planned at first are no addition, and all of a new generation were planned at once.

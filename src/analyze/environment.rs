@@ -124,10 +124,17 @@ pub fn passwords_in(text: &str) -> Vec<Range<usize>> {
     found
 }
 
+/// A small number or a switch is a setting, whatever its variable is called: `NUM_PASS=3`, `USE_AUTH=true`. Left out of
+/// a key, its old measurement would stand for the new value.
+fn is_plain_setting(value: &str) -> bool {
+    const LONGEST: usize = 6;
+    value.len() <= LONGEST && (value.parse::<f64>().is_ok() || ["true", "false", "on", "off", ""].contains(&value))
+}
+
 /// What keys and people may know of a declared variable's value.
 #[must_use]
 pub fn public_value<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
-    if is_secret(name) {
+    if is_secret(name) && !is_plain_setting(value) {
         return Cow::Borrowed("(secret)");
     }
     let mut public = Cow::Borrowed(value);
@@ -141,7 +148,7 @@ impl CellEnvironment {
     /// Without what nobody may read.
     #[must_use]
     pub fn public(mut self) -> Self {
-        self.variables.retain(|name, _| !is_secret(name));
+        self.variables.retain(|name, value| !is_secret(name) || is_plain_setting(value));
         for (name, value) in &mut self.variables {
             *value = public_value(name, value).into_owned();
         }

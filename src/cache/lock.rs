@@ -154,7 +154,7 @@ mod tests {
         let _held = cache.lock_key(&Digest::of("held")).unwrap();
         // As a killed process leaves it: the file, without a lock.
         let dead = folder.path().join("locks").join(Digest::of("dead").to_string());
-        write_atomically(&dead, b"", Durability::Plain).unwrap();
+        files::write_atomically(&dead, b"", files::Durability::Plain).unwrap();
         cache.ensure_writable().unwrap();
         let left: Vec<_> =
             fs::read_dir(folder.path().join("locks")).unwrap().flatten().map(|e| e.file_name()).collect();

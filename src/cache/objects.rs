@@ -358,11 +358,11 @@ mod tests {
         assert!(cache.has(&digest));
         // One with something in it is somebody's.
         fs::remove_file(&path).unwrap();
-        files::create_dir_all(path.join("thesis")).unwrap();
+        files::create_dir_all(&path.join("thesis")).unwrap();
         assert!(
             cache.put(b"object", Durability::Plain).unwrap_err().to_string().contains("is a folder where the cache")
         );
-        files::create_dir_all(folder.path().join("cache/segments/0009-x.seg")).unwrap();
+        files::create_dir_all(&folder.path().join("cache/segments/0009-x.seg")).unwrap();
         Cache::open(&folder.path().join("cache")).unwrap().record_preimage("text").unwrap();
     }
 

@@ -162,6 +162,13 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
         let stated = names.iter().map(|name| &file[*name]).find(|value| value.is_number());
         shape.extend(stated.map(|value| (key, value.clone())));
     }
+    // Transformers 5 writes the rotary settings into one table.
+    let rotary = &file["rope_parameters"];
+    if !is_gpt2 && !file["rope_theta"].is_number() {
+        let theta = &rotary["rope_theta"];
+        // What the file leaves out is what transformers takes for it.
+        shape.push(("rope_theta", if theta.is_number() { theta.clone() } else { json!(10_000.0) }));
+    }
     if is_gpt2 {
         let hidden = file["n_embd"].as_u64().ok_or("has no n_embd")?;
         if !file["n_inner"].is_number() {
@@ -173,7 +180,8 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
     shape.push(("tie_embeddings", json!(file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2))));
     let has_bias = is_gpt2 || architecture == "qwen2" || file["attention_bias"] == true;
     shape.push(("qkv_bias", json!(has_bias)));
-    let scaling = &file["rope_scaling"];
+    let is_scaled = rotary["rope_type"].as_str().is_some_and(|kind| kind != "default");
+    let scaling = if is_scaled { rotary } else { &file["rope_scaling"] };
     if scaling.is_object() {
         for (to, from) in [
             ("rope_scaling.factor", "factor"),

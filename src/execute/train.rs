@@ -416,11 +416,12 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
 pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path, hostname: &str) -> Result<Attempt> {
     let meta: Meta = serde_json::from_value(spec.meta.clone())
         .map_err(|e| Error::Cache(format!("the run folder {} is not readable: {e}", spec.dir.display())))?;
-    if exit.is_none()
-        && let Ok(log) = std::fs::OpenOptions::new().read(true).write(true).open(log)
-    {
-        // Its supervisor was killed before it could. What the caller has now is as good a guess as any.
-        Secrets::of_caller().mask_file(&log).map_err(Error::io("cannot mask secrets in the log of", &spec.dir))?;
+    if let Ok(log) = std::fs::OpenOptions::new().read(true).write(true).open(log) {
+        // The supervisor has masked the log, unless it was killed before it could. Then the run's own environment is known
+        // where the same tprimat takes it in; later, what the caller has now is as good a guess as any.
+        for secrets in [Secrets::of(&spec.env), Secrets::of_caller()] {
+            secrets.mask_file(&log).map_err(Error::io("cannot mask secrets in the log of", &spec.dir))?;
+        }
     }
     let mut outputs = Vec::new();
     for name in ["log", "times", TELEMETRY] {

@@ -24,7 +24,8 @@ use crate::{
 /// Digests of a matrix's inputs; each glob is walked once and each file is read once.
 #[derive(Default)]
 pub(super) struct Inputs {
-    globs: HashMap<String, Vec<String>>,
+    /// What each glob matches, by the glob and its exceptions.
+    globs: BTreeMap<String, Vec<String>>,
     commands: HashMap<String, Vec<String>>,
     files: BTreeMap<String, Digest>,
 }
@@ -39,22 +40,23 @@ impl Inputs {
             let path = format!("frameworks.{}.inputs", cell.framework);
             let globs = strings(view.get(&path));
             for glob in globs.iter().filter(|glob| !glob.starts_with('!')) {
-                if !inputs.globs.contains_key(glob) {
-                    let refused =
-                        |message: String, label: &str| Error::invalid(config.problem_at(&path, message, label));
-                    let matched = expand(root, glob, &exceptions(&globs), reads).map_err(|why| refused(why, "here"))?;
-                    if matched.is_empty() {
-                        return Err(refused(nothing_matches(root, glob), "matches nothing"));
-                    }
-                    inputs.globs.insert(glob.clone(), matched);
+                let Entry::Vacant(new) = inputs.globs.entry(with_exceptions(glob, &globs)) else { continue };
+                let refused = |message: String, label: &str| Error::invalid(config.problem_at(&path, message, label));
+                let matched = expand(root, glob, &exceptions(&globs), reads).map_err(|why| refused(why, "here"))?;
+                if matched.is_empty() {
+                    return Err(refused(nothing_matches(root, glob), "matches nothing"));
                 }
+                new.insert(matched);
             }
-            if let Some(command) = view.get(&format!("frameworks.{}.command", cell.framework))
+            // Older files have the options of a framework below `settings`.
+            let places = ["command", "settings.command"].map(|key| format!("frameworks.{}.{key}", cell.framework));
+            let command = places.iter().find_map(|place| view.get(place));
+            if let Some(command) = command
                 && !inputs.commands.contains_key(&command.to_string())
             {
                 inputs.commands.insert(command.to_string(), named_by(root, command, reads));
             }
-            for name in inputs.names(&globs, view.get(&format!("frameworks.{}.command", cell.framework))) {
+            for name in inputs.names(&globs, command) {
                 if let Entry::Vacant(new) = inputs.files.entry(name) {
                     let full = root.join(new.key());
                     new.insert(reads.digest(&full).map_err(Error::io("cannot read the input", &full))?);
@@ -74,11 +76,17 @@ impl Inputs {
     }
 
     fn names(&self, globs: &[String], command: Option<&Value>) -> BTreeSet<String> {
-        let declared = globs.iter().filter_map(|glob| self.globs.get(glob)).flatten();
+        let declared = globs.iter().filter_map(|glob| self.globs.get(&with_exceptions(glob, globs))).flatten();
         let named = command.and_then(|command| self.commands.get(&command.to_string())).into_iter().flatten();
         let except = exceptions(globs);
         declared.chain(named).filter(|name| !is_excepted(&except, name)).cloned().collect()
     }
+}
+
+/// A glob and what other entries take back of it: two frameworks may share the one and not the other.
+fn with_exceptions(glob: &str, globs: &[String]) -> String {
+    let except = globs.iter().filter(|other| other.starts_with('!')).map(String::as_str);
+    [glob].into_iter().chain(except).collect::<Vec<_>>().join("\n")
 }
 
 /// What `!GLOB`s take back. One that is not a glob takes nothing back; as an input it is refused.
@@ -171,17 +179,36 @@ fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Vec<String> {
                 names.extend(places.iter().filter_map(|place| file_of(root, place, reads)));
             }
         }
-        before = word;
+        // `--save=x` has its value: the next word is another matter.
+        before = if value.is_some() { "" } else { word };
     }
     names
 }
 
-/// Does a command write what follows this word? `>`, `--output`, `--log-file`, `--save`.
+/// Does a command write what follows this word? `>`, `tee`, `-o`, `--output`, `--log-file`, `--save`; not `--timeout`.
 fn is_written(word: &str) -> bool {
-    let name = word.trim_start_matches('-').replace('_', "-").to_lowercase();
-    let is_option = word.starts_with('-')
-        && ["out", "save", "result", "log-file", "logfile"].iter().any(|part| name.contains(part));
-    is_option || word.ends_with('>')
+    const OUTPUTS: [&str; 17] = [
+        "o",
+        "out",
+        "output",
+        "outputs",
+        "outfile",
+        "save",
+        "result",
+        "results",
+        "log",
+        "logs",
+        "logfile",
+        "trace",
+        "ckpt",
+        "checkpoint",
+        "metrics",
+        "dump",
+        "export",
+    ];
+    let name = word.trim_start_matches('-').to_lowercase();
+    let is_option = word.starts_with('-') && name.split(['-', '_']).any(|part| OUTPUTS.contains(&part));
+    is_option || word.ends_with('>') || word == "tee"
 }
 
 fn file_of(root: &Path, word: &str, reads: &ReadSet) -> Option<String> {
@@ -271,6 +298,11 @@ mod tests {
         assert_eq!(named(json!(["python", "./train.py", "--config=conf/a.yaml"])), ["train.py", "conf/a.yaml"]);
         assert_eq!(named(json!([".venv/bin/python", absolute, "-c", "conf/a.yaml"])), ["train.py", "conf/a.yaml"]);
         assert_eq!(named(json!("python 'train.py' --output out.json > log")), ["train.py"]);
+        assert_eq!(named(json!(["bash", "train.py", "-o", "out.json"])), ["train.py"]);
+        assert_eq!(named(json!("bash train.py | tee log")), ["train.py"]);
+        // A word that only has an output's letters in it is none.
+        assert_eq!(named(json!(["torchrun", "--rdzv-timeout=900", "train.py"])), ["train.py"]);
+        assert_eq!(named(json!(["python", "train.py", "--router", "conf/a.yaml"])), ["train.py", "conf/a.yaml"]);
         assert_eq!(named(json!(["python", "-m", "pkg.mod", "--out=out.json", "../x", "/etc/passwd"])), ["pkg/mod.py"]);
     }
 }

@@ -152,6 +152,13 @@ impl Plan {
         let config = collect(read_config(&root.join("config.yaml"), request, &reads), &mut problems)?;
         if let Some(config) = &config {
             let place = |key, default| root.join(config.get(key).and_then(Value::as_str).unwrap_or(default));
+            // What is published or cached is no input, so nothing of such a project could be one.
+            for (key, default) in [("paths.cache", "cache"), ("paths.output", "output")] {
+                if root.starts_with(place(key, default)) {
+                    let message = format!("`{key}` must not be the project itself, or a folder above it");
+                    problems.push(config.problem_at(key, message, "here").help("name a folder for it alone"));
+                }
+            }
             reads.leave_out([
                 place("paths.cache", "cache"),
                 place("paths.output", "output"),

@@ -62,7 +62,8 @@ fn steps(job: &Job) -> Vec<Step> {
         }
     }
     let tp = parallelism.tensor_model_parallel_size * 2;
-    let is_divisible = job.model.num_attention_heads.is_multiple_of(tp) && job.model.num_kv_heads.max(1).is_multiple_of(tp);
+    let is_divisible =
+        job.model.num_attention_heads.is_multiple_of(tp) && job.model.num_kv_heads.max(1).is_multiple_of(tp);
     if parallelism.data_parallel_size % 2 == 0 && is_divisible {
         let setting = format!("TP: {tp}, DP: {} (of the strategy)", parallelism.data_parallel_size / 2);
         add(setting, "communication in every layer", &|job| {
