@@ -98,7 +98,7 @@ fn a_field_that_only_the_published_job_has_is_read_by_render_parse_and_report() 
     let own = r#"export JOB='"seq_length": {{ job.data.seq_length }}, "vocab_size": {{ job.model.vocab_size }}, "train_iters": {{ job.train_iters }}'"#;
     // And what else decides the work of a step, for a launch that lacks it would have no rate.
     let model = ["architecture", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads"];
-    let more = ["head_dim", "tie_embeddings", "qkv_bias", "dataset | default('')"];
+    let more = ["head_dim", "tie_embeddings", "qkv_bias", "dataset | default('', true)"];
     let shape: String = model.iter().chain(&more).map(|name| format!(" {{{{ job.model.{name} }}}}")).collect();
     let work = "{{ job.precision }} {{ job.optimizer.state_precision }} {{ job.data.global_batch_size }}";
     project.edit("templates/cmd.sh.j2", "set -euo pipefail", &format!("set -euo pipefail\n{own}\n: {work}{shape}"));
