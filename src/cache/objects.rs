@@ -146,7 +146,7 @@ impl Cache {
     }
 
     /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped. A few bytes of zstd may
-    /// stand for more than the memory holds: more than [`MOST_WHOLE`] is an error.
+    /// stand for more than the memory holds: more than `MOST_WHOLE` is an error.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>> {
         self.get_at_most(digest, MOST_WHOLE)
     }
