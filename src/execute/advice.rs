@@ -24,7 +24,7 @@ pub fn advice(class: FailureClass) -> &'static str {
         }
         FailureClass::Port => "another process holds the port; the next build runs it again",
         FailureClass::Killed => {
-            "something ended it from outside: look for the host's out-of-memory killer (`dmesg`); the next build runs it again"
+            "the next build runs it again; unless you stopped it yourself, look for the host's out-of-memory killer (`dmesg`)"
         }
         FailureClass::Node => {
             "the device or its driver failed: check `nvidia-smi` or `rocm-smi`; the next build runs it again"
