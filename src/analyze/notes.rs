@@ -272,7 +272,7 @@ fn odd_repeats(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (n, own) in &rates {
         let others: Vec<f64> = rates.iter().filter(|(other, _)| other != n).map(|(_, rate)| *rate).collect();
-        // Of two repeats, either could be the odd one.
+        // With two repeats, either could be the odd one.
         let Some(median) = quantile(&others, 0.5).filter(|_| others.len() >= 2) else { continue };
         let change = own / median - 1.0;
         let farthest = others.iter().map(|other| (other / median - 1.0).abs()).fold(0.0, f64::max);

@@ -76,7 +76,7 @@ fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
     t.is_finite().then_some(-t)
 }
 
-/// Beyond so many units an arm nobody measures to settle a difference.
+/// Nobody measures more units of replication than this on each side to settle a difference.
 pub const MOST_REPEATS: usize = 100;
 
 /// The fewest units an arm, both of this spread, whose interval reaches no further than `distance` (all of logarithms); none up to

@@ -64,7 +64,7 @@ pub struct GpuInfo {
     pub device_count: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_name: Option<String>,
-    /// Of one device.
+    /// The memory of one device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_memory_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ pub struct GpuInfo {
     /// `cuda`, `rocm` or `cpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub software_stack: Option<String>,
-    /// Of that stack.
+    /// The version of that stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub software_version: Option<String>,
 }
