@@ -64,7 +64,7 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
 /// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one may run.
 fn native_problem(recipe: &Recipe, host: &TrainHost) -> Option<Problem> {
     const HELP: &str =
-        "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+        "build it with `cargo build --release -p tprimat-native` beside tprimat, or name it in $TPRIMAT_NATIVE";
     let Some(path) = &host.native else { return Some(missing(recipe, "the program `tprimat-native`", HELP)) };
     if host.native_seen.get().is_some() {
         return None;
