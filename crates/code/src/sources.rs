@@ -88,3 +88,72 @@ impl Crate<'_> {
 fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new(files: &[(&str, &str)]) -> Self {
+            let folder = Self(tempfile::tempdir().unwrap());
+            files.iter().for_each(|(name, text)| folder.write(name, text));
+            folder
+        }
+        #[expect(clippy::disallowed_methods, reason = "a test's own files")]
+        fn write(&self, name: &str, text: &str) {
+            let path = self.0.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        fn digest(&self) -> String {
+            digest(self.0.path())
+        }
+    }
+
+    #[test]
+    fn only_what_the_modules_lead_to_and_what_they_may_include_counts() {
+        let folder = Folder::new(&[
+            ("lib.rs", "mod a; #[cfg(test)] mod tests;"),
+            ("a.rs", "mod b; const T: &str = include_str!(\"table.toml\");"),
+            ("a/b.rs", "fn f() -> u8 { 1 }"),
+            ("table.toml", "x = 1"),
+            ("tests.rs", "fn t() {}"),
+            ("tests/case.txt", "1"),
+            ("snapshots/one.snap", "1"),
+            ("stray.rs", "this is not Rust {"),
+        ]);
+        let before = folder.digest();
+        for (name, text) in [
+            ("tests.rs", "fn t() { 1; }"),
+            ("tests/case.txt", "2"),
+            ("snapshots/one.snap", "2"),
+            ("stray.rs", "{"),
+            ("a/b.rs", "/// One.\nfn f() -> u8 {\n    1 // one\n}"),
+        ] {
+            folder.write(name, text);
+            assert_eq!(folder.digest(), before, "{name}");
+        }
+        for (name, text) in [("a/b.rs", "fn f() -> u8 { 2 }"), ("table.toml", "x = 2")] {
+            let before = folder.digest();
+            folder.write(name, text);
+            assert_ne!(folder.digest(), before, "{name}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "declares a")]
+    fn a_module_that_is_not_there_is_an_error() {
+        Folder::new(&[("lib.rs", "mod a;")]).digest();
+    }
+
+    #[test]
+    fn what_a_crate_depends_on_is_in_its_digest() {
+        let code = |text: &str| vec![("logs".to_owned(), text.to_owned())];
+        let before = crate::folded("own", code("1"));
+        assert_eq!(crate::folded("own", code("1")), before);
+        assert!(crate::folded("own", code("2")) != before && crate::folded("other", code("1")) != before);
+        assert_ne!(crate::folded("own", []), before);
+    }
+}

@@ -146,3 +146,77 @@ fn is_expression(stream: TokenStream) -> bool {
     let is_something = tokens.peek().is_some();
     is_something && tokens.all(|token| !matches!(&token, TokenTree::Punct(p) if p.as_char() == ';'))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(source: &str) -> String {
+        normalised(source).unwrap().0
+    }
+
+    const CODE: &str = "
+        fn rate(tokens: f64, seconds: f64) -> f64 {
+            match seconds {
+                s if s > 0.0 => tokens / s,
+                _ => 0.0,
+            }
+        }
+        fn all(x: &[f64]) -> Vec<f64> { x.iter().map(|t| rate(*t, 1.0)).collect() }
+    ";
+
+    #[test]
+    fn comments_tests_and_formatting_are_not_in_it() {
+        let edits = [
+            "//! What this is for.
+            /// Tokens of a second.
+            #[doc = \"more\"]
+            fn rate(tokens: f64, seconds: f64) -> f64 { // per device
+                match seconds { s if s > 0.0 => { tokens / s } _ => 0.0 }
+            }
+            fn all(x: &[f64]) -> Vec<f64> {
+                x.iter()
+                    .map(|t| {
+                        rate(
+                            *t,
+                            1.0,
+                        )
+                    })
+                    .collect()
+            }",
+            "#[cfg(test)] use std::fmt; #[cfg(test)] const A: u8 = { 1 };
+            fn rate(tokens: f64, seconds: f64) -> f64 { match seconds { s if s > 0.0 => tokens / s, _ => 0.0 } }
+            #[cfg(test)] #[expect(dead_code)] fn helper() { let x = 1; }
+            fn all(x: &[f64]) -> Vec<f64> { x.iter().map(|t| rate(*t, 1.0)).collect() }
+            #[cfg(test)] mod tests { use super::*; #[test] fn t() { assert!(true); } }",
+        ];
+        for edit in edits {
+            assert_eq!(text(edit), text(CODE), "{edit}");
+        }
+    }
+
+    #[test]
+    fn every_change_of_what_is_computed_is_in_it() {
+        for (old, new) in [
+            ("> 0.0", ">= 0.0"),
+            ("tokens / s", "tokens * s"),
+            ("fn rate", "pub fn rate"),
+            ("0.0,\n            }", "0.5,\n            }"),
+            ("|t| rate(*t, 1.0)", "|t| { let t = *t; rate(t, 1.0) }"),
+            ("        fn all", "        #[inline] fn all"),
+        ] {
+            assert!(CODE.contains(old), "{old}");
+            assert_ne!(text(&CODE.replace(old, new)), text(CODE), "{old} → {new}");
+        }
+        assert_ne!(text("f(\"a b\")"), text("f(\"a  b\")"), "what a text holds is no formatting");
+    }
+
+    #[test]
+    fn modules_are_found_where_they_are_declared() {
+        let source = "mod a; #[cfg(test)] mod b; pub mod c { mod d; #[cfg(test)] mod e; fn f() {} } #[cfg(test)] mod g { mod h; }";
+        let module = |path: &str, is_test| Module { path: path.into(), is_test };
+        let found = [module("a", false), module("b", true), module("c/d", false), module("c/e", true)];
+        assert_eq!(normalised(source).unwrap().1, found);
+        assert!(normalised("fn f( {").is_err());
+    }
+}
