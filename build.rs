@@ -12,10 +12,10 @@ mod libraries;
 /// that they depend on), and what of this crate does.
 const CODE: &[(&str, &[&str], &[&str])] = &[
     ("RENDER", &["RENDER"], &[]),
-    ("PARSE", &["FIGURES"], &[DERIVED]),
+    ("PARSE", &["RESULTS"], &[]),
     ("IMPORT", &["FIGURES"], &["src/import"]),
-    ("AGGREGATE", &["FIGURES"], &[DERIVED]),
-    ("COMPARE", &["FIGURES"], &[DERIVED]),
+    ("AGGREGATE", &["FIGURES"], &[]),
+    ("COMPARE", &["FIGURES"], &[]),
     ("PLOT", &["REPORT"], &[DERIVED]),
     ("REPORT", &["REPORT"], &[DERIVED]),
     ("ALL", &["CACHE", "RENDER", "REPORT", "SAMPLES"], &["src", "recipes", "templates"]),

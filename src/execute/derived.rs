@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     analyze::{
-        self, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped, PeakOverride, Peaks, Price,
-        RunFacts, RunOutcome, RunResult, Samples, Standing, Statistics, Summary, Tdp,
+        self, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped, Left, PeakOverride, Peaks, Price,
+        RunFacts, RunOutcome, RunResult, Standing, Statistics, Summary, Tdp,
     },
     cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
     config::Config,
@@ -29,7 +29,7 @@ use crate::{
     graph::{Engine, Made, Statuses},
     import::{self, Claims},
     matrix,
-    parse::{self, Failure, LogSection},
+    parse::{Failure, LogSection},
     plan::{Job, Plan, Prepared, Support},
     recipe::{Rendered, Unreached},
     report::{self, Drawn, Meta},
@@ -374,25 +374,21 @@ pub(super) fn result_of(
         Some(log) => cache.get_at_most(&log.digest, log.size)?.ok_or_else(|| gone(&log.digest, "log"))?,
         None => Vec::new(),
     };
-    let facts = facts_of(attempt);
     let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
     let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
     let sampled = output(TELEMETRY);
-    // Without it the log still says all else.
-    let times = get(output("times"))?.unwrap_or_default();
-    let mut result = RunResult::from(parse::parse_dated(section, &bytes, &times), job, facts);
-    result.withhold(&unreached.iter().map(|field| field.setting).collect::<Vec<_>>());
-    result.repeats_planned = attempt.repeats_planned;
-    result.suspect = attempt.suspect.clone();
-    if sampled.is_some() {
-        let text = get(sampled)?;
-        let gone = || Samples::none("it is gone from the cache");
-        result.telemetry = Some(text.map_or_else(gone, |text| Samples::read(&text)));
-    }
-    if result.outcome != RunOutcome::Ok {
-        result.log_tail = parse::tail(&bytes);
-    }
-    Ok(result)
+    // Without the times the log still says all else.
+    let (times, samples) = (get(output("times"))?.unwrap_or_default(), get(sampled)?);
+    let left = Left {
+        log: &bytes,
+        section,
+        times: &times,
+        samples: sampled.map(|_| samples.as_deref()),
+        facts: facts_of(attempt),
+        repeats_planned: attempt.repeats_planned,
+        suspect: attempt.suspect.clone(),
+    };
+    Ok(left.result(job, &unreached.iter().map(|field| field.setting).collect::<Vec<_>>()))
 }
 
 /// What is known of a run besides its log.

@@ -105,7 +105,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Claim, attest::tests::trace};
+    use crate::{Claim, stand_ins::trace};
 
     fn contract(stated: serde_json::Value) -> Contract {
         Contract::of(&trace(stated, None), &Claim::of_model(None))

@@ -105,10 +105,8 @@ impl Mfu {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::flops::{flops_per_token, tests::llama_8b},
-        *,
-    };
+    use super::*;
+    use crate::{flops_per_token, stand_ins::llama_8b};
 
     fn peak(device: &str, precision: &str) -> Option<f64> {
         Peaks::default().of("any", Some(device), precision).ok().map(|p| p.tflops)

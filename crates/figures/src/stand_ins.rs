@@ -1,77 +1,17 @@
-//! Jobs, runs and cells that tests build comparisons from. `tprimat-report` includes this file in its tests as well, so it
-//! names the crate of the figures by `crate::figures`.
+//! Cells that tests build comparisons from. `tprimat-report` includes this file in its tests as well, so it names the crate of the
+//! figures by `crate::figures`.
 #![allow(dead_code, reason = "each crate's tests use some of them")]
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-use tprimat_job::{DataJob, Job, ModelShape, OptimizerJob};
-use tprimat_logs::{DeviceLine, Effective, Step, Trace};
+use serde_json::json;
+use tprimat_job::Job;
+use tprimat_logs::{DeviceLine, Step};
 
 use crate::figures::{
-    CellEnvironment, CellInput, CellState, Claim, RunFacts, RunOutcome, RunResult, Standing, Statistics, summarize,
+    CellEnvironment, CellInput, CellState, Claim, RunOutcome, RunResult, Standing, Statistics, summarize,
 };
-
-/// Layers, hidden, ffn, heads, key-value heads, head dimension, vocabulary.
-pub fn shape(architecture: &str, sizes: [u64; 7], tied: bool) -> ModelShape {
-    let [num_layers, hidden_size, ffn_hidden_size, num_attention_heads, num_kv_heads, head_dim, vocab_size] = sizes;
-    ModelShape {
-        architecture: architecture.into(),
-        num_layers,
-        hidden_size,
-        ffn_hidden_size,
-        num_attention_heads,
-        num_kv_heads,
-        head_dim,
-        vocab_size,
-        tie_embeddings: tied,
-        qkv_bias: architecture == "qwen2",
-        max_position_embeddings: if architecture == "gpt2" { 1024 } else { 0 },
-        ..ModelShape::default()
-    }
-}
-
-pub fn llama_8b() -> ModelShape {
-    shape("llama", [32, 4096, 14336, 32, 8, 128, 128_256], false)
-}
-
-pub fn test_job() -> Job {
-    Job {
-        model: shape("llama", [2, 64, 128, 4, 2, 16, 256], true),
-        data: DataJob { micro_batch_size: 2, global_batch_size: 8, gradient_accumulation_steps: 4, seq_length: 128 },
-        train_iters: 3,
-        optimizer: OptimizerJob {
-            r#type: "adamw".into(),
-            learning_rate: 3e-4,
-            state_precision: "fp32".into(),
-            ..OptimizerJob::default()
-        },
-        precision: "bf16".into(),
-        seed: 1234,
-        ..Job::default()
-    }
-}
-
-pub fn trace(effective: Value, tokens: Option<u64>) -> Trace {
-    let step = |step| Step { step, tokens, step_time_seconds: Some(0.5), loss: Some(5.0), ..Step::default() };
-    Trace {
-        format: "tprimat".into(),
-        steps: (1..=3).map(step).collect(),
-        effective: Effective(serde_json::from_value(effective).unwrap()),
-        finished: true,
-        ..Trace::default()
-    }
-}
-
-pub fn facts(outcome: RunOutcome) -> RunFacts {
-    RunFacts {
-        attempt: "20260101T000000.000000Z-00".into(),
-        host: "node1".into(),
-        started_at: Some(1.0),
-        ended_at: Some(1e6),
-        outcome,
-    }
-}
+pub use crate::run_stand_ins::*;
 
 pub fn run_of(job: &tprimat_job::Job, times: &[f64], stated: serde_json::Value) -> RunResult {
     let job = tprimat_job::Job { train_iters: times.len() as u64, ..job.clone() };

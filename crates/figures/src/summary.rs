@@ -423,6 +423,14 @@ pub(super) mod tests {
         run_of(&job(), times, json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}))
     }
 
+    #[test]
+    fn a_step_time_that_follows_from_the_rate_is_said_to() {
+        let mut result = run(&[1.0, 1.0, 1.0]);
+        result.workload.step_time_source = Some("derived from the trainer's tokens/s".to_owned());
+        let notes = summarize(&[(1, result)], &Statistics::default()).notes;
+        assert!(notes.iter().any(|n| n.text.contains("derived from the trainer's tokens/s")), "{notes:?}");
+    }
+
     fn close(a: f64, b: f64) -> bool {
         (a - b).abs() <= 1e-9 * b.abs()
     }

@@ -150,11 +150,13 @@ fn plain(text: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{
-        super::samples::tests::{file, reading},
-        *,
+    use super::*;
+    use crate::{
+        AttestationStatus, Note, NoteKind, Reading, RepeatStatus, Samples,
+        stand_ins::{file, reading},
+        summarize,
+        summary::tests::run,
     };
-    use crate::{AttestationStatus, Note, NoteKind, Reading, RepeatStatus, Samples, summarize, summary::tests::run};
 
     /// Ten steps of 3 s that end at 103, 106, …, 130; with two of warm-up, 106 to 130 is measured.
     fn result() -> RunResult {

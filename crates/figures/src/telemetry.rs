@@ -239,11 +239,13 @@ pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::samples::tests::{file, reading},
-        *,
+    use super::*;
+    use crate::{
+        Reading, Statistics,
+        stand_ins::{file, reading},
+        summarize,
+        summary::tests::run,
     };
-    use crate::{Reading, Statistics, summarize, summary::tests::run};
 
     /// Ten steps of 3 s that end at 103, 106, …, 130; all at 500 W, after 10 s at 50 W.
     fn measured(change: impl Fn(f64, &mut Vec<Reading>)) -> RunResult {

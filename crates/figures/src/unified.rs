@@ -364,9 +364,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Catalogue, CompareSettings, RunOutcome, Statistics,
-        attest::tests::job,
-        compare,
+        Catalogue, CompareSettings, RunOutcome, Statistics, compare,
+        stand_ins::test_job as job,
         stand_ins::{cell, measured},
         summarize,
         summary::tests::run,

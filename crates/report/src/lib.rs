@@ -13,6 +13,9 @@ mod names;
 mod notes;
 mod paint;
 mod plot;
+#[cfg(test)]
+#[path = "../../results/src/stand_ins.rs"]
+mod run_stand_ins;
 mod sheet;
 #[cfg(test)]
 #[path = "../../figures/src/stand_ins.rs"]
@@ -35,3 +38,5 @@ pub use table::*;
 
 #[cfg(test)]
 use tprimat_figures as figures;
+#[cfg(test)]
+use tprimat_figures as results;

@@ -4,7 +4,7 @@ use tprimat_job::Job;
 use tprimat_logs::FailureClass;
 
 use super::*;
-use crate::{CUSUM, DECLARED, attest::tests::job, stand_ins::*};
+use crate::{CUSUM, DECLARED, stand_ins::test_job as job, stand_ins::*};
 
 const CELL: &str = "nvd/nemo/llama/maximum_performance";
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{Catalogue, ContractField, Source, attest::tests::job, compare, compare::arm, stand_ins::measured};
+use crate::{Catalogue, ContractField, Source, compare, compare::arm, stand_ins::measured, stand_ins::test_job as job};
 
 /// What one arm states: absent fields fit any value.
 #[derive(Clone, Debug)]

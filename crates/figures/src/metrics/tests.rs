@@ -5,8 +5,8 @@ use tprimat_job::Job;
 
 use super::*;
 use crate::{
-    CellState, CompareSettings, Comparison, Curve, Energy, Memory, Telemetry, attest::tests::job, compare,
-    flops::tests::llama_8b, stand_ins::measured_steps,
+    CellState, CompareSettings, Comparison, Curve, Energy, Memory, Telemetry, compare, stand_ins::llama_8b,
+    stand_ins::measured_steps, stand_ins::test_job as job,
 };
 
 const H100: (&str, &str) = ("cuda", "NVIDIA H100 80GB HBM3");

@@ -200,7 +200,7 @@ proptest! {
         offset in prop_oneof![Just(0u64), Just(7), Just(u64::MAX - 40)],
         warmup_steps in prop_oneof![0u64..20, Just(u64::MAX)],
     ) {
-        let mut result = run_of(&crate::attest::tests::job(), &[], serde_json::json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}));
+        let mut result = run_of(&crate::stand_ins::test_job(), &[], serde_json::json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}));
         result.trace.steps = steps.iter().enumerate().map(|(i, (time, weight, is_timed))| Step {
             step: offset.saturating_add(i as u64 + 1),
             steps_averaged: Some(*weight).filter(|w| *w > 0),

@@ -74,7 +74,7 @@ impl Attestation {
     pub fn contradicted(&self) -> impl Iterator<Item = &FieldAttestation> {
         self.fields.iter().filter(|f| f.status == AttestationStatus::Contradicted)
     }
-    pub(super) fn is_attested(&self, field: &str) -> bool {
+    pub(crate) fn is_attested(&self, field: &str) -> bool {
         self.fields.iter().any(|f| f.field == field && f.status == AttestationStatus::Attested)
     }
     /// Are the tokens of an optimiser step the trainer's own statement?
@@ -90,7 +90,7 @@ impl Attestation {
         self.attests_tokens() && (self.is_attested("num_gpus") || self.is_attested("tokens_per_step_from_rate"))
     }
     /// Adds what was found later, and judges again.
-    pub(super) fn extend(&mut self, fields: Vec<FieldAttestation>) {
+    pub fn extend(&mut self, fields: Vec<FieldAttestation>) {
         self.fields.extend(fields);
         self.status = if self.contradicted().next().is_some() {
             AttestationStatus::Contradicted
@@ -245,7 +245,7 @@ fn is_word_for_adamw(field: &str, declared: &Value, effective: &Value) -> bool {
 }
 
 /// A trainer's word that may mean what the job asked for, and may not.
-pub(super) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Anomaly> {
+pub(crate) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Anomaly> {
     let is_it = |f: &&FieldAttestation| {
         f.declared.as_ref().zip(f.effective.as_ref()).is_some_and(|(d, e)| is_word_for_adamw(&f.field, d, e))
     };

@@ -13,7 +13,7 @@ const MOST: f64 = 0.95;
 
 /// Learning rate of step `s`, from 1, of `iters`.
 #[must_use]
-pub(super) fn scheduled(optimizer: &OptimizerJob, iters: u64, s: u64) -> f64 {
+pub(crate) fn scheduled(optimizer: &OptimizerJob, iters: u64, s: u64) -> f64 {
     let (peak, least, warmup) = (optimizer.learning_rate, optimizer.min_learning_rate, optimizer.warmup_steps);
     if s <= warmup {
         return peak * s as f64 / warmup.max(1) as f64;
@@ -23,7 +23,7 @@ pub(super) fn scheduled(optimizer: &OptimizerJob, iters: u64, s: u64) -> f64 {
 }
 
 /// `counts_from`: the log's number of the first step.
-pub(super) fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAttestation> {
+pub fn check(trace: &Trace, claim: &Claim, counts_from: u64) -> Option<FieldAttestation> {
     let logged: Vec<(u64, f64)> = trace
         .steps
         .iter()

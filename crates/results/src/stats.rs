@@ -89,12 +89,12 @@ pub fn repeats_to_tell(distance: f64, spread: f64, confidence: f64) -> Option<us
     })
 }
 
-pub(super) fn logs(values: &[f64]) -> Option<Vec<f64>> {
+pub fn logs(values: &[f64]) -> Option<Vec<f64>> {
     (!values.is_empty() && values.iter().all(|v| is_positive(*v))).then(|| values.iter().map(|v| v.ln()).collect())
 }
 
 /// Equal values differ by the rounding of their logarithms; that is no spread.
-pub(super) const NO_VARIANCE: f64 = 1e-28;
+pub const NO_VARIANCE: f64 = 1e-28;
 
 #[must_use]
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {

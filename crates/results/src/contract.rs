@@ -85,12 +85,12 @@ impl Contract {
     }
 
     /// A value that arithmetic shows, where the trainer does not state one.
-    pub(super) fn derive(&mut self, field: &str, value: Value) {
+    pub fn derive(&mut self, field: &str, value: Value) {
         self.add(field, value, Source::Derived);
     }
 
     /// A value that tprimat itself knows, where the trainer does not state one.
-    pub(super) fn declare(&mut self, field: &str, value: Value) {
+    pub fn declare(&mut self, field: &str, value: Value) {
         self.add(field, value, Source::Declared);
     }
 
@@ -137,13 +137,13 @@ pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
 }
 
 /// Is any field that both state one in which they differ, and is it forbidden? Stops at the first.
-pub(super) fn has_difference(a: &Contract, b: &Contract, forbids: impl Fn(&FieldDifference) -> bool) -> bool {
+pub fn has_difference(a: &Contract, b: &Contract, forbids: impl Fn(&FieldDifference) -> bool) -> bool {
     beside(a, b).any(|(field, other)| other.is_some() && difference(Some(field), other).is_some_and(|d| forbids(&d)))
 }
 
 /// Numbers the values of the fields that matter, contract by contract and field by field: contracts with different
 /// numbers in a field disagree there. `None` where a contract does not state the field.
-pub(super) fn classes(contracts: &[&Contract], matters: impl Fn(&ContractField) -> bool) -> Vec<Vec<Option<usize>>> {
+pub fn classes(contracts: &[&Contract], matters: impl Fn(&ContractField) -> bool) -> Vec<Vec<Option<usize>>> {
     let mut fields: Vec<&str> = Vec::new();
     let mut places: BTreeMap<&str, Vec<(usize, &Value)>> = BTreeMap::new();
     for (at, contract) in contracts.iter().enumerate() {

@@ -24,7 +24,7 @@ pub const PUBLISHED_RATE: &str = "published_tokens_per_second";
 pub const PUBLISHED_STEP_TIME: &str = "published_avg_step_time_seconds";
 
 #[derive(Default)]
-pub(super) struct Crossed {
+pub(crate) struct Crossed {
     pub fields: Vec<FieldAttestation>,
     pub anomalies: Vec<Anomaly>,
     /// Settings of the contract that nobody states and only one value fits.
@@ -35,7 +35,7 @@ pub(super) struct Crossed {
 
 /// 0 or 1: the log's number of the first optimiser step.
 #[must_use]
-pub(super) fn counts_from(steps: &[Step], batch: Option<u64>) -> u64 {
+pub fn counts_from(steps: &[Step], batch: Option<u64>) -> u64 {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 1 };
     if first.step == 0 {
         return 0;
@@ -48,13 +48,13 @@ pub(super) fn counts_from(steps: &[Step], batch: Option<u64>) -> u64 {
 }
 
 /// Every how many steps there is a line, usually.
-pub(super) fn interval(steps: &[Step]) -> u64 {
+pub fn interval(steps: &[Step]) -> u64 {
     let mut between: Vec<u64> = steps.windows(2).map(|w| w[1].step.saturating_sub(w[0].step)).collect();
     between.sort_unstable();
     between.get(between.len() / 2).copied().unwrap_or(1).max(1)
 }
 
-pub(super) fn cross_check(trace: &Trace, claim: &Claim, contract: &Contract, counts_from: u64) -> Crossed {
+pub(crate) fn cross_check(trace: &Trace, claim: &Claim, contract: &Contract, counts_from: u64) -> Crossed {
     let mut crossed = Crossed::default();
     crossed.samples(trace, contract);
     crossed.tokens(trace, contract);
@@ -314,7 +314,7 @@ fn round_length(tokens: f64) -> Option<u64> {
 }
 
 /// `1,048,576`; below ten thousand with what decimals it has.
-pub(super) fn thousands(value: f64) -> String {
+pub(crate) fn thousands(value: f64) -> String {
     let text =
         if value.abs() < 1e5 && value.fract().abs() > 0.005 { format!("{value:.1}") } else { format!("{value:.0}") };
     let (digits, decimals) = text.split_once('.').map_or((text.as_str(), None), |(a, b)| (a, Some(b)));

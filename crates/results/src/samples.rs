@@ -39,7 +39,7 @@ pub struct TelemetryLine {
 }
 
 impl TelemetryLine {
-    pub(super) fn all_know(&self, what: impl Fn(&Reading) -> bool) -> bool {
+    pub fn all_know(&self, what: impl Fn(&Reading) -> bool) -> bool {
         !self.devices.is_empty() && self.devices.iter().all(what)
     }
 }
@@ -134,7 +134,7 @@ pub struct Point {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
-pub(super) fn is_none(n: &u64) -> bool {
+pub fn is_none(n: &u64) -> bool {
     *n == 0
 }
 
@@ -193,7 +193,7 @@ impl Samples {
 }
 
 /// The heading of `telemetry.jsonl`, and those of its lines that can be read and speak of all devices.
-pub(super) fn read_lines(text: &[u8]) -> Option<(TelemetryHeader, impl Iterator<Item = TelemetryLine>)> {
+pub fn read_lines(text: &[u8]) -> Option<(TelemetryHeader, impl Iterator<Item = TelemetryLine>)> {
     let mut lines = text.split(|b| *b == b'\n').filter(|line| !line.is_empty());
     let header = lines.next().and_then(|line| serde_json::from_slice::<TelemetryHeader>(line).ok());
     let header = header.filter(|h| h.schema == TELEMETRY_SCHEMA && h.interval_seconds > 0.0)?;
@@ -306,30 +306,11 @@ fn join(a: &Point, b: &Point) -> Point {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    pub fn file(interval: f64, devices: usize, lines: &[(f64, Vec<Reading>)]) -> Vec<u8> {
-        let header = TelemetryHeader {
-            schema: TELEMETRY_SCHEMA.into(),
-            source: "nvml".into(),
-            interval_seconds: interval,
-            devices: (0..devices).map(|d| format!("gpu-{d}")).collect(),
-            unavailable: None,
-        };
-        let mut text = serde_json::to_string(&header).unwrap();
-        for (time, devices) in lines {
-            let line = TelemetryLine { time: *time, devices: devices.clone() };
-            text += &format!("\n{}", serde_json::to_string(&line).unwrap());
-        }
-        (text + "\n").into_bytes()
-    }
-
-    pub fn reading(watts: f64, joules: f64) -> Reading {
-        Reading { power_watts: Some(watts), energy_joules: Some(joules), ..Reading::default() }
-    }
+    use crate::stand_ins::{file, reading};
 
     #[test]
     fn energies_are_sums_of_all_devices_by_both_methods() {

@@ -96,7 +96,7 @@ impl Claim {
         Some(changes.join("; "))
     }
 
-    pub(super) fn declared(&self, setting: &Setting) -> Option<Value> {
+    pub(crate) fn declared(&self, setting: &Setting) -> Option<Value> {
         (setting.declared)(&self.job).filter(|_| self.covers(setting.name))
     }
 }

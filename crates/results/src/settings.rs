@@ -21,7 +21,7 @@ pub enum Tier {
     Convergence,
 }
 
-pub(super) struct Setting {
+pub(crate) struct Setting {
     pub name: &'static str,
     /// Other names that trainers use.
     aliases: &'static [&'static str],
@@ -58,7 +58,7 @@ fn only_if(condition: bool, value: Option<Value>) -> Option<Value> {
 
 use Tier::{Convergence, Execution, Workload};
 
-pub(super) const SETTINGS: &[Setting] = &[
+pub(crate) const SETTINGS: &[Setting] = &[
     setting(Workload, "architecture", &["model_type"], |j| word(&j.model.architecture)),
     setting(Workload, "num_layers", &[], |j| count(j.model.num_layers)),
     setting(Workload, "hidden_size", &[], |j| count(j.model.hidden_size)),
@@ -126,18 +126,18 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
 ];
 
-pub(super) const PRECISION: &str = "precision";
-pub(super) const DETERMINISTIC: &str = "deterministic";
+pub const PRECISION: &str = "precision";
+pub const DETERMINISTIC: &str = "deterministic";
 pub const DATASET_DIGEST: &str = "dataset_digest";
 pub const TOKENIZER_DIGEST: &str = "tokenizer_digest";
 
 /// May two values of this setting be of one [`class`]?
-pub(super) fn has_classes(field: &str) -> bool {
+pub fn has_classes(field: &str) -> bool {
     [PRECISION, "optimizer", "data"].contains(&field)
 }
 
 /// Values of a setting that are the same work at the same speed: one class. They are compared, and the difference is named.
-pub(super) fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)> {
+pub fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)> {
     let text = value.as_str()?;
     match (field, text) {
         // The matrix units of all devices run both at one rate.
@@ -153,7 +153,7 @@ pub(super) fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)
 }
 
 /// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be compared across.
-pub(super) const WARMUP: &str = "warmup";
+pub const WARMUP: &str = "warmup";
 
 /// Everything that [`CompareSettings::across`](super::CompareSettings) can name.
 pub fn fields() -> impl Iterator<Item = &'static str> {
@@ -178,7 +178,7 @@ impl Setting {
 const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
 
 /// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
-pub(super) fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let is_known = |name: &str| SETTINGS.iter().any(|s| s.name == name || s.aliases.contains(&name));
     let is_plain = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
     let mut found = BTreeMap::new();
@@ -210,7 +210,7 @@ fn lookup<'a>(stated: &'a BTreeMap<String, Value>, name: &'a str) -> impl Iterat
 }
 
 /// One spelling for what trainers spell in several ways.
-pub(super) fn canonical(value: &Value) -> Value {
+pub(crate) fn canonical(value: &Value) -> Value {
     let Value::String(text) = value else { return value.clone() };
     let text = text.trim().to_lowercase();
     let text = text.strip_prefix("torch.").unwrap_or(&text);
@@ -234,7 +234,7 @@ pub(super) fn canonical(value: &Value) -> Value {
 const TOLERANCE: f64 = 1e-6;
 
 /// Do two canonical values say the same? Reals may differ by the rounding of a single-precision float.
-pub(super) fn agree(a: &Value, b: &Value) -> bool {
+pub fn agree(a: &Value, b: &Value) -> bool {
     if a == b {
         return true;
     }
@@ -258,7 +258,7 @@ fn number(value: &Value) -> Option<f64> {
 
 /// Numbers values so that those that [`agree`] have the same number. Values that do not agree may share one too, where
 /// others lie between them, so equal numbers are a hint and unequal ones a proof.
-pub(super) fn classes(values: &[&Value]) -> Vec<usize> {
+pub fn classes(values: &[&Value]) -> Vec<usize> {
     // Numbers by size, then words by their text.
     let keys: Vec<(Option<f64>, String)> =
         values.iter().map(|v| number(v).map_or_else(|| (None, v.to_string()), |n| (Some(n), String::new()))).collect();
@@ -281,7 +281,7 @@ pub(super) fn classes(values: &[&Value]) -> Vec<usize> {
 }
 
 /// For tables and sentences.
-pub(super) fn show(value: Option<&Value>) -> String {
+pub fn show(value: Option<&Value>) -> String {
     match value {
         None => "not stated".to_owned(),
         Some(Value::String(s)) => s.clone(),

@@ -221,7 +221,7 @@ impl RunResult {
 }
 
 /// Devices of the whole run, by the start event's `device`; a CPU counts otherwise.
-pub(super) fn devices(trace: &Trace) -> Option<u64> {
+pub fn devices(trace: &Trace) -> Option<u64> {
     let device = trace.device.as_ref().filter(|device| device.r#type != "cpu")?;
     device.count.filter(|count| *count > 0)
 }

@@ -10,8 +10,8 @@ use tprimat_logs::{Anomaly, Step, Trace};
 use super::{changes, is_positive, outlier_limit, quantile};
 
 /// Kinds that are told as more than a remark.
-pub(super) const SLOW_FIRST_STEPS: &str = "slow_first_steps";
-pub(super) const RATE_DISAGREES: &str = "rate_disagrees";
+pub const SLOW_FIRST_STEPS: &str = "slow_first_steps";
+pub const RATE_DISAGREES: &str = "rate_disagrees";
 /// A step this many times slower than the median of the rest is slow.
 const SLOW: f64 = 1.5;
 /// A last step this many times off the median is odd.
@@ -82,7 +82,7 @@ pub fn level_shift(times: &[f64]) -> Option<(usize, f64, f64)> {
     (size(&largest) >= SHIFT.ln_1p()).then_some(largest)
 }
 
-pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
+pub fn of_times(steps: &[Step]) -> Vec<Anomaly> {
     let timed: Vec<(&Step, f64)> =
         steps.iter().filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_positive(*t))?))).collect();
     let slow = slow_first_steps(steps);
@@ -123,7 +123,7 @@ pub(super) fn of_times(steps: &[Step]) -> Vec<Anomaly> {
     found
 }
 
-pub(super) fn of_losses(trace: &Trace) -> Option<Anomaly> {
+pub fn of_losses(trace: &Trace) -> Option<Anomaly> {
     let losses: Vec<(u64, f64)> = trace.steps.iter().filter_map(|s| Some((s.step, s.loss?))).collect();
     let tail = &losses[losses.len().saturating_sub(5)..];
     let end = quantile(&tail.iter().map(|(_, l)| *l).collect::<Vec<_>>(), 0.5)?;
@@ -134,11 +134,11 @@ pub(super) fn of_losses(trace: &Trace) -> Option<Anomaly> {
 }
 
 /// A model's own vocabulary, where it is known.
-pub(super) fn vocabulary(model: &ModelShape) -> Option<f64> {
+pub(crate) fn vocabulary(model: &ModelShape) -> Option<f64> {
     (model.vocab_size > 1).then(|| (model.vocab_size as f64).ln())
 }
 
-pub(super) fn anomaly(kind: &str, detail: String) -> Anomaly {
+pub fn anomaly(kind: &str, detail: String) -> Anomaly {
     Anomaly { kind: kind.to_owned(), detail }
 }
 
