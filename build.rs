@@ -5,24 +5,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-#[path = "src/graph/libraries.rs"]
-mod libraries;
-
-/// For each digest: the crates whose code decides what the task makes, as their own build scripts announced them (with all
-/// that they depend on), and what of this crate does.
-const CODE: &[(&str, &[&str], &[&str])] = &[
-    ("RENDER", &["RENDER"], &[]),
-    ("PARSE", &["RESULTS"], &[]),
-    ("IMPORT", &["FIGURES"], &["src/import"]),
-    ("AGGREGATE", &["FIGURES"], &[]),
-    ("COMPARE", &["FIGURES"], &[]),
-    ("PLOT", &["REPORT"], &[DERIVED]),
-    ("REPORT", &["REPORT"], &[DERIVED]),
-    ("ALL", &["CACHE", "RENDER", "REPORT", "SAMPLES"], &["src", "recipes", "templates"]),
+/// For each digest: the crate whose code makes what the task leaves, as its build script announced it with all that it
+/// depends on; what of this crate does; and whether the libraries count that it calls ([`tprimat_code::pins`]).
+const CODE: &[(&str, &str, Option<&str>, bool)] = &[
+    ("RENDER", "RENDER", None, true),
+    ("PARSE", "RESULTS", None, false),
+    ("IMPORT", "FIGURES", Some("src/import"), false),
+    ("AGGREGATE", "FIGURES", None, false),
+    ("COMPARE", "FIGURES", None, true),
+    ("PLOT", "REPORT", None, true),
+    ("REPORT", "REPORT", None, true),
 ];
 
-/// What hands a task its inputs and stores what it made.
-const DERIVED: &str = "src/execute/derived.rs";
+/// What decides how a binary behaves besides its crates and libraries.
+const ALL: &[&str] = &["src", "recipes", "templates"];
 
 /// The trainer that ships with tprimat: its source is in its train keys, as a recipe's own program is. No crate may depend
 /// on it, so its digest is taken from its folder, as its own build script takes it.
@@ -36,23 +32,13 @@ fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     // Not there where tprimat is built as somebody's library: no task runs then that anybody keeps.
     let lock = fs::read_to_string(root.join(LOCK)).unwrap_or_default();
-    for (name, crates, paths) in CODE {
-        let mut hasher = blake3::Hasher::new();
-        for code in crates.iter().map(|name| announced(name)) {
-            hasher.update(code.as_bytes());
-        }
-        for file in paths.iter().flat_map(|p| files(&root, p)).filter(|file| !is_of_tests(file)) {
-            hasher.update(file.as_bytes());
-            hasher.update(blake3::hash(&fs::read(root.join(&file)).expect("listed just now")).as_bytes());
-        }
-        if *name == "ALL" {
-            hasher.update(lock.as_bytes());
-        }
-        if let Some((_, libraries)) = libraries::LIBRARIES.iter().find(|(digest, _)| digest == name) {
-            hasher.update(libraries::pins(&lock, libraries).as_bytes());
-        }
-        println!("cargo::rustc-env=TPRIMAT_CODE_{name}={}", hasher.finalize().to_hex());
+    for (name, room, here, with_libraries) in CODE {
+        let here = here.map(|path| ("here".to_owned(), tprimat_code::own(&root.join(path))));
+        let libraries = with_libraries.then(|| ("libraries".to_owned(), pins(&lock, &announced(room, "LIBRARIES"))));
+        let code = tprimat_code::folded(&announced(room, "CODE"), here.into_iter().chain(libraries));
+        println!("cargo::rustc-env=TPRIMAT_CODE_{name}={code}");
     }
+    println!("cargo::rustc-env=TPRIMAT_CODE_ALL={}", all(&root, &lock));
     println!("cargo::rustc-env=TPRIMAT_CODE_NATIVE={}", native(&root));
     // A path that is not there would run this again at every build.
     let is_there = |path: &&&str| root.join(path).exists();
@@ -62,10 +48,32 @@ fn main() {
     embed(&root);
 }
 
-/// What the build script of a crate that this one depends on says of its code.
-fn announced(name: &str) -> String {
-    let variable = format!("DEP_TPRIMAT_{name}_CODE");
+/// What the build script of a crate that this one depends on says.
+fn announced(room: &str, what: &str) -> String {
+    let variable = format!("DEP_TPRIMAT_{room}_{what}");
     env::var(&variable).unwrap_or_else(|_| panic!("{variable} is not set: Cargo.toml does not name the crate"))
+}
+
+/// Digest of what pins these libraries, whose names commas separate.
+fn pins(lock: &str, libraries: &str) -> String {
+    let libraries: Vec<&str> = libraries.split(',').collect();
+    blake3::hash(tprimat_code::pins(lock, &libraries).as_bytes()).to_hex().to_string()
+}
+
+/// Digest of everything that this binary is made of.
+fn all(root: &Path, lock: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for file in ALL.iter().flat_map(|path| files(root, path)).filter(|file| !is_of_tests(file)) {
+        hasher.update(file.as_bytes());
+        hasher.update(blake3::hash(&fs::read(root.join(&file)).expect("listed just now")).as_bytes());
+    }
+    let mut rooms: Vec<_> = env::vars().filter(|(name, _)| name.starts_with("DEP_TPRIMAT_")).collect();
+    rooms.sort();
+    for (name, code) in rooms {
+        hasher.update(format!("{name} {code}\n").as_bytes());
+    }
+    hasher.update(lock.as_bytes());
+    hasher.finalize().to_hex().to_string()
 }
 
 /// Digest of the native trainer. In a package without its sources nothing can have been built from them, so no trainer
@@ -73,7 +81,7 @@ fn announced(name: &str) -> String {
 fn native(root: &Path) -> String {
     let Ok(manifest) = fs::read_to_string(root.join(NATIVE).join("Cargo.toml")) else { return "absent".to_owned() };
     let needed = tprimat_code::own_dependencies(&manifest).into_iter();
-    let codes = needed.map(|name| (name.to_owned(), announced(&name.to_uppercase())));
+    let codes = needed.map(|name| (name.to_owned(), announced(&name.to_uppercase(), "CODE")));
     tprimat_code::folded(&tprimat_code::own(&root.join(NATIVE).join("src")), codes)
 }
 

@@ -1,5 +1,4 @@
-//! Digests of tprimat's own sources and libraries, taken at build time (build.rs says which files each covers,
-//! libraries.rs which libraries).
+//! Digests of the code and the libraries that each task can call, taken at build time (`build.rs`, `crates/code`).
 
 /// A changed parser makes parse stale and nothing before it; likewise for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]

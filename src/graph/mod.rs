@@ -3,8 +3,6 @@ mod code;
 mod dag;
 pub mod key;
 mod keys;
-#[cfg(test)]
-mod libraries;
 mod reason;
 mod state;
 mod training;

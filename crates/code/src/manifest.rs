@@ -1,8 +1,7 @@
 //! What a manifest depends on. Reads as much of Cargo.toml as this workspace writes: one dependency a line.
 
 /// Names in `[dependencies]`, in their order.
-#[must_use]
-pub fn dependencies(manifest: &str) -> Vec<&str> {
+fn dependencies(manifest: &str) -> Vec<&str> {
     let mut lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[dependencies]").skip(1);
     let section = lines.by_ref().take_while(|line| !line.starts_with('['));
     section
@@ -17,6 +16,12 @@ pub fn own_dependencies(manifest: &str) -> Vec<&str> {
     dependencies(manifest).into_iter().filter_map(|name| name.strip_prefix("tprimat-")).collect()
 }
 
+/// Those of them that are libraries of others.
+#[must_use]
+pub fn foreign_dependencies(manifest: &str) -> Vec<&str> {
+    dependencies(manifest).into_iter().filter(|name| !name.starts_with("tprimat-")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,6 +32,7 @@ mod tests {
                         tprimat-job.workspace = true\n\n[dev-dependencies]\nproptest = \"1\"\n";
         assert_eq!(dependencies(manifest), ["serde", "nix", "tprimat-job"]);
         assert_eq!(own_dependencies(manifest), ["job"]);
+        assert_eq!(foreign_dependencies(manifest), ["serde", "nix"]);
         assert!(dependencies("[package]\nname = \"x\"\n").is_empty());
     }
 }

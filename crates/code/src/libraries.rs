@@ -1,22 +1,15 @@
-//! Which libraries shape what a task makes, and what pins them in Cargo.lock. Read by build.rs as well.
+//! What pins a library in Cargo.lock.
 //!
-//! Only tasks whose loss costs seconds count them. A training's key never does. Parse and aggregate do not either: where
-//! a log is lost, a parse that is stale asks for the training.
+//! Only tasks whose loss costs seconds count their libraries. A training's key never does. Parse and aggregate do not either:
+//! where a log is lost, a parse that is stale asks for the training.
 
 use std::collections::BTreeSet;
-
-/// For each digest of build.rs, the libraries that it covers, with all that these are built on.
-pub const LIBRARIES: &[(&str, &[&str])] = &[
-    ("RENDER", &["minijinja", "serde_json", "shlex"]),
-    ("COMPARE", &["serde_json", "statrs"]),
-    ("PLOT", &["dejavu", "plotters", "png"]),
-    ("REPORT", &["csv", "jiff", "minijinja", "serde_json", "tabled"]),
-];
 
 /// Libraries that leave no trace in a picture or a page, nor does what only they are built on: macros, browsers.
 const WITHOUT_TRACE: &[&str] = &["autocfg", "proc-macro2", "quote", "syn", "thiserror", "wasm-bindgen", "web-sys"];
 
 /// Name, version, source and checksum of the libraries and of all that they are built on, as a Cargo.lock has them.
+#[must_use]
 pub fn pins(lock: &str, libraries: &[&str]) -> String {
     let packages: Vec<&str> = lock.split("[[package]]").skip(1).collect();
     let (mut wanted, mut unseen) = (BTreeSet::new(), libraries.to_vec());
@@ -89,16 +82,5 @@ checksum = "y1"
             assert_eq!(of(&LOCK.replace(old, new)) != before, counts, "{old} → {new}");
         }
         assert_eq!(pins("", &["painter"]), "");
-    }
-
-    #[test]
-    fn each_named_library_is_locked_and_no_training_hangs_on_one() {
-        let lock = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock")).unwrap();
-        for (digest, libraries) in LIBRARIES {
-            assert!(!["PARSE", "AGGREGATE", "NATIVE"].contains(digest), "{digest}");
-            for library in *libraries {
-                assert!(pins(&lock, &[library]).contains(&format!("name = \"{library}\"\n")), "{library}");
-            }
-        }
     }
 }
