@@ -13,7 +13,7 @@ const CODE: &[(&str, &str, Option<&str>, bool)] = &[
     ("IMPORT", "FIGURES", Some("src/import"), false),
     ("AGGREGATE", "FIGURES", None, false),
     ("COMPARE", "FIGURES", None, true),
-    ("PLOT", "REPORT", None, true),
+    ("PLOT", "PLOT", None, true),
     ("REPORT", "REPORT", None, true),
 ];
 

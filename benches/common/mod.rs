@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tprimat::files::{Durability, write_atomically};
 
-#[path = "../../crates/report/src/plot/sample.rs"]
+#[path = "../../crates/plot/src/sample.rs"]
 mod sample;
 pub use sample::Sample;
 

@@ -13,11 +13,12 @@ use super::{
 use crate::{
     error::{Error, Problem, Result},
     execute::{
-        derived::{self, PAGE, Report},
+        derived::{self, Report},
         publish,
     },
     files::{Durability, write_atomically},
     matrix,
+    report::PAGE,
 };
 
 pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {

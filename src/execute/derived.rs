@@ -32,7 +32,7 @@ use crate::{
     parse::{Failure, LogSection},
     plan::{Job, Plan, Prepared, Support},
     recipe::{Rendered, Unreached},
-    report::{self, Drawn, Meta},
+    report::{self, Drawn},
 };
 
 /// Settings of the later stages; each is in the key of the task that reads it.
@@ -425,15 +425,10 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool
     let comparison = read_comparison(cache, work.comparison)?;
     let mut outputs = work.pictures.clone();
     outputs.push(put("compare.json", &json_bytes(&comparison)?)?);
-    outputs.push(put("compare.txt", report::table(&comparison, &report::Page::file()).as_bytes())?);
-    outputs.push(put("compare.md", report::markdown(&comparison).as_bytes())?);
-    outputs.push(put("compare.csv", report::csv(&comparison).as_bytes())?);
-    outputs.push(put("compare_repeats.csv", report::csv_repeats(&comparison).as_bytes())?);
     let drawn = drawn(cache, &work.pictures)?;
-    let names: Vec<&str> = drawn.iter().map(|d| d.name.as_str()).collect();
-    let left_out = report::left_out(&comparison, &names);
-    let page = report::html(&comparison, &drawn, &Meta { matrix: work.matrix.clone(), left_out })?;
-    outputs.push(put(PAGE, page.as_bytes())?);
+    for (name, text) in report::files(&comparison, &drawn, &work.matrix)? {
+        outputs.push(put(name, text.as_bytes())?);
+    }
     let rows = comparison.rows_by_cell();
     for cell in &work.cells {
         let summary: Summary = read(cache, &cell.summary, "summary.json")?;
@@ -452,9 +447,6 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool
     }
     Ok((outputs, !comparison.rows.is_empty()))
 }
-
-/// The page of a report, as it is published.
-pub const PAGE: &str = "report.html";
 
 /// The pictures that a page shows: those that are drawn as lines.
 fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<Drawn>> {

@@ -15,7 +15,7 @@ use crate::{
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    execute::{derived::PAGE, publish},
+    execute::publish,
     import::{self, Imports},
     plan::{CellPlan, Job, Plan, Prepared, Support},
     recipe::{Rendered, context},
@@ -439,7 +439,7 @@ impl Engine<'_> {
         let folder = publish::output_dir(self.plan);
         let unpublished = match status.outputs() {
             // A report without figures was not published over one that has some.
-            [] => (!publish::has_figures(&folder, &self.plan.matrix.name)).then(|| PAGE.to_owned()),
+            [] => (!publish::has_figures(&folder, &self.plan.matrix.name)).then(|| crate::report::PAGE.to_owned()),
             outputs => publish::first_unpublished(self.cache, &folder, outputs),
         };
         match unpublished {

@@ -10,10 +10,11 @@ use super::{
     environment::following_words,
     format::{MISSING, bytes, metric, number, percent, seconds},
     headline::{headlines, same_as},
+    mark,
     notes::steady_state,
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
-    table::{ink_of, mark, rate, repeats},
+    table::{ink_of, rate, repeats},
 };
 
 /// None where the comparison has no such cell.

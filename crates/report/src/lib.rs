@@ -3,7 +3,7 @@ mod cell;
 mod cost;
 mod csv;
 mod environment;
-mod format;
+mod files;
 mod gate;
 mod headline;
 mod html;
@@ -12,10 +12,12 @@ mod markdown;
 mod names;
 mod notes;
 mod paint;
-mod plot;
 #[cfg(test)]
 #[path = "../../results/src/stand_ins.rs"]
 mod run_stand_ins;
+#[cfg(test)]
+#[path = "../../plot/src/sample.rs"]
+mod sample;
 mod sheet;
 #[cfg(test)]
 #[path = "../../figures/src/stand_ins.rs"]
@@ -26,15 +28,17 @@ mod tests;
 
 pub use self::csv::*;
 pub use cell::*;
-pub use format::{bytes, number, seconds};
+pub use files::{PAGE, files};
 pub use gate::*;
 pub use headline::*;
 pub use html::*;
 pub use junit::*;
 pub use markdown::*;
 pub use paint::{Ink, Page, Paint};
-pub use plot::*;
 pub use table::*;
+use tprimat_plot::format;
+pub use tprimat_plot::format::{bytes, mark, number, seconds};
+pub use tprimat_plot::{LeftOut, Picture, Pictures, left_out, pictures, title_of};
 
 #[cfg(test)]
 use tprimat_figures as figures;

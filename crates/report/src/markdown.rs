@@ -60,7 +60,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         let mut sheet = Sheet::default();
         ["cell", "state", "reason"].into_iter().for_each(|name| sheet.column(name, false));
         sheet.rows.extend(comparison.absent.iter().map(|absent| {
-            let name = format!("{}{}", absent.cell, table::mark(&absent.imported));
+            let name = format!("{}{}", absent.cell, crate::mark(&absent.imported));
             [name, absent.state.clone(), absent.reason.clone()].map(Word::plain).to_vec()
         }));
         out.folded(&format!("Cells without figures ({})", comparison.absent.len()), |out| out.table(&sheet));

@@ -2,7 +2,7 @@
 
 use tprimat_figures::Row;
 
-use crate::table::mark;
+use crate::mark;
 
 /// The parts of a name: `platform/framework/model/strategy@axis=value,…`.
 struct Parts<'a> {

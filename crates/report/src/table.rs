@@ -7,7 +7,7 @@ use tprimat_figures::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Ro
 use super::{
     cost,
     environment::environments,
-    format::{bytes, number, percent, seconds},
+    format::{bytes, mark, number, percent, seconds},
     headline::{Verdict, duration, headlines, interval, leading, more, refused, same_as, times},
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
@@ -197,11 +197,6 @@ pub(super) fn mfu(row: &Row) -> Word {
         Mfu::Ok { .. } | Mfu::Absent { .. } => Word::missing(),
         Mfu::Error { .. } => Word::inked("impossible", Ink::Alarm),
     }
-}
-
-/// Stands behind the name of a cell that tprimat did not measure.
-pub(super) fn mark(imported: &[String]) -> &'static str {
-    if imported.is_empty() { "" } else { " (imported)" }
 }
 
 pub(super) fn memory(row: &Row) -> Word {

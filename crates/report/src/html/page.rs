@@ -6,6 +6,7 @@ use serde::Serialize;
 use tprimat_figures::{
     AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, dropped_words,
 };
+use tprimat_plot::loss_apart;
 
 use super::super::{
     Headline, Verdict,
@@ -13,7 +14,6 @@ use super::super::{
     headline::{interval, leading, times},
     headlines,
     notes::{notes, steady_state},
-    plot::loss_apart,
     table::spread_of_repeats,
 };
 

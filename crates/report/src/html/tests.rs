@@ -346,7 +346,7 @@ fn nothing_at_all_is_still_a_page() {
 
 #[test]
 fn whatever_may_be_absent_may_be_absent() {
-    let sample = crate::plot::sample::Sample { cells: 9, groups: 2, repeats: 3, steps: 9, scale: 1.0, troubled: true };
+    let sample = crate::sample::Sample { cells: 9, groups: 2, repeats: 3, steps: 9, scale: 1.0, troubled: true };
     let mut comparison: Comparison = serde_json::from_value(sample.json()).unwrap();
     assert!(page(&comparison).contains("2 workloads"));
     for repeat in comparison.rows.iter_mut().flat_map(|r| &mut r.repeats) {

@@ -18,6 +18,7 @@ mod bars;
 mod canvas;
 mod chart;
 mod cost;
+pub mod format;
 mod loss;
 mod memory;
 mod names;
@@ -33,7 +34,7 @@ mod text;
 mod throughput;
 
 use canvas::Canvas;
-pub(super) use loss::loss_apart;
+pub use loss::loss_apart;
 use rayon::prelude::*;
 use shown::Shown;
 use tprimat_base::error::Result;
@@ -131,6 +132,6 @@ pub fn pictures(comparison: &Comparison) -> Result<Pictures> {
 }
 
 #[cfg(test)]
-pub(super) mod sample;
+mod sample;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use super::{
     style::{FAINT, INK, LINE, MARGIN, SMALL, TEXT, WIDTH},
     text::{clean, elide, elide_names, width_of, wrap},
 };
-use crate::table::mark;
+use crate::format::mark;
 
 /// A label that is longer than this is shortened in its middle.
 const LABEL: i32 = 900;

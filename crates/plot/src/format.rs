@@ -109,6 +109,11 @@ pub fn percent(value: f64) -> String {
     }
 }
 
+/// Stands behind the name of a cell that tprimat did not measure.
+pub fn mark(imported: &[String]) -> &'static str {
+    if imported.is_empty() { "" } else { " (imported)" }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -1,0 +1,25 @@
+//! The files of a report: each with its name and its text.
+
+use tprimat_base::error::Result;
+use tprimat_figures::Comparison;
+
+use crate::{Drawn, Meta, Page, csv, csv_repeats, html, left_out, markdown, table};
+
+/// The page, which shows all the others show.
+pub const PAGE: &str = "report.html";
+
+/// Text, Markdown, CSV and the page of a comparison. `drawn`: the pictures that the page shows.
+///
+/// # Errors
+/// Where the page cannot be made.
+pub fn files(comparison: &Comparison, drawn: &[Drawn], matrix: &str) -> Result<Vec<(&'static str, String)>> {
+    let names: Vec<&str> = drawn.iter().map(|d| d.name.as_str()).collect();
+    let meta = Meta { matrix: matrix.to_owned(), left_out: left_out(comparison, &names) };
+    Ok(vec![
+        ("compare.txt", table(comparison, &Page::file())),
+        ("compare.md", markdown(comparison)),
+        ("compare.csv", csv(comparison)),
+        ("compare_repeats.csv", csv_repeats(comparison)),
+        (PAGE, html(comparison, drawn, &meta)?),
+    ])
+}
