@@ -33,6 +33,7 @@ impl Writer {
     fn stream(&mut self, stream: TokenStream) {
         let mut tokens = stream.into_iter().peekable();
         let mut before = [const { String::new() }; 2];
+        let mut begins = String::new();
         while let Some(token) = tokens.next() {
             if let Some(attribute) = attribute(&token, &mut tokens) {
                 match attribute.as_str() {
@@ -48,16 +49,23 @@ impl Writer {
                     let is_followed_by_arm =
                         !is_last && !matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ',');
                     self.group(&group, &before, is_followed_by_arm);
-                    String::from("}")
+                    String::from(if group.delimiter() == Delimiter::Brace { "}" } else { ")" })
                 }
                 TokenTree::Punct(comma) if comma.as_char() == ',' && is_last => String::new(),
+                TokenTree::Punct(end) if end.as_char() == ';' && is_last && leaves(&begins) => String::new(),
                 other => other.to_string(),
             };
             if before[1] == "mod" && matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ';') {
                 self.declare(&shown, false);
             }
-            if !shown.is_empty() && shown != "}" {
+            if !matches!(shown.as_str(), "}" | ")") {
                 self.line(&shown);
+            }
+            if begins.is_empty() {
+                begins.clone_from(&shown);
+            }
+            if matches!(shown.as_str(), ";" | "}") {
+                begins.clear();
             }
             before = [std::mem::take(&mut before[1]), shown];
         }
@@ -134,17 +142,26 @@ fn attribute(token: &TokenTree, tokens: &mut Peekable<IntoIter>) -> Option<Strin
         Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Bracket => {
             let text = group.stream().to_string();
             tokens.next();
-            Some(text.replace([' ', '\n'], ""))
+            // Without spaces and trailing commas, which a formatter adds.
+            Some(text.replace([' ', '\n'], "").replace(",)", ")"))
         }
         _ => Some(String::new()),
     }
 }
 
-/// Is this what a block of one expression holds: something, and no statement?
+/// Is this what a block of one expression holds: something, and no statement but one that leaves?
 fn is_expression(stream: TokenStream) -> bool {
-    let mut tokens = stream.into_iter().peekable();
-    let is_something = tokens.peek().is_some();
-    is_something && tokens.all(|token| !matches!(&token, TokenTree::Punct(p) if p.as_char() == ';'))
+    let mut tokens: Vec<TokenTree> = stream.into_iter().collect();
+    let is_end = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ';');
+    if tokens.last().is_some_and(is_end) && leaves(&tokens[0].to_string()) {
+        tokens.pop();
+    }
+    !tokens.is_empty() && !tokens.iter().any(is_end)
+}
+
+/// Does a statement that begins with this word leave its block, whether or not a semicolon ends it?
+fn leaves(word: &str) -> bool {
+    matches!(word, "return" | "continue" | "break")
 }
 
 #[cfg(test)]
@@ -196,6 +213,13 @@ mod tests {
     }
 
     #[test]
+    fn signs_that_only_a_formatter_wants_are_not_in_it() {
+        let narrow = "#[derive(Clone, Debug,)] struct A; fn f() { let Some(x) = y else { return Ok(()); }; match x { 1 => { return 2; } _ => 3 } }";
+        let wide = "#[derive(Clone, Debug)] struct A; fn f() { let Some(x) = y else { return Ok(()) }; match x { 1 => return 2, _ => 3, } }";
+        assert_eq!(text(narrow), text(wide));
+    }
+
+    #[test]
     fn every_change_of_what_is_computed_is_in_it() {
         for (old, new) in [
             ("> 0.0", ">= 0.0"),
@@ -208,6 +232,7 @@ mod tests {
             assert!(CODE.contains(old), "{old}");
             assert_ne!(text(&CODE.replace(old, new)), text(CODE), "{old} → {new}");
         }
+        assert_ne!(text("fn f() { g(); }"), text("fn f() { g() }"));
         assert_ne!(text("f(\"a b\")"), text("f(\"a  b\")"), "what a text holds is no formatting");
     }
 
