@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::plan::Job;
 
 /// How much hangs on a setting when two summaries are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// The work itself, which decides the throughput: must agree.

@@ -15,6 +15,7 @@ use crate::{
     cache::Cache,
     error::{Error, Problem, Result, exit},
     graph::{Dag, label},
+    plain::counted,
     plan::{self, Plan, Support},
     recipe::context,
 };
@@ -87,9 +88,11 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
         )?;
     } else {
         print(&format!(
-            "{}: {} cells ({unsupported} unsupported), {launches} launch files render, {tasks} tasks; no problem found\n",
+            "{}: {} ({unsupported} unsupported), {} rendered, {}; no problem found\n",
             plan.matrix.name,
-            plan.cells.len()
+            counted(plan.cells.len(), "cell"),
+            counted(launches, "launch file"),
+            counted(tasks, "task")
         ))?;
     }
     Ok(exit::OK)

@@ -193,9 +193,11 @@ fn gpu_specs(config: &Config, value: &Yaml, gpu: &str) -> Result<Translated, Pro
                 continue;
             }
             value = Yaml::from(tflops * 1e12);
-        } else if let ("tdp_watts", Some(watts), None, Some(first)) = (key, value.as_f64(), source, known.first()) {
-            if !known.iter().any(|a| same(a.tdp_watts, watts)) {
-                let message = format!("the TDP of {gpu} is {} W ({}), not {watts}", first.tdp_watts, first.source);
+        } else if let ("tdp_watts", Some(watts), None, Some((first, its))) =
+            (key, value.as_f64(), source, known.iter().find_map(|a| Some((a, a.tdp_watts?))))
+        {
+            if !known.iter().any(|a| a.tdp_watts.is_some_and(|its| same(its, watts))) {
+                let message = format!("the TDP of {gpu} is {its} W ({}), not {watts}", first.source);
                 return Err(labelled(message, "state a `source` for another figure"));
             }
             continue;

@@ -378,6 +378,8 @@ impl Scheduler<'_> {
                     };
                     self.talk.report(&Event::Note { message: format!("{name} {what}: {why}") });
                 }
+                // How long it ran: it may have waited for a device, or for another tprimat that ran the same.
+                let seconds = (attempt.ended_at - attempt.started_at).clamp(0.0, f64::MAX);
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {
                         self.talk.report(&ended_well(name, seconds));
