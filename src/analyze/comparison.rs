@@ -197,6 +197,9 @@ pub struct Row {
     /// An earlier cell whose launch files are the same bytes: their difference is noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_launch_as: Option<String>,
+    /// An earlier cell of the group that has the same runs, imported twice: so there is nothing to compare.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_runs_as: Option<String>,
     /// Cost, efficiency, time: docs/METRICS.md.
     #[serde(default)]
     pub metrics: Metrics,

@@ -183,7 +183,7 @@ impl Cache {
         })?;
         if is_sound && bytes.len() as u64 == most && Digest::of(&bytes) != *digest {
             return Err(Error::Cache(format!(
-                "the object {} is larger than {} MiB, the most that is read into memory; if it is no log of yours, remove {}",
+                "the object {} is larger than {} MiB, the most that is read into memory; if it is not a log of yours, remove {}",
                 digest.short(),
                 most >> 20,
                 self.object_path(digest).display()

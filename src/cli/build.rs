@@ -280,7 +280,7 @@ fn unversioned(plan: &Plan, cells: &[usize]) -> BTreeSet<String> {
     let variables = names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
     let note = |variable| {
         format!(
-            "the checkout in ${variable} is no git repository: results are filed under the digest of one file of it"
+            "the checkout in ${variable} is not a git repository: results are filed under the digest of one file of it"
         )
     };
     variables.map(note).collect()

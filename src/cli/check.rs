@@ -60,7 +60,7 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     if !descriptive.is_empty() {
         eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
     }
-    for note in project::not_handed_over(&plan) {
+    for note in project::not_handed_over(&plan).into_iter().chain(project::not_identical(&plan)) {
         eprintln!("note: {note}");
     }
     for (why, cell, more) in reasons {

@@ -460,7 +460,7 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
                 });
                 remove(&leftover.dir);
             }
-            // A folder that says nothing is no measurement; everything else is worth an error.
+            // A folder that says nothing is not a measurement; everything else is worth an error.
             Err(Error::Cache(why)) => talk.report(&Event::Note { message: format!("left alone: {why}") }),
             Err(other) => return Err(other),
         }

@@ -124,6 +124,7 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
     columns.text("labels", &row.labels.join("; "));
     columns.text("warnings", &row.warnings.join("; "));
     columns.text("same_launch_as", row.same_launch_as.as_deref().unwrap_or_default());
+    columns.text("same_runs_as", row.same_runs_as.as_deref().unwrap_or_default());
     columns.text("environment", &words(found.environment.get(row.cell.as_str()).copied().unwrap_or_default()));
     columns.text("attestation", attestation(row.attestation));
     columns.text("declared_only", &row.declared_only.join("; "));

@@ -75,6 +75,14 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
         let mut pairs: Vec<(&Row, &Speedup)> =
             others.filter_map(|a| Some((*a, *speedups.get(a.cell.as_str()).filter(|s| s.b == b.cell)?))).collect();
         pairs.sort_by(|(_, x), (_, y)| weight(y).total_cmp(&weight(x)));
+        all.extend(rows.iter().filter_map(|row| {
+            let other = row.same_runs_as.as_ref()?;
+            let text = format!(
+                "{} is not compared: it has the same runs as {other}, imported twice. Import one of the two.",
+                named(row)
+            );
+            Some(Headline { group: None, a: row.cell.clone(), b: Some(other.clone()), verdict: Verdict::Refused, text })
+        }));
         all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
             group: Some(index),
             a: a.cell.clone(),

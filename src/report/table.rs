@@ -152,6 +152,9 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
             word.text.push_str(" (not comparable)");
         }
         let mut against = against(row, baseline, speedups);
+        if let Some(other) = &row.same_runs_as {
+            against = Word::inked(format!("the same runs as {other}, imported twice"), Ink::Bad);
+        }
         let is_impossible = row.impossible().or(base.and_then(Row::impossible)).is_some();
         if is_impossible && against.ink == Ink::Dim {
             against = Word::inked("not compared: impossible rate", Ink::Bad);

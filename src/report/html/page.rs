@@ -169,7 +169,10 @@ fn table<'a>(
         let is_baseline = row.cell == group.baseline;
         let mut figures = vec![
             rate(row),
-            against(speedup(row), is_baseline),
+            match &row.same_runs_as {
+                Some(other) => missing(&format!("the same runs as {other}, imported twice")),
+                None => against(speedup(row), is_baseline),
+            },
             repeats(row),
             step_time(row),
             mfu(&row.mfu),
