@@ -165,6 +165,21 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
     }
 }
 
+/// Why there is no ratio of a cell and its baseline. `same`: the arm that has the same runs.
+fn not_compared(a: &Arm<'_>, b: &Arm<'_>, same: Option<&Arm<'_>>, catalogue: &Catalogue) -> Option<Note> {
+    if let Some(same) = same {
+        let text = format!(
+            "has the same runs as {}, imported twice: every step has the same time and loss, so there is nothing to compare; \
+             import one of the two",
+            same.cell.cell
+        );
+        return Some(Note::of(&a.cell.cell, NoteKind::Same, text));
+    }
+    let why = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue))?;
+    let text = format!("not compared with {}: {why}", b.cell.cell);
+    Some(Note::of(&a.cell.cell, NoteKind::Doubtful, text))
+}
+
 /// Each cell against its baseline; what an impossible rate keeps from that is told instead.
 fn speedups(
     arms: &[Arm<'_>],
@@ -183,18 +198,8 @@ fn speedups(
         let b = &arms[group.baseline];
         for &at in group.members.iter().filter(|i| **i != group.baseline) {
             let a = &arms[at];
-            if let Some(other) = same_runs[at] {
-                let text = format!(
-                    "has the same runs as {}, imported twice: every step has the same time and loss, so there is nothing to \
-                     compare; import one of the two",
-                    arms[other].cell.cell
-                );
-                notes.push(Note::of(&a.cell.cell, NoteKind::Same, text));
-                continue;
-            }
-            if let Some(why) = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue)) {
-                let text = format!("not compared with {}: {why}", b.cell.cell);
-                notes.push(Note::of(&a.cell.cell, NoteKind::Doubtful, text));
+            if let Some(why) = not_compared(a, b, same_runs[at].map(|other| &arms[other]), catalogue) {
+                notes.push(why);
                 continue;
             }
             let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
@@ -293,7 +298,9 @@ fn runs<'a>(arm: &Arm<'a>) -> Option<Runs<'a>> {
 /// Why two arms are no independent samples: attempts that are among the repeats of both.
 fn shared(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
     let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
-    match of_a.intersection(&of_b).count() {
+    let is_imported = !a.cell.imported.is_empty() && !b.cell.imported.is_empty();
+    let imported_twice = if is_imported { shared_runs(&a.summary.repeats, &b.summary.repeats) } else { 0 };
+    match of_a.intersection(&of_b).count().max(imported_twice) {
         0 => None,
         n if n == of_a.len() && n == of_b.len() => Some(SAME_MEASUREMENTS.to_owned()),
         n => Some(format!("{n} of their measurements {} the same", if n == 1 { "is" } else { "are" })),

@@ -22,6 +22,8 @@
 //! | `note` | – | a sentence beside the figures, with its sort |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `gaps` | two contracts | what only one side states, or neither |
+//! | `shared` | – | values that most cells have alike, kept once |
+//! | `same_run` | two series of steps | are they one run, imported twice? |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
