@@ -15,6 +15,7 @@ use crate::{
     cache::Cache,
     error::{Error, Problem, Result, exit},
     graph::{Dag, label},
+    plain::counted,
     plan::{self, Plan, Support},
     recipe::context,
 };
@@ -59,7 +60,7 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     if !descriptive.is_empty() {
         eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
     }
-    for note in project::not_handed_over(&plan) {
+    for note in project::not_handed_over(&plan).into_iter().chain(project::not_identical(&plan)) {
         eprintln!("note: {note}");
     }
     for (why, cell, more) in reasons {
@@ -87,9 +88,11 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
         )?;
     } else {
         print(&format!(
-            "{}: {} cells ({unsupported} unsupported), {launches} launch files render, {tasks} tasks; no problem found\n",
+            "{}: {} ({unsupported} unsupported), {} rendered, {}; no problem found\n",
             plan.matrix.name,
-            plan.cells.len()
+            counted(plan.cells.len(), "cell"),
+            counted(launches, "launch file"),
+            counted(tasks, "task")
         ))?;
     }
     Ok(exit::OK)

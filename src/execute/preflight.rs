@@ -110,7 +110,7 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
         Some(path) if !path.join(file).is_file() => {
             return Some(
                 Problem::new(format!(
-                    "recipe `{}`: {} ({setting}, ${variable}) is no such checkout: it has no {file}",
+                    "recipe `{}`: {} ({setting}, ${variable}) is not a checkout of it: there is no {file} in it",
                     recipe.file.id,
                     path.display()
                 ))
