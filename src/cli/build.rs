@@ -24,7 +24,7 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
+        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, Look, PlainLines, Reporter, Reporters, Runs, Talk,
         TrainHost,
     },
     files::Standing,
@@ -65,7 +65,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let _in_use = cache.use_it();
-    let host = train_host(&plan, &request, &cache)?;
+    let host = train_host(&plan, &request, cache.root())?;
     let talk = Talk::new(reporters(args)?);
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
@@ -90,24 +90,17 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if !stale.is_empty() {
         cache.ensure_writable()?;
     }
-    let mut trains: Vec<usize> =
-        stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
+    let mut trains = blocked::stale_trains(&engine, &statuses);
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
-    let blocked = blocked::find(&engine, &trains, &host)?;
+    let blocked = blocked::find(&plan, &trains, &host, Look::ByAsking)?;
     trains.retain(|cell| !blocked.contains_key(cell));
-    if trains.is_empty() {
-        // Whatever there was to train is left out: then nothing was asked for that can be done here.
-        blocked::refuse(&blocked)?;
-    }
     if !blocked.is_empty() {
         for (problem, cells) in blocked::by_problem(&blocked) {
             let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
             let message = format!("left out: {}: {}", blocked::few(&cells), blocked::sentence(problem));
             talk.report(&Event::Note { message });
         }
-        for (cell, problems) in &blocked {
-            plan.cells[*cell].blocked = problems.first().map(blocked::sentence);
-        }
+        blocked::mark(&mut plan, &blocked, &trains);
         engine = engine_of(&plan, &dag, &cache, &args.insist);
         statuses = engine.evaluate_all()?;
     }
@@ -184,17 +177,16 @@ fn reporters(args: &BuildArgs) -> Result<Reporters> {
     Ok(Reporters(all))
 }
 
-fn train_host(plan: &Plan, request: &PlanRequest, cache: &Cache) -> Result<TrainHost> {
+pub(super) fn train_host(plan: &Plan, request: &PlanRequest, cache: &Path) -> Result<TrainHost> {
     let tprimat = std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
     let facts = plan.facts.host();
     let vendor = facts.platforms().into_iter().map(|(v, _)| v).find(|v| *v != Vendor::Cpu);
     Ok(TrainHost {
         project: plan.root.clone(),
-        runs: cache.root().join("runs"),
+        runs: cache.join("runs"),
         lock_dir: lock_dir(&request.env),
         native: find_native(&tprimat, &request.env),
         native_seen: OnceLock::new(),
-        python: plan.facts.python().to_owned(),
         hostname: facts.hostname.clone().unwrap_or_default(),
         caller_env: request.env.clone(),
         grace_seconds: GRACE_SECONDS,
@@ -265,7 +257,7 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
             return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
         }
     }
-    blocked::refuse(&blocked::find(engine, &cells, host)?)?;
+    blocked::refuse(&blocked::find(engine.plan, &cells, host, Look::ByAsking)?)?;
     let keys: BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
     for key in keys {
         engine.cache.open_generation(&key)?;

@@ -39,10 +39,15 @@ pub fn strings(value: &Value) -> Vec<&str> {
     }
 }
 
+/// `NeMo` and `NVIDIA` are what people write.
+fn is_among(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 /// The vendor that `name` stands for.
 #[must_use]
 pub fn vendor_named(name: &str) -> Option<Vendor> {
-    VENDORS.iter().find(|(_, names)| names.contains(&name)).map(|(vendor, _)| *vendor)
+    VENDORS.iter().find(|(_, names)| is_among(name, names)).map(|(vendor, _)| *vendor)
 }
 
 /// The vendor's shipped platform id, then its aliases.
@@ -54,7 +59,7 @@ pub fn vendor_names(vendor: Vendor) -> &'static [&'static str] {
 /// Everything a shipped framework is called, its id first; empty for a user's own.
 #[must_use]
 pub fn framework_names(name: &str) -> &'static [&'static str] {
-    FRAMEWORKS.iter().find(|names| names.contains(&name)).copied().unwrap_or(&[])
+    FRAMEWORKS.iter().find(|names| is_among(name, names)).copied().unwrap_or(&[])
 }
 
 /// The id of a shipped framework, whichever of its names is given.

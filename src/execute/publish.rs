@@ -183,6 +183,15 @@ pub fn withdraw(output: &Path) -> Result<Withdrawn> {
     Ok(withdrawn)
 }
 
+/// How many published files `withdraw` would look at.
+#[must_use]
+pub fn published(output: &Path) -> usize {
+    let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
+    let lists = folders.chain([output.to_owned()]).map(|folder| folder.join(MANIFEST)).filter(|list| list.is_file());
+    lists.map(|list| read_manifest(&list).into_values().map(|files| files.len()).sum::<usize>()).sum()
+}
+
 /// Removes a file that is still as it was published; one that people changed is theirs.
 fn withdraw_file(folder: &Path, name: &str, digest: &Digest) -> bool {
     let path = folder.join(name);

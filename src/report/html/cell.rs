@@ -83,6 +83,8 @@ struct Surrounding<'a> {
 struct Repeat {
     #[serde(flatten)]
     summary: RepeatSummary,
+    /// After a failure.
+    what_to_do: Option<&'static str>,
     /// Earlier lines of the log's tail for which there was no room.
     tail_left_out: usize,
 }
@@ -276,7 +278,11 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
     if let Some(telemetry) = &mut summary.telemetry {
         telemetry.power_series = Vec::new();
     }
-    Repeat { summary, tail_left_out: left_out }
+    let what_to_do = match &repeat.status {
+        RepeatStatus::Failed { class, .. } => Some(advice(*class)),
+        _ => None,
+    };
+    Repeat { summary, what_to_do, tail_left_out: left_out }
 }
 
 fn notes<'a>(comparison: &'a Comparison, cell: &str) -> Vec<&'a str> {
