@@ -304,8 +304,13 @@ impl Plan {
     fn near(&self, id: &str) -> Option<&str> {
         let ids = || self.cells.iter().map(|c| c.id.as_str());
         let base = |id: &'_ str| id.find('@').unwrap_or(id.len());
-        let near = nearest(id, ids()).or_else(|| nearest(id, ids().map(|id| &id[..base(id)])))?;
-        ids().find(|id| *id == near || id[..base(id)] == *near)
+        // As many parts as were written.
+        let depth = id.split('/').count();
+        let end = |id: &'_ str| id.match_indices('/').nth(depth - 1).map_or(base(id), |(at, _)| at);
+        let near = nearest(id, ids())
+            .or_else(|| nearest(id, ids().map(|id| &id[..base(id)])))
+            .or_else(|| nearest(id, ids().map(|id| &id[..end(id)])))?;
+        ids().find(|id| *id == near || id[..base(id)] == *near || id[..end(id)] == *near)
     }
 
     /// Position of the cell that a name on the command line means: its id, or whatever `--only` takes if it means one cell.

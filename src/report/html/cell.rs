@@ -4,12 +4,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    super::notes::steady_state,
+    super::{advice::advice, notes::steady_state},
     page::{id, in_unit, mfu_figure},
 };
 use crate::analyze::{
     AbsentCell, Attestation, AttestationStatus, CellEnvironment, Comparison, Contract, Curve, EnvironmentDifference,
-    Figure, Memory, Mfu, RepeatSummary, Row, Source, Tier, Unit,
+    Figure, Memory, Mfu, RepeatStatus, RepeatSummary, Row, Source, Tier, Unit,
 };
 
 /// Characters of log tails in the whole page: a matrix that fails as a whole must still open.
