@@ -111,6 +111,7 @@ fn environment(project: &Project, name: &str, packages: &[(&str, &str)]) {
     project.write(&format!("{name}/bin/python"), &program);
     let bin = project.path(&format!("{name}/bin/python"));
     std::fs::set_permissions(bin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    project.write(&format!("{site}/README.txt"), "what pip installs lies here\n");
     for (package, version) in packages {
         project.write(&format!("{site}/mod_{package}/__init__.py"), "");
         project.write(&format!("{site}/{package}-{version}.dist-info/METADATA"), &format!("Version: {version}\n"));

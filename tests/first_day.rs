@@ -31,7 +31,7 @@ fn every_command_takes_the_same_names_of_a_cell() {
         let ran = project.run(&[command, "cpu/cmd/tny"]).ends_with(4);
         assert!(said(&ran).contains("did you mean `cpu/cmd/tiny/single`?"), "{command}: {}", ran.stderr);
     }
-    let compared = project.run(&["compare", "one", "cpu/cmd/tiny", "cpu/cmd/wide", "--json"]).stdout;
+    let compared = project.run(&["compare", "matrix", "cpu/cmd/tiny", "cpu/cmd/wide", "--json"]).stdout;
     assert!(compared.contains("cpu/cmd/wide/single"), "{compared}");
 }
 
@@ -124,7 +124,7 @@ fn a_shape_from_a_file_that_is_not_there_says_which_line_names_it() {
     let named = |path: &str| CONFIG.replace("  wide: {", &format!("  mine: {{ hf_config: {path} }}\n  wide: {{"));
     project.write("config.yaml", &named(folder.to_str().unwrap()));
     let ran = project.run(&["check"]).ends_with(2);
-    assert!(ran.stderr.contains("config.yaml:12:"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("config.yaml:13:"), "{}", ran.stderr);
     // An absolute path, of the file or of its folder.
     std::fs::write(folder.join("config.json"), shape.to_string()).unwrap();
     project.run(&["check"]).ends_with(0);
@@ -242,6 +242,28 @@ fn published(platform: &str, batch: u64, length: u64) -> Value {
         "performance_metrics": { "tokens_per_second": rate, "tokens_per_second_per_gpu": rate / 8.0, "avg_step_time_seconds": mean },
         "step_times": times,
     })
+}
+
+/// Older suites publish under the same names: what is there already is nobody's to overwrite.
+#[test]
+fn results_of_an_older_suite_are_not_written_over() {
+    let project = Project::new(ONE_RUN);
+    let old = published("nvd", 64, 2048).to_string();
+    project.write("output/train_cpu_cmd_tiny.json", &old).write("output/train_nvd_nemo_llama.json", &old);
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(said(&built).contains("`tprimat import output/earlier` reads results among them"), "{}", built.stderr);
+    assert_eq!(project.names_in("output/earlier"), ["train_cpu_cmd_tiny.json"]);
+    assert_eq!(project.read("output/earlier/train_cpu_cmd_tiny.json"), old);
+    assert_eq!(project.read("output/train_nvd_nemo_llama.json"), old, "in nobody's way");
+    // The next builds replace what tprimat wrote itself, and say nothing.
+    project.edit("config.yaml", "skip_steps: 1", "skip_steps: 2");
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(!built.stderr.contains("earlier"), "{}", built.stderr);
+    assert_eq!(project.names_in("output/earlier").len(), 1);
+    // They are imported with the folder; what tprimat published there is not.
+    let told = project.run(&["import", "."]).ends_with(0).stdout;
+    assert!(told.contains("train_nvd_nemo_llama.json") && !told.contains("compare.json"), "{told}");
+    assert_eq!(told.matches("imported from").count(), 2, "{told}");
 }
 
 /// Whoever comes from an older suite has a table before they have read anything.

@@ -120,6 +120,8 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         talk.report(&Event::Note { message });
     }
     let interrupts = execute::install_interrupt_handler()?;
+    let output = execute::publish::output_dir(&plan);
+    let set_aside = execute::publish::set_aside(&output);
     let options = BuildOptions {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
         fail_fast: args.fail_fast,
@@ -128,6 +130,15 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     // What a run of an earlier, killed build left while we waited for its supervisor.
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
+    }
+    let moved = execute::publish::set_aside(&output).saturating_sub(set_aside);
+    if moved > 0 {
+        let earlier = output.strip_prefix(&request.root).unwrap_or(&output).join("earlier");
+        let message = format!(
+            "{moved} files that tprimat had not written lay where results are published; they are in {0} now, and `tprimat import {0}` reads results among them",
+            earlier.display()
+        );
+        talk.report(&Event::Note { message });
     }
     let summary = match (summary, interrupts.asked()) {
         (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => return Err(Error::Interrupted(signal)),

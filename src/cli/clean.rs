@@ -33,7 +33,7 @@ pub fn run(at: Option<&Path>, args: &CleanArgs) -> Result<i32> {
         }
     } else if !args.yes && std::io::stdin().is_terminal() {
         // Published files are made again from the cache, so a script is not asked.
-        let published = publish::published(&output);
+        let published = publish::published(&output).len();
         let question = format!("Remove {published} published files from {}?", output.display());
         if published > 0 && !confirmed(&question)? {
             return Ok(exit::OK);

@@ -32,7 +32,7 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
         None => Plan::load(&project::request(at, &common, None, &Measured::default())?)?,
     };
     let (caches, names): (Vec<&String>, Vec<&String>) =
-        args.names.iter().partition(|name| cache_in(Path::new(name)).is_some());
+        args.names.iter().partition(|name| cache_in(&plan, Path::new(name)).is_some());
     if !caches.is_empty() {
         if !names.is_empty() || !args.log.is_empty() || !args.result.is_empty() || !args.tfevents.is_empty() {
             let problem =
@@ -41,7 +41,10 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
         }
         return adopt(&plan, &caches, args.json);
     }
-    let (cell, units, skipped) = wanted(args, &[project::cache_dir(&plan), publish::output_dir(&plan)])?;
+    // Older suites publish to the folder that is tprimat's now: what is left out is what tprimat published, not the folder.
+    let mut own = publish::published(&publish::output_root(&plan));
+    own.push(project::cache_dir(&plan));
+    let (cell, units, skipped) = wanted(args, &own)?;
     let cell = cell.map(|cell| canonical(&plan, &cell));
     if plan.is_bare() {
         eprintln!(
@@ -88,13 +91,18 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-/// The cache that a path means: itself, or that of the project in it.
-fn cache_in(path: &Path) -> Option<PathBuf> {
+/// The cache that a path means: itself, or that of another project in it. This project's folder is one of logs and results.
+fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
     let of_project = path.join("cache");
     if project::is_cache(path) {
         return Some(path.to_owned());
     }
-    (path.join("config.yaml").is_file() && project::is_cache(&of_project)).then_some(of_project)
+    let is_own = same_folder(&of_project, &project::cache_dir(plan));
+    (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own).then_some(of_project)
+}
+
+fn same_folder(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 /// Takes over what other caches hold: every run with its log and result, and what was imported there.
@@ -103,8 +111,8 @@ fn adopt(plan: &Plan, names: &[&String], as_json: bool) -> Result<i32> {
     cache.ensure_writable()?;
     let mut told = Vec::new();
     for name in names {
-        let Some(folder) = cache_in(Path::new(name)) else { continue };
-        if folder.canonicalize().is_ok_and(|other| cache.root().canonicalize().is_ok_and(|own| own == other)) {
+        let Some(folder) = cache_in(plan, Path::new(name)) else { continue };
+        if same_folder(&folder, cache.root()) {
             return Err(Error::invalid(Problem::new(format!("{} is this project's own cache", folder.display()))));
         }
         let other = Cache::open(&folder)?;

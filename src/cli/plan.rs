@@ -266,7 +266,7 @@ fn of_cell(cell: &CellPrice) -> String {
 }
 
 /// Up to so many tasks are listed one by one; of more, a line for each cell, or for each reason.
-const IN_FULL: usize = 40;
+const IN_FULL: usize = 24;
 /// So many cells have a line of their own.
 const CELLS: usize = 24;
 

@@ -310,6 +310,33 @@ mod tests {
         assert_eq!(version(&python, "torch"), None);
     }
 
+    /// The oracle is the interpreter itself: it finds those modules that its folders seem to have, and no other.
+    #[test]
+    fn modules_are_there_where_the_interpreter_finds_them() {
+        const PROGRAM: &str =
+            "import sys, importlib.util as u\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+        let env = environment();
+        let names = [
+            "json",
+            "ctypes",
+            "torch",
+            "transformers",
+            "accelerate",
+            "numpy",
+            "yaml",
+            "nemo",
+            "no_module_is_called_so",
+        ];
+        let modules: Vec<String> = names.map(str::to_owned).to_vec();
+        for name in ["python3", "/usr/bin/python3"] {
+            let Ok(absent) = absent_modules(Path::new(name), &env, &modules) else { continue };
+            let output = std::process::Command::new(name).args(["-E", "-c", PROGRAM]).args(names).output().unwrap();
+            let told =
+                String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(absent, told, "{name}");
+        }
+    }
+
     /// The oracle is the interpreter itself, which the caller's PATH names: all that it knows is read alike.
     #[test]
     fn every_version_is_what_the_interpreter_says() {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use globset::{Glob, GlobMatcher};
+use globset::{GlobBuilder, GlobMatcher};
 
 use super::{cell::Cell, file::BASE};
 use crate::{
@@ -298,7 +298,8 @@ impl Pattern {
 }
 
 fn glob(option: &str, text: &str) -> Result<GlobMatcher> {
-    Glob::new(text).map(|glob| glob.compile_matcher()).map_err(|error| {
+    // Nobody tells `NeMo` and `nemo` apart by their case.
+    GlobBuilder::new(text).case_insensitive(true).build().map(|glob| glob.compile_matcher()).map_err(|error| {
         let problem = Problem::new(format!("{option} {text}: {}", error.kind()));
         Error::invalid(problem.at(&Source::new(option, text), 0..text.len(), "not a pattern"))
     })
