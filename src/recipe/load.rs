@@ -435,7 +435,8 @@ mod tests {
             name[..end].to_lowercase().replace('_', "-")
         };
         for (id, recipe) in RecipeSet::load(Path::new("/nonexistent")).unwrap().recipes {
-            let files = embedded_under(&format!("recipes/{id}/")).filter(|(path, _)| path.starts_with("requirements."));
+            let folder = format!("recipes/{id}/");
+            let files = embedded_under(&folder).filter(|(path, _)| path.starts_with("requirements."));
             let pinned: BTreeSet<String> = files
                 .flat_map(|(_, text)| String::from_utf8_lossy(text).lines().map(plain).collect::<Vec<_>>())
                 .collect();
