@@ -15,7 +15,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("native", &["job", "samples"]),
     ("plot", &["base", "figures"]),
     ("render", &["base", "job"]),
-    ("report", &["base", "figures", "plot", "words"]),
+    ("report", &["base", "figures", "job", "plot", "words"]),
     ("results", &["job", "logs"]),
     ("samples", &[]),
     ("words", &[]),

@@ -13,6 +13,7 @@
 //! | `note` | – | a sentence beside the figures, with its sort |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `gaps` | two contracts | what only one side states, or neither |
+//! | `same_run` | two series of steps | are they one run, imported twice? |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
@@ -34,6 +35,7 @@ mod metrics;
 mod note;
 mod notes;
 mod peaks;
+mod same_run;
 mod steady;
 mod summary;
 mod suspect;
@@ -51,9 +53,11 @@ pub use environment::*;
 pub use figure::*;
 pub use gaps::*;
 pub use gate::*;
+pub use guard::not_identical;
 pub use metrics::*;
 pub use note::*;
 pub use peaks::*;
+pub use same_run::repeated_runs;
 pub use steady::*;
 pub use summary::*;
 pub use suspect::*;

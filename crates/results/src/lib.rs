@@ -5,6 +5,7 @@
 //!
 //! | file | from | to |
 //! |---|---|---|
+//! | `shared` | – | values that most cells have alike, kept once |
 //! | `settings` | – | the one table of settings that are attested and contracted |
 //! | `claim` | – | what a run is said to be: a whole job, or the labels of an import |
 //! | `attest` | trace × claim | did the run do what it was asked to? |
@@ -28,6 +29,7 @@ mod result;
 pub mod samples;
 mod schedule;
 pub mod settings;
+mod shared;
 pub mod stats;
 
 pub use anomalies::*;
@@ -41,6 +43,7 @@ pub use left::Left;
 pub use result::*;
 pub use samples::*;
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
+pub use shared::*;
 pub use stats::*;
 pub use tprimat_job::count_parameters;
 
