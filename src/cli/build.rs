@@ -283,7 +283,7 @@ fn unversioned(plan: &Plan, cells: &[usize]) -> BTreeSet<String> {
     let variables = names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
     let note = |variable| {
         format!(
-            "the checkout in ${variable} is no git repository: results are filed under the digest of one file of it"
+            "the checkout in ${variable} is not a git repository: results are filed under the digest of one file of it"
         )
     };
     variables.map(note).collect()
@@ -308,6 +308,9 @@ fn finish(
         failed,
         waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
+        contradicted,
+        suspect: verdict.suspect,
+        unmeasured: verdict.unmeasured,
         seconds: *seconds,
     });
     let coverage = Coverage::of(engine, statuses, comparison.as_ref());
@@ -369,8 +372,8 @@ fn changed_meanwhile(plan: &Plan) -> Option<String> {
 
 fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {
     let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
-    let digest = status.outputs().first().map(|o| o.digest);
-    digest.map(|digest| execute::derived::read_comparison(engine.cache, Some(digest))).transpose()
+    let stored = status.outputs().first();
+    stored.map(|stored| execute::derived::read_comparison(engine.cache, Some(stored))).transpose()
 }
 
 /// What the results of the selected cells say, which no task's own state shows: a run can end well and prove nothing.

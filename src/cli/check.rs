@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Problem, Result, exit},
     execute::Look,
     graph::{Dag, label},
+    plain::counted,
     plan::{self, Plan, Support},
     recipe::context,
 };
@@ -61,7 +62,7 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     if !descriptive.is_empty() {
         eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
     }
-    for note in project::not_handed_over(&plan) {
+    for note in project::not_handed_over(&plan).into_iter().chain(project::not_identical(&plan)) {
         eprintln!("note: {note}");
     }
     for (why, cell, more) in reasons {
@@ -101,9 +102,11 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
             n => format!("; {n} cells cannot be measured here now"),
         };
         print(&format!(
-            "{}: {} cells ({unsupported} unsupported), {launches} launch files render, {tasks} tasks; no problem found{not_now}\n",
+            "{}: {} ({unsupported} unsupported), {} rendered, {}; no problem found{not_now}\n",
             plan.matrix.name,
-            plan.cells.len()
+            counted(plan.cells.len(), "cell"),
+            counted(launches, "launch file"),
+            counted(tasks, "task")
         ))?;
     }
     Ok(exit::OK)

@@ -89,7 +89,7 @@ fn remove_cache(cache: &Path) -> Result<()> {
 fn confirmed(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Err(Error::invalid(
-            Problem::new("`clean --cache` asks first, and there is no terminal").help("say --yes"),
+            Problem::new("`clean --cache` asks first, and there is no terminal").help("pass --yes"),
         ));
     }
     let mut err = std::io::stderr();

@@ -118,7 +118,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
 /// Refuses what no contract has.
 fn check_across(across: &[String]) -> Result<()> {
     let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
-    let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
+    let problem = Problem::new(format!("--across {unknown}: contracts have no field of this name"));
     let all = || format!("one of {}", analyze::fields().collect::<Vec<_>>().join(", "));
     let help = nearest(unknown, analyze::fields()).map_or_else(all, |near| format!("did you mean `{near}`?"));
     Err(Error::invalid(problem.help(help)))

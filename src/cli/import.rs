@@ -359,7 +359,7 @@ fn filed(
             let differs = |other: &Shown| import::other_workload(&run.result.contract, &other.contract);
             if let Some(difference) = others.iter().filter(|other| other.id != recorded.id()).find_map(differs) {
                 let message = format!("`{cell}` holds an import of another workload: {difference}");
-                let help = format!("they are no repeats of each other; name another cell, as `{cell}@file=…`");
+                let help = format!("they are not repeats of each other; name another cell, as `{cell}@file=…`");
                 return Err(Error::Failed { message, help: Some(help) });
             }
             cell.to_owned()

@@ -65,7 +65,7 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
     let (mut made, mut failed) = (Vec::new(), 0);
     for (cell, profiler) in cells {
         let id = &plan.cells[cell].id;
-        note(format!("{id}: runs once under a profiler; this is no measurement"));
+        note(format!("{id}: runs once under a profiler; this is not a measurement"));
         match execute::profile(plan, cell, profiler, host, (&output, &file_name(plan, cell)), interrupts) {
             Ok(trace) => {
                 note(format!("{id}: {}", trace.strip_prefix(&plan.root).unwrap_or(&trace).display()));

@@ -142,9 +142,19 @@ pub fn say_notes(plan: &Plan) {
         1 => eprintln!("note: {}", plan.notes[0]),
         n => eprintln!("note: {n} settings were adapted or read in an older spelling; `tprimat check` lists them"),
     }
-    for note in not_handed_over(plan) {
+    for note in not_handed_over(plan).into_iter().chain(not_identical(plan)) {
         eprintln!("note: {note}");
     }
+}
+
+/// Cells of which the matrix says that nothing but platform and framework differs, and more does.
+#[must_use]
+pub fn not_identical(plan: &Plan) -> Vec<String> {
+    let ready = (0..plan.cells.len()).filter_map(|at| Some((at, plan.prepared(at)?)));
+    analyze::not_identical(ready.map(|(at, prepared)| {
+        let cell = &plan.matrix.cells[at];
+        ((&cell.model, &cell.axes), plan.cells[at].id.as_str(), &*cell.parallelism, prepared.job())
+    }))
 }
 
 /// Settings of the later stages, as their keys cover them.

@@ -199,7 +199,7 @@ impl Config {
             let all = 0..source.text.len();
             let Some((path, text)) = source.text.split_once('=') else {
                 let problem = Problem::new(format!("--set {} has no value", source.text));
-                problems.push(problem.at(source, all, "PATH=VALUE is wanted").help("as in --set training.seed=7"));
+                problems.push(problem.at(source, all, "expected PATH=VALUE").help("as in --set training.seed=7"));
                 continue;
             };
             if let Err((problem, is_path)) =

@@ -207,7 +207,7 @@ impl Shape {
     pub fn mismatch(&self, path: &str, found: &Value) -> Problem {
         let wanted = self.wanted();
         let mut problem = Problem::new(format!("`{path}` must be {wanted}, not {}", describe(found)));
-        problem.label = format!("{wanted} is wanted here");
+        problem.label = format!("expected {wanted}");
         if let Value::String(text) = found {
             if let Some(choice) = nearest(text, self.choices.iter().map(String::as_str)) {
                 problem = problem.help(format!("did you mean `{choice}`?"));

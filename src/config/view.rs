@@ -263,7 +263,7 @@ impl<'a> View<'a> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => cast(value).map(Some).ok_or_else(|| {
                 let message = format!("`{path}` must be {wanted}, not {}", describe(value));
-                self.problem_at(path, message, format!("{wanted} is wanted here"))
+                self.problem_at(path, message, format!("expected {wanted}"))
             }),
         }
     }

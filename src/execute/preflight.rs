@@ -95,7 +95,7 @@ pub fn preflight(
 /// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one may run.
 fn native_problem(recipe: &Recipe, python: &Path, host: &TrainHost, look: Look) -> Option<Problem> {
     const HELP: &str =
-        "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+        "build it with `cargo build --release -p tprimat-native` beside tprimat, or name it in $TPRIMAT_NATIVE";
     let Some(path) = &host.native else { return Some(missing(recipe, "the program `tprimat-native`", HELP)) };
     if host.native_seen.get().is_some() || look == Look::AtFiles {
         return None;
@@ -141,7 +141,7 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
         Some(path) if !path.join(file).is_file() => {
             return Some(
                 Problem::new(format!(
-                    "recipe `{}`: {} ({setting}, ${variable}) is no such checkout: it has no {file}",
+                    "recipe `{}`: {} ({setting}, ${variable}) is not a checkout of it: there is no {file} in it",
                     recipe.file.id,
                     path.display()
                 ))

@@ -104,10 +104,10 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
     let is_there = looked::are_published(cache, folder, edition.outputs);
     for (output, _) in edition.outputs.iter().zip(is_there).filter(|(_, is_there)| !is_there) {
-        let bytes = cache
-            .get(&output.digest)?
-            .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;
-        write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
+        let gone = || Error::Cache(format!("`{}` is gone from the cache or damaged; build again", output.name));
+        if !cache.copy_to(&output.digest, &folder.join(&output.name))? {
+            return Err(gone());
+        }
     }
     let (gone, others): (Vec<_>, Vec<_>) = published
         .into_iter()

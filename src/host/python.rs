@@ -123,7 +123,7 @@ fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Result<Vec<
             let version = only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
             folders.extend(site_packages(prefix, &version));
             if setting(&settings, "include-system-site-packages").is_some_and(|on| on.eq_ignore_ascii_case("true")) {
-                let home = setting(&settings, "home").ok_or("pyvenv.cfg names no home")?;
+                let home = setting(&settings, "home").ok_or("pyvenv.cfg has no home")?;
                 folders.extend(system_folders(&Path::new(home).join("python3"), user.as_deref())?);
             }
         }

@@ -54,7 +54,7 @@ impl Selection {
         parts.filter(|(i, n)| (1..=*n).contains(i)).ok_or_else(|| {
             let problem = Problem::new(format!("--shard {text} is not a part of a whole"));
             let source = Source::new("--shard", text);
-            Error::invalid(problem.at(&source, 0..text.len(), "i/n is wanted").help("as in --shard 2/8"))
+            Error::invalid(problem.at(&source, 0..text.len(), "expected i/n").help("as in --shard 2/8"))
         })
     }
 
@@ -136,7 +136,7 @@ fn conditions(wheres: &[String], names: &Names<'_>) -> Result<Vec<(String, Vec<S
             Problem::new(message).at(&Source::new("--where", text), 0..text.len(), label)
         };
         let Some((axis, value)) = text.split_once('=') else {
-            let problem = problem(format!("--where {text} has no value"), "AXIS=VALUE is wanted");
+            let problem = problem(format!("--where {text} has no value"), "expected AXIS=VALUE");
             return Err(Error::invalid(problem.help("as in --where precision=fp8")));
         };
         if !names.dimensions().contains(&axis) {
@@ -144,7 +144,7 @@ fn conditions(wheres: &[String], names: &Names<'_>) -> Result<Vec<(String, Vec<S
                 || format!("there are {}", names.dimensions().join(", ")),
                 |near| format!("did you mean `{near}`?"),
             );
-            return Err(Error::invalid(problem(format!("unknown axis `{axis}`"), "no axis is called so").help(help)));
+            return Err(Error::invalid(problem(format!("unknown axis `{axis}`"), "no axis has this name").help(help)));
         }
         match conditions.iter_mut().find(|(known, _)| known == axis) {
             Some((_, values)) => values.push(value.to_owned()),

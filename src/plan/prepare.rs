@@ -260,8 +260,8 @@ impl Plan {
         };
         let axes = ["platform", "framework", "model", "parallelism"].map(names).join(" × ");
         Some(format!(
-            "there is no matrix file; config.yaml implies {axes}: {} cells (`tprimat init --matrix` writes it)",
-            self.cells.len()
+            "there is no matrix file; config.yaml implies {axes}: {} (`tprimat init --matrix` writes it)",
+            crate::plain::counted(self.cells.len(), "cell")
         ))
     }
 

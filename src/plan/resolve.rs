@@ -367,7 +367,7 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> Result<Parallelis
     let sharding = block.sharding.clone().unwrap_or_default().to_lowercase();
     let sharding = sharding.replace("zero-", "zero").replace("zero_", "zero");
     if !sharding.is_empty() && !SHARDING.contains(&sharding.as_str()) {
-        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is no way of sharding"), "named here");
+        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is not a way of sharding"), "named here");
         let help = nearest(&sharding, SHARDING.iter().copied()).map_or_else(
             || format!("expected one of {}", SHARDING.join(", ")),
             |near| format!("did you mean `{near}`?"),

@@ -555,7 +555,7 @@ mod tests {
         assert_eq!(problem("format = \"regex\"\npatterns = ['s (?P<step>\\d+)', '(?P<loss>\\S+)']"), None);
         assert_eq!(problem("format = \"tpirmat\""), Some(("`tpirmat` is not a log format".into(), 8, 10)));
         let unknown = problem("format = \"regex\"\npatterns = [\n  's (?P<step>\\d+)',\n  '(?P<los>\\S+)',\n]");
-        assert_eq!(unknown, Some(("`los` is no field of a step".into(), 11, 3)));
+        assert_eq!(unknown, Some(("`los` is not a field of a step".into(), 11, 3)));
         let broken = problem("format = \"regex\"\npatterns = ['(']");
         assert_eq!(broken, Some(("not a pattern: unclosed group".into(), 9, 13)));
         assert_eq!(problem("format = \"regex\"").unwrap().1, 8);

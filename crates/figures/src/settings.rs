@@ -10,7 +10,7 @@ use serde_json::Value;
 use tprimat_job::Job;
 
 /// How much hangs on a setting when two summaries are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// The work itself, which decides the throughput: must agree.

@@ -165,7 +165,7 @@ fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page
     let mut all: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
     all.sort_by_key(|e| e.dangerous.is_none());
     if let Some(first) = all.first() {
-        paragraph(out, "", &format!("Not as in {}:", first.cell_b), page, Ink::Plain);
+        paragraph(out, "", &format!("Different from {}:", first.cell_b), page, Ink::Plain);
     }
     let (own, following): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|e| e.dangerous.is_some() || e.follows.is_none());
