@@ -103,7 +103,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if !trains.is_empty() {
         say_how(&plan, &trains, &request, &talk);
     }
-    for platform in plan.facts.write_missing(&plan.reads)? {
+    // Where all that was to train lacks something, nothing of this host is pinned.
+    let pins = !trains.is_empty() || blocked.is_empty();
+    for platform in if pins { plan.facts.write_missing(&plan.reads)? } else { Vec::new() } {
         let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
         talk.report(&Event::Note { message });
     }
