@@ -288,6 +288,11 @@ fn a_folder_of_an_older_suite_gives_a_first_table() {
             assert!(table.stdout.contains(cell), "{cell}:\n{}", table.stdout);
         }
         assert!(table.stdout.contains("tokens/s"), "{}", table.stdout);
+        // As `compare.py --platform` and `--frameworks` did.
+        let of_one = project.run(&["compare", "--only", "rocm/primus"]).ends_with(0);
+        assert!(of_one.stdout.contains("amd/prim/llama") && !of_one.stdout.contains("nemo"), "{}", of_one.stdout);
+        let none = project.run(&["compare", "--only", "amd/primm"]).ends_with(4);
+        assert!(said(&none).contains("did you mean `prim`?"), "{}", none.stderr);
         assert!(table.stdout.contains("may not be compared"), "batch 8 beside batch 64:\n{}", table.stdout);
         // Without any config.yaml as well.
         let bare = Project::empty();

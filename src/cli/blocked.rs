@@ -150,10 +150,9 @@ pub fn refuse(blocked: &Blocked) -> Result<()> {
 
 /// A problem in one line, with what mends it.
 pub fn sentence(problem: &Problem) -> String {
-    match &problem.help {
-        Some(help) => format!("{}: {help}", problem.message),
-        None => problem.message.clone(),
-    }
+    let label = if problem.label.is_empty() { String::new() } else { format!(" ({})", problem.label) };
+    let help = problem.help.as_ref().map(|help| format!(": {help}")).unwrap_or_default();
+    format!("{problem}{label}{help}")
 }
 
 /// `a, b and 3 more`

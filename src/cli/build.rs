@@ -90,32 +90,22 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if !stale.is_empty() {
         cache.ensure_writable()?;
     }
-    let mut trains = blocked::stale_trains(&engine, &statuses);
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
+    let mut trains = blocked::stale_trains(&engine, &statuses);
     let blocked = blocked::find(&plan, &trains, &host, Look::ByAsking)?;
     trains.retain(|cell| !blocked.contains_key(cell));
     if !blocked.is_empty() {
-        for (problem, cells) in blocked::by_problem(&blocked) {
-            let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
-            let message = format!("left out: {}: {}", blocked::few(&cells), blocked::sentence(problem));
-            talk.report(&Event::Note { message });
-        }
+        say_left_out(&plan, &blocked, &talk);
         blocked::mark(&mut plan, &blocked, &trains);
         engine = engine_of(&plan, &dag, &cache, &args.insist);
         statuses = engine.evaluate_all()?;
     }
     if !trains.is_empty() {
-        for message in unversioned(&plan, &trains) {
-            talk.report(&Event::Note { message });
-        }
-        let dropped = execute::dropped_env(&request.env);
-        if !dropped.is_empty() {
-            let message =
-                format!("not passed to trainers (declare them in config.yaml to use them): {}", dropped.join(", "));
-            talk.report(&Event::Note { message });
-        }
+        say_how(&plan, &trains, &request, &talk);
     }
-    for platform in plan.facts.write_missing(&plan.reads)? {
+    // Where all that was to train lacks something, nothing of this host is pinned.
+    let pins = !trains.is_empty() || blocked.is_empty();
+    for platform in if pins { plan.facts.write_missing(&plan.reads)? } else { Vec::new() } {
         let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
         talk.report(&Event::Note { message });
     }
@@ -131,15 +121,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
     }
-    let moved = execute::publish::set_aside(&output).saturating_sub(set_aside);
-    if moved > 0 {
-        let earlier = output.strip_prefix(&request.root).unwrap_or(&output).join("earlier");
-        let message = format!(
-            "{moved} files that tprimat had not written lay where results are published; they are in {0} now, and `tprimat import {0}` reads results among them",
-            earlier.display()
-        );
-        talk.report(&Event::Note { message });
-    }
+    say_moved(&output, set_aside, &request, &talk);
     let summary = match (summary, interrupts.asked()) {
         (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => return Err(Error::Interrupted(signal)),
         (summary, _) => summary?,
@@ -151,6 +133,42 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         &memo_name,
         &talk,
     )
+}
+
+/// Names the cells that are not trained here, each problem once.
+fn say_left_out(plan: &Plan, blocked: &blocked::Blocked, talk: &Talk) {
+    for (problem, cells) in blocked::by_problem(blocked) {
+        let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
+        let message = format!("left out: {}: {}", blocked::few(&cells), blocked::sentence(problem));
+        talk.report(&Event::Note { message });
+    }
+}
+
+/// What trainers will not get, and checkouts that no commit names.
+fn say_how(plan: &Plan, trains: &[usize], request: &PlanRequest, talk: &Talk) {
+    for message in unversioned(plan, trains) {
+        talk.report(&Event::Note { message });
+    }
+    let dropped = execute::dropped_env(&request.env);
+    if !dropped.is_empty() {
+        let message =
+            format!("not passed to trainers (declare them in config.yaml to use them): {}", dropped.join(", "));
+        talk.report(&Event::Note { message });
+    }
+}
+
+/// Says where files went that lay in the place of published ones. `before`: how many had been moved already.
+fn say_moved(output: &Path, before: usize, request: &PlanRequest, talk: &Talk) {
+    let moved = execute::publish::set_aside(output).saturating_sub(before);
+    if moved == 0 {
+        return;
+    }
+    let earlier = output.strip_prefix(&request.root).unwrap_or(output).join("earlier");
+    let message = format!(
+        "{moved} files that tprimat had not written lay where results are published; they are in {0} now, and `tprimat import {0}` reads results among them",
+        earlier.display()
+    );
+    talk.report(&Event::Note { message });
 }
 
 struct Ended<'a> {

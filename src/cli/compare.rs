@@ -18,6 +18,7 @@ use crate::{
     },
     graph::{Dag, Engine, Statuses},
     import::Imports,
+    matrix::{Cell, Selection},
     report,
 };
 
@@ -95,9 +96,19 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
         }
         seeds = imports.cells().map(|id| derived::CellSeed::imported(&plan, id)).collect();
     }
+    let mut shown = if is_of_imports { vec!["imports".to_owned()] } else { named.clone() };
+    if !asked.only.is_empty() && named.is_empty() {
+        let cells: Vec<Cell> = match is_of_imports {
+            true => imports.cells().map(Cell::of_id).collect(),
+            false => plan.matrix.cells.clone(),
+        };
+        let selection = Selection { only: asked.only.clone(), ..Selection::default() };
+        let mut selected = selection.select(&cells)?.into_iter();
+        seeds.retain(|_| selected.next().unwrap_or(false));
+        shown = asked.only.clone();
+    }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
-    let imported = ["imports".to_owned()];
-    let shown = if is_of_imports { &imported[..] } else { &named[..] };
+    let shown = &shown[..];
     show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named: shown })?;
     // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
     let is_refused = !named.is_empty() && (!comparison.comparable || comparison.rows.len() < 2);

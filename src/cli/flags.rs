@@ -95,6 +95,10 @@ pub struct Compared {
     /// The cell that speed-ups are relative to [default: the first of each group]
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
+    /// Only cells that match, of the matrix or of the imports: leading segments of platform/framework/model/parallelism, globs
+    /// allowed
+    #[arg(long, value_name = "CELL")]
+    pub only: Vec<String>,
     /// Compare all imported cells, and no others [default where no cell of the matrix is measured]
     #[arg(long, conflicts_with = "names")]
     pub imported: bool,

@@ -156,7 +156,8 @@ impl Config {
         if self.faulty.is_empty() {
             return false;
         }
-        let mut above = path;
+        // One model is often made from another by an anchor, whose mistakes it shares.
+        let mut above = if path.starts_with("models.") { "models.any" } else { path };
         let table = loop {
             match above.rsplit_once('.') {
                 None => break 0..self.source.text.len(),

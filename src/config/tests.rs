@@ -112,7 +112,7 @@ fn shipped_strategies_fit_their_gpus_and_divide_every_batch_and_every_head() {
         }
     }
     let mega = |platform, vendor| view.parallelism("maximum_performance", "qwen", platform, vendor, "mega").unwrap();
-    assert_eq!(mega("nvd", Vendor::Nvd).1.tp, Some(4));
+    assert_eq!(mega("nvd", Vendor::Nvd).1.tp, Some(2));
     assert_eq!(mega("amd", Vendor::Amd).1.tp, None);
 }
 
@@ -197,9 +197,9 @@ config.yaml:6:25: `training.precision.default` must be one of fp32, bf16, fp8, n
 config.yaml:7:1: unknown key `modles` | not a section | did you mean `models`?
 config.yaml:8:32: `models.llama.num_layers` must be a whole number of at least 1, not 0 | expected a whole number of at least 1 | -
 config.yaml:8:41: `models.llama.name` must be a text, not 7 | expected a text | write \"7\" in quotes
-config.yaml:8:44: unknown key `models.llama.num_heads` | not a key of `models.llama` | did you mean `num_kv_heads`?
+config.yaml:8:44: unknown key `models.llama.num_heads` | not a key of `models.llama` | write `num_attention_heads`
 environment:1:13: `training.duration.train_iters` must be a whole number of at least 1, not the text \"many\" | expected a whole number of at least 1 | -
---set:1:1: unknown key `training.data.seq_len` | not a key of `training.data` | did you mean `seq_length`?
+--set:1:1: unknown key `training.data.seq_len` | not a key of `training.data` | write `seq_length`
 --set:1:15: `training.seed` must be a whole number of at least 0, not the text \"x\" | expected a whole number of at least 0 | -
 --set:1:1: unknown id `lama` in `models` | `models` has no `lama` | did you mean `llama`?
 --set:1:1: --set training has no value | expected PATH=VALUE | as in --set training.seed=7

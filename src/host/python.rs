@@ -56,8 +56,8 @@ pub fn absent_modules(
     let has_own_library = |folder: &PathBuf| folder.ends_with("site-packages") || folder.ends_with("dist-packages");
     let libraries: Vec<PathBuf> =
         folders.iter().filter(|f| has_own_library(f)).filter_map(|f| Some(f.parent()?.to_owned())).collect();
-    folders.extend(libraries.iter().flat_map(|lib| [lib.clone(), lib.join("lib-dynload")]));
-    folders.extend(home_library(python));
+    let libraries = libraries.into_iter().chain(own_library(python, env));
+    folders.extend(libraries.flat_map(|lib| [lib.join("lib-dynload"), lib]));
     let declared: BTreeSet<String> = folders.iter().flat_map(|folder| declared_modules(folder)).collect();
     let is_there = |module: &String| {
         let top = module.split('.').next().unwrap_or(module);
@@ -66,14 +66,22 @@ pub fn absent_modules(
     Ok(modules.iter().filter(|module| !is_there(module)).cloned().collect())
 }
 
-/// The library of the interpreter that a virtual environment was made with.
-fn home_library(python: &Path) -> Vec<PathBuf> {
-    let prefix = python.parent().and_then(Path::parent);
-    let settings = prefix.and_then(|prefix| head_of(&prefix.join("pyvenv.cfg")));
-    let home = settings.and_then(|settings| setting(&settings, "home").map(PathBuf::from));
-    let version = prefix.and_then(only_version);
-    let library = home.zip(version).map(|(home, version)| home.join(format!("../lib/python{version}")));
-    library.into_iter().collect()
+/// The standard library of an interpreter; of a virtual environment that of the interpreter it was made with.
+fn own_library(python: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let python = match python.to_str() {
+        Some(name) if !name.contains('/') => which(name, env)?,
+        _ => python.to_owned(),
+    };
+    let prefix = python.parent()?.parent()?;
+    if let Some(settings) = head_of(&prefix.join("pyvenv.cfg")) {
+        let version = only_version(prefix)?;
+        return Some(Path::new(setting(&settings, "home")?).parent()?.join(format!("lib/python{version}")));
+    }
+    let real = python.canonicalize().ok()?;
+    let prefix = real.parent()?.parent()?;
+    let named = real.file_name()?.to_str()?.strip_prefix("python").filter(|version| is_version(version));
+    let version = named.map(str::to_owned).or_else(|| only_version(prefix))?;
+    Some(prefix.join(format!("lib/python{version}")))
 }
 
 fn has_module(folder: &Path, name: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    config::Setting,
+    config::{Setting, vendor_named},
     error::{Error, Problem, Result},
     plan::Vendor,
 };
@@ -25,6 +25,25 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// The cell that an id names, of which nothing else is known: one that was imported.
+    #[must_use]
+    pub fn of_id(id: &str) -> Self {
+        let (path, axes) = id.split_once('@').unwrap_or((id, ""));
+        let mut parts = path.splitn(4, '/').map(Arc::<str>::from);
+        let mut part = || parts.next().unwrap_or_default();
+        let platform = part();
+        Self {
+            vendor: vendor_named(&platform).unwrap_or_default(),
+            platform,
+            framework: part(),
+            model: part(),
+            parallelism: part(),
+            axes: axes.split(',').filter_map(|a| a.split_once('=')).map(|(n, v)| (n.into(), v.into())).collect(),
+            overlay: Vec::new(),
+            repeats: 1,
+        }
+    }
+
     /// The name on one of the four dimensions, or the value on a further axis.
     #[must_use]
     pub fn value(&self, dimension: &str) -> Option<&Arc<str>> {

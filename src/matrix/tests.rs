@@ -287,7 +287,7 @@ fn the_environment_filters() {
     let none = Selection::default().with_environment(&env(&[("PARALLEL", "identical_confg")]));
     assert_eq!(
         selected(&matrix, &none).unwrap_err(),
-        "PARALLEL */*/*/identical_confg: no cell has the parallelism `identical_confg` | did you mean `identical_config`?"
+        "PARALLEL=identical_confg: no cell has the parallelism `identical_confg` | did you mean `identical_config`?"
     );
 }
 

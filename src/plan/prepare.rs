@@ -178,18 +178,9 @@ impl Plan {
         };
         let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
         let Selection { frameworks, strategies, .. } = Selection::default().with_environment(&request.env);
-        let source = match &matrix_path {
-            Some(path) => {
-                require_inside(root, path)?;
-                Source::new(relative(path, root), read_text(path, &reads)?)
-            }
-            None => {
-                let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
-                let implied = matrix::implied(&config, wanted, &recipes.ids()).map_err(Error::Invalid);
-                let Some(text) = collect(implied, &mut problems)? else { return Err(Error::Invalid(problems)) };
-                Source::new("the matrix that config.yaml implies", text)
-            }
-        };
+        let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
+        let source = matrix_source(&config, &recipes, matrix_path.as_deref(), wanted, (root, &reads));
+        let Some(source) = collect(source, &mut problems)? else { return Err(Error::Invalid(problems)) };
         let auto = facts.auto_platform(&config, &source.text);
         let loaded = matrix::load(source.clone(), &config, &recipes.ids(), auto.as_deref(), &strategies);
         let Some(mut matrix) = collect(loaded, &mut problems)? else { return Err(Error::Invalid(problems)) };
@@ -341,6 +332,22 @@ impl Plan {
             }
         }
     }
+}
+
+/// The text of the matrix: of its file, or what config.yaml implies.
+fn matrix_source(
+    config: &Config,
+    recipes: &RecipeSet,
+    path: Option<&Path>,
+    wanted: Wanted<'_>,
+    (root, reads): (&Path, &ReadSet),
+) -> Result<Arc<Source>> {
+    let Some(path) = path else {
+        let text = matrix::implied(config, wanted, &recipes.ids()).map_err(Error::Invalid)?;
+        return Ok(Source::new("the matrix that config.yaml implies", text));
+    };
+    require_inside(root, path)?;
+    Ok(Source::new(relative(path, root), read_text(path, reads)?))
 }
 
 /// A recipe of the project under another name of a shipped one: what config.yaml says of it would be the other's.

@@ -39,7 +39,7 @@ fn git(project: &Project, arguments: &[&str]) {
 fn a_missing_checkout_is_said_with_how_to_get_it() {
     let project = project();
     let says = |ran: Ran, what: &str| {
-        let ran = ran.ends_with(2);
+        let ran = ran.ends_with(1);
         let said = ran.stderr.split_whitespace().filter(|w| *w != "│").collect::<Vec<_>>().join(" ");
         assert!(said.contains(what), "{}", ran.stderr);
         assert!(said.contains("git clone https://example.org/mine.git"), "{}", ran.stderr);

@@ -58,7 +58,7 @@ fn given(stage: &Stage) -> Value {
 
 /// A job small enough that its tokens are written in a moment.
 fn small() -> Job {
-    let (_, mut job) = cell("nvd/mgds/llama/maximum_performance");
+    let (_, mut job) = cell("nvd/mgds/llama/identical_config");
     (job.train_iters, job.data.global_batch_size, job.data.seq_length) = (3, 4, 16);
     (job.optimizer.warmup_steps, job.data.gradient_accumulation_steps) = (1, 2);
     job

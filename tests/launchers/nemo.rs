@@ -53,7 +53,7 @@ fn attested(job: &Job, log: &str) {
 
 #[test]
 fn nemo_gets_every_setting_of_a_job() {
-    let (_, job) = cell("nvd/nemo/llama/maximum_performance");
+    let (_, job) = cell("nvd/nemo/llama/identical_config");
     let (given, log) = run(&job);
     attested(&job, &log);
     assert!(log.contains("Training epoch 0, iteration 0/49"), "NeMo's own lines stay in the log");
@@ -77,7 +77,7 @@ fn nemo_gets_every_setting_of_a_job() {
 
 #[test]
 fn unusual_settings_arrive_as_well() {
-    let (_, mut job) = cell("nvd/nemo/qwen/maximum_performance");
+    let (_, mut job) = cell("nvd/nemo/qwen/identical_config");
     job.precision = "fp8".into();
     job.fp8_hybrid = false;
     job.fp8_param = true;
@@ -118,7 +118,7 @@ fn every_model_is_attested() {
 #[test]
 fn layers_without_transformer_engine_are_used_where_they_are_asked_for() {
     let launched = |layers: Option<&str>| {
-        let (recipe, mut job) = cell("nvd/nemo/llama/maximum_performance");
+        let (recipe, mut job) = cell("nvd/nemo/llama/identical_config");
         job.framework.extend(layers.map(|layers| ("transformer_impl".to_owned(), json!(layers))));
         let mut stage = Stage::new(recipe, &job);
         stage.set("MOCK_RECORD", stage.path("record.json").to_str().unwrap().to_owned()).set("MOCK_NO_TE", "1");
@@ -136,7 +136,7 @@ fn layers_without_transformer_engine_are_used_where_they_are_asked_for() {
 
 #[test]
 fn what_nobody_reads_ends_the_run() {
-    let (recipe, mut job) = cell("nvd/nemo/llama/maximum_performance");
+    let (recipe, mut job) = cell("nvd/nemo/llama/identical_config");
     job.framework.insert("colour".into(), json!("blue"));
     let mut stage = Stage::new(recipe, &job);
     stage.set("MOCK_RECORD", stage.path("record.json").to_str().unwrap().to_owned());

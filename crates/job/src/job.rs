@@ -97,6 +97,7 @@ pub struct DataJob {
 pub struct OptimizerJob {
     /// `adamw`.
     pub r#type: String,
+    /// 0: not stated, which only a command of the user's own may leave so; then nothing is claimed of it.
     pub learning_rate: f64,
     pub min_learning_rate: f64,
     /// Linear from 0: step s of the first `warmup_steps` runs at learning_rate × s / warmup_steps; then cosine to the minimum.
