@@ -29,7 +29,7 @@ fn a_config_of_an_older_suite_is_checked_and_planned_as_it_is() {
         assert!(check.contains(said), "{said}\n{check}");
     }
     let plan = project.run(&["plan"]).ends_with(0);
-    assert!(plan.stdout.contains("train nvidia/nemo/llama/fast#1"), "{}", plan.stdout);
+    assert!(plan.stdout.contains("waiting      nvidia/nemo/llama/fast  5 runs"), "{}", plan.stdout);
     assert!(plan.stderr.contains("there is no matrix file"), "{}", plan.stderr);
     // A try-out: fewer steps than warm-up, one framework, by variables as those suites have them.
     let mut command = project.tprimat(&["render", "nvidia/nemo/llama/fast", "--json"]);

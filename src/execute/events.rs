@@ -344,7 +344,7 @@ fn words(event: &Event) -> String {
                 text += &format!("\n    {line}");
             }
             if let Some(class) = class {
-                text += &format!("\n    what to do: {}", super::advice(*class));
+                text += &format!("\n    what to do: {}", crate::report::advice(*class));
             }
             text
         }

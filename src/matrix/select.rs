@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use globset::{Glob, GlobMatcher};
+use globset::{GlobBuilder, GlobMatcher};
 
 use super::{cell::Cell, file::BASE};
 use crate::{
@@ -30,6 +30,12 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// What a cell's name on the command line selects; without a meaning of its own for any part of it.
+    #[must_use]
+    pub fn of_cell(name: &str) -> Self {
+        Self { only: vec![name.to_owned()], ..Self::default() }
+    }
+
     /// Adds what `FRAMEWORKS="nemo,transformers"` and `PARALLEL=…` ask for.
     #[must_use]
     pub fn with_environment(mut self, env: &BTreeMap<String, String>) -> Self {
@@ -270,7 +276,10 @@ impl Pattern {
 
     /// Why nothing matched: the first part that no cell has, or their combination.
     fn nothing(&self, option: &str, names: &Names<'_>) -> Error {
-        let given = format!("{option} {}", self.text);
+        let given = match option.starts_with("--") {
+            true => format!("{option} {}", self.text),
+            false => format!("{option}={}", self.text.trim_start_matches("*/")),
+        };
         for (dimension, text, glob) in &self.parts {
             if !names.dimensions().contains(&dimension.as_str()) {
                 let help = nearest(dimension, names.dimensions()).map(|near| format!("did you mean `{near}`?"));
@@ -289,7 +298,8 @@ impl Pattern {
 }
 
 fn glob(option: &str, text: &str) -> Result<GlobMatcher> {
-    Glob::new(text).map(|glob| glob.compile_matcher()).map_err(|error| {
+    // Nobody tells `NeMo` and `nemo` apart by their case.
+    GlobBuilder::new(text).case_insensitive(true).build().map(|glob| glob.compile_matcher()).map_err(|error| {
         let problem = Problem::new(format!("{option} {text}: {}", error.kind()));
         Error::invalid(problem.at(&Source::new(option, text), 0..text.len(), "not a pattern"))
     })

@@ -107,7 +107,10 @@ pub(super) const SETTINGS: &[Setting] = &[
         only_if(j.model.dataset.is_some(), j.model.tokenizer.as_deref().and_then(word))
     }),
     setting(Convergence, TOKENIZER_DIGEST, &[], |_| None),
-    setting(Convergence, "learning_rate", &["lr"], |j| real(j.optimizer.learning_rate)),
+    // A command of the user's own may state none.
+    setting(Convergence, "learning_rate", &["lr"], |j| {
+        only_if(j.optimizer.learning_rate > 0.0, real(j.optimizer.learning_rate))
+    }),
     setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
     setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),
     setting(Convergence, "weight_decay", &[], |j| real(j.optimizer.weight_decay)),

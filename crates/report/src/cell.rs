@@ -7,6 +7,7 @@ use tprimat_figures::{
 };
 
 use super::{
+    advice::advice,
     environment::following_words,
     format::{MISSING, bytes, metric, number, percent, seconds},
     headline::{headlines, same_as},
@@ -234,6 +235,7 @@ fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
         RepeatStatus::Failed { class, evidence } => {
             paragraph(out, "", &format!("#{n} failed ({}):", class.name()), page, Ink::Bad);
             evidence.iter().for_each(|line| paragraph(out, "    ", line, page, Ink::Plain));
+            paragraph(out, "    ", &format!("What to do: {}.", advice(*class)), page, Ink::Plain);
         }
         RepeatStatus::Contradicted { fields } => {
             let text = format!("#{n} CONTRADICTED, not counted: the log contradicts the job in {}", fields.join(", "));

@@ -6,11 +6,11 @@ use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
     AbsentCell, Attestation, AttestationStatus, CellEnvironment, Comparison, Contract, Curve, Difference,
-    EnvironmentDifference, Figure, Memory, Mfu, Note, RepeatSummary, Row, Source, Tier, Unit,
+    EnvironmentDifference, Figure, Memory, Mfu, Note, RepeatStatus, RepeatSummary, Row, Source, Tier, Unit,
 };
 
 use super::{
-    super::notes::steady_state,
+    super::{advice::advice, notes::steady_state},
     MOST,
     page::{id, in_unit, mfu_figure},
 };
@@ -86,6 +86,8 @@ struct Surrounding<'a> {
 struct Repeat {
     #[serde(flatten)]
     summary: RepeatSummary,
+    /// After a failure.
+    what_to_do: Option<&'static str>,
     /// Earlier lines of the log's tail for which there was no room.
     tail_left_out: usize,
 }
@@ -302,7 +304,11 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
     if let Some(telemetry) = &mut summary.telemetry {
         telemetry.power_series = Vec::new();
     }
-    Repeat { summary, tail_left_out: left_out }
+    let what_to_do = match &repeat.status {
+        RepeatStatus::Failed { class, .. } => Some(advice(*class)),
+        _ => None,
+    };
+    Repeat { summary, what_to_do, tail_left_out: left_out }
 }
 
 fn notes<'a>(found: &Found<'a>, cell: &str) -> Vec<&'a str> {
