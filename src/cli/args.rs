@@ -96,6 +96,7 @@ impl Command {
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.json,
+            Self::Image(a) => matches!(&a.command, ImageCommand::List(a) if a.json),
             Self::Recipe(a) => matches!(&a.command, RecipeCommand::List(a) if a.json),
             Self::Data(a) => match &a.command {
                 DataCommand::Verify(a) => a.json,
@@ -549,6 +550,34 @@ pub struct ImageArgs {
 pub enum ImageCommand {
     /// Render the Dockerfile of a framework and build it with docker or podman
     Build(ImageBuildArgs),
+    /// Fetch the image that a framework's runs are started in, or else its base image
+    Pull(ImagePullArgs),
+    /// List the images that config.yaml's platforms and frameworks run in, and which of them are on this host
+    List(ImageListArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImagePullArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// Print the command; fetch nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageListArgs {
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

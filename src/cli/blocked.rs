@@ -12,7 +12,8 @@ use crate::{
     error::{Error, Problem, Result},
     execute::{self, TrainHost},
     graph::{Engine, Reason, State, Statuses},
-    plan::{Plan, Prepared, Support, Vendor},
+    host::IMAGES,
+    plan::{Container, Plan, Prepared, Support, Vendor},
 };
 
 /// Reasons that are listed at the end of a build.
@@ -25,9 +26,10 @@ pub type Blocked = BTreeMap<usize, Vec<Problem>>;
 pub fn find(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<Blocked> {
     let cells: BTreeSet<usize> = cells.iter().copied().collect();
     let mut blocked = Blocked::new();
-    for ((platform, framework), of_pair) in by_recipe(engine.plan, &cells) {
+    for ((platform, framework, _), of_pair) in by_recipe(engine.plan, &cells) {
         let recipe = &engine.plan.recipes.recipes[framework];
-        let here = execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host);
+        let Some(first) = engine.plan.prepared(of_pair[0]) else { continue };
+        let here = execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), first, host);
         if !here.is_empty() {
             of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().extend(here.clone()));
         }
@@ -50,12 +52,16 @@ pub fn find(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<Blocke
     Ok(blocked)
 }
 
-/// Cells by platform and framework: what they share is looked at once.
-fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<usize>) -> BTreeMap<(&'a str, &'a str), Vec<usize>> {
-    let mut pairs: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+/// Platform, framework, and the container if there is one.
+type Launched<'a> = (&'a str, &'a str, Option<&'a Container>);
+
+/// Cells by what they share, which is looked at once.
+fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<usize>) -> BTreeMap<Launched<'a>, Vec<usize>> {
+    let mut pairs: BTreeMap<Launched, Vec<usize>> = BTreeMap::new();
     for &cell in cells {
         let of = &plan.matrix.cells[cell];
-        pairs.entry((&of.platform, &of.framework)).or_default().push(cell);
+        let container = plan.prepared(cell).and_then(|prepared| prepared.resolved.execution.container.as_ref());
+        pairs.entry((&of.platform, &of.framework, container)).or_default().push(cell);
     }
     pairs
 }
@@ -65,6 +71,11 @@ fn concerns(plan: &Plan, cell: usize, line: &str) -> bool {
     match line.split_once('.') {
         Some(("datasets" | "tokenizers", name)) => {
             plan.prepared(cell).is_some_and(|prepared| prepared.data.iter().any(|file| file.name == name))
+        }
+        Some((IMAGES, name)) => plan.prepared(cell).and_then(|p| p.image.as_ref()).is_some_and(|i| i.name == name),
+        // A container brings its own packages.
+        Some(("recipe", name)) if name.contains(".packages.") => {
+            plan.prepared(cell).is_none_or(|prepared| prepared.image.is_none())
         }
         _ => true,
     }

@@ -24,7 +24,7 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
+        self, Bars, BuildOptions, BuildSummary, Event, Gpu, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
         TrainHost,
     },
     files::Standing,
@@ -203,10 +203,16 @@ fn train_host(plan: &Plan, request: &PlanRequest, cache: &Cache) -> Result<Train
     })
 }
 
-/// The GPUs that runs may be given: index, lock name.
-fn gpus(plan: &Plan, vendor: Vendor) -> Vec<(usize, String)> {
-    let locks = plan.facts.host().device_locks(vendor);
-    plan.facts.usable_gpus(vendor).into_iter().filter_map(|i| Some((i, locks.get(i)?.clone()))).collect()
+/// The GPUs that runs may be given.
+fn gpus(plan: &Plan, vendor: Vendor) -> Vec<Gpu> {
+    let host = plan.facts.host();
+    let (locks, found) = (host.device_locks(vendor), if vendor == Vendor::Amd { &host.amd } else { &host.nvd });
+    let gpu = |index: usize| {
+        let facts = found.get(index)?;
+        let (uuid, render_node) = (facts.uuid.clone(), facts.render_node.clone());
+        Some(Gpu { index, lock: locks.get(index)?.clone(), uuid, render_node })
+    };
+    plan.facts.usable_gpus(vendor).into_iter().filter_map(gpu).collect()
 }
 
 /// One folder for the whole host, whoever runs tprimat on it.

@@ -31,7 +31,7 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
         }
         let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
         let recipe = plan.recipe(cell);
-        problems.extend(execute::preflight(recipe, &plan.facts.checkouts(recipe), host));
+        problems.extend(execute::preflight(recipe, &plan.facts.checkouts(recipe), prepared, host));
         if profiler == Profiler::Torch
             && let Some(why) = without_torchs_profiler(recipe)
         {

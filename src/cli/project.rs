@@ -90,6 +90,7 @@ pub fn request(at: Option<&Path>, common: &Common, cells: Option<&Cells>, measur
         repeats: measured.repeats.repeats,
         env,
         allow_drift: measured.drift.allow_drift,
+        executor: measured.executor.clone(),
     })
 }
 

@@ -6,7 +6,10 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -37,6 +40,13 @@ const OPEN_TO_ALL: u32 = 0o666;
 pub(super) struct DeviceLock {
     file: File,
     signed: bool,
+}
+
+impl DeviceLock {
+    /// A process that keeps this descriptor open keeps the lock.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
 }
 
 pub(super) enum Claim {

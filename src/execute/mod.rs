@@ -2,9 +2,12 @@
 
 mod advice;
 pub mod container;
+mod contained;
 pub mod derived;
 mod devices;
 mod events;
+mod executor;
+mod inside;
 mod interrupt;
 mod launch;
 mod looked;
@@ -25,8 +28,10 @@ mod train;
 mod watch;
 
 pub use advice::advice;
+pub use contained::ContainerSpec;
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
+pub use executor::{Executor, Run};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use preflight::{preflight, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
@@ -37,5 +42,5 @@ pub use secrets::{Secrets, masked};
 pub use supervisor::supervise;
 pub use sweep::{Leftover, sweep};
 pub use talk::Talk;
-pub use train::{TrainHost, dropped_env, is_over, left_behind, live_run};
+pub use train::{Gpu, TrainHost, dropped_env, is_over, left_behind, live_run};
 pub use watch::Watched;

@@ -30,7 +30,12 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{devices::Holder, process::Tree, watch::Watched};
+use super::{
+    contained::{Contained, ContainerSpec},
+    devices::Holder,
+    process::Tree,
+    watch::Watched,
+};
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
@@ -61,6 +66,9 @@ pub struct RunSpec {
     #[serde(skip)]
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
+    /// What the command is put into, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerSpec>,
     /// Counted from the trainer's start, not from the wait for devices.
     pub timeout_seconds: Option<f64>,
     /// Between SIGTERM and SIGKILL.
@@ -111,6 +119,10 @@ pub enum ExitKind {
     Interrupted,
     /// The trainer never ran: why.
     LaunchFailed(String),
+    /// Ended from outside, and in words by whom: the kernel for lack of host memory, a batch system for another job.
+    Killed(String),
+    /// What it ran in is lost, and in words how: a node, a container engine.
+    Lost(String),
 }
 
 /// What a run is doing.
@@ -294,6 +306,11 @@ impl Running {
     /// The supervisor ended and did not say how the run did.
     fn without_supervisor(&self, status: ExitStatus) -> Result<RunExit> {
         let ended = Tree::marked(&self.spec.run_id).end(self.spec.grace(), &mut || false);
+        if let Some(container) = &self.spec.container
+            && let Some(contained) = Contained::of(container, &self.spec.run_id)
+        {
+            contained.remove();
+        }
         let Some(signal) = status.signal() else {
             let in_code = || match status.code() {
                 Some(errno) if errno > 1 => io::Error::from_raw_os_error(errno).to_string(),
@@ -359,6 +376,7 @@ mod tests {
             argv: vec!["true".into()],
             env: [("HF_TOKEN".to_owned(), "secret".to_owned())].into(),
             cwd: "/".into(),
+            container: None,
             timeout_seconds: None,
             grace_seconds: 1.0,
             devices: vec!["cpu".into()],

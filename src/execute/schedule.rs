@@ -19,7 +19,7 @@ use super::{
     events::{Event, Outcome},
     interrupt::Interrupts,
     launch,
-    sweep::remove,
+    sweep::{is_abandoned, remove},
     train::{RunningSet, TrainHost, TrainWork, Trained, ingest, train},
 };
 use crate::{
@@ -449,7 +449,7 @@ fn ended_well(task: String, seconds: f64) -> Event {
 
 /// Takes in what earlier builds left behind when they were killed.
 pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
-    for leftover in super::sweep::sweep(&host.runs)? {
+    for leftover in super::sweep::sweep(&host.runs, &host.caller_env)? {
         match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
             Ok(attempt) => {
                 let outcome = crate::graph::outcome_text(&attempt);
@@ -462,6 +462,13 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
             Err(Error::Cache(why)) => talk.report(&Event::Note { message: format!("left alone: {why}") }),
             Err(other) => return Err(other),
         }
+    }
+    for swept in super::contained::sweep(&host.runs, &host.caller_env, |dir| dir.exists() && !is_abandoned(dir)) {
+        let message = match swept {
+            Ok(name) => format!("removed the container {name}, which an earlier build left"),
+            Err(why) => format!("containers that earlier builds left may still be there: {why}"),
+        };
+        talk.report(&Event::Note { message });
     }
     Ok(())
 }

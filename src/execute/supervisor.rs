@@ -35,6 +35,7 @@ use nix::{
 };
 
 use super::{
+    contained::{Contained, ContainerSpec, Guard},
     devices::{self, Claim, DeviceLock},
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
@@ -206,8 +207,8 @@ impl Supervisor {
         let asked = Instant::now();
         let devices = self.take_devices();
         let waited_seconds = asked.elapsed().as_secs_f64();
-        let exit = match devices {
-            Ok(Some(_)) => self.train(waited_seconds),
+        let exit = match &devices {
+            Ok(Some(locks)) => self.train(&locks, waited_seconds),
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
         };
@@ -248,13 +249,18 @@ impl Supervisor {
         Ok((!self.inbox.stop()).then_some(locks))
     }
 
-    fn train(&mut self, waited_seconds: f64) -> RunExit {
+    fn train(&mut self, locks: &[DeviceLock], waited_seconds: f64) -> RunExit {
         // The devices may have been somebody else's for hours.
         let changed = written(&self.spec.watched);
         if !changed.is_empty() {
             let why = format!("not started: {} changed after the build was planned", changed.join(", "));
             return RunExit { changed, ..never_ran(ExitKind::LaunchFailed(why), waited_seconds) };
         }
+        let contained = self.spec.container.as_ref().and_then(|spec| Contained::of(spec, &self.spec.run_id));
+        let guard = match contained.as_ref().map(|contained| self.guard(contained, locks)).transpose() {
+            Ok(guard) => guard,
+            Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
+        };
         self.tell(&RunState::Running { since: unix_now() });
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = match self.launch() {
@@ -270,6 +276,18 @@ impl Supervisor {
             sampler.stop();
         }
         self.tell(&RunState::Ending);
+        let status = match &verdict {
+            Verdict::Exited(status) => match &contained {
+                Some(contained) => contained.ended(*status, &log_path(&self.spec.dir)),
+                None => exit_kind(*status),
+            },
+            Verdict::Stopped(why) => {
+                if let Some(contained) = &contained {
+                    self.end_container(contained, &handle);
+                }
+                why.clone()
+            }
+        };
         let (ended, leftover) = match &verdict {
             Verdict::Exited(_) => {
                 // A command of the sampler's is no leftover of the run.
@@ -281,6 +299,9 @@ impl Supervisor {
             }
             Verdict::Stopped(_) => (self.end_tree(&handle), 0),
         };
+        // Once more, for a client that was making it until just now.
+        let is_gone = contained.as_ref().is_none_or(Contained::remove);
+        drop(guard);
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
@@ -290,18 +311,43 @@ impl Supervisor {
         if let Err(error) = masked {
             note = Some(format!("tokens and passwords that the trainer printed may be in the log: {error}"));
         }
-        let status = match verdict {
-            Verdict::Exited(status) => exit_kind(status),
-            Verdict::Stopped(why) => why,
-        };
+        if !is_gone {
+            note = Some("the container engine did not remove the run's container; the next build tries again".into());
+        }
         let changed = written(&self.spec.watched);
         RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors: ended.survivors, changed, note }
+    }
+
+    fn guard(&mut self, contained: &Contained, locks: &[DeviceLock]) -> std::result::Result<Guard, String> {
+        let descriptors: Vec<_> = locks.iter().map(DeviceLock::descriptor).collect();
+        let guard = contained.guard(&descriptors).map_err(|e| format!("cannot start the container's guard: {e}"))?;
+        self.tree.without(guard.pid());
+        Ok(guard)
+    }
+
+    /// SIGTERM inside, and the grace for it; what then is still there is removed.
+    fn end_container(&mut self, contained: &Contained, handle: &duct::Handle) {
+        let (asked, grace) = (Instant::now(), self.spec.grace());
+        let is_told = contained.signal("TERM");
+        while is_told && exit_status(handle).is_none() && asked.elapsed() < grace && !self.inbox.hurry {
+            reap_orphans(pid_of(handle));
+            self.inbox.wait(Duration::from_millis(50));
+        }
+        contained.remove();
     }
 
     /// Starts the trainer; in words why not, if not.
     fn launch(&self) -> std::result::Result<(duct::Handle, LogTimes), String> {
         let spec = &self.spec;
-        let Some((program, arguments)) = spec.argv.split_first() else {
+        let mut env = spec.env.clone();
+        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
+        let (argv, env, input) = match &spec.container {
+            None => (spec.argv.clone(), env, None),
+            Some(container) => {
+                (container.command(&spec.argv), container.environment.clone(), Some(ContainerSpec::input(&env)))
+            }
+        };
+        let Some((program, arguments)) = argv.split_first().filter(|_| !spec.argv.is_empty()) else {
             return Err("the command is empty".into());
         };
         if !spec.cwd.is_dir() {
@@ -317,8 +363,6 @@ impl Supervisor {
         };
         let (log, times) = open().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
         let errors = log.try_clone().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-        let mut env = spec.env.clone();
-        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
         let supervisor = getpid();
         let die_with_us = move |command: &mut Command| {
             command.process_group(0);
@@ -338,10 +382,14 @@ impl Supervisor {
             unsafe { command.pre_exec(in_child) };
             Ok(())
         };
-        let handle = duct::cmd(program, arguments)
+        let command = duct::cmd(program, arguments);
+        let command = match input {
+            None => command.stdin_null(),
+            Some(bytes) => command.stdin_bytes(bytes),
+        };
+        let handle = command
             .full_env(env)
             .dir(&spec.cwd)
-            .stdin_null()
             .stdout_file(log)
             .stderr_file(errors)
             .unchecked()

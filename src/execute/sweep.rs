@@ -1,6 +1,7 @@
 //! Takes up the runs of a tprimat that died: no process of them stays, nothing measured is lost.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io,
     path::{Path, PathBuf},
@@ -9,6 +10,7 @@ use std::{
 };
 
 use super::{
+    contained::Contained,
     process::Tree,
     run::{RunExit, RunSpec, log_path, owner_lock_path, read_exit, spec_path, supervisor_lock_path},
 };
@@ -66,10 +68,11 @@ pub fn remove(dir: &Path) {
     let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
 }
 
-/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over.
-pub fn sweep(runs_dir: &Path) -> Result<Vec<Leftover>> {
+/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over. `env`: the caller's, in whose PATH
+/// container engines are looked up.
+pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>) -> Result<Vec<Leftover>> {
     remove_strays(runs_dir)?;
-    Ok(folders(runs_dir)?.iter().filter_map(|dir| take_up(dir)).collect())
+    Ok(folders(runs_dir)?.iter().filter_map(|dir| take_up(dir, env)).collect())
 }
 
 fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
@@ -142,7 +145,7 @@ fn is_own_run(dir: &Path) -> bool {
     files::is_own(dir) && OF_A_RUN.iter().all(is_harmless)
 }
 
-fn take_up(dir: &Path) -> Option<Leftover> {
+fn take_up(dir: &Path, env: &BTreeMap<String, String>) -> Option<Leftover> {
     if !is_own_run(dir) {
         return None;
     }
@@ -166,6 +169,11 @@ fn take_up(dir: &Path) -> Option<Leftover> {
     }
     let supervisor = wait_for_supervisor(dir, spec.grace().saturating_add(SUPERVISOR_PATIENCE))?;
     let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
+    if let Some(container) = &spec.container
+        && let Some(contained) = Contained::found(container.engine, &spec.run_id, env)
+    {
+        contained.remove();
+    }
     Some(Leftover {
         dir: dir.to_owned(),
         exit: read_exit(dir),

@@ -20,7 +20,9 @@ use super::{
     Talk,
     events::Event,
     progress::Tail,
-    run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, exit_path, read_exit, spec_path, start},
+    contained::{self, contain},
+    executor::Run,
+    run::{ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, read_exit, spec_path},
     schedule::sweep_up,
     secrets::Secrets,
     sweep::{self, making, remove},
@@ -33,7 +35,7 @@ use crate::{
     error::{Error, Result},
     files::{self, Durability, write_atomically},
     parse::{self, ExitSummary, FailureClass, LogSection},
-    plan::{Job, Vendor},
+    plan::{Execution, Job, Vendor},
 };
 
 /// All that one train task needs, owned: it runs on a thread of its own.
@@ -68,6 +70,10 @@ pub struct TrainWork {
     pub log_section: LogSection,
     pub timeout_seconds: Option<f64>,
     pub exclusive: bool,
+    /// Where and in what it runs.
+    pub execution: Execution,
+    /// The digest of its container's image.
+    pub image: Option<String>,
     /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu platform.
     pub devices: Vec<usize>,
 }
@@ -86,8 +92,21 @@ pub struct TrainHost {
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
     pub grace_seconds: f64,
-    /// The accelerators that runs may be given: index as its driver counts, lock name.
-    pub gpus: Vec<(usize, String)>,
+    /// The accelerators that runs may be given.
+    pub gpus: Vec<Gpu>,
+}
+
+/// An accelerator of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// As its driver counts.
+    pub index: usize,
+    /// The name of its lock.
+    pub lock: String,
+    /// As its driver names it, whatever else is visible.
+    pub uuid: Option<String>,
+    /// AMD's way to hand it into a container.
+    pub render_node: Option<PathBuf>,
 }
 
 /// What a run folder says about its run, for a tprimat that finds it later.
@@ -145,18 +164,18 @@ pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
 /// Lets the scheduler end what runs.
 #[derive(Default)]
 pub struct RunningSet {
-    runs: Mutex<Vec<Arc<Running>>>,
+    runs: Mutex<Vec<Arc<dyn Run>>>,
     stopped: AtomicBool,
 }
 
 impl RunningSet {
-    fn add(&self, run: &Arc<Running>) {
+    fn add(&self, run: &Arc<dyn Run>) {
         self.lock().push(run.clone());
         if self.stopped.load(Ordering::SeqCst) {
             run.terminate();
         }
     }
-    fn remove(&self, run: &Arc<Running>) {
+    fn remove(&self, run: &Arc<dyn Run>) {
         self.lock().retain(|other| !Arc::ptr_eq(other, run));
     }
     /// SIGTERM, grace, SIGKILL, for every run now and to come.
@@ -168,7 +187,7 @@ impl RunningSet {
         self.stopped.store(true, Ordering::SeqCst);
         self.lock().iter().for_each(|run| run.kill());
     }
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Running>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<dyn Run>>> {
         self.runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -198,18 +217,19 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     let dir = host.runs.join(&id);
     let making = making(&host.runs)?;
     let spec = RunSpec { watched, ..prepare(work, host, &id, &dir)? };
-    let run = Arc::new(start(&spec, &host.tprimat)?);
+    let run: Arc<dyn Run> = host.executor(work.execution.place).start(&spec)?.into();
     drop(making);
     running.add(&run);
     let over = AtomicBool::new(false);
     let exit = std::thread::scope(|scope| {
-        scope.spawn(|| follow(work, &run, &over, talk));
+        scope.spawn(|| follow(work, (&*run, &log_path(&dir)), &over, talk));
         let exit = run.wait();
         over.store(true, Ordering::SeqCst);
         exit
     });
     running.remove(&run);
-    let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
+    let attempt = ingest(cache, &spec, Some(&exit?), &log_path(&dir), &host.hostname)?;
+    drop(run);
     remove(&dir);
     Ok(Trained::Attempt(Box::new(attempt)))
 }
@@ -300,7 +320,9 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
     }
     let mut env: BTreeMap<String, String> = BTreeMap::new();
-    for name in PASSED.iter().copied().chain(work.pass_env.iter().map(String::as_str)) {
+    // A container has a PATH and a language of its own.
+    let passed = if work.execution.container.is_some() { contained::PASSED } else { PASSED };
+    for name in passed.iter().copied().chain(work.pass_env.iter().map(String::as_str)) {
         if let Some(value) = host.caller_env.get(name) {
             env.insert(name.to_owned(), value.clone());
         }
@@ -324,8 +346,11 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         write_atomically(&path, job, Durability::Plain)?;
         set("TPRIMAT_JOB", path_text(&path)?);
     }
-    let given: Vec<&(usize, String)> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
-    let ids = given.iter().map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",");
+    let given: Vec<&Gpu> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
+    // Inside a container that was given these devices and no others, they are counted anew.
+    let is_renumbered = work.execution.container.is_some() && contained::hides_other_gpus(work, host);
+    let number = |(position, gpu): (usize, &&Gpu)| if is_renumbered { position } else { gpu.index }.to_string();
+    let ids = given.iter().enumerate().map(number).collect::<Vec<_>>().join(",");
     match work.job.vendor {
         Vendor::Cpu => {}
         Vendor::Nvd => {
@@ -337,7 +362,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     }
     let devices = match work.job.vendor {
         Vendor::Cpu => vec!["cpu".to_owned()],
-        _ => given.iter().map(|(_, lock)| lock.clone()).collect(),
+        _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
     };
     let meta = Meta {
         key: work.key,
@@ -349,7 +374,9 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         job: Some(work.job.clone()),
         statistics: work.statistics.clone(),
     };
+    let container = contain(work, host, &given, (id, dir), &mut env)?;
     Ok(RunSpec {
+        container,
         run_id: id.to_owned(),
         dir: dir.to_owned(),
         argv: work.command.clone(),
@@ -380,8 +407,8 @@ fn free_port() -> Result<u16> {
 }
 
 /// Reports the run's progress until it is over.
-fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
-    let mut tail = Tail::new(&run.log_path());
+fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, talk: &Talk) {
+    let mut tail = Tail::new(log);
     let mut live = parse::Live::new(&work.log_section);
     let tokens_per_step = work.job.data.global_batch_size.saturating_mul(work.job.data.seq_length);
     let mut waiting_for = None;
@@ -506,6 +533,14 @@ fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptO
         ExitKind::Interrupted => {
             let evidence = vec!["tprimat was interrupted".to_owned()];
             return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "interrupted".into() };
+        }
+        ExitKind::Killed(why) => {
+            let evidence = vec![why.clone()];
+            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "killed".into() };
+        }
+        ExitKind::Lost(why) => {
+            let evidence = vec![why.clone()];
+            return AttemptOutcome::Failed { class: FailureClass::Node, evidence, status: "lost".into() };
         }
         ExitKind::LaunchFailed(why) => {
             summary.launch_error = Some(why.clone());

@@ -47,6 +47,9 @@ pub struct GpuFacts {
     /// `none`, `mig`, or AMD's compute and memory partition (`SPX/NPS1`).
     pub partition: Option<String>,
     pub driver: Option<String>,
+    /// `/dev/dri/renderD128`, of AMD's: a container that gets this one sees this GPU.
+    #[serde(skip)]
+    pub render_node: Option<PathBuf>,
 }
 
 #[must_use]
@@ -209,6 +212,7 @@ fn nvidia(notes: &mut Vec<String>) -> Vec<GpuFacts> {
                     Err(_) => None,
                 },
                 driver: driver.clone(),
+                render_node: None,
             }),
             Err(error) => notes.push(format!("GPU {index} cannot be read: {error}")),
         }
@@ -278,6 +282,10 @@ fn amd_gpu(device: &Path, driver: Option<String>) -> GpuFacts {
             .map(|microwatts| microwatts / 1_000_000),
         partition,
         driver,
+        render_node: fs::read_dir(device.join("drm")).into_iter().flatten().flatten().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.starts_with("renderD").then(|| Path::new("/dev/dri").join(name))
+        }),
     }
 }
 
@@ -305,6 +313,7 @@ mod tests {
             power_cap_watts: Some(700),
             partition: Some("none".into()),
             driver: Some("570.124.06".into()),
+            render_node: None,
         }
     }
 

@@ -8,13 +8,13 @@ use std::{
 
 use serde_json::Value;
 
-use super::{CellPlan, DataFile, DataKind, Job, Support, Vendor, data::DataMemo};
+use super::{CellPlan, Container, DataFile, DataKind, Job, Support, Vendor, data::DataMemo};
 use crate::{
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result, Source},
     files::{Durability, ReadSet, Stamp, write_atomically},
-    host::{self, Fact, FactDiff, HostFacts, Lock, Section},
+    host::{self, Engine, Fact, FactDiff, HostFacts, IMAGES, Lock, Section},
     matrix::Cell,
     recipe::{Checkout, Recipe, RecipeSet},
 };
@@ -32,7 +32,29 @@ pub struct PlatformFacts {
     available: Result<usize, String>,
 }
 
+/// The image that a cell's runs are started in.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub name: String,
+    /// Of the content, as keys cover it; or why nothing is known.
+    pub digest: Result<String, String>,
+    /// What the engine of this host has under the name; or why that cannot be said.
+    pub here: Result<Option<String>, String>,
+}
+
 impl PlatformFacts {
+    /// What the packages of this host's Python are means nothing to a run that brings its own.
+    #[must_use]
+    pub fn without_packages(&self) -> Self {
+        let is_package = |name: &String| name.starts_with("package.");
+        let mut facts = self.clone();
+        facts.all.retain(|name, _| !is_package(name));
+        if let Ok(known) = &mut facts.known {
+            known.retain(|name, _| !is_package(name));
+        }
+        facts
+    }
+
     /// Can this host run the job? If not, why.
     pub fn here(&self, job: &Job) -> Result<(), String> {
         let available = self.available.as_ref().map_err(Clone::clone)?;
@@ -68,6 +90,8 @@ pub struct FactBook {
     pub missing: BTreeMap<String, Section>,
     /// Datasets and tokenizers, by platform, kind and name.
     data: BTreeMap<(String, DataKind, String), DataFile>,
+    /// Images, by platform and by what starts them.
+    images: BTreeMap<(String, Container), Image>,
     cache: PathBuf,
     python: PathBuf,
     /// The caller's; a bare `python3` is looked up in its PATH.
@@ -89,6 +113,7 @@ impl FactBook {
             book: HashMap::new(),
             missing: BTreeMap::new(),
             data: BTreeMap::new(),
+            images: BTreeMap::new(),
             cache: PathBuf::new(),
             python: PathBuf::from("python3"),
             env: env.clone(),
@@ -169,6 +194,10 @@ impl FactBook {
         let mut memo = None;
         for (cell, plan) in cells.iter().zip(plans) {
             let Support::Ready(prepared) = &mut plan.support else { continue };
+            if let Some(container) = prepared.resolved.execution.container.clone() {
+                let available = prepared.facts.available.is_ok();
+                prepared.image = Some(self.image(&cell.platform, &cell.framework, container, available));
+            }
             let model = &prepared.resolved.job.model;
             // A tokenizer alone does nothing to synthetic tokens.
             let Some(dataset) = &model.dataset else { continue };
@@ -202,6 +231,36 @@ impl FactBook {
         Ok(())
     }
 
+    /// The image of a platform, looked up once; `available`: this host can run the platform, so its engine is asked.
+    fn image(&mut self, platform: &str, framework: &str, container: Container, available: bool) -> Image {
+        let key = (platform.to_owned(), container);
+        if let Some(known) = self.images.get(&key) {
+            return known.clone();
+        }
+        let (_, container) = &key;
+        let name = container.image.clone();
+        let here = match Engine::find(container.engine, &self.env) {
+            Ok(engine) if available => engine.image_digest(&self.env, &name),
+            Ok(_) => Err("this host cannot run the platform".to_owned()),
+            Err(why) => Err(why),
+        };
+        let locked = self.lock.section(platform).and_then(|section| section.digest(IMAGES, &name)).map(str::to_owned);
+        let digest = match (&locked, &here) {
+            (_, Ok(Some(found))) if locked.is_none() || (self.allow_drift && available) => Ok(found.clone()),
+            (Some(locked), _) => Ok(locked.clone()),
+            (None, Ok(_)) => Err(format!(
+                "there is no image {name} on this host: `tprimat image build {framework} --platform {platform}` makes one, `tprimat image pull` fetches it"
+            )),
+            (None, Err(why)) => Err(format!("tprimat.lock does not pin the image {name} for {platform}, and {why}")),
+        };
+        if let (None, Ok(found)) = (&locked, &digest) {
+            self.missing.entry(platform.to_owned()).or_default().set_image(&name, found);
+        }
+        let image = Image { name, digest, here };
+        self.images.insert(key, image.clone());
+        image
+    }
+
     /// Sets the digests of a platform's data as this host has it.
     fn probe_data(&self, platform: &str, section: &mut Section) -> Result<()> {
         let mut memo = DataMemo::load(&self.cache);
@@ -211,6 +270,11 @@ impl FactBook {
             }
         }
         memo.save();
+        for ((of, _), image) in &self.images {
+            if let (true, Ok(Some(found))) = (of == platform, &image.here) {
+                section.set_image(&image.name, found);
+            }
+        }
         Ok(())
     }
 
@@ -349,7 +413,7 @@ impl FactBook {
             );
             let section = source.text.find(&format!("[platform.{platform}")).unwrap_or(0);
             let key = match diff.name.split_once('.') {
-                Some(("datasets" | "tokenizers", name)) => name,
+                Some(("datasets" | "tokenizers" | IMAGES, name)) => name,
                 _ => diff.name.rsplit('.').next().unwrap_or(&diff.name),
             };
             let line = |key: String| source.text[section..].find(&format!("\n{key} = "));

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook, inputs::Inputs, resolve,
+    DataFile, DataKind, Image, Job, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook, inputs::Inputs, resolve,
 };
 use crate::{
     analyze::{self, CellEnvironment},
@@ -42,6 +42,8 @@ pub struct PlanRequest {
     pub env: BTreeMap<String, String>,
     /// `--allow-drift`: file attempts under the probed facts where they differ from the lock.
     pub allow_drift: bool,
+    /// `--executor`: in place of `execution.<platform>.executor`, for every platform.
+    pub executor: Option<String>,
 }
 
 /// A matrix, prepared: everything that keys are made of, and nothing that has run.
@@ -88,12 +90,15 @@ pub struct Prepared {
     pub facts: Arc<PlatformFacts>,
     /// What the runs read, where they read real data.
     pub data: Vec<DataFile>,
+    /// What the runs are started in, where that is a container.
+    pub image: Option<Image>,
 }
 
 impl Prepared {
     /// Are the facts known that keys are made of? If not, why.
     pub fn known(&self) -> Result<(), &str> {
         self.facts.known.as_ref().map_err(String::as_str)?;
+        self.image.iter().try_for_each(|image| image.digest.as_ref().map(|_| ()).map_err(String::as_str))?;
         self.data.iter().try_for_each(|file| file.digest.as_ref().map(|_| ()).map_err(String::as_str))
     }
 
@@ -119,6 +124,8 @@ impl Prepared {
             };
             facts.extend(digest.as_ref().ok().map(|digest| (name.to_owned(), digest.to_string())));
         }
+        let digest = self.image.as_ref().and_then(|image| image.digest.as_ref().ok());
+        facts.extend(digest.map(|digest| ("image".to_owned(), digest.clone())));
         CellEnvironment { variables: self.resolved.env.clone(), facts }.public()
     }
 
@@ -408,7 +415,13 @@ pub fn load_config(path: &Path, request: &PlanRequest) -> Result<Config> {
 fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<Config> {
     require_inside(path.parent().unwrap_or(path), path)?;
     let source = Source::new("config.yaml", read_text(path, reads)?);
-    let mut config = Config::load(source, &request.env, &request.sets)?;
+    let mut config = Config::load(source.clone(), &request.env, &request.sets)?;
+    if let Some(executor) = &request.executor {
+        let platforms = config.children("hardware.platforms");
+        let sets = platforms.map(|platform| format!("execution.{platform}.executor={executor}"));
+        let sets: Vec<String> = request.sets.iter().cloned().chain(sets).collect();
+        config = Config::load(source, &request.env, &sets)?;
+    }
     for (model, file) in config.hf_configs() {
         let path = request.root.join(&file);
         require_inside(&request.root, &path)?;
@@ -468,7 +481,11 @@ fn prepare(
         job_digest: Digest::of(job_text(&job)),
         inputs: inputs.of(&resolved.inputs, resolved.job.framework.get("command")),
         data: Vec::new(),
-        facts: facts.of(&cell.platform, &cell.framework),
+        image: None,
+        facts: match (&resolved.execution.container, facts.of(&cell.platform, &cell.framework)) {
+            (None, facts) => facts,
+            (Some(_), facts) => Arc::new(facts.without_packages()),
+        },
         resolved,
     })))
 }

@@ -40,8 +40,8 @@ fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
         for model in ["m", "n"] {
             let text = match resolve(&config, &cell(platform, framework, model), &recipes.recipes[framework]) {
                 Ok(r) => format!(
-                    "{:?} {:?} {} {:?} {:?} {} {:?} {:?}",
-                    r.job, r.env, r.share, r.inputs, r.timeout_seconds, r.cooldown_seconds, r.statistics, r.data_paths
+                    "{:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?}",
+                    r.job, r.env, r.share, r.inputs, r.timeout_seconds, r.cooldown_seconds, r.statistics, r.data_paths, r.execution
                 ),
                 Err(Unresolved::Refused(why)) => why,
                 Err(Unresolved::Problems(problems)) => {
@@ -95,6 +95,14 @@ fn full() -> Value {
         "frameworks": { "cmd": {
             "full_name": "x", "description": "x", "platforms": ["nvd"], "precision": "fp32", "settings": { "command": ["true"] },
             "timeout": "1h", "share": true, "env": { "C": "1" }, "inputs": ["a"], "image": "x",
+        } },
+        "execution": { "nvd": {
+            "executor": "slurm+container",
+            "container": { "engine": "docker", "image": "x", "python": "p", "mounts": ["/a"], "options": ["--x"] },
+            "slurm": {
+                "account": "a", "partition": "p", "qos": "q", "constraint": "c", "gres": "gpu:1", "time": "1:00:00", "exclusive": true,
+                "options": ["--x"], "max_jobs": 3, "cancel_on_interrupt": true,
+            },
         } },
         "benchmarking": {
             "output": { "filename_format": "x", "log_format": "x" },
@@ -235,6 +243,8 @@ fn no_key_is_accepted_without_an_effect() {
         json!("zero2"),
         json!("amd"),
         json!("2h"),
+        json!("podman"),
+        json!(["/other"]),
         json!("USD"),
         json!("Qwen2.5 7B"),
         json!("other"),
