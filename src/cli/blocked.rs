@@ -12,8 +12,8 @@ use crate::{
     error::{Error, Problem, Result},
     execute::{self, TrainHost},
     graph::{Engine, Reason, State, Statuses},
-    host::IMAGES,
-    plan::{Container, Plan, Prepared, Support, Vendor},
+    host::{IMAGES, which},
+    plan::{Container, Place, Plan, Prepared, Support, Vendor},
 };
 
 /// Reasons that are listed at the end of a build.
@@ -26,9 +26,18 @@ pub type Blocked = BTreeMap<usize, Vec<Problem>>;
 pub fn find(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<Blocked> {
     let cells: BTreeSet<usize> = cells.iter().copied().collect();
     let mut blocked = Blocked::new();
-    for ((platform, framework, _), of_pair) in by_recipe(engine.plan, &cells) {
+    for ((platform, framework, ..), of_pair) in by_recipe(engine.plan, &cells) {
         let recipe = &engine.plan.recipes.recipes[framework];
         let Some(first) = engine.plan.prepared(of_pair[0]) else { continue };
+        if first.resolved.execution.place == Place::Slurm {
+            // The job looks at its node before it starts anything.
+            if which("sbatch", &host.caller_env).is_none() {
+                let problem = Problem::new("runs are to be Slurm jobs, and there is no sbatch in PATH".to_owned());
+                let problem = problem.help("run tprimat on a login node of the cluster, or with --executor local");
+                of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));
+            }
+            continue;
+        }
         let here = execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), first, host);
         if !here.is_empty() {
             of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().extend(here.clone()));
@@ -52,16 +61,18 @@ pub fn find(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<Blocke
     Ok(blocked)
 }
 
-/// Platform, framework, and the container if there is one.
-type Launched<'a> = (&'a str, &'a str, Option<&'a Container>);
+/// Platform, framework, where it runs, and the container if there is one.
+type Launched<'a> = (&'a str, &'a str, Place, Option<&'a Container>);
 
 /// Cells by what they share, which is looked at once.
 fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<usize>) -> BTreeMap<Launched<'a>, Vec<usize>> {
     let mut pairs: BTreeMap<Launched, Vec<usize>> = BTreeMap::new();
     for &cell in cells {
         let of = &plan.matrix.cells[cell];
-        let container = plan.prepared(cell).and_then(|prepared| prepared.resolved.execution.container.as_ref());
-        pairs.entry((&of.platform, &of.framework, container)).or_default().push(cell);
+        let execution = plan.prepared(cell).map(|prepared| &prepared.resolved.execution);
+        let place = execution.map(|execution| execution.place).unwrap_or_default();
+        let container = execution.and_then(|execution| execution.container.as_ref());
+        pairs.entry((&of.platform, &of.framework, place, container)).or_default().push(cell);
     }
     pairs
 }

@@ -20,7 +20,11 @@ use crate::{
     execute::container::{Context, EnvFile, shell_arguments},
     files::{Durability, write_atomically},
     host::Engine,
-    plan::{EngineKind, PlanRequest, Vendor, execution::{default_image, is_image_name}, load_config},
+    plan::{
+        EngineKind, PlanRequest, Vendor,
+        execution::{default_image, is_image_name},
+        load_config,
+    },
     recipe::{Recipe, RecipeSet},
 };
 
@@ -75,7 +79,8 @@ impl Inputs {
         let names = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
         let tables: Vec<String> = names.map(|name| format!("execution.{name}.container.image")).collect();
         let own = tables.iter().map(|table| format!("{table}.{framework}"));
-        let found = own.chain(tables.iter().cloned()).find_map(|path| self.config.get(&path)?.as_str().map(str::to_owned));
+        let found =
+            own.chain(tables.iter().cloned()).find_map(|path| self.config.get(&path)?.as_str().map(str::to_owned));
         found.filter(|name| is_image_name(name))
     }
 
@@ -142,10 +147,10 @@ fn run_engine(engine: &Engine, arguments: &[String]) -> Result<i32> {
 }
 
 fn is_here(engine: &Engine, env: &BTreeMap<String, String>, image: &str) -> Result<bool> {
-    engine.image_digest(env, image).map(|digest| digest.is_some()).map_err(|message| Error::Failed {
-        message,
-        help: Some("is its service running, and may you use it?".into()),
-    })
+    engine
+        .image_digest(env, image)
+        .map(|digest| digest.is_some())
+        .map_err(|message| Error::Failed { message, help: Some("is its service running, and may you use it?".into()) })
 }
 
 const BUILDERS: [EngineKind; 2] = [EngineKind::Docker, EngineKind::Podman];
@@ -203,7 +208,10 @@ fn pull(at: Option<&Path>, args: &ImagePullArgs) -> Result<i32> {
     let code = run_engine(&engine, &["pull".to_owned(), image.clone()])?;
     if code != 0 {
         let message = format!("{program} pull {image} ended with exit code {code}");
-        return Err(Error::Failed { message, help: Some(format!("may this host fetch it? `{program} login` signs in")) });
+        return Err(Error::Failed {
+            message,
+            help: Some(format!("may this host fetch it? `{program} login` signs in")),
+        });
     }
     Ok(exit::OK)
 }
@@ -223,9 +231,7 @@ fn list(at: Option<&Path>, args: &ImageListArgs) -> Result<i32> {
         }
     }
     if args.json {
-        let row = |(platform, framework, image, here): &(String, String, String, Result<Option<String>, String>)| {
-            serde_json::json!({ "platform": platform, "framework": framework, "image": image, "digest": here.clone().ok().flatten() })
-        };
+        let row = |(platform, framework, image, here): &(String, String, String, Result<Option<String>, String>)| serde_json::json!({ "platform": platform, "framework": framework, "image": image, "digest": here.clone().ok().flatten() });
         print_json(&Value::Array(rows.iter().map(row).collect()))?;
         return Ok(exit::OK);
     }

@@ -16,10 +16,7 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{self, PipeWriter},
-    os::{
-        fd::RawFd,
-        unix::process::CommandExt,
-    },
+    os::{fd::RawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -40,7 +37,7 @@ use crate::{
     error::{Error, Result},
     files::{self, Durability},
     host::{Engine, engine_environment, last_line},
-    plan::{Container, EngineKind},
+    plan::{Container, EngineKind, Place, Vendor},
 };
 
 /// The label that names the run of a container.
@@ -86,6 +83,15 @@ pub(super) fn contain(
     let Some(container) = &work.execution.container else { return Ok(None) };
     let failed = |message: String| Error::Failed { message, help: None };
     let engine = Engine::find(container.engine, &host.caller_env).map_err(failed)?;
+    if work.execution.place == Place::Slurm && has_service(engine.kind) && work.job.vendor != Vendor::Cpu {
+        return Err(Error::Failed {
+            message: format!(
+                "{} starts containers outside its Slurm job, so they would not be held to the job's GPUs",
+                engine.name()
+            ),
+            help: Some("name apptainer or pyxis in execution.<platform>.container.engine".into()),
+        });
+    }
     remember(&host.runs, engine.kind)?;
     let home = host.runs.with_file_name("container-home");
     files::create_dir_all(&home)?;
@@ -98,7 +104,9 @@ pub(super) fn contain(
     let compiled = format!("{home}/.cache/torchinductor");
     env.entry("TORCHINDUCTOR_CACHE_DIR".into()).or_insert(compiled);
     if let Some(name) = env.keys().find(|name| !is_variable(name)) {
-        return Err(failed(format!("the variable `{name}` cannot be set in a container: its name is not one of a shell")));
+        return Err(failed(format!(
+            "the variable `{name}` cannot be set in a container: its name is not one of a shell"
+        )));
     }
     let mounts = mounts(work, host, container, &[&home, &text(dir)?], env);
     let gpus: Vec<Gpu> = given.iter().map(|gpu| (*gpu).clone()).collect();
@@ -165,7 +173,8 @@ fn mounts(
     // A dataset is named by the prefix of its files, a tokenizer by a file or a folder.
     let data = work.data_env.values().map(PathBuf::from).filter(|path| path.is_absolute());
     readable.extend(data.filter_map(|path| if path.is_dir() { Some(path) } else { Some(path.parent()?.to_owned()) }));
-    readable.extend(host.native.iter().filter(|_| work.needs_native).filter_map(|path| Some(path.parent()?.to_owned())));
+    readable
+        .extend(host.native.iter().filter(|_| work.needs_native).filter_map(|path| Some(path.parent()?.to_owned())));
     let mut mounts: Vec<String> = Vec::new();
     let mut covered: Vec<PathBuf> = Vec::new();
     writable.sort();
@@ -197,7 +206,8 @@ fn text(path: &Path) -> Result<String> {
 
 fn is_variable(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_') && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// The name that finds a run's container again.
@@ -214,7 +224,11 @@ impl ContainerSpec {
     pub fn command(&self, argv: &[String]) -> Vec<String> {
         let program = self.program.to_string_lossy().into_owned();
         let enter = ["/bin/sh", "-c", ENTER, "tprimat"].map(str::to_owned);
-        std::iter::once(program).chain(self.arguments.iter().cloned()).chain(enter).chain(argv.iter().cloned()).collect()
+        std::iter::once(program)
+            .chain(self.arguments.iter().cloned())
+            .chain(enter)
+            .chain(argv.iter().cloned())
+            .collect()
     }
 
     /// What the command reads from standard input: the environment, as a shell reads it.
@@ -247,7 +261,10 @@ enum Stage {
     /// Made, and never started.
     Created,
     Running,
-    Exited { code: i32, out_of_memory: bool },
+    Exited {
+        code: i32,
+        out_of_memory: bool,
+    },
 }
 
 impl Contained {
@@ -294,14 +311,16 @@ impl Contained {
                 let tail = tail(log);
                 ExitKind::LaunchFailed(format!("{name} did not start the container: {}", last_line(&tail)))
             }
-            Stage::Running => ExitKind::Lost(format!("the client of {name} ended ({client}) while its container went on")),
+            Stage::Running => {
+                ExitKind::Lost(format!("the client of {name} ended ({client}) while its container went on"))
+            }
             Stage::Exited { out_of_memory: true, .. } => ExitKind::Killed(
                 "the kernel ended the container for lack of host memory (its own limit, or the host's)".into(),
             ),
             // The service was stopped or restarted, and took the container along.
-            Stage::Exited { code, .. } if client.code() != Some(code) => {
-                ExitKind::Lost(format!("{name} lost the container: its client ended with {client}, the container with exit code {code}"))
-            }
+            Stage::Exited { code, .. } if client.code() != Some(code) => ExitKind::Lost(format!(
+                "{name} lost the container: its client ended with {client}, the container with exit code {code}"
+            )),
             Stage::Exited { code, .. } => exit_of(code),
         }
     }
@@ -330,7 +349,12 @@ impl Contained {
         let (end, lifeline) = io::pipe()?;
         let locks = locks.to_vec();
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", GUARD, "tprimat-guard"]).arg(&self.engine.program).args(["rm", "--force", "--volumes", &self.name]);
+        command.args(["-c", GUARD, "tprimat-guard"]).arg(&self.engine.program).args([
+            "rm",
+            "--force",
+            "--volumes",
+            &self.name,
+        ]);
         command.env_clear().envs(engine_environment(&self.environment));
         command.stdin(end).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let keep_locks = move || {
@@ -443,7 +467,8 @@ pub(super) fn sweep(
             if is_live(&runs.join(id)) {
                 continue;
             }
-            let contained = Contained { engine: engine.clone(), environment: env.clone(), name: name.trim().to_owned() };
+            let contained =
+                Contained { engine: engine.clone(), environment: env.clone(), name: name.trim().to_owned() };
             let left = || Err(format!("{} does not remove the container {}", kind.name(), name.trim()));
             swept.push(if contained.remove() { Ok(name.trim().to_owned()) } else { left() });
         }
@@ -469,7 +494,10 @@ mod tests {
         assert_eq!(stage_of("paused 0 false\n"), Ok(Stage::Running));
         assert_eq!(stage_of("created 128 false\n"), Ok(Stage::Created));
         assert!(stage_of("").is_err() && stage_of("exited x false").is_err());
-        assert_eq!((exit_of(0), exit_of(1), exit_of(139)), (ExitKind::Code(0), ExitKind::Code(1), ExitKind::Signal(11)));
+        assert_eq!(
+            (exit_of(0), exit_of(1), exit_of(139)),
+            (ExitKind::Code(0), ExitKind::Code(1), ExitKind::Signal(11))
+        );
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Needs<'_> {
             // NCCL and RCCL pin the memory that they share; what containers allow by default is far too little.
             arguments.extend(words(&["--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]));
         }
-        arguments.extend(words(&["--ipc=host", "--network=host", "--shm-size=64g"]));
+        arguments.extend(words(&["--ipc=host", "--network=host"]));
         arguments.extend(self.mounts.iter().flat_map(|mount| ["--volume".to_owned(), mount.clone()]));
         arguments.extend(["--workdir".to_owned(), self.workdir.to_owned()]);
         arguments
@@ -146,7 +146,8 @@ impl Needs<'_> {
     }
 
     fn of_amd(&self) -> Vec<String> {
-        let nodes: Option<Vec<&Path>> = self.gpus.map(|gpus| gpus.iter().filter_map(|g| g.render_node.as_deref()).collect());
+        let nodes: Option<Vec<&Path>> =
+            self.gpus.map(|gpus| gpus.iter().filter_map(|g| g.render_node.as_deref()).collect());
         let mut arguments = words(&["--device=/dev/kfd"]);
         let mut groups = vec!["video".to_owned()];
         match nodes {
@@ -154,7 +155,8 @@ impl Needs<'_> {
                 for node in nodes {
                     arguments.push(format!("--device={}", node.display()));
                     // By number: the image may have no group of that name.
-                    let group = std::fs::metadata(node).map(|found| std::os::unix::fs::MetadataExt::gid(&found).to_string());
+                    let group =
+                        std::fs::metadata(node).map(|found| std::os::unix::fs::MetadataExt::gid(&found).to_string());
                     groups.extend(group.ok().filter(|group| !groups.contains(group)));
                 }
             }
@@ -249,7 +251,10 @@ mod tests {
         let podman = line(EngineKind::Podman, Vendor::Nvd);
         assert!(podman.starts_with("--device nvidia.com/gpu=GPU-1a --device nvidia.com/gpu=GPU-3a "), "{podman}");
         let amd = line(EngineKind::Docker, Vendor::Amd);
-        assert!(amd.starts_with("--device=/dev/kfd --device=/dev/dri/renderD129 --device=/dev/dri/renderD131 "), "{amd}");
+        assert!(
+            amd.starts_with("--device=/dev/kfd --device=/dev/dri/renderD129 --device=/dev/dri/renderD131 "),
+            "{amd}"
+        );
         assert!(line(EngineKind::Apptainer, Vendor::Nvd).contains("--nv --bind /p:/p --pwd /p"));
         assert!(line(EngineKind::Pyxis, Vendor::Nvd).contains("--container-mounts=/p:/p --container-workdir=/p"));
     }

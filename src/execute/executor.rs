@@ -12,10 +12,11 @@
 //! 3. One attempt runs once: whatever dies in between, a second `start` of the same run folder starts nothing.
 //! 4. What cannot be reached is not gone: `wait` goes on waiting.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{
     run::{self, RunExit, RunSpec, RunState, Running},
+    slurm::Slurm,
     train::TrainHost,
 };
 use crate::{error::Result, plan::Place};
@@ -24,6 +25,11 @@ use crate::{error::Result, plan::Place};
 pub trait Executor {
     /// Starts the run whose launch files are in `spec.dir`, and returns at once.
     fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>>;
+
+    /// Takes up the run of a tprimat that died, where runs outlive their tprimat; `None`: there is nothing to take up.
+    fn attach(&self, _dir: &Path) -> Result<Option<(RunSpec, Box<dyn Run>)>> {
+        Ok(None)
+    }
 }
 
 /// A run that was started. While it lives, no other tprimat takes up its folder.
@@ -33,8 +39,12 @@ pub trait Run: Send + Sync {
     fn terminate(&self);
     /// Ends the run without grace.
     fn kill(&self);
-    /// Blocks until the run is over and no process of it is left.
+    /// Blocks until the run is over and no process of it is left. [`crate::error::Error::Interrupted`]: it goes on without us.
     fn wait(&self) -> Result<RunExit>;
+    /// After such a `wait`: what goes on, and what the caller can do about it, in a sentence.
+    fn goes_on(&self) -> Option<String> {
+        None
+    }
 }
 
 /// On this host, below a supervisor that is a child of tprimat.
@@ -68,7 +78,8 @@ impl TrainHost {
     #[must_use]
     pub fn executor(&self, place: Place) -> Box<dyn Executor> {
         match place {
-            Place::Local | Place::Slurm => Box::new(Local { tprimat: self.tprimat.clone() }),
+            Place::Local => Box::new(Local { tprimat: self.tprimat.clone() }),
+            Place::Slurm => Box::new(Slurm { tprimat: self.tprimat.clone(), env: self.caller_env.clone() }),
         }
     }
 }

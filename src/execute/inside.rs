@@ -113,12 +113,16 @@ mod tests {
                     tprimat-inside no-module nemo\ntprimat-inside package torch 2.4.0\ntprimat-inside end\n";
         let seen = read(said);
         assert_eq!((seen.absent_commands.as_slice(), seen.has_python), (&["torchrun".to_owned()][..], true));
-        assert_eq!((seen.absent_modules.as_slice(), seen.packages["torch"].as_str()), (&["nemo".to_owned()][..], "2.4.0"));
+        assert_eq!(
+            (seen.absent_modules.as_slice(), seen.packages["torch"].as_str()),
+            (&["nemo".to_owned()][..], "2.4.0")
+        );
     }
 
     #[test]
     fn the_program_finds_what_this_python_has() {
-        let arguments = ["tprimat", "python3", PROGRAM, "sh", "no-such-command", "--", "json", "no_such_module", "a.b", "--", "x"];
+        let arguments =
+            ["tprimat", "python3", PROGRAM, "sh", "no-such-command", "--", "json", "no_such_module", "a.b", "--", "x"];
         let said = std::process::Command::new("/bin/sh").args(["-c", LOOK]).args(arguments).output().unwrap();
         let seen = read(&String::from_utf8_lossy(&said.stdout));
         assert_eq!(seen.absent_commands, ["no-such-command"]);

@@ -1,8 +1,8 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
 mod advice;
-pub mod container;
 mod contained;
+pub mod container;
 pub mod derived;
 mod devices;
 mod events;
@@ -21,6 +21,7 @@ pub mod reading;
 mod run;
 mod schedule;
 mod secrets;
+mod slurm;
 mod supervisor;
 mod sweep;
 mod talk;
@@ -39,7 +40,8 @@ pub use profile::{Profiler, profile};
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};
 pub use schedule::{BuildOptions, BuildSummary, build, sweep_up};
 pub use secrets::{Secrets, masked};
-pub use supervisor::supervise;
+pub use slurm::{JOB_ARGUMENT, JobSpec};
+pub use supervisor::{supervise, supervise_job};
 pub use sweep::{Leftover, sweep};
 pub use talk::Talk;
 pub use train::{Gpu, TrainHost, dropped_env, is_over, left_behind, live_run};

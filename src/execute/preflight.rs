@@ -107,9 +107,8 @@ fn inside_problems(recipe: &Recipe, container: &Container, image: &Image, host: 
     let commands = seen.absent_commands.iter().map(|name| format!("the command `{name}`"));
     let modules = seen.absent_modules.iter().map(|name| format!("the Python module `{name}`"));
     let help = format!("`tprimat image build {id} --platform …` installs what recipes/{id}/requirements.*.txt lists");
-    let problem = |what| {
-        Problem::new(format!("recipe `{id}` needs {what}, which is not in the image {name}")).help(help.clone())
-    };
+    let problem =
+        |what| Problem::new(format!("recipe `{id}` needs {what}, which is not in the image {name}")).help(help.clone());
     python.into_iter().chain(commands).chain(modules).map(problem).collect()
 }
 

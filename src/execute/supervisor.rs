@@ -39,10 +39,11 @@ use super::{
     devices::{self, Claim, DeviceLock},
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
-        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, spec_path, state_path,
+        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, hostname, log_path, spec_path, state_path,
         supervisor_lock_path,
     },
     secrets::Secrets,
+    slurm,
     watch::written,
 };
 use crate::{
@@ -65,7 +66,25 @@ const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 /// on a full disk the supervisor has no other way to say it.
 #[must_use]
 pub fn supervise(dir: &Path) -> i32 {
-    match prepare(dir).and_then(Supervisor::run) {
+    exit_code(prepare(dir).and_then(Supervisor::run))
+}
+
+/// Body of `tprimat __job DIR`, the same within a batch job: nobody holds its lifeline, and what only the node knows is
+/// settled here.
+#[must_use]
+pub fn supervise_job(dir: &Path) -> i32 {
+    exit_code(prepare_job(dir).and_then(|supervisor| match supervisor {
+        // Another job has it.
+        None => Ok(()),
+        Some(mut supervisor) => match slurm::settle_in(&mut supervisor.spec) {
+            Ok(()) => supervisor.run(),
+            Err(why) => supervisor.record(&never_ran(ExitKind::LaunchFailed(why), 0.0)),
+        },
+    }))
+}
+
+fn exit_code(result: Result<()>) -> i32 {
+    match result {
         Ok(()) => 0,
         Err(error) => {
             // Into supervisor.log, where tprimat looks when there is no exit.json.
@@ -86,13 +105,24 @@ struct Supervisor {
     inbox: Inbox,
 }
 
-fn prepare(dir: &Path) -> Result<Supervisor> {
+fn settle_down(has_lifeline: bool) -> Result<Inbox> {
     let broken = |what: &'static str| move |e: Errno| Error::Failed { message: format!("{what}: {e}"), help: None };
     keep_files_to_ourselves();
-    let inbox = Inbox::open().map_err(broken("cannot receive signals"))?;
+    let inbox = Inbox::open(has_lifeline).map_err(broken("cannot receive signals"))?;
     // Fails only where this process leads a group already, which serves as well.
     let _ = setsid();
     prctl::set_child_subreaper(true).map_err(broken("cannot adopt orphans"))?;
+    Ok(inbox)
+}
+
+fn prepare_job(dir: &Path) -> Result<Option<Supervisor>> {
+    let inbox = settle_down(false)?;
+    let Some(spec) = slurm::claim(dir)? else { return Ok(None) };
+    Ok(Some(Supervisor { tree: Tree::below_this_process(&spec.run_id), spec, inbox }))
+}
+
+fn prepare(dir: &Path) -> Result<Supervisor> {
+    let inbox = settle_down(true)?;
     check_claim(dir)?;
     let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
     let path = spec_path(dir);
@@ -142,6 +172,8 @@ fn receive_environment() -> io::Result<BTreeMap<String, String>> {
 /// What reaches the supervisor: the end of its lifeline, signals, the deaths of children.
 struct Inbox {
     signals: SignalFd,
+    /// Does standard input end when tprimat does?
+    has_lifeline: bool,
     /// tprimat is gone, or wants the run to end.
     lifeline_closed: bool,
     /// A signal asked for the end.
@@ -151,7 +183,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn open() -> nix::Result<Self> {
+    fn open(has_lifeline: bool) -> nix::Result<Self> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
             set.add(signal);
@@ -159,7 +191,7 @@ impl Inbox {
         // Blocked here, not in the trainer: `launch` unblocks them there.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { signals, lifeline_closed: false, asked: false, hurry: false })
+        Ok(Self { signals, has_lifeline, lifeline_closed: false, asked: false, hurry: false })
     }
 
     fn stop(&self) -> bool {
@@ -173,7 +205,7 @@ impl Inbox {
         let lifeline = PollFd::new(stdin.as_fd(), PollFlags::POLLIN);
         let mut both = [signals, lifeline];
         // Once closed it stays readable for ever.
-        let watched = if self.lifeline_closed { &mut both[..1] } else { &mut both[..] };
+        let watched = if self.lifeline_closed || !self.has_lifeline { &mut both[..1] } else { &mut both[..] };
         // Rounded up: a wait of less than 1 ms would spin.
         let timeout = PollTimeout::try_from(patience + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         let _ = poll(watched, timeout);
@@ -212,10 +244,14 @@ impl Supervisor {
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
         };
-        let text = serde_json::to_vec_pretty(&exit)
+        self.record(&exit)
+        // The device locks go only now, when no process of the run is left.
+    }
+
+    fn record(&self, exit: &RunExit) -> Result<()> {
+        let text = serde_json::to_vec_pretty(exit)
             .map_err(|e| Error::Failed { message: format!("cannot describe the exit: {e}"), help: None })?;
         files::write_atomically(&exit_path(&self.spec.dir), &text, Durability::Synced)
-        // The device locks go only now, when no process of the run is left.
     }
 
     /// Takes the devices one by one, always in the same order, so that two runs never wait for each
@@ -315,7 +351,17 @@ impl Supervisor {
             note = Some("the container engine did not remove the run's container; the next build tries again".into());
         }
         let changed = written(&self.spec.watched);
-        RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors: ended.survivors, changed, note }
+        RunExit {
+            status,
+            started_at,
+            ended_at,
+            waited_seconds,
+            leftover,
+            survivors: ended.survivors,
+            changed,
+            host: hostname(),
+            note,
+        }
     }
 
     fn guard(&mut self, contained: &Contained, locks: &[DeviceLock]) -> std::result::Result<Guard, String> {
@@ -461,8 +507,8 @@ impl Supervisor {
 
 fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
     let now = unix_now();
-    let (changed, note) = (Vec::new(), None);
-    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, changed, note }
+    let (changed, note, host) = (Vec::new(), None, hostname());
+    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, changed, host, note }
 }
 
 fn pid_of(handle: &duct::Handle) -> Option<i32> {

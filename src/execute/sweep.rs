@@ -13,6 +13,7 @@ use super::{
     contained::Contained,
     process::Tree,
     run::{RunExit, RunSpec, log_path, owner_lock_path, read_exit, spec_path, supervisor_lock_path},
+    slurm,
 };
 use crate::{
     error::{Error, Result},
@@ -102,7 +103,16 @@ fn is_supervised(dir: &Path) -> bool {
 
 /// Are both dead, who asked for the run and who watched over it?
 pub(super) fn is_abandoned(dir: &Path) -> bool {
-    is_free(&owner_lock_path(dir)) && !is_supervised(dir)
+    is_free(&owner_lock_path(dir)) && !is_supervised(dir) && !is_elsewhere(dir)
+}
+
+/// Is this the run of a batch job that has not said how it ended? Then locks tell nothing of it.
+pub(super) fn is_elsewhere(dir: &Path) -> bool {
+    read_exit(dir).is_none() && read_spec(dir).is_some_and(|spec| spec.job.is_some())
+}
+
+fn read_spec(dir: &Path) -> Option<RunSpec> {
+    serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()
 }
 
 /// Whether nobody holds a lock; shared, so that several may ask at once.
@@ -155,8 +165,7 @@ fn take_up(dir: &Path, env: &BTreeMap<String, String>) -> Option<Leftover> {
     if !same_file(&owner, &owner_lock_path(dir)) {
         return None;
     }
-    let spec = files::read(&spec_path(dir)).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
-    let Some(spec) = spec else {
+    let Some(spec) = read_spec(dir) else {
         // Killed before the run was described: it never started.
         if !log_path(dir).exists() {
             let _ = fs::remove_dir_all(dir);
@@ -167,6 +176,10 @@ fn take_up(dir: &Path, env: &BTreeMap<String, String>) -> Option<Leftover> {
     if dir.file_name().is_none_or(|name| name != spec.run_id.as_str()) {
         return None;
     }
+    let exit = match read_exit(dir) {
+        None if spec.job.is_some() => Some(slurm::over(&RunSpec { dir: dir.to_owned(), ..spec.clone() }, env)?),
+        exit => exit,
+    };
     let supervisor = wait_for_supervisor(dir, spec.grace().saturating_add(SUPERVISOR_PATIENCE))?;
     let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
     if let Some(container) = &spec.container
@@ -176,7 +189,7 @@ fn take_up(dir: &Path, env: &BTreeMap<String, String>) -> Option<Leftover> {
     }
     Some(Leftover {
         dir: dir.to_owned(),
-        exit: read_exit(dir),
+        exit: exit.or_else(|| read_exit(dir)),
         log: log_path(dir),
         ended: ended.count,
         _owner: owner,

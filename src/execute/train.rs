@@ -18,13 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Talk,
-    events::Event,
-    progress::Tail,
     contained::{self, contain},
+    events::Event,
     executor::Run,
+    progress::Tail,
     run::{ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, read_exit, spec_path},
     schedule::sweep_up,
     secrets::Secrets,
+    slurm::JobSpec,
     sweep::{self, making, remove},
     watch::{Watched, outdated},
 };
@@ -34,8 +35,9 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
+    host::Fact,
     parse::{self, ExitSummary, FailureClass, LogSection},
-    plan::{Execution, Job, Vendor},
+    plan::{Execution, Job, Place, Vendor},
 };
 
 /// All that one train task needs, owned: it runs on a thread of its own.
@@ -74,6 +76,8 @@ pub struct TrainWork {
     pub execution: Execution,
     /// The digest of its container's image.
     pub image: Option<String>,
+    /// What tprimat.lock pins of the platform.
+    pub facts: BTreeMap<String, Fact>,
     /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu platform.
     pub devices: Vec<usize>,
 }
@@ -207,6 +211,9 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     if let Some(done) = made_meanwhile(cache, work) {
         return Ok(Trained::Attempt(Box::new(done)));
     }
+    if let Some(attempt) = attached(work, host, cache, running, talk)? {
+        return Ok(Trained::Attempt(Box::new(attempt)));
+    }
     let mut watched = work.watched.clone();
     watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
     let outdated = outdated(&mut watched);
@@ -219,19 +226,54 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     let spec = RunSpec { watched, ..prepare(work, host, &id, &dir)? };
     let run: Arc<dyn Run> = host.executor(work.execution.place).start(&spec)?.into();
     drop(making);
+    let attempt = see_through(work, host, cache, running, talk, (&spec, run))?;
+    Ok(Trained::Attempt(Box::new(attempt)))
+}
+
+/// The attempt of a run of this key that goes on without its tprimat.
+fn attached(
+    work: &TrainWork,
+    host: &TrainHost,
+    cache: &Cache,
+    running: &RunningSet,
+    talk: &Talk,
+) -> Result<Option<Attempt>> {
+    let folders = sweep::run_folders(&host.runs).into_iter();
+    let Some(dir) = folders.filter(|dir| sweep::is_elsewhere(dir)).find(|dir| key_of_run(dir) == Some(work.key)) else {
+        return Ok(None);
+    };
+    let Some((spec, run)) = host.executor(Place::Slurm).attach(&dir)? else { return Ok(None) };
+    let message = format!("{}: took up the run that an earlier build started ({})", work.label, spec.run_id);
+    talk.report(&Event::Note { message });
+    see_through(work, host, cache, running, talk, (&spec, run.into())).map(Some)
+}
+
+/// Follows a run to its end and takes it into the cache.
+fn see_through(
+    work: &TrainWork,
+    host: &TrainHost,
+    cache: &Cache,
+    running: &RunningSet,
+    talk: &Talk,
+    (spec, run): (&RunSpec, Arc<dyn Run>),
+) -> Result<Attempt> {
     running.add(&run);
     let over = AtomicBool::new(false);
+    let log = log_path(&spec.dir);
     let exit = std::thread::scope(|scope| {
-        scope.spawn(|| follow(work, (&*run, &log_path(&dir)), &over, talk));
+        scope.spawn(|| follow(work, (&*run, &log), &over, talk));
         let exit = run.wait();
         over.store(true, Ordering::SeqCst);
         exit
     });
     running.remove(&run);
-    let attempt = ingest(cache, &spec, Some(&exit?), &log_path(&dir), &host.hostname)?;
+    if let Some(message) = run.goes_on() {
+        talk.report(&Event::Note { message: format!("{}: {message}", work.label) });
+    }
+    let attempt = ingest(cache, spec, Some(&exit?), &log, &host.hostname)?;
     drop(run);
-    remove(&dir);
-    Ok(Trained::Attempt(Box::new(attempt)))
+    remove(&spec.dir);
+    Ok(attempt)
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
@@ -269,8 +311,8 @@ fn take_in_what_is_left(
         if !dir.exists() {
             continue;
         }
-        if sweep::is_abandoned(&dir) {
-            // Nobody can take it in: it cannot be read.
+        if sweep::is_abandoned(&dir) || sweep::is_elsewhere(&dir) {
+            // Nobody can take it in: it cannot be read. Or it goes on, and is attached to.
             return Ok(());
         }
         if running.stopped.load(Ordering::SeqCst) {
@@ -375,8 +417,15 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         statistics: work.statistics.clone(),
     };
     let container = contain(work, host, &given, (id, dir), &mut env)?;
+    let of_job = || JobSpec {
+        vendor: work.job.vendor,
+        num_gpus: work.job.parallelism.num_gpus as usize,
+        facts: work.facts.clone(),
+        settings: work.execution.slurm.clone(),
+    };
     Ok(RunSpec {
         container,
+        job: (work.execution.place == Place::Slurm).then(of_job),
         run_id: id.to_owned(),
         dir: dir.to_owned(),
         argv: work.command.clone(),
@@ -428,12 +477,17 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ta
                 });
             }
         });
-        if let RunState::WaitingForDevice { device, holder } = run.state()
-            && waiting_for.as_ref() != Some(&device)
-        {
-            let holder = holder.map(|h| format!(" held by process {} (run {})", h.pid, h.run_id)).unwrap_or_default();
-            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: format!("{device}{holder}") });
-            waiting_for = Some(device);
+        let what_for = match run.state() {
+            RunState::WaitingForDevice { device, holder } => {
+                let held = |h: super::Holder| format!(" held by process {} (run {})", h.pid, h.run_id);
+                Some(format!("{device}{}", holder.map(held).unwrap_or_default()))
+            }
+            RunState::Queued { reason } => Some(reason),
+            _ => None,
+        };
+        if let Some(what_for) = what_for.filter(|what_for| waiting_for.as_ref() != Some(what_for)) {
+            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: what_for.clone() });
+            waiting_for = Some(what_for);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -473,7 +527,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         outputs,
         started_at: exit.map_or(now, |e| e.started_at),
         ended_at: exit.map_or(now, |e| e.ended_at),
-        host: hostname.to_owned(),
+        host: exit.and_then(|exit| exit.host.clone()).unwrap_or_else(|| hostname.to_owned()),
         suspect: None,
         repeats_planned: meta.repeats_planned,
         set_aside: None,
@@ -536,11 +590,11 @@ fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptO
         }
         ExitKind::Killed(why) => {
             let evidence = vec![why.clone()];
-            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "killed".into() };
+            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: why.clone() };
         }
         ExitKind::Lost(why) => {
             let evidence = vec![why.clone()];
-            return AttemptOutcome::Failed { class: FailureClass::Node, evidence, status: "lost".into() };
+            return AttemptOutcome::Failed { class: FailureClass::Node, evidence, status: why.clone() };
         }
         ExitKind::LaunchFailed(why) => {
             summary.launch_error = Some(why.clone());

@@ -20,8 +20,16 @@ pub struct Engine {
 }
 
 /// Variables that tell an engine's own program where its service and its settings are.
-const OWN_VARIABLES: [&str; 8] =
-    ["PATH", "HOME", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"];
+const OWN_VARIABLES: [&str; 8] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "DBUS_SESSION_BUS_ADDRESS",
+];
 const OWN_FAMILIES: [&str; 6] = ["DOCKER_", "CONTAINER_", "CONTAINERS_", "APPTAINER_", "SINGULARITY_", "SLURM_"];
 
 /// An engine that takes longer to answer does not answer.
@@ -79,13 +87,19 @@ impl Engine {
                 }
                 // Only an engine that is alive can say that an image is absent.
                 let alive = self.ask(env, &["info"])?;
-                if alive.status.success() { Ok(None) } else { Err(format!("{} does not answer: {}", self.name(), last_line(&alive.stderr))) }
+                if alive.status.success() {
+                    Ok(None)
+                } else {
+                    Err(format!("{} does not answer: {}", self.name(), last_line(&alive.stderr)))
+                }
             }
             EngineKind::Apptainer => digest_of_file(Path::new(image)),
             EngineKind::Pyxis if Path::new(image).is_absolute() => digest_of_file(Path::new(image)),
             EngineKind::Pyxis => match image.split_once('@') {
                 Some((_, digest)) => Ok(Some(digest.to_owned())),
-                None => Err(format!("pyxis fetches `{image}` anew for each job; name it with its digest, as {image}@sha256:…")),
+                None => Err(format!(
+                    "pyxis fetches `{image}` anew for each job; name it with its digest, as {image}@sha256:…"
+                )),
             },
         }
     }

@@ -243,7 +243,9 @@ mod tests {
 
     #[test]
     fn an_image_name_is_one_word_and_no_option() {
-        for name in ["busybox", "nvcr.io/nvidia/nemo:25.04", "a@sha256:00ff", "/images/nemo.sif", "localhost:5000/a-b_c"] {
+        for name in
+            ["busybox", "nvcr.io/nvidia/nemo:25.04", "a@sha256:00ff", "/images/nemo.sif", "localhost:5000/a-b_c"]
+        {
             assert!(is_image_name(name), "{name}");
         }
         for name in ["", "-x", "a b", "a\nb", "$(x)", "a;b", "a,b"] {

@@ -43,6 +43,17 @@ pub struct Image {
 }
 
 impl PlatformFacts {
+    /// For runs that a batch system takes to another host: what this one has decides nothing.
+    #[must_use]
+    pub fn elsewhere(&self, platform: &str) -> Self {
+        let mut facts = self.clone();
+        facts.available = Ok(usize::MAX);
+        facts.known = facts.known.map_err(|why| {
+            format!("tprimat.lock does not pin {platform}, and this host cannot ({why}); `srun … tprimat lock --update` on such a node does")
+        });
+        facts
+    }
+
     /// What the packages of this host's Python are means nothing to a run that brings its own.
     #[must_use]
     pub fn without_packages(&self) -> Self {
@@ -145,6 +156,13 @@ impl FactBook {
         let here: Vec<Vendor> = self.host().platforms().into_iter().map(|(vendor, _)| vendor).collect();
         let vendor = [Vendor::Nvd, Vendor::Amd, Vendor::Cpu].into_iter().find(|v| here.contains(v))?;
         config.children("hardware.platforms").find(|id| config.vendor(id) == Some(vendor)).map(str::to_owned)
+    }
+
+    /// What a node must have that runs for the platform; nothing where drift is allowed.
+    #[must_use]
+    pub fn pinned(&self, platform: &str) -> BTreeMap<String, Fact> {
+        let section = self.lock.section(platform).or_else(|| self.missing.get(platform));
+        section.filter(|_| !self.allow_drift).map(|section| section.facts.clone()).unwrap_or_default()
     }
 
     /// Looks up or probes the facts of every (platform, framework) that the cells name.

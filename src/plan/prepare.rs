@@ -11,7 +11,8 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Image, Job, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook, inputs::Inputs, resolve,
+    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook,
+    inputs::Inputs, resolve,
 };
 use crate::{
     analyze::{self, CellEnvironment},
@@ -446,6 +447,18 @@ fn relative(path: &Path, root: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
+/// The facts that hold where the cell's runs are.
+fn facts_of(cell: &Cell, resolved: &Resolved, facts: &FactBook) -> Arc<PlatformFacts> {
+    let mut facts = facts.of(&cell.platform, &cell.framework);
+    if resolved.execution.container.is_some() {
+        facts = Arc::new(facts.without_packages());
+    }
+    if resolved.execution.place == Place::Slurm {
+        facts = Arc::new(facts.elsewhere(&cell.platform));
+    }
+    facts
+}
+
 fn prepare(
     cell: &Cell,
     selected: bool,
@@ -482,10 +495,7 @@ fn prepare(
         inputs: inputs.of(&resolved.inputs, resolved.job.framework.get("command")),
         data: Vec::new(),
         image: None,
-        facts: match (&resolved.execution.container, facts.of(&cell.platform, &cell.framework)) {
-            (None, facts) => facts,
-            (Some(_), facts) => Arc::new(facts.without_packages()),
-        },
+        facts: facts_of(cell, &resolved, facts),
         resolved,
     })))
 }

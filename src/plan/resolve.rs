@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    DataJob, Execution, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, data::DataKind, execution, shape,
+    DataJob, Execution, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, data::DataKind,
+    execution, shape,
 };
 use crate::{
     analyze::Statistics,

@@ -92,9 +92,10 @@ impl Engine {
         self.tprimat(arguments).output().unwrap().into()
     }
 
-    /// Names of the containers that were made of this test's image, ended ones as well.
+    /// Names of the containers that have this test's project, ended ones as well.
     fn containers(&self) -> Vec<String> {
-        let (ok, names) = self.ask(&["ps", "--all", "--filter", &format!("ancestor={}", self.image), "--format", "{{.Names}}"]);
+        let filter = format!("volume={}", self.project.root().display());
+        let (ok, names) = self.ask(&["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"]);
         assert!(ok, "{names}");
         names.lines().map(str::to_owned).collect()
     }
@@ -256,10 +257,18 @@ fn what_a_power_cut_leaves_is_removed_by_the_next_build() {
     let engine = Engine::new("docker", WAITS);
     let mut build = engine.started();
     // Everybody who could tidy up is killed at once, as far as signals can be at once.
-    let outside: Vec<i32> = engine.project.processes().into_iter().filter(|(_, line)| line.contains("tprimat")).map(|(pid, _)| pid).collect();
+    let outside: Vec<i32> = engine
+        .project
+        .processes()
+        .into_iter()
+        .filter(|(_, line)| line.contains("tprimat"))
+        .map(|(pid, _)| pid)
+        .collect();
     let guard = Command::new("pgrep").args(["-f", "tprimat-guard"]).output().unwrap();
     let guards = String::from_utf8_lossy(&guard.stdout).into_owned();
-    let ours = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&engine.containers()[0]));
+    let ours = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&engine.containers()[0]))
+    };
     let guards: Vec<i32> = guards.lines().filter_map(|pid| pid.parse().ok()).filter(ours).collect();
     assert_eq!(guards.len(), 1);
     for pid in guards.iter().chain(&outside) {
@@ -289,7 +298,7 @@ fn an_image_that_is_not_here_or_lacks_something_is_told_before_anything_runs() {
     engine.project.edit("matrix.toml", "framework = \"cmd\"", "framework = \"tran\"");
     let ran = engine.run(&["build"]);
     assert_ne!(ran.code, Some(0));
-    let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = ran.stderr.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains(&format!("which is not in the image {}", engine.image)), "{said}");
     assert!(engine.is_clear());
 }

@@ -1,6 +1,7 @@
 //! Builds that run in real containers and under a real batch system, which these tests start and end by themselves.
 //! Where one cannot be had, its tests fail and say which command installs it.
 mod container;
+mod slurm;
 #[path = "../support/mod.rs"]
 mod support;
 

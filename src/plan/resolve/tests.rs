@@ -41,7 +41,15 @@ fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
             let text = match resolve(&config, &cell(platform, framework, model), &recipes.recipes[framework]) {
                 Ok(r) => format!(
                     "{:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?}",
-                    r.job, r.env, r.share, r.inputs, r.timeout_seconds, r.cooldown_seconds, r.statistics, r.data_paths, r.execution
+                    r.job,
+                    r.env,
+                    r.share,
+                    r.inputs,
+                    r.timeout_seconds,
+                    r.cooldown_seconds,
+                    r.statistics,
+                    r.data_paths,
+                    r.execution
                 ),
                 Err(Unresolved::Refused(why)) => why,
                 Err(Unresolved::Problems(problems)) => {
