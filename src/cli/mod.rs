@@ -14,6 +14,8 @@ mod clean;
 mod compare;
 mod config;
 mod data;
+mod detached;
+mod doctor;
 mod explain;
 mod fit;
 mod flags;
@@ -92,6 +94,10 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Attempts(args) => attempts::run(at, &args),
         Command::Render(args) => render::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
+        Command::Doctor(args) => doctor::run(at, &args),
+        Command::Status(args) => detached::status(at, &args),
+        Command::Attach(args) => detached::attach(at, &args),
+        Command::Stop(args) => detached::stop(at, &args),
         Command::Compare(args) => compare::run(at, &args),
         Command::Baseline(args) => baseline::run(at, &args),
         Command::Gate(args) => gate::run(at, &args),

@@ -70,6 +70,19 @@ pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) 
     }
 }
 
+/// Who holds `device` now, if anybody does, and whether they said who they are. Makes no lock.
+#[must_use]
+pub fn device_holder(folder: &Path, device: &str) -> Option<Option<Holder>> {
+    let path = folder.join(format!("{device}.lock"));
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    // For an instant only: a run that asks meanwhile asks again.
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Some(holder(&mut file)),
+        _ => None,
+    }
+}
+
 fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if device.is_empty() || device.starts_with('.') || !device.chars().all(plain) {

@@ -30,7 +30,7 @@ mod watch;
 
 pub use advice::advice;
 pub use contained::ContainerSpec;
-pub use devices::Holder;
+pub use devices::{Holder, device_holder};
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use executor::{Executor, Run};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};

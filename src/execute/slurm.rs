@@ -79,6 +79,8 @@ pub struct Job {
     /// Nobody waits for it any more; it goes on.
     is_left: AtomicBool,
     is_cancelled: AtomicBool,
+    /// An earlier tprimat started it. Its folder may have come with a project, so it is never what a new job runs.
+    is_attached: bool,
     _owner: File,
 }
 
@@ -95,7 +97,7 @@ impl Executor for Slurm {
             .map_err(|e| Error::Failed { message: format!("cannot describe run {}: {e}", spec.run_id), help: None })?;
         // From here on the run folder says that there is or will be a job.
         files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
-        Ok(Box::new(self.job(spec.clone(), owner)))
+        Ok(Box::new(self.job(spec.clone(), owner, false)))
     }
 
     fn attach(&self, dir: &Path) -> Result<Option<(RunSpec, Box<dyn Run>)>> {
@@ -105,12 +107,12 @@ impl Executor for Slurm {
         }
         let spec = files::read(&spec_path(dir)).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
         let Some(spec) = spec.filter(|spec| spec.job.is_some() && spec.dir == dir) else { return Ok(None) };
-        Ok(Some((spec.clone(), Box::new(self.job(spec, owner)))))
+        Ok(Some((spec.clone(), Box::new(self.job(spec, owner, true)))))
     }
 }
 
 impl Slurm {
-    fn job(&self, spec: RunSpec, owner: File) -> Job {
+    fn job(&self, spec: RunSpec, owner: File, is_attached: bool) -> Job {
         let id = fs::read_to_string(job_path(&spec.dir)).ok();
         Job {
             slurm: Commands { env: self.env.clone() },
@@ -119,6 +121,7 @@ impl Slurm {
             reason: Mutex::new("not submitted yet".into()),
             is_left: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            is_attached,
             _owner: owner,
             spec,
         }
@@ -259,6 +262,9 @@ impl Job {
             *locked(&self.id) = Some(id.trim().to_owned());
             return Ok(Standing::Over);
         }
+        if self.is_attached {
+            return Ok(Standing::Over);
+        }
         let script = self.spec.dir.join("job.sh");
         let line = [self.tprimat.to_string_lossy(), JOB_ARGUMENT.into(), self.spec.dir.to_string_lossy()];
         let line = shlex::try_join(line.iter().map(AsRef::as_ref))
@@ -361,18 +367,37 @@ impl Job {
     }
 }
 
-/// How the run in `dir` ended, where its job is over and its tprimat is dead; `None`: it goes on, or Slurm does not answer.
-pub(super) fn over(spec: &RunSpec, env: &BTreeMap<String, String>) -> Option<RunExit> {
+/// What became of a run whose tprimat is dead.
+pub(super) enum Left {
+    /// It goes on, or Slurm does not answer.
+    GoesOn,
+    /// Its tprimat died before the submission: nothing has run.
+    NeverWas,
+    Ended(Box<RunExit>),
+}
+
+pub(super) fn left(spec: &RunSpec, env: &BTreeMap<String, String>) -> Left {
     let slurm = Commands { env: env.clone() };
-    let id = fs::read_to_string(job_path(&spec.dir)).ok()?;
-    let id = id.trim();
-    let is_over = match slurm.state(id) {
+    let noted = fs::read_to_string(job_path(&spec.dir)).or_else(|_| fs::read_to_string(claim_path(&spec.dir)));
+    let id = match noted {
+        Ok(id) => id.trim().to_owned(),
+        Err(_) => match slurm.find(&job_name(&spec.run_id)) {
+            Ok(Some(id)) => id,
+            Ok(None) => return Left::NeverWas,
+            Err(_) => return Left::GoesOn,
+        },
+    };
+    let is_over = match slurm.state(&id) {
         Ok(Some((state, _))) => is_final(&state),
         Ok(None) => true,
         Err(_) => false,
     };
+    if !is_over {
+        return Left::GoesOn;
+    }
     // Written just before the end, it may have come in between.
-    is_over.then(|| read_exit(&spec.dir).unwrap_or_else(|| ended_unseen(spec, &slurm, id)))
+    let unseen = || ended_unseen(spec, &slurm, &id);
+    Left::Ended(Box::new(read_exit(&spec.dir).unwrap_or_else(unseen)))
 }
 
 fn ended_unseen(spec: &RunSpec, slurm: &Commands, id: &str) -> RunExit {
@@ -575,7 +600,7 @@ mod tests {
             meta: serde_json::Value::Null,
         };
         let slurm = Slurm { tprimat: "/bin/tprimat".into(), env: BTreeMap::new() };
-        slurm.job(spec, File::create(folder.path().join("owner")).unwrap())
+        slurm.job(spec, File::create(folder.path().join("owner")).unwrap(), false)
     }
 
     #[test]

@@ -144,7 +144,7 @@ const OF_A_RUN: [&str; 8] =
 
 /// A folder of the caller's own with regular files of the caller's own. In a cache that others can write to, or that came with
 /// somebody's project, a `log` may be a link to any file of the caller's.
-fn is_own_run(dir: &Path) -> bool {
+pub(super) fn is_own_run(dir: &Path) -> bool {
     let is_harmless = |name: &&str| {
         let path = dir.join(name);
         match fs::symlink_metadata(&path) {
@@ -177,7 +177,14 @@ fn take_up(dir: &Path, env: &BTreeMap<String, String>) -> Option<Leftover> {
         return None;
     }
     let exit = match read_exit(dir) {
-        None if spec.job.is_some() => Some(slurm::over(&RunSpec { dir: dir.to_owned(), ..spec.clone() }, env)?),
+        None if spec.job.is_some() => match slurm::left(&RunSpec { dir: dir.to_owned(), ..spec.clone() }, env) {
+            slurm::Left::GoesOn => return None,
+            slurm::Left::NeverWas => {
+                remove(dir);
+                return None;
+            }
+            slurm::Left::Ended(exit) => Some(*exit),
+        },
         exit => exit,
     };
     let supervisor = wait_for_supervisor(dir, spec.grace().saturating_add(SUPERVISOR_PATIENCE))?;

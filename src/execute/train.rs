@@ -242,6 +242,9 @@ fn attached(
     let Some(dir) = folders.filter(|dir| sweep::is_elsewhere(dir)).find(|dir| key_of_run(dir) == Some(work.key)) else {
         return Ok(None);
     };
+    if !sweep::is_own_run(&dir) {
+        return Ok(None);
+    }
     let Some((spec, run)) = host.executor(Place::Slurm).attach(&dir)? else { return Ok(None) };
     let message = format!("{}: took up the run that an earlier build started ({})", work.label, spec.run_id);
     talk.report(&Event::Note { message });

@@ -366,6 +366,8 @@ mod tests {
             put(&format!("{device}/hwmon/hwmon3/power1_cap"), "750000000\n");
         }
         put("class/drm/card2/device/product_name", "AMD Instinct MI300X OAM\n");
+        put("class/drm/card2/device/drm/card2/uevent", "");
+        put("class/drm/card2/device/drm/renderD129/uevent", "");
         // A display card, and one of another vendor.
         put("class/drm/card0/device/vendor", "0x1002\n");
         put("class/drm/card0/device/unique_id", "00000000000000aa\n");
@@ -389,6 +391,7 @@ mod tests {
                 power_cap_watts: Some(750),
                 partition: Some("SPX/NPS1".into()),
                 driver: Some("6.10.5".into()),
+                render_node: Some("/dev/dri/renderD129".into()),
             }
         );
         assert_eq!(gpus[1].name.as_deref(), Some("AMD 0x74a1"));

@@ -71,9 +71,9 @@ impl Cluster {
         let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
         let listeners: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
         let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().unwrap().port()).collect();
-        let at = self.folder.display();
+        let (at, user) = (self.folder.display(), user());
         let text = format!(
-            "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser=root\nSlurmdUser=root\n\
+            "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\n\
              AuthType=auth/munge\nAuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nStateSaveLocation={at}/state\n\
              SlurmdSpoolDir={at}/spool-%n\nSlurmctldPidFile={at}/slurmctld.pid\nSlurmdPidFile={at}/slurmd-%n.pid\n\
              SlurmctldLogFile={at}/slurmctld.log\nSlurmdLogFile={at}/slurmd-%n.log\nProctrackType=proctrack/linuxproc\n\
@@ -151,7 +151,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.says("scancel", &["--user=root"]);
+        self.says("scancel", &[&format!("--user={}", user())]);
         for daemon in ["slurmctld", "slurmd-n1", "slurmd-n2", "munged"] {
             if let Some(pid) = self.pid(daemon) {
                 let _ = kill(pid, Signal::SIGKILL);
@@ -164,6 +164,11 @@ impl Drop for Cluster {
             }
         }
     }
+}
+
+/// Who runs the tests, and so the daemons and the jobs.
+fn user() -> String {
+    nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().expect("this user has a name").name
 }
 
 /// The stub trainer, which waits for `go` first.
@@ -186,6 +191,8 @@ fn a_build_runs_as_jobs_on_both_nodes_and_each_run_is_one_job() {
     let log = cluster.run(&["logs", "cpu/cmd/tiny/single#1"]).ends_with(0).stdout;
     assert!(log.contains("token: ****") && !log.contains("hf_not"), "{log}");
     assert!(cluster.run(&["build"]).ends_with(0).stderr.contains("nothing to do"));
+    let here = cluster.run(&["build", "--executor", "local"]).ends_with(0);
+    assert!(!here.stderr.contains("started"), "what a node measured serves everybody: {}", here.stderr);
     assert_eq!(cluster.project.names_in("cache/runs").iter().filter(|name| !name.starts_with('.')).count(), 0);
     // Slurm has kept the script, and nothing secret.
     for file in crate::support::files_below(&cluster.folder) {
