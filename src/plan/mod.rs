@@ -5,14 +5,12 @@ pub mod execution;
 mod facts;
 pub mod fit;
 mod inputs;
-mod job;
 mod prepare;
 mod resolve;
-pub mod shape;
 
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, EngineKind, Execution, Place, Slurm};
 pub use facts::{FactBook, Image, PlatformFacts, seconds};
-pub use job::*;
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
 pub use resolve::{Resolved, Unresolved, model_shape, resolve};
+pub use tprimat_job::*;

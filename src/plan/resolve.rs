@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    DataJob, Execution, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, data::DataKind,
-    execution, shape,
+    DataJob, Execution, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, count_parameters,
+    data::DataKind, execution,
 };
 use crate::{
     analyze::Statistics,
@@ -303,7 +303,7 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         }
     }
     let tolerance = r.real("validation.num_parameters_tolerance");
-    match shape::count_parameters(&shape) {
+    match count_parameters(&shape) {
         Some(count) => {
             shape.num_parameters = count;
             if let Some(stated) = r.f64(&at("num_parameters"))
