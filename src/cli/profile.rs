@@ -6,7 +6,7 @@ use super::{args::BuildArgs, output::print_json};
 use crate::{
     error::{Error, Problem, Result, exit},
     execute::{self, Event, Profiler, Talk, TrainHost, publish},
-    plan::Plan,
+    plan::{Place, Plan},
     recipe::Recipe,
 };
 
@@ -27,6 +27,13 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
         let Some(prepared) = plan.prepared(cell) else { continue };
         if let Err(why) = prepared.facts.here(prepared.job()) {
             note(format!("{} is not profiled: {why}", planned.id));
+            continue;
+        }
+        if prepared.resolved.execution.place == Place::Slurm {
+            note(format!(
+                "{} is not profiled: profiles are made on this host; --executor local on a node makes one",
+                planned.id
+            ));
             continue;
         }
         let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);

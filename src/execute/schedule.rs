@@ -304,7 +304,8 @@ impl Scheduler<'_> {
                 break;
             }
             let most = slurm.max_jobs.map_or(self.options.jobs, |most| usize::try_from(most).unwrap_or(usize::MAX));
-            if if place == Place::Slurm { jobs >= most.max(1) } else { is_full } {
+            let has_no_room = if place == Place::Slurm { jobs >= most.max(1) } else { is_full };
+            if has_no_room {
                 continue;
             }
             let key = statuses.get(node).key?;

@@ -349,9 +349,14 @@ impl Job {
         }
     }
 
-    /// A supervisor that was told to end does not know why; Slurm does.
+    /// A supervisor that was told to end does not know why, nor does a trainer that got the signal first; Slurm does.
     fn explained(&self, exit: RunExit) -> RunExit {
-        if exit.status != ExitKind::Interrupted || self.is_cancelled.load(Ordering::SeqCst) {
+        let is_told = match exit.status {
+            ExitKind::Interrupted | ExitKind::Signal(9 | 15) => true,
+            ExitKind::Code(code) => [137, 143].contains(&code),
+            _ => false,
+        };
+        if !is_told || self.is_cancelled.load(Ordering::SeqCst) {
             return exit;
         }
         let id = locked(&self.id).clone().unwrap_or_default();
