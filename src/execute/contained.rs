@@ -15,7 +15,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{self, PipeWriter},
+    io::{self, PipeWriter, Read, Seek, SeekFrom},
     os::{fd::RawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -418,9 +418,18 @@ fn exit_of(code: i32) -> ExitKind {
     }
 }
 
+/// The end of what the client wrote, where it says why it could not start.
 fn tail(log: &Path) -> Vec<u8> {
-    let bytes = fs::read(log).unwrap_or_default();
-    bytes[bytes.len().saturating_sub(4096)..].to_vec()
+    const MOST: u64 = 4096;
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = fs::File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST)))?;
+        let mut bytes = Vec::new();
+        file.take(MOST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().unwrap_or_default()
 }
 
 /// Notes that containers of this engine may be left here.
@@ -528,7 +537,8 @@ mod tests {
         let said = folder.path().join("said");
         let script = format!("#!/bin/sh\necho \"$@\" > {}\n", said.display());
         crate::files::write_atomically(&engine, script.as_bytes(), Durability::Plain).unwrap();
-        fs::set_permissions(&engine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::File::open(&engine).unwrap().set_permissions(mode).unwrap();
         let contained = Contained {
             engine: Engine { kind: EngineKind::Docker, program: engine },
             environment: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),

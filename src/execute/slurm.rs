@@ -585,7 +585,6 @@ mod tests {
     use super::*;
 
     fn job(settings: Settings, vendor: Vendor) -> Job {
-        let folder = tempfile::tempdir().unwrap();
         let facts = BTreeMap::new();
         let spec = RunSpec {
             run_id: "r1".into(),
@@ -605,7 +604,7 @@ mod tests {
             meta: serde_json::Value::Null,
         };
         let slurm = Slurm { tprimat: "/bin/tprimat".into(), env: BTreeMap::new() };
-        slurm.job(spec, File::create(folder.path().join("owner")).unwrap(), false)
+        slurm.job(spec, tempfile::tempfile().unwrap(), false)
     }
 
     #[test]

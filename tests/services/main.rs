@@ -1,5 +1,6 @@
 //! Builds that run in real containers and under a real batch system, which these tests start and end by themselves.
 //! Where one cannot be had, its tests fail and say which command installs it.
+#![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
 mod container;
 mod slurm;
 #[path = "../support/mod.rs"]
