@@ -16,8 +16,7 @@ use super::{
 use crate::{
     cache::Cache,
     error::{Result, exit},
-    execute,
-    graph::Dag,
+    execute::{self, Look},
     host::{self, Engine, HostFacts, ask, last_line, which},
     plan::{EngineKind, Plan, PlanRequest, Support, Vendor},
 };
@@ -203,9 +202,7 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
     disk(&place, page);
     page.add("python", State::Ok, format!("trainers get {}", plan.facts.python().display()));
     let cache = Cache::open(&place)?;
-    let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &super::flags::Insist::default());
-    let host = build::train_host(&plan, &request, &cache)?;
+    let host = build::train_host(&plan, &request, cache.root())?;
     let mut here = Vec::new();
     for (cell, planned) in plan.cells.iter().enumerate() {
         if let Support::Ready(prepared) = &planned.support
@@ -215,7 +212,7 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
             here.push(cell);
         }
     }
-    let found = blocked::find(&engine, &here, &host)?;
+    let found = blocked::find(&plan, &here, &host, Look::AtFiles)?;
     for (problem, cells) in blocked::by_problem(&found) {
         let names: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
         let what = format!("{} ({})", problem.message, blocked::few(&names));

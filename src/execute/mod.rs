@@ -1,6 +1,5 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
-mod advice;
 mod contained;
 pub mod container;
 pub mod derived;
@@ -28,13 +27,12 @@ mod talk;
 mod train;
 mod watch;
 
-pub use advice::advice;
 pub use contained::ContainerSpec;
 pub use devices::{Holder, device_holder};
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use executor::{Executor, Run};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
-pub use preflight::{preflight, preflight_data};
+pub use preflight::{Look, preflight, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
 pub use profile::{Profiler, profile};
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};

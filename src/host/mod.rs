@@ -11,5 +11,5 @@ pub use checkout::checkout_facts;
 pub use engine::{Engine, ask, engine_environment, last_line};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe};
-pub use python::{python_packages, which};
+pub use python::{absent_modules, python_packages, which};
 pub use telemetry::{Sampler, Sampling};
