@@ -2,7 +2,12 @@
 //! that the project names.
 
 use std::{
-    collections::BTreeMap, fmt::Write as _, os::unix::fs::MetadataExt, path::Path, process::Command, time::Duration,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::Command,
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -200,7 +205,10 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
     };
     let place = project::cache_dir(&plan);
     disk(&place, page);
-    page.add("python", State::Ok, format!("trainers get {}", plan.facts.python().display()));
+    let frameworks: BTreeSet<&str> = plan.matrix.cells.iter().map(|cell| &*cell.framework).collect();
+    for framework in frameworks {
+        page.add("python", State::Ok, format!("{framework}: {}", plan.facts.python(framework).display()));
+    }
     let cache = Cache::open(&place)?;
     let host = build::train_host(&plan, &request, cache.root())?;
     let mut here = Vec::new();
