@@ -38,6 +38,14 @@ pub enum Command {
     Render(RenderArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
+    /// Look at what this host has of what runs need: devices, containers, Slurm, Python, disk
+    Doctor(DoctorArgs),
+    /// Say how detached builds stand
+    Status(StatusArgs),
+    /// Follow a detached build to its end, and exit as it does; Ctrl-C leaves it alone
+    Attach(DetachedArgs),
+    /// End a detached build as Ctrl-C would
+    Stop(DetachedArgs),
     /// Show the comparison of a matrix, or of two cells
     Compare(CompareArgs),
     /// Write what the cells measured to a file that `gate` compares with
@@ -83,6 +91,8 @@ impl Command {
             Self::Plan(a) => a.wanted.json,
             Self::List(a) => a.wanted.json,
             Self::Check(a) => a.json,
+            Self::Status(a) => a.json,
+            Self::Doctor(a) => a.json,
             Self::Explain(a) => a.json,
             Self::Show(a) => a.json,
             Self::Attempts(a) => a.json,
@@ -96,6 +106,7 @@ impl Command {
             Self::Import(a) => a.json,
             Self::Config(a) => a.json,
             Self::Lock(a) => a.json,
+            Self::Image(a) => matches!(&a.command, ImageCommand::List(a) if a.json),
             Self::Recipe(a) => matches!(&a.command, RecipeCommand::List(a) if a.json),
             Self::Data(a) => match &a.command {
                 DataCommand::Verify(a) => a.json,
@@ -146,6 +157,33 @@ pub struct BuildArgs {
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
+    /// Go on without this terminal; `status`, `attach` and `stop` are for such builds
+    #[arg(long, conflicts_with = "dry_run")]
+    pub detach: bool,
+    /// Run this command at the end, with TPRIMAT_EXIT_CODE, TPRIMAT_OK, TPRIMAT_FAILED and TPRIMAT_WAITING set
+    #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
+    pub notify: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// Print exactly one JSON value: every detached build, the last one first
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct DetachedArgs {
+    /// The build, as `status` names it [default: the last one that goes on]
+    #[arg(value_name = "BUILD")]
+    pub name: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -550,6 +588,34 @@ pub struct ImageArgs {
 pub enum ImageCommand {
     /// Render the Dockerfile of a framework and build it with docker or podman
     Build(ImageBuildArgs),
+    /// Fetch the image that a framework's runs are started in, or else its base image
+    Pull(ImagePullArgs),
+    /// List the images that config.yaml's platforms and frameworks run in, and which of them are on this host
+    List(ImageListArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImagePullArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// Print the command; fetch nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageListArgs {
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -14,7 +14,8 @@ use crate::{
     error::{Error, Problem, Result},
     execute::{self, Look, TrainHost},
     graph::{Engine, Reason, State, Statuses},
-    plan::{Plan, Prepared, Support, Vendor},
+    host::{IMAGES, which},
+    plan::{Container, Place, Plan, Prepared, Support, Vendor},
 };
 
 /// Reasons that are listed at the end of a build.
@@ -27,9 +28,20 @@ pub type Blocked = BTreeMap<usize, Vec<Problem>>;
 pub fn find(plan: &Plan, cells: &[usize], host: &TrainHost, look: Look) -> Result<Blocked> {
     let cells: BTreeSet<usize> = cells.iter().copied().collect();
     let mut blocked = Blocked::new();
-    for ((platform, framework), of_pair) in by_recipe(plan, &cells) {
+    for ((platform, framework, ..), of_pair) in by_recipe(plan, &cells) {
         let recipe = &plan.recipes.recipes[framework];
-        let here = execute::preflight(recipe, &plan.facts.checkouts(recipe), plan.facts.python(framework), host, look);
+        let Some(first) = plan.prepared(of_pair[0]) else { continue };
+        if first.resolved.execution.place == Place::Slurm {
+            // The job looks at its node before it starts anything.
+            if which("sbatch", &host.caller_env).is_none() {
+                let problem = Problem::new("runs are to be Slurm jobs, and there is no sbatch in PATH".to_owned());
+                let problem = problem.help("run tprimat on a login node of the cluster, or with --executor local");
+                of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));
+            }
+            continue;
+        }
+        let (checkouts, python) = (plan.facts.checkouts(recipe), plan.facts.python(framework));
+        let here = execute::preflight(recipe, &checkouts, first, python, host, look);
         if !here.is_empty() {
             of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().extend(here.clone()));
         }
@@ -88,12 +100,18 @@ pub fn told(plan: &Plan, blocked: &Blocked) -> Vec<String> {
     by_problem(blocked).into_iter().map(line).collect()
 }
 
-/// Cells by platform and framework: what they share is looked at once.
-fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<usize>) -> BTreeMap<(&'a str, &'a str), Vec<usize>> {
-    let mut pairs: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+/// Platform, framework, where it runs, and the container if there is one.
+type Launched<'a> = (&'a str, &'a str, Place, Option<&'a Container>);
+
+/// Cells by what they share, which is looked at once.
+fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<usize>) -> BTreeMap<Launched<'a>, Vec<usize>> {
+    let mut pairs: BTreeMap<Launched, Vec<usize>> = BTreeMap::new();
     for &cell in cells {
         let of = &plan.matrix.cells[cell];
-        pairs.entry((&of.platform, &of.framework)).or_default().push(cell);
+        let execution = plan.prepared(cell).map(|prepared| &prepared.resolved.execution);
+        let place = execution.map(|execution| execution.place).unwrap_or_default();
+        let container = execution.and_then(|execution| execution.container.as_ref());
+        pairs.entry((&of.platform, &of.framework, place, container)).or_default().push(cell);
     }
     pairs
 }
@@ -103,6 +121,11 @@ fn concerns(plan: &Plan, cell: usize, line: &str) -> bool {
     match line.split_once('.') {
         Some(("datasets" | "tokenizers", name)) => {
             plan.prepared(cell).is_some_and(|prepared| prepared.data.iter().any(|file| file.name == name))
+        }
+        Some((IMAGES, name)) => plan.prepared(cell).and_then(|p| p.image.as_ref()).is_some_and(|i| i.name == name),
+        // A container brings its own packages.
+        Some(("recipe", name)) if name.contains(".packages.") => {
+            plan.prepared(cell).is_none_or(|prepared| prepared.image.is_none())
         }
         _ => true,
     }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     args::BuildArgs,
     blocked::{self, Coverage},
-    memo,
+    detached, memo,
     output::{page, print, print_json},
     plan::{STATES, rows, state_name},
     profile, project,
@@ -24,8 +24,8 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, Look, PlainLines, Reporter, Reporters, Runs, Talk,
-        TrainHost,
+        self, Bars, BuildOptions, BuildSummary, Event, Gpu, JsonLines, Look, PlainLines, Reporter, Reporters, Runs,
+        Talk, TrainHost,
     },
     files::Standing,
     graph::{Dag, Engine, State, Statuses},
@@ -38,6 +38,32 @@ const GRACE_SECONDS: f64 = 10.0;
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
+    if args.detach {
+        return detached::start(at, args);
+    }
+    let finished = Arc::new(Mutex::new(None));
+    let result = build(at, args, &finished);
+    let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
+    if let Some(command) = &args.notify {
+        let finished = finished.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        detached::notify(command, finished.as_ref(), code);
+    }
+    detached::note_end(code);
+    result
+}
+
+/// Keeps the event that counts tasks, for whoever is told of the end.
+struct Last(Arc<Mutex<Option<Event>>>);
+
+impl Reporter for Last {
+    fn report(&mut self, event: &Event) {
+        if matches!(event, Event::BuildFinished { .. }) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(event.clone());
+        }
+    }
+}
+
+fn build(at: Option<&Path>, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>>>) -> Result<i32> {
     let started = Instant::now();
     if args.wanted.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
@@ -66,7 +92,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let _in_use = cache.use_it();
     let host = train_host(&plan, &request, cache.root())?;
-    let talk = Talk::new(reporters(args)?);
+    let mut reporters = reporters(args)?;
+    reporters.0.push(Box::new(Last(finished.clone())));
+    let talk = Talk::new(reporters);
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
     }
@@ -224,14 +252,20 @@ pub(super) fn train_host(plan: &Plan, request: &PlanRequest, cache: &Path) -> Re
     })
 }
 
-/// The GPUs that runs may be given: index, lock name.
-fn gpus(plan: &Plan, vendor: Vendor) -> Vec<(usize, String)> {
-    let locks = plan.facts.host().device_locks(vendor);
-    plan.facts.usable_gpus(vendor).into_iter().filter_map(|i| Some((i, locks.get(i)?.clone()))).collect()
+/// The GPUs that runs may be given.
+fn gpus(plan: &Plan, vendor: Vendor) -> Vec<Gpu> {
+    let host = plan.facts.host();
+    let (locks, found) = (host.device_locks(vendor), if vendor == Vendor::Amd { &host.amd } else { &host.nvd });
+    let gpu = |index: usize| {
+        let facts = found.get(index)?;
+        let (uuid, render_node) = (facts.uuid.clone(), facts.render_node.clone());
+        Some(Gpu { index, lock: locks.get(index)?.clone(), uuid, render_node })
+    };
+    plan.facts.usable_gpus(vendor).into_iter().filter_map(gpu).collect()
 }
 
 /// One folder for the whole host, whoever runs tprimat on it.
-fn lock_dir(env: &BTreeMap<String, String>) -> PathBuf {
+pub fn lock_dir(env: &BTreeMap<String, String>) -> PathBuf {
     env.get("TPRIMAT_LOCK_DIR").map_or_else(|| PathBuf::from("/tmp/tprimat-device-locks"), PathBuf::from)
 }
 

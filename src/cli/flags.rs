@@ -37,6 +37,9 @@ pub struct Measured {
     pub repeats: Repeats,
     #[command(flatten)]
     pub drift: Drift,
+    /// Where runs are started, whatever config.yaml says
+    #[arg(long, value_name = "local|container|slurm")]
+    pub executor: Option<String>,
 }
 
 #[derive(Args, Clone, Debug, Default)]

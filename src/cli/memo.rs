@@ -39,12 +39,12 @@ struct Memo {
 pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
     let env: BTreeMap<_, _> =
         request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
-    let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, .. } = request;
+    let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, executor, .. } = request;
     // A matrix may be named from the current folder.
     let folder = matrix.as_ref().and_then(|_| std::env::current_dir().ok());
     let asked = (args.cached_only, args.require_complete, args.insist.retry_failed);
     Digest::of(format!(
-        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {asked:?} {folder:?} {env:?}"
+        "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {executor:?} {asked:?} {folder:?} {env:?}"
     ))
 }
 

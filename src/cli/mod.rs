@@ -14,6 +14,8 @@ mod clean;
 mod compare;
 mod config;
 mod data;
+mod detached;
+mod doctor;
 mod explain;
 mod fit;
 mod flags;
@@ -38,23 +40,30 @@ mod schema;
 mod show;
 mod targets;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use clap::{CommandFactory, Parser};
 
-use crate::error::{Error, exit};
+use crate::{
+    error::{Error, exit},
+    execute,
+};
 use args::{Cli, Command};
 
 /// Parses the arguments, runs the subcommand, renders its error.
 #[must_use]
 pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|a| a == crate::execute::SUPERVISE_ARGUMENT) {
-        // The hidden half of tprimat: the supervisor of one run.
-        let code = arguments.next().map_or(exit::USAGE, |dir| crate::execute::supervise(dir.as_ref()));
-        return exit_code(code);
+    // The hidden half of tprimat: the supervisor of one run, below a build or in a batch job.
+    let hidden: Option<fn(&Path) -> i32> = match arguments.next() {
+        Some(word) if word == execute::SUPERVISE_ARGUMENT => Some(execute::supervise),
+        Some(word) if word == execute::JOB_ARGUMENT => Some(execute::supervise_job),
+        _ => None,
+    };
+    if let Some(supervise) = hidden {
+        return exit_code(arguments.next().map_or(exit::USAGE, |dir| supervise(dir.as_ref())));
     }
-    crate::execute::explain_cut_files();
+    execute::explain_cut_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -85,6 +94,10 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::Attempts(args) => attempts::run(at, &args),
         Command::Render(args) => render::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
+        Command::Doctor(args) => doctor::run(at, &args),
+        Command::Status(args) => detached::status(at, &args),
+        Command::Attach(args) => detached::attach(at, &args),
+        Command::Stop(args) => detached::stop(at, &args),
         Command::Compare(args) => compare::run(at, &args),
         Command::Baseline(args) => baseline::run(at, &args),
         Command::Gate(args) => gate::run(at, &args),

@@ -6,7 +6,7 @@ use super::{args::BuildArgs, output::print_json};
 use crate::{
     error::{Error, Problem, Result, exit},
     execute::{self, Event, Look, Profiler, Talk, TrainHost, publish},
-    plan::Plan,
+    plan::{Place, Plan},
     recipe::Recipe,
 };
 
@@ -29,11 +29,19 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
             note(format!("{} is not profiled: {why}", planned.id));
             continue;
         }
+        if prepared.resolved.execution.place == Place::Slurm {
+            note(format!(
+                "{} is not profiled: profiles are made on this host; --executor local on a node makes one",
+                planned.id
+            ));
+            continue;
+        }
         let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
         let recipe = plan.recipe(cell);
         problems.extend(execute::preflight(
             recipe,
             &plan.facts.checkouts(recipe),
+            prepared,
             plan.facts.python(&recipe.file.id),
             host,
             Look::ByAsking,

@@ -20,7 +20,7 @@ use crate::{
     graph::{CodeDigests, Dag, Engine, Options},
     import::Imports,
     matrix::Selection,
-    plan::{CellPlan, Plan, PlanRequest, Support, Vendor},
+    plan::{CellPlan, Place, Plan, PlanRequest, Support, Vendor},
 };
 
 /// The nearest folder, from `at` upwards, with a config.yaml.
@@ -91,6 +91,7 @@ pub fn request(at: Option<&Path>, common: &Common, cells: Option<&Cells>, measur
         repeats: measured.repeats.repeats,
         env,
         allow_drift: measured.drift.allow_drift,
+        executor: measured.executor.clone(),
     })
 }
 
@@ -181,7 +182,8 @@ pub fn refuse_drift(plan: &Plan) -> Result<()> {
     let mut frameworks: BTreeMap<&str, (Vendor, BTreeSet<&str>)> = BTreeMap::new();
     for (cell, planned) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
         let Support::Ready(prepared) = &planned.support else { continue };
-        if prepared.here().is_ok() {
+        // A node of a batch system is looked at by the job.
+        if prepared.here().is_ok() && prepared.resolved.execution.place == Place::Local {
             let of = &plan.matrix.cells[cell];
             let entry = frameworks.entry(&of.platform).or_insert_with(|| (prepared.job().vendor, BTreeSet::new()));
             entry.1.insert(&of.framework);

@@ -16,6 +16,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("parallelism", "the job of every recipe"),
     ("platform_optimizations", "the environment and settings of a platform's runs"),
     ("frameworks", "the recipe of that id"),
+    ("execution", "`build`, `image` and `shell` (docs/executors.md)"),
     ("benchmarking", "repeats, warm-up, prices and peaks of the comparison"),
     ("comparison", "the comparison"),
     ("paths", "every command"),

@@ -28,6 +28,9 @@ pub struct ConfigFile {
     pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
     /// By framework id; keys that are not listed go to the trainer as they are.
     pub frameworks: BTreeMap<String, Framework>,
+    /// By platform id, or by vendor for all its platforms: where and in what its runs are started. In no key, but for the
+    /// digest of a container's image.
+    pub execution: BTreeMap<String, Execution>,
     pub benchmarking: Benchmarking,
     pub comparison: Comparison,
     pub paths: Paths,
@@ -379,6 +382,58 @@ pub struct Framework {
     pub inputs: Option<Vec<String>>,
     /// Base image of the container: a name, or one by vendor.
     pub image: Value,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Execution {
+    /// `local`, `container`, `docker`, `podman`, `apptainer`, `slurm`, `slurm+container` or `slurm+apptainer`; absent = the
+    /// recipe's, else `local`. `--executor` is stronger.
+    pub executor: Option<String>,
+    pub container: ExecutionContainer,
+    pub slurm: ExecutionSlurm,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExecutionContainer {
+    /// Absent = the first of docker, podman and apptainer that is installed.
+    #[schemars(extend("enum" = ["docker", "podman", "apptainer", "singularity", "pyxis", null]))]
+    pub engine: Option<String>,
+    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`, which `tprimat image build` makes.
+    pub image: Value,
+    /// Python inside the image; absent = `python3`.
+    pub python: Option<String>,
+    /// Folders of the host that runs need beside the project, data and checkouts: `/data`, `/data:/inside`, `/data:/inside:ro`.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub mounts: Option<Vec<String>>,
+    /// More arguments of the engine.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub options: Option<Vec<String>>,
+}
+
+/// What sbatch is told; what is absent is the cluster's own default.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExecutionSlurm {
+    pub account: Option<String>,
+    pub partition: Option<String>,
+    pub qos: Option<String>,
+    pub constraint: Option<String>,
+    /// Absent = `gpu:N` for a job of N GPUs.
+    pub gres: Option<String>,
+    /// The job's limit, as sbatch reads it: `04:00:00`.
+    pub time: Option<String>,
+    /// Whole nodes.
+    pub exclusive: Option<bool>,
+    /// More options of sbatch.
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub options: Option<Vec<String>>,
+    /// How many jobs of one build may be in the queue at once; absent = `--jobs`.
+    #[schemars(range(min = 1))]
+    pub max_jobs: Option<u64>,
+    /// Cancel the jobs on Ctrl-C; absent = they go on, and the next build takes them up.
+    pub cancel_on_interrupt: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]

@@ -235,7 +235,7 @@ config.yaml:1:92: `training.optimizer.eps` is not a finite number | is not a fin
 config.yaml:2:18: `paths.output` has the tag !here, and tags mean nothing here | has the tag !here, and tags mean nothing here | -
 config.yaml:3:25: `benchmarking.warmup` must be a table, not 3 | expected a table | -
 config.yaml:4:1: unknown key `from` | not a section | known: experiment, hardware, models, training, parallelism, \
-platform_optimizations, frameworks, benchmarking, comparison, paths, profiling, validation",
+platform_optimizations, frameworks, execution, benchmarking, comparison, paths, profiling, validation",
     );
 }
 

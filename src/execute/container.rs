@@ -1,4 +1,4 @@
-//! Containers: which engine, which image, and the flags without which GPUs and shared memory are not there.
+//! Containers: the image of a framework, and the flags without which GPUs and shared memory are not there.
 
 use std::{
     collections::BTreeMap,
@@ -8,63 +8,13 @@ use std::{
 
 use minijinja::context;
 
+use super::train::Gpu;
 use crate::{
     error::{Error, Problem, Result, Source},
     files::TRUSTED_VARIABLE,
-    host::which,
-    plan::Vendor,
+    plan::{EngineKind, Vendor},
     recipe::{Recipe, Templates, embedded_file},
 };
-
-/// docker or podman.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engine {
-    pub program: String,
-}
-
-impl Engine {
-    /// The first of docker and podman in the caller's PATH.
-    pub fn find(env: &BTreeMap<String, String>) -> Result<Self> {
-        let found = ["docker", "podman"].into_iter().find(|name| which(name, env).is_some());
-        found.map(|name| Self { program: name.to_owned() }).ok_or_else(|| Error::Failed {
-            message: "there is neither docker nor podman in PATH".into(),
-            help: Some("install one of them; --print shows what would be run".into()),
-        })
-    }
-
-    /// Is the image on this host? An engine that does not answer is an error.
-    pub fn has(&self, image: &str) -> Result<bool> {
-        let ask = |arguments: &[&str]| {
-            let command = duct::cmd(&self.program, arguments).stdin_null().stdout_null().stderr_capture().unchecked();
-            command.run().map_err(Error::io("cannot start", &self.program))
-        };
-        if ask(&["image", "inspect", image])?.status.success() {
-            return Ok(true);
-        }
-        let alive = ask(&["info"])?;
-        if alive.status.success() {
-            return Ok(false);
-        }
-        let said = String::from_utf8_lossy(&alive.stderr).trim().lines().last().unwrap_or_default().to_owned();
-        Err(Error::Failed {
-            message: format!("{} does not answer: {said}", self.program),
-            help: Some("is its service running, and may you use it?".into()),
-        })
-    }
-
-    /// Runs with the terminal and the environment of the caller; the exit code.
-    pub fn run(&self, arguments: &[String]) -> Result<i32> {
-        let output =
-            duct::cmd(&self.program, arguments).unchecked().run().map_err(Error::io("cannot start", &self.program))?;
-        Ok(output.status.code().unwrap_or(1))
-    }
-}
-
-/// The name under which an image is built and found again.
-#[must_use]
-pub fn tag(framework: &str, vendor: Vendor) -> String {
-    format!("tprimat/{framework}:{}", vendor.name())
-}
 
 /// The Dockerfile and the files beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,37 +92,127 @@ impl EnvFile {
     }
 }
 
-/// What `docker run` needs beside the image, for an interactive container of a vendor. `env`: names only; their values are
+/// What every container of a run or a shell gets, whatever engine starts it.
+pub struct Needs<'a> {
+    pub vendor: Vendor,
+    /// `None`: all that the host has.
+    pub gpus: Option<&'a [Gpu]>,
+    /// `HOST:INSIDE`, or `HOST:INSIDE:ro`.
+    pub mounts: &'a [String],
+    pub workdir: &'a str,
+}
+
+impl Needs<'_> {
+    /// The arguments of an engine between its verb and the image.
+    #[must_use]
+    pub fn arguments(&self, kind: EngineKind) -> Vec<String> {
+        match kind {
+            EngineKind::Docker | EngineKind::Podman => self.of_docker(kind),
+            EngineKind::Apptainer => self.of_apptainer(),
+            EngineKind::Pyxis => self.of_pyxis(),
+        }
+    }
+
+    fn of_docker(&self, kind: EngineKind) -> Vec<String> {
+        let mut arguments = match self.vendor {
+            Vendor::Cpu => Vec::new(),
+            Vendor::Nvd => self.of_nvidia(kind),
+            Vendor::Amd => self.of_amd(),
+        };
+        if self.vendor != Vendor::Cpu {
+            // NCCL and RCCL pin the memory that they share; what containers allow by default is far too little.
+            arguments.extend(words(&["--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]));
+        }
+        arguments.extend(words(&["--ipc=host", "--network=host"]));
+        arguments.extend(self.mounts.iter().flat_map(|mount| ["--volume".to_owned(), mount.clone()]));
+        arguments.extend(["--workdir".to_owned(), self.workdir.to_owned()]);
+        arguments
+    }
+
+    fn of_nvidia(&self, kind: EngineKind) -> Vec<String> {
+        let names = |gpus: &[Gpu]| -> Vec<String> {
+            // An index could mean another GPU inside than outside, a UUID never does.
+            gpus.iter().map(|gpu| gpu.uuid.clone().unwrap_or_else(|| gpu.index.to_string())).collect()
+        };
+        match (kind, self.gpus.map(names)) {
+            (EngineKind::Podman, None) => words(&["--device", "nvidia.com/gpu=all"]),
+            (EngineKind::Podman, Some(names)) => {
+                names.into_iter().flat_map(|name| ["--device".to_owned(), format!("nvidia.com/gpu={name}")]).collect()
+            }
+            (_, None) => words(&["--gpus", "all"]),
+            // The quotes are docker's: without them it takes what follows a comma for another option.
+            (_, Some(names)) => vec!["--gpus".to_owned(), format!("\"device={}\"", names.join(","))],
+        }
+    }
+
+    fn of_amd(&self) -> Vec<String> {
+        let nodes: Option<Vec<&Path>> =
+            self.gpus.map(|gpus| gpus.iter().filter_map(|g| g.render_node.as_deref()).collect());
+        let mut arguments = words(&["--device=/dev/kfd"]);
+        let mut groups = vec!["video".to_owned()];
+        match nodes {
+            Some(nodes) if Some(nodes.len()) == self.gpus.map(<[Gpu]>::len) => {
+                for node in nodes {
+                    arguments.push(format!("--device={}", node.display()));
+                    // By number: the image may have no group of that name.
+                    let group =
+                        std::fs::metadata(node).map(|found| std::os::unix::fs::MetadataExt::gid(&found).to_string());
+                    groups.extend(group.ok().filter(|group| !groups.contains(group)));
+                }
+            }
+            // A GPU whose node is not known is among all of them.
+            _ => arguments.push("--device=/dev/dri".to_owned()),
+        }
+        arguments.extend(groups.into_iter().flat_map(|group| ["--group-add".to_owned(), group]));
+        arguments.extend(words(&["--cap-add=SYS_PTRACE", "--security-opt", "seccomp=unconfined"]));
+        arguments
+    }
+
+    /// Every process stays the caller's own, so devices are chosen by the variables of the run alone.
+    fn of_apptainer(&self) -> Vec<String> {
+        let mut arguments = words(&["--cleanenv", "--no-home"]);
+        arguments.extend(match self.vendor {
+            Vendor::Cpu => None,
+            Vendor::Nvd => Some("--nv".to_owned()),
+            Vendor::Amd => Some("--rocm".to_owned()),
+        });
+        arguments.extend(self.mounts.iter().flat_map(|mount| ["--bind".to_owned(), mount.clone()]));
+        arguments.extend(["--pwd".to_owned(), self.workdir.to_owned()]);
+        arguments
+    }
+
+    fn of_pyxis(&self) -> Vec<String> {
+        vec![
+            format!("--container-mounts={}", self.mounts.join(",")),
+            format!("--container-workdir={}", self.workdir),
+            "--no-container-mount-home".to_owned(),
+        ]
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// What an engine needs before the image, for an interactive container of a vendor. `env`: names only; their values are
 /// taken from the engine's own environment, so that none is seen in a list of processes.
 #[must_use]
-pub fn run_arguments(engine: &Engine, vendor: Vendor, root: &str, is_terminal: bool, env: &[&str]) -> Vec<String> {
-    let mut arguments: Vec<&str> = vec!["run", "--rm", "--interactive"];
+pub fn shell_arguments(kind: EngineKind, vendor: Vendor, root: &str, is_terminal: bool, env: &[&str]) -> Vec<String> {
+    let mounts = [format!("{root}:{root}")];
+    let needs = Needs { vendor, gpus: None, mounts: &mounts, workdir: root };
+    if kind == EngineKind::Apptainer {
+        // It passes the caller's environment on by itself.
+        let arguments = needs.arguments(kind).into_iter().filter(|word| word != "--cleanenv");
+        return std::iter::once("exec".to_owned()).chain(arguments).collect();
+    }
+    let mut arguments = words(&["run", "--rm", "--interactive"]);
     if is_terminal {
-        arguments.push("--tty");
+        arguments.push("--tty".to_owned());
     }
-    match vendor {
-        Vendor::Cpu => {}
-        Vendor::Nvd if engine.program == "podman" => arguments.extend(["--device", "nvidia.com/gpu=all"]),
-        Vendor::Nvd => arguments.extend(["--gpus", "all"]),
-        Vendor::Amd => arguments.extend([
-            "--device=/dev/kfd",
-            "--device=/dev/dri",
-            "--group-add",
-            "video",
-            "--cap-add=SYS_PTRACE",
-            "--security-opt",
-            "seccomp=unconfined",
-        ]),
-    }
-    if vendor != Vendor::Cpu {
-        // NCCL and RCCL pin the memory that they share; what containers allow by default is far too little.
-        arguments.extend(["--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]);
-    }
-    arguments.extend(["--ipc=host", "--network=host", "--shm-size=64g", "--label", "tprimat=shell"]);
-    let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+    arguments.extend(words(&["--label", "tprimat=shell"]));
     // The container's user may be another one than the project's owner, who has just asked for this.
     arguments.extend(["--env".into(), format!("{TRUSTED_VARIABLE}={root}")]);
-    arguments.extend(["--volume".into(), format!("{root}:{root}"), "--workdir".into(), root.to_owned()]);
+    arguments.extend(needs.arguments(kind));
     arguments.extend(env.iter().flat_map(|name| ["--env".to_owned(), (*name).to_owned()]));
     arguments
 }
@@ -182,17 +222,41 @@ mod tests {
     use super::*;
     use crate::recipe::RecipeSet;
 
+    fn gpu(index: usize) -> Gpu {
+        let render_node = Some(format!("/dev/dri/renderD{}", 128 + index).into());
+        Gpu { index, lock: String::new(), uuid: Some(format!("GPU-{index}a")), render_node }
+    }
+
     #[test]
     fn each_vendor_gets_its_devices() {
-        let engine = |program: &str| Engine { program: program.into() };
-        let line = |engine: &Engine, vendor| run_arguments(engine, vendor, "/p", false, &["HF_TOKEN"]).join(" ");
-        let docker = engine("docker");
-        assert!(line(&docker, Vendor::Nvd).contains("--gpus all"));
-        assert!(line(&engine("podman"), Vendor::Nvd).contains("--device nvidia.com/gpu=all"));
-        assert!(line(&docker, Vendor::Amd).contains("--device=/dev/kfd --device=/dev/dri --group-add video"));
-        let cpu = line(&docker, Vendor::Cpu);
+        let line = |kind, vendor| shell_arguments(kind, vendor, "/p", false, &["HF_TOKEN"]).join(" ");
+        let docker = EngineKind::Docker;
+        assert!(line(docker, Vendor::Nvd).contains("--gpus all"));
+        assert!(line(EngineKind::Podman, Vendor::Nvd).contains("--device nvidia.com/gpu=all"));
+        assert!(line(docker, Vendor::Amd).contains("--device=/dev/kfd --device=/dev/dri --group-add video"));
+        let cpu = line(docker, Vendor::Cpu);
         assert!(!cpu.contains("gpu") && !cpu.contains("/dev/"), "{cpu}");
         assert!(cpu.ends_with("--volume /p:/p --workdir /p --env HF_TOKEN"), "{cpu}");
+    }
+
+    #[test]
+    fn a_run_gets_its_own_gpus_and_no_others() {
+        let gpus = [gpu(1), gpu(3)];
+        let mounts = ["/p:/p".to_owned()];
+        let line = |kind, vendor| {
+            let needs = Needs { vendor, gpus: Some(&gpus), mounts: &mounts, workdir: "/p" };
+            needs.arguments(kind).join(" ")
+        };
+        assert!(line(EngineKind::Docker, Vendor::Nvd).starts_with("--gpus \"device=GPU-1a,GPU-3a\" "));
+        let podman = line(EngineKind::Podman, Vendor::Nvd);
+        assert!(podman.starts_with("--device nvidia.com/gpu=GPU-1a --device nvidia.com/gpu=GPU-3a "), "{podman}");
+        let amd = line(EngineKind::Docker, Vendor::Amd);
+        assert!(
+            amd.starts_with("--device=/dev/kfd --device=/dev/dri/renderD129 --device=/dev/dri/renderD131 "),
+            "{amd}"
+        );
+        assert!(line(EngineKind::Apptainer, Vendor::Nvd).contains("--nv --bind /p:/p --pwd /p"));
+        assert!(line(EngineKind::Pyxis, Vendor::Nvd).contains("--container-mounts=/p:/p --container-workdir=/p"));
     }
 
     #[test]

@@ -6,7 +6,10 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -39,6 +42,13 @@ pub(super) struct DeviceLock {
     signed: bool,
 }
 
+impl DeviceLock {
+    /// A process that keeps this descriptor open keeps the lock.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
 pub(super) enum Claim {
     Got(DeviceLock),
     /// Held by someone else: who, if the holder said so.
@@ -57,6 +67,19 @@ pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) 
         }
         Err(TryLockError::WouldBlock) => Ok(Claim::Busy(holder(&mut file))),
         Err(TryLockError::Error(source)) => Err(Error::Io { what: "cannot lock", path, source }),
+    }
+}
+
+/// Who holds `device` now, if anybody does, and whether they said who they are. Makes no lock.
+#[must_use]
+pub fn device_holder(folder: &Path, device: &str) -> Option<Option<Holder>> {
+    let path = folder.join(format!("{device}.lock"));
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    // For an instant only: a run that asks meanwhile asks again.
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Some(holder(&mut file)),
+        _ => None,
     }
 }
 

@@ -84,6 +84,9 @@ pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) ->
         log_section: recipe.file.log.clone(),
         timeout_seconds: prepared.resolved.timeout_seconds,
         exclusive: !prepared.resolved.share,
+        execution: prepared.resolved.execution.clone(),
+        image: prepared.image.as_ref().and_then(|image| image.digest.clone().ok()),
+        facts: plan.facts.pinned(&plan.matrix.cells[cell].platform),
         devices: Vec::new(),
     }
 }

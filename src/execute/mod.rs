@@ -1,9 +1,12 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
+mod contained;
 pub mod container;
 pub mod derived;
 mod devices;
 mod events;
+mod executor;
+mod inside;
 mod interrupt;
 mod launch;
 mod looked;
@@ -17,14 +20,17 @@ pub mod reading;
 mod run;
 mod schedule;
 mod secrets;
+mod slurm;
 mod supervisor;
 mod sweep;
 mod talk;
 mod train;
 mod watch;
 
-pub use devices::Holder;
+pub use contained::ContainerSpec;
+pub use devices::{Holder, device_holder};
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
+pub use executor::{Executor, Run};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
 pub use preflight::{Look, preflight, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
@@ -32,8 +38,9 @@ pub use profile::{Profiler, profile};
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};
 pub use schedule::{BuildOptions, BuildSummary, build, sweep_up};
 pub use secrets::{Secrets, masked};
-pub use supervisor::supervise;
+pub use slurm::{JOB_ARGUMENT, JobSpec};
+pub use supervisor::{supervise, supervise_job};
 pub use sweep::{Leftover, sweep};
 pub use talk::Talk;
-pub use train::{TrainHost, dropped_env, is_over, left_behind, live_run};
+pub use train::{Gpu, TrainHost, dropped_env, is_over, left_behind, live_run};
 pub use watch::Watched;

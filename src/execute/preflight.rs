@@ -6,13 +6,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{TrainHost, watch::check_native};
+use super::{TrainHost, inside, watch::check_native};
 use crate::{
     data,
     error::{Problem, Result},
     graph::CodeDigests,
-    host::{self, python_packages, which},
-    plan::{DataKind, Prepared},
+    host::{self, Engine, python_packages, which},
+    plan::{Container, DataKind, Image, Prepared},
     recipe::{Checkout, Recipe},
 };
 
@@ -25,18 +25,27 @@ pub enum Look {
     ByAsking,
 }
 
-/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are; `python`: the interpreter
-/// that runs the recipe.
+/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are; `prepared`: a cell of it;
+/// `python`: the interpreter that runs the recipe.
 #[must_use]
 pub fn preflight(
     recipe: &Recipe,
     checkouts: &[(&Checkout, Option<PathBuf>)],
+    prepared: &Prepared,
     python: &Path,
     host: &TrainHost,
     look: Look,
 ) -> Vec<Problem> {
     let require = &recipe.file.require;
     let mut problems = Vec::new();
+    if let (Some(container), Some(image)) = (&prepared.resolved.execution.container, &prepared.image) {
+        problems.extend(checkouts.iter().filter_map(|(at, path)| absent_checkout(recipe, at, path.as_deref())));
+        if require.programs.iter().any(|program| program == "tprimat-native") {
+            problems.extend(native_problem(recipe, python, host, look));
+        }
+        problems.extend(inside_problems(recipe, container, image, host, look));
+        return problems;
+    }
     for command in &require.commands {
         if which(command, &host.caller_env).is_none() {
             problems.push(missing(recipe, &format!("the command `{command}`"), "it is looked up in PATH"));
@@ -90,6 +99,54 @@ pub fn preflight(
         problems.push(Problem::new(format!("recipe `{}`: {error}", recipe.file.id)).help(help));
     }
     problems
+}
+
+/// What is wrong with the image that a recipe is to run in.
+fn inside_problems(
+    recipe: &Recipe,
+    container: &Container,
+    image: &Image,
+    host: &TrainHost,
+    look: Look,
+) -> Vec<Problem> {
+    let (id, name) = (&recipe.file.id, &image.name);
+    let engine = match Engine::find(container.engine, &host.caller_env) {
+        Ok(engine) => engine,
+        Err(why) => {
+            let help = "install it, or name another one in execution.<platform>.container.engine";
+            return vec![Problem::new(format!("recipe `{id}` is to run in a container, and {why}")).help(help)];
+        }
+    };
+    let digest = match &image.here {
+        Ok(Some(digest)) => digest,
+        Ok(None) => {
+            let help = format!("`tprimat image build {id} --platform …` makes one, `tprimat image pull` fetches one");
+            return vec![Problem::new(format!("recipe `{id}` runs in the image {name}, which is not here")).help(help)];
+        }
+        Err(why) => {
+            let help = "is the engine's service running, and may you use it?";
+            return vec![Problem::new(format!("recipe `{id}` runs in the image {name}: {why}")).help(help)];
+        }
+    };
+    if look == Look::AtFiles {
+        // What is in an image is known by starting it only.
+        return Vec::new();
+    }
+    let require = &recipe.file.require;
+    let wanted = inside::Wanted { require, packages: &recipe.file.lock.packages, python: &container.python };
+    let memos = host.runs.with_file_name("memos");
+    let seen = match inside::look(&engine, &host.caller_env, (name, digest), wanted, &memos) {
+        Ok(seen) => seen,
+        Err(why) => return vec![Problem::new(format!("recipe `{id}`: {why}"))],
+    };
+    let needs_python = !require.python_modules.is_empty() && !seen.has_python;
+    let python = needs_python.then(|| format!("a Python (`{}`)", container.python));
+    let commands = seen.absent_commands.iter().map(|name| format!("the command `{name}`"));
+    let modules = seen.absent_modules.iter().map(|name| format!("the Python module `{name}`"));
+    let help = format!("`tprimat image build {id} --platform …` installs what recipes/{id}/requirements.*.txt lists");
+    let problem =
+        |what| Problem::new(format!("recipe `{id}` needs {what}, which is not in the image {name}")).help(help.clone());
+    python.into_iter().chain(commands).chain(modules).map(problem).collect()
 }
 
 /// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one may run.

@@ -69,6 +69,8 @@ pub(super) struct Tree {
     mark: Vec<u8>,
     /// Whose descendants belong to the run as well.
     root: Option<i32>,
+    /// A descendant that does not: it watches over the run.
+    guard: Option<i32>,
 }
 
 /// What it took to end a tree.
@@ -83,12 +85,16 @@ pub(super) struct Ended {
 impl Tree {
     /// Seen from anywhere: found by their environment alone.
     pub fn marked(run_id: &str) -> Self {
-        Self { mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(), root: None }
+        Self { mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(), root: None, guard: None }
     }
 
     /// Seen from the run's supervisor: its descendants as well.
     pub fn below_this_process(run_id: &str) -> Self {
         Self { root: i32::try_from(std::process::id()).ok(), ..Self::marked(run_id) }
+    }
+
+    pub fn without(&mut self, guard: Option<i32>) {
+        self.guard = guard;
     }
 
     pub fn members(&self) -> Vec<Process> {
@@ -98,7 +104,7 @@ impl Tree {
         let this = i32::try_from(std::process::id()).unwrap_or(0);
         stats
             .iter()
-            .filter(|&(&pid, stat)| pid > 1 && pid != this && !stat.dead)
+            .filter(|&(&pid, stat)| pid > 1 && pid != this && Some(pid) != self.guard && !stat.dead)
             .filter(|&(&pid, _)| self.descends(pid, |pid| stats.get(&pid).copied()) || self.is_marked(pid))
             .map(|(&pid, stat)| Process { pid, started: stat.started })
             .collect()

@@ -117,7 +117,7 @@ pub fn profile(
     }
     // Not where runs are: no sweep may take a profiled run for a measured one.
     let folder = host.runs.with_file_name("profiles");
-    for left in sweep(&folder)? {
+    for left in sweep(&folder, &host.caller_env)? {
         remove(&left.dir);
     }
     let making = making(&folder)?;
@@ -181,7 +181,9 @@ fn ended(status: &ExitKind, log: &Path) -> Result<()> {
         ExitKind::Code(code) => summary.code = Some(*code),
         ExitKind::Signal(signal) => summary.signal = Some(*signal),
         ExitKind::Timeout => summary.timed_out = true,
-        ExitKind::LaunchFailed(why) => summary.launch_error = Some(why.clone()),
+        ExitKind::Killed(why) | ExitKind::Lost(why) | ExitKind::LaunchFailed(why) => {
+            summary.launch_error = Some(why.clone())
+        }
     }
     let failure = parse::classify(&std::fs::read(log).unwrap_or_default(), &summary);
     Err(Error::Failed {

@@ -30,7 +30,13 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{devices::Holder, process::Tree, watch::Watched};
+use super::{
+    contained::{Contained, ContainerSpec},
+    devices::Holder,
+    process::Tree,
+    slurm::JobSpec,
+    watch::Watched,
+};
 use crate::{
     error::{Error, Result},
     files::{self, Durability},
@@ -61,6 +67,12 @@ pub struct RunSpec {
     #[serde(skip)]
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
+    /// What the command is put into, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerSpec>,
+    /// What its batch job must know, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobSpec>,
     /// Counted from the trainer's start, not from the wait for devices.
     pub timeout_seconds: Option<f64>,
     /// Between SIGTERM and SIGKILL.
@@ -97,6 +109,9 @@ pub struct RunExit {
     /// Names of watched inputs that were written while it ran, or just before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
+    /// Where it ran; absent in folders of an older tprimat, whose runs were on the host of their build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -111,6 +126,10 @@ pub enum ExitKind {
     Interrupted,
     /// The trainer never ran: why.
     LaunchFailed(String),
+    /// Ended from outside, and in words by whom: the kernel for lack of host memory, a batch system for another job.
+    Killed(String),
+    /// What it ran in is lost, and in words how: a node, a container engine.
+    Lost(String),
 }
 
 /// What a run is doing.
@@ -118,8 +137,17 @@ pub enum ExitKind {
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     Starting,
-    WaitingForDevice { device: String, holder: Option<Holder> },
-    Running { since: f64 },
+    /// A batch system has it, and says why it does not start.
+    Queued {
+        reason: String,
+    },
+    WaitingForDevice {
+        device: String,
+        holder: Option<Holder>,
+    },
+    Running {
+        since: f64,
+    },
     Ending,
 }
 
@@ -213,7 +241,7 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
 
 /// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A folder
 /// that has one already is refused.
-fn take_lock(path: &Path) -> Result<File> {
+pub(super) fn take_lock(path: &Path) -> Result<File> {
     let take = || -> io::Result<File> {
         let lock = tempfile::Builder::new().prefix(".tmp-").tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
         lock.as_file().try_lock()?;
@@ -294,6 +322,11 @@ impl Running {
     /// The supervisor ended and did not say how the run did.
     fn without_supervisor(&self, status: ExitStatus) -> Result<RunExit> {
         let ended = Tree::marked(&self.spec.run_id).end(self.spec.grace(), &mut || false);
+        if let Some(container) = &self.spec.container
+            && let Some(contained) = Contained::of(container, &self.spec.run_id)
+        {
+            contained.remove();
+        }
         let Some(signal) = status.signal() else {
             let in_code = || match status.code() {
                 Some(errno) if errno > 1 => io::Error::from_raw_os_error(errno).to_string(),
@@ -317,6 +350,7 @@ impl Running {
             leftover: ended.count,
             survivors: ended.survivors,
             changed: Vec::new(),
+            host: hostname(),
             note: Some(format!("the supervisor was ended by signal {signal}")),
         })
     }
@@ -329,6 +363,10 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
     // SAFETY: the kernel has just opened it for us.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(super) fn hostname() -> Option<String> {
+    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok())
 }
 
 pub(super) fn read_exit(dir: &Path) -> Option<RunExit> {
@@ -359,6 +397,8 @@ mod tests {
             argv: vec!["true".into()],
             env: [("HF_TOKEN".to_owned(), "secret".to_owned())].into(),
             cwd: "/".into(),
+            container: None,
+            job: None,
             timeout_seconds: None,
             grace_seconds: 1.0,
             devices: vec!["cpu".into()],

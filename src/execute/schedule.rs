@@ -19,7 +19,7 @@ use super::{
     events::{Event, Outcome},
     interrupt::Interrupts,
     launch,
-    sweep::remove,
+    sweep::{is_abandoned, remove},
     train::{RunningSet, TrainHost, TrainWork, Trained, ingest, train},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, Made, State, Status, Statuses, label},
-    plan::Support,
+    plan::{Place, Support},
 };
 
 pub struct BuildOptions {
@@ -63,13 +63,31 @@ struct Scheduler<'a> {
     trained: HashSet<Digest>,
     running: HashMap<NodeIndex, Running>,
     free_gpus: Vec<usize>,
+    /// Does a batch system take some of the trainings?
+    has_jobs: bool,
     cool_until: Option<Instant>,
     stopping: bool,
     error: Option<Error>,
     summary: BuildSummary,
 }
 
+/// What a training needs of this host.
+struct Wants {
+    exclusive: bool,
+    is_job: bool,
+    gpus: usize,
+}
+
+/// What a task was given of this host.
+struct Held {
+    exclusive: bool,
+    is_job: bool,
+    gpus: Vec<usize>,
+}
+
 struct Running {
+    /// A batch system has it, so it takes nothing of this host.
+    is_job: bool,
     since: Instant,
     kind: TaskKind,
     exclusive: bool,
@@ -113,6 +131,10 @@ pub fn build(
         trained: HashSet::new(),
         running: HashMap::new(),
         free_gpus: (0..host.gpus.len()).collect(),
+        has_jobs: engine.plan.cells.iter().any(|cell| match &cell.support {
+            Support::Ready(prepared) => prepared.resolved.execution.place == Place::Slurm,
+            Support::Unsupported(_) => false,
+        }),
         cool_until: None,
         stopping: false,
         error: None,
@@ -229,47 +251,17 @@ impl Scheduler<'_> {
 
     /// The next task that may start now.
     fn next(&mut self, statuses: &mut Statuses) -> Option<(NodeIndex, Work)> {
-        if self.running.values().any(|r| r.exclusive) || self.running.len() >= self.options.jobs.max(1) {
-            return None;
-        }
-        if let Some(node) = self.derived.pop_front() {
+        let is_full = self.here().any(|r| r.exclusive) || self.here().count() >= self.options.jobs.max(1);
+        if let Some(node) = self.derived.front().copied().filter(|_| !is_full) {
+            self.derived.pop_front();
             let preimage = self.engine.preimage(node, statuses).unwrap_or_default();
             let work = derived::prepare(self.engine, node, statuses);
-            self.start(node, false, Vec::new(), preimage, statuses);
+            let held = Held { exclusive: false, is_job: false, gpus: Vec::new() };
+            self.start(node, held, preimage, statuses);
             return Some((node, Work::Derived(Box::new(work))));
         }
-        if self.cool_until.is_some_and(|until| Instant::now() < until) {
-            return None;
-        }
-        let mut later = Vec::new();
-        let mut found = None;
-        for &(repeat, cell, node) in &self.trains {
-            let prepared = self.engine.plan.prepared(cell as usize)?;
-            let exclusive = !prepared.resolved.share;
-            if exclusive && !self.running.is_empty() {
-                break;
-            }
-            let key = statuses.get(node).key?;
-            if self.keys.contains_key(&key) {
-                later.push((repeat, cell, node, key));
-                continue;
-            }
-            let needed = if prepared.job().vendor == crate::plan::Vendor::Cpu {
-                0
-            } else {
-                prepared.job().parallelism.num_gpus as usize
-            };
-            if needed > self.free_gpus.len() {
-                break;
-            }
-            found = Some((repeat, cell, node, key, exclusive, needed));
-            break;
-        }
-        for (repeat, cell, node, key) in later {
-            self.trains.remove(&(repeat, cell, node));
-            self.keys.entry(key).or_default().push(node);
-        }
-        let (repeat, cell, node, key, exclusive, needed) = found?;
+        let (repeat, cell, node, key, wants) = self.choose(is_full, statuses)?;
+        let Wants { exclusive, is_job, gpus: needed } = wants;
         self.trains.remove(&(repeat, cell, node));
         // Another cell with the same launch may have been measured since: then there is nothing to run.
         match self.engine.evaluate(node, statuses) {
@@ -290,8 +282,57 @@ impl Scheduler<'_> {
             Ok(work) => work,
             Err(error) => return self.give_up(error),
         };
-        self.start(node, exclusive, gpus, preimage, statuses);
+        self.start(node, Held { exclusive, is_job, gpus }, preimage, statuses);
         Some((node, Work::Train(Box::new(work))))
+    }
+
+    /// What runs on this host.
+    fn here(&self) -> impl Iterator<Item = &Running> {
+        self.running.values().filter(|running| !running.is_job)
+    }
+
+    /// The training that may start now, in the order of repeats. Those of this host keep their order among themselves, so that
+    /// none that needs all of it waits for ever; jobs of a batch system pass them.
+    fn choose(&mut self, is_full: bool, statuses: &Statuses) -> Option<(u32, u32, NodeIndex, Digest, Wants)> {
+        let jobs = self.running.len() - self.here().count();
+        let mut is_full = is_full || self.cool_until.is_some_and(|until| Instant::now() < until);
+        let (mut later, mut found) = (Vec::new(), None);
+        for &(repeat, cell, node) in &self.trains {
+            let prepared = self.engine.plan.prepared(cell as usize)?;
+            let (place, slurm) = (prepared.resolved.execution.place, &prepared.resolved.execution.slurm);
+            if is_full && !self.has_jobs {
+                break;
+            }
+            let most = slurm.max_jobs.map_or(self.options.jobs, |most| usize::try_from(most).unwrap_or(usize::MAX));
+            let has_no_room = if place == Place::Slurm { jobs >= most.max(1) } else { is_full };
+            if has_no_room {
+                continue;
+            }
+            let key = statuses.get(node).key?;
+            if self.keys.contains_key(&key) {
+                later.push((repeat, cell, node, key));
+                continue;
+            }
+            let (gpus, vendor) = (prepared.job().parallelism.num_gpus as usize, prepared.job().vendor);
+            let wants = match place {
+                Place::Slurm => Wants { exclusive: false, is_job: true, gpus: 0 },
+                Place::Local => {
+                    let gpus = if vendor == crate::plan::Vendor::Cpu { 0 } else { gpus };
+                    Wants { exclusive: !prepared.resolved.share, is_job: false, gpus }
+                }
+            };
+            if !wants.is_job && (wants.exclusive && self.here().next().is_some() || wants.gpus > self.free_gpus.len()) {
+                is_full = true;
+                continue;
+            }
+            found = Some((repeat, cell, node, key, wants));
+            break;
+        }
+        for (repeat, cell, node, key) in later {
+            self.trains.remove(&(repeat, cell, node));
+            self.keys.entry(key).or_default().push(node);
+        }
+        found
     }
 
     fn give_up<T>(&mut self, error: Error) -> Option<T> {
@@ -300,7 +341,7 @@ impl Scheduler<'_> {
         None
     }
 
-    fn start(&mut self, node: NodeIndex, exclusive: bool, gpus: Vec<usize>, preimage: String, statuses: &Statuses) {
+    fn start(&mut self, node: NodeIndex, held: Held, preimage: String, statuses: &Statuses) {
         let task = self.engine.dag.task(node);
         let name = label(self.engine.plan, &task);
         let status = statuses.get(node);
@@ -315,7 +356,9 @@ impl Scheduler<'_> {
             repeat: (task.kind == TaskKind::Train).then_some(task.repeat),
             reason: reason.unwrap_or_default(),
         });
-        let running = Running { since: Instant::now(), kind: task.kind, exclusive, gpus, key: status.key, preimage };
+        let Held { exclusive, is_job, gpus } = held;
+        let (since, key) = (Instant::now(), status.key);
+        let running = Running { is_job, since, kind: task.kind, exclusive, gpus, key, preimage };
         self.running.insert(node, running);
     }
 
@@ -389,7 +432,9 @@ impl Scheduler<'_> {
                         self.summary.failed += 1;
                         self.stopping |= self.options.fail_fast;
                         let mut evidence = evidence.clone();
-                        evidence.push(status.clone());
+                        if !evidence.contains(status) {
+                            evidence.push(status.clone());
+                        }
                         self.talk.report(&Event::TaskFinished {
                             task: name,
                             outcome: Outcome::Failed,
@@ -451,7 +496,7 @@ fn ended_well(task: String, seconds: f64) -> Event {
 
 /// Takes in what earlier builds left behind when they were killed.
 pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
-    for leftover in super::sweep::sweep(&host.runs)? {
+    for leftover in super::sweep::sweep(&host.runs, &host.caller_env)? {
         match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
             Ok(attempt) => {
                 let outcome = crate::graph::outcome_text(&attempt);
@@ -464,6 +509,13 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
             Err(Error::Cache(why)) => talk.report(&Event::Note { message: format!("left alone: {why}") }),
             Err(other) => return Err(other),
         }
+    }
+    for swept in super::contained::sweep(&host.runs, &host.caller_env, |dir| dir.exists() && !is_abandoned(dir)) {
+        let message = match swept {
+            Ok(name) => format!("removed the container {name}, which an earlier build left"),
+            Err(why) => format!("containers that earlier builds left may still be there: {why}"),
+        };
+        talk.report(&Event::Note { message });
     }
     Ok(())
 }

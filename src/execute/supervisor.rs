@@ -35,13 +35,15 @@ use nix::{
 };
 
 use super::{
+    contained::{Contained, ContainerSpec, Guard},
     devices::{self, Claim, DeviceLock},
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
-        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, spec_path, state_path,
+        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, hostname, log_path, spec_path, state_path,
         supervisor_lock_path,
     },
     secrets::Secrets,
+    slurm,
     watch::written,
 };
 use crate::{
@@ -64,7 +66,25 @@ const ENVIRONMENT_LIMIT: u64 = 64 << 20;
 /// on a full disk the supervisor has no other way to say it.
 #[must_use]
 pub fn supervise(dir: &Path) -> i32 {
-    match prepare(dir).and_then(Supervisor::run) {
+    exit_code(prepare(dir).and_then(Supervisor::run))
+}
+
+/// Body of `tprimat __job DIR`, the same within a batch job: nobody holds its lifeline, and what only the node knows is
+/// settled here.
+#[must_use]
+pub fn supervise_job(dir: &Path) -> i32 {
+    exit_code(prepare_job(dir).and_then(|supervisor| match supervisor {
+        // Another job has it.
+        None => Ok(()),
+        Some(mut supervisor) => match slurm::settle_in(&mut supervisor.spec) {
+            Ok(()) => supervisor.run(),
+            Err(why) => supervisor.record(&never_ran(ExitKind::LaunchFailed(why), 0.0)),
+        },
+    }))
+}
+
+fn exit_code(result: Result<()>) -> i32 {
+    match result {
         Ok(()) => 0,
         Err(error) => {
             // Into supervisor.log, where tprimat looks when there is no exit.json.
@@ -85,13 +105,24 @@ struct Supervisor {
     inbox: Inbox,
 }
 
-fn prepare(dir: &Path) -> Result<Supervisor> {
+fn settle_down(has_lifeline: bool) -> Result<Inbox> {
     let broken = |what: &'static str| move |e: Errno| Error::Failed { message: format!("{what}: {e}"), help: None };
     keep_files_to_ourselves();
-    let inbox = Inbox::open().map_err(broken("cannot receive signals"))?;
+    let inbox = Inbox::open(has_lifeline).map_err(broken("cannot receive signals"))?;
     // Fails only where this process leads a group already, which serves as well.
     let _ = setsid();
     prctl::set_child_subreaper(true).map_err(broken("cannot adopt orphans"))?;
+    Ok(inbox)
+}
+
+fn prepare_job(dir: &Path) -> Result<Option<Supervisor>> {
+    let inbox = settle_down(false)?;
+    let Some(spec) = slurm::claim(dir)? else { return Ok(None) };
+    Ok(Some(Supervisor { tree: Tree::below_this_process(&spec.run_id), spec, inbox }))
+}
+
+fn prepare(dir: &Path) -> Result<Supervisor> {
+    let inbox = settle_down(true)?;
     check_claim(dir)?;
     let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
     let path = spec_path(dir);
@@ -141,6 +172,8 @@ fn receive_environment() -> io::Result<BTreeMap<String, String>> {
 /// What reaches the supervisor: the end of its lifeline, signals, the deaths of children.
 struct Inbox {
     signals: SignalFd,
+    /// Does standard input end when tprimat does?
+    has_lifeline: bool,
     /// tprimat is gone, or wants the run to end.
     lifeline_closed: bool,
     /// A signal asked for the end.
@@ -150,7 +183,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn open() -> nix::Result<Self> {
+    fn open(has_lifeline: bool) -> nix::Result<Self> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
             set.add(signal);
@@ -158,7 +191,7 @@ impl Inbox {
         // Blocked here, not in the trainer: `launch` unblocks them there.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { signals, lifeline_closed: false, asked: false, hurry: false })
+        Ok(Self { signals, has_lifeline, lifeline_closed: false, asked: false, hurry: false })
     }
 
     fn stop(&self) -> bool {
@@ -172,7 +205,7 @@ impl Inbox {
         let lifeline = PollFd::new(stdin.as_fd(), PollFlags::POLLIN);
         let mut both = [signals, lifeline];
         // Once closed it stays readable for ever.
-        let watched = if self.lifeline_closed { &mut both[..1] } else { &mut both[..] };
+        let watched = if self.lifeline_closed || !self.has_lifeline { &mut both[..1] } else { &mut both[..] };
         // Rounded up: a wait of less than 1 ms would spin.
         let timeout = PollTimeout::try_from(patience + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         let _ = poll(watched, timeout);
@@ -206,15 +239,19 @@ impl Supervisor {
         let asked = Instant::now();
         let devices = self.take_devices();
         let waited_seconds = asked.elapsed().as_secs_f64();
-        let exit = match devices {
-            Ok(Some(_)) => self.train(waited_seconds),
+        let exit = match &devices {
+            Ok(Some(locks)) => self.train(&locks, waited_seconds),
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
         };
-        let text = serde_json::to_vec_pretty(&exit)
+        self.record(&exit)
+        // The device locks go only now, when no process of the run is left.
+    }
+
+    fn record(&self, exit: &RunExit) -> Result<()> {
+        let text = serde_json::to_vec_pretty(exit)
             .map_err(|e| Error::Failed { message: format!("cannot describe the exit: {e}"), help: None })?;
         files::write_atomically(&exit_path(&self.spec.dir), &text, Durability::Synced)
-        // The device locks go only now, when no process of the run is left.
     }
 
     /// Takes the devices one by one, always in the same order, so that two runs never wait for each
@@ -248,13 +285,18 @@ impl Supervisor {
         Ok((!self.inbox.stop()).then_some(locks))
     }
 
-    fn train(&mut self, waited_seconds: f64) -> RunExit {
+    fn train(&mut self, locks: &[DeviceLock], waited_seconds: f64) -> RunExit {
         // The devices may have been somebody else's for hours.
         let changed = written(&self.spec.watched);
         if !changed.is_empty() {
             let why = format!("not started: {} changed after the build was planned", changed.join(", "));
             return RunExit { changed, ..never_ran(ExitKind::LaunchFailed(why), waited_seconds) };
         }
+        let contained = self.spec.container.as_ref().and_then(|spec| Contained::of(spec, &self.spec.run_id));
+        let guard = match contained.as_ref().map(|contained| self.guard(contained, locks)).transpose() {
+            Ok(guard) => guard,
+            Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
+        };
         self.tell(&RunState::Running { since: unix_now() });
         let (begun, started_at) = (Instant::now(), unix_now());
         let (handle, mut times) = match self.launch() {
@@ -270,6 +312,18 @@ impl Supervisor {
             sampler.stop();
         }
         self.tell(&RunState::Ending);
+        let status = match &verdict {
+            Verdict::Exited(status) => match &contained {
+                Some(contained) => contained.ended(*status, &log_path(&self.spec.dir)),
+                None => exit_kind(*status),
+            },
+            Verdict::Stopped(why) => {
+                if let Some(contained) = &contained {
+                    self.end_container(contained, &handle);
+                }
+                why.clone()
+            }
+        };
         let (ended, leftover) = match &verdict {
             Verdict::Exited(_) => {
                 // A command of the sampler's is no leftover of the run.
@@ -281,6 +335,9 @@ impl Supervisor {
             }
             Verdict::Stopped(_) => (self.end_tree(&handle), 0),
         };
+        // Once more, for a client that was making it until just now.
+        let is_gone = contained.as_ref().is_none_or(Contained::remove);
+        drop(guard);
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
@@ -290,18 +347,53 @@ impl Supervisor {
         if let Err(error) = masked {
             note = Some(format!("tokens and passwords that the trainer printed may be in the log: {error}"));
         }
-        let status = match verdict {
-            Verdict::Exited(status) => exit_kind(status),
-            Verdict::Stopped(why) => why,
-        };
+        if !is_gone {
+            note = Some("the container engine did not remove the run's container; the next build tries again".into());
+        }
         let changed = written(&self.spec.watched);
-        RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors: ended.survivors, changed, note }
+        RunExit {
+            status,
+            started_at,
+            ended_at,
+            waited_seconds,
+            leftover,
+            survivors: ended.survivors,
+            changed,
+            host: hostname(),
+            note,
+        }
+    }
+
+    fn guard(&mut self, contained: &Contained, locks: &[DeviceLock]) -> std::result::Result<Guard, String> {
+        let descriptors: Vec<_> = locks.iter().map(DeviceLock::descriptor).collect();
+        let guard = contained.guard(&descriptors).map_err(|e| format!("cannot start the container's guard: {e}"))?;
+        self.tree.without(guard.pid());
+        Ok(guard)
+    }
+
+    /// SIGTERM inside, and the grace for it; what then is still there is removed.
+    fn end_container(&mut self, contained: &Contained, handle: &duct::Handle) {
+        let (asked, grace) = (Instant::now(), self.spec.grace());
+        let is_told = contained.signal("TERM");
+        while is_told && exit_status(handle).is_none() && asked.elapsed() < grace && !self.inbox.hurry {
+            reap_orphans(pid_of(handle));
+            self.inbox.wait(Duration::from_millis(50));
+        }
+        contained.remove();
     }
 
     /// Starts the trainer; in words why not, if not.
     fn launch(&self) -> std::result::Result<(duct::Handle, LogTimes), String> {
         let spec = &self.spec;
-        let Some((program, arguments)) = spec.argv.split_first() else {
+        let mut env = spec.env.clone();
+        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
+        let (argv, env, input) = match &spec.container {
+            None => (spec.argv.clone(), env, None),
+            Some(container) => {
+                (container.command(&spec.argv), container.environment.clone(), Some(ContainerSpec::input(&env)))
+            }
+        };
+        let Some((program, arguments)) = argv.split_first().filter(|_| !spec.argv.is_empty()) else {
             return Err("the command is empty".into());
         };
         if !spec.cwd.is_dir() {
@@ -317,8 +409,6 @@ impl Supervisor {
         };
         let (log, times) = open().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
         let errors = log.try_clone().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-        let mut env = spec.env.clone();
-        env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
         let supervisor = getpid();
         let die_with_us = move |command: &mut Command| {
             command.process_group(0);
@@ -338,10 +428,14 @@ impl Supervisor {
             unsafe { command.pre_exec(in_child) };
             Ok(())
         };
-        let handle = duct::cmd(program, arguments)
+        let command = duct::cmd(program, arguments);
+        let command = match input {
+            None => command.stdin_null(),
+            Some(bytes) => command.stdin_bytes(bytes),
+        };
+        let handle = command
             .full_env(env)
             .dir(&spec.cwd)
-            .stdin_null()
             .stdout_file(log)
             .stderr_file(errors)
             .unchecked()
@@ -413,8 +507,8 @@ impl Supervisor {
 
 fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
     let now = unix_now();
-    let (changed, note) = (Vec::new(), None);
-    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, changed, note }
+    let (changed, note, host) = (Vec::new(), None, hostname());
+    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, changed, host, note }
 }
 
 fn pid_of(handle: &duct::Handle) -> Option<i32> {

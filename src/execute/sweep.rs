@@ -1,6 +1,7 @@
 //! Takes up the runs of a tprimat that died: no process of them stays, nothing measured is lost.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io,
     path::{Path, PathBuf},
@@ -9,8 +10,10 @@ use std::{
 };
 
 use super::{
+    contained::Contained,
     process::Tree,
     run::{RunExit, RunSpec, log_path, owner_lock_path, read_exit, spec_path, supervisor_lock_path},
+    slurm,
 };
 use crate::{
     error::{Error, Result},
@@ -66,10 +69,11 @@ pub fn remove(dir: &Path) {
     let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
 }
 
-/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over.
-pub fn sweep(runs_dir: &Path) -> Result<Vec<Leftover>> {
+/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over. `env`: the caller's, in whose PATH
+/// container engines are looked up.
+pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>) -> Result<Vec<Leftover>> {
     remove_strays(runs_dir)?;
-    Ok(folders(runs_dir)?.iter().filter_map(|dir| take_up(dir)).collect())
+    Ok(folders(runs_dir)?.iter().filter_map(|dir| take_up(dir, env)).collect())
 }
 
 fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
@@ -99,7 +103,16 @@ fn is_supervised(dir: &Path) -> bool {
 
 /// Are both dead, who asked for the run and who watched over it?
 pub(super) fn is_abandoned(dir: &Path) -> bool {
-    is_free(&owner_lock_path(dir)) && !is_supervised(dir)
+    is_free(&owner_lock_path(dir)) && !is_supervised(dir) && !is_elsewhere(dir)
+}
+
+/// Is this the run of a batch job that has not said how it ended? Then locks tell nothing of it.
+pub(super) fn is_elsewhere(dir: &Path) -> bool {
+    read_exit(dir).is_none() && read_spec(dir).is_some_and(|spec| spec.job.is_some())
+}
+
+fn read_spec(dir: &Path) -> Option<RunSpec> {
+    serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()
 }
 
 /// Whether nobody holds a lock; shared, so that several may ask at once.
@@ -131,7 +144,7 @@ const OF_A_RUN: [&str; 8] =
 
 /// A folder of the caller's own with regular files of the caller's own. In a cache that others can write to, or that came with
 /// somebody's project, a `log` may be a link to any file of the caller's.
-fn is_own_run(dir: &Path) -> bool {
+pub(super) fn is_own_run(dir: &Path) -> bool {
     let is_harmless = |name: &&str| {
         let path = dir.join(name);
         match fs::symlink_metadata(&path) {
@@ -142,7 +155,7 @@ fn is_own_run(dir: &Path) -> bool {
     files::is_own(dir) && OF_A_RUN.iter().all(is_harmless)
 }
 
-fn take_up(dir: &Path) -> Option<Leftover> {
+fn take_up(dir: &Path, env: &BTreeMap<String, String>) -> Option<Leftover> {
     if !is_own_run(dir) {
         return None;
     }
@@ -152,8 +165,7 @@ fn take_up(dir: &Path) -> Option<Leftover> {
     if !same_file(&owner, &owner_lock_path(dir)) {
         return None;
     }
-    let spec = files::read(&spec_path(dir)).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
-    let Some(spec) = spec else {
+    let Some(spec) = read_spec(dir) else {
         // Killed before the run was described: it never started.
         if !log_path(dir).exists() {
             let _ = fs::remove_dir_all(dir);
@@ -164,11 +176,27 @@ fn take_up(dir: &Path) -> Option<Leftover> {
     if dir.file_name().is_none_or(|name| name != spec.run_id.as_str()) {
         return None;
     }
+    let exit = match read_exit(dir) {
+        None if spec.job.is_some() => match slurm::left(&RunSpec { dir: dir.to_owned(), ..spec.clone() }, env) {
+            slurm::Left::GoesOn => return None,
+            slurm::Left::NeverWas => {
+                remove(dir);
+                return None;
+            }
+            slurm::Left::Ended(exit) => Some(*exit),
+        },
+        exit => exit,
+    };
     let supervisor = wait_for_supervisor(dir, spec.grace().saturating_add(SUPERVISOR_PATIENCE))?;
     let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
+    if let Some(container) = &spec.container
+        && let Some(contained) = Contained::found(container.engine, &spec.run_id, env)
+    {
+        contained.remove();
+    }
     Some(Leftover {
         dir: dir.to_owned(),
-        exit: read_exit(dir),
+        exit: exit.or_else(|| read_exit(dir)),
         log: log_path(dir),
         ended: ended.count,
         _owner: owner,

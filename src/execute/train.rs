@@ -18,11 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Talk,
+    contained::{self, contain},
     events::Event,
+    executor::Run,
     progress::Tail,
-    run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, exit_path, read_exit, spec_path, start},
+    run::{ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, read_exit, spec_path},
     schedule::sweep_up,
     secrets::Secrets,
+    slurm::JobSpec,
     sweep::{self, making, remove},
     watch::{Watched, outdated},
 };
@@ -32,8 +35,9 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
+    host::Fact,
     parse::{self, ExitSummary, FailureClass, LogSection},
-    plan::{Job, Vendor},
+    plan::{Execution, Job, Place, Vendor},
 };
 
 /// All that one train task needs, owned: it runs on a thread of its own.
@@ -70,6 +74,12 @@ pub struct TrainWork {
     pub log_section: LogSection,
     pub timeout_seconds: Option<f64>,
     pub exclusive: bool,
+    /// Where and in what it runs.
+    pub execution: Execution,
+    /// The digest of its container's image.
+    pub image: Option<String>,
+    /// What tprimat.lock pins of the platform.
+    pub facts: BTreeMap<String, Fact>,
     /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu platform.
     pub devices: Vec<usize>,
 }
@@ -87,8 +97,21 @@ pub struct TrainHost {
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
     pub grace_seconds: f64,
-    /// The accelerators that runs may be given: index as its driver counts, lock name.
-    pub gpus: Vec<(usize, String)>,
+    /// The accelerators that runs may be given.
+    pub gpus: Vec<Gpu>,
+}
+
+/// An accelerator of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// As its driver counts.
+    pub index: usize,
+    /// The name of its lock.
+    pub lock: String,
+    /// As its driver names it, whatever else is visible.
+    pub uuid: Option<String>,
+    /// AMD's way to hand it into a container.
+    pub render_node: Option<PathBuf>,
 }
 
 /// What a run folder says about its run, for a tprimat that finds it later.
@@ -146,18 +169,18 @@ pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
 /// Lets the scheduler end what runs.
 #[derive(Default)]
 pub struct RunningSet {
-    runs: Mutex<Vec<Arc<Running>>>,
+    runs: Mutex<Vec<Arc<dyn Run>>>,
     stopped: AtomicBool,
 }
 
 impl RunningSet {
-    fn add(&self, run: &Arc<Running>) {
+    fn add(&self, run: &Arc<dyn Run>) {
         self.lock().push(run.clone());
         if self.stopped.load(Ordering::SeqCst) {
             run.terminate();
         }
     }
-    fn remove(&self, run: &Arc<Running>) {
+    fn remove(&self, run: &Arc<dyn Run>) {
         self.lock().retain(|other| !Arc::ptr_eq(other, run));
     }
     /// SIGTERM, grace, SIGKILL, for every run now and to come.
@@ -169,7 +192,7 @@ impl RunningSet {
         self.stopped.store(true, Ordering::SeqCst);
         self.lock().iter().for_each(|run| run.kill());
     }
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Running>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<dyn Run>>> {
         self.runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -189,6 +212,9 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     if let Some(done) = made_meanwhile(cache, work) {
         return Ok(Trained::Attempt(Box::new(done)));
     }
+    if let Some(attempt) = attached(work, host, cache, running, talk)? {
+        return Ok(Trained::Attempt(Box::new(attempt)));
+    }
     let mut watched = work.watched.clone();
     watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
     let outdated = outdated(&mut watched);
@@ -199,20 +225,59 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     let dir = host.runs.join(&id);
     let making = making(&host.runs)?;
     let spec = RunSpec { watched, ..prepare(work, host, &id, &dir)? };
-    let run = Arc::new(start(&spec, &host.tprimat)?);
+    let run: Arc<dyn Run> = host.executor(work.execution.place).start(&spec)?.into();
     drop(making);
+    let attempt = see_through(work, host, cache, running, talk, (&spec, run))?;
+    Ok(Trained::Attempt(Box::new(attempt)))
+}
+
+/// The attempt of a run of this key that goes on without its tprimat.
+fn attached(
+    work: &TrainWork,
+    host: &TrainHost,
+    cache: &Cache,
+    running: &RunningSet,
+    talk: &Talk,
+) -> Result<Option<Attempt>> {
+    let folders = sweep::run_folders(&host.runs).into_iter();
+    let Some(dir) = folders.filter(|dir| sweep::is_elsewhere(dir)).find(|dir| key_of_run(dir) == Some(work.key)) else {
+        return Ok(None);
+    };
+    if !sweep::is_own_run(&dir) {
+        return Ok(None);
+    }
+    let Some((spec, run)) = host.executor(Place::Slurm).attach(&dir)? else { return Ok(None) };
+    let message = format!("{}: took up the run that an earlier build started ({})", work.label, spec.run_id);
+    talk.report(&Event::Note { message });
+    see_through(work, host, cache, running, talk, (&spec, run.into())).map(Some)
+}
+
+/// Follows a run to its end and takes it into the cache.
+fn see_through(
+    work: &TrainWork,
+    host: &TrainHost,
+    cache: &Cache,
+    running: &RunningSet,
+    talk: &Talk,
+    (spec, run): (&RunSpec, Arc<dyn Run>),
+) -> Result<Attempt> {
     running.add(&run);
     let over = AtomicBool::new(false);
+    let log = log_path(&spec.dir);
     let exit = std::thread::scope(|scope| {
-        scope.spawn(|| follow(work, &run, &over, talk));
+        scope.spawn(|| follow(work, (&*run, &log), &over, talk));
         let exit = run.wait();
         over.store(true, Ordering::SeqCst);
         exit
     });
     running.remove(&run);
-    let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
-    remove(&dir);
-    Ok(Trained::Attempt(Box::new(attempt)))
+    if let Some(message) = run.goes_on() {
+        talk.report(&Event::Note { message: format!("{}: {message}", work.label) });
+    }
+    let attempt = ingest(cache, spec, Some(&exit?), &log, &host.hostname)?;
+    drop(run);
+    remove(&spec.dir);
+    Ok(attempt)
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
@@ -250,8 +315,8 @@ fn take_in_what_is_left(
         if !dir.exists() {
             continue;
         }
-        if sweep::is_abandoned(&dir) {
-            // Nobody can take it in: it cannot be read.
+        if sweep::is_abandoned(&dir) || sweep::is_elsewhere(&dir) {
+            // Nobody can take it in: it cannot be read. Or it goes on, and is attached to.
             return Ok(());
         }
         if running.stopped.load(Ordering::SeqCst) {
@@ -301,7 +366,9 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         write_atomically(&recipe_dir.join(name), bytes, Durability::Plain)?;
     }
     let mut env: BTreeMap<String, String> = BTreeMap::new();
-    for name in PASSED.iter().copied().chain(work.pass_env.iter().map(String::as_str)) {
+    // A container has a PATH and a language of its own.
+    let passed = if work.execution.container.is_some() { contained::PASSED } else { PASSED };
+    for name in passed.iter().copied().chain(work.pass_env.iter().map(String::as_str)) {
         if let Some(value) = host.caller_env.get(name) {
             env.insert(name.to_owned(), value.clone());
         }
@@ -325,8 +392,11 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         write_atomically(&path, job, Durability::Plain)?;
         set("TPRIMAT_JOB", path_text(&path)?);
     }
-    let given: Vec<&(usize, String)> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
-    let ids = given.iter().map(|(index, _)| index.to_string()).collect::<Vec<_>>().join(",");
+    let given: Vec<&Gpu> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
+    // Inside a container that was given these devices and no others, they are counted anew.
+    let is_renumbered = work.execution.container.is_some() && contained::hides_other_gpus(work, host);
+    let number = |(position, gpu): (usize, &&Gpu)| if is_renumbered { position } else { gpu.index }.to_string();
+    let ids = given.iter().enumerate().map(number).collect::<Vec<_>>().join(",");
     match work.job.vendor {
         Vendor::Cpu => {}
         Vendor::Nvd => {
@@ -338,7 +408,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     }
     let devices = match work.job.vendor {
         Vendor::Cpu => vec!["cpu".to_owned()],
-        _ => given.iter().map(|(_, lock)| lock.clone()).collect(),
+        _ => given.iter().map(|gpu| gpu.lock.clone()).collect(),
     };
     let meta = Meta {
         key: work.key,
@@ -350,7 +420,16 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         job: Some(work.job.clone()),
         statistics: work.statistics.clone(),
     };
+    let container = contain(work, host, &given, (id, dir), &mut env)?;
+    let of_job = || JobSpec {
+        vendor: work.job.vendor,
+        num_gpus: work.job.parallelism.num_gpus as usize,
+        facts: work.facts.clone(),
+        settings: work.execution.slurm.clone(),
+    };
     Ok(RunSpec {
+        container,
+        job: (work.execution.place == Place::Slurm).then(of_job),
         run_id: id.to_owned(),
         dir: dir.to_owned(),
         argv: work.command.clone(),
@@ -381,8 +460,8 @@ fn free_port() -> Result<u16> {
 }
 
 /// Reports the run's progress until it is over.
-fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
-    let mut tail = Tail::new(&run.log_path());
+fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, talk: &Talk) {
+    let mut tail = Tail::new(log);
     let mut live = parse::Live::new(&work.log_section);
     let tokens_per_step = work.job.data.global_batch_size.saturating_mul(work.job.data.seq_length);
     let mut waiting_for = None;
@@ -402,12 +481,17 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
                 });
             }
         });
-        if let RunState::WaitingForDevice { device, holder } = run.state()
-            && waiting_for.as_ref() != Some(&device)
-        {
-            let holder = holder.map(|h| format!(" held by process {} (run {})", h.pid, h.run_id)).unwrap_or_default();
-            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: format!("{device}{holder}") });
-            waiting_for = Some(device);
+        let what_for = match run.state() {
+            RunState::WaitingForDevice { device, holder } => {
+                let held = |h: super::Holder| format!(" held by process {} (run {})", h.pid, h.run_id);
+                Some(format!("{device}{}", holder.map(held).unwrap_or_default()))
+            }
+            RunState::Queued { reason } => Some(reason),
+            _ => None,
+        };
+        if let Some(what_for) = what_for.filter(|what_for| waiting_for.as_ref() != Some(what_for)) {
+            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: what_for.clone() });
+            waiting_for = Some(what_for);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -447,7 +531,7 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         outputs,
         started_at: exit.map_or(now, |e| e.started_at),
         ended_at: exit.map_or(now, |e| e.ended_at),
-        host: hostname.to_owned(),
+        host: exit.and_then(|exit| exit.host.clone()).unwrap_or_else(|| hostname.to_owned()),
         suspect: None,
         repeats_planned: meta.repeats_planned,
         set_aside: None,
@@ -507,6 +591,14 @@ fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptO
         ExitKind::Interrupted => {
             let evidence = vec!["tprimat was interrupted".to_owned()];
             return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "interrupted".into() };
+        }
+        ExitKind::Killed(why) => {
+            let evidence = vec![why.clone()];
+            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: why.clone() };
+        }
+        ExitKind::Lost(why) => {
+            let evidence = vec![why.clone()];
+            return AttemptOutcome::Failed { class: FailureClass::Node, evidence, status: why.clone() };
         }
         ExitKind::LaunchFailed(why) => {
             summary.launch_error = Some(why.clone());

@@ -3,7 +3,7 @@
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
 //! | render | template text, names of the launch files, job, its source | prices, descriptions, plot style |
-//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset and tokenizer, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
+//! | train | rendered bytes, the recipe's other files, the source of the shipped trainer, command, files that it names and declared inputs, declared environment, the lock's facts that the recipe names, the digests of dataset, tokenizer and container image, vendor, GPU count, repeat, `share`, `launch_abi`, and the job where the recipe hands it over | tprimat's version, parser, prices, timeouts, host names, paths |
 //! | parse | digests of the attempt's outputs, which attempt, how it ended and what disturbed it, job, the recipe's log section, settings that the recipe does not hand over, the parser's source | templates that render the same bytes |
 //! | aggregate | digests of the results, what was measured and does not count, statistics settings, its source | prices |
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
@@ -45,6 +45,9 @@ impl Engine<'_> {
         for file in &prepared.data {
             image = image.field(file.kind.name(), file.digest.as_ref().ok()?);
         }
+        if let Some(container) = &prepared.image {
+            image = image.field("image", container.digest.as_ref().ok()?);
+        }
         Some(image.finish())
     }
 
@@ -54,6 +57,9 @@ impl Engine<'_> {
         let mut image = self.launch_image(cell, rendered)?.field("facts", &(&*of.platform, &*of.framework));
         for file in &self.plan.prepared(cell)?.data {
             image = image.field(file.kind.name(), &file.name);
+        }
+        if let Some(container) = &self.plan.prepared(cell)?.image {
+            image = image.field("image", &container.name);
         }
         Some(image.finish().0)
     }

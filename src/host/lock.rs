@@ -36,14 +36,17 @@ pub struct Section {
     pub facts: BTreeMap<String, Fact>,
     /// Recipe → package → version. A package that is not installed is left out.
     pub packages: BTreeMap<String, BTreeMap<String, String>>,
-    /// `datasets` and `tokenizers`: name → digest of the content.
+    /// `datasets`, `tokenizers` and `images`: name → digest of the content.
     pub data: BTreeMap<String, BTreeMap<String, String>>,
     /// Recipe → variable of a checkout → `commit`, `dirty` or `content`. A checkout that is not there is left out.
     pub checkouts: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
 }
 
 /// The tables of [`Section::data`].
-const DATA_TABLES: [&str; 2] = ["datasets", "tokenizers"];
+const DATA_TABLES: [&str; 3] = ["datasets", "tokenizers", IMAGES];
+
+/// The table of container images, whose digests are their engine's.
+pub const IMAGES: &str = "images";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
@@ -118,6 +121,10 @@ impl Section {
     #[must_use]
     pub fn digest(&self, table: &str, name: &str) -> Option<&str> {
         self.data.get(table)?.get(name).map(String::as_str)
+    }
+
+    pub fn set_image(&mut self, name: &str, digest: &str) {
+        self.data.entry(IMAGES.to_owned()).or_default().insert(name.to_owned(), digest.to_owned());
     }
 
     pub fn set_digest(&mut self, table: &str, name: &str, digest: Digest) {

@@ -47,6 +47,9 @@ pub struct GpuFacts {
     /// `none`, `mig`, or AMD's compute and memory partition (`SPX/NPS1`).
     pub partition: Option<String>,
     pub driver: Option<String>,
+    /// `/dev/dri/renderD128`, of AMD's: a container that gets this one sees this GPU.
+    #[serde(skip)]
+    pub render_node: Option<PathBuf>,
 }
 
 #[must_use]
@@ -209,6 +212,7 @@ fn nvidia(notes: &mut Vec<String>) -> Vec<GpuFacts> {
                     Err(_) => None,
                 },
                 driver: driver.clone(),
+                render_node: None,
             }),
             Err(error) => notes.push(format!("GPU {index} cannot be read: {error}")),
         }
@@ -278,6 +282,10 @@ fn amd_gpu(device: &Path, driver: Option<String>) -> GpuFacts {
             .map(|microwatts| microwatts / 1_000_000),
         partition,
         driver,
+        render_node: fs::read_dir(device.join("drm")).into_iter().flatten().flatten().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.starts_with("renderD").then(|| Path::new("/dev/dri").join(name))
+        }),
     }
 }
 
@@ -305,6 +313,7 @@ mod tests {
             power_cap_watts: Some(700),
             partition: Some("none".into()),
             driver: Some("570.124.06".into()),
+            render_node: None,
         }
     }
 
@@ -357,6 +366,8 @@ mod tests {
             put(&format!("{device}/hwmon/hwmon3/power1_cap"), "750000000\n");
         }
         put("class/drm/card2/device/product_name", "AMD Instinct MI300X OAM\n");
+        put("class/drm/card2/device/drm/card2/uevent", "");
+        put("class/drm/card2/device/drm/renderD129/uevent", "");
         // A display card, and one of another vendor.
         put("class/drm/card0/device/vendor", "0x1002\n");
         put("class/drm/card0/device/unique_id", "00000000000000aa\n");
@@ -380,6 +391,7 @@ mod tests {
                 power_cap_watts: Some(750),
                 partition: Some("SPX/NPS1".into()),
                 driver: Some("6.10.5".into()),
+                render_node: Some("/dev/dri/renderD129".into()),
             }
         );
         assert_eq!(gpus[1].name.as_deref(), Some("AMD 0x74a1"));

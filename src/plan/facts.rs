@@ -8,13 +8,13 @@ use std::{
 
 use serde_json::Value;
 
-use super::{CellPlan, DataFile, DataKind, Job, Support, Vendor, data::DataMemo};
+use super::{CellPlan, Container, DataFile, DataKind, Job, Support, Vendor, data::DataMemo};
 use crate::{
     config::Config,
     digest::Digest,
     error::{Error, Problem, Result, Source},
     files::{Durability, ReadSet, Stamp, write_atomically},
-    host::{self, Fact, FactDiff, HostFacts, Lock, Section},
+    host::{self, Engine, Fact, FactDiff, HostFacts, IMAGES, Lock, Section},
     matrix::Cell,
     recipe::{Checkout, Recipe, RecipeSet},
 };
@@ -32,7 +32,40 @@ pub struct PlatformFacts {
     available: Result<usize, String>,
 }
 
+/// The image that a cell's runs are started in.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub name: String,
+    /// Of the content, as keys cover it; or why nothing is known.
+    pub digest: Result<String, String>,
+    /// What the engine of this host has under the name; or why that cannot be said.
+    pub here: Result<Option<String>, String>,
+}
+
 impl PlatformFacts {
+    /// For runs that a batch system takes to another host: what this one has decides nothing.
+    #[must_use]
+    pub fn elsewhere(&self, platform: &str) -> Self {
+        let mut facts = self.clone();
+        facts.available = Ok(usize::MAX);
+        facts.known = facts.known.map_err(|why| {
+            format!("tprimat.lock does not pin {platform}, and this host cannot ({why}); `srun … tprimat lock --update` on such a node does")
+        });
+        facts
+    }
+
+    /// What the packages of this host's Python are means nothing to a run that brings its own.
+    #[must_use]
+    pub fn without_packages(&self) -> Self {
+        let is_package = |name: &String| name.starts_with("package.");
+        let mut facts = self.clone();
+        facts.all.retain(|name, _| !is_package(name));
+        if let Ok(known) = &mut facts.known {
+            known.retain(|name, _| !is_package(name));
+        }
+        facts
+    }
+
     /// Can this host run the job? If not, why.
     pub fn here(&self, job: &Job) -> Result<(), String> {
         let available = self.available.as_ref().map_err(Clone::clone)?;
@@ -68,6 +101,8 @@ pub struct FactBook {
     pub missing: BTreeMap<String, Section>,
     /// Datasets and tokenizers, by platform, kind and name.
     data: BTreeMap<(String, DataKind, String), DataFile>,
+    /// Images, by platform and by what starts them.
+    images: BTreeMap<(String, Container), Image>,
     cache: PathBuf,
     /// The Python of the trainers.
     python: PathBuf,
@@ -92,6 +127,7 @@ impl FactBook {
             book: HashMap::new(),
             missing: BTreeMap::new(),
             data: BTreeMap::new(),
+            images: BTreeMap::new(),
             cache: PathBuf::new(),
             python: PathBuf::from("python3"),
             pythons: HashMap::new(),
@@ -124,6 +160,13 @@ impl FactBook {
         let here: Vec<Vendor> = self.host().platforms().into_iter().map(|(vendor, _)| vendor).collect();
         let vendor = [Vendor::Nvd, Vendor::Amd, Vendor::Cpu].into_iter().find(|v| here.contains(v))?;
         config.children("hardware.platforms").find(|id| config.vendor(id) == Some(vendor)).map(str::to_owned)
+    }
+
+    /// What a node must have that runs for the platform; nothing where drift is allowed.
+    #[must_use]
+    pub fn pinned(&self, platform: &str) -> BTreeMap<String, Fact> {
+        let section = self.lock.section(platform).or_else(|| self.missing.get(platform));
+        section.filter(|_| !self.allow_drift).map(|section| section.facts.clone()).unwrap_or_default()
     }
 
     /// Looks up or probes the facts of every (platform, framework) that the cells name.
@@ -178,6 +221,10 @@ impl FactBook {
         let mut memo = None;
         for (cell, plan) in cells.iter().zip(plans) {
             let Support::Ready(prepared) = &mut plan.support else { continue };
+            if let Some(container) = prepared.resolved.execution.container.clone() {
+                let available = prepared.facts.available.is_ok();
+                prepared.image = Some(self.image(&cell.platform, &cell.framework, container, available));
+            }
             let model = &prepared.resolved.job.model;
             // A tokenizer alone does nothing to synthetic tokens.
             let Some(dataset) = &model.dataset else { continue };
@@ -211,6 +258,36 @@ impl FactBook {
         Ok(())
     }
 
+    /// The image of a platform, looked up once; `available`: this host can run the platform, so its engine is asked.
+    fn image(&mut self, platform: &str, framework: &str, container: Container, available: bool) -> Image {
+        let key = (platform.to_owned(), container);
+        if let Some(known) = self.images.get(&key) {
+            return known.clone();
+        }
+        let (_, container) = &key;
+        let name = container.image.clone();
+        let here = match Engine::find(container.engine, &self.env) {
+            Ok(engine) if available => engine.image_digest(&self.env, &name),
+            Ok(_) => Err("this host cannot run the platform".to_owned()),
+            Err(why) => Err(why),
+        };
+        let locked = self.lock.section(platform).and_then(|section| section.digest(IMAGES, &name)).map(str::to_owned);
+        let digest = match (&locked, &here) {
+            (_, Ok(Some(found))) if locked.is_none() || (self.allow_drift && available) => Ok(found.clone()),
+            (Some(locked), _) => Ok(locked.clone()),
+            (None, Ok(_)) => Err(format!(
+                "there is no image {name} on this host: `tprimat image build {framework} --platform {platform}` makes one, `tprimat image pull` fetches it"
+            )),
+            (None, Err(why)) => Err(format!("tprimat.lock does not pin the image {name} for {platform}, and {why}")),
+        };
+        if let (None, Ok(found)) = (&locked, &digest) {
+            self.missing.entry(platform.to_owned()).or_default().set_image(&name, found);
+        }
+        let image = Image { name, digest, here };
+        self.images.insert(key, image.clone());
+        image
+    }
+
     /// Sets the digests of a platform's data as this host has it.
     fn probe_data(&self, platform: &str, section: &mut Section) -> Result<()> {
         let mut memo = DataMemo::load(&self.cache);
@@ -220,6 +297,11 @@ impl FactBook {
             }
         }
         memo.save();
+        for ((of, _), image) in &self.images {
+            if let (true, Ok(Some(found))) = (of == platform, &image.here) {
+                section.set_image(&image.name, found);
+            }
+        }
         Ok(())
     }
 
@@ -358,7 +440,7 @@ impl FactBook {
             );
             let section = source.text.find(&format!("[platform.{platform}")).unwrap_or(0);
             let key = match diff.name.split_once('.') {
-                Some(("datasets" | "tokenizers", name)) => name,
+                Some(("datasets" | "tokenizers" | IMAGES, name)) => name,
                 _ => diff.name.rsplit('.').next().unwrap_or(&diff.name),
             };
             let line = |key: String| source.text[section..].find(&format!("\n{key} = "));

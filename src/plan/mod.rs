@@ -1,6 +1,7 @@
 //! cells × recipes × config × lock → jobs: what each cell would run, or why it cannot.
 mod bare;
 mod data;
+pub mod execution;
 mod facts;
 pub mod fit;
 mod inputs;
@@ -8,7 +9,8 @@ mod prepare;
 mod resolve;
 
 pub use data::{DataFile, DataKind};
-pub use facts::{FactBook, PlatformFacts, seconds};
+pub use execution::{Container, EngineKind, Execution, Place, Slurm};
+pub use facts::{FactBook, Image, PlatformFacts, seconds};
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config, look_at_config};
 pub use resolve::{Resolved, Unresolved, model_shape, resolve};
 pub use tprimat_job::*;

@@ -11,7 +11,8 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook, inputs::Inputs, resolve,
+    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook,
+    inputs::Inputs, resolve,
 };
 use crate::{
     analyze::{self, CellEnvironment},
@@ -42,6 +43,8 @@ pub struct PlanRequest {
     pub env: BTreeMap<String, String>,
     /// `--allow-drift`: file attempts under the probed facts where they differ from the lock.
     pub allow_drift: bool,
+    /// `--executor`: in place of `execution.<platform>.executor`, for every platform.
+    pub executor: Option<String>,
 }
 
 /// A matrix, prepared: everything that keys are made of, and nothing that has run.
@@ -88,12 +91,15 @@ pub struct Prepared {
     pub facts: Arc<PlatformFacts>,
     /// What the runs read, where they read real data.
     pub data: Vec<DataFile>,
+    /// What the runs are started in, where that is a container.
+    pub image: Option<Image>,
 }
 
 impl Prepared {
     /// Are the facts known that keys are made of? If not, why.
     pub fn known(&self) -> Result<(), &str> {
         self.facts.known.as_ref().map_err(String::as_str)?;
+        self.image.iter().try_for_each(|image| image.digest.as_ref().map(|_| ()).map_err(String::as_str))?;
         self.data.iter().try_for_each(|file| file.digest.as_ref().map(|_| ()).map_err(String::as_str))
     }
 
@@ -119,6 +125,8 @@ impl Prepared {
             };
             facts.extend(digest.as_ref().ok().map(|digest| (name.to_owned(), digest.to_string())));
         }
+        let digest = self.image.as_ref().and_then(|image| image.digest.as_ref().ok());
+        facts.extend(digest.map(|digest| ("image".to_owned(), digest.clone())));
         CellEnvironment { variables: self.resolved.env.clone(), facts }.public()
     }
 
@@ -450,7 +458,14 @@ pub fn look_at_config(path: &Path, request: &PlanRequest) -> Result<(Option<Conf
 fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<(Option<Config>, Vec<Problem>)> {
     require_inside(path.parent().unwrap_or(path), path)?;
     let source = Source::new("config.yaml", read_text(path, reads)?);
-    let (mut config, mut problems) = Config::read(source, &request.env, &request.sets);
+    let (mut config, mut problems) = Config::read(source.clone(), &request.env, &request.sets);
+    let platforms: Vec<String> =
+        config.iter().flat_map(|c| c.children("hardware.platforms").map(str::to_owned)).collect();
+    if let Some(executor) = &request.executor {
+        let sets = platforms.iter().map(|platform| format!("execution.{platform}.executor={executor}"));
+        let sets: Vec<String> = request.sets.iter().cloned().chain(sets).collect();
+        (config, problems) = Config::read(source, &request.env, &sets);
+    }
     if let Some(config) = &mut config {
         for (model, file) in config.hf_configs() {
             if let Err(problem) = complete_from_hf(config, request, &model, &file, reads) {
@@ -500,6 +515,18 @@ fn relative(path: &Path, root: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 
+/// The facts that hold where the cell's runs are.
+fn facts_of(cell: &Cell, resolved: &Resolved, facts: &FactBook) -> Arc<PlatformFacts> {
+    let mut facts = facts.of(&cell.platform, &cell.framework);
+    if resolved.execution.container.is_some() {
+        facts = Arc::new(facts.without_packages());
+    }
+    if resolved.execution.place == Place::Slurm {
+        facts = Arc::new(facts.elsewhere(&cell.platform));
+    }
+    facts
+}
+
 fn prepare(
     cell: &Cell,
     selected: bool,
@@ -535,7 +562,8 @@ fn prepare(
         job_digest: Digest::of(job_text(&job)),
         inputs: inputs.of(&resolved.inputs, resolved.job.framework.get("command")),
         data: Vec::new(),
-        facts: facts.of(&cell.platform, &cell.framework),
+        image: None,
+        facts: facts_of(cell, &resolved, facts),
         resolved,
     })))
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, count_parameters,
-    data::DataKind,
+    DataJob, Execution, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, count_parameters,
+    data::DataKind, execution,
 };
 use crate::{
     analyze::Statistics,
@@ -50,6 +50,8 @@ pub struct Resolved {
     pub statistics: Statistics,
     /// Where config.yaml says that data files are: a path as written, or of a tokenizer its name on a hub.
     pub data_paths: BTreeMap<DataKind, String>,
+    /// How runs are started.
+    pub execution: Execution,
     /// What was understood or adapted in a way that the reader should know.
     pub notes: Vec<String>,
 }
@@ -63,9 +65,9 @@ pub enum Unresolved {
 }
 
 /// Collects problems, so that one pass reports all of them.
-struct Reader<'a> {
-    view: View<'a>,
-    problems: Vec<Problem>,
+pub(super) struct Reader<'a> {
+    pub view: View<'a>,
+    pub problems: Vec<Problem>,
     /// A value is missing where the file is wrong: what follows from it is not known, and not judged.
     is_guessing: bool,
 }
@@ -77,7 +79,7 @@ impl Reader<'_> {
             None
         })
     }
-    fn u64(&mut self, path: &str) -> Option<u64> {
+    pub fn u64(&mut self, path: &str) -> Option<u64> {
         let value = self.view.u64(path);
         self.take(value)
     }
@@ -85,11 +87,11 @@ impl Reader<'_> {
         let value = self.view.f64(path);
         self.take(value)
     }
-    fn bool(&mut self, path: &str) -> Option<bool> {
+    pub fn bool(&mut self, path: &str) -> Option<bool> {
         let value = self.view.bool(path);
         self.take(value)
     }
-    fn string(&mut self, path: &str) -> Option<String> {
+    pub fn string(&mut self, path: &str) -> Option<String> {
         let value = self.view.str(path).map(|v| v.map(str::to_owned));
         self.take(value)
     }
@@ -125,7 +127,7 @@ impl Reader<'_> {
         }
         value.max(1)
     }
-    fn problem(&mut self, path: &str, message: String, label: &str) {
+    pub fn problem(&mut self, path: &str, message: String, label: &str) {
         let problem = self.view.problem_at(path, message, label);
         self.problems.push(problem);
     }
@@ -182,6 +184,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         cooldown_seconds: r.real("benchmarking.runs.cooldown_seconds"),
         statistics: Statistics { warmup_steps: skipped },
         data_paths: named.into_iter().map(|(kind, (_, path))| (kind, path)).collect(),
+        execution: execution::execution(&mut r, cell, vendor, recipe),
         notes,
         job,
     };

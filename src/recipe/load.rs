@@ -146,6 +146,9 @@ pub struct RunSection {
     /// `90s`, `30m`, `6h`; not part of any key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
+    /// Where config.yaml names no executor: `container` for a framework that exists as an image only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
 }
 
 pub struct Recipe {

@@ -389,13 +389,17 @@ fn the_document_names_tests_that_exist() {
     let page = fs::read_to_string(root.join("docs/SECURITY.md")).unwrap();
     let tests: String =
         files_below(&root.join("tests/attacks")).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    // What needs a container engine is tested beside the other things that need one.
+    let elsewhere: String =
+        files_below(&root.join("tests/services")).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let mut named = 0;
     for name in page.split('`').skip(1).step_by(2) {
         if name.starts_with("src/") || name.starts_with("crates/") {
             assert!(root.join(name).exists(), "{name}");
         } else if name.len() > 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
-            assert!(tests.contains(&format!("fn {name}()")), "{name}");
-            named += 1;
+            let there = format!("fn {name}()");
+            assert!(tests.contains(&there) || elsewhere.contains(&there), "{name}");
+            named += usize::from(tests.contains(&there));
         }
     }
     let all = tests.matches("#[test]\nfn ").count();

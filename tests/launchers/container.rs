@@ -9,7 +9,7 @@ const DOCKER: &str = r#"#!/bin/bash
 echo "docker $*"
 case "$1" in
   build) for last; do :; done; ls "$last"; cat "$last/Dockerfile" ;;
-  image) [ "$3" = tprimat/tran:nvd ] ;;
+  image) for last; do :; done; [ "$last" = tprimat/tran:nvd ] ;;
   run) echo "own=$NCCL_DEBUG"; while [ $# -gt 0 ]; do [ "$1" = --env-file ] && cat "$2"; shift; done ;;
 esac
 "#;

@@ -1,6 +1,7 @@
 //! Supervisors and tprimats that die or hang: nobody of the run is left, and what happened is known.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
@@ -31,8 +32,17 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
     let spec = spec_of(&project, "lingers", "true");
     let (status, note) = (ExitKind::Code(7), None);
     let (leftover, survivors, waited_seconds) = (0, 0, 0.0);
-    let told =
-        RunExit { status, started_at: 1.0, ended_at: 2.0, waited_seconds, leftover, survivors, changed: vec![], note };
+    let told = RunExit {
+        status,
+        started_at: 1.0,
+        ended_at: 2.0,
+        waited_seconds,
+        leftover,
+        survivors,
+        changed: vec![],
+        host: None,
+        note,
+    };
     let told = serde_json::to_string(&told).unwrap();
     let script =
         format!("#!/bin/sh\necho $$ > \"$2/pid\"\nprintf %s '{told}' > \"$2/exit.json\"\nexec /bin/sleep 60\n");
@@ -116,7 +126,7 @@ fn killed_at_any_moment_tprimat_leaves_nothing_behind() {
                     thread::sleep(moment);
                     die(child);
                     // The next build's sweep: waits for the supervisor, whatever it is doing.
-                    let leftovers = execute::sweep(&runs(&project)).unwrap();
+                    let leftovers = execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();
                     // A supervisor that is just being started looks like tprimat still, and ends by itself.
                     let mut workers = project.processes();
                     workers.retain(|(_, command)| !command.starts_with(TPRIMAT));
@@ -135,7 +145,7 @@ fn killed_at_any_moment_tprimat_leaves_nothing_behind() {
 #[test]
 fn when_tprimat_dies_the_supervisor_ends_the_run_and_records_it() {
     let (project, child) = build();
-    let sweep = || execute::sweep(&runs(&project)).unwrap();
+    let sweep = || execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();
     until("it trains", || all_are_up(&project));
     assert!(sweep().is_empty(), "the run of a living tprimat is not touched");
     die(child);
@@ -160,7 +170,7 @@ fn when_all_are_killed_the_sweep_ends_the_workers() {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
     kill(supervisor(&project), Signal::SIGKILL).unwrap();
     die(child);
-    let leftovers = execute::sweep(&runs(&project)).unwrap();
+    let leftovers = execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();
     let [leftover] = &leftovers[..] else { panic!("{leftovers:?}") };
     assert_eq!(project.processes(), []);
     assert_eq!(leftover.exit, None);

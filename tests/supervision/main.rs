@@ -21,6 +21,8 @@ fn spec_of(project: &Project, name: &str, script: &str) -> RunSpec {
         argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())]),
         cwd: project.root().to_owned(),
+        container: None,
+        job: None,
         timeout_seconds: Some(60.0),
         grace_seconds: 5.0,
         devices: vec![],

@@ -27,7 +27,7 @@ pub fn advice(class: FailureClass) -> &'static str {
             "the next build runs it again; unless you stopped it yourself, look for the host's out-of-memory killer (`dmesg`)"
         }
         FailureClass::Node => {
-            "the device or its driver failed: check `nvidia-smi` or `rocm-smi`; the next build runs it again"
+            "the node, a device with its driver, or the container engine failed: `tprimat doctor`, `nvidia-smi` or `rocm-smi` say more; the next build runs it again"
         }
         FailureClass::Launch => {
             "the launcher, weights or data named in the log are not there; put them in place, then build"

@@ -40,8 +40,16 @@ fn seen(file: &Value, recipes: &RecipeSet) -> Result<String, Vec<Problem>> {
         for model in ["m", "n"] {
             let text = match resolve(&config, &cell(platform, framework, model), &recipes.recipes[framework]) {
                 Ok(r) => format!(
-                    "{:?} {:?} {} {:?} {:?} {} {:?} {:?}",
-                    r.job, r.env, r.share, r.inputs, r.timeout_seconds, r.cooldown_seconds, r.statistics, r.data_paths
+                    "{:?} {:?} {} {:?} {:?} {} {:?} {:?} {:?}",
+                    r.job,
+                    r.env,
+                    r.share,
+                    r.inputs,
+                    r.timeout_seconds,
+                    r.cooldown_seconds,
+                    r.statistics,
+                    r.data_paths,
+                    r.execution
                 ),
                 Err(Unresolved::Refused(why)) => why,
                 Err(Unresolved::Problems(problems)) => {
@@ -95,6 +103,14 @@ fn full() -> Value {
         "frameworks": { "cmd": {
             "full_name": "x", "description": "x", "platforms": ["nvd"], "precision": "fp32", "settings": { "command": ["true"] },
             "timeout": "1h", "share": true, "env": { "C": "1" }, "inputs": ["a"], "image": "x", "python": "x",
+        } },
+        "execution": { "nvd": {
+            "executor": "slurm+container",
+            "container": { "engine": "docker", "image": "x", "python": "p", "mounts": ["/a"], "options": ["--x"] },
+            "slurm": {
+                "account": "a", "partition": "p", "qos": "q", "constraint": "c", "gres": "gpu:1", "time": "1:00:00", "exclusive": true,
+                "options": ["--x"], "max_jobs": 3, "cancel_on_interrupt": true,
+            },
         } },
         "benchmarking": {
             "output": { "filename_format": "x", "log_format": "x" },
@@ -236,6 +252,8 @@ fn no_key_is_accepted_without_an_effect() {
         json!("zero2"),
         json!("amd"),
         json!("2h"),
+        json!("podman"),
+        json!(["/other"]),
         json!("USD"),
         json!("Qwen2.5 7B"),
         json!("other"),
@@ -356,5 +374,50 @@ fn a_model_without_a_shape_is_one_problem_that_lists_what_is_missing() {
     assert_eq!(
         messages,
         ["`models.n` lacks architecture, hidden_size, ffn_hidden_size, num_attention_heads, vocab_size"]
+    );
+}
+
+#[test]
+fn an_executor_is_the_platform_s_or_its_vendor_s_key_by_key() {
+    let recipes = recipes();
+    let execution = |file: &Value, platform: &str| match resolve(
+        &load(file).unwrap(),
+        &cell(platform, "cmd", "m"),
+        &recipes.recipes["cmd"],
+    ) {
+        Ok(resolved) => Ok(resolved.execution),
+        Err(Unresolved::Problems(problems)) => Err(problems[0].message.clone()),
+        Err(Unresolved::Refused(why)) => Err(why),
+    };
+    let mut file = full();
+    file["execution"] = json!({});
+    assert_eq!(execution(&file, "nvd").unwrap(), Execution::default(), "without a word runs are local");
+    file["execution"] = json!({
+        "nvidia": { "executor": "slurm", "slurm": { "account": "lab", "time": "1:00:00" } },
+        "nvd": { "executor": "slurm+podman", "container": { "image": { "cmd": "mine:1" } }, "slurm": { "time": "2:00:00" } },
+    });
+    let both = execution(&file, "nvd").unwrap();
+    assert_eq!((both.slurm.account.as_deref(), both.slurm.time.as_deref()), (Some("lab"), Some("2:00:00")));
+    let container = both.container.unwrap();
+    assert_eq!((container.engine, container.image.as_str()), (Some(crate::plan::EngineKind::Podman), "mine:1"));
+    assert_eq!(both.place, crate::plan::Place::Slurm);
+    assert_eq!(execution(&file, "amd").unwrap(), Execution::default(), "another vendor's");
+    for (key, value, said) in [
+        ("executor", json!("slrm"), "`slrm` is not an executor"),
+        ("executor", json!("pyxis"), "pyxis starts containers in Slurm jobs only"),
+        ("container", json!({ "image": "a b" }), "`a b` cannot be the name of an image"),
+        ("container", json!({ "mounts": ["data"] }), "`data` is not a mount"),
+        ("container", json!({ "mounts": ["/a:/b:/c"] }), "`/a:/b:/c` is not a mount"),
+    ] {
+        file["execution"] = json!({ "nvd": { "executor": "container" } });
+        file["execution"]["nvd"][key] = value;
+        let problem = execution(&file, "nvd").unwrap_err();
+        assert!(problem.contains(said), "{problem}");
+    }
+    file["execution"] = json!({ "nvd": { "executor": "container" } });
+    assert_eq!(
+        execution(&file, "nvd").unwrap().container.unwrap().image,
+        "tprimat/cmd:nvd",
+        "what `image build` makes"
     );
 }

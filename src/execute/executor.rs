@@ -1,0 +1,85 @@
+//! The seam between what is run and where: an executor takes the spec of a run and answers with how it goes and how it ended.
+//!
+//! Whoever adds one implements [`Executor`] for starting and [`Run`] for the run that was started, adds a word to
+//! `plan::execution`, and an arm to [`TrainHost::executor`]. Nothing else knows which one it is: the scheduler, keys, parsing
+//! and reports see a run folder and a [`RunExit`]. docs/executors.md goes through it step by step.
+//!
+//! What an executor must keep:
+//!
+//! 1. The run folder is the run: the trainer's bytes are in `log`, `exit.json` appears once, whole, when no process of the run
+//!    is left, and not before.
+//! 2. `start` returns when somebody else is responsible for the end of the run, also if tprimat is killed the next instant.
+//! 3. One attempt runs once: whatever dies in between, a second `start` of the same run folder starts nothing.
+//! 4. What cannot be reached is not gone: `wait` goes on waiting.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    run::{self, RunExit, RunSpec, RunState, Running},
+    slurm::Slurm,
+    train::TrainHost,
+};
+use crate::{error::Result, plan::Place};
+
+/// Starts runs somewhere.
+pub trait Executor {
+    /// Starts the run whose launch files are in `spec.dir`, and returns at once.
+    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>>;
+
+    /// Takes up the run of a tprimat that died, where runs outlive their tprimat; `None`: there is nothing to take up.
+    fn attach(&self, _dir: &Path) -> Result<Option<(RunSpec, Box<dyn Run>)>> {
+        Ok(None)
+    }
+}
+
+/// A run that was started. While it lives, no other tprimat takes up its folder.
+pub trait Run: Send + Sync {
+    fn state(&self) -> RunState;
+    /// Asks for the end: SIGTERM to everything, grace, SIGKILL. Returns at once.
+    fn terminate(&self);
+    /// Ends the run without grace.
+    fn kill(&self);
+    /// Blocks until the run is over and no process of it is left. [`crate::error::Error::Interrupted`]: it goes on without us.
+    fn wait(&self) -> Result<RunExit>;
+    /// After such a `wait`: what goes on, and what the caller can do about it, in a sentence.
+    fn goes_on(&self) -> Option<String> {
+        None
+    }
+}
+
+/// On this host, below a supervisor that is a child of tprimat.
+pub struct Local {
+    /// The tprimat binary, which is also the supervisor.
+    pub tprimat: PathBuf,
+}
+
+impl Executor for Local {
+    fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>> {
+        Ok(Box::new(run::start(spec, &self.tprimat)?))
+    }
+}
+
+impl Run for Running {
+    fn state(&self) -> RunState {
+        Self::state(self)
+    }
+    fn terminate(&self) {
+        Self::terminate(self);
+    }
+    fn kill(&self) {
+        Self::kill(self);
+    }
+    fn wait(&self) -> Result<RunExit> {
+        Self::wait(self)
+    }
+}
+
+impl TrainHost {
+    #[must_use]
+    pub fn executor(&self, place: Place) -> Box<dyn Executor> {
+        match place {
+            Place::Local => Box::new(Local { tprimat: self.tprimat.clone() }),
+            Place::Slurm => Box::new(Slurm { tprimat: self.tprimat.clone(), env: self.caller_env.clone() }),
+        }
+    }
+}

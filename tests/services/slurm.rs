@@ -1,0 +1,346 @@
+//! Slurm with two nodes on this host: munged, slurmctld and two slurmd of this test alone, on free ports.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    eventually,
+    support::{CONFIG, ONE_RUN, Project, Ran, TRAINER},
+    tool,
+};
+
+const PACKAGES: &str = "slurm-wlm munge";
+
+/// Ended when it is dropped, with all that it started.
+struct Cluster {
+    folder: PathBuf,
+    project: Project,
+}
+
+impl Cluster {
+    fn new(trainer: &str) -> Self {
+        tool("sbatch", &["--version"], PACKAGES);
+        tool("munged", &["--version"], PACKAGES);
+        let project = Project::new(ONE_RUN);
+        project.write("trainer.sh", trainer);
+        let folder = project.folder().join("slurm");
+        fs::create_dir_all(folder.join("state")).unwrap();
+        // munged trusts no folder that others may enter and no key that others may read.
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        };
+        fs::write(folder.join("munge.key"), [7_u8; 1024]).unwrap();
+        mode(&folder.join("munge.key"), 0o600);
+        for above in [project.folder(), &folder] {
+            mode(above, 0o755);
+        }
+        let cluster = Self { folder, project };
+        cluster.write_conf();
+        let at = |name: &str| cluster.folder.join(name).display().to_string();
+        let named = |option: &str, name: &str| format!("--{option}={}", at(name));
+        let munged = [
+            "--force".to_owned(),
+            named("key-file", "munge.key"),
+            named("socket", "munge.socket"),
+            named("pid-file", "munged.pid"),
+            named("log-file", "munged.log"),
+            named("seed-file", "munge.seed"),
+        ];
+        cluster.starts("munged", &munged.each_ref().map(String::as_str));
+        cluster.start_controller();
+        cluster.starts("slurmd", &["-N", "n1"]);
+        cluster.starts("slurmd", &["-N", "n2"]);
+        eventually("both nodes are idle", 30, || {
+            cluster.says("sinfo", &["--noheader", "--format=%D %T"]).trim() == "2 idle"
+        });
+        cluster.config("");
+        cluster
+    }
+
+    fn write_conf(&self) {
+        let host = tool("hostname", &["-s"], "hostname");
+        let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
+        let listeners: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
+        let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().unwrap().port()).collect();
+        let (at, user) = (self.folder.display(), user());
+        let text = format!(
+            "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\n\
+             AuthType=auth/munge\nAuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nStateSaveLocation={at}/state\n\
+             SlurmdSpoolDir={at}/spool-%n\nSlurmctldPidFile={at}/slurmctld.pid\nSlurmdPidFile={at}/slurmd-%n.pid\n\
+             SlurmctldLogFile={at}/slurmctld.log\nSlurmdLogFile={at}/slurmd-%n.log\nProctrackType=proctrack/linuxproc\n\
+             TaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\nJobAcctGatherType=jobacct_gather/none\n\
+             AccountingStorageType=accounting_storage/none\nSelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n\
+             ReturnToService=2\nSlurmdParameters=config_overrides\nSchedulerParameters=sched_interval=1,bf_interval=1\nKillWait=5\n\
+             SlurmdTimeout=5\nSlurmctldTimeout=5\n\
+             NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=1 RealMemory=500\n\
+             NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=1 RealMemory=500\n\
+             PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n",
+            ports[0], ports[1], ports[2]
+        );
+        fs::write(self.folder.join("slurm.conf"), text).unwrap();
+    }
+
+    fn start_controller(&self) {
+        self.starts("slurmctld", &[]);
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("SLURM_CONF", self.folder.join("slurm.conf"));
+        command
+    }
+
+    #[track_caller]
+    fn starts(&self, daemon: &str, arguments: &[&str]) {
+        let said = self.command(daemon).args(arguments).output().unwrap_or_else(|e| panic!("{daemon}: {e}"));
+        assert!(said.status.success(), "{daemon} must start: {said:?}");
+    }
+
+    fn says(&self, program: &str, arguments: &[&str]) -> String {
+        let said = self.command(program).args(arguments).output().unwrap();
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    }
+
+    /// Ids and states of all jobs that Slurm remembers.
+    fn jobs(&self) -> Vec<String> {
+        let said = self.says("squeue", &["--noheader", "--states=all", "--format=%i %T %j"]);
+        said.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    fn id(&self) -> String {
+        self.jobs()[0].split(' ').next().unwrap().to_owned()
+    }
+
+    fn pid(&self, daemon: &str) -> Option<Pid> {
+        let text = fs::read_to_string(self.folder.join(format!("{daemon}.pid"))).ok()?;
+        text.trim().parse().ok().map(Pid::from_raw)
+    }
+
+    /// `more`: further keys of `execution.cpu.slurm`.
+    fn config(&self, more: &str) {
+        let execution = format!("execution:\n  cpu: {{ executor: slurm, slurm: {{ {more} }} }}\n");
+        self.project.write("config.yaml", &format!("{CONFIG}{execution}"));
+    }
+
+    fn tprimat(&self, arguments: &[&str]) -> Command {
+        let mut command = self.project.tprimat(arguments);
+        command.env("SLURM_CONF", self.folder.join("slurm.conf")).env("HF_TOKEN", "hf_not_for_anybody_else");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        self.tprimat(arguments).output().unwrap().into()
+    }
+
+    /// A build whose trainer is up and goes on until there is a file `go`.
+    fn started(&self) -> Child {
+        let build = self.tprimat(&["build"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually("the trainer runs in its job", 40, || self.project.path("up").exists());
+        build
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.says("scancel", &[&format!("--user={}", user())]);
+        for daemon in ["slurmctld", "slurmd-n1", "slurmd-n2", "munged"] {
+            if let Some(pid) = self.pid(daemon) {
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        }
+        // The last steps' own daemons name the folder of this test.
+        for (pid, line) in self.project.processes() {
+            if line.contains("slurm") {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// Who runs the tests, and so the daemons and the jobs.
+fn user() -> String {
+    nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().expect("this user has a name").name
+}
+
+/// The stub trainer, which waits for `go` first.
+fn waits() -> String {
+    let wait = "echo up > \"$TPRIMAT_PROJECT_DIR/up\"\nuntil [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.05; done\n";
+    format!("{wait}{TRAINER}")
+}
+
+#[test]
+fn a_build_runs_as_jobs_on_both_nodes_and_each_run_is_one_job() {
+    let trainer = format!("echo $$ >> \"$TPRIMAT_PROJECT_DIR/pids\"\necho \"token: $HF_TOKEN\"\n{TRAINER}");
+    let cluster = Cluster::new(&trainer);
+    cluster.project.edit("matrix.toml", "repeats = 1", "repeats = 4");
+    cluster.config("max_jobs: 2");
+    let ran = cluster.run(&["build"]).ends_with(0);
+    assert!(ran.stderr.contains("Slurm job"), "the queue is told: {}", ran.stderr);
+    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (4, 4), "{:?}", cluster.jobs());
+    let nodes = cluster.says("squeue", &["--noheader", "--states=all", "--format=%N"]);
+    assert!(nodes.contains("n1") && nodes.contains("n2"), "two at once: {nodes}");
+    let log = cluster.run(&["logs", "cpu/cmd/tiny/single#1"]).ends_with(0).stdout;
+    assert!(log.contains("token: ****") && !log.contains("hf_not"), "{log}");
+    assert!(cluster.run(&["build"]).ends_with(0).stderr.contains("nothing to do"));
+    let here = cluster.run(&["build", "--executor", "local"]).ends_with(0);
+    assert!(!here.stderr.contains("started"), "what a node measured serves everybody: {}", here.stderr);
+    assert_eq!(cluster.project.names_in("cache/runs").iter().filter(|name| !name.starts_with('.')).count(), 0);
+    // Slurm has kept the script, and nothing secret.
+    for file in crate::support::files_below(&cluster.folder) {
+        let bytes = fs::read(&file).unwrap_or_default();
+        assert!(!bytes.windows(6).any(|part| part == b"hf_not"), "{}", file.display());
+    }
+}
+
+#[test]
+fn the_next_build_takes_up_the_job_of_one_that_was_killed_or_interrupted() {
+    let cluster = Cluster::new(&waits());
+    let mut build = cluster.started();
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
+    build.wait().unwrap();
+    // Ctrl-C leaves the job alone, too, and says so.
+    let mut build = cluster.tprimat(&["build"]).stdout(Stdio::null()).spawn().unwrap();
+    let said = std::thread::spawn({
+        let mut stderr = build.stderr.take().unwrap();
+        move || std::io::read_to_string(&mut stderr).unwrap()
+    });
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(build.wait().unwrap().code(), Some(130));
+    let said = said.join().unwrap();
+    assert!(said.contains("took up the run") && said.contains("goes on"), "{said}");
+    assert!(cluster.jobs()[0].contains("RUNNING"), "{:?}", cluster.jobs());
+    cluster.project.write("go", "");
+    cluster.run(&["build"]).ends_with(0);
+    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (1, 1), "nothing was submitted twice");
+}
+
+#[test]
+fn a_job_that_ends_while_nobody_waits_is_taken_in() {
+    let cluster = Cluster::new(&waits());
+    let mut build = cluster.started();
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
+    build.wait().unwrap();
+    cluster.project.write("go", "");
+    eventually("the job ends", 30, || cluster.jobs()[0].contains("COMPLETED"));
+    let ran = cluster.run(&["build"]).ends_with(0);
+    assert!(ran.stderr.contains("took in a run that an earlier build left"), "{}", ran.stderr);
+    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (1, 1));
+}
+
+#[test]
+fn a_submission_whose_answer_was_lost_is_not_repeated() {
+    let cluster = Cluster::new(&waits());
+    let mut build = cluster.started();
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
+    build.wait().unwrap();
+    // As if tprimat had died between sbatch's answer and its own note of it.
+    let runs = cluster.project.names_in("cache/runs").into_iter().find(|name| !name.starts_with('.')).unwrap();
+    cluster.project.remove(&format!("cache/runs/{runs}/job"));
+    cluster.project.write("go", "");
+    cluster.run(&["build"]).ends_with(0);
+    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (1, 1));
+}
+
+#[test]
+fn a_controller_that_is_away_is_waited_out() {
+    let cluster = Cluster::new(&waits());
+    let mut build = cluster.started();
+    let controller = cluster.pid("slurmctld").unwrap();
+    kill(controller, Signal::SIGKILL).unwrap();
+    eventually("it is gone", 10, || !Path::new(&format!("/proc/{controller}")).exists());
+    cluster.project.write("go", "");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    cluster.start_controller();
+    assert_eq!(build.wait().unwrap().code(), Some(0));
+    assert_eq!(cluster.project.launches(), 1);
+}
+
+#[test]
+fn a_cancelled_job_a_refused_one_and_one_out_of_time_are_told_apart() {
+    let cluster = Cluster::new(&waits());
+    let build = cluster.started();
+    let id = cluster.id();
+    cluster.says("scancel", &[&id]);
+    let ran: Ran = build.wait_with_output().unwrap().into();
+    assert_eq!(ran.code, Some(1));
+    let attempts = cluster.run(&["attempts", "cpu/cmd/tiny/single"]).stdout;
+    assert!(attempts.contains("cancelled"), "{attempts}");
+    assert!(cluster.project.processes().iter().all(|(_, line)| !line.contains("trainer.sh")), "nothing is left of it");
+
+    cluster.config("partition: no-such-partition");
+    let refused = cluster.run(&["build"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(
+        refused.stderr.contains("sbatch refused the job") && refused.stderr.contains("partition"),
+        "{}",
+        refused.stderr
+    );
+
+    cluster.config("time: '00:00:01', options: [--signal=B:TERM@1]");
+    cluster.project.write("trainer.sh", "sleep 300\n");
+    cluster.project.edit("config.yaml", "inputs: [trainer.sh] }", "inputs: [trainer.sh], timeout: 1s }");
+    let late = cluster.run(&["build"]).ends_with(1);
+    assert!(late.stderr.contains("timeout"), "{}", late.stderr);
+}
+
+#[test]
+fn a_lost_node_is_no_failure_of_the_trainer() {
+    let cluster = Cluster::new(&waits());
+    let build = cluster.started();
+    let id = cluster.id();
+    let node = cluster.says("squeue", &["--noheader", "--format=%N", "--jobs", &id]).trim().to_owned();
+    // The whole node goes at once: its daemon, the job's own, the supervisor and the trainer.
+    if let Some(pid) = cluster.pid(&format!("slurmd-{node}")) {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    for (pid, line) in cluster.project.processes() {
+        if line.contains("slurmstepd") || line.contains("__job") || line.contains("trainer.sh") {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+    for step in tool("pgrep", &["-f", &format!("slurmstepd: \\[{id}\\.")], "procps").stdout.split(|b| *b == b'\n') {
+        if let Ok(pid) = String::from_utf8_lossy(step).trim().parse() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+    cluster.says("scontrol", &["update", &format!("NodeName={node}"), "State=DOWN", "Reason=test"]);
+    let ran: Ran = build.wait_with_output().unwrap().into();
+    assert_eq!(ran.code, Some(1));
+    let attempts = cluster.run(&["attempts", "cpu/cmd/tiny/single"]).stdout;
+    assert!(attempts.contains("failed") && attempts.contains("node"), "{attempts}");
+    let plan = cluster.run(&["plan"]).stdout;
+    assert!(plan.contains("stale"), "it is tried again: {plan}");
+}
+
+#[test]
+fn a_node_that_differs_from_the_lock_runs_nothing() {
+    let cluster = Cluster::new(TRAINER);
+    cluster.run(&["build"]).ends_with(0);
+    let lock = cluster.project.read("tprimat.lock");
+    let cores = lock.lines().find(|line| line.starts_with("cores = ")).expect("cores are pinned");
+    cluster.project.edit("tprimat.lock", cores, "cores = 4096");
+    let ran = cluster.run(&["build"]).ends_with(1);
+    assert!(ran.stderr.contains("differs from tprimat.lock") && ran.stderr.contains("4096"), "{}", ran.stderr);
+    assert_eq!(cluster.project.launches(), 1);
+}
+
+#[test]
+fn cancelling_on_ctrl_c_is_asked_for() {
+    let cluster = Cluster::new(&waits());
+    cluster.config("cancel_on_interrupt: true");
+    let mut build = cluster.started();
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(build.wait().unwrap().code(), Some(130));
+    eventually("no job is left", 20, || cluster.says("squeue", &["--noheader"]).trim().is_empty());
+    assert!(cluster.project.processes().iter().all(|(_, line)| !line.contains("trainer.sh")));
+}
