@@ -26,6 +26,7 @@
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
+//! | `history` | a cell's measurements over time | where its speed changed |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
 mod accelerators;
@@ -47,6 +48,7 @@ mod flops;
 mod gaps;
 mod gate;
 mod guard;
+mod history;
 mod metrics;
 mod note;
 mod notes;
@@ -81,6 +83,7 @@ pub use figure::*;
 pub use flops::*;
 pub use gaps::*;
 pub use gate::*;
+pub use history::*;
 pub use metrics::*;
 pub use note::*;
 pub use peaks::*;

@@ -34,6 +34,8 @@ pub enum Command {
     Show(ShowArgs),
     /// List every run of a cell that was ever made, and say which one counts; set one aside
     Attempts(AttemptsArgs),
+    /// Show how a cell's speed changed over time, and what was changed before it did
+    History(HistoryArgs),
     /// Show what a cell would launch: its settings with their origins, and its launch files
     Render(RenderArgs),
     /// Print the log of a cell's run
@@ -86,6 +88,7 @@ impl Command {
             Self::Explain(a) => a.json,
             Self::Show(a) => a.json,
             Self::Attempts(a) => a.json,
+            Self::History(a) => a.json,
             Self::Render(a) => a.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
@@ -122,6 +125,14 @@ pub struct BuildArgs {
     /// Measure the selected cells anew; the earlier attempts are kept
     #[arg(long)]
     pub remeasure: bool,
+    /// Measure these cells anew in one session, their repeats in turns, so that what drifts meets all of them alike
+    #[arg(
+        long,
+        value_name = "CELL",
+        num_args = 2..,
+        conflicts_with_all = ["only", "skip", "where_", "shard", "remeasure", "cached_only", "dry_run", "profile"]
+    )]
+    pub together: Vec<String>,
     /// Stop at the first failure instead of finishing the rest
     #[arg(long)]
     pub fail_fast: bool,
@@ -305,6 +316,25 @@ pub struct SetAsideArgs {
 pub struct RestoreArgs {
     /// The attempt's id, or the beginning of it
     pub id: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct HistoryArgs {
+    /// Cells as in platform/framework/model/parallelism, leading segments and globs allowed [default: all of the cache]
+    #[arg(value_name = "CELL")]
+    pub cells: Vec<String>,
+    /// Only measurements from then on: `2026-10-02`, or an age such as `30d`, `12h`, `2w`
+    #[arg(long, value_name = "DATE|AGE")]
+    pub since: Option<String>,
+    /// Only runs on these hosts; globs allowed
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Draw the speed over time into this file
+    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
+    pub output: Option<PathBuf>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -675,7 +705,7 @@ pub struct InitArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, baseline, gate, config, recipe, fit
+    /// One of: job, events, trace, result, summary, comparison, history, baseline, gate, config, recipe, fit
     pub what: String,
 }
 

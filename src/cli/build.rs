@@ -38,6 +38,9 @@ const GRACE_SECONDS: f64 = 10.0;
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
+    if !args.together.is_empty() {
+        return run(at, &measured_together(args.clone()));
+    }
     let started = Instant::now();
     if args.wanted.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
@@ -147,6 +150,13 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         &memo_name,
         &talk,
     )
+}
+
+/// `--together A B`: a build of these cells alone, which measures them anew. Repeats take turns in every build.
+fn measured_together(mut args: BuildArgs) -> BuildArgs {
+    args.wanted.cells.only = std::mem::take(&mut args.together);
+    args.remeasure = true;
+    args
 }
 
 struct Ended<'a> {

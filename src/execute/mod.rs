@@ -5,6 +5,7 @@ pub mod container;
 pub mod derived;
 mod devices;
 mod events;
+pub mod history;
 mod interrupt;
 mod launch;
 mod looked;

@@ -139,8 +139,10 @@ fn pair_sentence(
     if let Some(seconds) = speedup.apart_seconds {
         parts.push(format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
-             `tprimat build --remeasure` measures both anew",
-            duration(seconds)
+             `tprimat build --together {} {}` measures both anew, in turns",
+            duration(seconds),
+            a.cell,
+            b.cell
         ));
     }
     for (row, name) in [(a, name_a), (b, name_b)] {
@@ -220,7 +222,7 @@ fn faster(value: f64, width: Option<f64>) -> String {
 }
 
 /// `11–15 %`, `−0.6 to +1.0 %`, `2.5–2.7×`: a speed as [`faster`] says it.
-fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
+pub(super) fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
     let width = Some(high - low);
     if value >= FACTOR {
         format!("{}–{}×", ratio_beside_1(low, width), ratio_beside_1(high, width))
@@ -234,7 +236,7 @@ fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
 }
 
 /// Per cent above 1, with as many decimals as the width of the interval calls for and as show on which side of 1 it lies.
-fn points(value: f64, width: Option<f64>) -> String {
+pub(super) fn points(value: f64, width: Option<f64>) -> String {
     let percent = (value - 1.0) * 100.0;
     if !percent.is_finite() {
         return MISSING.to_owned();

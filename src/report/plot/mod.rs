@@ -18,6 +18,7 @@ mod bars;
 mod canvas;
 mod chart;
 mod cost;
+mod history;
 mod loss;
 mod memory;
 mod names;
@@ -36,6 +37,7 @@ use rayon::prelude::*;
 
 use crate::{analyze::Comparison, error::Result};
 use canvas::Canvas;
+pub use history::history_picture;
 pub(super) use loss::loss_apart;
 use shown::Shown;
 
