@@ -287,7 +287,7 @@ fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
     assert!(project.run(&["lock"]).ends_with(0).stdout.contains("cpu: driver differs: \"1.0\" → nothing"));
     project.edit("trainer.sh", "sleep 0.006", "sleep 0.005");
     project.run(&["show", "cpu/cmd/tiny/single"]).ends_with(0);
-    assert!(project.run(&["compare"]).ends_with(0).stdout.contains("cpu/cmd/tiny/single"));
+    assert!(project.run(&["compare", "--details"]).ends_with(0).stdout.contains("cpu/cmd/tiny/single"));
 
     // A fact that keys cover.
     let lock = project.read("tprimat.lock");

@@ -154,6 +154,9 @@ pub struct BuildArgs {
     /// Run nothing if the plan's estimate is above this, or a run has none
     #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "profile")]
     pub max_gpu_hours: Option<f64>,
+    /// End with every figure and every note in place of the summary
+    #[arg(long)]
+    pub details: bool,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
@@ -374,6 +377,9 @@ pub struct LogsArgs {
 pub struct CompareArgs {
     #[command(flatten)]
     pub compared: Compared,
+    /// Print every figure and every note in place of the summary
+    #[arg(long, conflicts_with = "json")]
+    pub details: bool,
     /// How it is printed; csv has a row a cell
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub format: CompareFormat,

@@ -343,7 +343,14 @@ fn finish(
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {
-            print(&crate::report::table(comparison, &page()))?;
+            let matrix = args.wanted.common.matrix.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+            let more = format!("tprimat compare{matrix} --details");
+            let page = page();
+            print(&if args.details {
+                crate::report::table(comparison, &page)
+            } else {
+                crate::report::glance(comparison, false, &more, &page)
+            })?;
         }
         if let Some(text) = coverage.text() {
             eprintln!("{}", text.trim_end());

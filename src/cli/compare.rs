@@ -23,11 +23,31 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
     compared(at, &args.compared, |of| match args.format() {
-        CompareFormat::Table => print(&report::table(of.comparison, &page())),
+        CompareFormat::Table if args.details => print(&report::table(of.comparison, &page())),
+        CompareFormat::Table => {
+            let more = again(&args.compared);
+            let named = !of.named.is_empty() && of.named != ["imports"];
+            print(&report::glance(of.comparison, named, &more, &page()))
+        }
         CompareFormat::Markdown => print(&report::markdown(of.comparison)),
         CompareFormat::Csv => print(&report::csv(of.comparison)),
         CompareFormat::Json => print_json(of.comparison),
     })
+}
+
+/// The same command, for all there is to say.
+fn again(asked: &Compared) -> String {
+    let mut words = vec!["tprimat", "compare"];
+    words.extend(asked.names.iter().map(String::as_str));
+    words.extend(asked.sets.iter().flat_map(|set| ["--set", set]));
+    let across = asked.across.join(",");
+    if !across.is_empty() {
+        words.extend(["--across", &across]);
+    }
+    words.extend(asked.baseline.iter().flat_map(|cell| ["--baseline", cell]));
+    words.extend(asked.imported.then_some("--imported"));
+    words.push("--details");
+    shlex::try_join(words).unwrap_or_else(|_| "tprimat compare --details".to_owned())
 }
 
 /// A comparison and what it was made from.

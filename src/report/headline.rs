@@ -22,6 +22,9 @@ pub struct Headline {
     pub a: String,
     pub b: Option<String>,
     pub verdict: Verdict,
+    /// Who is how much faster, and whether the work was the same.
+    pub short: String,
+    /// The same with every reservation.
     pub text: String,
 }
 
@@ -67,18 +70,16 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
             let is_refused = |d: &&Difference| d.refused && [&d.cell_a, &d.cell_b].contains(&&alone.cell);
             let others = comparison.differences.iter().any(|d| is_refused(&d));
             let (a, text) = (alone.cell.clone(), alone_sentence(alone, others));
-            all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
+            all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, short: text.clone(), text });
         }
         let others = rows.iter().filter(|r| r.cell != group.baseline);
         let mut pairs: Vec<(&Row, &Speedup)> =
             others.filter_map(|a| Some((*a, *speedups.get(a.cell.as_str()).filter(|s| s.b == b.cell)?))).collect();
         pairs.sort_by(|(_, x), (_, y)| weight(y).total_cmp(&weight(x)));
-        all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
-            group: Some(index),
-            a: a.cell.clone(),
-            b: Some(b.cell.clone()),
-            verdict: Verdict::of(speedup),
-            text: pair_sentence(comparison, group, speedup, (a, name(a)), (*b, name(b))),
+        all.extend(pairs.into_iter().map(|(a, speedup)| {
+            let (short, text) = pair_sentence(comparison, group, speedup, (a, name(a)), (*b, name(b)));
+            let (verdict, b) = (Verdict::of(speedup), Some(b.cell.clone()));
+            Headline { group: Some(index), a: a.cell.clone(), b, verdict, short, text }
         }));
     }
     all
@@ -130,9 +131,11 @@ fn pair_sentence(
     speedup: &Speedup,
     (a, name_a): (&Row, &str),
     (b, name_b): (&Row, &str),
-) -> String {
+) -> (String, String) {
     let pair = Pair::of(speedup, (a, name_a), (b, name_b));
-    let mut parts = vec![figures(&pair, speedup, &group.model), workload(&pair)];
+    let mut parts = vec![figures(&pair, speedup, &group.model)];
+    parts.extend(workload(&pair));
+    let short = format!("{}.", parts[..2].join(". "));
     parts.extend(totals(&pair));
     parts.extend(cost(&pair, speedup));
     parts.extend(speedup.reason.as_ref().map(|reason| format!("No verdict: {reason}")));
@@ -170,7 +173,7 @@ fn pair_sentence(
         let is_told = |warning: &&String| dangerous.iter().any(|e| warning.split('=').next() == Some(&e.name));
         parts.extend(warned(row, name, |warning| !is_told(&warning)));
     }
-    format!("{}.", parts.join(". "))
+    (short, format!("{}.", parts.join(". ")))
 }
 
 /// Who is how much faster, with both rates and the interval.
@@ -268,7 +271,8 @@ fn follows(field: &str, all: &[FieldDifference]) -> bool {
 }
 
 /// Did both do the same work, as far as anybody knows? And what did they do differently?
-fn workload(pair: &Pair<'_>) -> String {
+/// The first sentence answers that; the others are its reservations.
+fn workload(pair: &Pair<'_>) -> Vec<String> {
     let Pair { first, second, first_name, second_name, .. } = pair;
     let known: Vec<FieldDifference> =
         differences(&first.contract, &second.contract).into_iter().filter(FieldDifference::is_known).collect();
@@ -281,9 +285,7 @@ fn workload(pair: &Pair<'_>) -> String {
     let mut parts = Vec::new();
     if !crossed.is_empty() {
         parts.push(format!("Not the same workload: {}", crossed.join(", ")));
-        if !execution.is_empty() {
-            parts.push(format!("Also different: {}", execution.join(", ")));
-        }
+        parts.extend((!execution.is_empty()).then(|| format!("Also different: {}", execution.join(", "))));
     } else if by_labels_only(first) && by_labels_only(second) {
         parts.push("Same workload by their labels only: neither log confirms any of it".to_owned());
     } else if !gaps.is_empty() && !execution.is_empty() {
@@ -305,7 +307,7 @@ fn workload(pair: &Pair<'_>) -> String {
     let name = if pair.is_turned { second_name } else { first_name };
     let cell = if pair.is_turned { second } else { first };
     parts.extend(cell.labels.iter().filter(|label| is_of_warm_up(label)).map(|label| format!("{name}: {label}")));
-    parts.join(". ")
+    parts
 }
 
 fn is_of_warm_up(label: &str) -> bool {
@@ -490,7 +492,8 @@ fn refusals(comparison: &Comparison) -> Vec<Headline> {
             fields.join("; "),
             names.join(",")
         );
-        Headline { group: None, a: a.clone(), b: Some(b.clone()), verdict: Verdict::Refused, text }
+        let (a, b) = (a.clone(), Some(b.clone()));
+        Headline { group: None, a, b, verdict: Verdict::Refused, short: text.clone(), text }
     };
     pairs.map(sentence).collect()
 }
