@@ -72,7 +72,7 @@ fn counted_peaks_of_other_settings_are_predicted() {
     let recompute = |job: &mut Job| job.activation_checkpointing = true;
     let counted = |bytes: f64, job: Job| {
         // In the first step there are no moments yet.
-        let moments = 2.0 * 4.0 * crate::plan::shape::count_parameters(&job.model).unwrap() as f64;
+        let moments = 2.0 * 4.0 * tprimat_job::count_parameters(&job.model).unwrap() as f64;
         let error = (peak("tran", &job) - moments - WORKSPACES.1) / bytes - 1.0;
         assert!(error.abs() < 0.01, "{bytes}: {error}");
     };
