@@ -40,13 +40,13 @@ pub enum Command {
     Render(RenderArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
-    /// Show the comparison of a matrix, or of two cells
+    /// Show the comparison of a matrix, or of some of its cells
     Compare(CompareArgs),
     /// Write what the cells measured to a file that `gate` compares with
     Baseline(BaselineArgs),
     /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
     Gate(GateArgs),
-    /// Write the report of a matrix, or of two cells, from what the cache has; run nothing
+    /// Write the report of a matrix, or of some of its cells, from what the cache has; run nothing
     Report(ReportArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
@@ -417,7 +417,7 @@ pub struct BaselineArgs {
 pub struct ReportArgs {
     #[command(flatten)]
     pub compared: Compared,
-    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; two cells need one]
+    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; a part of a matrix needs one]
     #[arg(short, long, value_name = "DIR|FILE.html")]
     pub output: Option<PathBuf>,
     /// Print exactly one JSON value

@@ -1,10 +1,10 @@
-//! `compare`: the comparison of a matrix, or of two named cells, from what the cache has.
+//! `compare`: the comparison of a matrix, or of some of its cells, from what the cache has.
 
 use std::path::Path;
 
 use super::{
     args::{CompareArgs, CompareFormat},
-    flags::{Common, Compared, Insist},
+    flags::{Common, Compared, Insist, Part},
     output::{page, print, print_json},
     project,
 };
@@ -18,6 +18,8 @@ use crate::{
     },
     graph::{Dag, Engine, Statuses},
     import::Imports,
+    matrix::Selection,
+    plan::Plan,
     report,
 };
 
@@ -26,8 +28,7 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
         CompareFormat::Table if args.details => print(&report::table(of.comparison, &page())),
         CompareFormat::Table => {
             let more = again(&args.compared);
-            let named = !of.named.is_empty() && of.named != ["imports"];
-            print(&report::glance(of.comparison, named, &more, &page()))
+            print(&report::glance(of.comparison, of.one_by_one, &more, &page()))
         }
         CompareFormat::Markdown => print(&report::markdown(of.comparison)),
         CompareFormat::Csv => print(&report::csv(of.comparison)),
@@ -39,6 +40,17 @@ pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
 fn again(asked: &Compared) -> String {
     let mut words = vec!["tprimat", "compare"];
     words.extend(asked.names.iter().map(String::as_str));
+    let part = &asked.part;
+    let lists = [
+        ("--only", &part.only),
+        ("--skip", &part.skip),
+        ("--where", &part.where_),
+        ("--platform", &part.platform),
+        ("--frameworks", &part.frameworks),
+    ];
+    for (option, values) in lists {
+        words.extend(values.iter().flat_map(|value| [option, value]));
+    }
     words.extend(asked.sets.iter().flat_map(|set| ["--set", set]));
     let across = asked.across.join(",");
     if !across.is_empty() {
@@ -57,55 +69,39 @@ pub struct Made<'a> {
     pub comparison: &'a Comparison,
     /// What was compared instead of a whole matrix: the cells that were named, or `imports`.
     pub named: &'a [String],
+    /// Each of these cells was named, not a part of a matrix.
+    pub one_by_one: bool,
 }
 
 /// Compares what is asked for, shows it, and says with which code to exit.
 pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) -> Result<()>) -> Result<i32> {
     check_across(&asked.across)?;
-    let (matrix, named) = match asked.names.as_slice() {
-        [matrix] => (Some(matrix.clone()), &[][..]),
-        [matrix, cells @ ..] if cells.len() == 2 => (Some(matrix.clone()), cells),
-        [matrix, _] if matrix.ends_with(".toml") => {
-            let problem =
-                Problem::new(format!("after the matrix `{matrix}` one cell is named, and a comparison needs two"));
-            return Err(Error::invalid(problem));
-        }
-        cells => (None, cells),
-    };
+    let (matrix, names) = matrix_and_cells(asked.names.as_slice());
     let common = Common { matrix, sets: asked.sets.clone() };
     let plan = project::plan_or_imports(at, &common, &asked.measured)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
-    // A cell that the matrix does not have may have been imported.
-    let find = |id: &String| match plan.find(id) {
-        Err(_) if !imports.digests(id).is_empty() => Ok(None),
-        found => found.map(Some),
-    };
-    let places: Vec<Option<usize>> = named.iter().map(find).collect::<Result<_>>()?;
-    if let [a, b] = named
-        && a == b
-    {
-        return Err(Error::invalid(Problem::new(format!("`{a}` is compared with itself"))));
-    }
     if let Some(baseline) = &asked.baseline {
-        find(baseline)?;
+        find(&plan, &imports, baseline)?;
     }
+    let chosen = chosen(&plan, &imports, names, &asked.part)?;
+    let named: Vec<String> = chosen.cells.iter().map(|(id, _)| id.clone()).collect();
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
     settings.settings.across.clone_from(&asked.across);
     settings.settings.baseline.clone_from(&asked.baseline);
-    settings.settings.named = !named.is_empty();
+    settings.settings.named = chosen.one_by_one;
     let mut seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
     if !named.is_empty() {
         // In the order they were named: the first is the baseline.
         let mut taken: Vec<Option<derived::CellSeed>> = seeds.into_iter().map(Some).collect();
-        let seed = |(id, cell): (&String, &Option<usize>)| match cell {
+        let seed = |(id, cell): &(String, Option<usize>)| match cell {
             Some(cell) => taken[*cell].take(),
             None => Some(derived::CellSeed::imported(&plan, id)),
         };
-        seeds = named.iter().zip(&places).filter_map(seed).collect();
+        seeds = chosen.cells.iter().filter_map(seed).collect();
     }
     let is_of_one = !named.is_empty() || common.matrix.is_some();
     let is_of_imports = asked.imported
@@ -122,11 +118,87 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
     let imported = ["imports".to_owned()];
-    let shown = if is_of_imports { &imported[..] } else { named };
-    show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named: shown })?;
-    // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
-    let is_refused = !named.is_empty() && (!comparison.comparable || comparison.rows.len() < 2);
+    let shown = if is_of_imports { &imported[..] } else { &named };
+    let one_by_one = chosen.one_by_one && !is_of_imports;
+    show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named: shown, one_by_one })?;
+    // Cells that were named and may not be compared are an answer, but not the one that was asked for.
+    let is_refused = chosen.one_by_one && (!comparison.comparable || comparison.rows.len() < 2);
     Ok(if is_refused { exit::FAILED } else { exit::OK })
+}
+
+/// The matrix that is named before the cells, if one is: a cell's name or pattern has a slash and does not end with `.toml`.
+fn matrix_and_cells(names: &[String]) -> (Option<String>, &[String]) {
+    match names.split_first() {
+        Some((first, cells)) if !first.contains('/') || first.ends_with(".toml") => (Some(first.clone()), cells),
+        _ => (None, names),
+    }
+}
+
+/// The place of a cell that the matrix has; none of one that was only imported.
+fn find(plan: &Plan, imports: &Imports, id: &str) -> Result<Option<usize>> {
+    match plan.find(id) {
+        Err(_) if !imports.digests(id).is_empty() => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// The cells that are compared; none where it is the whole matrix.
+struct Chosen {
+    /// Name, and place in the matrix where it has the cell.
+    cells: Vec<(String, Option<usize>)>,
+    /// Each was named: then an answer that leaves a pair out is not the one that was asked for.
+    one_by_one: bool,
+}
+
+fn chosen(plan: &Plan, imports: &Imports, names: &[String], part: &Part) -> Result<Chosen> {
+    let Part { only, skip, where_, platform, frameworks } = part.clone();
+    let mut where_ = where_;
+    where_.extend(platform.iter().map(|name| format!("platform={name}")));
+    where_.extend(frameworks.iter().map(|name| format!("framework={name}")));
+    let selection = Selection { only, skip, where_, ..Selection::default() };
+    if names.is_empty() {
+        let is_whole = selection == Selection::default();
+        let cells = if is_whole { Vec::new() } else { selected(plan, &selection)? };
+        return Ok(Chosen { cells, one_by_one: false });
+    }
+    if selection != Selection::default() {
+        let problem =
+            Problem::new("cells are named, so --only, --skip, --where, --platform and --frameworks select nothing");
+        return Err(Error::invalid(problem.help("name the cells or select them; a name may be a glob: 'nvd/*/llama'")));
+    }
+    let mut chosen = Chosen { cells: Vec::new(), one_by_one: true };
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            return Err(Error::invalid(Problem::new(format!("`{name}` is compared with itself"))));
+        }
+        let path = name.split('@').next().unwrap_or_default();
+        let is_pattern = name.contains(['*', '?', '{', '[']) || path.split('/').count() < 4;
+        match find(plan, imports, name) {
+            Ok(place) => chosen.cells.push((name.clone(), place)),
+            Err(_) if is_pattern => {
+                chosen.one_by_one = false;
+                let matched = selected(plan, &Selection { only: vec![name.clone()], ..Selection::default() })?;
+                for cell in matched {
+                    if !chosen.cells.contains(&cell) {
+                        chosen.cells.push(cell);
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let [(only, _)] = &chosen.cells[..] {
+        let problem = Problem::new(format!("only one cell is named, `{only}`, and a comparison needs two"));
+        return Err(Error::invalid(problem.help("name another one, or a glob; `tprimat show CELL` shows one cell")));
+    }
+    Ok(chosen)
+}
+
+/// The cells of the matrix that pass, each with its place.
+fn selected(plan: &Plan, selection: &Selection) -> Result<Vec<(String, Option<usize>)>> {
+    let selected = selection.select(&plan.matrix.cells)?;
+    let cells = selected.into_iter().enumerate().filter(|(_, selected)| *selected);
+    Ok(cells.map(|(at, _)| (plan.cells[at].id.clone(), Some(at))).collect())
 }
 
 /// Refuses what no contract has.
