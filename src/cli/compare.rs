@@ -81,9 +81,8 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     let plan = project::plan_or_imports(at, &common, &asked.measured)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
-    if let Some(baseline) = &asked.baseline {
-        find(&plan, &imports, baseline)?;
-    }
+    let baseline =
+        asked.baseline.as_ref().map(|name| project::named(&plan, &imports, name)).transpose()?.map(|(id, _)| id);
     let chosen = chosen(&plan, &imports, names, &asked.part)?;
     let named: Vec<String> = chosen.cells.iter().map(|(id, _)| id.clone()).collect();
     let dag = Dag::new(&plan)?;
@@ -91,7 +90,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
     settings.settings.across.clone_from(&asked.across);
-    settings.settings.baseline.clone_from(&asked.baseline);
+    settings.settings.baseline = baseline;
     settings.settings.named = chosen.one_by_one;
     let mut seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
     if !named.is_empty() {
@@ -134,14 +133,6 @@ fn matrix_and_cells(names: &[String]) -> (Option<String>, &[String]) {
     }
 }
 
-/// The place of a cell that the matrix has; none of one that was only imported.
-fn find(plan: &Plan, imports: &Imports, id: &str) -> Result<Option<usize>> {
-    match plan.find(id) {
-        Err(_) if !imports.digests(id).is_empty() => Ok(None),
-        found => found.map(Some),
-    }
-}
-
 /// The cells that are compared; none where it is the whole matrix.
 struct Chosen {
     /// Name, and place in the matrix where it has the cell.
@@ -167,14 +158,14 @@ fn chosen(plan: &Plan, imports: &Imports, names: &[String], part: &Part) -> Resu
         return Err(Error::invalid(problem.help("name the cells or select them; a name may be a glob: 'nvd/*/llama'")));
     }
     let mut chosen = Chosen { cells: Vec::new(), one_by_one: true };
-    for (at, name) in names.iter().enumerate() {
-        if names[..at].contains(name) {
-            return Err(Error::invalid(Problem::new(format!("`{name}` is compared with itself"))));
-        }
+    for name in names {
         let path = name.split('@').next().unwrap_or_default();
         let is_pattern = name.contains(['*', '?', '{', '[']) || path.split('/').count() < 4;
-        match find(plan, imports, name) {
-            Ok(place) => chosen.cells.push((name.clone(), place)),
+        match project::named(plan, imports, name) {
+            Ok((id, _)) if chosen.cells.iter().any(|(known, _)| *known == id) => {
+                return Err(Error::invalid(Problem::new(format!("`{id}` is compared with itself"))));
+            }
+            Ok(cell) => chosen.cells.push(cell),
             Err(_) if is_pattern => {
                 chosen.one_by_one = false;
                 let matched = selected(plan, &Selection { only: vec![name.clone()], ..Selection::default() })?;
@@ -204,7 +195,7 @@ fn selected(plan: &Plan, selection: &Selection) -> Result<Vec<(String, Option<us
 /// Refuses what no contract has.
 fn check_across(across: &[String]) -> Result<()> {
     let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
-    let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
+    let problem = Problem::new(format!("--across {unknown}: contracts have no field of this name"));
     let all = || format!("one of {}", analyze::fields().collect::<Vec<_>>().join(", "));
     let help = nearest(unknown, analyze::fields()).map_or_else(all, |near| format!("did you mean `{near}`?"));
     Err(Error::invalid(problem.help(help)))

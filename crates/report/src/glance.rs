@@ -67,7 +67,8 @@ fn one(out: &mut String, comparison: &Comparison, told: &[Headline], (index, gro
     rows.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
     let strict = if group.identical_config { ", identical configuration" } else { "" };
     paragraph(out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
-    if let Some(headline) = main(told, index, &rows, &group.baseline) {
+    let told: Vec<&Headline> = told.iter().filter(|headline| headline.group == Some(index)).collect();
+    if let Some(headline) = main(&told, &rows, &group.baseline) {
         paragraph(out, "", &headline.short, page, ink_of(headline.verdict));
     }
     if rows.len() > 1 {
@@ -84,13 +85,16 @@ fn one(out: &mut String, comparison: &Comparison, told: &[Headline], (index, gro
 fn sweep(out: &mut String, comparison: &Comparison, told: &[Headline], page: &Page) {
     let all: Vec<&Row> = comparison.rows.iter().collect();
     let names = short_names(&all);
+    let mut blocks: Vec<Vec<(&Row, String)>> = vec![Vec::new(); comparison.groups.len()];
+    for (row, name) in all.iter().copied().zip(names) {
+        blocks[row.group].push((row, name));
+    }
+    blocks.iter_mut().for_each(|block| block.sort_by(|(a, _), (b, _)| speed(b).total_cmp(&speed(a))));
     let (mut rows, mut of_rows) = (Vec::new(), Vec::new());
-    for index in 0..comparison.groups.len() {
-        let mut of: Vec<(&Row, &String)> =
-            all.iter().copied().zip(&names).filter(|(row, _)| row.group == index).collect();
-        of.sort_by(|(a, _), (b, _)| speed(b).total_cmp(&speed(a)));
-        rows.push(of.iter().map(|(row, _)| *row).collect::<Vec<_>>());
-        of_rows.push(of.iter().map(|(_, name)| (*name).clone()).collect::<Vec<_>>());
+    for block in blocks {
+        let (of, names): (Vec<&Row>, Vec<String>) = block.into_iter().unzip();
+        rows.push(of);
+        of_rows.push(names);
     }
     let count = comparison.groups.len();
     let title = format!("{} cells of {count} workloads; a ratio is against the baseline of its workload", all.len());
@@ -98,13 +102,15 @@ fn sweep(out: &mut String, comparison: &Comparison, told: &[Headline], page: &Pa
     out.push_str(&lines(comparison, &rows, &of_rows, "against the baseline (95 % CI)", page));
     paragraph(out, "  ", &format!("cells: {}", pattern(&all)), page, Ink::Dim);
     out.push('\n');
-    let mains = comparison
-        .groups
-        .iter()
-        .enumerate()
-        .filter_map(|(index, group)| main(told, index, &rows[index], &group.baseline));
-    let mut mains: Vec<&Headline> = mains.filter(|h| h.verdict != Verdict::Alone).collect();
-    mains.truncate(SENTENCES - 1);
+    let mut by_group: Vec<Vec<&Headline>> = vec![Vec::new(); count];
+    for headline in told {
+        if let Some(of) = headline.group.and_then(|group| by_group.get_mut(group)) {
+            of.push(headline);
+        }
+    }
+    let of_groups = comparison.groups.iter().zip(&rows).zip(&by_group);
+    let mains = of_groups.filter_map(|((group, rows), told)| main(told, rows, &group.baseline));
+    let mains: Vec<&Headline> = mains.filter(|h| h.verdict != Verdict::Alone).take(SENTENCES - 1).collect();
     for headline in &mains {
         let group = headline.group.map_or("", |index| comparison.groups[index].workload.as_str());
         paragraph(out, "", &format!("{group}: {}", headline.short), page, ink_of(headline.verdict));
@@ -120,10 +126,9 @@ fn speed(row: &Row) -> f64 {
 }
 
 /// What is said of a workload: how its fastest cell does against the baseline, or the next one against the fastest baseline.
-fn main<'a>(told: &'a [Headline], group: usize, rows: &[&Row], baseline: &str) -> Option<&'a Headline> {
-    let of = |cell: &str| told.iter().find(|h| h.group == Some(group) && h.a == cell);
+fn main<'a>(told: &[&'a Headline], rows: &[&Row], baseline: &str) -> Option<&'a Headline> {
     let fastest = rows.iter().find(|row| row.cell != baseline).or_else(|| rows.first())?;
-    of(&fastest.cell).or_else(|| told.iter().find(|h| h.group == Some(group)))
+    told.iter().find(|headline| headline.a == fastest.cell).or_else(|| told.first()).copied()
 }
 
 /// A table without a frame, a block a workload; columns of little weight are left out where there is no room.
@@ -257,11 +262,20 @@ fn reservations(comparison: &Comparison, named: bool) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let weighty = |kind: NoteKind| kind < NoteKind::Differs && kind != NoteKind::Refused;
     // What keeps a cell from having figures is told with the cell.
-    let is_told =
-        |text: &str| comparison.absent.iter().any(|cell| !cell.reason.is_empty() && text.contains(&cell.reason));
-    all.extend(
-        notes(comparison).into_iter().filter(|note| weighty(note.kind) && !is_told(&note.text)).map(|note| note.text),
-    );
+    const REASONS: usize = 100;
+    let told: BTreeSet<&str> = comparison.absent.iter().map(|c| c.reason.as_str()).filter(|r| !r.is_empty()).collect();
+    let is_told = |text: &str| told.iter().take(REASONS).any(|reason| text.contains(reason));
+    let own = notes(comparison).into_iter().filter(|note| weighty(note.kind) && !is_told(&note.text));
+    all.extend(own.map(|note| note.text));
+    if !named {
+        let twice = comparison.rows.iter().filter_map(|row| Some((row, row.same_runs_as.as_ref()?)));
+        all.extend(twice.map(|(row, other)| {
+            format!(
+                "{} is not compared: it has the same runs as {other}, imported twice. Import one of the two.",
+                row.cell
+            )
+        }));
+    }
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for reason in comparison.speedups.iter().filter_map(|speedup| speedup.reason.as_deref()) {
         match reasons.iter_mut().find(|(known, _)| *known == reason) {
@@ -294,19 +308,14 @@ fn reservations(comparison: &Comparison, named: bool) -> Vec<String> {
             fields.join(",")
         ));
     }
-    let unattested: Vec<&str> = comparison
-        .rows
-        .iter()
-        .filter(|row| row.attestation == AttestationStatus::NotStated)
-        .map(|row| row.cell.as_str())
-        .collect();
-    if !unattested.is_empty() {
-        let cells: Vec<&str> = comparison.rows.iter().map(|row| row.cell.as_str()).collect();
-        all.push(format!(
-            "Some settings are only declared: the logs of {} do not confirm them.",
-            listed(&unattested, &cells)
-        ));
-    }
+    let unattested = || comparison.rows.iter().filter(|row| row.attestation == AttestationStatus::NotStated);
+    let whose = match (unattested().count(), comparison.rows.len()) {
+        (0, _) => return all,
+        (1, _) => unattested().map(|row| row.cell.clone()).collect(),
+        (n, rows) if n == rows => "all cells".to_owned(),
+        (n, rows) => format!("{n} of {rows} cells"),
+    };
+    all.push(format!("Some settings are only declared: the logs of {whose} do not confirm them."));
     all
 }
 
