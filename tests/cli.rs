@@ -266,6 +266,50 @@ fn a_comparison_is_printed_and_published_in_every_format() {
 }
 
 #[test]
+fn any_cells_of_a_matrix_are_compared() {
+    let project = Project::new(&TWO_CELLS.replace("\"single\"", "[\"single\", \"other\"]"));
+    let single = "  single: { num_gpus: 1, DP: 1 }\n";
+    project.edit("config.yaml", single, &format!("{single}{}", single.replace("single", "other")));
+    project.run(&["build"]).ends_with(0);
+    let compared = |arguments: &[&str]| -> Vec<String> {
+        let comparison = project.run(&[&["compare", "--json"], arguments].concat()).json();
+        let rows = comparison["rows"].as_array().unwrap_or_else(|| panic!("{arguments:?}: {comparison}")).iter();
+        rows.map(|row| row["cell"].as_str().unwrap().trim_start_matches("cpu/cmd/").to_owned()).collect()
+    };
+    let named = ["cpu/cmd/tiny/single", "cpu/cmd/wide/single", "cpu/cmd/wide/other"];
+    assert_eq!(compared(&named), ["tiny/single", "wide/single", "wide/other"]);
+    let tiny = ["tiny/single", "tiny/other"];
+    for arguments in [
+        &["cpu/*/tiny"][..],
+        &["matrix.toml", "cpu/*/tiny"],
+        &["cpu/cmd/tiny/single", "cpu/cmd/tiny/other"],
+        &["--only", "cpu/cmd/tiny"],
+        &["--where", "model=tiny"],
+        &["--platform", "cpu", "--frameworks", "cmd", "--skip", "*/*/wide"],
+    ] {
+        assert_eq!(compared(arguments), tiny, "{arguments:?}");
+    }
+    assert_eq!(compared(&[]).len(), 4);
+    // What is left is said to be a part, also by the command for the details.
+    let glance = project.run(&["compare", "--where", "model=tiny"]).ends_with(0).stdout;
+    assert!(glance.contains("`tprimat compare --where model=tiny --details`"), "{glance}");
+    assert!(glance.contains("cells: cpu/cmd/tiny/{single,other}"), "{glance}");
+    for (arguments, code) in [
+        (&["cpu/cmd/tiny/single"][..], 2),
+        (&["cpu/cmd/tiny", "--only", "cpu"], 2),
+        (&["cpu/cmd/tiny/single", "cpu/cmd/tiny/single"], 2),
+        (&["cpu/cmd/tini"], 4),
+        (&["--frameworks", "cdm"], 4),
+    ] {
+        project.run(&[&["compare"], arguments].concat()).ends_with(code);
+    }
+    // A page of a part never lands where builds publish the whole.
+    project.run(&["report", "--only", "cpu/cmd/tiny"]).ends_with(2);
+    project.run(&["report", "--only", "cpu/cmd/tiny", "-o", "part.html"]).ends_with(0);
+    assert!(!project.read("part.html").contains("cpu/cmd/wide"));
+}
+
+#[test]
 fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
     let project = Project::new(ONE_RUN);
     assert_eq!(project.run(&["lock"]).ends_with(0).stdout, "cpu: not pinned yet; the first build pins it\n");
@@ -287,7 +331,7 @@ fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
     assert!(project.run(&["lock"]).ends_with(0).stdout.contains("cpu: driver differs: \"1.0\" → nothing"));
     project.edit("trainer.sh", "sleep 0.006", "sleep 0.005");
     project.run(&["show", "cpu/cmd/tiny/single"]).ends_with(0);
-    assert!(project.run(&["compare"]).ends_with(0).stdout.contains("cpu/cmd/tiny/single"));
+    assert!(project.run(&["compare", "--details"]).ends_with(0).stdout.contains("cpu/cmd/tiny/single"));
 
     // A fact that keys cover.
     let lock = project.read("tprimat.lock");

@@ -112,7 +112,10 @@ fn two_workloads_are_never_related_by_a_comparison() {
     assert!((asked["speedups"][0]["ratio"].as_f64().unwrap() - 2.62).abs() < 0.02, "{}", asked["speedups"]);
     let label = json!(["across global_batch_size: 64, not 8"]);
     assert_eq!((&asked["speedups"][0]["labels"], &asked["rows"][1]["labels"]), (&label, &label));
-    let text = compare(&["--across", "global_batch_size"]).ends_with(0).stdout;
+    let glance = compare(&["--across", "global_batch_size"]).ends_with(0).stdout;
+    let words = ["2.62×", "; across global_batch_size: 64, not 8", "--across global_batch_size --details`"];
+    assert!(words.iter().all(|words| glance.contains(words)), "{glance}");
+    let text = compare(&["--across", "global_batch_size", "--details"]).ends_with(0).stdout;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let note = format!("{LARGE}: unlike {SMALL}: across global_batch_size: 64, not 8.");
     assert!(text.contains("2.62×") && text.contains(&note), "{text}");
@@ -326,6 +329,7 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     is_page_apart("pair.html", &project.read("pair.html"), &titles);
     for arguments in [
         &["compare"][..],
+        &["compare", "--details"],
         &["compare", BATCH_2, BATCH_16],
         &["compare", "--baseline", BATCH_16],
         &["compare", "--format", "markdown"],
@@ -354,6 +358,7 @@ fn no_output_relates_two_workloads_unless_it_is_asked_to() {
     let asked = |arguments: &[&str]| project.run(&[arguments, &across].concat()).ends_with(0).stdout;
     for arguments in [
         &["compare"][..],
+        &["compare", "--details"],
         &["compare", BATCH_2, BATCH_16],
         &["compare", "--format", "markdown"],
         &["compare", "--format", "csv"],
@@ -408,7 +413,7 @@ fn cells_that_launch_the_same_bytes_are_reported_also_where_nothing_is_known_of_
     assert_eq!(project.launches(), 1);
     let noted = "identical to cpu/cmd/tiny/single, so both were measured once";
     for text in [
-        project.run(&["compare"]).ends_with(0).stdout,
+        project.run(&["compare", "--details"]).ends_with(0).stdout,
         project.read("output/compare.txt"),
         project.read("output/compare.json"),
     ] {
@@ -442,7 +447,8 @@ fn what_a_cell_ran_in_stands_beside_the_comparison() {
     project.edit("config.yaml", "    cpu: { vendor: cpu, num_gpus: 1 }\n", declared);
     project.run(&["build"]).ends_with(0);
     let compared = project.run(&["compare", "--json"]).ends_with(0);
-    let text = project.run(&["compare"]).ends_with(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text =
+        project.run(&["compare", "--details"]).ends_with(0).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
         "cpu/cmd/tiny/single: run with CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel.",
         "Environments that are not the same: box/cmd/tiny/single against cpu/cmd/tiny/single: CUDA_LAUNCH_BLOCKING: not set, but there 1 (the host waits for every kernel); ",

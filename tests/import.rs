@@ -136,11 +136,11 @@ fn an_import_is_no_measurement_and_stands_in_for_none() {
     let train = plan["tasks"].as_array().unwrap().iter().find(|t| t["kind"] == "train").unwrap();
     assert_eq!(train["state"], "stale", "an import satisfies no train key");
     // Until it is measured, the import stands in its place, and says what it is.
-    let before = project.run(&["compare"]).ends_with(0).stdout;
+    let before = project.run(&["compare", "--details"]).ends_with(0).stdout;
     assert!(before.contains("(imported)") && before.contains("imported, not measured by tprimat"), "{before}");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 1);
-    let after = project.run(&["compare"]).ends_with(0).stdout;
+    let after = project.run(&["compare", "--details"]).ends_with(0).stdout;
     assert!(!after.contains("(imported)"), "{after}");
     assert!(project.run(&["plan", "--exit-code"]).ends_with(0).stdout.contains("fresh"));
 }

@@ -192,7 +192,7 @@ fn repeats_that_are_there_are_shown_before_the_others_are_measured() {
         let ran = project.run(&[command, "--repeats", "3"]).ends_with(0);
         assert!(!ran.stdout.contains("No cell has figures"), "{ran:?}");
     }
-    let table = wide(&project, &["compare", "--repeats", "3"]);
+    let table = wide(&project, &["compare", "--details", "--repeats", "3"]);
     assert!(
         table.contains("2/3, 1 still to be measured") && table.contains("2 of 3 repeats measured so far"),
         "{table}"
@@ -202,7 +202,7 @@ fn repeats_that_are_there_are_shown_before_the_others_are_measured() {
     assert_eq!((&shown["n"], &shown["standing"]["to_come"]), (&2.into(), &1.into()));
     // Fewer than were measured are all there, although nobody has summed them up: also for a gate.
     project.run(&["build", "--repeats", "4"]).ends_with(0);
-    let table = wide(&project, &["compare", "--repeats", "3"]);
+    let table = wide(&project, &["compare", "--details", "--repeats", "3"]);
     assert!(table.contains("3/3") && !table.contains("still to be"), "{table}");
     project.run(&["baseline", "--repeats", "3", "-o", "baseline.json"]).ends_with(0);
     project.run(&["gate", "--repeats", "3", "--baseline", "baseline.json"]).ends_with(0);
@@ -237,7 +237,7 @@ fn what_was_measured_before_an_edit_is_shown_as_just_that() {
     );
     // Back as it was: nothing is to be measured, and nothing is marked.
     project.edit("config.yaml", "learning_rate: 2.0e-3", "learning_rate: 1.0e-3");
-    assert!(!project.run(&["compare"]).ends_with(0).stdout.contains("measured before"));
+    assert!(!project.run(&["compare", "--details"]).ends_with(0).stdout.contains("measured before"));
     assert_eq!(project.launches(), 6);
 }
 
@@ -252,7 +252,7 @@ fn an_interrupted_build_hides_nothing() {
     until("the second repeat starts", || project.launches() == 4);
     interrupt(&build);
     assert_eq!(build.wait().unwrap().code(), Some(130));
-    let table = wide(&project, &["compare"]);
+    let table = wide(&project, &["compare", "--details"]);
     assert!(table.contains("1/2, 1 still to be measured"), "{table}");
     // The configuration before that is in the list of attempts.
     let attempts = project.run(&["attempts", CELL, "--json"]).ends_with(0).json();
@@ -274,7 +274,7 @@ fn a_new_measurement_says_that_there_was_an_earlier_one() {
     assert!(!project.run(&["compare"]).stdout.contains("measured anew"));
     project.run(&["build", "--remeasure"]).ends_with(0);
     project.run(&["build", "--remeasure"]).ends_with(0);
-    let table = wide(&project, &["compare"]);
+    let table = wide(&project, &["compare", "--details"]);
     assert!(table.contains("2/2, measured anew"), "{table}");
     assert!(
         table.contains("repeats 1, 2 were measured anew (--remeasure)")
@@ -301,11 +301,11 @@ fn a_measurement_is_set_aside_for_a_reason_and_comes_back() {
     project.run(&["attempts", "set-aside", &id, "--reason", "somebody compiled beside it"]).ends_with(0);
     let plan = project.run(&["plan"]).stdout;
     assert!(plan.contains("the measurement was set aside (somebody compiled beside it)"), "{plan}");
-    let table = wide(&project, &["compare"]);
+    let table = wide(&project, &["compare", "--details"]);
     assert!(table.contains("1/2, 1 still to be measured, 1 set aside"), "{table}");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 3);
-    let table = wide(&project, &["compare"]);
+    let table = wide(&project, &["compare", "--details"]);
     assert!(
         table.contains("2/2, 1 set aside") && table.contains("set aside by hand: somebody compiled beside it"),
         "{table}"

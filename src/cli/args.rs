@@ -34,6 +34,8 @@ pub enum Command {
     Show(ShowArgs),
     /// List every run of a cell that was ever made, and say which one counts; set one aside
     Attempts(AttemptsArgs),
+    /// Show how a cell's speed changed over time, and what was changed before it did
+    History(HistoryArgs),
     /// Show what a cell would launch: its settings with their origins, and its launch files
     Render(RenderArgs),
     /// Print the log of a cell's run
@@ -46,13 +48,13 @@ pub enum Command {
     Attach(DetachedArgs),
     /// End a detached build as Ctrl-C would
     Stop(DetachedArgs),
-    /// Show the comparison of a matrix, or of two cells
+    /// Show the comparison of a matrix, or of some of its cells
     Compare(CompareArgs),
     /// Write what the cells measured to a file that `gate` compares with
     Baseline(BaselineArgs),
     /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
     Gate(GateArgs),
-    /// Write the report of a matrix, or of two cells, from what the cache has; run nothing
+    /// Write the report of a matrix, or of some of its cells, from what the cache has; run nothing
     Report(ReportArgs),
     /// Take in logs and results that others measured; they are shown beside yours, labelled
     Import(ImportArgs),
@@ -96,6 +98,7 @@ impl Command {
             Self::Explain(a) => a.json,
             Self::Show(a) => a.json,
             Self::Attempts(a) => a.json,
+            Self::History(a) => a.json,
             Self::Render(a) => a.json,
             Self::Fit(a) => a.json,
             Self::Compare(a) => a.format() == CompareFormat::Json,
@@ -133,6 +136,14 @@ pub struct BuildArgs {
     /// Measure the selected cells anew; the earlier attempts are kept
     #[arg(long)]
     pub remeasure: bool,
+    /// Measure these cells anew in one session, their repeats in turns, so that what drifts meets all of them alike
+    #[arg(
+        long,
+        value_name = "CELL",
+        num_args = 2..,
+        conflicts_with_all = ["only", "skip", "where_", "shard", "remeasure", "cached_only", "dry_run", "profile"]
+    )]
+    pub together: Vec<String>,
     /// Stop at the first failure instead of finishing the rest
     #[arg(long)]
     pub fail_fast: bool,
@@ -154,6 +165,9 @@ pub struct BuildArgs {
     /// Run nothing if the plan's estimate is above this, or a run has none
     #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "profile")]
     pub max_gpu_hours: Option<f64>,
+    /// End with every figure and every note in place of the summary
+    #[arg(long)]
+    pub details: bool,
     /// Write events as JSON lines to a file, or to stdout with `-`
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
@@ -346,6 +360,25 @@ pub struct RestoreArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+pub struct HistoryArgs {
+    /// Cells as in platform/framework/model/parallelism, leading segments and globs allowed [default: all of the cache]
+    #[arg(value_name = "CELL")]
+    pub cells: Vec<String>,
+    /// Only measurements from then on: `2026-10-02`, or an age such as `30d`, `12h`, `2w`
+    #[arg(long, value_name = "DATE|AGE")]
+    pub since: Option<String>,
+    /// Only runs on these hosts; globs allowed
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Draw the speed over time into this file
+    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
+    pub output: Option<PathBuf>,
+    /// Print exactly one JSON value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct RenderArgs {
     /// platform/framework/model/parallelism
     pub cell: String,
@@ -382,6 +415,9 @@ pub struct LogsArgs {
 pub struct CompareArgs {
     #[command(flatten)]
     pub compared: Compared,
+    /// Print every figure and every note in place of the summary
+    #[arg(long, conflicts_with = "json")]
+    pub details: bool,
     /// How it is printed; csv has a row a cell
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub format: CompareFormat,
@@ -419,7 +455,7 @@ pub struct BaselineArgs {
 pub struct ReportArgs {
     #[command(flatten)]
     pub compared: Compared,
-    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; two cells need one]
+    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; a part of a matrix needs one]
     #[arg(short, long, value_name = "DIR|FILE.html")]
     pub output: Option<PathBuf>,
     /// Print exactly one JSON value
@@ -742,7 +778,7 @@ pub struct InitArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, baseline, gate, config, recipe, fit
+    /// One of: job, events, trace, result, summary, comparison, history, baseline, gate, config, recipe, fit
     pub what: String,
 }
 

@@ -1,7 +1,11 @@
 //! `attempts CELL`: every run of a cell that was ever made, what it measured, and whether it counts. `set-aside` and `restore`
 //! decide that by hand.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 
@@ -14,6 +18,7 @@ use super::{
 use crate::{
     analyze::{self, RepeatStatus, RunResult},
     cache::{Attempt, AttemptOutcome, Cache, SetAside, TaskKind},
+    config::Config,
     error::{Error, Problem, Result, exit},
     execute::reading::{Past, measured_before},
     files,
@@ -239,11 +244,21 @@ fn restore(at: Option<&Path>, args: &RestoreArgs) -> Result<i32> {
 
 /// The project's cache; its cells are not looked at.
 pub fn open(at: Option<&Path>) -> Result<Cache> {
+    let (root, config) = load_config(at)?;
+    cache_of(&root, &config)
+}
+
+/// The project's folder and its config.yaml, without a matrix.
+pub fn load_config(at: Option<&Path>) -> Result<(PathBuf, Config)> {
     let root = project::root(at)?;
     let request = PlanRequest { root, env: project::environment(), ..PlanRequest::default() };
     let config = crate::plan::load_config(&request.root.join("config.yaml"), &request)?;
+    Ok((request.root, config))
+}
+
+pub fn cache_of(root: &Path, config: &Config) -> Result<Cache> {
     let folder = config.get("paths.cache").and_then(Value::as_str).unwrap_or("cache");
-    Cache::open(&request.root.join(folder))
+    Cache::open(&root.join(folder))
 }
 
 /// The attempt that is named by its id, or by the beginning of it.

@@ -41,6 +41,9 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if args.detach {
         return detached::start(at, args);
     }
+    if !args.together.is_empty() {
+        return run(at, &measured_together(args.clone()));
+    }
     let finished = Arc::new(Mutex::new(None));
     let result = build(at, args, &finished);
     let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
@@ -197,6 +200,13 @@ fn say_moved(output: &Path, before: usize, request: &PlanRequest, talk: &Talk) {
         earlier.display()
     );
     talk.report(&Event::Note { message });
+}
+
+/// `--together A B`: a build of these cells alone, which measures them anew. Repeats take turns in every build.
+fn measured_together(mut args: BuildArgs) -> BuildArgs {
+    args.wanted.cells.only = std::mem::take(&mut args.together);
+    args.remeasure = true;
+    args
 }
 
 struct Ended<'a> {
@@ -391,7 +401,14 @@ fn finish(
         print_json(&value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {
-            print(&crate::report::table(comparison, &page()))?;
+            let matrix = args.wanted.common.matrix.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+            let more = format!("tprimat compare{matrix} --details");
+            let page = page();
+            print(&if args.details {
+                crate::report::table(comparison, &page)
+            } else {
+                crate::report::glance(comparison, false, &more, &page)
+            })?;
         }
         if let Some(text) = coverage.text() {
             eprintln!("{}", text.trim_end());

@@ -70,6 +70,27 @@ pub struct Wanted {
     pub json: bool,
 }
 
+/// A part of what a matrix has.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Part {
+    /// Only cells that match, of the matrix or of the imports: leading segments of platform/framework/model/parallelism, globs
+    /// allowed
+    #[arg(long, value_name = "CELL")]
+    pub only: Vec<String>,
+    /// All but the cells that match
+    #[arg(long, value_name = "CELL")]
+    pub skip: Vec<String>,
+    /// Only cells with this axis value
+    #[arg(long = "where", value_name = "AXIS=VALUE")]
+    pub where_: Vec<String>,
+    /// Only cells of these platforms
+    #[arg(long, value_name = "PLATFORM", value_delimiter = ',')]
+    pub platform: Vec<String>,
+    /// Only cells of these frameworks
+    #[arg(long, value_name = "FRAMEWORK", value_delimiter = ',')]
+    pub frameworks: Vec<String>,
+}
+
 /// What is run although it would not be.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Insist {
@@ -81,12 +102,14 @@ pub struct Insist {
     pub force: bool,
 }
 
-/// What is compared; a selection limits what runs, not what is compared.
+/// What is compared.
 #[derive(Args, Clone, Debug)]
 pub struct Compared {
-    /// A matrix, two cells of it, or both: `M`, `A B`, `M A B`
-    #[arg(value_names = ["MATRIX", "A", "B"], num_args = 0..=3)]
+    /// A matrix, some of its cells, or both: `M`, `A B C`, `M A B`; globs and leading segments of cells' names allowed
+    #[arg(value_name = "MATRIX | CELL")]
     pub names: Vec<String>,
+    #[command(flatten)]
+    pub part: Part,
     /// Override a setting of config.yaml
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
@@ -98,10 +121,6 @@ pub struct Compared {
     /// The cell that speed-ups are relative to [default: the first of each group]
     #[arg(long, value_name = "CELL")]
     pub baseline: Option<String>,
-    /// Only cells that match, of the matrix or of the imports: leading segments of platform/framework/model/parallelism, globs
-    /// allowed
-    #[arg(long, value_name = "CELL")]
-    pub only: Vec<String>,
     /// Compare all imported cells, and no others [default where no cell of the matrix is measured]
     #[arg(long, conflicts_with = "names")]
     pub imported: bool,

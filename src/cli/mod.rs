@@ -21,6 +21,7 @@ mod fit;
 mod flags;
 mod gate;
 mod graph;
+mod history;
 mod image;
 mod import;
 mod init;
@@ -92,6 +93,7 @@ fn run(cli: Cli) -> Result<i32, Error> {
         Command::List(args) => list::run(at, &args),
         Command::Show(args) => show::run(at, &args),
         Command::Attempts(args) => attempts::run(at, &args),
+        Command::History(args) => history::run(at, &args),
         Command::Render(args) => render::run(at, &args),
         Command::Logs(args) => logs::run(at, &args),
         Command::Doctor(args) => doctor::run(at, &args),

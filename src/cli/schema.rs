@@ -10,8 +10,20 @@ use crate::{
     parse, plan, recipe,
 };
 
-const NAMES: [&str; 11] =
-    ["job", "events", "trace", "result", "summary", "comparison", "baseline", "gate", "config", "recipe", "fit"];
+const NAMES: [&str; 12] = [
+    "job",
+    "events",
+    "trace",
+    "result",
+    "summary",
+    "comparison",
+    "history",
+    "baseline",
+    "gate",
+    "config",
+    "recipe",
+    "fit",
+];
 
 pub fn run(args: &SchemaArgs) -> Result<i32> {
     let schema: Value = match args.what.as_str() {
@@ -21,6 +33,7 @@ pub fn run(args: &SchemaArgs) -> Result<i32> {
         "result" => json!(schema_for!(analyze::RunResult)),
         "summary" => json!(schema_for!(analyze::Summary)),
         "comparison" => json!(schema_for!(analyze::Comparison)),
+        "history" => json!(schema_for!(analyze::History)),
         "fit" => json!(schema_for!(plan::fit::MemoryFit)),
         "baseline" => json!(schema_for!(analyze::Baseline)),
         "gate" => json!(schema_for!(analyze::GateReport)),

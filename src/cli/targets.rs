@@ -50,10 +50,21 @@ fn refuse(option: &str, path: &Path, what: Option<String>) -> Result<()> {
     Err(Error::invalid(problem.help("nothing was written; name another place")))
 }
 
+/// Refuses a file to write in one of the project's own folders, where no plan says which files it reads.
+pub fn refuse_in_project(root: &Path, cache: &Path, option: &str, path: &Path) -> Result<()> {
+    let at = place(path);
+    let what = if at.is_dir() { Some("this is a folder, not a file".to_owned()) } else { folder_of(root, cache, &at) };
+    refuse(option, path, what)
+}
+
 fn own_folder(plan: &Plan, at: &Path) -> Option<String> {
-    let folders = ["recipes", "templates", "pipelines"].map(|name| plan.root.join(name));
-    let own = folders.into_iter().chain([cache_dir(plan)]).find(|folder| at.starts_with(place(folder)))?;
-    Some(format!("{} is a folder of the project's own", own.strip_prefix(&plan.root).unwrap_or(&own).display()))
+    folder_of(&plan.root, &cache_dir(plan), at)
+}
+
+fn folder_of(root: &Path, cache: &Path, at: &Path) -> Option<String> {
+    let folders = ["recipes", "templates", "pipelines"].map(|name| root.join(name));
+    let own = folders.into_iter().chain([cache.to_owned()]).find(|folder| at.starts_with(place(folder)))?;
+    Some(format!("{} is a folder of the project's own", own.strip_prefix(root).unwrap_or(&own).display()))
 }
 
 /// A path without links and `..`, as far as it exists.

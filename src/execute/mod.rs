@@ -6,6 +6,7 @@ pub mod derived;
 mod devices;
 mod events;
 mod executor;
+pub mod history;
 mod inside;
 mod interrupt;
 mod launch;

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::derived::{self, CellSeed, Results};
+use super::{
+    derived::{self, CellSeed, Results},
+    history::launch_of,
+};
 use crate::{
     analyze::{self, CellEnvironment, CellState, RunOutcome, RunResult, Standing, Summary},
     cache::{Attempt, Cache, Entry, TaskKind},
@@ -190,11 +193,6 @@ impl<'a> Past<'a> {
         let results: Results = results.into_iter().collect();
         Ok((!results.is_empty()).then(|| Found { results, preimage: newest.preimage.clone(), why }))
     }
-}
-
-/// A training's pre-image without the line that tells its repeats apart.
-fn launch_of(preimage: &str) -> String {
-    preimage.lines().filter(|line| !line.starts_with("repeat = ")).collect::<Vec<_>>().join("\n")
 }
 
 /// `measured before training.seq_length changed (and 2 more changes)`

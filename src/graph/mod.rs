@@ -6,9 +6,11 @@ mod keys;
 mod reason;
 mod state;
 mod training;
+mod wording;
 
 pub use code::BUILD;
 pub use code::CodeDigests;
 pub use dag::{Dag, Task, label};
 pub use reason::{Present, Reason, changed_fields, outcome_text};
 pub use state::{Engine, Made, Options, State, Status, Statuses};
+pub use wording::worded;

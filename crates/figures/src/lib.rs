@@ -18,6 +18,7 @@
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
 //! | `compare` | the cells' summaries × [`Catalogue`] | [`Comparison`], the data of every output (`comparison`) |
+//! | `history` | a cell's measurements over time | where its speed changed |
 //! | `gate` | a [`Baseline`] × the cells now | [`GateReport`]: has anything become slower? |
 //! | `unified` | a cell's job and results | the JSON that is published |
 mod accelerators;
@@ -31,6 +32,7 @@ mod figure;
 mod gaps;
 mod gate;
 mod guard;
+mod history;
 mod metrics;
 mod note;
 mod notes;
@@ -54,6 +56,7 @@ pub use figure::*;
 pub use gaps::*;
 pub use gate::*;
 pub use guard::not_identical;
+pub use history::*;
 pub use metrics::*;
 pub use note::*;
 pub use peaks::*;

@@ -91,6 +91,8 @@ pub enum Mark {
     Unmeasured,
     /// Beyond the upper edge of the panel.
     Above,
+    /// Lower than before.
+    Lower,
     /// A step that took longer than its neighbours.
     Outlier,
 }
@@ -192,6 +194,7 @@ impl Canvas {
             Mark::Contradicted => self.line(closed(&[(0, -5), (5, 0), (0, 5), (-5, 0)]), colour, 2),
             Mark::Suspect => self.line(closed(&[(-4, -4), (4, -4), (4, 4), (-4, 4)]), colour, 2),
             Mark::Above => self.shapes.push(shape(&[(0, 0), (4, 7), (-4, 7)])),
+            Mark::Lower => self.shapes.push(shape(&[(0, 6), (6, -5), (-6, -5)])),
             Mark::Outlier => self.shapes.push(circle(false)),
             Mark::Series(index) => match index % MOST_LINES {
                 0 => self.shapes.push(circle(true)),

@@ -117,6 +117,40 @@ pub fn mark(imported: &[String]) -> &'static str {
     if imported.is_empty() { "" } else { " (imported)" }
 }
 
+/// From here on, a factor is easier to read than per cent.
+pub const FACTOR: f64 = 2.0;
+
+/// `11–15 %`, `−0.6 to +1.0 %`, `2.5–2.7×`: a speed as [`faster`] says it.
+#[must_use]
+pub fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
+    let width = Some(high - low);
+    if value >= FACTOR {
+        format!("{}–{}×", ratio_beside_1(low, width), ratio_beside_1(high, width))
+    } else if low >= 1.0 {
+        format!("{}–{} %", points(low, width), points(high, width))
+    } else {
+        let signed =
+            |end: f64| format!("{}{}", if end < 1.0 { "−" } else { "+" }, points(end, width).trim_start_matches('-'));
+        format!("{} to {} %", signed(low), signed(high))
+    }
+}
+
+/// Per cent above 1, with as many decimals as the width of the interval calls for and as show on which side of 1 it lies.
+#[must_use]
+pub fn points(value: f64, width: Option<f64>) -> String {
+    let percent = (value - 1.0) * 100.0;
+    if !percent.is_finite() {
+        return MISSING.to_owned();
+    }
+    let least = match width.map_or(percent.abs() / 4.0, |width| width * 100.0) {
+        w if w >= 2.0 => 0,
+        w if w >= 0.2 => 1,
+        w if w >= 0.02 => 2,
+        _ => 3,
+    };
+    format!("{percent:.*}", decimals_beside(percent, 0.0, least))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

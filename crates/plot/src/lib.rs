@@ -19,6 +19,7 @@ mod canvas;
 mod chart;
 mod cost;
 pub mod format;
+pub mod history;
 mod loss;
 mod memory;
 mod names;
@@ -34,6 +35,7 @@ mod text;
 mod throughput;
 
 use canvas::Canvas;
+pub use history::history_picture;
 pub use loss::loss_apart;
 use rayon::prelude::*;
 use shown::Shown;

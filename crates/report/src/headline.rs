@@ -9,7 +9,7 @@ use tprimat_figures::{
 };
 
 use super::{
-    format::{MISSING, number, ratio, ratio_beside_1},
+    format::{FACTOR, MISSING, change_range, number, points, ratio, ratio_beside_1},
     mark,
     names::short_names,
     notes::capital,
@@ -23,6 +23,9 @@ pub struct Headline {
     pub a: String,
     pub b: Option<String>,
     pub verdict: Verdict,
+    /// Who is how much faster, and whether the work was the same.
+    pub short: String,
+    /// The same with every reservation.
     pub text: String,
 }
 
@@ -70,7 +73,7 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
         if let [alone] = rows[..] {
             let others = refused.contains(alone.cell.as_str());
             let (a, text) = (alone.cell.clone(), alone_sentence(alone, others));
-            all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
+            all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, short: text.clone(), text });
         }
         let others = rows.iter().filter(|r| r.cell != group.baseline);
         let mut pairs: Vec<(&Row, &Speedup)> =
@@ -82,20 +85,14 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
                 "{} is not compared: it has the same runs as {other}, imported twice. Import one of the two.",
                 named(row)
             );
-            Some(Headline { group: None, a: row.cell.clone(), b: Some(other.clone()), verdict: Verdict::Refused, text })
+            let (a, b) = (row.cell.clone(), Some(other.clone()));
+            Some(Headline { group: None, a, b, verdict: Verdict::Refused, short: text.clone(), text })
         }));
-        all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
-            group: Some(index),
-            a: a.cell.clone(),
-            b: Some(b.cell.clone()),
-            verdict: Verdict::of(speedup),
-            text: pair_sentence(
-                environment.get(a.cell.as_str()).copied().unwrap_or_default(),
-                group,
-                speedup,
-                (a, name(a)),
-                (*b, name(b)),
-            ),
+        all.extend(pairs.into_iter().map(|(a, speedup)| {
+            let environment = environment.get(a.cell.as_str()).copied().unwrap_or_default();
+            let (short, text) = pair_sentence(environment, group, speedup, (a, name(a)), (*b, name(b)));
+            let (verdict, b) = (Verdict::of(speedup), Some(b.cell.clone()));
+            Headline { group: Some(index), a: a.cell.clone(), b, verdict, short, text }
         }));
     }
     all
@@ -147,17 +144,21 @@ fn pair_sentence(
     speedup: &Speedup,
     (a, name_a): (&Row, &str),
     (b, name_b): (&Row, &str),
-) -> String {
+) -> (String, String) {
     let pair = Pair::of(speedup, (a, name_a), (b, name_b));
-    let mut parts = vec![figures(&pair, speedup, &group.model), workload(&pair)];
+    let mut parts = vec![figures(&pair, speedup, &group.model)];
+    parts.extend(workload(&pair));
+    let short = format!("{}.", parts[..2].join(". "));
     parts.extend(totals(&pair));
     parts.extend(cost(&pair, speedup));
     parts.extend(speedup.reason.as_ref().map(|reason| format!("No verdict: {reason}")));
     if let Some(seconds) = speedup.apart_seconds {
         parts.push(format!(
             "They were measured {} apart, and the interval does not cover what changed in between: \
-             `tprimat build --remeasure` measures both anew",
-            duration(seconds)
+             `tprimat build --together {} {}` measures both anew, in turns",
+            duration(seconds),
+            a.cell,
+            b.cell
         ));
     }
     for (row, name) in [(a, name_a), (b, name_b)] {
@@ -185,7 +186,7 @@ fn pair_sentence(
         let is_told = |warning: &&String| dangerous.iter().any(|e| warning.split('=').next() == Some(&e.name));
         parts.extend(warned(row, name, |warning| !is_told(&warning)));
     }
-    format!("{}.", parts.join(". "))
+    (short, format!("{}.", parts.join(". ")))
 }
 
 /// Who is how much faster, with both rates and the interval.
@@ -224,9 +225,6 @@ fn of_ratio(value: f64, ends: Option<[f64; 2]>) -> String {
     format!(": {}×{}", ratio(value, width), interval.unwrap_or_default())
 }
 
-/// From here on, a factor is easier to read than per cent.
-const FACTOR: f64 = 2.0;
-
 /// `13 % faster than`, `2.6× as fast as`
 fn faster(value: f64, width: Option<f64>) -> String {
     if value < FACTOR {
@@ -234,35 +232,6 @@ fn faster(value: f64, width: Option<f64>) -> String {
     } else {
         format!("{}× as fast as", ratio(value, width))
     }
-}
-
-/// `11–15 %`, `−0.6 to +1.0 %`, `2.5–2.7×`: a speed as [`faster`] says it.
-fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
-    let width = Some(high - low);
-    if value >= FACTOR {
-        format!("{}–{}×", ratio_beside_1(low, width), ratio_beside_1(high, width))
-    } else if low >= 1.0 {
-        format!("{}–{} %", points(low, width), points(high, width))
-    } else {
-        let signed =
-            |end: f64| format!("{}{}", if end < 1.0 { "−" } else { "+" }, points(end, width).trim_start_matches('-'));
-        format!("{} to {} %", signed(low), signed(high))
-    }
-}
-
-/// Per cent above 1, with as many decimals as the width of the interval calls for and as show on which side of 1 it lies.
-fn points(value: f64, width: Option<f64>) -> String {
-    let percent = (value - 1.0) * 100.0;
-    if !percent.is_finite() {
-        return MISSING.to_owned();
-    }
-    let least = match width.map_or(percent.abs() / 4.0, |width| width * 100.0) {
-        w if w >= 2.0 => 0,
-        w if w >= 0.2 => 1,
-        w if w >= 0.02 => 2,
-        _ => 3,
-    };
-    format!("{percent:.*}", decimals_beside(percent, 0.0, least))
 }
 
 /// One device of the platform `cpu` is the whole host.
@@ -283,7 +252,8 @@ fn follows(field: &str, all: &[FieldDifference]) -> bool {
 }
 
 /// Did both do the same work, as far as anybody knows? And what did they do differently?
-fn workload(pair: &Pair<'_>) -> String {
+/// The first sentence answers that; the others are its reservations.
+fn workload(pair: &Pair<'_>) -> Vec<String> {
     let Pair { first, second, first_name, second_name, .. } = pair;
     let known: Vec<FieldDifference> =
         differences(&first.contract, &second.contract).into_iter().filter(FieldDifference::is_known).collect();
@@ -296,9 +266,7 @@ fn workload(pair: &Pair<'_>) -> String {
     let mut parts = Vec::new();
     if !crossed.is_empty() {
         parts.push(format!("Not the same workload: {}", crossed.join(", ")));
-        if !execution.is_empty() {
-            parts.push(format!("Also different: {}", execution.join(", ")));
-        }
+        parts.extend((!execution.is_empty()).then(|| format!("Also different: {}", execution.join(", "))));
     } else if by_labels_only(first) && by_labels_only(second) {
         parts.push("Same workload by their labels only: neither log confirms any of it".to_owned());
     } else if !gaps.is_empty() && !execution.is_empty() {
@@ -320,7 +288,7 @@ fn workload(pair: &Pair<'_>) -> String {
     let name = if pair.is_turned { second_name } else { first_name };
     let cell = if pair.is_turned { second } else { first };
     parts.extend(cell.labels.iter().filter(|label| is_of_warm_up(label)).map(|label| format!("{name}: {label}")));
-    parts.join(". ")
+    parts
 }
 
 fn is_of_warm_up(label: &str) -> bool {
@@ -516,7 +484,8 @@ fn refusals(comparison: &Comparison) -> Vec<Headline> {
             fields.join("; "),
             names.join(",")
         );
-        Headline { group: None, a: a.clone(), b: Some(b.clone()), verdict: Verdict::Refused, text }
+        let (a, b) = (a.clone(), Some(b.clone()));
+        Headline { group: None, a, b, verdict: Verdict::Refused, short: text.clone(), text }
     };
     pairs.map(sentence).collect()
 }

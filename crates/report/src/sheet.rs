@@ -1,6 +1,6 @@
 //! Rows and columns of words in a given width: one line a row, broken cells, several tables, or a list.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write};
 
 use tabled::{
     builder::Builder,
@@ -126,6 +126,38 @@ impl Sheet {
             }
         }
         table.to_string()
+    }
+
+    /// Columns with spaces between them and no frame, and an empty line after each row whose number (from 1) is in `breaks`.
+    /// Where there is no room, the last columns are left out, but never the first three.
+    pub fn bare(&self, page: &Page, breaks: &BTreeSet<usize>) -> String {
+        const INDENT: &str = "  ";
+        let width = |at: usize| {
+            let words = self.rows.iter().map(|row| row[at].text.chars().count());
+            words.chain([self.columns[at].name.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let room = |shown: usize| widths[..shown].iter().map(|width| width + INDENT.len()).sum::<usize>();
+        let shown = (3..=self.columns.len()).rfind(|shown| room(*shown) <= page.width);
+        let Some(shown) = shown else { return self.list(page) };
+        let line = |words: Vec<(&str, Ink)>| {
+            let mut line = String::new();
+            for (at, (text, ink)) in words.into_iter().enumerate().take(shown) {
+                let pad = " ".repeat(widths[at].saturating_sub(text.chars().count()));
+                let text = page.paint.ink(ink, text);
+                line.push_str(INDENT);
+                line.push_str(&if self.columns[at].figures { format!("{pad}{text}") } else { format!("{text}{pad}") });
+            }
+            line.trim_end().to_owned() + "\n"
+        };
+        let mut out = line(self.columns.iter().map(|column| (column.name.as_str(), Ink::Dim)).collect());
+        for (number, row) in (1..).zip(&self.rows) {
+            out.push_str(&line(row.iter().map(|word| (word.text.as_str(), word.ink)).collect()));
+            if breaks.contains(&number) && number < self.rows.len() {
+                out.push('\n');
+            }
+        }
+        out
     }
 
     /// Each row's name, and below it what is known of it, some to a line.

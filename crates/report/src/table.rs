@@ -99,7 +99,7 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     out
 }
 
-fn ink_of_state(state: &str) -> Ink {
+pub(super) fn ink_of_state(state: &str) -> Ink {
     match state {
         "contradicted" => Ink::Alarm,
         "failed" => Ink::Bad,

@@ -1,0 +1,246 @@
+//! A cell's measurements over time as text: one sentence on each cell, then every measurement with what was changed before it.
+
+use std::fmt::Write as _;
+
+use super::{
+    format::{MISSING, number},
+    paint::{Ink, Page},
+    sheet::{Sheet, Word, paragraph},
+    table::rate,
+};
+use tprimat_figures::{CellHistory, Level, Measurement, Since};
+use tprimat_plot::history::{causes, day, from, minute, speed};
+
+/// Cells that are shown measurement by measurement where nobody named any; of more, one line each.
+const IN_FULL: usize = 3;
+
+/// The histories of some cells. `since`: only measurements that started then or later are shown, seconds since 1970.
+/// `named`: somebody asked for these cells, so that each is shown in full.
+#[must_use]
+pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page: &Page) -> String {
+    let shown: Vec<(&CellHistory, Vec<&Measurement>)> = cells
+        .iter()
+        .map(|cell| (cell, from(cell, since)))
+        .filter(|(_, measurements)| !measurements.is_empty())
+        .collect();
+    let mut out = String::new();
+    if !named && shown.len() > IN_FULL {
+        out.push_str(&overview(&shown).show(page));
+        out.push_str("\n\n`tprimat history CELL` shows every measurement of a cell and what was changed before it.\n");
+        return out;
+    }
+    for (cell, measurements) in &shown {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        paragraph(&mut out, "", &sentence(cell, measurements), page, Ink::Strong);
+        // Of a single measurement the sentence says all there is.
+        if measurements.len() > 1 || measurements.iter().any(|m| m.tokens_per_second_per_gpu.is_none()) {
+            out.push_str(&timeline(measurements, page));
+        }
+    }
+    if shown.iter().flat_map(|(_, m)| m).any(|m| m.since.as_ref().is_some_and(|since| since.level.is_change())) {
+        out.push('\n');
+        let note = "Intervals come from the repeats within each measurement; clocks, heat and placement vary from day to day. So \
+                    between sessions more than six hours apart, or between hosts, a change below 3 % gets no verdict.";
+        paragraph(&mut out, "", note, page, Ink::Dim);
+    }
+    out
+}
+
+/// `cpu/native/llama/single: 4 measurements since 2026-10-02, the last at 54,838 tokens/s/GPU. Last change of speed:
+/// 2026-11-21, 5 % slower (95 % CI 4–6 %). Changed before it: train.py edited.`
+fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
+    let several = if measurements.len() == 1 { "measurement" } else { "measurements" };
+    let first = measurements.first().map_or(0.0, |m| m.started_at);
+    let mut text = format!("{}: {} {several} since {}", cell.cell, measurements.len(), day(first));
+    let last = measurements.iter().rev().find_map(|m| m.tokens_per_second_per_gpu.as_ref());
+    if let Some(rate) = last {
+        _ = write!(text, ", the last at {} tokens/s/GPU", number(rate.value));
+    }
+    text.push('.');
+    match last_change(measurements) {
+        Some((at, since)) => {
+            _ = write!(
+                text,
+                " Last change of speed: {}, {}. Changed before it: {}.",
+                day(at),
+                speed(since),
+                causes(since, 3)
+            );
+        }
+        None if measurements.len() > 1 => text.push_str(" No change of speed was found."),
+        None => {}
+    }
+    text
+}
+
+fn last_change<'a>(measurements: &[&'a Measurement]) -> Option<(f64, &'a Since)> {
+    let changed = |m: &&'a Measurement| Some((m.started_at, m.since.as_ref().filter(|since| since.level.is_change())?));
+    measurements.iter().rev().find_map(changed)
+}
+
+fn overview(cells: &[(&CellHistory, Vec<&Measurement>)]) -> Sheet {
+    let mut sheet = Sheet::default();
+    let columns = [
+        ("cell", false),
+        ("measurements", true),
+        ("last (UTC)", false),
+        ("tokens/s/GPU (95 % CI)", true),
+        ("last change of speed", false),
+    ];
+    columns.into_iter().for_each(|(name, figures)| sheet.column(name, figures));
+    for (cell, measurements) in cells {
+        let last = measurements.iter().rev().find_map(|m| Some((m, m.tokens_per_second_per_gpu.as_ref()?)));
+        let change = last_change(measurements);
+        let said = change.map_or_else(
+            || Word::inked(if measurements.len() > 1 { "none found" } else { MISSING }, Ink::Dim),
+            |(at, since)| Word::inked(format!("{}: {}; {}", day(at), size(since), causes(since, 2)), ink(since.level)),
+        );
+        sheet.rows.push(vec![
+            Word::plain(&cell.cell),
+            Word::plain(measurements.len().to_string()),
+            Word::plain(measurements.last().map_or_else(String::new, |m| minute(m.started_at))),
+            last.map_or_else(Word::missing, |(_, estimate)| Word::plain(rate(estimate))),
+            said,
+        ]);
+    }
+    sheet
+}
+
+/// Every measurement on a line, and before it, indented, what was changed since the one that it is held against.
+fn timeline(measurements: &[&Measurement], page: &Page) -> String {
+    let header = ["started (UTC)", "host", "repeats", "tokens/s/GPU (95 % CI)", "speed against the one before"];
+    let row = |m: &Measurement| -> [String; 5] {
+        let counted = m.runs.iter().filter(|run| run.counts).count();
+        let repeats =
+            if counted == m.runs.len() { counted.to_string() } else { format!("{counted} of {}", m.runs.len()) };
+        let figure = m.tokens_per_second_per_gpu.as_ref().map_or_else(|| MISSING.to_owned(), rate);
+        let against = m.since.as_ref().map_or_else(String::new, marked);
+        [minute(m.started_at), m.host.clone(), repeats, figure, against]
+    };
+    let rows: Vec<[String; 5]> = measurements.iter().map(|m| row(m)).collect();
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].chars().count()).chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |row: &[String]| {
+        let mut line = String::new();
+        for (at, (word, width)) in row.iter().zip(&widths).enumerate() {
+            // Figures stand to the right, so that they can be read down the column.
+            _ = if at == 3 { write!(line, "{word:>width$}  ") } else { write!(line, "{word:<width$}  ") };
+        }
+        format!("  {}", line.trim_end())
+    };
+    let mut out = String::new();
+    _ = writeln!(out, "{}", page.paint.ink(Ink::Dim, &line(&header.map(str::to_owned))));
+    for (at, (m, row)) in measurements.iter().zip(&rows).enumerate() {
+        if let Some(since) = m.since.as_ref().filter(|_| at > 0) {
+            paragraph(&mut out, "    ~ ", &causes(since, usize::MAX), page, Ink::Dim);
+        }
+        let level = m.since.as_ref().map_or(Level::NotAssessed, |since| since.level);
+        _ = writeln!(out, "{}", page.paint.ink(ink(level), &line(row)));
+        for (count, why) in not_counted(m) {
+            let whose = if count == 1 { "1 run is".to_owned() } else { format!("{count} runs are") };
+            paragraph(&mut out, "      ", &format!("{whose} not counted: {why}"), page, Ink::Dim);
+        }
+    }
+    out
+}
+
+fn not_counted(m: &Measurement) -> Vec<(usize, &str)> {
+    let mut reasons: Vec<(usize, &str)> = Vec::new();
+    for why in m.runs.iter().filter_map(|run| run.why_not.as_deref()) {
+        match reasons.iter_mut().find(|(_, known)| *known == why) {
+            Some((count, _)) => *count += 1,
+            None => reasons.push((1, why)),
+        }
+    }
+    reasons
+}
+
+/// `▼ 4.9 % slower (95 % CI 3.8–6.1 %)`; the mark repeats what the words say.
+fn marked(since: &Since) -> String {
+    let mark = match since.level {
+        Level::Faster => "▲ ",
+        Level::Slower => "▼ ",
+        Level::Same | Level::NotAssessed => "",
+    };
+    format!("{mark}{}", speed(since))
+}
+
+/// `4.9 % slower`
+fn size(since: &Since) -> String {
+    let text = speed(since);
+    text.split(" (").next().unwrap_or_default().to_owned()
+}
+
+fn ink(level: Level) -> Ink {
+    match level {
+        Level::Faster => Ink::Good,
+        Level::Slower => Ink::Bad,
+        Level::Same | Level::NotAssessed => Ink::Plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tprimat_figures::{ChangedSetting, Contract, Estimate, PastRun, Run, assess};
+
+    /// Three measurements a day apart; the second one failed.
+    pub fn three() -> CellHistory {
+        let measured = |day: f64, rates: &[f64]| {
+            let at = 1.79e9 + day * 86_400.0;
+            let run = |rate: &f64| Run { rate: *rate, host: "box", started_at: Some(at), ended_at: Some(at + 60.0) };
+            let past = |why: Option<&str>| PastRun {
+                attempt: "a".into(),
+                repeat: 1,
+                started_at: at,
+                ended_at: at + 60.0,
+                tokens_per_second_per_gpu: None,
+                counts: why.is_none(),
+                why_not: why.map(str::to_owned),
+            };
+            Measurement {
+                started_at: at,
+                ended_at: at + 60.0,
+                host: "box".into(),
+                configuration: "c".into(),
+                generation: 0,
+                tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
+                since: None,
+                runs: if rates.is_empty() {
+                    vec![past(Some("failed (oom)"))]
+                } else {
+                    rates.iter().map(|_| past(None)).collect()
+                },
+                contract: Contract::default(),
+            }
+        };
+        let mut measurements =
+            vec![measured(0.0, &[1000.0, 1004.0, 997.0]), measured(1.0, &[]), measured(2.0, &[951.0, 948.0, 953.0])];
+        assess(&mut measurements, |before, now| {
+            let value = |at: usize| Some(format!("2.1{at}"));
+            vec![ChangedSetting { what: "torch".into(), how: None, old: value(before), new: value(now) }]
+        });
+        CellHistory { cell: "nvd/tran/llama/single".into(), measurements }
+    }
+
+    #[test]
+    fn each_measurement_has_its_speed_and_what_was_changed_before_it() {
+        insta::assert_snapshot!(history_text(&[three()], None, true, &Page::file()));
+    }
+
+    #[test]
+    fn of_many_cells_there_is_a_line_each() {
+        let many: Vec<CellHistory> =
+            (0..4).map(|n| CellHistory { cell: format!("nvd/a{n}/llama/s"), ..three() }).collect();
+        insta::assert_snapshot!(history_text(&many, None, false, &Page::file()));
+        let from_the_last = history_text(&many, Some(1.79e9 + 1.5 * 86_400.0), true, &Page::file());
+        assert!(
+            from_the_last.contains("1 measurement since") && !from_the_last.contains("started (UTC)"),
+            "{from_the_last}"
+        );
+    }
+}

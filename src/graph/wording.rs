@@ -1,0 +1,223 @@
+//! Changes of a training's pre-image in the words that a user knows: `driver 580.159 → 590.11`, `TP 2 → 4`, `train.py edited`.
+
+use serde_json::Value;
+
+use super::key::Change;
+use crate::analyze::{ChangedSetting, public_value};
+
+/// What a field of a pre-image is about. Changes are told in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Of the job: what the trainer is asked to do.
+    Setting,
+    /// Hardware, driver, packages and checkouts, as tprimat.lock has them.
+    Fact,
+    Variable,
+    /// A file, or something else that is known by its digest.
+    Content,
+}
+
+/// A field as a user knows it.
+struct Field {
+    kind: Kind,
+    name: String,
+}
+
+/// Each change once, under the name that the user gave it. `default`: the job with all fields at their defaults, which
+/// pre-images leave out.
+#[must_use]
+pub fn worded(changes: &[Change], default: &Value) -> Vec<ChangedSetting> {
+    let has = |name: &str| changes.iter().any(|change| change.field == name);
+    let mut found: Vec<(Kind, ChangedSetting)> = Vec::new();
+    for change in changes {
+        let Some(Field { kind, name }) = field(&change.field) else { continue };
+        if follows(&change.field, &has, changes) {
+            continue;
+        }
+        let side = |value: &Option<String>| match (value, change.field.strip_prefix("job.")) {
+            (Some(value), _) => Some(readable(&name, value)),
+            (None, Some(path)) => default_of(default, path),
+            (None, None) => None,
+        };
+        let (old, new) = (side(&change.old), side(&change.new));
+        if kind != Kind::Content && old == new {
+            continue;
+        }
+        let how = (kind == Kind::Content).then(|| match (&change.old, &change.new) {
+            (None, _) => "added".to_owned(),
+            (_, None) => "removed".to_owned(),
+            _ => "edited".to_owned(),
+        });
+        let (old, new) = if how.is_some() { (None, None) } else { (old, new) };
+        let changed = ChangedSetting { what: name, how, old, new };
+        if !found.iter().any(|(_, known)| known.what == changed.what && known.how == changed.how) {
+            found.push((kind, changed));
+        }
+    }
+    found.sort_by(|(a, x), (b, y)| a.cmp(b).then_with(|| x.what.cmp(&y.what)));
+    found.into_iter().map(|(_, changed)| changed).collect()
+}
+
+/// None of a field that tells repeats apart.
+fn field(path: &str) -> Option<Field> {
+    let named = |kind, name: &str| Some(Field { kind, name: plain(name) });
+    if let Some(rest) = path.strip_prefix("job.") {
+        return named(Kind::Setting, &setting(rest));
+    }
+    if let Some(rest) = path.strip_prefix("fact.") {
+        return named(Kind::Fact, &fact(rest));
+    }
+    if let Some(name) = path.strip_prefix("env.") {
+        return named(Kind::Variable, name);
+    }
+    for prefix in ["input.", "recipe.", "template.", "rendered."] {
+        if let Some(file) = path.strip_prefix(prefix) {
+            return named(Kind::Content, file);
+        }
+    }
+    match path {
+        "repeat" => None,
+        "command" => named(Kind::Setting, "command"),
+        "num_gpus" => named(Kind::Setting, "GPUs"),
+        "program.tprimat-native" => named(Kind::Content, "the source of tprimat-native"),
+        "dataset" => named(Kind::Content, "the dataset"),
+        "tokenizer" => named(Kind::Content, "the tokenizer"),
+        "launch_abi" => named(Kind::Setting, "how tprimat launches the recipe"),
+        // A job whose text is gone from the cache.
+        "job" => named(Kind::Content, "the job's settings"),
+        other => named(Kind::Setting, other),
+    }
+}
+
+/// `TP`, `seq_length`, `init_std`: as in config.yaml, without the path that leads there.
+fn setting(path: &str) -> String {
+    let known = match path {
+        "parallelism.tensor_model_parallel_size" => "TP",
+        "parallelism.pipeline_model_parallel_size" => "PP",
+        "parallelism.context_parallel_size" => "CP",
+        "parallelism.data_parallel_size" => "DP",
+        "parallelism.num_gpus" => "GPUs",
+        "initialisation.std" => "init_std",
+        "optimizer.type" => "optimizer",
+        _ => path.strip_prefix("framework.").unwrap_or_else(|| path.rsplit('.').next().unwrap_or(path)),
+    };
+    known.to_owned()
+}
+
+/// `torch`, `driver`, `power cap`, `PRIMUS_PATH commit`
+fn fact(path: &str) -> String {
+    if let Some(package) = path.strip_prefix("package.") {
+        return package.to_owned();
+    }
+    if let Some(checkout) = path.strip_prefix("checkout.") {
+        return checkout.replace('.', " ");
+    }
+    if path == "count" { "devices of the host".to_owned() } else { path.replace('_', " ") }
+}
+
+/// What follows from another change says nothing new.
+fn follows(path: &str, has: &impl Fn(&str) -> bool, changes: &[Change]) -> bool {
+    let has_any = |names: &[&str]| names.iter().any(|name| has(&format!("job.{name}")));
+    match path {
+        "job.data.gradient_accumulation_steps" => {
+            has_any(&["data.micro_batch_size", "data.global_batch_size", "parallelism.data_parallel_size"])
+        }
+        "job.parallelism.data_parallel_size" => has_any(&[
+            "parallelism.tensor_model_parallel_size",
+            "parallelism.pipeline_model_parallel_size",
+            "parallelism.context_parallel_size",
+            "parallelism.num_gpus",
+        ]),
+        "job.model.num_parameters" => {
+            changes.iter().any(|c| c.field.starts_with("job.model.") && c.field != "job.model.num_parameters")
+        }
+        _ => false,
+    }
+}
+
+fn default_of(default: &Value, path: &str) -> Option<String> {
+    let value = path.split('.').try_fold(default, |value, part| value.get(part))?;
+    let is_unset = value.is_null() || value.as_str() == Some("");
+    (!is_unset).then(|| readable(path, &value.to_string()))
+}
+
+/// A JSON value as people write it; a digest by its beginning, and of a variable only what may be shown.
+fn readable(name: &str, json: &str) -> String {
+    const MOST: usize = 60;
+    let text = match serde_json::from_str::<Value>(json) {
+        Ok(Value::String(text)) => text,
+        Ok(Value::Array(items)) => {
+            let word = |item: &Value| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+            items.iter().map(word).collect::<Vec<_>>().join(" ")
+        }
+        _ => json.to_owned(),
+    };
+    let text = public_value(name, &text).into_owned();
+    if text.len() >= 40 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return text[..12].to_owned();
+    }
+    if text.chars().count() > MOST { text.chars().take(MOST - 1).chain(['…']).collect() } else { text }
+}
+
+/// Names in pre-images have `%`, `=`, `.` and line breaks escaped.
+fn plain(name: &str) -> String {
+    ["%0A", "%3D", "%2E", "%25"]
+        .iter()
+        .zip([" ", "=", ".", "%"])
+        .fold(name.to_owned(), |name, (code, sign)| name.replace(code, sign))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn change(field: &str, old: Option<&str>, new: Option<&str>) -> Change {
+        Change { field: field.to_owned(), old: old.map(str::to_owned), new: new.map(str::to_owned) }
+    }
+
+    fn words(changes: &[Change]) -> String {
+        let default = json!({ "parallelism": { "tensor_model_parallel_size": 1 }, "model": { "dataset": null } });
+        worded(changes, &default).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn changes_have_the_names_that_users_know() {
+        let digest = |n: u8| format!("\"{}\"", format!("{n:02x}").repeat(32));
+        let changes = [
+            change("env.NCCL_DEBUG", None, Some("\"INFO\"")),
+            change("env.HF_TOKEN", Some("\"hf_abcdefghijklmnop\""), Some("\"hf_qrstuvwxyzabcdef\"")),
+            change("fact.driver", Some("\"580.159\""), Some("\"590.11\"")),
+            change("fact.package.torch", Some("\"2.11.0\""), Some("\"2.12.0\"")),
+            change(
+                "fact.checkout.PRIMUS_PATH.commit",
+                Some(&format!("\"{}\"", "a".repeat(40))),
+                Some(&format!("\"{}\"", "b".repeat(40))),
+            ),
+            change("input.train.py", Some(&digest(1)), Some(&digest(2))),
+            change("recipe.lib%2Dx.py", None, Some(&digest(2))),
+            change("job.parallelism.data_parallel_size", Some("8"), Some("4")),
+            change("job.parallelism.tensor_model_parallel_size", None, Some("2")),
+            change("job.data.seq_length", Some("2048"), Some("4096")),
+            change("job.model.dataset", None, Some("\"wiki\"")),
+            change("repeat", Some("1"), Some("2")),
+        ];
+        assert_eq!(
+            words(&changes),
+            "TP 1 → 2; dataset not set → wiki; seq_length 2048 → 4096; PRIMUS_PATH commit aaaaaaaaaaaa → bbbbbbbbbbbb; \
+             driver 580.159 → 590.11; torch 2.11.0 → 2.12.0; NCCL_DEBUG not set → INFO; lib%2Dx.py added; train.py edited"
+        );
+    }
+
+    #[test]
+    fn what_follows_from_another_change_is_not_told() {
+        let mbs = change("job.data.micro_batch_size", Some("1"), Some("2"));
+        let ga = change("job.data.gradient_accumulation_steps", Some("8"), Some("4"));
+        assert_eq!(words(&[ga.clone(), mbs]), "micro_batch_size 1 → 2");
+        assert_eq!(words(&[ga]), "gradient_accumulation_steps 8 → 4");
+        let devices =
+            [change("num_gpus", Some("4"), Some("8")), change("job.parallelism.num_gpus", Some("4"), Some("8"))];
+        assert_eq!(words(&devices), "GPUs 4 → 8");
+    }
+}
