@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tprimat_figures::{
     Comparison, Difference, EnvironmentDifference, FieldDifference, Gaps, Group, Price, RatioInterval, RepeatStatus,
-    Row, Speedup, Tier, Unit, decimals_beside, differences, few, hours_or_days,
+    Row, Speedup, Tier, Unit, differences, few, hours_or_days,
 };
 
 use super::{
-    format::{FACTOR, MISSING, change_range, number, points, ratio, ratio_beside_1},
+    format::{FACTOR, change_range, number, points, ratio, ratio_beside_1},
     mark,
     names::short_names,
     notes::capital,

@@ -44,7 +44,7 @@ pub use paint::{Ink, Page, Paint};
 pub use table::*;
 use tprimat_plot::format;
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
-pub use tprimat_plot::{LeftOut, Picture, Pictures, left_out, pictures, title_of};
+pub use tprimat_plot::{LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of};
 
 #[cfg(test)]
 use tprimat_figures as figures;
