@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     analyze::{AbsentCell, Comparison, RepeatStatus},
-    cache::{Cache, TaskKind},
+    cache::{Cache, TaskKind, Undeclared},
     error::{Error, Problem, Result, exit},
     execute::{
         self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
@@ -308,14 +308,20 @@ fn finish(
         seconds: *seconds,
     });
     let coverage = Coverage::of(engine, statuses, comparison.as_ref());
-    let code = if failed > 0 || verdict.is_bad() || (coverage.is_nothing() && !args.cached_only) {
+    let in_vain = verdict.suspect > 0 && coverage.has_no_results()
+        || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
+    let code = if failed > 0 || verdict.is_bad() || in_vain || (coverage.is_nothing() && !args.cached_only) {
         exit::FAILED
     } else if args.require_complete && incomplete > 0 {
         exit::STALE
     } else {
         exit::OK
     };
-    if let Some(path) = changed_meanwhile(engine.plan) {
+    if in_vain {
+        let message = "nothing of this build counts: every run was disturbed; see the reasons above, and build again";
+        talk.report(&Event::Note { message: message.to_owned() });
+    }
+    if let Some(path) = changed_meanwhile(engine, statuses) {
         let message =
             format!("{path} was changed while this build ran, which built what was planned before; build again");
         talk.report(&Event::Note { message });
@@ -355,8 +361,15 @@ fn finish(
 }
 
 /// A file that the plan rests on and that is not as it was. What comes and goes in folders is for the next plan to judge.
-fn changed_meanwhile(plan: &Plan) -> Option<String> {
-    match plan.reads.evidence().ok()?.check() {
+fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
+    let plan = engine.plan;
+    let mut evidence = plan.reads.evidence().ok()?;
+    // Of what runs may have written themselves, something better was said.
+    for attempt in engine.dag.order.iter().filter_map(|node| statuses.get(*node).attempt()) {
+        let Undeclared { changed, made } = &attempt.undeclared;
+        changed.iter().chain(made).for_each(|name| evidence.forget(&plan.root.join(name)));
+    }
+    match evidence.check() {
         Standing::Changed(path) if !path.is_dir() => {
             Some(path.strip_prefix(&plan.root).unwrap_or(&path).display().to_string())
         }

@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{devices::Holder, process::Tree, watch::Watched};
 use crate::{
+    cache::Undeclared,
     error::{Error, Result},
     files::{self, Durability},
     plan::Vendor,
@@ -97,6 +98,9 @@ pub struct RunExit {
     /// Names of watched inputs that were written while it ran, or just before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
+    /// The same of what nobody declares and the command names.
+    #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
+    pub undeclared: Undeclared,
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -118,8 +122,16 @@ pub enum ExitKind {
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     Starting,
-    WaitingForDevice { device: String, holder: Option<Holder> },
-    Running { since: f64 },
+    WaitingForDevice {
+        device: String,
+        holder: Option<Holder>,
+    },
+    Running {
+        since: f64,
+        /// Names of inputs that were seen to change: the run will not count.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changed: Vec<String>,
+    },
     Ending,
 }
 
@@ -305,7 +317,7 @@ impl Running {
         };
         let now = files::unix_now();
         let started = match self.state() {
-            RunState::Running { since } => since,
+            RunState::Running { since, .. } => since,
             _ => now,
         };
         Ok(RunExit {
@@ -317,6 +329,7 @@ impl Running {
             leftover: ended.count,
             survivors: ended.survivors,
             changed: Vec::new(),
+            undeclared: Undeclared::default(),
             note: Some(format!("the supervisor was ended by signal {signal}")),
         })
     }

@@ -24,7 +24,7 @@ use super::{
     schedule::sweep_up,
     secrets::Secrets,
     sweep::{self, making, remove},
-    watch::{Watched, outdated},
+    watch::{Watched, not_started, outdated},
 };
 use crate::{
     analyze::{RunFacts, RunResult, Signs, Statistics, memory_of_others},
@@ -32,6 +32,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
+    graph::{filed_without, key::without_inputs},
     parse::{self, ExitSummary, FailureClass, LogSection},
     plan::{Job, Vendor},
 };
@@ -176,8 +177,8 @@ impl RunningSet {
 /// What became of a train task.
 pub enum Trained {
     Attempt(Box<Attempt>),
-    /// Nothing ran: the names of what the run would read and the plan knows with other content.
-    Outdated(Vec<String>),
+    /// Nothing ran, since the run would read what the plan knows with other content; in words.
+    Outdated(String),
 }
 
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
@@ -192,7 +193,7 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
     let outdated = outdated(&mut watched);
     if !outdated.is_empty() {
-        return Ok(Trained::Outdated(outdated));
+        return Ok(Trained::Outdated(not_started(&outdated, &watched)));
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
@@ -211,7 +212,7 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     running.remove(&run);
     let attempt = ingest(cache, &spec, Some(&exit?), &run.log_path(), &host.hostname)?;
     remove(&dir);
-    Ok(Trained::Attempt(Box::new(attempt)))
+    Ok(Trained::Attempt(Box::new(attempt.in_doubt())))
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
@@ -279,7 +280,14 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
     let attempts = cache.attempts(&work.key);
     let best =
         attempts.iter().filter(|a| serves(a)).min_by_key(|a| (a.outcome != AttemptOutcome::Ok, a.suspect.is_some()));
-    best.cloned()
+    best.cloned().or_else(|| {
+        // Or one that wrote files which only the command names: it is filed without them.
+        let guessed: Vec<&str> = work.watched.iter().filter(|w| w.is_guessed).map(|w| w.name.as_str()).collect();
+        let key = filed_without(cache, &work.preimage, &guessed)?;
+        let generation = cache.generation(&key);
+        let mut attempts = cache.attempts(&key).into_iter().filter(|a| !work.seen.contains(&a.id));
+        attempts.find(|a| a.generation == generation && a.is_valid()).map(Attempt::in_doubt)
+    })
 }
 
 /// Sorts by time, and two hosts never make the same one.
@@ -384,7 +392,7 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
     let mut tail = Tail::new(&run.log_path());
     let mut live = parse::Live::new(&work.log_section);
     let tokens_per_step = work.job.data.global_batch_size.saturating_mul(work.job.data.seq_length);
-    let mut waiting_for = None;
+    let (mut waiting_for, mut changed) = (None, Vec::new());
     while !over.load(Ordering::SeqCst) {
         let _ = tail.poll(&mut |line| {
             if let Some(step) = live.feed(line.as_bytes()) {
@@ -407,6 +415,13 @@ fn follow(work: &TrainWork, run: &Running, over: &AtomicBool, talk: &Talk) {
             let holder = holder.map(|h| format!(" held by process {} (run {})", h.pid, h.run_id)).unwrap_or_default();
             talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: format!("{device}{holder}") });
             waiting_for = Some(device);
+        }
+        if let RunState::Running { changed: seen, .. } = run.state()
+            && seen.len() > changed.len()
+        {
+            changed = seen;
+            let message = format!("{} will not count: {} changed while it runs", work.label, changed.join(", "));
+            talk.report(&Event::Note { message });
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -436,12 +451,21 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         outputs.insert(0, Output { name: "log".to_owned(), digest, size: 0 });
     }
     let now = files::unix_now();
+    let (changed, undeclared) = exit.map(|exit| (exit.changed.clone(), exit.undeclared.clone())).unwrap_or_default();
+    let (mut key, mut preimage, mut generation) = (meta.key, meta.preimage, meta.generation);
+    if changed.is_empty() && !undeclared.changed.is_empty() {
+        // Nobody declares these files, and the run may have written them. Filed without them, it counts as soon as somebody
+        // says so; until then whoever plans finds it here and does not run it again.
+        preimage = without_inputs(&preimage, &undeclared.changed);
+        key = Digest::of(&preimage);
+        generation = cache.generation(&key);
+    }
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
-        key: meta.key,
+        key,
         task: meta.task,
-        preimage: meta.preimage,
-        generation: meta.generation,
+        preimage,
+        generation,
         outcome: outcome(exit, log, &meta.log_section),
         outputs,
         started_at: exit.map_or(now, |e| e.started_at),
@@ -450,11 +474,12 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         suspect: None,
         repeats_planned: meta.repeats_planned,
         set_aside: None,
+        undeclared,
         recorded: 0,
     };
-    attempt.suspect = match exit.map(|exit| exit.changed.join(", ")) {
-        Some(changed) if !changed.is_empty() => Some(format!("inputs changed while it ran: {changed}")),
-        _ => disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics),
+    attempt.suspect = match changed.is_empty() {
+        false => Some(format!("inputs changed while it ran: {}", changed.join(", "))),
+        true => disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics),
     };
     cache.record_attempt(&attempt)?;
     Ok(attempt)

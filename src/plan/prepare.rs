@@ -11,7 +11,10 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook, inputs::Inputs, resolve,
+    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, Vendor,
+    facts::FactBook,
+    inputs::{Finder, Inputs},
+    resolve,
 };
 use crate::{
     analyze::{self, CellEnvironment},
@@ -83,8 +86,8 @@ pub struct Prepared {
     pub resolved: Resolved,
     /// Digest of the job's text.
     pub job_digest: Digest,
-    /// Project files that the command declares or names: path, digest.
-    pub inputs: Vec<(String, Digest)>,
+    /// Project files that are declared, or that the command names.
+    pub inputs: Arc<Inputs>,
     pub facts: Arc<PlatformFacts>,
     /// What the runs read, where they read real data.
     pub data: Vec<DataFile>,
@@ -199,12 +202,11 @@ impl Plan {
         matrix.check_runs()?;
         let selected = request.selection.select(&matrix.cells)?;
         facts.gather(&config, &recipes, &matrix.cells)?;
-        let inputs = Inputs::gather(root, &config, &matrix.cells, &reads)?;
         let prepared: Vec<Result<CellPlan, Vec<Problem>>> = matrix
             .cells
             .par_iter()
             .zip(selected.par_iter())
-            .map(|(cell, selected)| prepare(cell, *selected, &config, &recipes, &facts, &inputs))
+            .map(|(cell, selected)| prepare(cell, *selected, &config, &recipes, &facts))
             .collect();
         let mut cells = Vec::with_capacity(prepared.len());
         let mut of_cells = CellProblems::default();
@@ -218,6 +220,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Error::Invalid(problems));
         }
+        find_inputs(root, &config, &recipes, &matrix.cells, &mut cells, &reads)?;
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let implied = matrix_path.is_none().then_some(source);
@@ -314,6 +317,25 @@ impl Plan {
             ),
         })
     }
+}
+
+/// Each cell's inputs, from its settings as they are in effect: also those that its recipe gives.
+fn find_inputs(
+    root: &Path,
+    config: &Config,
+    recipes: &RecipeSet,
+    of: &[Cell],
+    cells: &mut [CellPlan],
+    reads: &ReadSet,
+) -> Result<()> {
+    let mut finder = Finder::new(root, reads);
+    for (planned, cell) in cells.iter_mut().zip(of) {
+        if let Support::Ready(prepared) = &mut planned.support {
+            let view = config.view(&recipes.recipes[&*cell.framework].defaults, &cell.overlay);
+            prepared.inputs = finder.of(&prepared.resolved, &view, &cell.framework)?;
+        }
+    }
+    Ok(())
 }
 
 /// A recipe of the project under another name of a shipped one: what config.yaml says of it would be the other's.
@@ -439,7 +461,6 @@ fn prepare(
     config: &Config,
     recipes: &RecipeSet,
     facts: &FactBook,
-    inputs: &Inputs,
 ) -> Result<CellPlan, Vec<Problem>> {
     let support =
         |support| Ok(CellPlan { id: cell.to_string(), repeats: cell.repeats, selected, blocked: None, support });
@@ -466,7 +487,7 @@ fn prepare(
     }
     support(Support::Ready(Box::new(Prepared {
         job_digest: Digest::of(job_text(&job)),
-        inputs: inputs.of(&resolved.inputs, resolved.job.framework.get("command")),
+        inputs: Arc::default(),
         data: Vec::new(),
         facts: facts.of(&cell.platform, &cell.framework),
         resolved,
