@@ -61,16 +61,25 @@ pub struct Edition<'a> {
     pub has_figures: bool,
 }
 
+/// What became of an edition.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// False where nothing was written: an edition without figures replaces none that has some.
+    pub is_written: bool,
+    /// Sentences on files of somebody's own that had a published name, and where they are now.
+    pub notes: Vec<String>,
+}
+
 /// Writes the outputs that are not there yet as they should be, and removes what the matrix published earlier and does not
-/// publish any more; one tprimat at a time. False where nothing was written: an edition without figures replaces none that
-/// has some.
-pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> {
+/// publish any more; one tprimat at a time.
+pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<Published> {
     let _alone = cache.lock_key(&Digest::of("publish"))?;
     files::create_dir_all(folder)?;
     let _alone_here = alone_in(folder);
     if !edition.has_figures && has_figures(folder, edition.matrix) {
-        return Ok(false);
+        return Ok(Published::default());
     }
+    let mut notes = Vec::new();
     remove_temporaries(folder);
     let path = folder.join(MANIFEST);
     let mut manifest = read_manifest(&path);
@@ -96,6 +105,8 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
         let bytes = cache
             .get(&output.digest)?
             .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;
+        let listed = published.values().filter_map(|files| files.get(&output.name));
+        notes.extend(set_aside(folder, &output.name, |found| listed.clone().any(|d| d == found) || cache.has(found))?);
         write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
     }
     let (gone, others): (Vec<_>, Vec<_>) = published
@@ -116,7 +127,22 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     }
     let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
     record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
-    Ok(true)
+    Ok(Published { is_written: true, notes })
+}
+
+/// Keeps a file under another name that is neither listed nor in the cache: somebody wrote it, or edited what was published.
+fn set_aside(folder: &Path, name: &str, is_ours: impl Fn(&Digest) -> bool) -> Result<Option<String>> {
+    let path = folder.join(name);
+    let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(None) };
+    let is_published = || Digest::of_file(&path).is_ok_and(|digest| is_ours(&digest));
+    if found.is_dir() || found.is_file() && is_published() {
+        return Ok(None);
+    }
+    let names = (1..=u32::MAX).map(|number| format!("{name}.kept-{number}"));
+    let is_free = |name: &String| std::fs::symlink_metadata(folder.join(name)).is_err();
+    let kept = names.into_iter().find(is_free).expect("no folder has so many files");
+    files::move_to(&path, &folder.join(&kept))?;
+    Ok(Some(format!("{} was not written by tprimat, or was edited since; it is now {kept}", path.display())))
 }
 
 /// Is what this matrix published last still there, and has any cell figures in it?

@@ -15,7 +15,7 @@ use petgraph::{Direction, graph::NodeIndex};
 
 use super::{
     Talk,
-    derived::{self, DerivedWork},
+    derived::{self, Derived, DerivedWork},
     events::{Event, Outcome},
     interrupt::Interrupts,
     launch,
@@ -23,7 +23,7 @@ use super::{
     train::{RunningSet, TrainHost, TrainWork, Trained, ingest, train},
 };
 use crate::{
-    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, TaskKind},
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, Made, State, Status, Statuses, label},
@@ -55,7 +55,7 @@ impl BuildSummary {
 }
 
 enum Finished {
-    Derived(Result<Vec<Output>>),
+    Derived(Result<Derived>),
     Trained(Box<Result<Trained>>),
 }
 
@@ -350,7 +350,8 @@ impl Scheduler<'_> {
         let key = run.key.ok_or_else(|| Error::Cache(format!("task `{name}` ran without a key")))?;
         match finished {
             Finished::Derived(outputs) => {
-                let outputs = outputs?;
+                let Derived { outputs, notes } = outputs?;
+                notes.into_iter().for_each(|message| self.talk.report(&Event::Note { message }));
                 let entry = crate::cache::Entry {
                     key,
                     kind: run.kind,

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Talk,
     events::Event,
+    process::Tree,
     progress::Tail,
     run::{ExitKind, RunExit, RunSpec, RunState, Running, TELEMETRY, exit_path, read_exit, spec_path, start},
     schedule::sweep_up,
@@ -571,6 +572,12 @@ fn tail_of(path: &Path, most: u64) -> Vec<u8> {
 pub fn live_run(runs: &Path, key: &Digest) -> Option<PathBuf> {
     let folders = std::fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
     folders.filter(|dir| !is_over(dir)).find(|dir| key_of_run(dir) == Some(*key))
+}
+
+/// What the processes of the run in this folder were started with, secrets included. It is in no file: only they have it.
+#[must_use]
+pub fn environment_of(dir: &Path) -> Option<BTreeMap<String, String>> {
+    Tree::marked(dir.file_name()?.to_str()?).environment()
 }
 
 /// Will nothing more be written into this run's folder? That is so too where tprimat and the supervisor were both killed.

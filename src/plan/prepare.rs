@@ -1,17 +1,17 @@
 //! Loads the inputs of a project and prepares every cell of a matrix.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved, Vendor,
+    DataFile, DataKind, Job, PlatformFacts, Resolved, Unresolved,
     facts::FactBook,
     inputs::{Finder, Inputs},
     resolve,
@@ -27,8 +27,8 @@ use crate::{
     recipe::{Recipe, RecipeSet, Unreached, unreached},
 };
 
-/// What a framework's recipe does not hand over, by framework, vendor and architecture.
-type UnreachedSettings = BTreeMap<(Arc<str>, Vendor, String), Vec<Unreached>>;
+/// What a framework's recipe does not hand over, by framework and job.
+type UnreachedSettings = Mutex<HashMap<(Arc<str>, Digest), Arc<[Unreached]>>>;
 
 /// What to plan.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ pub struct Plan {
     pub allow_drift: bool,
     /// The matrix file that config.yaml implies, where there is none.
     pub implied: Option<Arc<Source>>,
-    pub(super) unreached: OnceLock<UnreachedSettings>,
+    pub(super) unreached: UnreachedSettings,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
 }
@@ -225,7 +225,7 @@ impl Plan {
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let implied = matrix_path.is_none().then_some(source);
         let allow_drift = request.allow_drift;
-        let unreached = OnceLock::new();
+        let unreached = Mutex::default();
         Ok(Self {
             root: root.clone(),
             config,
@@ -267,26 +267,23 @@ impl Plan {
         &self.recipes.recipes[&*self.matrix.cells[cell].framework]
     }
 
-    /// Settings of the workload that the cell's recipe does not hand to its trainer. They are looked for once for each
-    /// recipe, vendor and architecture, in the first such cell.
+    /// Settings of the workload that the cell's recipe does not hand to its trainer. A template may use a setting in some
+    /// cells only, so they are looked for once for each job.
     #[must_use]
-    pub fn unreached(&self, cell: usize) -> &[Unreached] {
-        let key = |cell: usize| {
-            let job = self.prepared(cell)?.job();
-            Some((self.matrix.cells[cell].framework.clone(), job.vendor, job.model.architecture.clone()))
-        };
-        let all = self.unreached.get_or_init(|| {
-            let mut found = BTreeMap::new();
-            for cell in 0..self.cells.len() {
-                if let (Some(key), Some(prepared)) = (key(cell), self.prepared(cell)) {
-                    found
-                        .entry(key)
-                        .or_insert_with(|| unreached(self.recipe(cell), &self.recipes.templates, prepared.job()));
-                }
-            }
-            found
-        });
-        key(cell).and_then(|key| all.get(&key)).map_or(&[], Vec::as_slice)
+    pub fn unreached(&self, cell: usize) -> Arc<[Unreached]> {
+        let Some(prepared) = self.prepared(cell) else { return Arc::default() };
+        let recipe = self.recipe(cell);
+        if recipe.file.launch.reads_job {
+            return Arc::default();
+        }
+        let key = (self.matrix.cells[cell].framework.clone(), prepared.job_digest);
+        let known = || self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known().get(&key) {
+            return found.clone();
+        }
+        let found: Arc<[Unreached]> = unreached(recipe, &self.recipes.templates, prepared.job()).into();
+        known().insert(key, found.clone());
+        found
     }
 
     #[must_use]
@@ -353,6 +350,14 @@ fn reserved_names(recipes: &RecipeSet) -> Vec<Problem> {
 /// What the config and the selected cells note, each once.
 fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String> {
     let mut notes: Vec<String> = config.notes().iter().map(told).collect();
+    notes.extend(config.literal_secrets().into_iter().map(|path| {
+        let name = path.rsplit('.').next().unwrap_or_default();
+        format!(
+            "`{path}` has the name of a secret, so its value is in no key and is not shown: another value measures nothing again. \
+             If it is a setting, set it in the command (`{name}=… python …`), which is in the key; if it is a secret, take it \
+             from a variable: \"${{{name}}}\""
+        )
+    }));
     let unknown = config.children("frameworks").filter(|id| !recipes.recipes.contains_key(*id));
     notes.extend(unknown.map(|id| match nearest(id, recipes.ids()) {
         Some(near) => {
