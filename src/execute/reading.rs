@@ -174,7 +174,11 @@ impl<'a> Past<'a> {
         let task = attempt.task.replacen("train ", "parse ", 1);
         let line = format!("\nattempt = \"{}\"\n", attempt.id);
         let of = |task: &str| self.parses.get(task).into_iter().flatten().rev();
-        let entries = of(&own).chain(of(&task));
+        // Cells that ask for the same job share one parse, which is filed under the name of any of them.
+        let job = attempt.preimage.lines().find(|line| line.starts_with("job = "));
+        let is_of_job = |entry: &&Entry| job.is_some_and(|job| entry.preimage.lines().any(|line| line == job));
+        let shared = self.parses.values().flatten().filter(is_of_job);
+        let entries = of(&own).chain(of(&task)).chain(shared);
         for entry in entries.filter(|entry| entry.preimage.contains(&line)) {
             if let Some(output) = entry.outputs.first()
                 && let Some(result) = stored(self.cache, &output.digest)?
