@@ -44,6 +44,7 @@ fn attempt(n: u32) -> Attempt {
         suspect: None,
         repeats_planned: None,
         set_aside: None,
+        undeclared: Default::default(),
         recorded: 0,
     }
 }

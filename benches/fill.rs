@@ -73,6 +73,7 @@ fn fill(root: PathBuf) -> Result<usize> {
             suspect: None,
             repeats_planned: None,
             set_aside: None,
+            undeclared: Default::default(),
             recorded: 0,
         })?;
         count += 1;

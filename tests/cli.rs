@@ -351,6 +351,19 @@ fn a_drifted_host_runs_nothing_and_shows_what_it_has() {
 }
 
 #[test]
+fn a_setting_with_the_name_of_a_secret_is_told_of() {
+    let project = Project::new(ONE_RUN);
+    let env = "env: { SORT_KEY: length, NUM_PASS: 3, HF_TOKEN: \"${HF_TOKEN:-none_of_it}\", PLAIN: word }";
+    project.edit("config.yaml", "num_gpus: 1 }\n", &format!("num_gpus: 1, {env} }}\n"));
+    for command in ["check", "plan"] {
+        let told = project.run(&[command]).ends_with(0).stderr;
+        assert!(told.contains("`hardware.platforms.cpu.env.SORT_KEY` has the name of a secret"), "{told}");
+        assert!(told.contains("`SORT_KEY=… python …`") && !told.contains("length"), "{told}");
+        assert_eq!(told.matches("has the name of a secret").count(), 1, "{told}");
+    }
+}
+
+#[test]
 fn secrets_reach_trainers_and_nothing_else() {
     const SECRET: &str = "hf_5ecret0fThisTest";
     let project = Project::new(ONE_RUN);

@@ -48,6 +48,116 @@ fn a_command_without_figures_replaces_and_removes_nothing() {
 }
 
 #[test]
+fn a_file_of_somebodys_own_with_a_published_name_is_kept() {
+    let project = Project::new(ONE_RUN);
+    project.write("output/compare.txt", "my notes\n");
+    let told = project.run(&["build"]).ends_with(0).stderr;
+    assert!(
+        told.contains("compare.txt was not written by tprimat") && told.contains("earlier/compare.txt"),
+        "{told}"
+    );
+    assert_eq!(project.read("output/earlier/compare.txt"), "my notes\n");
+    // So is what somebody edited of what was published, as often as that happens.
+    let table = project.read("output/compare.txt");
+    for (number, text) in [(2, "edited\n"), (3, "edited again\n")] {
+        project.write("output/compare.txt", text).run(&["build"]).ends_with(0);
+        assert_eq!(project.read(&format!("output/earlier-{number}/compare.txt")), text);
+        assert_eq!(project.read("output/compare.txt"), table);
+    }
+    // What tprimat itself wrote for an earlier configuration gives way, also where its list is lost.
+    project.remove("output/.published.json");
+    project.edit("config.yaml", "learning_rate: 1.0e-3", "learning_rate: 2.0e-3");
+    let told = project.run(&["build"]).ends_with(0).stderr;
+    assert!(!told.contains("was not written by tprimat"), "{told}");
+    assert!(!project.path("output/earlier-4").exists());
+}
+
+/// Two names of one measurement: the strategies `single` and `other` are the same.
+fn of_twins() -> Project {
+    let project = Project::new(&ONE_RUN.replace("\"single\"", "[\"single\", \"other\"]"));
+    let single = "  single: { num_gpus: 1, DP: 1 }\n";
+    project.edit("config.yaml", single, &format!("{single}  other: {{ num_gpus: 1, DP: 1 }}\n"));
+    project
+}
+
+#[test]
+fn a_cell_that_shares_the_measurement_of_another_has_its_past_as_well() {
+    let project = of_twins();
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 1);
+    project.edit("config.yaml", "learning_rate: 1.0e-3", "learning_rate: 2.0e-3");
+    for cell in [CELL, "cpu/cmd/tiny/other"] {
+        let shown = project.run(&["show", cell, "--json"]).ends_with(0).json();
+        assert!(shown["tokens_per_second_per_gpu"]["value"].as_f64().is_some(), "{cell}: {shown}");
+        let attempts = project.run(&["attempts", cell, "--json"]).ends_with(0).json();
+        assert_eq!(attempts.as_array().unwrap().len(), 1, "{cell}: {attempts}");
+    }
+}
+
+#[test]
+fn twins_without_figures_are_not_said_to_differ_by_noise() {
+    let project = of_twins();
+    project.write("trainer.sh", "exit 1\n").run(&["build"]).ends_with(1);
+    let compared = project.read("output/compare.json");
+    assert!(
+        compared.contains("launches the very same bytes as cpu/cmd/tiny/single: one measurement serves both"),
+        "{compared}"
+    );
+    assert!(!compared.contains("is noise"), "{compared}");
+}
+
+#[test]
+fn two_checkouts_may_publish_into_one_folder_at_once() {
+    let projects: Vec<Project> = (0..2).map(|_| Project::new(ONE_RUN)).collect();
+    let shared = tempfile::tempdir().unwrap();
+    let config = format!("paths:\n  output: {}\n", shared.path().join("output").display());
+    for project in &projects {
+        project.write("config.yaml", &(project.read("config.yaml") + &config));
+    }
+    for round in 0..8 {
+        for project in &projects {
+            project.write("trainer.sh", &format!("{}# round {round}\n", project.read("trainer.sh")));
+        }
+        let builds: Vec<_> = projects.iter().map(|p| p.tprimat(&["build"]).spawn().unwrap()).collect();
+        for build in builds {
+            support::Ran::from(build.wait_with_output().unwrap()).ends_with(0);
+        }
+        let names: Vec<String> = fs::read_dir(shared.path().join("output"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert!(names.iter().any(|name| name == "report.html"), "{names:?}");
+        // What the other one wrote is tprimat's as well, and nothing half written stays.
+        assert!(!names.iter().any(|name| name.starts_with("earlier") || name.starts_with(".tmp")), "{names:?}");
+    }
+}
+
+#[test]
+fn a_log_that_is_followed_shows_no_secret_of_the_run_and_each_line_once() {
+    const SECRET: &str = "hf_5ecret0fThisRun";
+    let project = Project::new(ONE_RUN);
+    let held =
+        "echo token $HF_TOKEN, key $MY_KEY\nuntil [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\nfor step in";
+    project.edit("trainer.sh", "for step in", held);
+    project.edit("config.yaml", "num_gpus: 1 }\n", "num_gpus: 1, env: { MY_KEY: \"${MY_KEY:-0ther5ecretHere}\" } }\n");
+    let mut build = project.tprimat(&["build"]);
+    let build = build.env("HF_TOKEN", SECRET).env("MY_KEY", "An0ther5ecretOfTheRun").spawn().unwrap();
+    until("the trainer starts", || project.launches() == 1);
+    // Somebody else's shell, which knows neither.
+    let follow = project.tprimat(&["logs", "-f", CELL]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    project.write("go", "");
+    build.wait_with_output().unwrap();
+    let shown = support::Ran::from(follow.wait_with_output().unwrap()).ends_with(0).stdout;
+    assert!(shown.contains(&format!("token {}, key ", "*".repeat(SECRET.len()))), "{shown}");
+    assert!(
+        !shown.contains("ecretOfTheRun") && shown.matches("\"event\":\"step\",\"step\":3,").count() == 1,
+        "{shown}"
+    );
+    assert_eq!(shown, project.run(&["logs", CELL]).ends_with(0).stdout);
+}
+
+#[test]
 fn a_page_without_figures_gives_way_to_the_next() {
     let project = Project::new(ONE_RUN);
     // The trainer's batches have 32 tokens, so it contradicts every other job.

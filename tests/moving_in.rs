@@ -147,6 +147,17 @@ fn a_recipe_that_hands_nothing_over_gets_no_rate() {
     assert!(!project.run(&["check"]).ends_with(0).stderr.contains("does not hand over"));
     project.run(&["build"]);
     assert!(rate(&project).is_some());
+    // Used for one model only, it is handed over for that one only; a template that fails has not read it.
+    let branched = "{% if job.model.ffn_hidden_size == 16 %}# {{ job.data.seq_length }}{% elif job.data.seq_length != 16 %}\
+        {{ fail('another length') }}{% endif %}\n";
+    project.write("recipes/mine/mine.sh.j2", &format!("{steps}{branched}"));
+    project.write("matrix.toml", &support::ONE_RUN.replace("cmd", "mine").replace("\"tiny\"", "[\"tiny\", \"wide\"]"));
+    let check = project.run(&["check"]).ends_with(0).stderr;
+    assert!(check.contains("recipe `mine` does not hand over data.seq_length:"), "{check}");
+    project.run(&["build"]);
+    assert!(rate(&project).is_some());
+    let of_wide = project.run(&["show", "cpu/mine/wide/single", "--json"]).json();
+    assert_eq!(of_wide["tokens_per_second_per_gpu"]["value"].as_f64(), None);
 }
 
 #[test]

@@ -241,7 +241,9 @@ fn a_disturbed_run_is_kept_not_counted_and_replaced_twice_at_most() {
         assert_eq!((planned.state.as_str(), &planned.reason), ("stale", &reason));
         let explained = project.run(&["explain", SMALL]);
         assert!(explained.code == Some(0) && explained.stdout.contains(&reason), "{explained:?}");
-        assert_eq!((project.build(&[]).code, project.launches()), (0, 4 + 2 * replacement));
+        let built = project.build(&[]);
+        assert_eq!((built.code, project.launches()), (1, 4 + 2 * replacement));
+        assert!(built.stderr.contains("nothing of this build counts"), "{}", built.stderr);
     }
     // What is there stands, and says so.
     let planned = &project.plan(&[])[&format!("train {SMALL}#2")];

@@ -109,7 +109,7 @@ fn attempts_of(engine: &Engine, statuses: &Statuses, cell: usize, past: &Past) -
     let mut add = |repeat: u32, attempt: Attempt| {
         found.insert((attempt.recorded, attempt.id.clone()), (repeat, attempt));
     };
-    for (repeat, attempt) in past.of_name(&engine.plan.cells[cell].id) {
+    for (repeat, attempt) in past.shared(engine, statuses, cell) {
         add(repeat, attempt.clone());
     }
     for repeat in 1..=repeats(engine, cell) {
@@ -128,7 +128,10 @@ fn repeats(engine: &Engine, cell: usize) -> u32 {
 fn line(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32, attempt: Attempt, past: &Past) -> Result<Line> {
     let is_planned = (1..=repeats(engine, cell)).contains(&repeat);
     let train = is_planned.then(|| statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat)));
-    let result = past.result(&attempt)?;
+    // One whose inputs nobody declares stands as the plan sees it.
+    let of_plan = train.and_then(|train| train.attempt()).filter(|of_plan| of_plan.id == attempt.id);
+    let attempt = of_plan.map_or(attempt, |of_plan| (**of_plan).clone());
+    let result = past.result(&engine.plan.cells[cell].id, repeat, &attempt)?;
     let read = result.map(|result| summarized(engine, cell, repeat, result));
     let figures = read.as_ref().and_then(|(_, figures)| *figures);
     let is_used =

@@ -231,6 +231,11 @@ impl Coverage {
         self.with_results == 0 && !self.reasons.is_empty() && self.not_measured() == self.selected
     }
 
+    /// Is there no selected cell with figures?
+    pub fn has_no_results(&self) -> bool {
+        self.with_results == 0
+    }
+
     fn not_measured(&self) -> usize {
         self.reasons.iter().map(|(_, cells)| cells.len()).sum()
     }

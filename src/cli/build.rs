@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     analyze::{AbsentCell, Comparison, RepeatStatus},
-    cache::{Cache, TaskKind},
+    cache::{Cache, TaskKind, Undeclared},
     error::{Error, Problem, Result, exit},
     execute::{
         self, Bars, BuildOptions, BuildSummary, Event, Gpu, JsonLines, Look, PlainLines, Reporter, Reporters, Runs,
@@ -142,7 +142,6 @@ fn build(at: Option<&Path>, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>
     }
     let interrupts = execute::install_interrupt_handler()?;
     let output = execute::publish::output_dir(&plan);
-    let set_aside = execute::publish::set_aside(&output);
     let options = BuildOptions {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
         fail_fast: args.fail_fast,
@@ -152,7 +151,6 @@ fn build(at: Option<&Path>, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
     }
-    say_moved(&output, set_aside, &request, &talk);
     let summary = match (summary, interrupts.asked()) {
         (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => return Err(Error::Interrupted(signal)),
         (summary, _) => summary?,
@@ -186,20 +184,6 @@ fn say_how(plan: &Plan, trains: &[usize], request: &PlanRequest, talk: &Talk) {
             format!("not passed to trainers (declare them in config.yaml to use them): {}", dropped.join(", "));
         talk.report(&Event::Note { message });
     }
-}
-
-/// Says where files went that lay in the place of published ones. `before`: how many had been moved already.
-fn say_moved(output: &Path, before: usize, request: &PlanRequest, talk: &Talk) {
-    let moved = execute::publish::set_aside(output).saturating_sub(before);
-    if moved == 0 {
-        return;
-    }
-    let earlier = output.strip_prefix(&request.root).unwrap_or(output).join("earlier");
-    let message = format!(
-        "{moved} files that tprimat had not written lay where results are published; they are in {0} now, and `tprimat import {0}` reads results among them",
-        earlier.display()
-    );
-    talk.report(&Event::Note { message });
 }
 
 /// `--together A B`: a build of these cells alone, which measures them anew. Repeats take turns in every build.
@@ -376,14 +360,20 @@ fn finish(
         seconds: *seconds,
     });
     let coverage = Coverage::of(engine, statuses, comparison.as_ref());
-    let code = if failed > 0 || verdict.is_bad() || (coverage.is_nothing() && !args.cached_only) {
+    let in_vain = verdict.suspect > 0 && coverage.has_no_results()
+        || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
+    let code = if failed > 0 || verdict.is_bad() || in_vain || (coverage.is_nothing() && !args.cached_only) {
         exit::FAILED
     } else if args.require_complete && incomplete > 0 {
         exit::STALE
     } else {
         exit::OK
     };
-    if let Some(path) = changed_meanwhile(engine.plan) {
+    if in_vain {
+        let message = "nothing of this build counts: every run was disturbed; see the reasons above, and build again";
+        talk.report(&Event::Note { message: message.to_owned() });
+    }
+    if let Some(path) = changed_meanwhile(engine, statuses) {
         let message =
             format!("{path} was changed while this build ran, which built what was planned before; build again");
         talk.report(&Event::Note { message });
@@ -430,8 +420,15 @@ fn finish(
 }
 
 /// A file that the plan rests on and that is not as it was. What comes and goes in folders is for the next plan to judge.
-fn changed_meanwhile(plan: &Plan) -> Option<String> {
-    match plan.reads.evidence().ok()?.check() {
+fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
+    let plan = engine.plan;
+    let mut evidence = plan.reads.evidence().ok()?;
+    // Of what runs may have written themselves, something better was said.
+    for attempt in engine.dag.order.iter().filter_map(|node| statuses.get(*node).attempt()) {
+        let Undeclared { changed, made } = &attempt.undeclared;
+        changed.iter().chain(made).for_each(|name| evidence.forget(&plan.root.join(name)));
+    }
+    match evidence.check() {
         Standing::Changed(path) if !path.is_dir() => {
             Some(path.strip_prefix(&plan.root).unwrap_or(&path).display().to_string())
         }

@@ -1,12 +1,13 @@
 //! `check`: everything that can be known to be wrong without running anything.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::json;
 
 use super::{
     args::CheckArgs,
-    blocked, fit,
+    blocked::{self, few},
+    fit,
     flags::Insist,
     output::{print, print_json},
     project,
@@ -65,6 +66,15 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     for note in project::not_handed_over(&plan).into_iter().chain(project::not_identical(&plan)) {
         eprintln!("note: {note}");
     }
+    let found = guessed_inputs(&plan);
+    for (names, cells) in &found {
+        let (one, of) = if names.len() == 1 { ("is an input", "file") } else { ("are inputs", "files") };
+        eprintln!(
+            "note: {} {one} of {}: the command names the {of}; `inputs: [\"!NAME\"]` takes back one that the run writes",
+            names.join(", "),
+            few(cells)
+        );
+    }
     for (why, cell, more) in reasons {
         let others = if more == 0 { String::new() } else { format!(" and {more} more") };
         eprintln!("note: unsupported, `{cell}`{others}: {why}");
@@ -93,7 +103,8 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit, "blocked": blocked.len() }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit, "blocked": blocked.len(),
+                "found_inputs": found.iter().map(|(inputs, cells)| json!({ "inputs": inputs, "cells": cells })).collect::<Vec<_>>() }),
         )?;
     } else {
         let not_now = match blocked.len() {
@@ -110,6 +121,18 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
         ))?;
     }
     Ok(exit::OK)
+}
+
+/// Inputs that nobody declares, each set of them with its cells.
+fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
+    let mut found: BTreeMap<Vec<&str>, Vec<&str>> = BTreeMap::new();
+    for (cell, planned) in plan.cells.iter().enumerate() {
+        let names: Vec<&str> = plan.prepared(cell).into_iter().flat_map(|prepared| prepared.inputs.guessed()).collect();
+        if !names.is_empty() {
+            found.entry(names).or_default().push(&planned.id);
+        }
+    }
+    found
 }
 
 /// Rendered bytes must be the same on every host, so they may name no absolute path but an interpreter's.

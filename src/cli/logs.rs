@@ -1,6 +1,6 @@
 //! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; `-f` follows one that is being written.
 
-use std::{io::Write, path::Path, time::Duration};
+use std::{collections::BTreeMap, io::Write, path::Path, time::Duration};
 
 use super::{
     args::LogsArgs,
@@ -11,8 +11,7 @@ use super::{
 use crate::{
     cache::{Attempt, Cache, TaskKind},
     error::{Error, Result, exit},
-    execute,
-    files::{open_regular_no_link, read_open},
+    execute::{self, Secrets},
     graph::Dag,
     plan::{Plan, Support},
 };
@@ -42,7 +41,8 @@ pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     if args.follow
         && let Some(dir) = status.key.and_then(|key| execute::live_run(&cache_dir.join("runs"), &key))
     {
-        return follow(&dir);
+        let declared = plan.prepared(cell).map(|prepared| prepared.resolved.env.clone()).unwrap_or_default();
+        return follow(&dir, &declared);
     }
     // A failed attempt that will be tried again is not the one that counts, but its log is what people ask for.
     let attempts = status.key.map(|key| cache.attempts(&key)).unwrap_or_default();
@@ -73,22 +73,25 @@ fn log_of(cache: &Cache, attempt: &Attempt) -> Result<Option<Vec<u8>>> {
     Ok(attempt.log().map(|log| cache.get(&log.digest)).transpose()?.flatten())
 }
 
-fn follow(dir: &Path) -> Result<i32> {
-    let path = dir.join("log");
-    // The log itself is masked only once the run has ended.
-    let secrets = execute::Secrets::of_caller();
-    let read = || open_regular_no_link(&path).and_then(|(file, found)| read_open(&file, found.len(), u64::MAX - 1));
-    let mut seen = 0;
+/// The log itself is masked only once the run has ended, so what is shown before is masked here: by the secrets of whoever asks,
+/// by those that are declared, and by those that the run was given, which only its processes know. Nothing is shown before
+/// these are known, or the run is over.
+fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
+    let mut others = vec![Secrets::of_caller(), Secrets::of(declared)];
+    let mut log = execute::Growing::new(&dir.join("log"));
+    let (mut pending, mut is_known) = (Vec::new(), false);
     loop {
         let is_over = execute::is_over(dir);
-        let mut bytes = read().unwrap_or_default();
-        // Whole lines, so that no secret is seen in two halves; a progress bar ends its lines by a carriage return.
-        let whole = bytes.iter().rposition(|byte| b"\n\r".contains(byte)).map_or(0, |last| last + 1);
-        let end = if is_over { bytes.len() } else { whole };
-        if end > seen {
-            secrets.mask(&mut bytes[seen..end]);
-            write(&bytes[seen..end])?;
-            seen = end;
+        if !is_known && let Some(env) = execute::environment_of(dir) {
+            others.push(Secrets::of(&env));
+            is_known = true;
+        }
+        if is_known || is_over {
+            log.poll(&mut |bytes| pending.extend_from_slice(bytes))
+                .map_err(Error::io("cannot read the log in", dir))?;
+            let shown = showable(&mut pending, is_over, &others);
+            write(&pending[..shown])?;
+            pending.drain(..shown);
         }
         if is_over {
             return Ok(exit::OK);
@@ -97,10 +100,42 @@ fn follow(dir: &Path) -> Result<i32> {
     }
 }
 
+/// Masks what has come and says how much of it may be shown: whole lines, so that no secret is seen in two halves. A progress
+/// bar ends its lines by a carriage return; a line without an end is shown but for as much as may begin a secret.
+fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -> usize {
+    const LONGEST_LINE: usize = 64 << 10;
+    let whole = pending.iter().rposition(|byte| b"\n\r".contains(byte)).map_or(0, |last| last + 1);
+    let end = if is_over || pending.len() - whole > LONGEST_LINE { pending.len() } else { whole };
+    secrets.iter().for_each(|secrets| secrets.mask(&mut pending[..end]));
+    let held_back = secrets.iter().map(Secrets::longest).max().unwrap_or(0);
+    if is_over || end == whole { end } else { whole.max(end.saturating_sub(held_back)) }
+}
+
 fn write(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.map_err(Error::io("cannot write to", "stdout")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_the_beginning_of_a_secret_is_held_back() {
+        let secrets = [Secrets::of(&[("A_TOKEN".to_owned(), "abcdefghij".to_owned())].into())];
+        let shown = |text: &str, is_over| {
+            let mut pending = text.as_bytes().to_vec();
+            let end = showable(&mut pending, is_over, &secrets);
+            String::from_utf8(pending[..end].to_vec()).unwrap()
+        };
+        assert_eq!(shown("one abcdefghij\ntwo abcde", false), "one **********\n");
+        assert_eq!(shown("10%\rtwo", false), "10%\r");
+        assert_eq!(shown("two abcdefghij", true), "two **********");
+        let long = "x".repeat(70 << 10);
+        let end = shown(&format!("{long}abcde"), false);
+        assert!(end.len() == long.len() - 5 && !end.contains('a'));
     }
 }

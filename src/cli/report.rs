@@ -84,7 +84,9 @@ impl Place {
         let cache = of.engine.cache;
         match self {
             Self::Folder(folder) => {
-                if report.publish(&folder, cache)? {
+                let published = report.publish(&folder, cache)?;
+                published.notes.iter().for_each(|note| eprintln!("note: {note}"));
+                if published.is_written {
                     return Ok(folder.join(PAGE));
                 }
                 let message = format!(

@@ -22,6 +22,7 @@ use super::{
     view::{Setting, Values, View},
 };
 use crate::{
+    analyze::{SECRET, public_value},
     error::{Error, Problem, Result, Source},
     plan::Vendor,
 };
@@ -370,6 +371,30 @@ impl Config {
     /// Where the file spells `path`, if it does.
     pub(super) fn place(&self, path: &str) -> Option<Place> {
         self.spans().find(self.spelled.get(path).map_or(path, String::as_str))
+    }
+
+    /// Declared variables of runs that have the name of a secret and a value that stands in config.yaml: such a value is in
+    /// no key, and a setting of that name would be believed to be measured.
+    #[must_use]
+    pub fn literal_secrets(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for table in ["hardware.platforms", "frameworks"] {
+            for id in self.children(table) {
+                let env = format!("{table}.{id}.env");
+                for name in self.children(&env) {
+                    let path = format!("{env}.{name}");
+                    let value = self.get(&path).map(super::plain).unwrap_or_default();
+                    let is_written = || {
+                        let span = self.place(&path).map_or(0..0, |place| place.value);
+                        !self.source.text.get(span).unwrap_or_default().contains("${")
+                    };
+                    if public_value(name, &value) == SECRET && is_written() {
+                        found.push(path);
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// The bytes of the value of `path` in config.yaml, or of the key of the nearest table above it.

@@ -377,7 +377,8 @@ pub struct Framework {
     pub share: Option<bool>,
     /// Environment of every run; part of the key. A null takes away what the recipe or the platform sets.
     pub env: BTreeMap<String, Scalar>,
-    /// Project files that the command reads, as globs: part of the key.
+    /// Project files that the command reads, as globs: part of the key. Files that the command names are inputs without being
+    /// listed; `"!GLOB"` takes files back, such as one that the run itself writes.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub inputs: Option<Vec<String>>,
     /// Base image of the container: a name, or one by vendor.

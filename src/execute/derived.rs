@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    publish::{self, Edition},
+    publish::{self, Edition, Published},
     run::TELEMETRY,
 };
 use crate::{
@@ -325,8 +325,28 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
     cells
 }
 
+/// What a derived task left.
+#[derive(Default)]
+pub struct Derived {
+    pub outputs: Vec<Output>,
+    /// Sentences for people.
+    pub notes: Vec<String>,
+}
+
 /// Does one derived task. Its outputs are in the cache when this returns.
-pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
+pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
+    match work {
+        DerivedWork::Report(work) => {
+            let (outputs, has_figures) = report_outputs(&work, cache)?;
+            let published = publish::publish(&work.output_dir, &work.edition(&outputs, has_figures), cache)?;
+            Ok(Derived { outputs: if published.is_written { outputs } else { Vec::new() }, notes: published.notes })
+        }
+        other => Ok(Derived { outputs: outputs_of(other, cache)?, notes: Vec::new() }),
+    }
+}
+
+/// Does a task that publishes nothing.
+fn outputs_of(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
@@ -353,11 +373,7 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
             }
             Ok(outputs)
         }
-        DerivedWork::Report(work) => {
-            let (outputs, has_figures) = report_outputs(&work, cache)?;
-            let is_published = publish::publish(&work.output_dir, &work.edition(&outputs, has_figures), cache)?;
-            Ok(if is_published { outputs } else { Vec::new() })
-        }
+        DerivedWork::Report(work) => Ok(report_outputs(&work, cache)?.0),
     }
 }
 
@@ -463,7 +479,7 @@ fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<Drawn>> {
 pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison, named: &[String]) -> Result<Report> {
     let cache = engine.cache;
     let stored = Some(put_comparison(cache, comparison)?);
-    let pictures = run(DerivedWork::Plot { comparison: stored.clone() }, cache)?;
+    let pictures = outputs_of(DerivedWork::Plot { comparison: stored.clone() }, cache)?;
     let mut work = report_work(engine, statuses, stored, pictures);
     if !named.is_empty() {
         work.matrix = named.join(" and ");
@@ -482,9 +498,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Writes all of its files into a folder. False where nothing was written, since it has no figures and what was published
-    /// there has.
-    pub fn publish(&self, folder: &Path, cache: &Cache) -> Result<bool> {
+    /// Writes all of its files into a folder; nothing where it has no figures and what was published there has.
+    pub fn publish(&self, folder: &Path, cache: &Cache) -> Result<Published> {
         publish::publish(folder, &self.work.edition(&self.outputs, self.has_figures), cache)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, Statuses, label},
-    plan::{DataKind, Plan, Prepared},
+    plan::{DataKind, Input, Plan, Prepared},
 };
 
 /// For the train task at `node`.
@@ -94,11 +94,12 @@ pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) ->
 /// What the plan knows by content and the run reads where it lies.
 fn watched(plan: &Plan, cell: usize, prepared: &Prepared) -> Vec<Watched> {
     let mut all = Vec::new();
-    for (name, digest) in &prepared.inputs {
+    for Input { name, digest, is_guessed } in &prepared.inputs.files {
         let path = plan.root.join(name);
         let stamp = plan.reads.known(&path).filter(|known| known.digest == *digest).map(|known| known.stamp);
-        all.push(Watched::file(name, path, *digest, stamp));
+        all.push(Watched::file(name, path, *digest, stamp).guessed(*is_guessed));
     }
+    all.extend(prepared.inputs.absent.iter().map(|name| Watched::absent(name, plan.root.join(name))));
     for file in &prepared.data {
         if let Ok(digest) = file.digest {
             let stamps = plan.facts.data_stamps(&file.path, digest);

@@ -6,7 +6,7 @@
 //! lost its supervisor cannot be told from a stranger's, and is left alone.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fs, thread,
     time::{Duration, Instant},
 };
@@ -131,8 +131,20 @@ impl Tree {
 
     fn is_marked(&self, pid: i32) -> bool {
         // Another user's process cannot be read, and is not ours.
-        fs::read(format!("/proc/{pid}/environ"))
-            .is_ok_and(|environment| environment.split(|&b| b == 0).any(|entry| entry == self.mark))
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.marks(&environment))
+    }
+
+    fn marks(&self, environment: &[u8]) -> bool {
+        environment.split(|&b| b == 0).any(|entry| entry == self.mark)
+    }
+
+    /// The environment of a process of the run, as far as it is text; `None` where there is no such process.
+    pub fn environment(&self) -> Option<BTreeMap<String, String>> {
+        let pids = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+        let environments = pids.filter_map(|process| fs::read(process.join("environ")).ok());
+        let found = environments.filter(|environment| self.marks(environment)).max_by_key(Vec::len)?;
+        let entries = found.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
+        Some(entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     /// Ends every process of the run: SIGTERM, at most `grace`, then SIGKILL until none is left.

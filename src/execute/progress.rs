@@ -6,34 +6,31 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::files::open_regular_no_link;
+
 /// A longer line is passed over: progress is never that long, and memory stays bounded.
 const LINE_LIMIT: usize = 64 << 10;
 
-/// A log that is being written.
+/// A file that grows: hands on its bytes as they come, each once.
 #[derive(Debug)]
-pub struct Tail {
+pub struct Growing {
     path: PathBuf,
     /// `None` until the file is there.
     file: Option<File>,
-    /// The line that has not ended yet.
-    partial: Vec<u8>,
-    /// The line that has not ended yet is too long, and forgotten.
-    overlong: bool,
 }
 
-impl Tail {
+impl Growing {
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: None, partial: Vec::new(), overlong: false }
+        Self { path: path.to_owned(), file: None }
     }
 
-    /// Hands on the lines that were completed since the last call; a carriage return ends a line too
-    /// (progress bars), and empty lines are left out. A file that is not there yet has none.
-    pub fn poll(&mut self, on_line: &mut dyn FnMut(&str)) -> io::Result<()> {
+    /// Hands on what was appended since the last call. A file that is not there yet has nothing.
+    pub fn poll(&mut self, on_bytes: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => match File::open(&self.path) {
-                Ok(file) => file,
+            None => match open_regular_no_link(&self.path) {
+                Ok((file, _)) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 Err(error) => return Err(error),
             },
@@ -53,12 +50,43 @@ impl Tail {
                 break;
             }
             left -= read as u64;
-            self.feed(&buffer[..read], on_line);
+            on_bytes(&buffer[..read]);
         }
         self.file = Some(file);
         Ok(())
     }
+}
 
+/// The lines of a log that is being written.
+#[derive(Debug)]
+pub struct Tail {
+    bytes: Growing,
+    lines: Lines,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// The line that has not ended yet.
+    partial: Vec<u8>,
+    /// The line that has not ended yet is too long, and forgotten.
+    overlong: bool,
+}
+
+impl Tail {
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self { bytes: Growing::new(path), lines: Lines::default() }
+    }
+
+    /// Hands on the lines that were completed since the last call; a carriage return ends a line too
+    /// (progress bars), and empty lines are left out. A file that is not there yet has none.
+    pub fn poll(&mut self, on_line: &mut dyn FnMut(&str)) -> io::Result<()> {
+        let Self { bytes, lines } = self;
+        bytes.poll(&mut |bytes| lines.feed(bytes, on_line))
+    }
+}
+
+impl Lines {
     fn feed(&mut self, bytes: &[u8], on_line: &mut dyn FnMut(&str)) {
         for piece in bytes.split_inclusive(|&b| b == b'\n' || b == b'\r') {
             let (text, ends) = match piece.split_last() {
@@ -92,7 +120,7 @@ mod tests {
     use super::*;
 
     fn fed(chunks: &[&[u8]]) -> Vec<String> {
-        let mut tail = Tail::new(Path::new("unused"));
+        let mut tail = Lines::default();
         let mut lines = Vec::new();
         for chunk in chunks {
             tail.feed(chunk, &mut |line| lines.push(line.to_owned()));
@@ -121,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_takes_bounded_memory_and_the_next_one_is_read() {
-        let mut tail = Tail::new(Path::new("unused"));
+        let mut tail = Lines::default();
         let mut lines = Vec::new();
         for _ in 0..100 {
             tail.feed(&[b'x'; 10_000], &mut |line| lines.push(line.to_owned()));

@@ -71,15 +71,23 @@ pub struct Edition<'a> {
     pub has_figures: bool,
 }
 
+/// What became of an edition.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// False where nothing was written: an edition without figures replaces none that has some.
+    pub is_written: bool,
+    /// Sentences on files of somebody's own that had a published name, and where they are now.
+    pub notes: Vec<String>,
+}
+
 /// Writes the outputs that are not there yet as they should be, and removes what the matrix published earlier and does not
-/// publish any more; one tprimat at a time. False where nothing was written: an edition without figures replaces none that
-/// has some.
-pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> {
+/// publish any more; one tprimat at a time.
+pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<Published> {
     let _alone = cache.lock_key(&Digest::of("publish"))?;
     files::create_dir_all(folder)?;
     let _alone_here = alone_in(folder);
     if !edition.has_figures && has_figures(folder, edition.matrix) {
-        return Ok(false);
+        return Ok(Published::default());
     }
     remove_temporaries(folder);
     let path = folder.join(MANIFEST);
@@ -98,7 +106,7 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     let published = read_manifest(&path);
     let before = published.get(edition.matrix).cloned().unwrap_or_default();
     let now: BTreeMap<String, Digest> = edition.outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
-    set_aside_earlier(folder, edition.outputs, &published)?;
+    let notes = set_aside_earlier(folder, edition.outputs, &published, cache)?;
     // Claimed before they are written: killed in between, files are missing and it is all done again; killed after
     // the last file, nothing is.
     record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
@@ -127,35 +135,37 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     }
     let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
     record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
-    Ok(true)
+    Ok(Published { is_written: true, notes })
 }
 
-/// Moves files out of the way that no list names.
-fn set_aside_earlier(folder: &Path, outputs: &[Output], published: &Manifest) -> Result<()> {
-    for Output { name, digest, .. } in outputs {
+/// Moves files out of the way that have a published name and that somebody else wrote, or edited since they were published:
+/// what is there now is neither listed nor in the cache. Says where they are.
+fn set_aside_earlier(folder: &Path, outputs: &[Output], published: &Manifest, cache: &Cache) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for Output { name, .. } in outputs {
         let path = folder.join(name);
-        let is_ours = published.values().any(|files| files.contains_key(name));
-        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
-        if is_ours || !is_file || Digest::of_file(&path).is_ok_and(|found| found == *digest) {
+        let Ok(found) = std::fs::symlink_metadata(&path) else { continue };
+        let is_listed = |digest: &Digest| published.values().any(|files| files.get(name) == Some(digest));
+        let is_ours = || Digest::of_file(&path).is_ok_and(|digest| is_listed(&digest) || cache.has(&digest));
+        if found.is_dir() || found.is_file() && is_ours() {
             continue;
         }
         let mut to = folder.join(EARLIER).join(name);
         for number in 2.. {
-            if !to.exists() {
+            if std::fs::symlink_metadata(&to).is_err() {
                 break;
             }
             to = folder.join(format!("{EARLIER}-{number}")).join(name);
         }
         files::create_dir_all(to.parent().unwrap_or(folder))?;
         files::move_to(&path, &to)?;
+        notes.push(format!(
+            "{} was not written by tprimat, or was edited since; it is now {}, where `tprimat import` can read it",
+            path.display(),
+            to.display()
+        ));
     }
-    Ok(())
-}
-
-/// How many files a folder's publications have moved out of their way.
-#[must_use]
-pub fn set_aside(folder: &Path) -> usize {
-    std::fs::read_dir(folder.join(EARLIER)).map_or(0, |entries| entries.flatten().count())
+    Ok(notes)
 }
 
 /// Is what this matrix published last still there, and has any cell figures in it?

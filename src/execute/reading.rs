@@ -1,7 +1,7 @@
 //! What can be shown of a cell that no build has finished: the repeats that are there, or what was measured before the
 //! configuration changed. Runs and writes nothing; whatever stands in says so ([`Standing`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     derived::{self, CellSeed, Results},
@@ -102,7 +102,7 @@ fn present_repeat(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32
     let section = &engine.plan.recipe(cell).file.log;
     let is_there = attempt.log().is_none_or(|log| engine.cache.has(&log.digest));
     let unreached = engine.plan.unreached(cell);
-    is_there.then(|| derived::result_of(engine.cache, attempt, prepared.job(), section, unreached)).transpose()
+    is_there.then(|| derived::result_of(engine.cache, attempt, prepared.job(), section, &unreached)).transpose()
 }
 
 /// A result of the cache; `None` where it is gone, or of a version that this one cannot read.
@@ -110,10 +110,11 @@ fn stored(cache: &Cache, digest: &Digest) -> Result<Option<RunResult>> {
     Ok(cache.get(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
-/// All that was ever measured under the names of a plan's cells.
+/// All that was ever measured under the names of a plan's cells. A measurement that several cells share is filed under the name
+/// of one of them, and is the past of all.
 pub struct Past<'a> {
     cache: &'a Cache,
-    /// By the task's name, in the order in which they were recorded.
+    /// By the task's name, in the order in which they were recorded; also those of other names that were parsed for this one.
     attempts: BTreeMap<String, Vec<Attempt>>,
     parses: BTreeMap<String, Vec<Entry>>,
 }
@@ -129,19 +130,30 @@ struct Found {
 impl<'a> Past<'a> {
     #[must_use]
     pub fn of(cache: &'a Cache, plan: &Plan) -> Self {
-        let ids: std::collections::BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
+        let ids: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
         let is_named = |task: &str| {
             let name = task.split_once(' ').map_or(task, |(_, name)| name);
             ids.contains(name.rsplit_once('#').map_or(name, |(cell, _)| cell))
         };
         let mut past = Self { cache, attempts: BTreeMap::new(), parses: BTreeMap::new() };
-        for attempt in cache.all_attempts() {
-            if is_named(&attempt.task) {
-                past.attempts.entry(attempt.task.clone()).or_default().push(attempt);
-            }
-        }
+        // Trainings that were parsed for a cell, by the attempt.
+        let mut parsed_for: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for entry in cache.entries_named(TaskKind::Parse, is_named) {
+            let attempt =
+                entry.preimage.lines().find_map(|line| line.strip_prefix("attempt = ")?.trim_matches('"').into());
+            if let Some(attempt) = attempt.map(str::to_owned) {
+                parsed_for.entry(attempt).or_default().insert(entry.task.replacen("parse ", "train ", 1));
+            }
             past.parses.entry(entry.task.clone()).or_default().push(entry);
+        }
+        for attempt in cache.all_attempts() {
+            let mut names = parsed_for.remove(&attempt.id).unwrap_or_default();
+            if is_named(&attempt.task) {
+                names.insert(attempt.task.clone());
+            }
+            for name in names {
+                past.attempts.entry(name).or_default().push(attempt.clone());
+            }
         }
         past
     }
@@ -158,11 +170,18 @@ impl<'a> Past<'a> {
         found
     }
 
-    /// What was read from an attempt's log when it was last parsed.
-    pub fn result(&self, attempt: &Attempt) -> Result<Option<RunResult>> {
+    /// What was read from an attempt's log when it was last parsed: for this repeat of this cell, else for that whose name it
+    /// stands on.
+    pub fn result(&self, cell: &str, repeat: u32, attempt: &Attempt) -> Result<Option<RunResult>> {
+        let own = format!("parse {cell}#{repeat}");
         let task = attempt.task.replacen("train ", "parse ", 1);
         let line = format!("\nattempt = \"{}\"\n", attempt.id);
-        let entries = self.parses.get(&task).into_iter().flatten().rev();
+        let of = |task: &str| self.parses.get(task).into_iter().flatten().rev();
+        // Cells that ask for the same job share one parse, which is filed under the name of any of them.
+        let job = attempt.preimage.lines().find(|line| line.starts_with("job = "));
+        let is_of_job = |entry: &&Entry| job.is_some_and(|job| entry.preimage.lines().any(|line| line == job));
+        let shared = self.parses.values().flatten().filter(is_of_job);
+        let entries = of(&own).chain(of(&task)).chain(shared);
         for entry in entries.filter(|entry| entry.preimage.contains(&line)) {
             if let Some(output) = entry.outputs.first()
                 && let Some(result) = stored(self.cache, &output.digest)?
@@ -173,9 +192,24 @@ impl<'a> Past<'a> {
         Ok(None)
     }
 
+    /// The attempts of a cell, and of those that ask for the same job and launch the same: they had one measurement, which is
+    /// parsed but once.
+    #[must_use]
+    pub fn shared(&self, engine: &Engine, statuses: &Statuses, cell: usize) -> Vec<(u32, &Attempt)> {
+        let own = self.of_name(&engine.plan.cells[cell].id);
+        if !own.is_empty() {
+            return own;
+        }
+        let twins = engine.same_launch(statuses);
+        let first = |cell: usize| twins[cell].unwrap_or(cell);
+        let job = |cell: usize| engine.plan.prepared(cell).map(|prepared| prepared.job_digest);
+        let others = (0..twins.len()).filter(|other| first(*other) == first(cell) && job(*other) == job(cell));
+        others.flat_map(|other| self.of_name(&engine.plan.cells[other].id)).collect()
+    }
+
     /// The repeats of the configuration that was measured last, each by the attempt that counted then.
     fn of_cell(&self, engine: &Engine, statuses: &Statuses, cell: usize) -> Result<Option<Found>> {
-        let mut counted = self.of_name(&engine.plan.cells[cell].id);
+        let mut counted = self.shared(engine, statuses, cell);
         counted.retain(|(_, attempt)| attempt.is_valid());
         let Some(newest) = counted.iter().map(|(_, a)| *a).max_by_key(|a| a.recorded) else { return Ok(None) };
         let launch = (launch_of(&newest.preimage), newest.generation);
@@ -184,7 +218,7 @@ impl<'a> Past<'a> {
         for (repeat, attempt) in counted {
             if !results.contains_key(&repeat)
                 && (launch_of(&attempt.preimage), attempt.generation) == launch
-                && let Some(result) = self.result(attempt)?
+                && let Some(result) = self.result(&engine.plan.cells[cell].id, repeat, attempt)?
             {
                 results.insert(repeat, result);
             }

@@ -38,6 +38,7 @@ use super::{
     watch::Watched,
 };
 use crate::{
+    cache::Undeclared,
     error::{Error, Result},
     files::{self, Durability},
     plan::Vendor,
@@ -112,6 +113,9 @@ pub struct RunExit {
     /// Where it ran; absent in folders of an older tprimat, whose runs were on the host of their build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The same of what nobody declares and the command names.
+    #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
+    pub undeclared: Undeclared,
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -147,6 +151,9 @@ pub enum RunState {
     },
     Running {
         since: f64,
+        /// Names of inputs that were seen to change: the run will not count.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changed: Vec<String>,
     },
     Ending,
 }
@@ -338,7 +345,7 @@ impl Running {
         };
         let now = files::unix_now();
         let started = match self.state() {
-            RunState::Running { since } => since,
+            RunState::Running { since, .. } => since,
             _ => now,
         };
         Ok(RunExit {
@@ -351,6 +358,7 @@ impl Running {
             survivors: ended.survivors,
             changed: Vec::new(),
             host: hostname(),
+            undeclared: Undeclared::default(),
             note: Some(format!("the supervisor was ended by signal {signal}")),
         })
     }

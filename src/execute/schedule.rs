@@ -15,7 +15,7 @@ use petgraph::{Direction, graph::NodeIndex};
 
 use super::{
     Talk,
-    derived::{self, DerivedWork},
+    derived::{self, Derived, DerivedWork},
     events::{Event, Outcome},
     interrupt::Interrupts,
     launch,
@@ -23,7 +23,7 @@ use super::{
     train::{RunningSet, TrainHost, TrainWork, Trained, ingest, train},
 };
 use crate::{
-    cache::{AttemptOutcome, Cache, Output, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, TaskKind},
     digest::Digest,
     error::{Error, Result},
     graph::{Engine, Made, State, Status, Statuses, label},
@@ -41,10 +41,21 @@ pub struct BuildOptions {
 pub struct BuildSummary {
     pub ran: usize,
     pub failed: usize,
+    /// Runs that ended well and count.
+    pub counted: usize,
+    /// Runs that ended well and do not count, because something disturbed them.
+    pub disturbed: usize,
+}
+
+impl BuildSummary {
+    fn count(&mut self, attempt: &Attempt) {
+        self.counted += usize::from(attempt.is_valid());
+        self.disturbed += usize::from(attempt.is_disturbed());
+    }
 }
 
 enum Finished {
-    Derived(Result<Vec<Output>>),
+    Derived(Result<Derived>),
     Trained(Box<Result<Trained>>),
 }
 
@@ -69,6 +80,8 @@ struct Scheduler<'a> {
     stopping: bool,
     error: Option<Error>,
     summary: BuildSummary,
+    /// What was said of files that runs wrote; many runs write the same ones.
+    told: HashSet<String>,
 }
 
 /// What a training needs of this host.
@@ -139,6 +152,7 @@ pub fn build(
         stopping: false,
         error: None,
         summary: BuildSummary::default(),
+        told: HashSet::new(),
     };
     let set = RunningSet::default();
     let ready: Vec<_> = stale.iter().copied().filter(|n| scheduler.pending[n] == 0).collect();
@@ -379,7 +393,8 @@ impl Scheduler<'_> {
         let key = run.key.ok_or_else(|| Error::Cache(format!("task `{name}` ran without a key")))?;
         match finished {
             Finished::Derived(outputs) => {
-                let outputs = outputs?;
+                let Derived { outputs, notes } = outputs?;
+                notes.into_iter().for_each(|message| self.talk.report(&Event::Note { message }));
                 let entry = crate::cache::Entry {
                     key,
                     kind: run.kind,
@@ -402,9 +417,9 @@ impl Scheduler<'_> {
                 let mut waiting = self.keys.remove(&key).unwrap_or_default();
                 let attempt = match (*attempt)? {
                     Trained::Attempt(attempt) => *attempt,
-                    Trained::Outdated(changed) => {
+                    Trained::Outdated(why) => {
                         waiting.push(node);
-                        return self.not_started(&waiting, &changed, statuses);
+                        return self.not_started(&waiting, &why, statuses);
                     }
                 };
                 self.trained.insert(key);
@@ -414,6 +429,10 @@ impl Scheduler<'_> {
                     waiting.extend(shares.then_some(*other));
                     !shares
                 });
+                self.summary.count(&attempt);
+                if let Some(told) = attempt.undeclared.told().filter(|told| self.told.insert(told.clone())) {
+                    self.talk.report(&Event::Note { message: format!("{name}: {told}") });
+                }
                 if let Some(why) = &attempt.suspect {
                     let what = match &attempt.outcome {
                         AttemptOutcome::Ok => "was disturbed and is not counted",
@@ -460,8 +479,7 @@ impl Scheduler<'_> {
     }
 
     /// What these trainings would read is not what the plan knows: a run of it would be filed under a wrong key.
-    fn not_started(&mut self, nodes: &[NodeIndex], changed: &[String], statuses: &mut Statuses) -> Result<()> {
-        let why = format!("not started: {} changed after this build was planned; build again", changed.join(", "));
+    fn not_started(&mut self, nodes: &[NodeIndex], why: &str, statuses: &mut Statuses) -> Result<()> {
         self.stopping |= self.options.fail_fast;
         for &node in nodes {
             self.summary.failed += 1;
@@ -470,9 +488,9 @@ impl Scheduler<'_> {
                 outcome: Outcome::Failed,
                 seconds: 0.0,
                 class: None,
-                evidence: vec![why.clone()],
+                evidence: vec![why.to_owned()],
             });
-            statuses.set(node, Status { key: statuses.get(node).key, ..Status::failed(why.clone()) });
+            statuses.set(node, Status { key: statuses.get(node).key, ..Status::failed(why) });
             self.done(node, statuses)?;
         }
         Ok(())

@@ -49,6 +49,12 @@ impl Secrets {
         Self { search, longest }
     }
 
+    /// No secret has more bytes.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// Of this process's own environment.
     #[must_use]
     pub fn of_caller() -> Self {

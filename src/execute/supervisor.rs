@@ -44,9 +44,10 @@ use super::{
     },
     secrets::Secrets,
     slurm,
-    watch::written,
+    watch::{not_started, outdated, written},
 };
 use crate::{
+    cache::Undeclared,
     error::{Error, Result},
     files::{self, Durability, unix_now},
     host::{Sampler, Sampling},
@@ -54,6 +55,8 @@ use crate::{
 
 /// How often the log's growth is written down: seldom enough to disturb no measurement.
 const LOG_LOOK: Duration = Duration::from_millis(100);
+/// How often the inputs of a run are looked at while it runs.
+const INPUT_LOOK: Duration = Duration::from_secs(1);
 const DEVICE_LOOK: Duration = Duration::from_millis(20);
 /// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -287,9 +290,9 @@ impl Supervisor {
 
     fn train(&mut self, locks: &[DeviceLock], waited_seconds: f64) -> RunExit {
         // The devices may have been somebody else's for hours.
-        let changed = written(&self.spec.watched);
+        let changed = outdated(&mut self.spec.watched);
         if !changed.is_empty() {
-            let why = format!("not started: {} changed after the build was planned", changed.join(", "));
+            let why = not_started(&changed, &self.spec.watched);
             return RunExit { changed, ..never_ran(ExitKind::LaunchFailed(why), waited_seconds) };
         }
         let contained = self.spec.container.as_ref().and_then(|spec| Contained::of(spec, &self.spec.run_id));
@@ -297,14 +300,14 @@ impl Supervisor {
             Ok(guard) => guard,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
         };
-        self.tell(&RunState::Running { since: unix_now() });
         let (begun, started_at) = (Instant::now(), unix_now());
+        self.tell(&RunState::Running { since: started_at, changed: Vec::new() });
         let (handle, mut times) = match self.launch() {
             Ok(launched) => launched,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
         };
         let sampler = self.sampler();
-        let verdict = self.watch(&handle, begun, &mut times);
+        let verdict = self.watch(&handle, begun, started_at, &mut times);
         // The clock may be set meanwhile.
         let ended_at = started_at + begun.elapsed().as_secs_f64();
         // A driver may hang, and the end of the run's tree must not wait for it.
@@ -350,7 +353,7 @@ impl Supervisor {
         if !is_gone {
             note = Some("the container engine did not remove the run's container; the next build tries again".into());
         }
-        let changed = written(&self.spec.watched);
+        let (changed, undeclared) = written(&self.spec.watched);
         RunExit {
             status,
             started_at,
@@ -359,6 +362,7 @@ impl Supervisor {
             leftover,
             survivors: ended.survivors,
             changed,
+            undeclared,
             host: hostname(),
             note,
         }
@@ -456,7 +460,8 @@ impl Supervisor {
         Sampler::start(sampling, move |pid| tree.has(pid))
     }
 
-    fn watch(&mut self, handle: &duct::Handle, begun: Instant, times: &mut LogTimes) -> Verdict {
+    fn watch(&mut self, handle: &duct::Handle, begun: Instant, since: f64, times: &mut LogTimes) -> Verdict {
+        let (mut inputs_at, mut changed) = (begun + INPUT_LOOK, Vec::new());
         let timeout = self.spec.timeout_seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let trainer = pid_of(handle);
         loop {
@@ -465,15 +470,32 @@ impl Supervisor {
                 return Verdict::Exited(status);
             }
             times.look();
+            if Instant::now() >= inputs_at {
+                inputs_at = self.look_at_inputs(since, &mut changed);
+            }
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             if left == Some(Duration::ZERO) {
                 return Verdict::Stopped(ExitKind::Timeout);
             }
             self.inbox.wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK)));
             if self.inbox.stop() {
-                return Verdict::Stopped(ExitKind::Interrupted);
+                // It may have ended by itself just before: then that is how it ended, and its figures are whole.
+                return exit_status(handle).map_or(Verdict::Stopped(ExitKind::Interrupted), Verdict::Exited);
             }
         }
+    }
+
+    /// Tells of inputs that have another content now; when to look again, so that it takes a hundredth of one core at most.
+    fn look_at_inputs(&mut self, since: f64, changed: &mut Vec<String>) -> Instant {
+        let begun = Instant::now();
+        let seen = self.spec.watched.iter_mut().filter_map(|one| one.look().then(|| one.name.clone()));
+        let known = changed.len();
+        changed.extend(seen);
+        if changed.len() > known {
+            self.tell(&RunState::Running { since, changed: changed.clone() });
+        }
+        let now = Instant::now();
+        now + INPUT_LOOK.max((now - begun) * 100)
     }
 
     fn end_leftovers(&mut self, handle: &duct::Handle) -> Ended {
@@ -507,8 +529,18 @@ impl Supervisor {
 
 fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
     let now = unix_now();
-    let (changed, note, host) = (Vec::new(), None, hostname());
-    RunExit { status, started_at: now, ended_at: now, waited_seconds, leftover: 0, survivors: 0, changed, host, note }
+    RunExit {
+        status,
+        started_at: now,
+        ended_at: now,
+        waited_seconds,
+        leftover: 0,
+        survivors: 0,
+        changed: Vec::new(),
+        undeclared: Undeclared::default(),
+        host: hostname(),
+        note: None,
+    }
 }
 
 fn pid_of(handle: &duct::Handle) -> Option<i32> {

@@ -21,13 +21,14 @@ use super::{
     contained::{self, contain},
     events::Event,
     executor::Run,
+    process::Tree,
     progress::Tail,
     run::{ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, read_exit, spec_path},
     schedule::sweep_up,
     secrets::Secrets,
     slurm::JobSpec,
     sweep::{self, making, remove},
-    watch::{Watched, outdated},
+    watch::{Watched, not_started, outdated},
 };
 use crate::{
     analyze::{RunResult, Signs, Statistics, memory_of_others},
@@ -36,6 +37,7 @@ use crate::{
     error::{Error, Result},
     files::{self, Durability, write_atomically},
     host::Fact,
+    graph::{filed_without, key::without_inputs},
     parse::{self, ExitSummary, FailureClass, LogSection},
     plan::{Execution, Job, Place, Vendor},
 };
@@ -200,8 +202,8 @@ impl RunningSet {
 /// What became of a train task.
 pub enum Trained {
     Attempt(Box<Attempt>),
-    /// Nothing ran: the names of what the run would read and the plan knows with other content.
-    Outdated(Vec<String>),
+    /// Nothing ran, since the run would read what the plan knows with other content; in words.
+    Outdated(String),
 }
 
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
@@ -219,7 +221,7 @@ pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &Runnin
     watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
     let outdated = outdated(&mut watched);
     if !outdated.is_empty() {
-        return Ok(Trained::Outdated(outdated));
+        return Ok(Trained::Outdated(not_started(&outdated, &watched)));
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
@@ -277,7 +279,7 @@ fn see_through(
     let attempt = ingest(cache, spec, Some(&exit?), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);
-    Ok(attempt)
+    Ok(Trained::Attempt(Box::new(attempt.in_doubt())))
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
@@ -345,7 +347,14 @@ fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
     let attempts = cache.attempts(&work.key);
     let best =
         attempts.iter().filter(|a| serves(a)).min_by_key(|a| (a.outcome != AttemptOutcome::Ok, a.suspect.is_some()));
-    best.cloned()
+    best.cloned().or_else(|| {
+        // Or one that wrote files which only the command names: it is filed without them.
+        let guessed: Vec<&str> = work.watched.iter().filter(|w| w.is_guessed).map(|w| w.name.as_str()).collect();
+        let key = filed_without(cache, &work.preimage, &guessed)?;
+        let generation = cache.generation(&key);
+        let mut attempts = cache.attempts(&key).into_iter().filter(|a| !work.seen.contains(&a.id));
+        attempts.find(|a| a.generation == generation && a.is_valid()).map(Attempt::in_doubt)
+    })
 }
 
 /// Sorts by time, and two hosts never make the same one.
@@ -464,7 +473,7 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ta
     let mut tail = Tail::new(log);
     let mut live = parse::Live::new(&work.log_section);
     let tokens_per_step = work.job.data.global_batch_size.saturating_mul(work.job.data.seq_length);
-    let mut waiting_for = None;
+    let (mut waiting_for, mut changed) = (None, Vec::new());
     while !over.load(Ordering::SeqCst) {
         let _ = tail.poll(&mut |line| {
             if let Some(step) = live.feed(line.as_bytes()) {
@@ -492,6 +501,13 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ta
         if let Some(what_for) = what_for.filter(|what_for| waiting_for.as_ref() != Some(what_for)) {
             talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: what_for.clone() });
             waiting_for = Some(what_for);
+        }
+        if let RunState::Running { changed: seen, .. } = run.state()
+            && seen.len() > changed.len()
+        {
+            changed = seen;
+            let message = format!("{} will not count: {} changed while it runs", work.label, changed.join(", "));
+            talk.report(&Event::Note { message });
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -521,12 +537,21 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         outputs.insert(0, Output { name: "log".to_owned(), digest, size: 0 });
     }
     let now = files::unix_now();
+    let (changed, undeclared) = exit.map(|exit| (exit.changed.clone(), exit.undeclared.clone())).unwrap_or_default();
+    let (mut key, mut preimage, mut generation) = (meta.key, meta.preimage, meta.generation);
+    if changed.is_empty() && !undeclared.changed.is_empty() {
+        // Nobody declares these files, and the run may have written them. Filed without them, it counts as soon as somebody
+        // says so; until then whoever plans finds it here and does not run it again.
+        preimage = without_inputs(&preimage, &undeclared.changed);
+        key = Digest::of(&preimage);
+        generation = cache.generation(&key);
+    }
     let mut attempt = Attempt {
         id: spec.run_id.clone(),
-        key: meta.key,
+        key,
         task: meta.task,
-        preimage: meta.preimage,
-        generation: meta.generation,
+        preimage,
+        generation,
         outcome: outcome(exit, log, &meta.log_section),
         outputs,
         started_at: exit.map_or(now, |e| e.started_at),
@@ -535,11 +560,12 @@ pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path,
         suspect: None,
         repeats_planned: meta.repeats_planned,
         set_aside: None,
+        undeclared,
         recorded: 0,
     };
-    attempt.suspect = match exit.map(|exit| exit.changed.join(", ")) {
-        Some(changed) if !changed.is_empty() => Some(format!("inputs changed while it ran: {changed}")),
-        _ => disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics),
+    attempt.suspect = match changed.is_empty() {
+        false => Some(format!("inputs changed while it ran: {}", changed.join(", "))),
+        true => disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics),
     };
     cache.record_attempt(&attempt)?;
     Ok(attempt)
@@ -639,6 +665,12 @@ fn tail_of(path: &Path, most: u64) -> Vec<u8> {
 pub fn live_run(runs: &Path, key: &Digest) -> Option<PathBuf> {
     let folders = std::fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
     folders.filter(|dir| !is_over(dir)).find(|dir| key_of_run(dir) == Some(*key))
+}
+
+/// What the processes of the run in this folder were started with, secrets included. It is in no file: only they have it.
+#[must_use]
+pub fn environment_of(dir: &Path) -> Option<BTreeMap<String, String>> {
+    Tree::marked(dir.file_name()?.to_str()?).environment()
 }
 
 /// Will nothing more be written into this run's folder? That is so too where tprimat and the supervisor were both killed.

@@ -1,8 +1,9 @@
 //! What a run reads outside its own folder: files of the project, data, checkouts, the trainer that ships with tprimat.
 //!
 //! The plan knows them by content, but a run reads what is there when it gets to it, perhaps hours later. So they are
-//! looked at right before a run starts and again when it has ended, also if its tprimat is dead by then: the supervisor
-//! looks. A run whose inputs were written meanwhile is kept and not counted.
+//! looked at right before a run starts, every second while it runs, and when it has ended, also if its tprimat is dead by
+//! then: the supervisor looks. A run whose inputs had another content at one of these looks is kept and not counted. A `touch`,
+//! or the same bytes written again, changes nothing; an edit that is taken back between two looks is not seen.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    cache::{Undeclared, inputs_line},
     digest::Digest,
     files::{Known, Stamp},
     host,
@@ -26,6 +28,12 @@ pub struct Watched {
     content: Content,
     /// Of the files that hold the content, taken when it was seen to be the planned one; empty: not seen yet.
     stamps: Vec<Stamp>,
+    /// Nobody declares it: the command names it, and it may as well be what the run writes.
+    #[serde(default)]
+    pub is_guessed: bool,
+    /// It had another content when it was looked at during the run.
+    #[serde(skip)]
+    is_changed: bool,
 }
 
 /// As the plan has it.
@@ -33,30 +41,61 @@ pub struct Watched {
 #[serde(rename_all = "snake_case")]
 enum Content {
     File(Digest),
-    Data { kind: DataKind, digest: Digest },
-    Checkout { file: String, facts: BTreeMap<String, String> },
+    /// The command names it, and nothing is there.
+    Nothing,
+    Data {
+        kind: DataKind,
+        digest: Digest,
+    },
+    Checkout {
+        file: String,
+        facts: BTreeMap<String, String>,
+    },
 }
 
 impl Watched {
     #[must_use]
     pub fn file(name: impl Into<String>, path: PathBuf, digest: Digest, stamp: Option<Stamp>) -> Self {
         let stamps = stamp.into_iter().collect();
-        Self { name: name.into(), path, content: Content::File(digest), stamps }
+        Self { stamps, ..Self::new(name.into(), path, Content::File(digest)) }
     }
 
     /// `stamps`: of the files that hold the data, where they were read before.
     #[must_use]
     pub fn data(kind: DataKind, name: &str, path: PathBuf, digest: Digest, stamps: Vec<Stamp>) -> Self {
-        Self { name: format!("the {} {name}", kind.name()), path, content: Content::Data { kind, digest }, stamps }
+        Self { stamps, ..Self::new(format!("the {} {name}", kind.name()), path, Content::Data { kind, digest }) }
     }
 
     #[must_use]
     pub fn checkout(name: String, path: PathBuf, file: &str, facts: BTreeMap<String, String>) -> Self {
-        Self { name, path, content: Content::Checkout { file: file.to_owned(), facts }, stamps: Vec::new() }
+        Self::new(name, path, Content::Checkout { file: file.to_owned(), facts })
+    }
+
+    /// A file that the command names and that is not there yet.
+    #[must_use]
+    pub fn absent(name: &str, path: PathBuf) -> Self {
+        Self { is_guessed: true, ..Self::new(name.to_owned(), path, Content::Nothing) }
+    }
+
+    fn new(name: String, path: PathBuf, content: Content) -> Self {
+        Self { name, path, content, stamps: Vec::new(), is_guessed: false, is_changed: false }
+    }
+
+    #[must_use]
+    pub fn guessed(self, is_guessed: bool) -> Self {
+        Self { is_guessed, ..self }
+    }
+
+    fn is_absent(&self) -> bool {
+        matches!(self.content, Content::Nothing)
     }
 
     /// Is the content as planned, right before a start? A file that was written again with the same bytes is.
     pub fn is_as_planned(&mut self) -> bool {
+        if self.is_absent() {
+            // Another run may have made it just now, as this one will.
+            return true;
+        }
         let Some(now) = self.stamps_now() else { return false };
         if self.is_untouched(&now) {
             return true;
@@ -68,14 +107,31 @@ impl Watched {
         is_planned
     }
 
-    /// Was anything written since [`Self::is_as_planned`]? Here the same bytes prove nothing: whoever edits a file and puts
-    /// it back within a run has changed what the run read.
-    fn is_written(&self) -> bool {
-        let Some(now) = self.stamps_now() else { return true };
-        if self.stamps.iter().zip(&now).any(|(then, now)| then.is_rewritten(now)) {
-            return true;
+    /// Looks at a file during the run; its bytes are read only if it was written. True where it is seen to have changed now.
+    pub fn look(&mut self) -> bool {
+        let Content::File(_) = &self.content else { return false };
+        if self.is_changed {
+            return false;
         }
-        !self.is_untouched(&now) && !self.holds_what_was_planned()
+        let now = self.stamps_now();
+        let is_same = now.as_ref().is_some_and(|now| {
+            self.stamps.len() == now.len() && self.stamps.iter().zip(now).all(|(then, now)| then.is_same(now))
+        });
+        if is_same {
+            return false;
+        }
+        self.is_changed = !self.holds_what_was_planned();
+        self.stamps = now.filter(|_| !self.is_changed).unwrap_or_default();
+        self.is_changed
+    }
+
+    /// Has it, or had it at a look during the run, another content than the plan has? Of what was not there: is it now?
+    fn is_written(&self) -> bool {
+        if self.is_absent() {
+            return self.path.is_file();
+        }
+        let is_untouched = || self.stamps_now().is_some_and(|now| self.is_untouched(&now));
+        self.is_changed || !is_untouched() && !self.holds_what_was_planned()
     }
 
     fn is_untouched(&self, now: &[Stamp]) -> bool {
@@ -87,7 +143,7 @@ impl Watched {
     /// `None`: a file is gone. A checkout has none: too many files, and git knows them better.
     fn stamps_now(&self) -> Option<Vec<Stamp>> {
         let files = match &self.content {
-            Content::File(_) => vec![self.path.clone()],
+            Content::File(_) | Content::Nothing => vec![self.path.clone()],
             Content::Data { kind, .. } => kind.files(&self.path),
             Content::Checkout { .. } => Vec::new(),
         };
@@ -97,6 +153,7 @@ impl Watched {
     fn holds_what_was_planned(&self) -> bool {
         match &self.content {
             Content::File(digest) => Known::of(&self.path).is_ok_and(|known| known.digest == *digest),
+            Content::Nothing => !self.path.is_file(),
             Content::Data { kind, digest } => kind.fingerprint(&self.path).is_ok_and(|found| found == *digest),
             Content::Checkout { file, facts } => {
                 host::checkout_facts(&self.path, file).is_ok_and(|found| found == *facts)
@@ -110,9 +167,32 @@ pub fn outdated(watched: &mut [Watched]) -> Vec<String> {
     watched.iter_mut().filter_map(|one| (!one.is_as_planned()).then(|| one.name.clone())).collect()
 }
 
-/// Names of what was written since it was last seen as planned.
-pub fn written(watched: &[Watched]) -> Vec<String> {
-    watched.iter().filter(|one| one.is_written()).map(|one| one.name.clone()).collect()
+/// What was written while a run ran: names of what is declared, and of what only the command names.
+pub fn written(watched: &[Watched]) -> (Vec<String>, Undeclared) {
+    let (mut changed, mut undeclared) = (Vec::new(), Undeclared::default());
+    for one in watched.iter().filter(|one| one.is_written()) {
+        let of = match (one.is_guessed, one.is_absent()) {
+            (true, true) => &mut undeclared.made,
+            (true, false) => &mut undeclared.changed,
+            (false, _) => &mut changed,
+        };
+        of.push(one.name.clone());
+    }
+    (changed, undeclared)
+}
+
+/// Why nothing is started when these have another content than the plan has, and what to do.
+pub fn not_started(changed: &[String], watched: &[Watched]) -> String {
+    let guessed: Vec<String> = watched
+        .iter()
+        .filter(|one| one.is_guessed && changed.contains(&one.name))
+        .map(|one| one.name.clone())
+        .collect();
+    let advice = match guessed.is_empty() {
+        true => String::new(),
+        false => format!("; if the runs write it themselves, say so: {}", inputs_line(&guessed, "!")),
+    };
+    format!("not started: {} changed after this build was planned; build again{advice}", changed.join(", "))
 }
 
 /// The trainer that ships with tprimat must be the one that keys name: built from the sources that this tprimat knows.
@@ -147,7 +227,7 @@ mod tests {
     fn watched(path: &Path) -> Watched {
         let mut one = Watched::file("file", path.to_owned(), Digest::of("planned"), None);
         write_atomically(path, b"planned", Durability::Plain).unwrap();
-        assert!(one.is_as_planned() && written(std::slice::from_ref(&one)).is_empty());
+        assert!(one.is_as_planned() && !one.is_written());
         one
     }
 
@@ -165,16 +245,24 @@ mod tests {
     }
 
     #[test]
-    fn during_a_run_an_edit_counts_also_when_it_is_put_back() {
+    fn during_a_run_content_counts_and_what_a_look_saw() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let one = watched(&path);
+        let mut one = watched(&path);
         // The clock of a file system may be coarse.
         thread::sleep(Duration::from_millis(20));
+        fs::File::open(&path).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert!(!one.look() && !one.is_written(), "touched");
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        assert!(!one.look() && !one.is_written(), "saved again");
         write_atomically(&path, b"another", Durability::Plain).unwrap();
         assert!(one.is_written());
         write_atomically(&path, b"planned", Durability::Plain).unwrap();
-        assert!(one.is_written(), "put back");
+        assert!(!one.is_written(), "put back before anybody looked");
+        write_atomically(&path, b"another", Durability::Plain).unwrap();
+        assert!(one.look() && !one.look(), "told once");
+        write_atomically(&path, b"planned", Durability::Plain).unwrap();
+        assert!(one.is_written(), "put back after a look");
         // A link or a mode is no edit.
         let one = watched(&path);
         fs::hard_link(&path, folder.path().join("link")).unwrap();
@@ -202,7 +290,7 @@ mod tests {
         let mut data = Watched::data(DataKind::Dataset, "d", prefix.clone(), digest, Vec::new());
         assert!(data.is_as_planned() && !data.is_written());
         dataset(&prefix, &[1, 2, 3]);
-        assert!(data.is_written() && data.is_as_planned(), "written anew, and the same for the next run");
+        assert!(!data.is_written() && data.is_as_planned(), "written anew, and the same");
         dataset(&prefix, &[1, 2, 4]);
         assert_eq!((data.is_written(), outdated(&mut [data])), (true, vec!["the dataset d".to_owned()]));
     }

@@ -128,6 +128,19 @@ impl Preimage {
     }
 }
 
+/// A training's pre-image as it would be if these files were not among its inputs.
+#[must_use]
+pub fn without_inputs(preimage: &str, names: &[impl AsRef<str>]) -> String {
+    let begins = names.iter().map(|name| {
+        let mut line = b"input.".to_vec();
+        escape(&mut line, name.as_ref(), &PUNCTUATION);
+        String::from_utf8_lossy(&line).into_owned() + " = "
+    });
+    let begins: Vec<String> = begins.collect();
+    let lines = preimage.split_inclusive('\n');
+    lines.filter(|line| !begins.iter().any(|begin| line.starts_with(begin.as_str()))).collect()
+}
+
 #[must_use]
 pub fn kind_name(kind: TaskKind) -> &'static str {
     match kind {

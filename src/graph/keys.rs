@@ -76,7 +76,7 @@ impl Engine<'_> {
             .field("vendor", &prepared.job().vendor)
             .fields("rendered", rendered.iter().map(|o| (o.name.as_str(), o.digest)))
             .fields("recipe", self.plan.recipe(cell).files.iter().map(|(name, _, digest)| (name.as_str(), digest)))
-            .fields("input", prepared.inputs.iter().map(|(name, digest)| (name.as_str(), digest)))
+            .fields("input", prepared.inputs.files.iter().map(|input| (input.name.as_str(), &input.digest)))
             // A new token or password is the same measurement, and no record may hold one.
             .fields(
                 "env",

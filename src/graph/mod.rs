@@ -13,4 +13,5 @@ pub use code::CodeDigests;
 pub use dag::{Dag, Task, label};
 pub use reason::{Present, Reason, changed_fields, outcome_text};
 pub use state::{Engine, Made, Options, State, Status, Statuses};
+pub use training::filed_without;
 pub use wording::worded;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::{
     Engine, Made, Reason, State, Status, Statuses,
+    key::without_inputs,
     reason::outcome_text,
     state::{Need, REPLACEMENTS},
 };
 use crate::{
     analyze::Dropped,
-    cache::{Attempt, AttemptOutcome, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, TaskKind},
     digest::Digest,
     parse::Failure,
     plan::{CellPlan, Prepared, fit},
@@ -29,11 +30,20 @@ impl Engine<'_> {
     /// The state of a training, and that of its parse where it was found on the way.
     pub(super) fn train(&self, cell: usize, repeat: u32, render: &Status, need: Need) -> (Status, Option<Status>) {
         let Some(prepared) = self.plan.prepared(cell) else { return Status::new(State::Unsupported).alone() };
-        let key = match prepared.known() {
+        let (key, preimage) = match prepared.known() {
             Err(why) => return Status::because(State::Waiting, Reason::Because(why.to_owned())).alone(),
-            Ok(()) => self.train_key(cell, repeat, render.outputs()).expect("facts are known").0,
+            Ok(()) => self.train_key(cell, repeat, render.outputs()).expect("facts are known"),
         };
-        let Attempts { generation, mut attempts, dropped, set_aside } = self.attempts(repeat, &key);
+        let full = key;
+        let mut of = self.attempts(repeat, &full);
+        let mut key = full;
+        if of.attempts.is_empty()
+            && of.set_aside.is_none()
+            && let Some((other, held)) = self.held(cell, repeat, &preimage)
+        {
+            (key, of) = (other, held);
+        }
+        let Attempts { generation, mut attempts, dropped, set_aside } = of;
         let disclosed = |disturbed: usize| {
             let disturbed = u32::try_from(disturbed).unwrap_or(u32::MAX);
             let dropped = Dropped { disturbed, ..dropped.clone() };
@@ -51,8 +61,11 @@ impl Engine<'_> {
             serves.then_some((number, parse))
         });
         if let Some((number, parse)) = usable {
-            let made = Made::Attempt(Arc::new(attempts.swap_remove(number)));
-            return (Status { made, dropped: disclosed(disturbed), ..Status::new(State::Fresh) }.key(key), Some(parse));
+            let attempt = attempts.swap_remove(number);
+            let reason = attempt.undeclared.told().filter(|_| key != full).map(Reason::Because);
+            let made = Made::Attempt(Arc::new(attempt));
+            let status = Status { made, reason, dropped: disclosed(disturbed), ..Status::new(State::Fresh) };
+            return (status.key(key), Some(parse));
         }
         // Those that nothing disturbed are lost. What was tried after them decides, so that it is not tried without end.
         let lost = attempts.iter().rposition(Attempt::is_valid).and_then(|last| attempts.drain(..=last).next_back());
@@ -60,8 +73,10 @@ impl Engine<'_> {
             let why = last.suspect.clone().unwrap_or_default();
             // One that was made again because it was lost replaced none.
             let replaced = attempts.iter().filter(|a| a.is_disturbed()).count().min(REPLACEMENTS + 1) - 1;
-            if replaced < REPLACEMENTS && self.replaces(cell, prepared) {
-                let stale = Status::because(State::Stale, Reason::Disturbed { why, replaced }).key(key);
+            // What only the command names may be what the run writes, and then every replacement would be disturbed as well.
+            let is_in_doubt = !last.undeclared.changed.is_empty() && key != full;
+            if replaced < REPLACEMENTS && !is_in_doubt && self.replaces(cell, prepared) {
+                let stale = Status::because(State::Stale, Reason::Disturbed { why, replaced }).key(full);
                 return Status { dropped: disclosed(disturbed), ..stale }.alone();
             }
             let times =
@@ -75,7 +90,17 @@ impl Engine<'_> {
         let lost = if attempts.is_empty() { lost.as_ref() } else { attempts.last().filter(|a| a.is_disturbed()) };
         let lost = lost.map(|a| Reason::OutputLost(a.outputs.first().map_or("log".into(), |o| o.name.clone())));
         let why = lost.or(set_aside.map(Reason::SetAside));
-        Status { dropped: disclosed(disturbed), ..self.untrained(cell, key, generation, &attempts, why) }.alone()
+        Status { dropped: disclosed(disturbed), ..self.untrained(cell, full, generation, &attempts, why) }.alone()
+    }
+
+    /// Attempts whose only difference from this training is in files that changed while they ran and that nobody declares, and
+    /// the key that they are filed under. Until somebody says what those files are, no GPU-hour goes into them again.
+    fn held(&self, cell: usize, repeat: u32, preimage: &str) -> Option<(Digest, Attempts)> {
+        let guessed: Vec<&str> = self.plan.prepared(cell)?.inputs.guessed().collect();
+        let key = filed_without(self.cache, preimage, &guessed)?;
+        let mut held = self.attempts(repeat, &key);
+        held.attempts = held.attempts.into_iter().map(Attempt::in_doubt).collect();
+        (!held.attempts.is_empty()).then_some((key, held))
     }
 
     /// The attempts at a training's key: those that may serve, and what is to be said of the others.
@@ -180,6 +205,26 @@ impl Engine<'_> {
         }
         failure
     }
+}
+
+/// The key at which there is an attempt that some of these files were written under, and that is the same training without
+/// them.
+#[must_use]
+pub fn filed_without(cache: &Cache, preimage: &str, guessed: &[&str]) -> Option<Digest> {
+    /// Of more files, those are tried that changed alone, or all together.
+    const MOST: usize = 5;
+    let subsets: Vec<u32> = match guessed.len() {
+        0 => return None,
+        few @ 1..=MOST => (1..1 << few).collect(),
+        many => (0..many.min(31)).map(|bit| 1 << bit).chain([u32::MAX]).collect(),
+    };
+    subsets.into_iter().find_map(|subset| {
+        let is_in = |number: usize| subset.checked_shr(number as u32).is_none_or(|rest| rest & 1 == 1);
+        let names: Vec<&str> = guessed.iter().enumerate().filter(|(n, _)| is_in(*n)).map(|(_, name)| *name).collect();
+        let key = Digest::of(without_inputs(preimage, &names));
+        let is_theirs = |attempt: &Attempt| names.iter().all(|name| attempt.undeclared.has(name));
+        cache.attempts(&key).iter().any(is_theirs).then_some(key)
+    })
 }
 
 /// Repeats launch the same bytes on the same hardware. Where the first one failed in a way that comes again, those that

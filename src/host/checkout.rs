@@ -88,7 +88,9 @@ impl Repository {
     /// Digest of every change that is not committed, in submodules too; `None`: as committed.
     fn changes(&self, depth: usize) -> Result<Option<Digest>> {
         let own = self.private_git_dir().map_err(|error| self.failed(&error.to_string()))?;
-        let git = |arguments: &[&str]| self.git(own.path(), arguments).ok_or_else(|| self.failed("git did not answer"));
+        let silent = || self.failed("git did not answer");
+        let index = self.honest_index(own.path()).ok_or_else(silent)?;
+        let git = |arguments: &[&str]| self.git(own.path(), &index, arguments, Vec::new()).ok_or_else(silent);
         let mut text = git(&[
             "diff",
             "HEAD",
@@ -157,16 +159,44 @@ impl Repository {
         Ok(own)
     }
 
+    /// Files may be marked in the index as never changed, or as left out of the work tree, and git then looks at none of their
+    /// edits. Where one of them is there all the same, git gets a copy of the index without the mark.
+    fn honest_index(&self, git_dir: &Path) -> Option<PathBuf> {
+        let own = absolute(&self.git_dir).join("index");
+        let listed = self.git(git_dir, &own, &["ls-files", "-v", "-z"], Vec::new())?;
+        let (mut unchanged, mut left_out) = (Vec::new(), Vec::new());
+        for entry in listed.split(|&b| b == 0) {
+            let (Some(tag), Some(name)) = (entry.first(), entry.get(2..)) else { continue };
+            let is_there = || fs::symlink_metadata(self.work_tree.join(OsStr::from_bytes(name))).is_ok();
+            if tag.is_ascii_lowercase() {
+                unchanged.extend([name, b"\0"].concat());
+            }
+            // A sparse checkout leaves files out; those are as committed.
+            if tag.eq_ignore_ascii_case(&b's') && is_there() {
+                left_out.extend([name, b"\0"].concat());
+            }
+        }
+        if unchanged.is_empty() && left_out.is_empty() {
+            return Some(own);
+        }
+        let copy = git_dir.join("index");
+        write_atomically(&copy, &files::read(&own).ok()?, Durability::Plain).ok()?;
+        for (mark, names) in [("--no-assume-unchanged", unchanged), ("--no-skip-worktree", left_out)] {
+            if !names.is_empty() {
+                self.git(git_dir, &copy, &["update-index", mark, "-z", "--stdin"], names)?;
+            }
+        }
+        Some(copy)
+    }
+
     /// Standard output of a git command that ended well.
-    fn git(&self, git_dir: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
-        // Git reads these from the work tree, where it is started.
-        let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let index = absolute(&self.git_dir).join("index");
-        if fs::symlink_metadata(&index).is_ok_and(|index| !index.is_file()) {
+    fn git(&self, git_dir: &Path, index: &Path, arguments: &[&str], input: Vec<u8>) -> Option<Vec<u8>> {
+        if fs::symlink_metadata(index).is_ok_and(|index| !index.is_file()) {
             return None;
         }
         let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
-        for name in ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME"] {
+        // Not HOME and not XDG_CONFIG_HOME: a list of ignored files there would hide edits on one host and not on another.
+        for name in ["PATH", "TMPDIR", "LD_LIBRARY_PATH"] {
             env.extend(std::env::var_os(name).map(|value| (name.into(), value)));
         }
         let settings = [
@@ -186,9 +216,16 @@ impl Repository {
         env.insert("GIT_WORK_TREE".into(), absolute(&self.work_tree).into());
         env.insert("GIT_OBJECT_DIRECTORY".into(), absolute(&self.common_dir.join("objects")).into());
         env.insert("GIT_INDEX_FILE".into(), index.into());
-        let off = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"];
-        let command = duct::cmd("git", off.iter().chain(arguments)).dir(&self.work_tree).full_env(env);
-        let output = command.stdin_null().stdout_capture().stderr_null().unchecked().run();
+        let off = [
+            "core.fsmonitor=false",
+            "core.hooksPath=/dev/null",
+            "core.untrackedCache=false",
+            "core.excludesFile=/dev/null",
+            "core.attributesFile=/dev/null",
+        ];
+        let off = off.iter().flat_map(|setting| ["-c", setting]);
+        let command = duct::cmd("git", off.chain(arguments.iter().copied())).dir(&self.work_tree).full_env(env);
+        let output = command.stdin_bytes(input).stdout_capture().stderr_null().unchecked().run();
         output.ok().filter(|o| o.status.success()).map(|o| o.stdout)
     }
 
@@ -198,6 +235,11 @@ impl Repository {
             help: Some("`git -C DIR diff HEAD` must work there".into()),
         }
     }
+}
+
+/// Git reads paths from the work tree, where it is started.
+fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// The commit that a ref stands for.
@@ -312,6 +354,39 @@ mod tests {
         write(dir.path(), "more.py", "x = 2\n");
         let other = facts(dir.path());
         assert!(edited["dirty"] != more["dirty"] && more["dirty"] != other["dirty"]);
+    }
+
+    #[test]
+    fn marks_in_the_index_and_lists_of_the_user_hide_no_edit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, kept) = (dir.path(), ["train.py", "left.py", "sparse.py"]);
+        kept.iter().for_each(|name| write(path, name, "print(0)\n"));
+        repository(path);
+        let clean = facts(path);
+        git(path, &["update-index", "--assume-unchanged", "train.py"]);
+        git(path, &["update-index", "--skip-worktree", "left.py", "sparse.py"]);
+        fs::remove_file(path.join("sparse.py")).unwrap();
+        assert_eq!(facts(path), clean, "a file that is left out is as committed");
+        let plain = |name: &str| {
+            write(path, name, "print(2)\n");
+            let edited = facts(path);
+            write(path, name, if name == "train.py" { "print(1)\n" } else { "print(0)\n" });
+            assert_eq!(facts(path), clean, "{name} as committed");
+            edited
+        };
+        assert!(plain("train.py").contains_key("dirty") && plain("left.py").contains_key("dirty"));
+        write(path, "sparse.py", "print(2)\n");
+        assert!(facts(path).contains_key("dirty"));
+        fs::remove_file(path.join("sparse.py")).unwrap();
+        // The marks are the user's, and stay.
+        let marks = String::from_utf8(git(path, &["ls-files", "-v"])).unwrap();
+        assert!(marks.contains("h train.py") && marks.contains("S left.py"), "{marks}");
+        // What a user's list of ignored files names is there all the same.
+        write(path, "ignored", "*.txt\n");
+        git(path, &["config", "core.excludesFile", path.join("ignored").to_str().unwrap()]);
+        let before = facts(path);
+        write(path, "more.txt", "more");
+        assert_ne!(facts(path), before);
     }
 
     #[test]

@@ -24,10 +24,12 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<P
             vec![root.join(name), root.join(&long), pipelines.join(name), pipelines.join(&long), name.into()]
         }
     };
-    if let Some(found) = candidates.into_iter().find(|path| reads.is_there(path)) {
-        return Ok(Some(found));
+    for path in candidates {
+        if reads.is_there(&path).map_err(Error::io("cannot look for the matrix", &path))? {
+            return Ok(Some(path));
+        }
     }
-    let known = names_in(&pipelines, reads);
+    let known = names_in(&pipelines, reads)?;
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let (message, near) = match (name, &known[..]) {
         (None, []) => return Ok(None),
@@ -50,9 +52,9 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<P
 }
 
 /// The matrices of a folder, without `.toml`.
-fn names_in(folder: &Path, reads: &ReadSet) -> Vec<String> {
-    let entries = reads.list(folder);
-    entries.iter().filter_map(|entry| Some(entry.name.to_str()?.strip_suffix(".toml")?.to_owned())).collect()
+fn names_in(folder: &Path, reads: &ReadSet) -> Result<Vec<String>> {
+    let entries = reads.list(folder).map_err(Error::io("cannot read the folder", folder))?;
+    Ok(entries.iter().filter_map(|entry| Some(entry.name.to_str()?.strip_suffix(".toml")?.to_owned())).collect())
 }
 
 /// The names of all matrices of a project; `None` where a file that may hold one cannot be read.
@@ -60,7 +62,7 @@ fn names_in(folder: &Path, reads: &ReadSet) -> Vec<String> {
 pub fn names(root: &Path) -> Option<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for folder in [root.to_owned(), root.join(FOLDER)] {
-        for file in names_in(&folder, &ReadSet::default()) {
+        for file in names_in(&folder, &ReadSet::default()).ok()? {
             let path = folder.join(format!("{file}.toml"));
             if !path.is_file() {
                 continue;

@@ -27,7 +27,7 @@ impl Plan {
             reads,
             allow_drift: request.allow_drift,
             implied: None,
-            unreached: std::sync::OnceLock::new(),
+            unreached: Default::default(),
             notes: Vec::new(),
         })
     }

@@ -5,81 +5,114 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
-    ffi::OsStr,
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use globset::GlobMatcher;
 use serde_json::Value;
 
-use super::resolve::strings;
+use super::{
+    named::{Named, named_by},
+    resolve::Resolved,
+};
 use crate::{
-    config::{Config, Values},
+    config::View,
     digest::Digest,
     error::{Error, Result},
-    files::{EntryKind, ReadSet, is_leftover},
-    matrix::Cell,
+    files::{EntryKind, ReadSet},
 };
 
-/// Digests of a matrix's inputs; each glob is walked once and each file is read once.
-#[derive(Default)]
-pub(super) struct Inputs {
-    /// What each glob matches, by the glob and its exceptions.
-    globs: BTreeMap<String, Vec<String>>,
-    commands: HashMap<String, Vec<String>>,
-    files: BTreeMap<String, Digest>,
+/// The project's files that a cell's runs read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inputs {
+    pub files: Vec<Input>,
+    /// Names in the command that are not files yet. If a run makes one of them, it is an output, unless somebody says else.
+    pub absent: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Its path from the project's root.
+    pub name: String,
+    pub digest: Digest,
+    /// Nobody declares it: the command names it. It may as well be what the run writes.
+    pub is_guessed: bool,
 }
 
 impl Inputs {
-    pub fn gather(root: &Path, config: &Config, cells: &[Cell], reads: &ReadSet) -> Result<Self> {
-        let mut inputs = Self::default();
-        let nothing = &Values::default();
-        for cell in cells {
-            // Only settings that cells share or override can differ; the cost is two look-ups a cell.
-            let view = config.view(nothing, &cell.overlay);
-            let path = format!("frameworks.{}.inputs", cell.framework);
-            let globs = strings(view.get(&path));
-            for glob in globs.iter().filter(|glob| !glob.starts_with('!')) {
-                let Entry::Vacant(new) = inputs.globs.entry(with_exceptions(glob, &globs)) else { continue };
-                let refused = |message: String, label: &str| Error::invalid(config.problem_at(&path, message, label));
-                let matched = expand(root, glob, &exceptions(&globs), reads).map_err(|why| refused(why, "here"))?;
-                if matched.is_empty() {
-                    return Err(refused(nothing_matches(root, glob), "matches nothing"));
-                }
-                new.insert(matched);
-            }
-            // Older files have the options of a framework below `settings`.
-            let places = ["command", "settings.command"].map(|key| format!("frameworks.{}.{key}", cell.framework));
-            let command = places.iter().find_map(|place| view.get(place));
-            if let Some(command) = command
-                && !inputs.commands.contains_key(&command.to_string())
-            {
-                inputs.commands.insert(command.to_string(), named_by(root, command, reads));
-            }
-            for name in inputs.names(&globs, command) {
-                if let Entry::Vacant(new) = inputs.files.entry(name) {
-                    let full = root.join(new.key());
-                    new.insert(reads.digest(&full).map_err(Error::io("cannot read the input", &full))?);
-                }
-            }
+    /// Names of the inputs that tprimat found by itself.
+    pub fn guessed(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().filter(|input| input.is_guessed).map(|input| input.name.as_str())
+    }
+}
+
+/// Finds the inputs of cells; each glob is walked once, each command and each file is read once.
+pub(super) struct Finder<'a> {
+    root: &'a Path,
+    reads: &'a ReadSet,
+    /// What each glob matches, by the glob and its exceptions.
+    globs: BTreeMap<String, Vec<String>>,
+    commands: HashMap<String, Named>,
+    files: BTreeMap<String, Digest>,
+    /// By globs and command, which many cells share.
+    found: HashMap<String, Arc<Inputs>>,
+}
+
+impl<'a> Finder<'a> {
+    pub fn new(root: &'a Path, reads: &'a ReadSet) -> Self {
+        let (globs, commands, files, found) = Default::default();
+        Self { root, reads, globs, commands, files, found }
+    }
+
+    /// The inputs of a cell as its settings are, whatever gave them; `view` tells where the globs are written.
+    pub fn of(&mut self, resolved: &Resolved, view: &View<'_>, framework: &str) -> Result<Arc<Inputs>> {
+        let command = resolved.job.framework.get("command");
+        let text = command.map(Value::to_string).unwrap_or_default();
+        let of_both = format!("{}\n\n{text}", resolved.inputs.join("\n"));
+        if let Some(found) = self.found.get(&of_both) {
+            return Ok(found.clone());
         }
-        Ok(inputs)
+        let path = format!("frameworks.{framework}.inputs");
+        let refused = |message: String, label: &str| Error::invalid(view.problem_at(&path, message, label));
+        let except = exceptions(&resolved.inputs).map_err(|why| refused(why, "here"))?;
+        let mut declared = BTreeSet::new();
+        for glob in resolved.inputs.iter().filter(|glob| !glob.starts_with('!')) {
+            let names = match self.globs.entry(with_exceptions(glob, &resolved.inputs)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let matched = expand(self.root, glob, &except, self.reads).map_err(|why| refused(why, "here"))?;
+                    if matched.is_empty() {
+                        return Err(refused(nothing_matches(self.root, glob), "matches nothing"));
+                    }
+                    new.insert(matched)
+                }
+            };
+            declared.extend(names.iter().filter(|name| !is_excepted(&except, name)).cloned());
+        }
+        if let (Some(command), false) = (command, self.commands.contains_key(&text)) {
+            self.commands.insert(text.clone(), named_by(self.root, command, self.reads)?);
+        }
+        let nothing = Named::default();
+        let named = self.commands.get(&text).unwrap_or(&nothing);
+        let is_open = |name: &&String| !declared.contains(*name) && !is_excepted(&except, name);
+        let guessed: BTreeSet<String> = named.files.iter().filter(is_open).cloned().collect();
+        let absent = named.absent.iter().filter(is_open).cloned().collect();
+        let mut files = Vec::new();
+        for name in declared.union(&guessed) {
+            files.push(Input { name: name.clone(), digest: self.digest(name)?, is_guessed: guessed.contains(name) });
+        }
+        Ok(self.found.entry(of_both).or_insert(Arc::new(Inputs { files, absent })).clone())
     }
 
-    /// The inputs of a cell with these globs and this command.
-    pub fn of(&self, globs: &[String], command: Option<&Value>) -> Vec<(String, Digest)> {
-        self.names(globs, command)
-            .into_iter()
-            .filter_map(|name| self.files.get_key_value(&name))
-            .map(|(name, digest)| (name.clone(), *digest))
-            .collect()
-    }
-
-    fn names(&self, globs: &[String], command: Option<&Value>) -> BTreeSet<String> {
-        let declared = globs.iter().filter_map(|glob| self.globs.get(&with_exceptions(glob, globs))).flatten();
-        let named = command.and_then(|command| self.commands.get(&command.to_string())).into_iter().flatten();
-        let except = exceptions(globs);
-        declared.chain(named).filter(|name| !is_excepted(&except, name)).cloned().collect()
+    fn digest(&mut self, name: &str) -> Result<Digest> {
+        if let Some(known) = self.files.get(name) {
+            return Ok(*known);
+        }
+        let full = self.root.join(name);
+        let digest = self.reads.digest(&full).map_err(Error::io("cannot read the input", &full))?;
+        self.files.insert(name.to_owned(), digest);
+        Ok(digest)
     }
 }
 
@@ -89,10 +122,10 @@ fn with_exceptions(glob: &str, globs: &[String]) -> String {
     [glob].into_iter().chain(except).collect::<Vec<_>>().join("\n")
 }
 
-/// What `!GLOB`s take back. One that is not a glob takes nothing back; as an input it is refused.
-fn exceptions(globs: &[String]) -> Vec<GlobMatcher> {
+/// What `!GLOB`s take back.
+fn exceptions(globs: &[String]) -> Result<Vec<GlobMatcher>, String> {
     let except = globs.iter().filter_map(|glob| glob.strip_prefix('!'));
-    except.filter_map(|glob| matcher(&normalized(Path::new(""), glob)).ok()).collect()
+    except.map(|glob| matcher(&normalized(Path::new(""), glob))).collect()
 }
 
 fn is_excepted(except: &[GlobMatcher], name: impl AsRef<Path>) -> bool {
@@ -120,7 +153,8 @@ fn has_glob(text: &str) -> bool {
 fn expand(root: &Path, pattern: &str, except: &[GlobMatcher], reads: &ReadSet) -> Result<Vec<String>, String> {
     let pattern = normalized(root, pattern);
     if !has_glob(&pattern) {
-        return Ok(if reads.is_file(&root.join(&pattern)) { vec![pattern] } else { Vec::new() });
+        let is_file = reads.is_file(&root.join(&pattern)).map_err(|why| format!("the input `{pattern}`: {why}"))?;
+        return Ok(if is_file { vec![pattern] } else { Vec::new() });
     }
     let glob = matcher(&pattern)?;
     // Start below the part of the pattern that is not a glob.
@@ -129,8 +163,7 @@ fn expand(root: &Path, pattern: &str, except: &[GlobMatcher], reads: &ReadSet) -
     // `**` and alternatives may match any number of folders; without them each part matches one name.
     let is_deep = pattern.contains("**") || pattern.contains('{');
     let depth = if is_deep { usize::MAX } else { parts().count() - fixed.components().count() };
-    let found =
-        reads.walk(root, &fixed, depth).map_err(|why| format!("the input `{pattern}`: {why}; name fewer folders"))?;
+    let found = reads.walk(root, &fixed, depth).map_err(|why| format!("the input `{pattern}`: {why}"))?;
     let mut names = Vec::new();
     for file in found.into_iter().filter(|file| glob.is_match(&file.path) && !is_excepted(except, &file.path)) {
         let shown = file.path.display();
@@ -157,77 +190,8 @@ fn nothing_matches(root: &Path, glob: &str) -> String {
     format!("no file of the project matches the input `{glob}`")
 }
 
-/// The files of the project that a command names.
-fn named_by(root: &Path, command: &Value, reads: &ReadSet) -> Vec<String> {
-    let words = match command {
-        Value::String(script) => {
-            shlex::split(script).unwrap_or_else(|| script.split_whitespace().map(str::to_owned).collect())
-        }
-        list => strings(Some(list)),
-    };
-    let mut names = Vec::new();
-    let mut before = "";
-    for word in &words {
-        let (option, value) = word.split_once('=').map_or((before, None), |(option, value)| (option, Some(value)));
-        if !is_written(option) && !is_written(word) {
-            names.extend(
-                [Some(word.as_str()), value].into_iter().flatten().filter_map(|word| file_of(root, word, reads)),
-            );
-            if before == "-m" {
-                let module = word.replace('.', "/");
-                let places = [format!("{module}.py"), format!("{module}/__main__.py")];
-                names.extend(places.iter().filter_map(|place| file_of(root, place, reads)));
-            }
-        }
-        // `--save=x` has its value: the next word is another matter.
-        before = if value.is_some() { "" } else { word };
-    }
-    names
-}
-
-/// Does a command write what follows this word? `>`, `tee`, `-o`, `--output`, `--log-file`, `--save`; not `--timeout`.
-fn is_written(word: &str) -> bool {
-    const OUTPUTS: [&str; 17] = [
-        "o",
-        "out",
-        "output",
-        "outputs",
-        "outfile",
-        "save",
-        "result",
-        "results",
-        "log",
-        "logs",
-        "logfile",
-        "trace",
-        "ckpt",
-        "checkpoint",
-        "metrics",
-        "dump",
-        "export",
-    ];
-    let name = word.trim_start_matches('-').to_lowercase();
-    let is_option = word.starts_with('-') && name.split(['-', '_']).any(|part| OUTPUTS.contains(&part));
-    is_option || word.ends_with('>') || word == "tee"
-}
-
-fn file_of(root: &Path, word: &str, reads: &ReadSet) -> Option<String> {
-    let name = normalized(root, word);
-    let path = Path::new(&name);
-    let is_inside = !name.is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)));
-    let is_made = || reads.is_made(&root.join(path)) || path.iter().any(is_leftover) || is_of_environment(root, path);
-    (is_inside && !name.contains('\0') && !is_made() && reads.is_file(&root.join(path))).then_some(name)
-}
-
-/// An interpreter is a fact of the host, wherever it lies.
-fn is_of_environment(root: &Path, path: &Path) -> bool {
-    path.ancestors().skip(1).any(|folder| folder != OsStr::new("") && root.join(folder).join("pyvenv.cfg").is_file())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::files::{Durability, write_atomically};
 
@@ -266,6 +230,11 @@ mod tests {
     }
 
     #[test]
+    fn an_exception_that_is_not_a_glob_is_an_error() {
+        assert!(exceptions(&["!src/[".to_owned()]).unwrap_err().starts_with("`src/[` is not a glob"));
+    }
+
+    #[test]
     fn the_spelling_of_an_input_does_not_count() {
         let root = project(&["src/a.py"]);
         let absolute = root.path().join("src/a.py");
@@ -284,25 +253,7 @@ mod tests {
         nix::unistd::mkfifo(&p.join("src/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let why = expanded(&p, "src/*").unwrap_err();
         assert_eq!(why, "the input `src/*` matches src/pipe, which is a pipe; \"!src/pipe\" leaves it out");
-        let except = exceptions(&["!src/pipe".to_owned()]);
+        let except = exceptions(&["!src/pipe".to_owned()]).unwrap();
         assert_eq!(expand(&p, "src/*", &except, &ReadSet::default()).unwrap(), ["src/a.py"]);
-    }
-
-    #[test]
-    fn the_files_that_a_command_names_are_inputs() {
-        let files =
-            ["train.py", "conf/a.yaml", "pkg/mod.py", ".venv/pyvenv.cfg", ".venv/bin/python", "out.json", "log"];
-        let root = project(&files);
-        let named = |command: Value| named_by(root.path(), &command, &ReadSet::default());
-        let absolute = root.path().join("train.py");
-        assert_eq!(named(json!(["python", "./train.py", "--config=conf/a.yaml"])), ["train.py", "conf/a.yaml"]);
-        assert_eq!(named(json!([".venv/bin/python", absolute, "-c", "conf/a.yaml"])), ["train.py", "conf/a.yaml"]);
-        assert_eq!(named(json!("python 'train.py' --output out.json > log")), ["train.py"]);
-        assert_eq!(named(json!(["bash", "train.py", "-o", "out.json"])), ["train.py"]);
-        assert_eq!(named(json!("bash train.py | tee log")), ["train.py"]);
-        // A word that only has an output's letters in it is none.
-        assert_eq!(named(json!(["torchrun", "--rdzv-timeout=900", "train.py"])), ["train.py"]);
-        assert_eq!(named(json!(["python", "train.py", "--router", "conf/a.yaml"])), ["train.py", "conf/a.yaml"]);
-        assert_eq!(named(json!(["python", "-m", "pkg.mod", "--out=out.json", "../x", "/etc/passwd"])), ["pkg/mod.py"]);
     }
 }

@@ -5,12 +5,14 @@ pub mod execution;
 mod facts;
 pub mod fit;
 mod inputs;
+mod named;
 mod prepare;
 mod resolve;
 
 pub use data::{DataFile, DataKind};
 pub use execution::{Container, EngineKind, Execution, Place, Slurm};
 pub use facts::{FactBook, Image, PlatformFacts, seconds};
+pub use inputs::{Input, Inputs};
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config, look_at_config};
 pub use resolve::{Resolved, Unresolved, model_shape, resolve};
 pub use tprimat_job::*;

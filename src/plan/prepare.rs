@@ -1,18 +1,20 @@
 //! Loads the inputs of a project and prepares every cell of a matrix.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved, Vendor, facts::FactBook,
-    inputs::Inputs, resolve,
+    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved, Vendor,
+    facts::FactBook,
+    inputs::{Finder, Inputs},
+    resolve,
 };
 use crate::{
     analyze::{self, CellEnvironment},
@@ -25,8 +27,8 @@ use crate::{
     recipe::{Recipe, RecipeSet, Unreached, unreached},
 };
 
-/// What a framework's recipe does not hand over, by framework, vendor and architecture.
-type UnreachedSettings = BTreeMap<(Arc<str>, Vendor, String), Vec<Unreached>>;
+/// What a framework's recipe does not hand over, by framework and job.
+type UnreachedSettings = Mutex<HashMap<(Arc<str>, Digest), Arc<[Unreached]>>>;
 
 /// What to plan.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +64,7 @@ pub struct Plan {
     pub allow_drift: bool,
     /// The matrix file that config.yaml implies, where there is none.
     pub implied: Option<Arc<Source>>,
-    pub(super) unreached: OnceLock<UnreachedSettings>,
+    pub(super) unreached: UnreachedSettings,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
 }
@@ -86,8 +88,8 @@ pub struct Prepared {
     pub resolved: Resolved,
     /// Digest of the job's text.
     pub job_digest: Digest,
-    /// Project files that the command declares or names: path, digest.
-    pub inputs: Vec<(String, Digest)>,
+    /// Project files that are declared, or that the command names.
+    pub inputs: Arc<Inputs>,
     pub facts: Arc<PlatformFacts>,
     /// What the runs read, where they read real data.
     pub data: Vec<DataFile>,
@@ -204,12 +206,11 @@ impl Plan {
         if problems.is_empty() {
             facts.gather(&config, &recipes, &matrix.cells)?;
         }
-        let inputs = collect(Inputs::gather(root, &config, &matrix.cells, &reads), &mut problems)?.unwrap_or_default();
         let prepared: Vec<Result<CellPlan, Vec<Problem>>> = matrix
             .cells
             .par_iter()
             .zip(selected.par_iter())
-            .map(|(cell, selected)| prepare(cell, *selected, &config, &recipes, &facts, &inputs))
+            .map(|(cell, selected)| prepare(cell, *selected, &config, &recipes, &facts))
             .collect();
         let mut cells = Vec::with_capacity(prepared.len());
         let mut of_cells = CellProblems::default();
@@ -223,11 +224,12 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Error::Invalid(problems));
         }
+        find_inputs(root, &config, &recipes, &matrix.cells, &mut cells, &reads)?;
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let implied = matrix_path.is_none().then_some(source);
         let allow_drift = request.allow_drift;
-        let unreached = OnceLock::new();
+        let unreached = Mutex::default();
         Ok(Self {
             root: root.clone(),
             config,
@@ -269,26 +271,23 @@ impl Plan {
         &self.recipes.recipes[&*self.matrix.cells[cell].framework]
     }
 
-    /// Settings of the workload that the cell's recipe does not hand to its trainer. They are looked for once for each
-    /// recipe, vendor and architecture, in the first such cell.
+    /// Settings of the workload that the cell's recipe does not hand to its trainer. A template may use a setting in some
+    /// cells only, so they are looked for once for each job.
     #[must_use]
-    pub fn unreached(&self, cell: usize) -> &[Unreached] {
-        let key = |cell: usize| {
-            let job = self.prepared(cell)?.job();
-            Some((self.matrix.cells[cell].framework.clone(), job.vendor, job.model.architecture.clone()))
-        };
-        let all = self.unreached.get_or_init(|| {
-            let mut found = BTreeMap::new();
-            for cell in 0..self.cells.len() {
-                if let (Some(key), Some(prepared)) = (key(cell), self.prepared(cell)) {
-                    found
-                        .entry(key)
-                        .or_insert_with(|| unreached(self.recipe(cell), &self.recipes.templates, prepared.job()));
-                }
-            }
-            found
-        });
-        key(cell).and_then(|key| all.get(&key)).map_or(&[], Vec::as_slice)
+    pub fn unreached(&self, cell: usize) -> Arc<[Unreached]> {
+        let Some(prepared) = self.prepared(cell) else { return Arc::default() };
+        let recipe = self.recipe(cell);
+        if recipe.file.launch.reads_job {
+            return Arc::default();
+        }
+        let key = (self.matrix.cells[cell].framework.clone(), prepared.job_digest);
+        let known = || self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known().get(&key) {
+            return found.clone();
+        }
+        let found: Arc<[Unreached]> = unreached(recipe, &self.recipes.templates, prepared.job()).into();
+        known().insert(key, found.clone());
+        found
     }
 
     #[must_use]
@@ -358,6 +357,25 @@ fn matrix_source(
     Ok(Source::new(relative(path, root), read_text(path, reads)?))
 }
 
+/// Each cell's inputs, from its settings as they are in effect: also those that its recipe gives.
+fn find_inputs(
+    root: &Path,
+    config: &Config,
+    recipes: &RecipeSet,
+    of: &[Cell],
+    cells: &mut [CellPlan],
+    reads: &ReadSet,
+) -> Result<()> {
+    let mut finder = Finder::new(root, reads);
+    for (planned, cell) in cells.iter_mut().zip(of) {
+        if let Support::Ready(prepared) = &mut planned.support {
+            let view = config.view(&recipes.recipes[&*cell.framework].defaults, &cell.overlay);
+            prepared.inputs = finder.of(&prepared.resolved, &view, &cell.framework)?;
+        }
+    }
+    Ok(())
+}
+
 /// A recipe of the project under another name of a shipped one: what config.yaml says of it would be the other's.
 fn reserved_names(recipes: &RecipeSet) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -373,6 +391,14 @@ fn reserved_names(recipes: &RecipeSet) -> Vec<Problem> {
 /// What the config and the selected cells note, each once.
 fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String> {
     let mut notes: Vec<String> = config.notes().iter().map(told).collect();
+    notes.extend(config.literal_secrets().into_iter().map(|path| {
+        let name = path.rsplit('.').next().unwrap_or_default();
+        format!(
+            "`{path}` has the name of a secret, so its value is in no key and is not shown: another value measures nothing again. \
+             If it is a setting, set it in the command (`{name}=… python …`), which is in the key; if it is a secret, take it \
+             from a variable: \"${{{name}}}\""
+        )
+    }));
     let unknown = config.children("frameworks").filter(|id| !recipes.recipes.contains_key(*id));
     notes.extend(unknown.map(|id| match nearest(id, recipes.ids()) {
         Some(near) => {
@@ -533,7 +559,6 @@ fn prepare(
     config: &Config,
     recipes: &RecipeSet,
     facts: &FactBook,
-    inputs: &Inputs,
 ) -> Result<CellPlan, Vec<Problem>> {
     let support =
         |support| Ok(CellPlan { id: cell.to_string(), repeats: cell.repeats, selected, blocked: None, support });
@@ -560,7 +585,7 @@ fn prepare(
     }
     support(Support::Ready(Box::new(Prepared {
         job_digest: Digest::of(job_text(&job)),
-        inputs: inputs.of(&resolved.inputs, resolved.job.framework.get("command")),
+        inputs: Arc::default(),
         data: Vec::new(),
         image: None,
         facts: facts_of(cell, &resolved, facts),

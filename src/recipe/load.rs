@@ -179,8 +179,8 @@ impl RecipeSet {
             embedded_under("recipes/").filter_map(|(path, _)| Some(path.split_once('/')?.0.to_owned())).collect();
         let own = root.join("recipes");
         ids.remove(LIBRARY);
-        for entry in reads.list(&own) {
-            if entry.kind == EntryKind::Folder && reads.is_file(&own.join(&entry.name).join("recipe.toml")) {
+        for entry in reads.list(&own).map_err(Error::io("cannot read the folder", &own))? {
+            if entry.kind == EntryKind::Folder && has_recipe(&own.join(&entry.name), reads)? {
                 ids.extend(entry.name.into_string());
             }
         }
@@ -355,9 +355,14 @@ fn library(root: &Path, reads: &ReadSet) -> Result<Files> {
     Ok(files)
 }
 
+fn has_recipe(folder: &Path, reads: &ReadSet) -> Result<bool> {
+    let file = folder.join("recipe.toml");
+    reads.is_file(&file).map_err(Error::io("cannot look for the recipe", &file))
+}
+
 /// All files of a recipe's folder: the project's folder if it has one, else the embedded one.
 fn folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
-    let is_own = reads.is_file(&root.join("recipes").join(id).join("recipe.toml"));
+    let is_own = has_recipe(&root.join("recipes").join(id), reads)?;
     if is_own { read_folder(root, id, reads) } else { Ok(embedded(id)) }
 }
 

@@ -42,21 +42,28 @@ pub struct Unreached {
 pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unreached> {
     let mut found = Vec::new();
     let Ok(asked) = serde_json::to_value(job) else { return found };
-    let Some(launched) = launch(recipe, templates, &asked) else { return found };
     if recipe.file.launch.reads_job {
         return found;
     }
+    let Some(launched) = launch(recipe, templates, &asked) else { return found };
     for (setting, field) in WORKLOAD {
         if recipe.file.ignored.iter().any(|ignored| ignored.field == field) {
             continue;
         }
-        let is_lost = |other: Value| {
+        let (mut is_lost, mut is_read) = (false, false);
+        for other in others(field, &at(&asked, field)) {
             let other = changed(&asked, field, other);
-            let is_refused = recipe.file.unsupported.iter().any(|constraint| constraint.applies(&other));
-            // A template that refuses the value has read it.
-            !is_refused && launch(recipe, templates, &other).is_some_and(|other| other == launched)
-        };
-        if others(field, &at(&asked, field)).into_iter().any(is_lost) {
+            if recipe.file.unsupported.iter().any(|constraint| constraint.applies(&other)) {
+                is_read = true;
+            } else if is_lost {
+                break;
+            } else if let Some(other) = launch(recipe, templates, &other) {
+                // A template that fails says nothing: what it refuses may be something else that no longer fits.
+                is_lost |= other == launched;
+                is_read |= other != launched;
+            }
+        }
+        if is_lost || !is_read {
             found.push(Unreached { setting, field });
         }
     }
@@ -89,8 +96,10 @@ fn changed(job: &Value, field: &str, value: Value) -> Value {
     }
     if field == "data.global_batch_size" {
         // Micro-batch and ranks stay, so a larger batch is more accumulation.
-        let steps = at(job, "data.gradient_accumulation_steps").as_u64().unwrap_or(1);
-        changed["data"]["gradient_accumulation_steps"] = json!(steps * 2);
+        let number = |field: &Value| field.as_u64().unwrap_or(1).max(1);
+        let steps = number(&at(job, "data.gradient_accumulation_steps"));
+        let steps = steps.saturating_mul(number(&at(&changed, field))) / number(&at(job, field));
+        changed["data"]["gradient_accumulation_steps"] = json!(steps.max(1));
     }
     changed
 }
@@ -105,7 +114,12 @@ fn others(field: &str, now: &Value) -> Vec<Value> {
         // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they are real is the launch's.
         ("model.dataset", Value::String(_)) => vec![Value::Null],
         (_, Value::Bool(now)) => vec![json!(!now)],
-        (_, Value::Number(now)) => vec![json!(now.as_u64().unwrap_or(1) * 2)],
+        (_, Value::Number(now)) => {
+            let now = now.as_u64().unwrap_or(1);
+            // A larger and a smaller one: a template may read no more than whether a number is large.
+            let smaller = if now > 1 && now % 2 == 0 { now / 2 } else { now.saturating_mul(3) };
+            vec![json!(now.saturating_mul(2)), json!(smaller)]
+        }
         (_, Value::String(now)) => vec![json!(format!("{now}-other"))],
         _ => vec![json!("other")],
     }

@@ -102,7 +102,7 @@ training:
 parallelism:
   single: {{ num_gpus: 1, DP: 1 }}
 frameworks:
-  cmd: {{ command: [bash, train.sh], inputs: ["src/**"], share: true, flavor: {flavor} }}
+  cmd: {{ command: [bash, train.sh], inputs: [train.sh, "src/**"], share: true, flavor: {flavor} }}
 benchmarking:
   warmup: {{ skip_steps: 1 }}
   runs: {{ cooldown_seconds: 0 }}

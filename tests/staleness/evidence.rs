@@ -186,15 +186,129 @@ fn an_input_that_is_edited_during_a_run_makes_no_figure_also_when_it_is_put_back
     assert!(why.contains("inputs changed while it ran"), "{why}");
     assert_eq!((project.build(&[]).code, project.launches()), (0, 3));
     project.expect_nothing();
-    // Edited and put back within one run.
+    // Edited and put back within one run, but not before it was seen.
     project.write("train.sh", &format!("{train}# another\n"));
     let child = held_build(&project);
-    project.write("train.sh", &train).write("train.sh", &format!("{train}# another\n"));
+    project.write("train.sh", &train);
+    until("the edit is seen", || run_states(&project).contains("train.sh"));
+    project.write("train.sh", &format!("{train}# another\n"));
     let built = let_go(&project, child);
     assert!(built.stderr.contains("not counted: inputs changed while it ran: train.sh"), "{}", built.stderr);
     assert_eq!((project.build(&[]).code, project.launches()), (0, 6));
     assert_eq!(project.json(&["show", SMALL])["repeats"].as_array().unwrap().len(), 2);
     project.expect_nothing();
+}
+
+/// What the runs that go on now are doing.
+fn run_states(project: &Project) -> String {
+    let runs = project.names_in("cache/runs").into_iter();
+    runs.filter_map(|run| std::fs::read_to_string(project.path(&format!("cache/runs/{run}/state.json"))).ok()).collect()
+}
+
+#[test]
+fn a_touch_or_the_same_bytes_written_again_disturb_no_run() {
+    let project = of_one_cell();
+    let child = held_build(&project);
+    let train = project.read("train.sh");
+    std::fs::File::open(project.path("train.sh")).unwrap().set_modified(std::time::SystemTime::now()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    project.write("train.sh", &train);
+    let built = let_go(&project, child).ends_with(0);
+    assert!(!built.stderr.contains("changed while"), "{}", built.stderr);
+    assert_eq!(project.json(&["show", SMALL])["repeats"].as_array().unwrap().len(), 2);
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+}
+
+/// One cell, two repeats; its runs write what follows an option that tprimat does not know.
+fn with_a_journal() -> Project {
+    let project = of_one_cell();
+    project.edit("config.yaml", "\"bash train.sh\"", "\"bash train.sh --journal out.txt\"");
+    project.write("mood.sh", "echo $RANDOM >> out.txt\n");
+    project
+}
+
+#[test]
+fn a_file_that_a_run_makes_under_a_name_of_its_command_is_not_an_input() {
+    let project = with_a_journal();
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 2), "{}", built.stderr);
+    assert!(built.stderr.contains("the run wrote out.txt") && built.stderr.contains("`inputs: [\"!out.txt\"]`"));
+    let train = || project.plan(&[])[&format!("train {SMALL}#1")].clone();
+    assert!(train().state == "fresh" && train().reason.contains("the run wrote out.txt"), "{:?}", train());
+    // Whoever writes to it later, and once somebody says what it is: nothing runs again.
+    project.write("out.txt", "more\n");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.edit("config.yaml", "inputs: [train.sh]", "inputs: [train.sh, \"!out.txt\"]");
+    assert!(train().state == "fresh" && train().reason.is_empty(), "{:?}", train());
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.expect_nothing();
+    // Declared as an input it is one.
+    project.edit("config.yaml", "\"!out.txt\"", "out.txt");
+    assert_eq!(train().state, "stale");
+}
+
+#[test]
+fn a_file_that_changes_while_a_run_names_it_costs_one_run_and_counts_once_it_is_said_to_be_an_output() {
+    let project = with_a_journal();
+    project.write("out.txt", "of yesterday\n");
+    let checked = project.run(&["check"]).ends_with(0);
+    assert!(
+        checked.stderr.contains(&format!("out.txt is an input of {SMALL}: the command names the file")),
+        "{checked:?}"
+    );
+    // The first repeat writes it, so the second would not read what was planned.
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (1, 1), "{}", built.stderr);
+    for told in ["out.txt changed while it ran", "`inputs: [\"!out.txt\"]`", "not started: out.txt changed"] {
+        assert!(built.stderr.contains(told), "{told}: {}", built.stderr);
+    }
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (1, 2), "{}", built.stderr);
+    assert!(built.stderr.contains("nothing of this build counts"), "{}", built.stderr);
+    // Both were made; neither is made again, and neither counts.
+    for _ in 0..3 {
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+    }
+    let attempts = project.run(&["attempts", SMALL]).ends_with(0).stdout;
+    assert_eq!(attempts.matches("does not count: it was disturbed (out.txt changed").count(), 2, "{attempts}");
+    // Somebody says what it is, and what was measured counts.
+    project.edit("config.yaml", "inputs: [train.sh]", "inputs: [train.sh, \"!out.txt\"]");
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 2), "{}", built.stderr);
+    assert_eq!(project.json(&["show", SMALL])["repeats"].as_array().unwrap().len(), 2);
+    project.write("out.txt", "of tomorrow\n");
+    project.expect_nothing();
+}
+
+#[test]
+fn a_script_that_is_edited_while_a_run_names_it_is_measured_again_once_it_is_declared() {
+    let project = of_one_cell();
+    project.edit("config.yaml", "inputs: [train.sh], ", "").edit("matrix.toml", "repeats = 2", "repeats = 1");
+    let child = held_build(&project);
+    project.write("train.sh", &(project.read("train.sh") + "# edited\n"));
+    let built = let_go(&project, child).ends_with(1);
+    assert!(built.stderr.contains("`inputs: [\"train.sh\"]` measures again"), "{}", built.stderr);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 1));
+    project.edit("config.yaml", "share: false", "inputs: [train.sh], share: false");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.expect_nothing();
+}
+
+#[test]
+fn what_a_recipe_states_as_command_and_inputs_counts_as_well() {
+    let project = Project::of_two();
+    project.edit("config.yaml", "command: \"bash train.sh\", inputs: [train.sh], ", "").write("lib/a.sh", "# a\n");
+    let defaults =
+        "[defaults]\n\"frameworks.cmd.command\" = \"bash train.sh\"\n\"frameworks.cmd.inputs\" = [\"lib/*.sh\"]\n";
+    project.write("recipes/cmd/recipe.toml", &format!("{}\n{defaults}", project.read("recipes/cmd/recipe.toml")));
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    project.write("lib/a.sh", "# b\n");
+    the_edit_is_built(&project, "lib/a.sh");
+    project.write("train.sh", &(project.read("train.sh") + "# another\n"));
+    the_edit_is_built(&project, "train.sh");
+    project.edit("recipes/cmd/recipe.toml", "lib/*.sh", "none/*.sh");
+    let refused = project.run(&["plan"]).ends_with(2);
+    assert!(refused.stderr.contains("no file of the project matches the input `none/*.sh`"), "{}", refused.stderr);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn what_a_selected_cell_measures_is_its_twins_too() {
     };
     project.edit("config.yaml", "share: true", "share: false");
     project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
-    assert_eq!((project.build(&[]).code, project.launches(), rows(&project)), (0, 2, vec![]));
+    assert_eq!((project.build(&[]).code, project.launches(), rows(&project)), (1, 2, vec![]));
     project.remove("mood.sh");
     let built = project.build(&["--only", SMALL]);
     assert_eq!((built.code, project.launches(), &built.says["suspect"]), (0, 4, &json!(0)), "{}", built.stderr);
@@ -101,7 +101,7 @@ fn a_disturbed_measurement_is_shared_as_well() {
     project.edit("config.yaml", "share: true", "share: false");
     project.write("mood.sh", &format!("{SHARED}\n{SAMPLED}"));
     let built = project.build(&[]);
-    assert_eq!((built.code, project.launches(), &built.says["suspect"]), (0, 2, &json!(4)), "{}", built.stderr);
+    assert_eq!((built.code, project.launches(), &built.says["suspect"]), (1, 2, &json!(4)), "{}", built.stderr);
     project.remove("mood.sh");
     assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
     project.expect_nothing();

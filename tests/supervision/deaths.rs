@@ -32,17 +32,10 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
     let spec = spec_of(&project, "lingers", "true");
     let (status, note) = (ExitKind::Code(7), None);
     let (leftover, survivors, waited_seconds) = (0, 0, 0.0);
-    let told = RunExit {
-        status,
-        started_at: 1.0,
-        ended_at: 2.0,
-        waited_seconds,
-        leftover,
-        survivors,
-        changed: vec![],
-        host: None,
-        note,
-    };
+    let (changed, undeclared) = Default::default();
+    let (started_at, ended_at, host) = (1.0, 2.0, None);
+    let told =
+        RunExit { status, started_at, ended_at, waited_seconds, leftover, survivors, changed, undeclared, host, note };
     let told = serde_json::to_string(&told).unwrap();
     let script =
         format!("#!/bin/sh\necho $$ > \"$2/pid\"\nprintf %s '{told}' > \"$2/exit.json\"\nexec /bin/sleep 60\n");
@@ -54,6 +47,24 @@ fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
     assert_eq!(exit.status, ExitKind::Code(7));
     let pid = Pid::from_raw(fs::read_to_string(spec.dir.join("pid")).unwrap().trim().parse().unwrap());
     assert!(kill(pid, Signal::SIGKILL).is_ok(), "the supervisor was waited for");
+}
+
+/// Both reach the supervisor at once: the end of the trainer, and the death of who asked for the run.
+#[test]
+fn a_trainer_that_had_ended_when_its_tprimat_died_has_ended_well() {
+    let project = Project::empty();
+    let spec = spec_of(&project, "whole", "echo up; until [ -e go ]; do sleep 0.01; done; echo whole");
+    let running = start(&spec);
+    until("it trains", || fs::read_to_string(spec.dir.join("log")).is_ok_and(|log| log.contains("up")));
+    let supervisor = supervisor(&project);
+    kill(supervisor, Signal::SIGSTOP).unwrap();
+    project.write("go", "");
+    // What has ended and was not waited for yet has no arguments any more.
+    until("the trainer has ended", || project.processes().len() == 1);
+    running.terminate();
+    kill(supervisor, Signal::SIGCONT).unwrap();
+    let exit = running.wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Code(0), "{exit:?}");
 }
 
 #[test]

@@ -236,19 +236,17 @@ impl Stamp {
         settled(self.mtime) && settled(self.ctime)
     }
 
-    /// Was the file written or replaced between the two? Its change time alone says little: a new link or a new mode
-    /// moves it as well.
+    /// Is the file as it was, unless it was written in the same instant as then?
     #[must_use]
-    pub fn is_rewritten(&self, now: &Self) -> bool {
-        let of = |s: &Self| (s.size, s.mtime, s.inode);
-        of(self) != of(now)
+    pub fn is_same(&self, now: &Self) -> bool {
+        let of = |s: &Self| (s.size, s.mtime, s.ctime, s.inode);
+        of(self) == of(now)
     }
 
     /// Does `now`, taken later, prove that nobody wrote in between?
     #[must_use]
     pub fn is_still(&self, now: &Self) -> bool {
-        let of = |s: &Self| (s.size, s.mtime, s.ctime, s.inode);
-        of(self) == of(now) && self.is_settled()
+        self.is_same(now) && self.is_settled()
     }
 }
 

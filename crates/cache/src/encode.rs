@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tprimat_base::digest::Digest;
 
-use super::record::{Attempt, AttemptOutcome, Entry, Output, SetAside, TaskKind};
+use super::record::{Attempt, AttemptOutcome, Entry, Output, SetAside, TaskKind, Undeclared};
 
 const ENTRY: u8 = 1;
 const ATTEMPT: u8 = 2;
@@ -142,6 +142,8 @@ struct AttemptTail {
     suspect: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     repeats_planned: Option<u32>,
+    #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
+    undeclared: Undeclared,
 }
 
 pub(super) fn attempt(stamp: Stamp, attempt: &Attempt) -> Vec<u8> {
@@ -158,6 +160,7 @@ pub(super) fn attempt(stamp: Stamp, attempt: &Attempt) -> Vec<u8> {
         outcome: attempt.outcome.clone(),
         suspect: attempt.suspect.clone(),
         repeats_planned: attempt.repeats_planned,
+        undeclared: attempt.undeclared.clone(),
     };
     put_text(&mut body, &serde_json::to_string(&tail).unwrap_or_default());
     body
@@ -249,7 +252,7 @@ pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
     let (task, outputs, preimage) = (fields.text()?.to_owned(), fields.outputs()?, fields.text()?.to_owned());
     let (id, host) = (fields.text()?.to_owned(), fields.text()?.to_owned());
     let (started_at, ended_at) = (f64::from_bits(fields.u64()?), f64::from_bits(fields.u64()?));
-    let AttemptTail { outcome, suspect, repeats_planned } = serde_json::from_str(fields.text()?).ok()?;
+    let AttemptTail { outcome, suspect, repeats_planned, undeclared } = serde_json::from_str(fields.text()?).ok()?;
     Some(Attempt {
         id,
         key,
@@ -264,6 +267,7 @@ pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
         suspect,
         repeats_planned,
         set_aside: None,
+        undeclared,
         recorded,
     })
 }
@@ -347,7 +351,8 @@ mod tests {
             });
             let written = Attempt {
                 id, key: Digest(key), task: "train a".into(), preimage: "p".into(), generation: 3, outcome, outputs,
-                started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned, set_aside: None, recorded: 1,
+                started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned, set_aside: None,
+                undeclared: Undeclared { changed: vec!["a".into()], made: Vec::new() }, recorded: 1,
             };
             let read = decode_attempt(&attempt(1, &written)).unwrap();
             prop_assert_eq!(read.started_at.to_bits(), written.started_at.to_bits());

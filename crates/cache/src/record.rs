@@ -71,9 +71,69 @@ pub struct Attempt {
     /// Somebody decided that it does not count; a record of its own, which a later one may take back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<SetAside>,
+    /// Files that its command names, that nobody declares, and that were written while it ran.
+    #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
+    pub undeclared: Undeclared,
     /// Orders attempts as they were recorded, whatever the clocks of their hosts said; 0 before that.
     #[serde(skip)]
     pub recorded: u64,
+}
+
+/// Files that a run may have read or written: only its command names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undeclared {
+    /// Those that were there and changed. The attempt is filed as if they were not inputs; it counts once somebody says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// Those that were not there when the run was planned. The run did not read them from its beginning, so it counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub made: Vec<String>,
+}
+
+impl Undeclared {
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.changed.is_empty() && self.made.is_empty()
+    }
+
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.changed.iter().chain(&self.made).any(|known| known == name)
+    }
+
+    /// Why the attempt does not count, and what to write so that it does.
+    #[must_use]
+    pub fn doubt(&self) -> Option<String> {
+        (!self.changed.is_empty()).then(|| {
+            let names = self.changed.join(", ");
+            format!(
+                "{names} changed while it ran, and only the command names it. If the run writes it, {} counts this run without \
+                 another one; if you edited it, {} measures again",
+                inputs_line(&self.changed, "!"),
+                inputs_line(&self.changed, "")
+            )
+        })
+    }
+
+    /// What the run is believed to have written.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        (!self.made.is_empty()).then(|| {
+            format!(
+                "the run wrote {}, which its command names, so it is not taken for an input: {} says so for good; {} makes it one",
+                self.made.join(", "),
+                inputs_line(&self.made, "!"),
+                inputs_line(&self.made, "")
+            )
+        })
+    }
+}
+
+/// `inputs: ["!out.txt"]`, as config.yaml has it.
+#[must_use]
+pub fn inputs_line(names: &[String], sign: &str) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("\"{sign}{name}\"")).collect();
+    format!("`inputs: [{}]`", names.join(", "))
 }
 
 /// Why an attempt does not count although it may have gone well.
@@ -94,6 +154,14 @@ impl Attempt {
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.outcome == AttemptOutcome::Ok && self.suspect.is_some() && self.set_aside.is_none()
+    }
+    /// As it stands as long as nobody says whether the run read or wrote what changed.
+    #[must_use]
+    pub fn in_doubt(self) -> Self {
+        match self.undeclared.doubt().filter(|_| self.is_valid()) {
+            Some(doubt) => Self { suspect: Some(doubt), ..self },
+            None => self,
+        }
     }
     /// Did it fail in a way that the same launch would meet again?
     #[must_use]

@@ -131,15 +131,18 @@ fn is_plain_setting(value: &str) -> bool {
     value.len() <= LONGEST && (value.parse::<f64>().is_ok() || ["true", "false", "on", "off", ""].contains(&value))
 }
 
+/// Stands for a value that nobody may read.
+pub const SECRET: &str = "(secret)";
+
 /// What keys and people may know of a declared variable's value.
 #[must_use]
 pub fn public_value<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     if is_secret(name) && !is_plain_setting(value) {
-        return Cow::Borrowed("(secret)");
+        return Cow::Borrowed(SECRET);
     }
     let mut public = Cow::Borrowed(value);
     for password in passwords_in(value).into_iter().rev() {
-        public.to_mut().replace_range(password, "(secret)");
+        public.to_mut().replace_range(password, SECRET);
     }
     public
 }

@@ -362,13 +362,28 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
         (Ok(_), Some(why)) => of(GateVerdict::Fail, why),
         (Ok(now), None) => GateCell {
             now: Some(now.tokens_per_second_per_gpu.value),
-            notes: cell.uncounted(),
+            n_now: Some(units(&now.tokens_per_second_per_gpu).len()),
+            notes: of_what_is_new(cell, &now),
             ..of(GateVerdict::New, "not in the baseline".to_owned())
         },
         (Err(without), _) if without.is_unsupported => return None,
         (Err(without), _) if without.has_failed => of(GateVerdict::Fail, without.why),
         (Err(without), _) => of(GateVerdict::New, format!("not in the baseline, nor measured: {}", without.why)),
     })
+}
+
+/// What a reader should know of a rate that is compared with nothing yet: the next baseline will have it.
+fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<String> {
+    let mut notes: Vec<String> = cell.uncounted();
+    notes.extend(warnings_of(&now.environment, &now.contract));
+    if now.repeats_added_later {
+        notes.push("repeats were added after the first results were seen".to_owned());
+    }
+    let dropped = dropped_words(&now.dropped);
+    if !dropped.is_empty() {
+        notes.push(format!("there are measurements that do not count: {}", dropped.join(", ")));
+    }
+    notes
 }
 
 /// One cell, without a verdict on its rate: that needs all p-values.

@@ -6,7 +6,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, UndefinedBehavior, Value, syntax::SyntaxConfig};
+use minijinja::{
+    AutoEscape, Environment, ErrorKind, Output, State, UndefinedBehavior, Value,
+    syntax::SyntaxConfig,
+    value::{Kwargs, Rest},
+};
+
 use tprimat_base::{
     digest::Digest,
     error::{Error, Problem, Result, Source},
@@ -17,6 +22,8 @@ use tprimat_job::Job;
 const FUEL: u64 = 2_000_000;
 /// Bytes of one template.
 const MAX_TEMPLATE: usize = 256 << 10;
+/// Columns that a filter may pad or indent to.
+const MAX_WIDTH: usize = 1000;
 /// Operators and brackets of one `{{ … }}` or `{% … %}`: the parser takes one level of the stack for each.
 const MAX_OPERATORS: usize = 500;
 
@@ -58,6 +65,9 @@ impl Default for Templates {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
         });
         env.set_formatter(format);
+        bounded(&mut env, "indent", Value::from_function(minijinja::filters::indent));
+        bounded(&mut env, "format", Value::from_function(minijinja::filters::format));
+        bounded(&mut env, "replace", Value::from_function(minijinja::filters::replace));
         Self { env, sources: Vec::new() }
     }
 }
@@ -84,6 +94,49 @@ impl Templates {
         let bytes = text.into_bytes();
         Ok(Rendered { name: file.trim_end_matches(".j2").to_owned(), digest: Digest::of(&bytes), bytes })
     }
+}
+
+/// A filter whose result may be far longer than what it is given: its numbers, those within its texts, and what a
+/// replacement makes are bounded before it begins.
+fn bounded(env: &mut Environment<'static>, name: &'static str, filter: Value) {
+    env.add_filter(name, move |state: &mut State, value: Value, rest: Rest<Value>, named: Kwargs| {
+        let mut arguments: Vec<Value> = std::iter::once(value).chain(rest.iter().cloned()).collect();
+        let widths: Vec<Value> = named.args().filter_map(|name| named.peek(name).ok()).collect();
+        if let Some(why) = too_wide(name, &arguments, &widths) {
+            return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
+        }
+        if !widths.is_empty() {
+            arguments.push(Value::from(named));
+        }
+        filter.call(state, &arguments)
+    });
+}
+
+/// Why a filter's result would be too long.
+fn too_wide(name: &str, arguments: &[Value], named: &[Value]) -> Option<String> {
+    let text = |at: usize| arguments.get(at).and_then(Value::as_str).unwrap_or_default();
+    let beyond = |width: f64| {
+        (width > MAX_WIDTH as f64).then(|| format!("a width of {width} in `{name}`; at most {MAX_WIDTH} is allowed"))
+    };
+    match name {
+        "replace" => {
+            let times = if text(1).is_empty() { text(0).len() + 1 } else { text(0).matches(text(1)).count() };
+            let length = text(0).len().saturating_add(times.saturating_mul(text(2).len()));
+            (length > MAX_TEMPLATE)
+                .then(|| format!("`replace` makes {length} bytes; at most {MAX_TEMPLATE} are allowed"))
+        }
+        "format" => {
+            // `%10d`, `{:>10}` and `%*d`, whose width is an argument.
+            let widths = text(0).split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<f64>().ok());
+            let given = arguments[1..].iter().filter(|_| text(0).contains('*')).filter_map(number);
+            widths.chain(given).find_map(beyond)
+        }
+        _ => arguments[1..].iter().chain(named).filter_map(number).find_map(beyond),
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    f64::try_from(value.clone()).ok().map(f64::abs)
 }
 
 /// A template that is longer, or has an expression that is longer, than the parser should be given.
@@ -246,6 +299,29 @@ mod tests {
             let Err(Error::Invalid(problems)) = render("x.sh.j2", text, &context! {}) else { panic!("it must end") };
             assert_eq!(problems[0].position().unwrap().1, 1, "{problems:?}");
         }
+    }
+
+    #[test]
+    fn widths_and_replacements_are_bounded_with_an_error_that_says_the_bound() {
+        let many = "x".repeat(1000);
+        for text in [
+            "{{ 'a'|indent(4000000000, true) }}",
+            "{{ 'a'|indent(width=4000000000, first=true) }}",
+            "{{ 'a'|indent(wide, true) }}",
+            "{{ '%1000000000d'|format(1) }}",
+            "{{ '%*d'|format(wide, 1) }}",
+            "{{ '%.999999999f'|format(1.5) }}",
+            "{{ many|replace('x', many) }}",
+        ] {
+            let context = context! { wide => 2_000_000_000_u64, many => many.clone() };
+            let Err(Error::Invalid(problems)) = render("x.sh.j2", text, &context) else { panic!("{text}") };
+            let message = &problems[0].message;
+            assert!(message.contains("at most 1000 is allowed") || message.contains("at most 262144 are"), "{message}");
+        }
+        let usual =
+            "{{ 'a\nb'|indent(2) }} {{ '%05.1f'|format(2.5) }} {{ 'a-b'|replace('-', '+') }} {{ '%d'|format(wide) }}";
+        let made = render("x.txt.j2", usual, &context! { wide => 2_000_000_000_u64 }).unwrap();
+        assert_eq!(made, "a\n  b 002.5 a+b 2000000000");
     }
 
     #[test]

@@ -389,10 +389,10 @@ fn environment(found: &EnvironmentDifference, a: &str, b: &str) -> String {
 
 /// What is to be known of a cell that launches what the cell `name` does; `twin` is its row, if it has figures.
 pub(super) fn same_as(row: &Row, name: &str, twin: Option<&Row>) -> String {
-    if twin.is_some_and(|twin| row.is_measured_as(twin)) {
-        format!("has the same measurements as {name}")
-    } else {
-        format!("launches the very same bytes as {name}, so any difference between them is noise")
+    match twin {
+        Some(twin) if row.is_measured_as(twin) => format!("has the same measurements as {name}"),
+        Some(_) => format!("launches the very same bytes as {name}, so any difference between them is noise"),
+        None => format!("launches the very same bytes as {name}, which has no figures"),
     }
 }
 

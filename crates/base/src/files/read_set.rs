@@ -70,10 +70,17 @@ impl Evidence {
                 Seen::Changed => return Standing::Changed(path.clone()),
             }
         }
-        match self.listings.iter().find(|(folder, digest)| digest_of(&entries(folder, &self.made)) != **digest) {
+        let is_same =
+            |folder: &Path, digest| entries(folder, &self.made).is_ok_and(|entries| digest_of(&entries) == digest);
+        match self.listings.iter().find(|(folder, digest)| !is_same(folder, **digest)) {
             Some((folder, _)) => Standing::Changed(folder.clone()),
             None => Standing::Holds { renewed },
         }
+    }
+
+    /// Leaves out a file about which somebody else has the say.
+    pub fn forget(&mut self, path: &Path) {
+        self.files.remove(path);
     }
 
     /// Adds a file that holds what was just written.
@@ -210,23 +217,28 @@ impl ReadSet {
         Ok(digest)
     }
 
-    /// Is a regular file there? That there is none is noted; that there is one when it is read.
-    pub fn is_file(&self, path: &Path) -> bool {
-        let is_file = path.is_file();
-        if !is_file {
-            self.note(path, None);
-        }
-        is_file
+    /// Is a regular file there? That there is none is noted; that there is one when it is read. Where it cannot be known,
+    /// in a folder that the caller may not search, it is an error.
+    pub fn is_file(&self, path: &Path) -> io::Result<bool> {
+        self.looks_like(path, fs::Metadata::is_file)
     }
 
     /// Is anything there but a folder? That there is nothing is noted; that there is a file when it is read, and what is
-    /// no file, a pipe or a device, is an error then.
-    pub fn is_there(&self, path: &Path) -> bool {
-        let is_there = path.metadata().is_ok_and(|metadata| !metadata.is_dir());
-        if !is_there {
+    /// not a file, a pipe or a device, is an error then.
+    pub fn is_there(&self, path: &Path) -> io::Result<bool> {
+        self.looks_like(path, |metadata| !metadata.is_dir())
+    }
+
+    fn looks_like(&self, path: &Path, is_it: impl Fn(&fs::Metadata) -> bool) -> io::Result<bool> {
+        let is_it = match path.metadata() {
+            Ok(metadata) => is_it(&metadata),
+            Err(error) if is_absence(&error) => false,
+            Err(error) => return Err(error),
+        };
+        if !is_it {
             self.note(path, None);
         }
-        is_there
+        Ok(is_it)
     }
 
     fn note(&self, path: &Path, known: Option<Known>) {
@@ -242,18 +254,19 @@ impl ReadSet {
         noted.evidence.files.insert(path.to_owned(), known);
     }
 
-    /// The entries of a folder, sorted, without what is never an input; none where there is no folder.
-    pub fn list(&self, folder: &Path) -> Vec<Entry> {
+    /// The entries of a folder, sorted, without what is never an input; none where there is no folder. A folder that cannot
+    /// be read is an error: it is not known to be empty.
+    pub fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
         let mut noted = self.noted();
-        let entries = entries(folder, &noted.evidence.made);
+        let entries = entries(folder, &noted.evidence.made)?;
         let digest = digest_of(&entries);
         if noted.evidence.listings.insert(folder.to_owned(), digest).is_some_and(|before| before != digest) {
             noted.torn.get_or_insert_with(|| folder.to_owned());
         }
-        entries
+        Ok(entries)
     }
 
-    /// Everything below `root`/`start` that is no folder, by its path from `root`, at most `depth` names below `start`.
+    /// Everything below `root`/`start` that is not a folder, by its path from `root`, at most `depth` names below `start`.
     /// Follows links to folders, but never round in a circle. The error says why the walk was given up.
     pub fn walk(&self, root: &Path, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
         self.walk_of(MOST_ENTRIES, root, start, depth)
@@ -281,17 +294,21 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn folder(&mut self, below: &Path, depth: usize) -> Result<(), String> {
         let folder = self.root.join(below);
-        let Ok(real) = folder.canonicalize() else {
-            // Something may appear there.
-            self.reads.list(&folder);
-            return Ok(());
+        let refused = |error: io::Error| format!("cannot read the folder {}: {error}", folder.display());
+        let real = match folder.canonicalize() {
+            Ok(real) => real,
+            Err(error) if is_absence(&error) => {
+                // Something may appear there.
+                return self.reads.list(&folder).map(drop).map_err(refused);
+            }
+            Err(error) => return Err(refused(error)),
         };
         if self.above.contains(&real) {
             return Ok(());
         }
         self.above.push(real);
-        for Entry { name, kind } in self.reads.list(&folder) {
-            let more = || format!("there are more than {} files and folders", self.most);
+        for Entry { name, kind } in self.reads.list(&folder).map_err(refused)? {
+            let more = || format!("there are more than {} files and folders; name fewer folders", self.most);
             self.left = self.left.checked_sub(1).ok_or_else(more)?;
             let path = below.join(name);
             match kind {
@@ -305,17 +322,22 @@ impl Walk<'_> {
     }
 }
 
-fn entries(folder: &Path, made: &BTreeSet<PathBuf>) -> Vec<Entry> {
-    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+fn entries(folder: &Path, made: &BTreeSet<PathBuf>) -> io::Result<Vec<Entry>> {
+    let all = match fs::read_dir(folder) {
+        Ok(all) => all,
+        Err(error) if is_absence(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let mut entries: Vec<Entry> = Vec::new();
     for entry in all {
+        let entry = entry?;
         let (name, path) = (entry.file_name(), entry.path());
         if !is_leftover(&name) && !made.contains(&path) {
             entries.push(Entry { kind: kind_of(&entry, &path), name });
         }
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
-    entries
+    Ok(entries)
 }
 
 fn kind_of(entry: &fs::DirEntry, path: &Path) -> EntryKind {
@@ -323,6 +345,9 @@ fn kind_of(entry: &fs::DirEntry, path: &Path) -> EntryKind {
         Ok(kind) if kind.is_file() => EntryKind::File,
         // What a link leads to counts.
         _ => match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                EntryKind::Other("a place you may not look at")
+            }
             Err(_) => EntryKind::Other("a link to nothing"),
             Ok(metadata) if metadata.is_dir() && path.join("pyvenv.cfg").is_file() => EntryKind::Environment,
             Ok(metadata) if metadata.is_dir() => EntryKind::Folder,
@@ -350,7 +375,9 @@ pub fn is_leftover(name: &OsStr) -> bool {
 }
 
 fn is_absence(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    use io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
+    // No file can have a name that is too long, or that holds a NUL.
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename | InvalidInput)
 }
 
 #[cfg(test)]
@@ -388,8 +415,8 @@ mod tests {
         write(&path("src/a.py"), "a");
         let reads = ReadSet::default();
         assert_eq!(reads.read(&path("read")).unwrap().as_deref(), Some(&b"one"[..]));
-        assert!(reads.read(&path("absent")).unwrap().is_none() && !reads.is_file(&path("src")));
-        assert_eq!(reads.list(&path("src")).len(), 1);
+        assert!(reads.read(&path("absent")).unwrap().is_none() && !reads.is_file(&path("src")).unwrap());
+        assert_eq!(reads.list(&path("src")).unwrap().len(), 1);
         let after = |change: &dyn Fn()| {
             let mut evidence = reads.evidence().unwrap();
             assert_eq!(evidence.check(), Standing::Holds { renewed: false });
@@ -450,7 +477,50 @@ mod tests {
         }
         create_dir_all(&root.join("d30")).unwrap();
         let why = ReadSet::default().walk_of(500, &root, Path::new("d0"), usize::MAX).unwrap_err();
-        assert_eq!(why, "there are more than 500 files and folders");
+        assert!(why.starts_with("there are more than 500 files and folders"), "{why}");
+    }
+
+    /// Does it as a user whom permissions stop, also where the tests run as root.
+    fn as_nobody<T>(act: impl FnOnce() -> T) -> T {
+        use nix::unistd::{Uid, setfsuid};
+        // Only this thread's view of the file system changes.
+        let before = setfsuid(Uid::from_raw(65534));
+        let done = act();
+        setfsuid(before);
+        done
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "plays a folder of somebody else's")]
+    fn what_may_not_be_looked_at_is_an_error_and_not_an_empty_folder() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |name: &str, mode| {
+            fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        write(&folder.path().join("src/secret/a.py"), "a");
+        mode("", 0o755);
+        mode("src", 0o755);
+        let reads = ReadSet::default();
+        reads.walk(folder.path(), Path::new("src"), usize::MAX).unwrap();
+        let mut evidence = reads.evidence().unwrap();
+        mode("src/secret", 0o000);
+        as_nobody(|| {
+            let reads = ReadSet::default();
+            let why = reads.walk(folder.path(), Path::new("src"), usize::MAX).unwrap_err();
+            assert!(
+                why.starts_with("cannot read the folder") && why.contains("src/secret: Permission denied"),
+                "{why}"
+            );
+            let why = reads.walk(folder.path(), Path::new("src/secret/deeper"), 1).unwrap_err();
+            assert!(why.contains("Permission denied"), "{why}");
+            assert!(reads.is_file(&folder.path().join("src/secret/a.py")).is_err());
+            assert!(reads.is_there(&folder.path().join("src/secret/a.py")).is_err());
+            assert!(!reads.is_file(&folder.path().join("src/b.py")).unwrap());
+            assert!(!reads.is_file(&folder.path().join("x".repeat(5000))).unwrap());
+            assert_eq!(evidence.check(), Standing::Changed(folder.path().join("src/secret")));
+        });
+        mode("src/secret", 0o755);
     }
 
     #[test]
@@ -464,7 +534,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let reads = ReadSet::default();
         reads.leave_out([folder.path().join("cache")]);
-        assert!(reads.list(folder.path()).is_empty());
+        assert!(reads.list(folder.path()).unwrap().is_empty());
         for name in ["a.py~", "cache/x", "__pycache__/m.pyc"] {
             write(&folder.path().join(name), "");
         }

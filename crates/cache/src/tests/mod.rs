@@ -34,6 +34,7 @@ fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         suspect: None,
         repeats_planned: None,
         set_aside: None,
+        undeclared: Default::default(),
         recorded: 0,
     }
 }

@@ -57,6 +57,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few hundred of them")]
 enum Recorded {
     Entry(Entry),
     Attempt(Attempt),

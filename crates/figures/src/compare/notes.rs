@@ -124,10 +124,12 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(other) = &cell.same_launch_as {
         let [own, twin] = [&cell.cell, other].map(|name| rows.get(&**name).copied());
-        let text = if own.zip(twin).is_some_and(|(own, twin)| own.is_measured_as(twin)) {
-            format!("identical to {other}, so both were measured once")
-        } else {
-            format!("launches the very same bytes as {other}, so any difference between them is noise")
+        let text = match own.zip(twin) {
+            Some((own, twin)) if own.is_measured_as(twin) => {
+                format!("identical to {other}, so both were measured once")
+            }
+            Some(_) => format!("launches the very same bytes as {other}, so any difference between them is noise"),
+            None => format!("launches the very same bytes as {other}: one measurement serves both"),
         };
         notes.push(Note::of(&cell.cell, NoteKind::Same, text));
     }

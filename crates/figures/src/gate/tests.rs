@@ -187,6 +187,21 @@ fn only_selected_cells_are_gated_and_new_ones_are_listed() {
     assert_eq!(report.verdict, GateVerdict::Inconclusive, "nothing was gated");
 }
 
+#[test]
+fn a_new_cell_says_what_its_rate_leaves_open() {
+    let mut new = measured("nvd/fsdp/llama/maximum_performance", &job(), &STEADY, None);
+    new.environment.variables.insert("CUDA_LAUNCH_BLOCKING".into(), "1".into());
+    let CellState::Ok { summary } = &mut new.state else { panic!("it is measured") };
+    summary.dropped = vec![Dropped { repeat: 1, remeasured: 2, ..Dropped::default() }];
+    let report = gate(&baseline(&[of_times(CELL, &job(), &STEADY)]), &[input(new)], 0.03);
+    let cell = &report.cells[1];
+    assert_eq!((cell.verdict, cell.n_now), (GateVerdict::New, Some(STEADY.len())));
+    let notes = cell.notes.join("\n");
+    for words in ["CUDA_LAUNCH_BLOCKING=1: the host waits", "there are measurements that do not count: "] {
+        assert!(notes.contains(words), "{words}: {notes}");
+    }
+}
+
 /// Of a cell that the baseline lacks.
 fn of_new(state: CellState) -> (GateVerdict, Option<GateCell>) {
     let mut report = gate(
