@@ -251,7 +251,11 @@ fn results_of_an_older_suite_are_not_written_over() {
     let old = published("nvd", 64, 2048).to_string();
     project.write("output/train_cpu_cmd_tiny.json", &old).write("output/train_nvd_nemo_llama.json", &old);
     let built = project.run(&["build"]).ends_with(0);
-    assert!(said(&built).contains("output/earlier/train_cpu_cmd_tiny.json, where `tprimat import` can read it"), "{}", built.stderr);
+    assert!(
+        said(&built).contains("output/earlier/train_cpu_cmd_tiny.json, where `tprimat import` can read it"),
+        "{}",
+        built.stderr
+    );
     assert_eq!(project.names_in("output/earlier"), ["train_cpu_cmd_tiny.json"]);
     assert_eq!(project.read("output/earlier/train_cpu_cmd_tiny.json"), old);
     assert_eq!(project.read("output/train_nvd_nemo_llama.json"), old, "in nobody's way");

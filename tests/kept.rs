@@ -52,10 +52,7 @@ fn a_file_of_somebodys_own_with_a_published_name_is_kept() {
     let project = Project::new(ONE_RUN);
     project.write("output/compare.txt", "my notes\n");
     let told = project.run(&["build"]).ends_with(0).stderr;
-    assert!(
-        told.contains("compare.txt was not written by tprimat") && told.contains("earlier/compare.txt"),
-        "{told}"
-    );
+    assert!(told.contains("compare.txt was not written by tprimat") && told.contains("earlier/compare.txt"), "{told}");
     assert_eq!(project.read("output/earlier/compare.txt"), "my notes\n");
     // So is what somebody edited of what was published, as often as that happens.
     let table = project.read("output/compare.txt");

@@ -141,7 +141,6 @@ fn build(at: Option<&Path>, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>
         talk.report(&Event::Note { message });
     }
     let interrupts = execute::install_interrupt_handler()?;
-    let output = execute::publish::output_dir(&plan);
     let options = BuildOptions {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
         fail_fast: args.fail_fast,

@@ -33,6 +33,7 @@ use super::{
     sweep,
 };
 use crate::{
+    cache::Undeclared,
     error::{Error, Result},
     files::{self, Durability, unix_now},
     host::{self, Fact, ask, last_line},
@@ -408,7 +409,7 @@ pub(super) fn left(spec: &RunSpec, env: &BTreeMap<String, String>) -> Left {
 fn ended_unseen(spec: &RunSpec, slurm: &Commands, id: &str) -> RunExit {
     let now = unix_now();
     let state = fs::read(state_path(&spec.dir)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let started_at = if let Some(RunState::Running { since }) = state { since } else { now };
+    let started_at = if let Some(RunState::Running { since, .. }) = state { since } else { now };
     let unknown = || ExitKind::Lost(format!("Slurm job {id} is over and left no word of how its run ended"));
     let said = fs::read(spec.dir.join("supervisor.log")).unwrap_or_default();
     let note = (!said.is_empty()).then(|| last_line(&said));
@@ -420,6 +421,7 @@ fn ended_unseen(spec: &RunSpec, slurm: &Commands, id: &str) -> RunExit {
         leftover: 0,
         survivors: 0,
         changed: Vec::new(),
+        undeclared: Undeclared::default(),
         host: None,
         note,
     }

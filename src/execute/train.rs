@@ -36,8 +36,8 @@ use crate::{
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability, write_atomically},
-    host::Fact,
     graph::{filed_without, key::without_inputs},
+    host::Fact,
     parse::{self, ExitSummary, FailureClass, LogSection},
     plan::{Execution, Job, Place, Vendor},
 };
@@ -279,7 +279,7 @@ fn see_through(
     let attempt = ingest(cache, spec, Some(&exit?), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);
-    Ok(Trained::Attempt(Box::new(attempt.in_doubt())))
+    Ok(attempt.in_doubt())
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.

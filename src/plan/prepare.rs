@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
-    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved, Vendor,
+    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved,
     facts::FactBook,
     inputs::{Finder, Inputs},
     resolve,
