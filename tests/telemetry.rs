@@ -37,6 +37,8 @@ fn spec(folder: &Path, amd_smi: &str, exclusive: bool, script: &str) -> RunSpec 
         dir: folder.join("runs/one"),
         argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
         env: BTreeMap::from([("PATH".to_owned(), path)]),
+        container: None,
+        job: None,
         cwd: folder.to_owned(),
         timeout_seconds: Some(60.0),
         grace_seconds: 5.0,

@@ -49,7 +49,7 @@ impl PlatformFacts {
         let mut facts = self.clone();
         facts.available = Ok(usize::MAX);
         facts.known = facts.known.map_err(|why| {
-            format!("tprimat.lock does not pin {platform}, and this host cannot ({why}); `srun … tprimat lock --update` on such a node does")
+            format!("tprimat.lock does not pin {platform}, and this host cannot ({why}); `srun … tprimat lock --update` on one of its nodes does")
         });
         facts
     }
