@@ -113,6 +113,7 @@ fn two_workloads_are_never_related_by_a_comparison() {
     let label = json!(["across global_batch_size: 64, not 8"]);
     assert_eq!((&asked["speedups"][0]["labels"], &asked["rows"][1]["labels"]), (&label, &label));
     let glance = compare(&["--across", "global_batch_size"]).ends_with(0).stdout;
+    let glance = glance.split_whitespace().collect::<Vec<_>>().join(" ");
     let words = ["2.62×", "; across global_batch_size: 64, not 8", "--across global_batch_size --details`"];
     assert!(words.iter().all(|words| glance.contains(words)), "{glance}");
     let text = compare(&["--across", "global_batch_size", "--details"]).ends_with(0).stdout;

@@ -78,7 +78,7 @@ fn every_change_is_named_and_a_change_of_speed_is_found_where_it_was() {
     project.edit("matrix.toml", "[\"small\", \"large\"]", "\"large\"");
     assert_eq!(story(&project, &["cpu/*/small"]), expected);
     let text = project.run(&["history", SMALL]).ends_with(0).stdout;
-    for part in ["~ OF_FRAMEWORK 0 → 1\n", "▼ 9", "after OF_FRAMEWORK 0 → 1"] {
+    for part in ["~ OF_FRAMEWORK 0 → 1\n", "▼ 9", "Changed before it: OF_FRAMEWORK 0 → 1."] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(text.contains("not compared: the work is not the same: seq_length"), "{text}");

@@ -359,7 +359,12 @@ fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
     let comparison = project.run(&["compare", "--imported", "--json"]).ends_with(0).json();
     assert_eq!((&comparison["speedups"], comparison["rows"].as_array().unwrap().len()), (&json!([]), 2));
     assert_eq!(comparison["rows"][1]["same_runs_as"], cells[0]);
-    let told = project.run(&["compare", "--imported"]).ends_with(0).stdout;
+    let glance = project.run(&["compare", "--imported"]).ends_with(0).stdout;
+    assert!(
+        glance.contains("has the same runs as amd/prim/tiny/full, imported twice") && !glance.contains("1.00×"),
+        "{glance}"
+    );
+    let told = project.run(&["compare", "--imported", "--details"]).ends_with(0).stdout;
     let said =
         "amd/prim/tiny/rank (imported) is not compared: it has the same runs as amd/prim/tiny/full, imported twice.";
     assert!(told.replace('\n', " ").contains(said) && !told.contains("1.00×"), "{told}");

@@ -177,7 +177,9 @@ fn lines(comparison: &Comparison, blocks: &[Vec<&Row>], names: &[Vec<String>], a
         at += block.len();
         breaks.insert(at);
     }
-    sheet.bare(page, &breaks)
+    // Repeats that all count need no room; what is said of others is never left out.
+    let is_flagged = sheet.rows.iter().any(|row| row[3].text.split_once('/').is_none_or(|(n, of)| n != of));
+    sheet.bare(page, if is_flagged { 4 } else { 3 }, &breaks)
 }
 
 /// `1.17× (1.15–1.19), faster`, and what forbids to conclude from it.
@@ -267,15 +269,6 @@ fn reservations(comparison: &Comparison, named: bool) -> Vec<String> {
     let is_told = |text: &str| told.iter().take(REASONS).any(|reason| text.contains(reason));
     let own = notes(comparison).into_iter().filter(|note| weighty(note.kind) && !is_told(&note.text));
     all.extend(own.map(|note| note.text));
-    if !named {
-        let twice = comparison.rows.iter().filter_map(|row| Some((row, row.same_runs_as.as_ref()?)));
-        all.extend(twice.map(|(row, other)| {
-            format!(
-                "{} is not compared: it has the same runs as {other}, imported twice. Import one of the two.",
-                row.cell
-            )
-        }));
-    }
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for reason in comparison.speedups.iter().filter_map(|speedup| speedup.reason.as_deref()) {
         match reasons.iter_mut().find(|(known, _)| *known == reason) {

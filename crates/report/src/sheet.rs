@@ -129,8 +129,8 @@ impl Sheet {
     }
 
     /// Columns with spaces between them and no frame, and an empty line after each row whose number (from 1) is in `breaks`.
-    /// Where there is no room, the last columns are left out, but never the first three.
-    pub fn bare(&self, page: &Page, breaks: &BTreeSet<usize>) -> String {
+    /// Where there is no room, the last columns are left out, but never the first `least`.
+    pub fn bare(&self, page: &Page, least: usize, breaks: &BTreeSet<usize>) -> String {
         const INDENT: &str = "  ";
         let width = |at: usize| {
             let words = self.rows.iter().map(|row| row[at].text.chars().count());
@@ -138,7 +138,7 @@ impl Sheet {
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let room = |shown: usize| widths[..shown].iter().map(|width| width + INDENT.len()).sum::<usize>();
-        let shown = (3..=self.columns.len()).rfind(|shown| room(*shown) <= page.width);
+        let shown = (least..=self.columns.len()).rfind(|shown| room(*shown) <= page.width);
         let Some(shown) = shown else { return self.list(page) };
         let line = |words: Vec<(&str, Ink)>| {
             let mut line = String::new();
