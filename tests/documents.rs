@@ -218,7 +218,9 @@ fn stumble(sentence: &str) -> Option<(String, &'static str)> {
 
 /// The string literals of a source's own code: no comments, no tests.
 fn literals(source: &str) -> Vec<String> {
-    let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    static TESTS: std::sync::LazyLock<regex::Regex> =
+        std::sync::LazyLock::new(|| regex::Regex::new(r"#\[cfg\(test\)\]\n(pub(\(\w+\))? )?mod \w+ \{").unwrap());
+    let code = TESTS.split(source).next().unwrap_or_default();
     let (mut found, mut chars) = (Vec::new(), code.chars().peekable());
     while let Some(c) = chars.next() {
         match c {

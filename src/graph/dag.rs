@@ -79,7 +79,7 @@ impl Dag {
             TaskKind::Plot => self.graph.node_count() - 2,
             TaskKind::Report => self.graph.node_count() - 1,
         });
-        assert_eq!(self.graph[node], Task { kind, cell, repeat }, "the plan has no such task");
+        assert_eq!(self.graph[node], Task { kind, cell, repeat }, "the plan does not have this task");
         node
     }
 

@@ -84,7 +84,7 @@ fn unknown_names(config: &Config, wanted: Wanted<'_>, recipes: &[&str]) -> Vec<P
     for platform in config.children("hardware.platforms").filter(|_| wanted.frameworks.is_empty()) {
         let path = format!("hardware.platforms.{platform}.framework");
         let Some(name) = config.get(&path).and_then(Value::as_str).filter(|name| !is_framework(name)) else { continue };
-        let problem = config.problem_at(&path, format!("unknown framework `{name}`"), "no recipe is called so");
+        let problem = config.problem_at(&path, format!("unknown framework `{name}`"), "no recipe has this name");
         problems.push(problem.help(help(name, &frameworks, "`tprimat recipe list` names the recipes")));
     }
     let of_variable = |variable: &str, all: &[String], name: &str, what: &str| {

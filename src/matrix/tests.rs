@@ -131,7 +131,7 @@ pipelines/m.toml:15:14: an axis cannot be called `model` | the name means someth
 pipelines/m.toml:20:11: `training.compile` must be true or false, not the text \"yes\" | expected true or false | -
 pipelines/m.toml:20:24: `compile` has `true` twice | two cells would have one name | -
 pipelines/m.toml:23:11: `/data/a b` cannot stand in a cell's name | not a plain value | leave out spaces, quotes and / , @ # { } * ? [ ] !
-pipelines/m.toml:2:11: `repeats` must be a whole number from 1 to 10000 | a whole number from 1 to 10000 is wanted here | -
+pipelines/m.toml:2:11: `repeats` must be a whole number from 1 to 10000 | expected a whole number from 1 to 10000 | -
 pipelines/m.toml:32:1: unknown key `precison` in [[include]] | not a key of [[include]] | did you mean `precision`?
 pipelines/m.toml:30:12: this host's platform is not known | cannot be resolved | name a platform
 pipelines/m.toml:31:13: unknown framework `fsdp3` | no framework has this name | did you mean `fsdp`?

@@ -165,10 +165,11 @@ fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) ->
             }
             _ => {
                 let which = match times {
-                    1 => "the only timed step is one".to_owned(),
+                    1 => "the only timed step is".to_owned(),
                     n => format!("all {n} timed steps are"),
                 };
-                format!("{which} of the {warm_up} warm-up steps, so there is no rate")
+                let s = if warm_up == 1 { "" } else { "s" };
+                format!("{which} within the declared warm-up of {warm_up} step{s}, so there is no rate")
             }
         });
     }

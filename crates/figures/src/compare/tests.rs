@@ -399,7 +399,7 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
     assert_eq!((row.n, row.failed, row.contradicted, row.suspect, row.unmeasured), (1, 1, 0, 1, 1));
     let notes = [
         "repeat 2 failed (nan): loss is nan",
-        "repeat 3 is not counted: none of the 1 timed steps",
+        "repeat 3 is not counted: the only timed step is within the declared warm-up of 1 step",
         "repeat 4 is not counted: it was hot",
         "1 of 3 repeats",
     ];
@@ -408,7 +408,7 @@ fn repeats_that_do_not_count_are_totalled_over_rows_and_absent_cells_with_their_
         assert!(all.notes.iter().any(is_it), "{said}: {:?}", all.notes);
     }
     let absent: Vec<_> = all.absent.iter().map(|a| (a.state.as_str(), a.reason.as_str())).collect();
-    assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("none of the 1 timed steps"), "{absent:?}");
+    assert!(absent[0].0 == "unmeasured" && absent[0].1.contains("the only timed step is within"), "{absent:?}");
     assert_eq!(absent[4], ("suspect", "repeat 1 is not counted: it was hot"));
 }
 

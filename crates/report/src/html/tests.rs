@@ -123,7 +123,7 @@ fn same_comparison_same_bytes_and_everything_is_told() {
         "Imported, not measured by tprimat: mega.log",
         "Primus needs an AMD platform",
         "CUDA out of memory",
-        "comes after the 1 warm-up steps",
+        "within the declared warm-up of 1 step",
     ] {
         assert!(text.contains(words), "{words}");
     }
