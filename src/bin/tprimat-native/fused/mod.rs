@@ -121,8 +121,7 @@ impl Fused {
         group: Option<Rc<dyn Group>>,
     ) -> Result<Self, TchError> {
         let device = backend.device();
-        let micro_batches = job.data.gradient_accumulation_steps;
-        let exchange = Exchange::new(parameters, group, shape.layers as usize, micro_batches)?;
+        let exchange = Exchange::new(parameters, group, shape.layers as usize)?;
         let index = parameters.index();
         let joined = |names: &[String]| {
             let indices: Option<Vec<usize>> = names.iter().map(|n| index.get(n.as_str()).copied()).collect();

@@ -297,7 +297,7 @@ fn a_step_forgets_the_rows_of_the_last_one() {
     assert!(again.equal(&alone));
 }
 
-/// Three steps of [`MICRO_BATCHES`] micro-batches in all: what every rank ends with, and its losses and gradient norms.
+/// Two steps of [`MICRO_BATCHES`] micro-batches in all: what every rank ends with, and its losses and gradient norms.
 struct Trained {
     parameters: Parameters,
     figures: Vec<[f64; 2]>,
@@ -315,6 +315,10 @@ fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: 
         parameters.write(index, whole).unwrap();
     }
     parameters.publish().unwrap();
+    if let Some(group) = group.as_ref().filter(|_| share.is_some()) {
+        parameters.make_reachable(&**group).unwrap();
+        parameters.publish().unwrap();
+    }
     let (rank, ranks) = group.as_ref().map_or((0, 1), |group| (group.rank() as u64, group.size() as u64));
     let job = Job {
         data: tprimat::plan::DataJob { gradient_accumulation_steps: MICRO_BATCHES / ranks, ..job.data.clone() },
@@ -324,7 +328,7 @@ fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: 
     let tokens = Tokens::Synthetic { seed: 3, length: job.data.seq_length };
     let optimizer = tprimat::plan::OptimizerJob { beta1: 0.9, beta2: 0.95, eps: 1e-6, ..job.optimizer.clone() };
     let mut figures = Vec::new();
-    for step in 1..=3 {
+    for step in 1..=2 {
         let mut loss = Tensor::from(0.0_f32);
         let micro_batches = (step - 1) * MICRO_BATCHES / ranks..step * MICRO_BATCHES / ranks;
         for number in micro_batches.clone() {
@@ -379,8 +383,8 @@ fn several_ranks_train_what_one_does() {
         weights::initialise(&mut whole, 5, 0.1, Device::Cpu).unwrap();
         let first: Vec<Tensor> = whole.list.iter().map(|p| p.master.copy()).collect();
         let alone = train_ranks(&job, &first, 1, false).remove(0);
-        assert!(alone.figures[2][0] < alone.figures[0][0] - 0.1, "it learns: {:?}", alone.figures);
-        for (ranks, is_shared) in [(2, false), (2, true), (3, true), (6, true), (3, false)] {
+        assert!(alone.figures[1][0] < alone.figures[0][0] - 0.02, "it learns: {:?}", alone.figures);
+        for (ranks, is_shared) in [(2, true), (3, tied), (3, false), (6, !tied)] {
             let what = format!("{ranks} ranks, shared {is_shared}, tied {tied}");
             let trained = train_ranks(&job, &first, ranks, is_shared);
             for (rank, Trained { parameters, figures }) in trained.iter().enumerate() {
