@@ -13,6 +13,7 @@ use std::{cell::Cell, rc::Rc};
 
 use tch::{TchError, Tensor};
 
+use super::{backend::Backend, kernels};
 use crate::{
     parameters::{MATRICES, Parameters, Place, Unit, VECTORS},
     ranks::{Group, Pending},
@@ -20,6 +21,9 @@ use crate::{
 
 /// Layers whose weights are there at one time: the one that runs and the next one.
 const LAYERS_AT_ONCE: usize = 2;
+
+/// Units whose new weights are gathered while others are still updated: the embedding and the first layer.
+const EARLY: usize = 2;
 
 pub enum Exchange {
     /// There is one rank.
@@ -44,6 +48,7 @@ pub struct Replicas {
 }
 
 pub struct Shards {
+    backend: Rc<dyn Backend>,
     group: Rc<dyn Group>,
     units: Vec<Unit>,
     /// This rank's parts of all units.
@@ -75,10 +80,15 @@ struct Receiving {
 }
 
 impl Exchange {
-    pub fn new(parameters: &Parameters, group: Option<Rc<dyn Group>>, layers: usize) -> Result<Self, TchError> {
+    pub fn new(
+        parameters: &Parameters,
+        backend: Rc<dyn Backend>,
+        group: Option<Rc<dyn Group>>,
+        layers: usize,
+    ) -> Result<Self, TchError> {
         let Some(group) = group else { return Ok(Self::None) };
         Ok(match &parameters.shards {
-            Some(shards) => Self::Shards(Shards::new(parameters, &shards.units, group, layers)?),
+            Some(shards) => Self::Shards(Shards::new(parameters, &shards.units, backend, group, layers)?),
             None => Self::Replicas(Replicas::new(parameters, group)?),
         })
     }
@@ -158,10 +168,31 @@ impl Exchange {
         }
     }
 
-    /// After the weights have changed.
+    /// The pieces in which an update goes through the buffers of a group of `length` elements: first and how many. What the
+    /// next step needs first comes first.
+    pub fn pieces(&self, group: usize, length: i64) -> Vec<(i64, i64)> {
+        match self {
+            Self::Shards(shards) if group == MATRICES => {
+                let first = shards.units.iter().take(EARLY).map(|unit| (unit.start, unit.length));
+                let rest = shards.units.get(EARLY).map(|unit| (unit.start, length - unit.start));
+                first.chain(rest).collect()
+            }
+            _ => vec![(0, length)],
+        }
+    }
+
+    /// Before the weights change: what was gathered is not theirs any more.
     pub fn forget(&self) {
         if let Self::Shards(shards) = self {
             shards.slots().for_each(|slot| slot.holds.set(None));
+        }
+    }
+
+    /// After the update of a piece of the matrices, before another step: its unit is gathered beside the other updates.
+    pub fn updated(&self, piece: usize) -> Result<(), TchError> {
+        match self {
+            Self::Shards(shards) if piece < EARLY => shards.gather(piece),
+            _ => Ok(()),
         }
     }
 }
@@ -215,6 +246,7 @@ impl Shards {
         let ends = slot(of_ends)?;
         let received = zeros(of_layers.max(of_ends), &matrices.grads)?;
         Ok(Self {
+            backend,
             units: units.to_vec(),
             weights: matrices.values.shallow_clone(),
             gradients: matrices.grads.shallow_clone(),
@@ -276,13 +308,7 @@ impl Shards {
     fn add_up(&self) -> Result<(), TchError> {
         let Some(Receiving { unit, pending, is_added }) = self.receiving.take() else { return Ok(()) };
         self.group.wait(pending)?;
-        let mut own = self.units[unit].part(&self.gradients)?;
-        let received = self.whole(unit, &self.received)?.f_reshape([self.group.size() as i64, -1])?;
-        if is_added {
-            let _ = own.f_add_(&received.f_sum_dim_intlist([0].as_slice(), false, own.kind())?)?;
-        } else {
-            let _ = received.f_sum_intlist_out(&own, [0].as_slice(), false, own.kind())?;
-        }
-        Ok(())
+        let own = self.units[unit].part(&self.gradients)?;
+        kernels::add_parts(&*self.backend, &self.whole(unit, &self.received)?, &own, is_added)
     }
 }

@@ -308,6 +308,8 @@ const MICRO_BATCHES: u64 = 6;
 /// One rank of several; `first` are the weights that all begin with.
 fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: Option<Share>) -> Trained {
     const ROWS: u64 = 2;
+    // A thread a rank is enough.
+    tch::set_num_threads(1);
     let shape = Shape::of(&job.model).unwrap();
     let kinds = [Kind::BFloat16, Kind::Float];
     let mut parameters = Parameters::shared(&shape.parameters(), kinds, 0.1, Device::Cpu, share).unwrap();
@@ -377,7 +379,7 @@ fn several_ranks_train_what_one_does() {
         let model = ModelShape { num_layers: 5, ..shape(tied, bias) };
         let mut job =
             Job { model, precision: "bf16".to_owned(), activation_checkpointing: recomputes, ..Job::default() };
-        (job.data.seq_length, job.sac_frequency) = (9, 2);
+        (job.data.seq_length, job.sac_frequency, job.train_iters) = (9, 2, 2);
         let specs = Shape::of(&job.model).unwrap().parameters();
         let mut whole = Parameters::new(&specs, Kind::BFloat16, Kind::Float, 0.1, Device::Cpu).unwrap();
         weights::initialise(&mut whole, 5, 0.1, Device::Cpu).unwrap();
