@@ -21,7 +21,7 @@ use crate::{
         self, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped, PeakOverride, Peaks, Price,
         RunFacts, RunOutcome, RunResult, Samples, Standing, Statistics, Summary, Tdp,
     },
-    cache::{Attempt, Cache, Output, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
     config::Config,
     digest::Digest,
     error::{Error, Result},
@@ -374,7 +374,7 @@ pub(super) fn result_of(
         Some(log) => cache.get_at_most(&log.digest, log.size)?.ok_or_else(|| gone(&log.digest, "log"))?,
         None => Vec::new(),
     };
-    let facts = RunFacts::of(attempt);
+    let facts = facts_of(attempt);
     let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
     let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
     let sampled = output(TELEMETRY);
@@ -393,6 +393,22 @@ pub(super) fn result_of(
         result.log_tail = parse::tail(&bytes);
     }
     Ok(result)
+}
+
+/// What is known of a run besides its log.
+pub(super) fn facts_of(attempt: &Attempt) -> RunFacts {
+    RunFacts {
+        attempt: attempt.id.clone(),
+        host: attempt.host.clone(),
+        started_at: Some(attempt.started_at),
+        ended_at: Some(attempt.ended_at),
+        outcome: match &attempt.outcome {
+            AttemptOutcome::Ok => RunOutcome::Ok,
+            AttemptOutcome::Failed { class, evidence, status } => {
+                RunOutcome::Failed { class: *class, evidence: evidence.clone(), status: status.clone() }
+            }
+        },
+    }
 }
 
 fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {

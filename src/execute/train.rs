@@ -27,7 +27,7 @@ use super::{
     watch::{Watched, outdated},
 };
 use crate::{
-    analyze::{RunFacts, RunResult, Signs, Statistics, memory_of_others},
+    analyze::{RunResult, Signs, Statistics, memory_of_others},
     cache::{Attempt, AttemptOutcome, Cache, KeyLock, Output},
     digest::Digest,
     error::{Error, Result},
@@ -480,7 +480,7 @@ fn disturbance(
     let signs = signs()?;
     let times = std::fs::read(log.with_file_name("times")).ok()?;
     let trace = parse::parse_dated(section, &std::fs::read(log).ok()?, &times);
-    signs.judge(&RunResult::from(trace, job?, RunFacts::of(attempt)), statistics)
+    signs.judge(&RunResult::from(trace, job?, super::derived::facts_of(attempt)), statistics)
 }
 
 fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptOutcome {

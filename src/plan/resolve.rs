@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, data::DataKind, shape,
+    DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, count_parameters,
+    data::DataKind,
 };
 use crate::{
     analyze::Statistics,
@@ -299,7 +300,7 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         }
     }
     let tolerance = r.real("validation.num_parameters_tolerance");
-    match shape::count_parameters(&shape) {
+    match count_parameters(&shape) {
         Some(count) => {
             shape.num_parameters = count;
             if let Some(stated) = r.f64(&at("num_parameters"))
