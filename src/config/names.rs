@@ -34,10 +34,15 @@ pub fn strings(value: &Value) -> Vec<&str> {
     }
 }
 
+/// `NeMo` is what people write.
+fn is_among(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 /// Everything a shipped framework is called, its id first; empty for a user's own.
 #[must_use]
 pub fn framework_names(name: &str) -> &'static [&'static str] {
-    FRAMEWORKS.iter().find(|names| names.contains(&name)).copied().unwrap_or(&[])
+    FRAMEWORKS.iter().find(|names| is_among(name, names)).copied().unwrap_or(&[])
 }
 
 /// The id of a shipped framework, whichever of its names is given.

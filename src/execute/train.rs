@@ -63,6 +63,8 @@ pub struct TrainWork {
     pub data_env: BTreeMap<String, String>,
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
+    /// The interpreter of the recipe on this host.
+    pub python: PathBuf,
     /// Where checkouts are on this host, by the variable that the script reads.
     pub checkouts: Vec<(String, PathBuf)>,
     pub log_section: LogSection,
@@ -82,7 +84,6 @@ pub struct TrainHost {
     pub native: Option<PathBuf>,
     /// The same as the pre-flight saw it.
     pub native_seen: OnceLock<Watched>,
-    pub python: PathBuf,
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
     pub grace_seconds: f64,
@@ -311,7 +312,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);
     set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
-    set("TPRIMAT_PYTHON", path_text(&host.python)?);
+    set("TPRIMAT_PYTHON", path_text(&work.python)?);
     set("TPRIMAT_PORT", free_port()?.to_string());
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);

@@ -9,6 +9,6 @@ mod resolve;
 
 pub use data::{DataFile, DataKind};
 pub use facts::{FactBook, PlatformFacts, seconds};
-pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
+pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config, look_at_config};
 pub use resolve::{Resolved, Unresolved, model_shape, resolve};
 pub use tprimat_job::*;

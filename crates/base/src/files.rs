@@ -46,6 +46,18 @@ pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Re
     write().map_err(Error::io("cannot write", path))
 }
 
+/// Writes what a reader gives, in constant memory; the file is there as a whole or not at all.
+pub fn write_all_of(path: &Path, source: &mut impl io::Read) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_dir_all(folder)?;
+    let mut write = || -> io::Result<()> {
+        let mut temporary = temporary_in(folder)?;
+        io::copy(source, temporary.as_file_mut())?;
+        put_in_place(temporary, path, Durability::Plain)
+    };
+    write().map_err(Error::io("cannot write", path))
+}
+
 /// Moves a file or a folder, over what is there; a copy where `to` is on another file system.
 pub fn move_to(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().unwrap_or(Path::new("."));

@@ -9,6 +9,7 @@
 //! in-use                 locked while a build uses the cache
 //! memos/ locks/ tmp/     the last build's summary; keys in flight; files being written
 //! ```
+mod adopt;
 mod encode;
 mod fingerprint;
 mod frame;
@@ -24,6 +25,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use adopt::Adopted;
 pub use encode::{OutputRef, Outputs};
 pub use lock::{KeyLock, claim_unused};
 pub use objects::ObjectReader;

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, BufRead, BufReader, Read, Seek, Write},
+    io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -62,22 +62,43 @@ impl Cache {
         }
         let forced = start.starts_with(&ZSTD_MAGIC);
         let mut source = io::Cursor::new(start).chain(source);
-
-        let mut hasher = blake3::Hasher::new();
-        let mut temporary = self.temporary()?;
-        let mut encoder = zstd::Encoder::new(temporary.as_file(), LEVEL).map_err(self.refused())?;
         let mut chunk = vec![0; 1 << 16];
-        loop {
-            let read = match source.read(&mut chunk) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                other => other.map_err(unreadable())?,
-            };
-            if read == 0 {
-                break;
+        self.pack(durability, metadata.mode(), forced, |packer| {
+            loop {
+                let read = match source.read(&mut chunk) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                    other => other.map_err(unreadable())?,
+                };
+                if read == 0 {
+                    return Ok(());
+                }
+                packer.write_all(&chunk[..read]).map_err(self.refused())?;
             }
-            hasher.update(&chunk[..read]);
-            encoder.write_all(&chunk[..read]).map_err(self.refused())?;
-        }
+        })
+    }
+
+    /// Stores what `write` writes while it writes, in constant memory: JSON, which never begins as zstd's files do.
+    pub fn put_json(&self, value: &impl serde::Serialize, durability: Durability) -> Result<(Digest, u64)> {
+        self.pack(durability, 0o444, false, |packer| {
+            let mut writer = BufWriter::with_capacity(1 << 16, packer);
+            serde_json::to_writer_pretty(&mut writer, value).map_err(io::Error::from).map_err(self.refused())?;
+            writer.write_all(b"\n").and_then(|()| writer.flush()).map_err(self.refused())
+        })
+    }
+
+    /// `mode`: who may read the file that the bytes are from. `forced`: they look compressed, so they must be.
+    fn pack(
+        &self,
+        durability: Durability,
+        mode: u32,
+        forced: bool,
+        write: impl FnOnce(&mut Packer) -> Result<()>,
+    ) -> Result<(Digest, u64)> {
+        let mut temporary = self.temporary()?;
+        let encoder = zstd::Encoder::new(temporary.as_file(), LEVEL).map_err(self.refused())?;
+        let mut packer = Packer { hasher: blake3::Hasher::new(), encoder };
+        write(&mut packer)?;
+        let Packer { hasher, encoder } = packer;
         encoder.finish().map_err(self.refused())?;
         let (digest, size) = (Digest(*hasher.finalize().as_bytes()), hasher.count());
         if self.is_stored(&digest, durability)? {
@@ -87,7 +108,7 @@ impl Cache {
         if packed >= size && !forced {
             temporary = self.unpacked(&temporary)?;
         }
-        hide(&temporary, metadata.mode()).map_err(self.refused())?;
+        hide(&temporary, mode).map_err(self.refused())?;
         self.keep(temporary, &digest, durability)?;
         Ok((digest, size))
     }
@@ -162,13 +183,46 @@ impl Cache {
         })?;
         if is_sound && bytes.len() as u64 == most && Digest::of(&bytes) != *digest {
             return Err(Error::Cache(format!(
-                "the object {} is larger than {} MiB, the most that is read into memory; if it is no log of yours, remove {}",
+                "the object {} is larger than {} MiB, the most that is read into memory; if it is not a log of yours, remove {}",
                 digest.short(),
                 most >> 20,
                 self.object_path(digest).display()
             )));
         }
         Ok(is_sound.then_some(bytes))
+    }
+
+    /// What an object's JSON says, read as it streams, so that the text is never in memory as a whole. `None` if the object
+    /// is missing or was damaged, and then it is dropped.
+    pub fn get_json<T: serde::de::DeserializeOwned>(&self, digest: &Digest) -> Result<Option<serde_json::Result<T>>> {
+        let Some(mut reader) = self.reader(digest)? else { return Ok(None) };
+        let mut value = None;
+        let is_sound = self.finished(&mut reader, |reader| {
+            let mut buffered = BufReader::with_capacity(1 << 16, &mut *reader);
+            value = Some(serde_json::from_reader(&mut buffered));
+            // At the end this says whether the bytes are those of the digest, whatever became of the JSON.
+            io::copy(&mut buffered, &mut io::sink())
+        })?;
+        Ok(value.filter(|_| is_sound))
+    }
+
+    /// Writes an object's bytes to a file, in constant memory. False if the object is missing or was damaged; then it is
+    /// dropped, and the file is as it was.
+    pub fn copy_to(&self, digest: &Digest, path: &Path) -> Result<bool> {
+        let Some(mut reader) = self.reader(digest)? else { return Ok(false) };
+        let mut failed = None;
+        let is_sound = self.finished(&mut reader, |reader| {
+            let mut source = Noted { reader, error: None };
+            let written = files::write_all_of(path, &mut source);
+            match (source.error, written) {
+                (Some(error), _) => Err(error),
+                (None, written) => {
+                    failed = written.err();
+                    Ok(())
+                }
+            }
+        })?;
+        failed.map_or(Ok(is_sound), Err)
     }
 
     /// Reads to the end; false if the object was damaged.
@@ -211,6 +265,40 @@ impl Cache {
         let hex = digest.to_string();
         let (folder, name) = hex.split_at(2);
         self.root.join("objects").join(folder).join(name)
+    }
+}
+
+/// A reader that keeps its own error, so that it is told apart from those of the file that is written.
+struct Noted<'a> {
+    reader: &'a mut ObjectReader,
+    error: Option<io::Error>,
+}
+
+impl Read for Noted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer).map_err(|error| {
+            let told = io::Error::new(error.kind(), error.to_string());
+            self.error = Some(error);
+            told
+        })
+    }
+}
+
+/// Takes raw bytes and writes them compressed.
+struct Packer<'a> {
+    hasher: blake3::Hasher,
+    encoder: zstd::Encoder<'static, &'a File>,
+}
+
+impl Write for Packer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.encoder.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.encoder.flush()
     }
 }
 
@@ -293,6 +381,27 @@ mod tests {
         assert!(cache.has(&digest), "it may be a log that somebody needs");
         assert_eq!(cache.get_at_most(&digest, 3 << 20).unwrap().as_deref(), Some(&bytes[..]));
         assert_eq!(cache.get_at_most(&digest, 4 << 20).unwrap().as_deref(), Some(&bytes[..]));
+    }
+
+    #[test]
+    fn json_streams_in_and_out_as_the_same_bytes() {
+        let (_folder, cache) = cache();
+        let value: Vec<String> = (0..40_000).map(|i| format!("cell {i}")).collect();
+        let (digest, size) = cache.put_json(&value, Durability::Plain).unwrap();
+        let mut whole = serde_json::to_vec_pretty(&value).unwrap();
+        whole.push(b'\n');
+        assert_eq!((digest, size), (Digest::of(&whole), whole.len() as u64));
+        assert_eq!(cache.get_json::<Vec<String>>(&digest).unwrap().unwrap().unwrap(), value);
+        assert!(
+            cache.get_json::<Vec<u64>>(&digest).unwrap().unwrap().is_err() && cache.has(&digest),
+            "other JSON is kept"
+        );
+        // Damage that leaves valid JSON behind shows at the end, and the object goes.
+        let path = cache.object_path(&digest);
+        let changed = String::from_utf8(whole).unwrap().replace("cell 7", "cell 8");
+        fs::remove_file(&path).unwrap();
+        files::write_atomically(&path, changed.as_bytes(), Durability::Plain).unwrap();
+        assert!(cache.get_json::<Vec<String>>(&digest).unwrap().is_none() && !cache.has(&digest));
     }
 
     #[test]

@@ -234,7 +234,7 @@ impl Cache {
     }
 
     /// Appends records to this process's segment; `encode` gets the first of their stamps.
-    fn append(&self, durability: Durability, encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>) -> Result<()> {
+    pub(super) fn append(&self, durability: Durability, encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>) -> Result<()> {
         let mut writer = self.writer();
         if writer.as_ref().is_none_or(|writer| !self.segments().is_intact(writer)) {
             *writer = None;

@@ -1,5 +1,7 @@
 //! Did the run do what its job asked for? Every setting that the trainer states, against the job.
 
+use std::thread::LocalKey;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,12 +9,12 @@ use tprimat_job::ModelShape;
 use tprimat_logs::{Anomaly, Trace};
 
 use super::{
-    Claim,
+    Claim, Kept, Known, Shared,
     cross::interval,
     settings::{SETTINGS, agree, show},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttestationStatus {
     Attested,
@@ -25,10 +27,10 @@ pub struct Attestation {
     /// `contradicted` if any field is; `attested` if what the throughput rests on is stated by the trainer and agrees, or
     /// is shown by its own figures: tokens of an optimiser step, and devices; else `not_stated`.
     pub status: AttestationStatus,
-    pub fields: Vec<FieldAttestation>,
+    pub fields: Vec<Shared<FieldAttestation>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct FieldAttestation {
     /// A setting by the job's name; `steps_run` (steps up to the log's last line), `tokens_per_step` (as printed) and
     /// `batch_product` (micro-batch × data-parallel × accumulation against the batch) besides; and cross-checks of the
@@ -45,6 +47,16 @@ pub struct FieldAttestation {
     /// How `effective` follows from what the log says, where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arithmetic: Option<String>,
+}
+
+thread_local! {
+    static KNOWN: Known<FieldAttestation> = Known::default();
+}
+
+impl Kept for FieldAttestation {
+    fn known() -> &'static LocalKey<Known<Self>> {
+        &KNOWN
+    }
 }
 
 impl FieldAttestation {
@@ -72,7 +84,7 @@ impl FieldAttestation {
 
 impl Attestation {
     pub fn contradicted(&self) -> impl Iterator<Item = &FieldAttestation> {
-        self.fields.iter().filter(|f| f.status == AttestationStatus::Contradicted)
+        self.fields.iter().map(|f| &**f).filter(|f| f.status == AttestationStatus::Contradicted)
     }
     pub(super) fn is_attested(&self, field: &str) -> bool {
         self.fields.iter().any(|f| f.field == field && f.status == AttestationStatus::Attested)
@@ -91,7 +103,7 @@ impl Attestation {
     }
     /// Adds what was found later, and judges again.
     pub(super) fn extend(&mut self, fields: Vec<FieldAttestation>) {
-        self.fields.extend(fields);
+        self.fields.extend(fields.into_iter().map(Shared::from));
         self.status = if self.contradicted().next().is_some() {
             AttestationStatus::Contradicted
         } else if self.attests_throughput() {
@@ -246,7 +258,7 @@ fn is_word_for_adamw(field: &str, declared: &Value, effective: &Value) -> bool {
 
 /// A trainer's word that may mean what the job asked for, and may not.
 pub(super) fn ambiguous_optimizer(attestation: &Attestation) -> Option<Anomaly> {
-    let is_it = |f: &&FieldAttestation| {
+    let is_it = |f: &&Shared<FieldAttestation>| {
         f.declared.as_ref().zip(f.effective.as_ref()).is_some_and(|(d, e)| is_word_for_adamw(&f.field, d, e))
     };
     attestation.fields.iter().find(is_it)?;

@@ -15,6 +15,7 @@ use super::{
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
     metrics_of,
+    same_run::shared_runs,
     summary::attempts,
     units::apart,
     verdicts, warnings_of, welch,
@@ -49,7 +50,8 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     refused.extend(refused_without_figures(cells, &arms, settings));
     let comparable = refused.is_empty();
     differences.extend(refused);
-    let (mut speedups, impossible) = speedups(&arms, &grouped, settings, catalogue);
+    let same_runs = same_runs(&arms, &grouped);
+    let (mut speedups, impossible) = speedups(&arms, &grouped, &same_runs, settings, catalogue);
     let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
     let set_ups = set_ups(&arms);
     let sizes = Sizes::of(&arms, &set_ups);
@@ -57,7 +59,10 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
     let rows: Vec<Row> = arms
         .iter()
         .enumerate()
-        .map(|(at, arm)| row(arm, &arms[base(arm)], scaling(at, &sizes), settings, catalogue))
+        .map(|(at, arm)| Row {
+            same_runs_as: same_runs[at].map(|other| arms[other].cell.cell.clone()),
+            ..row(arm, &arms[base(arm)], scaling(at, &sizes), settings, catalogue)
+        })
         .collect();
     price(&mut speedups, &rows);
     let mut notes = notes::notes(cells, &rows, &groups, &speedups, &differences, settings);
@@ -160,10 +165,26 @@ pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
     }
 }
 
+/// Why there is no ratio of a cell and its baseline. `same`: the arm that has the same runs.
+fn not_compared(a: &Arm<'_>, b: &Arm<'_>, same: Option<&Arm<'_>>, catalogue: &Catalogue) -> Option<Note> {
+    if let Some(same) = same {
+        let text = format!(
+            "has the same runs as {}, imported twice: every step has the same time and loss, so there is nothing to compare; \
+             import one of the two",
+            same.cell.cell
+        );
+        return Some(Note::of(&a.cell.cell, NoteKind::Same, text));
+    }
+    let why = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue))?;
+    let text = format!("not compared with {}: {why}", b.cell.cell);
+    Some(Note::of(&a.cell.cell, NoteKind::Doubtful, text))
+}
+
 /// Each cell against its baseline; what an impossible rate keeps from that is told instead.
 fn speedups(
     arms: &[Arm<'_>],
     groups: &[Grouped],
+    same_runs: &[Option<usize>],
     settings: &CompareSettings,
     catalogue: &Catalogue,
 ) -> (Vec<Speedup>, Vec<Note>) {
@@ -175,10 +196,10 @@ fn speedups(
     let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
         let b = &arms[group.baseline];
-        for a in group.members.iter().filter(|i| **i != group.baseline).map(|i| &arms[*i]) {
-            if let Some(why) = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue)) {
-                let text = format!("not compared with {}: {why}", b.cell.cell);
-                notes.push(Note::of(&a.cell.cell, NoteKind::Doubtful, text));
+        for &at in group.members.iter().filter(|i| **i != group.baseline) {
+            let a = &arms[at];
+            if let Some(why) = not_compared(a, b, same_runs[at].map(|other| &arms[other]), catalogue) {
+                notes.push(why);
                 continue;
             }
             let (n_a, n_b) = (a.estimate.units.len(), b.estimate.units.len());
@@ -245,6 +266,25 @@ fn speedups(
     (all, notes)
 }
 
+/// For each arm an earlier one of its group, or the baseline, whose imported runs are all of its own.
+fn same_runs(arms: &[Arm<'_>], groups: &[Grouped]) -> Vec<Option<usize>> {
+    let mut found = vec![None; arms.len()];
+    for group in groups {
+        let is_imported = |i: &usize| !arms[*i].cell.imported.is_empty();
+        // What tprimat measured itself it knows by its attempts: only imports may be something else under another name.
+        let imported: Vec<usize> = group.members.iter().copied().filter(is_imported).collect();
+        for &at in imported.iter().filter(|i| **i != group.baseline) {
+            let is_same = |other: &usize| {
+                let (a, b) = (&arms[at].summary, &arms[*other].summary);
+                a.n > 0 && shared_runs(&a.repeats, &b.repeats) == a.n
+            };
+            let earlier = imported.iter().copied().take_while(|other| *other != at);
+            found[at] = std::iter::once(group.baseline).chain(earlier).find(is_same);
+        }
+    }
+    found
+}
+
 /// A group, the counted attempts of an arm, and the bits of its units.
 type Runs<'a> = (usize, BTreeSet<&'a str>, Vec<u64>);
 
@@ -258,7 +298,9 @@ fn runs<'a>(arm: &Arm<'a>) -> Option<Runs<'a>> {
 /// Why two arms are no independent samples: attempts that are among the repeats of both.
 fn shared(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
     let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
-    match of_a.intersection(&of_b).count() {
+    let is_imported = !a.cell.imported.is_empty() && !b.cell.imported.is_empty();
+    let imported_twice = if is_imported { shared_runs(&a.summary.repeats, &b.summary.repeats) } else { 0 };
+    match of_a.intersection(&of_b).count().max(imported_twice) {
         0 => None,
         n if n == of_a.len() && n == of_b.len() => Some(SAME_MEASUREMENTS.to_owned()),
         n => Some(format!("{n} of their measurements {} the same", if n == 1 { "is" } else { "are" })),
@@ -322,6 +364,7 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, scaling: Metric, settings: &CompareSetting
         labels: labels(arm, base, settings),
         warnings: warnings_of(&cell.environment, &arm.contract),
         same_launch_as: cell.same_launch_as.clone(),
+        same_runs_as: None,
         metrics,
         contract: arm.contract.clone(),
         unlisted: summary.unlisted.clone(),

@@ -197,6 +197,9 @@ pub struct Row {
     /// An earlier cell whose launch files are the same bytes: their difference is noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_launch_as: Option<String>,
+    /// An earlier cell of the group that has the same runs, imported twice: so there is nothing to compare.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_runs_as: Option<String>,
     /// Cost, efficiency, time: docs/METRICS.md.
     #[serde(default)]
     pub metrics: Metrics,
@@ -224,6 +227,23 @@ impl Comparison {
     #[must_use]
     pub fn rows_by_cell(&self) -> BTreeMap<&str, &Row> {
         self.rows.iter().map(|row| (row.cell.as_str(), row)).collect()
+    }
+
+    /// The rows of each group, in matrix order, with their places.
+    #[must_use]
+    pub fn rows_by_group(&self) -> Vec<Vec<(usize, &Row)>> {
+        let mut groups = vec![Vec::new(); self.groups.len()];
+        for (at, row) in self.rows.iter().enumerate() {
+            groups[row.group].push((at, row));
+        }
+        groups
+    }
+
+    /// In what else each cell differs from the baseline of its group, by the cell.
+    #[must_use]
+    pub fn environment_by_cell(&self) -> BTreeMap<&str, &[EnvironmentDifference]> {
+        let of_cell = self.environment.chunk_by(|a, b| a.cell_a == b.cell_a);
+        of_cell.map(|all| (all[0].cell_a.as_str(), all)).collect()
     }
 
     /// How each cell compares with the baseline of its group, by the cell.

@@ -1,6 +1,6 @@
 //! The workload of a run: the settings that must agree before two summaries may stand side by side.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, thread::LocalKey};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,15 +8,15 @@ use serde_json::Value;
 use tprimat_logs::Trace;
 
 use super::{
-    Claim,
+    Claim, Kept, Known, Shared,
     settings::{self, SETTINGS, Tier, agree, class, show},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Contract(pub Vec<ContractField>);
+pub struct Contract(pub Vec<Shared<ContractField>>);
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ContractField {
     pub field: String,
     pub tier: Tier,
@@ -24,8 +24,18 @@ pub struct ContractField {
     pub source: Source,
 }
 
+thread_local! {
+    static KNOWN: Known<ContractField> = Known::default();
+}
+
+impl Kept for ContractField {
+    fn known() -> &'static LocalKey<Known<Self>> {
+        &KNOWN
+    }
+}
+
 /// Who says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// The trainer.
@@ -74,7 +84,7 @@ impl Contract {
                 (Some(declared), None) => (declared, Source::Declared),
                 (None, None) => return None,
             };
-            Some(ContractField { field: setting.name.to_owned(), tier: setting.tier, value, source })
+            Some(ContractField { field: setting.name.to_owned(), tier: setting.tier, value, source }.into())
         };
         Self(SETTINGS.iter().filter_map(field).collect())
     }
@@ -96,7 +106,7 @@ impl Contract {
 
     fn add(&mut self, field: &str, value: Value, source: Source) {
         let Some(at) = SETTINGS.iter().position(|s| s.name == field) else { return };
-        let found = ContractField { field: field.to_owned(), tier: SETTINGS[at].tier, value, source };
+        let found = ContractField { field: field.to_owned(), tier: SETTINGS[at].tier, value, source }.into();
         match self.0.iter_mut().find(|f| f.field == field) {
             Some(known) if known.source == Source::Declared => *known = found,
             Some(_) => {}
@@ -120,7 +130,7 @@ impl Contract {
 
     /// Fields of the workload that only the job states.
     pub fn declared_only(&self) -> impl Iterator<Item = &str> {
-        let declared = |f: &&ContractField| f.tier == Tier::Workload && f.source == Source::Declared;
+        let declared = |f: &&Shared<ContractField>| f.tier == Tier::Workload && f.source == Source::Declared;
         self.0.iter().filter(declared).map(|f| f.field.as_str())
     }
 }
@@ -174,10 +184,10 @@ fn beside<'a>(
 ) -> impl Iterator<Item = (&'a ContractField, Option<&'a ContractField>)> {
     let mut next = 0;
     a.0.iter().map(move |field| {
-        let is_it = |other: &ContractField| other.field == field.field;
+        let is_it = |other: &Shared<ContractField>| other.field == field.field;
         let at = if b.0.get(next).is_some_and(is_it) { Some(next) } else { b.0.iter().position(is_it) };
         next = at.map_or(next, |at| at + 1);
-        (field, at.map(|at| &b.0[at]))
+        (&**field, at.map(|at| &*b.0[at]))
     })
 }
 
@@ -272,7 +282,7 @@ mod tests {
                 value,
                 source: Source::Effective,
             };
-            Contract(unique.into_iter().map(field).collect())
+            Contract(unique.into_iter().map(|it| field(it).into()).collect())
         })
     }
 

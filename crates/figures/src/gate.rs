@@ -429,7 +429,7 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         let dropped = dropped_words(&arm.dropped);
         if !dropped.is_empty() {
             notes.push(format!(
-                "there are measurements that do not count ({when}: {}): the interval assumes that nobody chose between them",
+                "there are measurements that do not count ({when}: {}): the interval assumes that no run was chosen for its figures",
                 dropped.join(", ")
             ));
         }

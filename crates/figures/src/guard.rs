@@ -6,9 +6,11 @@ use std::{
 };
 
 use serde_json::Value;
+use tprimat_job::Job;
+use tprimat_logs::Trace;
 
 use super::{
-    CUSUM, CellInput, CellState, CompareSettings, Contract, ContractField, DATASET_DIGEST, DECLARED, Difference,
+    CUSUM, CellInput, CellState, Claim, CompareSettings, Contract, ContractField, DATASET_DIGEST, DECLARED, Difference,
     Estimate, FieldDifference, Group, StepTime, Summary, TOKENIZER_DIGEST, Tier,
     contract::{classes, has_difference},
     differences,
@@ -290,6 +292,30 @@ pub(super) fn refused_without_figures(
     let found = blocking((b, &contract_of(b, of_b)), (a, &contract_of(a, of_a)), settings);
     let told = |field| Difference { cell_a: b.cell.clone(), cell_b: a.cell.clone(), field, refused: true };
     found.into_iter().map(told).collect()
+}
+
+/// Why cells of [`STRICT_STRATEGY`] will not be compared: in which settings their jobs differ, a sentence for each cell that
+/// differs from the first one of its model and axes.
+#[must_use]
+pub fn not_identical<'a, K: Ord>(cells: impl Iterator<Item = (K, &'a str, &'a str, &'a Job)>) -> Vec<String> {
+    let mut firsts: BTreeMap<K, (&str, Contract)> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (kind, cell, strategy, job) in cells.filter(|(_, _, strategy, _)| *strategy == STRICT_STRATEGY) {
+        let contract = Contract::of(&Trace::default(), &Claim::of(job));
+        let Some((first, of_first)) = firsts.get(&kind) else {
+            firsts.insert(kind, (cell, contract));
+            continue;
+        };
+        let known = differences(&contract, of_first).into_iter().filter(FieldDifference::is_known);
+        let fields: Vec<String> = known.map(|d| d.sentence()).collect();
+        if !fields.is_empty() {
+            found.push(format!(
+                "under `{strategy}` nothing may differ, so `{cell}` will not be compared with `{first}`: {}",
+                fields.join("; ")
+            ));
+        }
+    }
+    found
 }
 
 /// What a reader must know beside any figure that puts `a` next to `b`.

@@ -22,6 +22,8 @@
 //! | `note` | – | a sentence beside the figures, with its sort |
 //! | `environment` | what two cells ran in | how that differs, and what of it is dangerous |
 //! | `gaps` | two contracts | what only one side states, or neither |
+//! | `shared` | – | values that most cells have alike, kept once |
+//! | `same_run` | two series of steps | are they one run, imported twice? |
 //! | `guard` | two summaries | may they stand side by side, and how do they differ? |
 //! | `accelerators` | a device's name | what its maker says of it, from `accelerators.toml` |
 //! | `metrics` | a summary × [`Catalogue`] | what follows from its rate: cost, efficiency, time |
@@ -52,9 +54,11 @@ mod note;
 mod notes;
 mod peaks;
 mod result;
+mod same_run;
 mod samples;
 mod schedule;
 mod settings;
+mod shared;
 mod stats;
 mod steady;
 mod summary;
@@ -80,12 +84,15 @@ pub use figure::*;
 pub use flops::*;
 pub use gaps::*;
 pub use gate::*;
+pub use guard::not_identical;
 pub use metrics::*;
 pub use note::*;
 pub use peaks::*;
 pub use result::*;
+pub use same_run::repeated_runs;
 pub use samples::*;
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
+pub use shared::*;
 pub use stats::*;
 pub use steady::*;
 pub use summary::*;

@@ -29,6 +29,7 @@ pub(super) fn notes(
         }
     }
     notes.extend(not_assessed(counted).map(remark));
+    notes.extend(measured_apart(counted));
     notes.extend(odd_repeats(counted));
     notes.extend(pauses(counted));
     notes.extend(anomalies_by_kind(repeats, results, statistics));
@@ -37,12 +38,12 @@ pub(super) fn notes(
         let kinds: BTreeSet<&str> = all.iter().map(|a| a.kind.as_str()).collect();
         // What was left out of the log's own words is shown.
         let word = |kind: &str| match all.iter().find(|a| a.kind == kind && SHOWN.contains(&kind)) {
-            Some(first) => format!("{kind} ({})", first.detail),
-            None => kind.to_owned(),
+            Some(first) => format!("{} ({})", kind.replace('_', " "), first.detail),
+            None => kind.replace('_', " "),
         };
         if !kinds.is_empty() {
             let kinds = kinds.into_iter().map(word).collect::<Vec<_>>().join(", ");
-            said_of(repeat.repeat, format!("the log has {kinds}"), &mut shared);
+            said_of(repeat.repeat, format!("odd in the log: {kinds}"), &mut shared);
         }
     }
     notes.extend(shared.into_iter().map(|(text, repeats)| {
@@ -84,6 +85,25 @@ pub(super) fn notes(
     notes
 }
 
+/// From how many steps, and from what share of a run, the beginnings of the measured parts are too far apart.
+const APART: (u64, f64) = (10, 0.1);
+
+/// Repeats whose measured parts begin at other steps do not measure the same. Where step times drift rather than settle, CUSUM
+/// finds the end of the warm-up at another place in each run.
+fn measured_apart(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
+    let cuts = || counted.iter().filter_map(|(r, _)| r.steady.as_ref()?.cut.as_ref().filter(|cut| cut.is_assessed()));
+    let (first, last) = (cuts().map(|c| c.first_step).min()?, cuts().map(|c| c.first_step).max()?);
+    let steps = counted.iter().filter_map(|(r, _)| r.last_step).max()?;
+    let is_far = last - first >= APART.0 && (last - first) as f64 >= APART.1 * steps as f64;
+    is_far.then(|| {
+        let text = format!(
+            "the measured parts begin between steps {first} and {last} of {steps}: the step time drifts, or settles later in some \
+             repeats, so the repeats do not measure the same part of a run; a longer declared warm-up does"
+        );
+        Note::new(NoteKind::Doubtful, text)
+    })
+}
+
 /// Kinds of anomalies of a log that are told with the first of them.
 const SHOWN: [&str; 2] = ["absurd_value", "second_start"];
 
@@ -101,15 +121,14 @@ fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note
                 let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
                 (NoteKind::Failed, format!("failed ({}){said}", class.name()))
             }
-            RepeatStatus::Contradicted { fields } => {
+            RepeatStatus::Contradicted { .. } => {
                 let is_alone = result.attestation.contradicted().all(|f| f.declared.is_none());
                 // Nobody asked for an imported run here.
                 let asked =
                     if result.started_at.is_none() { "its label or its model says" } else { "the job asked for" };
                 let shown: Vec<String> = result.attestation.contradicted().map(|f| f.sentence(asked)).collect();
                 let what = if is_alone { "itself" } else { "the job" };
-                let fields = fields.join(", ");
-                (NoteKind::Contradicted, format!("the log contradicts {what} in {fields}: {}", shown.join("; ")))
+                (NoteKind::Contradicted, format!("the log contradicts {what}: {}", shown.join("; ")))
             }
             RepeatStatus::Suspect { reason } => (NoteKind::Suspect, reason.clone()),
             RepeatStatus::Unmeasured { reason } => (NoteKind::Remark, reason.clone()),
@@ -202,7 +221,7 @@ fn anomalies_by_kind(
             RATE_DISAGREES => NoteKind::Doubtful,
             _ => NoteKind::Remark,
         };
-        Note::new(sort, format!("repeat{s} {}: {kind}: {detail}", repeats.join(", ")))
+        Note::new(sort, format!("repeat{s} {}: {detail}", repeats.join(", ")))
     })
 }
 
@@ -231,9 +250,14 @@ fn steadiness(repeat: &RepeatSummary) -> Vec<Note> {
     if cut.dropped_steps > 0 {
         let (rate, declared) = (steady.tokens_per_second_per_gpu, cut.declared_tokens_per_second_per_gpu);
         let decimals = if rate.min(declared) < 100.0 { 3 } else { 0 };
+        let more = match cut.dropped_steps {
+            1 => "1 more step was still warming up".to_owned(),
+            n => format!("{n} more steps were still warming up"),
+        };
+        let left_out = if cut.dropped_steps == 1 { "is" } else { "are" };
         let text = format!(
-            "repeat {n}: {} more steps were still warming up (found by {}) and are left out. Measured from step {}: {rate:.decimals$} tokens/s/GPU; with them {declared:.decimals$}",
-            cut.dropped_steps, cut.method, cut.first_step,
+            "repeat {n}: {more} (found by {}) and {left_out} left out. Measured from step {}: {rate:.decimals$} tokens/s/GPU; with them {declared:.decimals$}",
+            cut.method, cut.first_step,
         );
         notes.push(Note::new(NoteKind::WarmUp, text));
     }

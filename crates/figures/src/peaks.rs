@@ -121,9 +121,7 @@ mod tests {
         assert_eq!(peak("NVIDIA H100 PCIe", "bf16"), Some(756.0));
         assert_eq!(peak("AMD Instinct MI300X", "fp8"), Some(2614.9));
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", "bf16"), Some(312.0));
-        for unknown in
-            ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H20", "EPYC", ""]
-        {
+        for unknown in ["NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H20", "EPYC", ""] {
             assert_eq!(peak(unknown, "bf16"), None, "{unknown}");
         }
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", "fp8"), None);

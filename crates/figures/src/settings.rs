@@ -10,7 +10,7 @@ use serde_json::Value;
 use tprimat_job::Job;
 
 /// How much hangs on a setting when two summaries are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// The work itself, which decides the throughput: must agree.
@@ -107,7 +107,10 @@ pub(super) const SETTINGS: &[Setting] = &[
         only_if(j.model.dataset.is_some(), j.model.tokenizer.as_deref().and_then(word))
     }),
     setting(Convergence, TOKENIZER_DIGEST, &[], |_| None),
-    setting(Convergence, "learning_rate", &["lr"], |j| real(j.optimizer.learning_rate)),
+    // A command of the user's own may state none.
+    setting(Convergence, "learning_rate", &["lr"], |j| {
+        only_if(j.optimizer.learning_rate > 0.0, real(j.optimizer.learning_rate))
+    }),
     setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
     setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),
     setting(Convergence, "weight_decay", &[], |j| real(j.optimizer.weight_decay)),

@@ -164,7 +164,11 @@ fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) ->
                 format!("none of the {lines} steps has a time (`step_time_seconds` in an event), so there is no rate")
             }
             _ => {
-                format!("none of the {times} timed steps comes after the {warm_up} warm-up steps, so there is no rate")
+                let which = match times {
+                    1 => "the only timed step is one".to_owned(),
+                    n => format!("all {n} timed steps are"),
+                };
+                format!("{which} of the {warm_up} warm-up steps, so there is no rate")
             }
         });
     }

@@ -224,7 +224,7 @@ fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
         |detail: &str| step(detail).is_none_or(|step| step.saturating_add(first) > statistics.warmup_steps);
     let absurd = result.trace.anomalies.iter().filter(|a| a.kind == ABSURD_STEP_TIME);
     let detail = absurd.map(|a| &a.detail).find(|detail| is_measured(detail))?;
-    Some(format!("{detail}, which is no step time"))
+    Some(format!("{detail}, which cannot be a step time"))
 }
 
 /// The measured part of a run as far as it can be believed, with how it compares with the clock; or why there is none.
@@ -457,6 +457,20 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn repeats_that_measure_other_parts_of_their_runs_are_told() {
+        let slow_until = |n: usize| run(&[vec![3.0; n], vec![2.0; 120 - n]].concat());
+        let said = |runs: [RunResult; 2]| {
+            let results: Vec<(u32, RunResult)> = (1..).zip(runs).collect();
+            let notes = summarize(&results, &Statistics { warmup_steps: 5 }).notes;
+            notes.into_iter().find(|note| note.text.starts_with("the measured parts begin"))
+        };
+        let note = said([slow_until(8), slow_until(50)]).unwrap();
+        assert!(note.text.starts_with("the measured parts begin between steps 9 and 51 of 120: "), "{}", note.text);
+        assert_eq!(note.kind, NoteKind::Doubtful);
+        assert_eq!(said([slow_until(8), slow_until(12)]), None);
+    }
+
     /// docs/METRICS.md, "step_time".
     #[test]
     fn step_times_of_a_cell_worked_by_hand() {
@@ -507,7 +521,12 @@ pub(super) mod tests {
         let runs = [(1, contradicted()), (2, failed.clone()), (3, contradicted()), (4, failed)];
         let notes = summarize(&runs, &Statistics::default()).notes;
         let told: Vec<_> = notes.iter().take(2).map(|n| (n.kind, n.text.as_str())).collect();
-        assert!(told[0].1.starts_with("repeats 1, 3 are not counted: the log contradicts the job in "), "{told:?}");
+        assert!(
+            told[0].1.starts_with(
+                "repeats 1, 3 are not counted: the log contradicts the job: the trainer says global_batch_size 64"
+            ),
+            "{told:?}"
+        );
         assert_eq!(told[1], (NoteKind::Failed, "repeats 2, 4 failed (nan)"));
     }
 
@@ -523,7 +542,7 @@ pub(super) mod tests {
         let summary = with(5);
         assert!(summary.tokens_per_second_per_gpu.is_none());
         let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{:?}", summary.repeats) };
-        assert_eq!(reason, "step 5: step_time_seconds is -1, which is no step time");
+        assert_eq!(reason, "step 5: step_time_seconds is -1, which cannot be a step time");
         assert_eq!(with(2).n, 1);
     }
 

@@ -30,7 +30,9 @@ const VENDORS: [(Vendor, &[&str]); 3] =
 /// The vendor that `name` stands for.
 #[must_use]
 pub fn vendor_named(name: &str) -> Option<Vendor> {
-    VENDORS.iter().find(|(_, names)| names.contains(&name)).map(|(vendor, _)| *vendor)
+    // `NVIDIA` is what people write.
+    let is_called = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+    VENDORS.iter().find(|(_, names)| is_called(names)).map(|(vendor, _)| *vendor)
 }
 
 /// The vendor's shipped platform id, then its aliases.

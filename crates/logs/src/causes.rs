@@ -92,6 +92,8 @@ pub struct Causes {
     at: u64,
     lines: u64,
     traceback: Option<u64>,
+    /// Between the head of a traceback and its exception.
+    in_frames: bool,
     step_at: Option<u64>,
     /// The last complaint of a shell: in which line, and what.
     shell: Option<(u64, String)>,
@@ -122,7 +124,16 @@ impl Causes {
     pub fn line(&mut self, text: &str) {
         self.at += text.len() as u64 + 1;
         let (automaton, words) = &*WORDS;
+        let is_below_frames = self.in_frames && ends_frames(text);
         let text = text.trim_ascii();
+        if is_below_frames {
+            self.in_frames = false;
+            // Any name may stand there: `SystemExit`, `KeyboardInterrupt`, an exception of the trainer's own.
+            if !may_have_word(text) || automaton.find(text).is_none() {
+                self.plain(text);
+                return self.add(Class::Unknown, text, true);
+            }
+        }
         match Some(text).filter(|text| may_have_word(text)).and_then(|text| automaton.find(text)) {
             None => self.plain(text),
             Some(first) => {
@@ -150,7 +161,10 @@ impl Causes {
             match word {
                 Word::Sign(i) => sign = Some(sign.map_or(i, |best| best.min(i))),
                 Word::Exception => exception = true,
-                Word::Traceback => self.traceback = Some(self.lines),
+                Word::Traceback => {
+                    self.traceback = Some(self.lines);
+                    self.in_frames = true;
+                }
                 Word::Launcher if *failed => {
                     self.launcher_at = Some(self.at);
                     self.launcher_says.get_or_insert_with(|| cut(text, CHARS));
@@ -218,9 +232,18 @@ impl Causes {
     pub fn unexplained(&self) -> Failure {
         let mut failure = self.with_root(self.failure(Class::Unknown));
         if failure.evidence.is_empty() {
-            failure.evidence = self.tail();
+            let tail = self.tail();
+            // What the trainer said after its last event, as `raise SystemExit("boom")` does.
+            let spoken = tail.iter().rposition(|line| is_event(line)).map_or(0, |at| at + 1);
+            failure.evidence = if spoken < tail.len() { tail[spoken..].to_vec() } else { tail };
         }
         failure
+    }
+
+    /// The log's last line that says anything.
+    pub fn last(&self) -> Option<String> {
+        let tail = self.tail();
+        tail.iter().rev().find(|line| !is_event(line)).or(tail.last()).cloned()
     }
 
     pub fn tail(&self) -> Vec<String> {
@@ -312,6 +335,22 @@ fn is_shell(text: &str) -> bool {
     ["bash", "sh", "dash", "zsh", "env", "nohup", "python", "python3", "srun", "slurmstepd", "exec", "docker"]
         .contains(&program)
         || program.ends_with(".sh")
+}
+
+/// A line of tprimat's own events.
+fn is_event(line: &str) -> bool {
+    line.starts_with("{\"event\"")
+}
+
+/// Does the line end a traceback's frames, which are indented? A launcher puts `[rank0]: ` before each line.
+fn ends_frames(line: &str) -> bool {
+    let own = line
+        .strip_prefix("[rank")
+        .and_then(|rest| rest.split_once("]:"))
+        .map_or(line, |(_, rest)| rest.strip_prefix(' ').unwrap_or(rest));
+    let name = own.trim_ascii_end().split(':').next().unwrap_or_default();
+    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
+    is_name && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
 /// `exited with code 0` is no failure.

@@ -55,8 +55,9 @@ pub fn classify(log: &[u8], status: &ExitSummary) -> Failure {
     if killed_by.is_some_and(|s| [9, 15].contains(&s)) || !causes.of(Class::Killed).is_empty() {
         let mut failure = causes.failure(Class::Killed);
         if let Some(signal) = killed_by.filter(|_| failure.evidence.is_empty()) {
-            failure.evidence.push(format!("ended by signal {signal}; the log ends with:"));
-            failure.evidence.extend(causes.tail().pop());
+            let name = if signal == 9 { "SIGKILL" } else { "SIGTERM" };
+            let last = causes.last().map(|line| format!(" The last line of its log: {line}")).unwrap_or_default();
+            failure.evidence.push(cut(&format!("The run was ended by {name}.{last}"), CHARS));
         }
         return failure;
     }
@@ -128,7 +129,7 @@ mod tests {
         ] {
             let failure = classify(format!("loading\n{line}\n").as_bytes(), &status);
             assert_eq!(failure.class, class, "{line}");
-            assert!(line.is_empty() || failure.evidence.iter().any(|e| e == line), "{line}: {:?}", failure.evidence);
+            assert!(failure.evidence.iter().any(|e| e.ends_with(line)) || line.is_empty(), "{line}: {failure:?}");
         }
     }
 
@@ -170,6 +171,25 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
             classify(b"", &not_started),
             Failure { class: Class::Launch, evidence: vec!["no such file".into()] }
         );
+    }
+
+    #[test]
+    fn what_is_shown_first_says_what_happened() {
+        let first = |log: &str, status: &ExitSummary| classify(log.as_bytes(), status).evidence.remove(0);
+        let events = "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n";
+        let killed = first(&format!("{events}step 3 of 10\n"), &signal(9));
+        assert_eq!(killed, "The run was ended by SIGKILL. The last line of its log: step 3 of 10");
+        assert_eq!(first("", &signal(15)), "The run was ended by SIGTERM.");
+        // `raise SystemExit("boom")` prints its message alone; below a traceback any name may stand.
+        assert_eq!(first(&format!("{events}boom\n"), &exit(1)), "boom");
+        let traceback = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module>\n    main()\n";
+        for said in ["SystemExit: boom", "KeyboardInterrupt", "my.Trouble: no luck", "ValueError: heads must divide"] {
+            assert_eq!(first(&format!("{events}{traceback}{said}\n{events}"), &exit(1)), said);
+            let of_rank: String = format!("{traceback}{said}\n").lines().map(|l| format!("[rank0]: {l}\n")).collect();
+            assert_eq!(first(&format!("{events}{of_rank}bye\n"), &exit(1)), format!("[rank0]: {said}"));
+        }
+        // Events alone say nothing of the cause, but are better than nothing.
+        assert_eq!(first("{\"event\":\"start\"}\n", &exit(1)), "{\"event\":\"start\"}");
     }
 
     proptest! {

@@ -147,7 +147,7 @@ impl Patterns {
                         near.unwrap_or_default(),
                         PLAIN.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
                     );
-                    return error(Some(at), format!("`{name}` is no field of a step"), Some(help));
+                    return error(Some(at), format!("`{name}` is not a field of a step"), Some(help));
                 };
                 fields.push((group, field));
             }
@@ -191,7 +191,7 @@ impl Reader for Log {
                 continue;
             }
             let Some(value) = whole_text_number(text) else {
-                out.notes.add("unreadable_line", || format!("`{}` is no number", cut(text, 60)));
+                out.notes.add("unreadable_line", || format!("`{}` is not a number", cut(text, 60)));
                 continue;
             };
             match field {

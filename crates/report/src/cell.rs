@@ -7,6 +7,7 @@ use tprimat_figures::{
 };
 
 use super::{
+    advice::advice,
     environment::following_words,
     format::{MISSING, bytes, metric, number, percent, seconds},
     headline::{headlines, same_as},
@@ -164,7 +165,7 @@ fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page
     let mut all: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
     all.sort_by_key(|e| e.dangerous.is_none());
     if let Some(first) = all.first() {
-        paragraph(out, "", &format!("Not as in {}:", first.cell_b), page, Ink::Plain);
+        paragraph(out, "", &format!("Different from {}:", first.cell_b), page, Ink::Plain);
     }
     let (own, following): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|e| e.dangerous.is_some() || e.follows.is_none());
@@ -234,6 +235,7 @@ fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
         RepeatStatus::Failed { class, evidence } => {
             paragraph(out, "", &format!("#{n} failed ({}):", class.name()), page, Ink::Bad);
             evidence.iter().for_each(|line| paragraph(out, "    ", line, page, Ink::Plain));
+            paragraph(out, "    ", &format!("What to do: {}.", advice(*class)), page, Ink::Plain);
         }
         RepeatStatus::Contradicted { fields } => {
             let text = format!("#{n} CONTRADICTED, not counted: the log contradicts the job in {}", fields.join(", "));

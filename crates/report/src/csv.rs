@@ -4,21 +4,23 @@
 //! a spreadsheet would take for a formula (it begins with `=`, `+`, `-` or `@`) gets an apostrophe before it, since names and
 //! logs are not ours; controls and line ends in it become spaces.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use csv::Writer;
 use tprimat_figures::{
-    AbsentCell, AttestationStatus, Comparison, Figure, Memory, Mfu, RepeatStatus, RepeatSummary, Row, Speedup,
-    dropped_words,
+    AbsentCell, AttestationStatus, Comparison, EnvironmentDifference, Figure, Memory, Mfu, RepeatStatus, RepeatSummary,
+    Row, Speedup, dropped_words,
 };
 
 use super::environment::words;
 
-/// Columns in the order of their first use; rows by column.
+/// Columns in the order of their first use.
 #[derive(Default)]
 struct Columns {
     names: Vec<String>,
-    rows: Vec<BTreeMap<String, String>>,
+    places: HashMap<String, usize>,
+    /// By column, as far as a row has any.
+    rows: Vec<Vec<String>>,
 }
 
 impl Columns {
@@ -32,11 +34,16 @@ impl Columns {
         self.put(name, value.map(|v| v.to_string()).unwrap_or_default());
     }
     fn put(&mut self, name: &str, value: String) {
-        if !self.names.iter().any(|n| n == name) {
+        let at = self.places.get(name).copied().unwrap_or_else(|| {
             self.names.push(name.to_owned());
-        }
+            self.places.insert(name.to_owned(), self.names.len() - 1);
+            self.names.len() - 1
+        });
         if let Some(row) = self.rows.last_mut() {
-            row.insert(name.to_owned(), value);
+            if row.len() <= at {
+                row.resize(at + 1, String::new());
+            }
+            row[at] = value;
         }
     }
     fn memory(&mut self, memory: &[Memory]) {
@@ -54,7 +61,7 @@ impl Columns {
         let names = self.names.iter().map(|name| guarded(name));
         writer.write_record(names).expect("memory takes all");
         for row in &self.rows {
-            let fields = self.names.iter().map(|name| row.get(name).unwrap_or(&empty));
+            let fields = (0..self.names.len()).map(|at| row.get(at).unwrap_or(&empty));
             writer.write_record(fields).expect("memory takes all");
         }
         String::from_utf8(writer.into_inner().expect("memory takes all")).expect("made of strings")
@@ -72,13 +79,18 @@ fn guarded(text: &str) -> String {
 pub fn csv(comparison: &Comparison) -> String {
     let mut columns = Columns::default();
     let axes: BTreeSet<&String> = comparison.rows.iter().flat_map(|r| r.axes.keys()).collect();
-    let found = Found { axes, rows: comparison.rows_by_cell(), speedups: comparison.speedups_by_cell() };
+    let found = Found {
+        axes,
+        rows: comparison.rows_by_cell(),
+        speedups: comparison.speedups_by_cell(),
+        environment: comparison.environment_by_cell(),
+    };
     for row in &comparison.rows {
-        columns.rows.push(BTreeMap::new());
+        columns.rows.push(Vec::new());
         cell_row(&mut columns, row, comparison, &found);
     }
     for absent in &comparison.absent {
-        columns.rows.push(BTreeMap::new());
+        columns.rows.push(Vec::new());
         absent_row(&mut columns, absent);
     }
     columns.write()
@@ -89,6 +101,7 @@ struct Found<'a> {
     axes: BTreeSet<&'a String>,
     rows: BTreeMap<&'a str, &'a Row>,
     speedups: BTreeMap<&'a str, &'a Speedup>,
+    environment: BTreeMap<&'a str, &'a [EnvironmentDifference]>,
 }
 
 fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &Found) {
@@ -111,8 +124,8 @@ fn cell_row(columns: &mut Columns, row: &Row, comparison: &Comparison, found: &F
     columns.text("labels", &row.labels.join("; "));
     columns.text("warnings", &row.warnings.join("; "));
     columns.text("same_launch_as", row.same_launch_as.as_deref().unwrap_or_default());
-    let of_pair: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).cloned().collect();
-    columns.text("environment", &words(&of_pair));
+    columns.text("same_runs_as", row.same_runs_as.as_deref().unwrap_or_default());
+    columns.text("environment", &words(found.environment.get(row.cell.as_str()).copied().unwrap_or_default()));
     columns.text("attestation", attestation(row.attestation));
     columns.text("declared_only", &row.declared_only.join("; "));
     columns.text("precision", &row.precision);
@@ -205,7 +218,7 @@ pub fn csv_repeats(comparison: &Comparison) -> String {
     let of_rows = comparison.rows.iter().flat_map(|r| r.repeats.iter().map(move |x| (&r.cell, Some(r), x)));
     let of_absent = comparison.absent.iter().flat_map(|a| a.repeats.iter().map(move |x| (&a.cell, None, x)));
     for (cell, row, repeat) in of_rows.chain(of_absent) {
-        columns.rows.push(BTreeMap::new());
+        columns.rows.push(Vec::new());
         columns.text("cell", cell);
         columns.count("group", row.map(|r| r.group as u64 + 1));
         columns.text("labels", &row.map(|r| r.labels.join("; ")).unwrap_or_default());

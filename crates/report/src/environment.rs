@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use indexmap::IndexMap;
 use tprimat_figures::{Comparison, EnvironmentDifference};
 
 use super::notes::listed;
@@ -17,15 +18,13 @@ pub(super) struct Surroundings {
 
 /// A sentence for all cells that differ from one baseline in the same way; dangerous ones first.
 pub(super) fn environments(comparison: &Comparison) -> Vec<Surroundings> {
-    let mut ways: Vec<(bool, &str, String, Vec<&str>)> = Vec::new();
+    let mut ways: IndexMap<(&str, String), (bool, Vec<&str>)> = IndexMap::new();
     for pair in pairs(comparison) {
-        let (cell, base, words) = (&*pair[0].cell_a, &*pair[0].cell_b, words(pair));
         let is_dangerous = pair.iter().any(|d| d.dangerous.is_some());
-        match ways.iter_mut().find(|(_, b, w, _)| *b == base && *w == words) {
-            Some((.., cells)) => cells.push(cell),
-            None => ways.push((is_dangerous, base, words, vec![cell])),
-        }
+        let way = ways.entry((&pair[0].cell_b, words(pair))).or_insert((is_dangerous, Vec::new()));
+        way.1.push(&pair[0].cell_a);
     }
+    let mut ways: Vec<_> = ways.into_iter().map(|((base, words), (d, cells))| (d, base, words, cells)).collect();
     ways.sort_by_key(|(is_dangerous, ..)| !is_dangerous);
     let sentence = |(is_dangerous, base, words, cells): (bool, &str, String, Vec<&str>)| Surroundings {
         is_dangerous,

@@ -104,6 +104,9 @@ pub fn percent(value: f64) -> String {
     } else if (1e-4..0.1).contains(&value.abs()) {
         let decimals = (1.0 - value.abs().log10().floor()) as usize;
         format!("{value:.decimals$} %")
+    } else if value.abs() < 1e-4 {
+        // The last bits of a sum, not a spread.
+        "under 0.0001 %".to_owned()
     } else {
         format!("{} %", number(value))
     }

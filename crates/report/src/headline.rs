@@ -59,14 +59,16 @@ impl Verdict {
 pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
     let mut all = refusals(comparison);
     let speedups = comparison.speedups_by_cell();
-    for (index, group) in comparison.groups.iter().enumerate() {
-        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
+    let environment = comparison.environment_by_cell();
+    let refused: BTreeSet<&str> =
+        comparison.differences.iter().filter(|d| d.refused).flat_map(|d| [&*d.cell_a, &*d.cell_b]).collect();
+    for ((index, group), rows) in comparison.groups.iter().enumerate().zip(comparison.rows_by_group()) {
+        let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
         let names: BTreeMap<&str, String> = rows.iter().map(|row| row.cell.as_str()).zip(short_names(&rows)).collect();
         let name = |row: &Row| names.get(row.cell.as_str()).map_or("", String::as_str);
         let Some(b) = rows.iter().find(|r| r.cell == group.baseline) else { continue };
         if let [alone] = rows[..] {
-            let is_refused = |d: &&Difference| d.refused && [&d.cell_a, &d.cell_b].contains(&&alone.cell);
-            let others = comparison.differences.iter().any(|d| is_refused(&d));
+            let others = refused.contains(alone.cell.as_str());
             let (a, text) = (alone.cell.clone(), alone_sentence(alone, others));
             all.push(Headline { group: Some(index), a, b: None, verdict: Verdict::Alone, text });
         }
@@ -74,12 +76,26 @@ pub fn headlines(comparison: &Comparison) -> Vec<Headline> {
         let mut pairs: Vec<(&Row, &Speedup)> =
             others.filter_map(|a| Some((*a, *speedups.get(a.cell.as_str()).filter(|s| s.b == b.cell)?))).collect();
         pairs.sort_by(|(_, x), (_, y)| weight(y).total_cmp(&weight(x)));
+        all.extend(rows.iter().filter_map(|row| {
+            let other = row.same_runs_as.as_ref()?;
+            let text = format!(
+                "{} is not compared: it has the same runs as {other}, imported twice. Import one of the two.",
+                named(row)
+            );
+            Some(Headline { group: None, a: row.cell.clone(), b: Some(other.clone()), verdict: Verdict::Refused, text })
+        }));
         all.extend(pairs.into_iter().map(|(a, speedup)| Headline {
             group: Some(index),
             a: a.cell.clone(),
             b: Some(b.cell.clone()),
             verdict: Verdict::of(speedup),
-            text: pair_sentence(comparison, group, speedup, (a, name(a)), (*b, name(b))),
+            text: pair_sentence(
+                environment.get(a.cell.as_str()).copied().unwrap_or_default(),
+                group,
+                speedup,
+                (a, name(a)),
+                (*b, name(b)),
+            ),
         }));
     }
     all
@@ -126,7 +142,7 @@ impl<'a> Pair<'a> {
 /// `titan (compiled) trains llama 13 % faster than native: 61,894 against 54,838 tokens/s per GPU (95 % CI 11–15 %). Same
 /// workload except: compile.`
 fn pair_sentence(
-    comparison: &Comparison,
+    environment_of_a: &[EnvironmentDifference],
     group: &Group,
     speedup: &Speedup,
     (a, name_a): (&Row, &str),
@@ -161,7 +177,7 @@ fn pair_sentence(
         parts.push(format!("{name_a} {}", same_as(a, name_b, Some(b))));
     }
     parts.extend(unnamed_hosts(&[a, b]));
-    let of_pair = comparison.environment.iter().filter(|e| e.cell_a == a.cell && e.cell_b == b.cell);
+    let of_pair = environment_of_a.iter().filter(|e| e.cell_b == b.cell);
     let dangerous: Vec<_> = of_pair.filter(|e| e.dangerous.is_some()).collect();
     parts.extend(dangerous.iter().map(|e| environment(e, name_a, name_b)));
     for (row, name) in [(a, name_a), (b, name_b)] {
@@ -430,6 +446,17 @@ pub(super) fn leading<'a>(sentences: &[&'a Headline]) -> Vec<&'a Headline> {
 pub(super) fn more(sentences: &[&Headline]) -> Option<String> {
     let more = sentences.len().saturating_sub(LEADING);
     (more > 0).then(|| format!("And {more} more, in the table"))
+}
+
+/// The headlines of each group, in their order.
+pub(super) fn by_group<'a>(comparison: &Comparison, all: &'a [Headline]) -> Vec<Vec<&'a Headline>> {
+    let mut groups = vec![Vec::new(); comparison.groups.len()];
+    for headline in all {
+        if let Some(group) = headline.group {
+            groups[group].push(headline);
+        }
+    }
+    groups
 }
 
 /// What may not be compared, and how many more pairs are left to the notes.

@@ -17,6 +17,10 @@ use super::{
     format::{bytes, number, percent, seconds},
 };
 
+/// Cells with figures that a page shows, cells without, and notes: as many as a browser opens at once. Each cell takes some 15 KB,
+/// so that even a sweep of ten thousand makes a page below 30 MiB.
+const MOST: usize = 500;
+
 /// A picture that the page shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawn {

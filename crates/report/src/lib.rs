@@ -1,4 +1,5 @@
 //! Comparisons → sentences, tables, files, pictures and a page. Pure: strings and bytes out, nothing is written here.
+mod advice;
 mod cell;
 mod cost;
 mod csv;
@@ -22,6 +23,7 @@ mod table;
 mod tests;
 
 pub use self::csv::*;
+pub use advice::advice;
 pub use cell::*;
 pub use format::{bytes, number, seconds};
 pub use gate::*;

@@ -9,7 +9,7 @@ use tprimat_words::plain::is_active;
 use super::{
     cost,
     environment::environments,
-    headline::{self, Headline, headlines, leading, refused},
+    headline::{self, by_group, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
@@ -34,15 +34,15 @@ pub fn markdown(comparison: &Comparison) -> String {
     }
     out.always("\n");
     let speedups = comparison.speedups_by_cell();
-    for (index, group) in comparison.groups.iter().enumerate() {
-        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
+    let by_group = by_group(comparison, &sentences);
+    for ((group, rows), of_group) in comparison.groups.iter().zip(comparison.rows_by_group()).zip(&by_group) {
+        let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
         let strict = if group.identical_config { ", identical configuration" } else { "" };
         out.add("title", &format!("#### {}\n\n", escaped(&format!("{}: {}{strict}", group.model, group.workload))));
-        let of_group: Vec<&Headline> = sentences.iter().filter(|h| h.group == Some(index)).collect();
-        for headline in leading(&of_group) {
+        for headline in leading(of_group) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&headline.text)));
         }
-        if let Some(more) = headline::more(&of_group) {
+        if let Some(more) = headline::more(of_group) {
             out.add("sentence", &format!("{more}.\n\n"));
         }
         out.table(&table::sheet(&rows, &group.baseline, &speedups));

@@ -29,11 +29,13 @@ pub(super) fn short_names(rows: &[&Row]) -> Vec<String> {
     }
     let varies = |at: usize| all.iter().any(|parts| parts.path[at] != all[0].path[at]);
     let shown: Vec<usize> = (0..4).filter(|at| *at == FRAMEWORK || varies(*at)).collect();
-    let is_shared = |axis: &str| all.iter().all(|parts| parts.axes.contains(&axis));
+    let first = all.first().map_or(&[][..], |parts| &parts.axes);
+    let shared: Vec<&str> =
+        first.iter().copied().filter(|axis| all.iter().all(|parts| parts.axes.contains(axis))).collect();
     let mut names: Vec<String> = Vec::new();
     for parts in &all {
         let path: Vec<&str> = shown.iter().map(|at| parts.path[*at]).collect();
-        let axes = parts.axes.iter().filter(|axis| !is_shared(axis));
+        let axes = parts.axes.iter().filter(|axis| !shared.contains(axis));
         let axes: Vec<&str> = axes.filter_map(|axis| said(axis)).collect();
         let name = path.join("/");
         names.push(if axes.is_empty() { name } else { format!("{name} ({})", axes.join(", ")) });

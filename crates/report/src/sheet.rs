@@ -88,9 +88,18 @@ impl Sheet {
     }
 
     fn whole(&self, page: &Page, rooms: &[usize]) -> Option<String> {
-        let fits = |room: &usize| self.grid(*room, Paint::Plain).lines().all(|line| line.chars().count() <= page.width);
-        let room = rooms.iter().copied().find(fits)?;
+        let room = rooms.iter().copied().find(|room| self.width(*room) <= page.width)?;
         Some(self.grid(room, page.paint))
+    }
+
+    /// Columns that the grid takes: each word with a space on either side, and a rule around each column.
+    fn width(&self, room: usize) -> usize {
+        let wide = |text: &str| broken(text, room).lines().map(console::measure_text_width).max().unwrap_or(0);
+        let column = |(at, column): (usize, &Column)| {
+            let words = self.rows.iter().filter_map(|row| Some(wide(&row.get(at)?.text)));
+            words.chain([wide(&column.name)]).max().unwrap_or(0) + 3
+        };
+        1 + self.columns.iter().enumerate().map(column).sum::<usize>()
     }
 
     fn grid(&self, room: usize, paint: Paint) -> String {

@@ -1,6 +1,9 @@
 //! A comparison as text: what may not be compared, sentences and a table or two a group, then the cells without figures, then notes in plain sentences.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+};
 
 use tprimat_figures::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words, mean, sd};
 
@@ -8,7 +11,7 @@ use super::{
     cost,
     environment::environments,
     format::{bytes, number, percent, seconds},
-    headline::{Verdict, duration, headlines, interval, leading, more, refused, same_as, times},
+    headline::{Verdict, by_group, duration, headlines, interval, leading, more, refused, same_as, times},
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
@@ -30,17 +33,17 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         out.push('\n');
     }
     let speedups = comparison.speedups_by_cell();
-    for (index, group) in comparison.groups.iter().enumerate() {
+    let by_group = by_group(comparison, &sentences);
+    for ((group, rows), of_group) in comparison.groups.iter().zip(comparison.rows_by_group()).zip(&by_group) {
+        let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
         let strict = if group.identical_config { ", identical configuration" } else { "" };
         paragraph(&mut out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
-        let of_group: Vec<_> = sentences.iter().filter(|h| h.group == Some(index)).collect();
-        for headline in leading(&of_group) {
+        for headline in leading(of_group) {
             paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
         }
-        if let Some(more) = more(&of_group) {
+        if let Some(more) = more(of_group) {
             paragraph(&mut out, "", &format!("{more}."), page, Ink::Plain);
         }
-        let rows: Vec<&Row> = comparison.rows.iter().filter(|r| r.group == index).collect();
         out.push_str(&sheet(&rows, &group.baseline, &speedups).show(page));
         out.push('\n');
         for line in steady_state(&rows) {
@@ -139,7 +142,8 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
     let columns: Vec<_> = columns.into_iter().filter(|(name, ..)| has_mfu || *name != "MFU").collect();
     columns.iter().for_each(|(name, figures, _)| sheet.column(*name, *figures));
     sheet.column("against the baseline (95 % CI)", false);
-    let base = rows.iter().copied().find(|row| row.cell == baseline);
+    let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (row.cell.as_str(), *row)).collect();
+    let base = by_cell.get(baseline).copied();
     for row in rows {
         let mut words: Vec<Word> = columns.iter().map(|(.., word)| word(row)).collect();
         let of_loss = columns.iter().position(|(name, ..)| *name == LOSS);
@@ -149,6 +153,9 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
             word.text.push_str(" (not comparable)");
         }
         let mut against = against(row, baseline, speedups);
+        if let Some(other) = &row.same_runs_as {
+            against = Word::inked(format!("the same runs as {other}, imported twice"), Ink::Bad);
+        }
         let is_impossible = row.impossible().or(base.and_then(Row::impossible)).is_some();
         if is_impossible && against.ink == Ink::Dim {
             against = Word::inked("not compared: impossible rate", Ink::Bad);
@@ -157,7 +164,7 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
         // The column already marks rows that are the baseline's own measurement.
         let is_told = |twin: &&String| **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base));
         if let Some(twin) = twin.filter(|twin| !is_told(twin)) {
-            let found = rows.iter().copied().find(|other| other.cell == *twin);
+            let found = by_cell.get(twin.as_str()).copied();
             _ = write!(against.text, "; {}", same_as(row, twin, found));
         }
         words.push(against);

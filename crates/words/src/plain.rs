@@ -10,6 +10,12 @@ pub fn is_active(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// `1 cell`, `2 cells`; for nouns whose plural ends in s.
+#[must_use]
+pub fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// Text of several lines. What is replaced keeps its length in bytes, so places in a text stay where they are.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {

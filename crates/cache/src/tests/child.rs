@@ -17,7 +17,7 @@ const FIRST: &str = "TPRIMAT_TEST_FIRST";
 /// A process that plays `role` on the cache at `root` with numbers from `first`.
 pub fn process(role: &str, root: &Path, first: u32) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["cache::tests::child::child", "--exact", "--nocapture"]);
+    command.args(["tests::child::child", "--exact", "--nocapture"]);
     command.env(ROLE, role).env(ROOT, root).env(FIRST, first.to_string());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command

@@ -141,6 +141,10 @@ fn of_cell(cell: &CellInput, rows: &HashMap<&str, &Row>) -> Vec<Note> {
             format!("{measured} of {} repeats measured so far; `tprimat build` runs the others", cell.repeats_wanted);
         notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
     }
+    if !cell.imported.is_empty() {
+        let text = "imported, not measured by tprimat; `tprimat show CELL` names the files";
+        notes.push(Note::of(&cell.cell, NoteKind::Remark, text));
+    }
     let CellState::Ok { summary } = &cell.state else { return notes };
     notes.extend(summary.notes.iter().map(|note| Note { cell: Some(cell.cell.clone()), ..note.clone() }));
     let is_told = cell.standing.to_come > 0;

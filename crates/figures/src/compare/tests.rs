@@ -80,11 +80,9 @@ fn different_workloads_are_refused_or_labelled() {
 fn with_dropout(name: &str, dropout: Option<f64>) -> CellInput {
     let mut cell = measured(name, &job(), &[1.0, 1.1, 1.2], None);
     let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
-    summary.contract.0.extend(dropout.map(|value| ContractField {
-        field: "dropout".into(),
-        tier: Tier::Workload,
-        value: json!(value),
-        source: Source::Effective,
+    summary.contract.0.extend(dropout.map(|value| {
+        let (field, tier) = ("dropout".into(), Tier::Workload);
+        ContractField { field, tier, value: json!(value), source: Source::Effective }.into()
     }));
     cell
 }

@@ -24,7 +24,7 @@ fn price<'a>(of: &'a Subject) -> Result<&'a Price, Figure> {
     if price.per_gpu_hour.is_finite() && price.per_gpu_hour > 0.0 {
         return Ok(price);
     }
-    Err(error(format!("a GPU-hour at {} {} is no price", price.per_gpu_hour, price.currency)))
+    Err(error(format!("a GPU-hour at {} {} is not a price", price.per_gpu_hour, price.currency)))
 }
 
 fn stated(price: &Price) -> String {

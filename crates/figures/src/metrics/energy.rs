@@ -81,5 +81,7 @@ fn tdp(of: &Subject) -> Made {
         return Ok((stated.watts, stated.source.clone()));
     }
     let sku = device.sku().map_err(absent)?;
-    Ok((sku.tdp_watts, sku.source.clone()))
+    let watts =
+        sku.tdp_watts.ok_or_else(|| absent(format!("no TDP of this device alone is known ({})", sku.source)))?;
+    Ok((watts, sku.source.clone()))
 }

@@ -37,7 +37,7 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
             .iter()
             .any(|n| n.text.contains("8 more steps were still warming up") && n.text.contains("from step 19"))
     );
-    assert!(!told.notes.iter().any(|n| n.text.contains("slow_first_steps")), "{:?}", told.notes);
+    assert!(!told.notes.iter().any(|n| n.text.contains("the median of the rest")), "{:?}", told.notes);
 }
 
 #[test]
@@ -57,12 +57,12 @@ fn what_is_short_is_not_assessed_and_says_why() {
     assert_eq!(slow.steady_state, DECLARED);
     for said in [
         "the repeats are too short to look for more warm-up than the declared one (under 20 timed",
-        "slow_first_steps: step 1 takes 90",
+        "repeat 1: step 1 takes 90",
     ] {
         assert!(slow.notes.iter().any(|n| n.text.contains(said)), "{said}: {:?}", slow.notes);
     }
     let dropped = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 1);
-    assert!(!dropped.notes.iter().any(|n| n.text.contains("slow_first_steps")), "{:?}", dropped.notes);
+    assert!(!dropped.notes.iter().any(|n| n.text.contains("the median of the rest")), "{:?}", dropped.notes);
     // Ten lines that are means of ten steps are too few lines for nine of them.
     let mut averaged = run(&[3.0; 9]);
     for (i, step) in averaged.trace.steps.iter_mut().enumerate() {

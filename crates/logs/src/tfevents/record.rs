@@ -90,7 +90,7 @@ impl Records {
 fn tell_lost(lost: &mut u64, end: u64, notes: &mut Notes) {
     let lost = std::mem::take(lost);
     if lost > 0 {
-        notes.add("damaged_record", || format!("{lost} bytes from byte {} on are no records", end - lost));
+        notes.add("damaged_record", || format!("{lost} bytes from byte {} on are not records", end - lost));
     }
 }
 

@@ -1,14 +1,17 @@
 //! What is told of one cell: settings, surroundings, figures, and every repeat.
 
+use std::collections::{BTreeMap, HashMap};
+
 use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
-    AbsentCell, Attestation, AttestationStatus, CellEnvironment, Comparison, Contract, Curve, EnvironmentDifference,
-    Figure, Memory, Mfu, RepeatSummary, Row, Source, Tier, Unit,
+    AbsentCell, Attestation, AttestationStatus, CellEnvironment, Comparison, Contract, Curve, Difference,
+    EnvironmentDifference, Figure, Memory, Mfu, Note, RepeatStatus, RepeatSummary, Row, Source, Tier, Unit,
 };
 
 use super::{
-    super::notes::steady_state,
+    super::{advice::advice, notes::steady_state},
+    MOST,
     page::{id, in_unit, mfu_figure},
 };
 
@@ -83,23 +86,49 @@ struct Surrounding<'a> {
 struct Repeat {
     #[serde(flatten)]
     summary: RepeatSummary,
+    /// After a failure.
+    what_to_do: Option<&'static str>,
     /// Earlier lines of the log's tail for which there was no room.
     tail_left_out: usize,
 }
 
-/// All cells, rows first.
-pub fn all(comparison: &Comparison) -> Vec<Detail<'_>> {
-    let repeats =
-        comparison.rows.iter().flat_map(|r| &r.repeats).chain(comparison.absent.iter().flat_map(|c| &c.repeats));
-    let room = (TAILS / repeats.filter(|r| !r.log_tail.is_empty()).count().max(1)).min(TAIL);
-    let rows = comparison.rows.iter().enumerate().map(|(at, row)| of_row(comparison, at, row, room));
-    let first_absent = comparison.rows.len();
-    let absent = comparison.absent.iter().enumerate();
-    let absent = absent.map(|(at, cell)| of_absent(comparison, first_absent + at, cell, room));
-    rows.chain(absent).collect()
+/// What is said of each cell, looked up by its name.
+struct Found<'a> {
+    environment: BTreeMap<&'a str, &'a [EnvironmentDifference]>,
+    differences: HashMap<&'a str, Vec<&'a Difference>>,
+    notes: HashMap<&'a str, Vec<&'a Note>>,
 }
 
-fn of_row<'a>(comparison: &'a Comparison, at: usize, row: &'a Row, room: usize) -> Detail<'a> {
+impl<'a> Found<'a> {
+    fn of(comparison: &'a Comparison) -> Self {
+        let environment = comparison.environment_by_cell();
+        let mut found = Self { environment, differences: HashMap::new(), notes: HashMap::new() };
+        for difference in comparison.differences.iter().filter(|d| !d.refused) {
+            found.differences.entry(&difference.cell_a).or_default().push(difference);
+        }
+        for note in &comparison.notes {
+            if let Some(cell) = &note.cell {
+                found.notes.entry(cell).or_default().push(note);
+            }
+        }
+        found
+    }
+}
+
+/// The cells that the page shows, rows first.
+pub fn all(comparison: &Comparison) -> Vec<Detail<'_>> {
+    let rows = || comparison.rows.iter().take(MOST);
+    let absent = || comparison.absent.iter().take(MOST);
+    let repeats = rows().flat_map(|r| &r.repeats).chain(absent().flat_map(|c| &c.repeats));
+    let room = (TAILS / repeats.filter(|r| !r.log_tail.is_empty()).count().max(1)).min(TAIL);
+    let found = Found::of(comparison);
+    let first_absent = comparison.rows.len();
+    let of_rows = rows().enumerate().map(|(at, row)| of_row(comparison, &found, at, row, room));
+    let of_absent = absent().enumerate().map(|(at, cell)| of_absent(&found, first_absent + at, cell, room));
+    of_rows.chain(of_absent).collect()
+}
+
+fn of_row<'a>(comparison: &'a Comparison, found: &Found<'a>, at: usize, row: &'a Row, room: usize) -> Detail<'a> {
     let baseline = comparison.groups.get(row.group).map(|g| &*g.baseline).filter(|b| *b != row.cell);
     let estimate = &row.tokens_per_second_per_gpu;
     Detail {
@@ -115,16 +144,16 @@ fn of_row<'a>(comparison: &'a Comparison, at: usize, row: &'a Row, room: usize) 
         unit: (estimate.unit != Unit::Repeat).then(|| estimate.unit.count(estimate.units.len())),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
-        settings: settings(comparison, &row.cell, baseline, &row.contract, row.attested.as_ref()),
+        settings: settings(found, &row.cell, baseline, &row.contract, row.attested.as_ref()),
         figures: figures(row),
         memory: &row.memory,
-        surroundings: surroundings(comparison, row, baseline),
+        surroundings: surroundings(found, row, baseline),
         repeats: row.repeats.iter().map(|r| repeat(r, room)).collect(),
-        notes: notes(comparison, &row.cell),
+        notes: notes(found, &row.cell),
     }
 }
 
-fn of_absent<'a>(comparison: &'a Comparison, at: usize, cell: &'a AbsentCell, room: usize) -> Detail<'a> {
+fn of_absent<'a>(found: &Found<'a>, at: usize, cell: &'a AbsentCell, room: usize) -> Detail<'a> {
     Detail {
         id: id(at),
         cell: &cell.cell,
@@ -138,29 +167,28 @@ fn of_absent<'a>(comparison: &'a Comparison, at: usize, cell: &'a AbsentCell, ro
         unit: None,
         repeats_added_later: false,
         steady_state: Vec::new(),
-        settings: settings(comparison, &cell.cell, None, &cell.contract, cell.attested.as_ref()),
+        settings: settings(found, &cell.cell, None, &cell.contract, cell.attested.as_ref()),
         figures: Vec::new(),
         memory: &[],
         surroundings: Vec::new(),
         repeats: cell.repeats.iter().map(|r| repeat(r, room)).collect(),
-        notes: notes(comparison, &cell.cell),
+        notes: notes(found, &cell.cell),
     }
 }
 
 /// In the order of the contract, then what is only attested.
 fn settings<'a>(
-    comparison: &'a Comparison,
+    found: &Found<'a>,
     cell: &str,
     baseline: Option<&str>,
     contract: &'a Contract,
     attested: Option<&'a Attestation>,
 ) -> Vec<Setting<'a>> {
     let attested = attested.map_or(&[][..], |a| &a.fields);
+    let differences = found.differences.get(cell).map_or(&[][..], Vec::as_slice);
     let of_pair = |field: &str| {
-        let pair = |d: &&tprimat_figures::Difference| {
-            !d.refused && d.cell_a == cell && Some(&*d.cell_b) == baseline && d.field.field == field
-        };
-        comparison.differences.iter().find(pair).and_then(|d| d.field.b.as_ref()).map(text)
+        let pair = |d: &&&Difference| Some(&*d.cell_b) == baseline && d.field.field == field;
+        differences.iter().find(pair).and_then(|d| d.field.b.as_ref()).map(text)
     };
     let contracted = contract.0.iter().map(|f| (&*f.field, Some(f), attested.iter().find(|a| a.field == f.field)));
     let others = attested.iter().filter(|a| contract.get(&a.field).is_none()).map(|a| (&*a.field, None, Some(a)));
@@ -227,10 +255,10 @@ fn of_figure<'a>(title: &'a str, unit: &'a str, figure: Figure) -> Named<'a> {
 }
 
 /// Variables, facts and versions of a cell, and those that only the baseline has.
-fn surroundings<'a>(comparison: &'a Comparison, row: &'a Row, baseline: Option<&str>) -> Vec<Surrounding<'a>> {
+fn surroundings<'a>(found: &Found<'a>, row: &'a Row, baseline: Option<&str>) -> Vec<Surrounding<'a>> {
     let CellEnvironment { variables, facts, .. } = &row.environment;
-    let differing: Vec<&EnvironmentDifference> =
-        comparison.environment.iter().filter(|d| d.cell_a == row.cell && Some(&*d.cell_b) == baseline).collect();
+    let of_cell = found.environment.get(row.cell.as_str()).copied().unwrap_or_default();
+    let differing: Vec<&EnvironmentDifference> = of_cell.iter().filter(|d| Some(&*d.cell_b) == baseline).collect();
     let of = |kind: &'static str, name: &'a str, value: Option<&'a str>| {
         let difference = differing.iter().find(|d| d.kind == kind && d.name == name);
         Surrounding {
@@ -276,11 +304,15 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
     if let Some(telemetry) = &mut summary.telemetry {
         telemetry.power_series = Vec::new();
     }
-    Repeat { summary, tail_left_out: left_out }
+    let what_to_do = match &repeat.status {
+        RepeatStatus::Failed { class, .. } => Some(advice(*class)),
+        _ => None,
+    };
+    Repeat { summary, what_to_do, tail_left_out: left_out }
 }
 
-fn notes<'a>(comparison: &'a Comparison, cell: &str) -> Vec<&'a str> {
-    let mut of_cell: Vec<_> = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(cell)).collect();
+fn notes<'a>(found: &Found<'a>, cell: &str) -> Vec<&'a str> {
+    let mut of_cell = found.notes.get(cell).cloned().unwrap_or_default();
     of_cell.sort_by_key(|note| note.kind);
     of_cell.into_iter().map(|note| note.text.as_str()).collect()
 }

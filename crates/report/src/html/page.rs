@@ -10,12 +10,13 @@ use tprimat_figures::{
 use super::super::{
     Headline, Verdict,
     format::{bytes, number, percent, seconds},
-    headline::{interval, leading, times},
+    headline::{by_group, interval, leading, times},
     headlines,
     notes::{notes, steady_state},
     plot::loss_apart,
     table::spread_of_repeats,
 };
+use super::MOST;
 
 /// Figures that have columns of their own.
 const OWN: [&str; 3] = ["mfu", "loss_at_end", "tokens_per_second"];
@@ -30,11 +31,13 @@ pub struct Page<'a> {
     refused: Vec<String>,
     absent: Vec<Absent<'a>>,
     notes: Vec<String>,
+    /// What a page of this many cells does not show, and where it is.
+    left_out: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct GroupTable<'a> {
-    group: &'a Group,
+    group: Heading<'a>,
     /// The first to be told, and the others.
     leading: Vec<String>,
     more: Vec<String>,
@@ -42,6 +45,13 @@ struct GroupTable<'a> {
     steady_state: Vec<String>,
     columns: Vec<String>,
     rows: Vec<Line<'a>>,
+}
+
+#[derive(Serialize)]
+struct Heading<'a> {
+    model: &'a str,
+    workload: &'a str,
+    identical_config: bool,
 }
 
 #[derive(Serialize)]
@@ -84,8 +94,27 @@ impl<'a> Page<'a> {
     pub fn of(comparison: &'a Comparison) -> Self {
         let told = headlines(comparison);
         let speedups = comparison.speedups_by_cell();
-        let groups = comparison.groups.iter().enumerate();
-        let groups = groups.map(|(at, group)| table(comparison, &speedups, &told, at, group)).collect();
+        let told_of = by_group(comparison, &told);
+        let groups = comparison.groups.iter().zip(comparison.rows_by_group()).zip(&told_of);
+        let groups = groups.filter_map(|((group, mut rows), told)| {
+            rows.retain(|(at, _)| *at < MOST);
+            (!rows.is_empty()).then(|| table(&rows, &speedups, told, group))
+        });
+        let groups: Vec<GroupTable<'a>> = groups.collect();
+        let mut refused: Vec<String> =
+            told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect();
+        let mut notes: Vec<String> = notes(comparison).into_iter().map(|note| note.text).collect();
+        let all = [
+            (comparison.rows.len(), "cells with figures"),
+            (comparison.absent.len(), "cells without figures"),
+            (refused.len(), "pairs that may not be compared"),
+            (notes.len(), "notes"),
+        ];
+        let left_out = |(n, what): (usize, &str)| {
+            (n > MOST).then(|| format!("This page shows the first {MOST} of {n} {what}; compare.json has all of them."))
+        };
+        refused.truncate(MOST);
+        notes.truncate(MOST);
         let of_absent = |(at, cell): (usize, &'a tprimat_figures::AbsentCell)| Absent {
             id: id(comparison.rows.len() + at),
             cell: &cell.cell,
@@ -97,9 +126,10 @@ impl<'a> Page<'a> {
             comparable: comparison.comparable,
             counts: counts(comparison),
             groups,
-            refused: told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect(),
-            absent: comparison.absent.iter().enumerate().map(of_absent).collect(),
-            notes: notes(comparison).into_iter().map(|note| note.text).collect(),
+            refused,
+            absent: comparison.absent.iter().take(MOST).enumerate().map(of_absent).collect(),
+            notes,
+            left_out: all.into_iter().filter_map(left_out).collect(),
         }
     }
 }
@@ -125,23 +155,24 @@ fn counts(comparison: &Comparison) -> Vec<String> {
 }
 
 fn table<'a>(
-    comparison: &'a Comparison,
+    rows: &[(usize, &'a Row)],
     speedups: &BTreeMap<&str, &Speedup>,
-    told: &[Headline],
-    at: usize,
+    told: &[&Headline],
     group: &'a Group,
 ) -> GroupTable<'a> {
-    let rows: Vec<(usize, &Row)> = comparison.rows.iter().enumerate().filter(|(_, r)| r.group == at).collect();
     let speedup = |row: &Row| speedups.get(row.cell.as_str()).copied().filter(|s| s.b == group.baseline);
     let baseline = rows.iter().map(|(_, row)| *row).find(|row| row.cell == group.baseline);
-    let metrics = metric_columns(&rows);
+    let metrics = metric_columns(rows);
     let columns = ["tokens/s/GPU", "against the baseline", "repeats", "step time", "MFU", "peak memory", "loss at end"];
     let columns = columns.into_iter().map(str::to_owned).chain(metrics.iter().map(|m| heading(m))).collect();
     let line = |(index, row): &(usize, &'a Row)| {
         let is_baseline = row.cell == group.baseline;
         let mut figures = vec![
             rate(row),
-            against(speedup(row), is_baseline),
+            match &row.same_runs_as {
+                Some(other) => missing(&format!("the same runs as {other}, imported twice")),
+                None => against(speedup(row), is_baseline),
+            },
             repeats(row),
             step_time(row),
             mfu(&row.mfu),
@@ -160,11 +191,11 @@ fn table<'a>(
         }
     };
     let lines = rows.iter().map(line).collect();
-    let own: Vec<&Headline> = told.iter().filter(|h| h.group == Some(at)).collect();
-    let first = leading(&own);
-    let more = own.iter().filter(|h| !first.contains(h)).map(|h| h.text.clone()).collect();
+    let first = leading(told);
+    let more = told.iter().take(MOST).filter(|h| !first.contains(h)).map(|h| h.text.clone()).collect();
     let leading = first.iter().map(|h| h.text.clone()).collect();
     let rows: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
+    let group = Heading { model: &group.model, workload: &group.workload, identical_config: group.identical_config };
     GroupTable { group, leading, more, steady_state: steady_state(&rows), columns, rows: lines }
 }
 

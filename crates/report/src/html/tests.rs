@@ -1,6 +1,6 @@
 use tprimat_figures::{
     Attestation, AttestationStatus, Catalogue, CellInput, CellState, CompareSettings, Cut, EnvironmentDifference,
-    FieldAttestation, Figure, Metric, compare,
+    FieldAttestation, Figure, Metric, Row, compare,
 };
 use tprimat_logs::FailureClass;
 
@@ -212,18 +212,40 @@ fn a_missing_figure_says_why_beside_it_and_in_the_details() {
 }
 
 #[test]
+fn a_page_of_many_cells_shows_the_first_and_says_so() {
+    let mut comparison = of(&cells());
+    let row = comparison.rows[0].clone();
+    let many = super::MOST + 700;
+    comparison.rows = (0..many).map(|at| Row { cell: format!("{}@n={at}", row.cell), ..row.clone() }).collect();
+    comparison.groups.truncate(1);
+    comparison.groups[0].baseline = comparison.rows[0].cell.clone();
+    (comparison.speedups, comparison.differences, comparison.notes) = Default::default();
+    let text = page(&comparison);
+    let said = format!(
+        "This page shows the first {} of {many} cells with figures; compare.json has all of them.",
+        super::MOST
+    );
+    assert!(text.contains(&said));
+    assert_eq!(text.matches("<details class=\"cell\"").count(), super::MOST + comparison.absent.len());
+    assert!(text.len() < 30 << 20, "{} bytes", text.len());
+}
+
+#[test]
 fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
     let mut cells = cells();
     let CellState::Ok { summary } = &mut cells[7].state else { panic!() };
     summary.attested = Some(Attestation {
         status: AttestationStatus::Contradicted,
-        fields: vec![FieldAttestation {
-            field: "seq_length".into(),
-            declared: Some(2048.into()),
-            effective: Some(8192.into()),
-            status: AttestationStatus::Contradicted,
-            arithmetic: Some("65536 ÷ 8".into()),
-        }],
+        fields: vec![
+            FieldAttestation {
+                field: "seq_length".into(),
+                declared: Some(2048.into()),
+                effective: Some(8192.into()),
+                status: AttestationStatus::Contradicted,
+                arithmetic: Some("65536 ÷ 8".into()),
+            }
+            .into(),
+        ],
     });
     summary.repeats[0].status = tprimat_figures::RepeatStatus::Contradicted { fields: vec!["seq_length".into()] };
     let text = page(&of(&cells));

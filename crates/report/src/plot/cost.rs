@@ -48,7 +48,7 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
         canvas.top += 6;
         canvas.paragraph(&format!("{title}{better}"), HEADING + 2, INK);
         let entry = |_: usize, row: &Row| -> Entry {
-            let found = metric(row).ok_or("no such figure")?;
+            let found = metric(row).ok_or("no figure of this kind")?;
             match found.figure {
                 Figure::Ok { value, .. } if found.unit == unit => {
                     let figures = metric_text(value, &unit, "");

@@ -1,6 +1,6 @@
 //! What to do about a failure, by its class. docs/troubleshooting.md has a section for each.
 
-use crate::parse::FailureClass;
+use tprimat_job::FailureClass;
 
 /// One sentence for the line below a failed run.
 #[must_use]
