@@ -6,6 +6,7 @@
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -85,6 +86,13 @@ int tprimat_attention_backward(at::Tensor* gradient, at::Tensor* q, at::Tensor* 
         out[0] = new at::Tensor(dq);
         out[1] = new at::Tensor(dk);
         out[2] = new at::Tensor(dv);
+    });
+}
+
+// Makes a CUDA (or HIP) device the current one.
+int tprimat_set_device(int8_t device, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(c10::Device(c10::DeviceType::CUDA, device));
     });
 }
 

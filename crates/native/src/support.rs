@@ -6,6 +6,10 @@ use crate::shape::Shape;
 
 /// Bound of counts that are multiplied with each other.
 const MOST: u64 = 1 << 20;
+/// No host has as many devices.
+const MOST_RANKS: u64 = 256;
+/// The job's words for sharing out weights, gradients and moments.
+const FULL_SHARD: [&str; 4] = ["full_shard", "fsdp", "fsdp2", "zero3"];
 
 /// Every reason why `job` cannot be run as it stands; empty = it can.
 pub fn refusals(job: &Job) -> Vec<String> {
@@ -48,11 +52,21 @@ pub fn refusals(job: &Job) -> Vec<String> {
         ("tensor_model_parallel_size", parallel.tensor_model_parallel_size),
         ("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size),
         ("context_parallel_size", parallel.context_parallel_size),
-        ("data_parallel_size", parallel.data_parallel_size),
-        ("num_gpus", parallel.num_gpus),
     ] {
-        refuse(value != 1, format!("{name} = {value}: this trainer runs on one device"));
+        refuse(value != 1, format!("{name} = {value}: this trainer is data parallel only"));
     }
+    let ranks = parallel.data_parallel_size;
+    refuse(
+        ranks != parallel.num_gpus || !(1..=MOST_RANKS).contains(&ranks),
+        format!(
+            "data_parallel_size {ranks} with num_gpus {}: both must be the same, 1 to {MOST_RANKS}",
+            parallel.num_gpus
+        ),
+    );
+    let sharding = parallel.sharding.as_str();
+    let is_known = ["", "none"].contains(&sharding) || FULL_SHARD.contains(&sharding);
+    let known = FULL_SHARD.join(", ");
+    refuse(!is_known, format!("sharding {sharding:?} is not supported; supported: none, {known}"));
 
     for (name, value, least) in [
         ("micro_batch_size", data.micro_batch_size, 1),
@@ -64,9 +78,9 @@ pub fn refusals(job: &Job) -> Vec<String> {
     refuse(job.train_iters == 0, "train_iters = 0: nothing to train".into());
     let product = data.micro_batch_size.checked_mul(data.gradient_accumulation_steps);
     refuse(
-        product != Some(data.global_batch_size),
+        product.and_then(|product| product.checked_mul(ranks)) != Some(data.global_batch_size),
         format!(
-            "global_batch_size {} is not micro_batch_size {} x gradient_accumulation_steps {}",
+            "global_batch_size {} is not micro_batch_size {} x gradient_accumulation_steps {} x data_parallel_size {ranks}",
             data.global_batch_size, data.micro_batch_size, data.gradient_accumulation_steps
         ),
     );
@@ -134,7 +148,7 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         type Edit = fn(&mut Job);
-        let edits: [(&str, Edit); 17] = [
+        let edits: [(&str, Edit); 18] = [
             ("framework step", |j| drop(j.framework.insert("step".into(), "slow".into()))),
             ("framework rounding", |j| drop(j.framework.insert("rounding".into(), "up".into()))),
             ("needs step fused", |j| drop(j.framework.insert("rounding".into(), "stochastic".into()))),
@@ -148,6 +162,7 @@ mod tests {
             ("optimizer", |j| j.optimizer.r#type = "lion".into()),
             ("tensor_model_parallel_size", |j| j.parallelism.tensor_model_parallel_size = 2),
             ("data_parallel_size", |j| j.parallelism.data_parallel_size = 2),
+            ("sharding", |j| j.parallelism.sharding = "zero1".into()),
             ("global_batch_size", |j| j.data.global_batch_size = 5),
             ("beta2", |j| j.optimizer.beta2 = 1.0),
             ("learning_rate", |j| j.optimizer.learning_rate = f64::NAN),

@@ -23,7 +23,8 @@ impl Gpu {
         // It is loaded, and names its own dependencies.
         // SAFETY: nothing is initialised a second time.
         let torch = unsafe { Library::new("libtorch_cuda.so") }.map_err(|e| failure(e.to_string()))?;
-        Ok(Self { device, products: Products::open(&torch, device)?, driver: Driver::open()? })
+        let Device::Cuda(number) = device else { return Err(failure(format!("{device:?} is not a GPU"))) };
+        Ok(Self { device, products: Products::open(&torch, device)?, driver: Driver::open(number)? })
     }
 }
 

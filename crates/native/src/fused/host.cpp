@@ -11,6 +11,7 @@ extern "C" int host_launch(const char* name, unsigned columns, unsigned rows, un
         NAMED(rms_norm_1), NAMED(rms_norm_2), NAMED(rms_norm_backward_1), NAMED(rms_norm_backward_2), NAMED(column_sums), NAMED(bias_partials), NAMED(rope), NAMED(rope_backward), NAMED(swiglu),
         NAMED(swiglu_backward), NAMED(cross_entropy), NAMED(embedding_backward), NAMED(squares_fp32),
         NAMED(squares_bf16), NAMED(adamw_fp32), NAMED(adamw_bf16),
+        NAMED(add_parts_fp32), NAMED(add_parts_bf16),
     };
     for (const auto& [known, body] : kernels) {
         if (std::strcmp(known, name) != 0) continue;

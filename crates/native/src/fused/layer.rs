@@ -30,6 +30,13 @@ pub struct Layer {
     pub down: Weight,
 }
 
+/// Whether a backward pass adds to the gradients that are there, or writes over them.
+#[derive(Clone, Copy)]
+pub struct Accumulate {
+    pub matrices: bool,
+    pub vectors: bool,
+}
+
 /// What all layers have in common.
 pub struct Common {
     pub backend: Rc<dyn Backend>,
@@ -140,28 +147,29 @@ impl Layer {
     }
 
     /// Turns `dx`, the gradient of the output, into that of the input. Reuses the memory of `saved`.
-    pub fn backward(&self, common: &Common, saved: Saved, dx: &Tensor, accumulate: bool) -> Result<(), TchError> {
+    pub fn backward(&self, common: &Common, saved: Saved, dx: &Tensor, accumulate: Accumulate) -> Result<(), TchError> {
+        let Accumulate { matrices, vectors } = accumulate;
         let backend = &*common.backend;
         let (rows, hidden) = dx.size2()?;
         let Saved { x, input_scales, input_normed, qkv, attention, middle, post_scales, post_normed, gate_up, gated } =
             saved;
 
         let d_gated = common.empty(rows, gated.size()[1])?;
-        common.backward(dx, &gated, &self.down, accumulate, &d_gated)?;
+        common.backward(dx, &gated, &self.down, matrices, &d_gated)?;
         drop(gated);
         kernels::swiglu_backward(backend, &gate_up, &d_gated)?;
         drop(d_gated);
         let d_normed = common.empty(rows, hidden)?;
-        common.backward(&gate_up, &post_normed, &self.gate_up, accumulate, &d_normed)?;
+        common.backward(&gate_up, &post_normed, &self.gate_up, matrices, &d_normed)?;
         drop((gate_up, post_normed));
         let norm = Norm { x: &middle, weight: &self.post_norm.value, scales: &post_scales };
-        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.post_norm.gradient, accumulate)?;
+        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.post_norm.gradient, vectors)?;
 
         let (batch, heads, length, head_dim) = attention.output.size4()?;
         let width = heads * head_dim;
         let d_output = common.empty(rows, width)?;
         let output = attention.output.f_transpose(1, 2)?.f_reshape([rows, width])?;
-        common.backward(dx, &output, &self.o, accumulate, &d_output)?;
+        common.backward(dx, &output, &self.o, matrices, &d_output)?;
         let d_output = d_output.f_reshape([batch, length, heads, head_dim])?.f_transpose(1, 2)?;
         let [q, k, v] = common.split(&qkv)?;
         let gradients = backend.attention_backward(&d_output, [&q, &k, &v], &attention)?;
@@ -170,10 +178,10 @@ impl Layer {
         kernels::rope_backward(backend, &gradients, &common.angles, &qkv)?;
         drop(gradients);
         if let Some(bias) = &self.qkv_bias {
-            kernels::bias_backward(backend, &qkv, &bias.gradient, accumulate)?;
+            kernels::bias_backward(backend, &qkv, &bias.gradient, vectors)?;
         }
-        common.backward(&qkv, &input_normed, &self.qkv, accumulate, &d_normed)?;
+        common.backward(&qkv, &input_normed, &self.qkv, matrices, &d_normed)?;
         let norm = Norm { x: &x, weight: &self.input_norm.value, scales: &input_scales };
-        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.input_norm.gradient, accumulate)
+        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.input_norm.gradient, vectors)
     }
 }
