@@ -1,6 +1,6 @@
 //! What this trainer does not do: a job that asks for it is refused, never run as something else.
 
-use tprimat::plan::Job;
+use tprimat::plan::{Job, Vendor};
 
 use crate::shape::Shape;
 
@@ -34,11 +34,16 @@ pub fn refusals(job: &Job) -> Vec<String> {
     );
 
     match (job.precision.as_str(), optimizer.state_precision.as_str()) {
-        ("fp32", "fp32") | ("bf16", "fp32" | "bf16") => {}
-        ("fp32" | "bf16", state) => {
+        ("fp32", "fp32") | ("bf16" | "fp8", "fp32" | "bf16") => {}
+        ("fp32" | "bf16" | "fp8", state) => {
             refuse(true, format!("optimizer state precision {state:?} is not supported with {}", job.precision));
         }
-        (other, _) => refuse(true, format!("precision {other:?} is not supported; supported: fp32, bf16")),
+        (other, _) => refuse(true, format!("precision {other:?} is not supported; supported: fp32, bf16, fp8")),
+    }
+    if job.precision == "fp8" {
+        refuse(job.fp8_param, "weights kept in fp8 (fp8_param) are not supported".into());
+        refuse(job.vendor == Vendor::Cpu, "precision fp8 needs a GPU".into());
+        refuse(step(job) == Some("autograd"), "precision fp8 needs step fused, not autograd".into());
     }
     refuse(optimizer.r#type != "adamw", format!("optimizer {:?} is not supported; supported: adamw", optimizer.r#type));
     refuse(job.compile, "compile is not supported".into());
@@ -134,13 +139,15 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         type Edit = fn(&mut Job);
-        let edits: [(&str, Edit); 17] = [
+        let edits: [(&str, Edit); 19] = [
             ("framework step", |j| drop(j.framework.insert("step".into(), "slow".into()))),
             ("framework rounding", |j| drop(j.framework.insert("rounding".into(), "up".into()))),
             ("needs step fused", |j| drop(j.framework.insert("rounding".into(), "stochastic".into()))),
             ("architecture", |j| j.model.architecture = "bert".into()),
             ("QKV bias", |j| j.model.qkv_bias = true),
-            ("precision", |j| j.precision = "fp8".into()),
+            ("precision", |j| j.precision = "fp4".into()),
+            ("fp8 needs a GPU", |j| j.precision = "fp8".into()),
+            ("fp8_param", |j| (j.precision, j.fp8_param) = ("fp8".into(), true)),
             ("state precision", |j| j.optimizer.state_precision = "bf16".into()),
             ("compile", |j| j.compile = true),
             ("offload", |j| j.offload = true),

@@ -64,7 +64,8 @@ impl<'a> Trainer<'a> {
         let tokens = Tokens::of(job, dataset)?;
         let device = device::open(job.vendor)?;
         let shape = Shape::of(&job.model).map_err(Stop::Refused)?;
-        let kind = |precision: &str| if precision == "bf16" { Kind::BFloat16 } else { Kind::Float };
+        // In fp8, factors of products are fp8; all other values are bf16.
+        let kind = |precision: &str| if precision == "fp32" { Kind::Float } else { Kind::BFloat16 };
         let (kind, state_kind) = (kind(&job.precision), kind(&job.optimizer.state_precision));
         let mut parameters =
             Parameters::new(&shape.parameters(), kind, state_kind, job.optimizer.weight_decay, device)?;
@@ -95,7 +96,13 @@ impl<'a> Trainer<'a> {
                 Ok(fused) => Ok(Ok(fused)),
                 Err(reason) => Err(Stop::Refused(format!("the fused step does not cover this job: {reason}"))),
             },
-            None => Ok(Fused::open(job, shape, parameters, device)),
+            None => match Fused::open(job, shape, parameters, device) {
+                // Autograd has no fp8, and another precision would be another measurement.
+                Err(reason) if job.precision == "fp8" => Err(Stop::Refused(format!(
+                    "only the fused step computes in fp8, and it does not cover this job: {reason}"
+                ))),
+                outcome => Ok(outcome),
+            },
         }
     }
 
@@ -235,13 +242,17 @@ impl<'a> Trainer<'a> {
             StepPath::Fused(fused) => fused.recomputed_layers(),
             StepPath::Autograd(plan, _) => plan.segments.iter().filter(|s| s.recompute).count(),
         };
+        let fp8_hybrid = match &self.path {
+            StepPath::Fused(fused) => fused.fp8_is_hybrid(),
+            StepPath::Autograd(..) => None,
+        };
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
             "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps,
             "gradient_accumulation_steps": data.gradient_accumulation_steps,
             "seq_length": data.seq_length,
             "train_iters": self.job.train_iters,
-            "precision": precision(self.model.kind()),
+            "precision": if fp8_hybrid.is_some() { "fp8" } else { precision(self.model.kind()) },
             "optimizer": "adamw",
             "optimizer_state_precision": precision(self.parameters.state_kind()),
             "learning_rate": optimizer.learning_rate,
@@ -270,6 +281,10 @@ impl<'a> Trainer<'a> {
         if let Value::Object(map) = &mut effective {
             map.append(&mut self.model.effective());
             map.append(&mut self.tokens.effective(self.job.train_iters.saturating_mul(data.global_batch_size)));
+            if let Some(is_hybrid) = fp8_hybrid {
+                map.insert("fp8_hybrid".to_owned(), is_hybrid.into());
+                map.insert("fp8_param".to_owned(), false.into());
+            }
             if self.initialisation == "random" {
                 map.insert("init_std".to_owned(), self.job.initialisation.std.into());
             }

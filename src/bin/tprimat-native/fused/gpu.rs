@@ -12,6 +12,9 @@ use super::{
 };
 use crate::shim;
 
+/// Compute capability, times ten, of the first generation that multiplies fp8.
+const FP8_CAPABILITY: u32 = 89;
+
 pub struct Gpu {
     device: Device,
     pub driver: Driver,
@@ -38,6 +41,10 @@ impl Backend for Gpu {
 
     fn shared_memory(&self) -> u32 {
         self.driver.shared_memory
+    }
+
+    fn multiplies_fp8(&self) -> bool {
+        self.driver.capability >= FP8_CAPABILITY
     }
 
     unsafe fn launch(

@@ -9,6 +9,7 @@ mod driver;
 mod gpu;
 mod kernels;
 mod layer;
+mod operand;
 mod products;
 pub mod self_test;
 mod update;
@@ -22,10 +23,10 @@ use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::Job;
 
 use self::{
-    backend::{Backend, LAYOUTS},
+    backend::{Backend, FP8_STEP},
     kernels::{Angles, Norm, Segments},
-    layer::{Common, Layer, Saved, Weight},
-    products::Scratch,
+    layer::{Common, Layer, Saved},
+    operand::{Format, Fp8, Matrix, Operand, Scratch, Weight},
 };
 use crate::{
     device,
@@ -83,6 +84,9 @@ impl Fused {
         }
         let open = || {
             let gpu = Rc::new(gpu::Gpu::open(device)?);
+            if job.precision == "fp8" && !gpu.multiplies_fp8() {
+                return Err(driver::failure(format!("{} has no products in fp8", gpu.driver.architecture)));
+            }
             let mut fused = Self::new(job, shape, parameters, gpu.clone())?;
             fused.try_attention(job, shape)?;
             let start = Instant::now();
@@ -93,6 +97,7 @@ impl Fused {
                 "kernels": gpu.driver.architecture,
                 "compile_seconds": gpu.driver.compile_seconds,
                 "products": { "library": "cublaslt", "not_the_first_algorithm": changed },
+                "fp8": fused.describe_fp8(),
                 "rounding": if fused.rounding_seed.is_some() { "stochastic" } else { "nearest" },
                 "tune_seconds": start.elapsed().as_secs_f64(),
             });
@@ -108,7 +113,12 @@ impl Fused {
             let indices: Option<Vec<usize>> = names.iter().map(|n| index.get(n.as_str()).copied()).collect();
             let lacks = || TchError::TensorNameNotFound(names.join(", "), "the flat buffers, side by side".to_owned());
             let (value, gradient) = parameters.joined(&indices.ok_or_else(lacks)?)?.ok_or_else(lacks)?;
-            Ok::<_, TchError>(Weight { value, gradient })
+            Ok::<_, TchError>(Weight::plain(value, gradient))
+        };
+        let fp8 = fp8(job);
+        let linear = |weight: Weight| match fp8 {
+            Some(fp8) => Weight::scaled(&*backend, weight, fp8.forward),
+            None => Ok(weight),
         };
         let weight = |name: &str| joined(&[name.to_owned()]);
         let layers = (0..shape.layers).map(|n| {
@@ -118,20 +128,21 @@ impl Fused {
             let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
             Ok(Layer {
                 input_norm: at(&["input_layernorm"], "weight")?,
-                qkv: at(&qkv, "weight")?,
+                qkv: linear(at(&qkv, "weight")?)?,
                 qkv_bias: if shape.qkv_bias { Some(at(&qkv, "bias")?) } else { None },
-                o: at(&["self_attn.o_proj"], "weight")?,
+                o: linear(at(&["self_attn.o_proj"], "weight")?)?,
                 post_norm: at(&["post_attention_layernorm"], "weight")?,
-                gate_up: at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?,
-                down: at(&["mlp.down_proj"], "weight")?,
+                gate_up: linear(at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?)?,
+                down: linear(at(&["mlp.down_proj"], "weight")?)?,
             })
         });
         let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
         let length = job.data.seq_length as i64;
+        let layers = layers.collect::<Result<_, TchError>>()?;
         let (cosines, sines) = Rope::new(&frequencies, length, Kind::Float, device)?.into_tables();
         Ok(Self {
             embedding: weight("model.embed_tokens.weight")?,
-            layers: layers.collect::<Result<_, TchError>>()?,
+            layers,
             norm: weight("model.norm.weight")?,
             head: weight(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" })?,
             tied: shape.tied,
@@ -146,6 +157,7 @@ impl Fused {
                 kv_heads: shape.kv_heads,
                 head_dim: shape.head_dim,
                 eps: shape.norm_eps,
+                fp8,
             },
             description: serde_json::Value::Null,
         })
@@ -169,15 +181,31 @@ impl Fused {
         let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
         let Some(layer) = self.layers.first() else { return Ok(0) };
         let logits = rows_at_once(rows, self.head.value.size()[0], self.logits_at_once);
-        let of_layer = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down].map(|weight| (rows, weight));
+        let of_layer = layer.linear().map(|weight| (rows, weight));
         let mut changed = 0;
         for (rows, weight) in of_layer.into_iter().chain([(logits, &self.head)]) {
-            let scratch = Scratch::new(rows, weight)?;
-            for layout in LAYOUTS {
-                changed += usize::from(gpu.products.tune(&gpu.driver, &scratch.product(layout))?.chosen > 0);
+            let scratch = Scratch::new(gpu, rows, weight, self.common.fp8)?;
+            for product in scratch.products()? {
+                changed += usize::from(gpu.products.tune(&gpu.driver, &product)?.chosen > 0);
             }
         }
         Ok(changed)
+    }
+
+    /// Which products are in fp8, and how they are scaled; null where none are.
+    fn describe_fp8(&self) -> serde_json::Value {
+        let Some(Fp8 { forward, gradients }) = self.common.fp8 else { return serde_json::Value::Null };
+        serde_json::json!({
+            "products": "of the layers",
+            "forward": forward.name(),
+            "gradients": gradients.name(),
+            "scaling": "by matrix, current",
+        })
+    }
+
+    /// `e4m3` for gradients too, or `e5m2`; `None` = products are in bf16.
+    pub fn fp8_is_hybrid(&self) -> Option<bool> {
+        self.common.fp8.map(|fp8| fp8.gradients == Format::E5m2)
     }
 
     pub fn describe(&self) -> serde_json::Value {
@@ -193,14 +221,20 @@ impl Fused {
         (0..self.layers.len()).filter(|n| self.recomputes(*n)).count()
     }
 
+    /// The weights as products read them, after the values were written.
+    fn refresh(&self) -> Result<(), TchError> {
+        let mut weights = self.layers.iter().flat_map(Layer::linear);
+        weights.try_for_each(|weight| weight.refresh(&*self.common.backend))
+    }
+
     /// The last layer's output, before the final norm, and what each layer kept where `keep` is set.
     fn forward(&self, tokens: &Tensor, keep: bool) -> Result<(Tensor, Vec<Kept>), TchError> {
         let mut kept = Vec::new();
         let mut x = Tensor::f_embedding(&self.embedding.value, tokens, -1, false, false)?;
         for (n, layer) in self.layers.iter().enumerate() {
             let input = x.shallow_clone();
-            let saved = layer.run(&self.common, x)?;
-            x = layer.finish(&self.common, &saved)?;
+            let mut saved = layer.run(&self.common, x)?;
+            x = layer.finish(&self.common, &mut saved)?;
             if keep {
                 kept.push(if self.recomputes(n) { Kept::Input(input) } else { Kept::Saved(saved) });
             }
@@ -211,12 +245,20 @@ impl Fused {
     /// Scores of every token of the vocabulary for rows of tokens.
     pub fn logits(&self, inputs: &Tensor) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
+            self.refresh()?;
             let (x, _) = self.forward(&inputs.f_reshape([-1])?, false)?;
-            let (hidden, _) = self.common.normed(&x, &self.norm)?;
-            let logits = self.common.forward(&hidden, &self.head.value, None, None)?;
+            let (hidden, _) = self.head_input(&x)?;
+            let logits = self.common.forward(&mut Operand::Plain(hidden), &self.head, None, None)?;
             let (rows, length) = inputs.size2()?;
             logits.f_reshape([rows, length, -1])
         })
+    }
+
+    /// The normalised output of the last layer, and the scale of each row.
+    fn head_input(&self, x: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+        let (rows, cols) = x.size2()?;
+        let (hidden, scales) = self.common.norm(x, &self.norm, Matrix::plain(self.common.empty(rows, cols)?))?;
+        Ok((hidden.values, scales))
     }
 
     /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and returns that product, an
@@ -224,14 +266,17 @@ impl Fused {
     pub fn run(&self, batch: &MicroBatch, weight: f64, is_first: bool) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
             let accumulate = !is_first;
+            if is_first {
+                self.refresh()?;
+            }
             let (x, mut kept) = self.forward(&batch.tokens, true)?;
-            let (hidden, scales) = self.common.normed(&x, &self.norm)?;
-            let dx = self.common.empty(x.size()[0], x.size()[1])?;
-            let loss = self.loss(&hidden, batch, weight, accumulate, &dx)?;
+            let (hidden, scales) = self.head_input(&x)?;
+            let mut dx = self.common.matrix(x.size()[0], x.size()[1])?;
+            let loss = self.loss(&hidden, batch, weight, accumulate, &dx.values)?;
             drop(hidden);
             let norm = Norm { x: &x, weight: &self.norm.value, scales: &scales };
             let backend = &*self.common.backend;
-            kernels::rms_norm_backward(backend, &norm, &dx, None, &dx, &self.norm.gradient, accumulate)?;
+            kernels::rms_norm_backward(backend, &norm, &dx.values, None, &dx, &self.norm.gradient, accumulate)?;
             drop(x);
             for layer in self.layers.iter().rev() {
                 let saved = match kept.pop() {
@@ -239,13 +284,13 @@ impl Fused {
                     Some(Kept::Input(x)) => layer.run(&self.common, x)?,
                     None => return Err(driver::failure("a layer kept nothing".to_owned())),
                 };
-                layer.backward(&self.common, saved, &dx, accumulate)?;
+                dx = layer.backward(&self.common, saved, dx, accumulate)?;
             }
             // A tied head has put its gradient there already.
             if !self.tied {
                 self.forget_embedded(&batch.segments.tokens, is_first)?;
             }
-            kernels::embedding_backward(backend, &dx, &batch.segments, &self.embedding.gradient)?;
+            kernels::embedding_backward(backend, &dx.values, &batch.segments, &self.embedding.gradient)?;
             Ok(loss)
         })
     }
@@ -279,10 +324,12 @@ impl Fused {
         for start in (0..rows).step_by(at_once as usize) {
             let part = |t: &Tensor| t.f_narrow(0, start, at_once.min(rows - start));
             let (hidden, d_hidden) = (part(hidden)?, part(d_hidden)?);
-            let logits = self.common.forward(&hidden, &self.head.value, None, None)?;
+            let mut hidden = Operand::Plain(hidden);
+            let logits = self.common.forward(&mut hidden, &self.head, None, None)?;
             let (targets, losses) = (part(&batch.targets)?, part(&losses)?);
             kernels::cross_entropy(backend, &logits, &targets, &losses, weight / batch.predictions)?;
-            self.common.backward(&logits, &hidden, &self.head, accumulate || start > 0, &d_hidden)?;
+            let d_logits = Operand::Plain(logits);
+            self.common.backward(&d_logits, &hidden, &self.head, accumulate || start > 0, &d_hidden)?;
         }
         losses.f_sum(Kind::Float)
     }
@@ -293,6 +340,12 @@ fn rows_at_once(rows: i64, vocabulary: i64, logits: i64) -> i64 {
     let parts = (rows * vocabulary + logits - 1) / logits;
     let even = (rows + parts - 1) / parts;
     if even < TILE { even } else { (even + TILE - 1) / TILE * TILE }
+}
+
+/// The formats of a job in fp8; hybrid = gradients have more range and one bit less.
+fn fp8(job: &Job) -> Option<Fp8> {
+    let gradients = if job.fp8_hybrid { Format::E5m2 } else { Format::E4m3 };
+    (job.precision == "fp8").then_some(Fp8 { forward: Format::E4m3, gradients })
 }
 
 /// Why the kernels do not cover this job.
@@ -306,8 +359,17 @@ fn unsupported(job: &Job, shape: &Shape) -> Option<String> {
     if shape.positions > 0 {
         return Some("it has no kernels for GPT-2's layers".to_owned());
     }
-    if job.precision != "bf16" {
-        return Some(format!("it computes in bf16, not in {}", job.precision));
+    let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
+    match job.precision.as_str() {
+        "bf16" => {}
+        "fp8" if rows % FP8_STEP == 0 && shape.ffn % FP8_STEP == 0 => {}
+        "fp8" => {
+            return Some(format!(
+                "products in fp8 need multiples of {FP8_STEP}: a micro-batch has {rows} tokens, ffn_hidden_size is {}",
+                shape.ffn
+            ));
+        }
+        other => return Some(format!("it computes in bf16 or fp8, not in {other}")),
     }
     if let Some((name, value, step)) = multiples.into_iter().find(|(_, value, step)| value % step != 0) {
         return Some(format!("{name} {value} is not a multiple of {step}"));
