@@ -92,6 +92,14 @@ pub fn refusals(job: &Job) -> Vec<String> {
         let is_known = matches!(step.as_str(), Some("fused" | "autograd"));
         refuse(!is_known, format!("framework step {step} is not supported; supported: fused, autograd"));
     }
+    for name in ["deterministic", "fast_accumulation"] {
+        let Some(value) = job.framework.get(name) else { continue };
+        refuse(!value.is_boolean(), format!("framework {name} {value} is not supported; supported: true, false"));
+    }
+    let is_fused = job.vendor == Vendor::Cpu || step(job) == Some("fused");
+    refuse(is_deterministic(job) && !is_fused, "deterministic on a GPU needs step fused".into());
+    let is_fp8 = job.precision == "fp8";
+    refuse(accumulates_fast(job) && !is_fp8, "fast_accumulation is for precision fp8 only".into());
     if let Some(rounding) = job.framework.get("rounding") {
         let is_known = matches!(rounding.as_str(), Some("nearest" | "stochastic"));
         refuse(!is_known, format!("framework rounding {rounding} is not supported; supported: nearest, stochastic"));
@@ -105,6 +113,16 @@ pub fn refusals(job: &Job) -> Vec<String> {
 /// Whether bf16 weights are rounded up or down by chance, so that small updates are kept on average.
 pub fn rounds_stochastically(job: &Job) -> bool {
     job.framework.get("rounding").is_some_and(|rounding| rounding == "stochastic")
+}
+
+/// Whether every run of the job must give the same bits. The CPU's always do.
+pub fn is_deterministic(job: &Job) -> bool {
+    job.framework.get("deterministic") == Some(&serde_json::Value::Bool(true))
+}
+
+/// Whether products of fp8 may be added up with fewer bits than fp32 has.
+pub fn accumulates_fast(job: &Job) -> bool {
+    job.framework.get("fast_accumulation") == Some(&serde_json::Value::Bool(true))
 }
 
 /// How the job wants its step computed, where it says so: `fused` or `autograd`.
@@ -139,7 +157,13 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         type Edit = fn(&mut Job);
-        let edits: [(&str, Edit); 19] = [
+        let edits: [(&str, Edit); 22] = [
+            ("fast_accumulation", |j| drop(j.framework.insert("fast_accumulation".into(), true.into()))),
+            ("framework deterministic", |j| drop(j.framework.insert("deterministic".into(), "yes".into()))),
+            ("needs step fused", |j| {
+                j.vendor = Vendor::Nvd;
+                j.framework.insert("deterministic".into(), true.into());
+            }),
             ("framework step", |j| drop(j.framework.insert("step".into(), "slow".into()))),
             ("framework rounding", |j| drop(j.framework.insert("rounding".into(), "up".into()))),
             ("needs step fused", |j| drop(j.framework.insert("rounding".into(), "stochastic".into()))),

@@ -53,7 +53,7 @@ pub fn all(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
         checks.what = format!("{rows} x {cols}, {vocabulary} tokens, {kind:?}");
         checks.embedding(rows, cols, vocabulary, kind)?;
     }
-    for (count, kind) in [(4, Kind::Float), (4100, Kind::Float), (1 << 16, Kind::Float), (4100, Kind::BFloat16)] {
+    for (count, kind) in [(8, Kind::Float), (4104, Kind::Float), (1 << 16, Kind::Float), (4104, Kind::BFloat16)] {
         checks.what = format!("{count}, {kind:?}");
         checks.update(count, kind)?;
     }
@@ -71,6 +71,13 @@ pub fn all(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
             checks.products_of_fp8(rows, inner, cols)?;
         }
     }
+    checks.findings.extend(attention(backend)?);
+    Ok(checks.findings)
+}
+
+/// Only attention, of which a GPU has two.
+pub fn attention(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
+    let mut checks = Checks { backend, findings: Vec::new(), what: String::new() };
     for (batch, length, heads, kv_heads, head_dim) in [(2, 128, 4, 2, 64), (1, 200, 4, 4, 128)] {
         checks.what = format!("{batch} x {length}, {heads}/{kv_heads} heads of {head_dim}");
         checks.attention(batch, length, [heads, kv_heads, head_dim])?;

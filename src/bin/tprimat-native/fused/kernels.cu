@@ -73,12 +73,6 @@ INLINE void load4(const float* from, float* v) {
     v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
 }
 
-INLINE void load4(const bf16* from, float* v) {
-    const uint2 q = *(const uint2*)from;
-    v[0] = widen(q.x & 0xffffu), v[1] = widen(q.x >> 16);
-    v[2] = widen(q.y & 0xffffu), v[3] = widen(q.y >> 16);
-}
-
 INLINE void store4(float* to, const float* v) {
     float4 q;
     q.x = v[0], q.y = v[1], q.z = v[2], q.w = v[3];
@@ -91,6 +85,18 @@ INLINE void store4(bf16* to, const float* v) {
     q.y = narrow2(v[2], v[3]);
     *(uint2*)to = q;
 }
+
+INLINE void load(const float* from, float (&v)[4]) { load4(from, v); }
+INLINE void load(const bf16* from, float (&v)[8]) { load8(from, v); }
+INLINE void store(float* to, const float (&v)[4]) { store4(to, v); }
+INLINE void store(bf16* to, const float (&v)[4]) { store4(to, v); }
+INLINE void store(bf16* to, const float (&v)[8]) { store8(to, v); }
+
+// Values of a buffer that one thread takes at a time: 16 bytes.
+template <typename T>
+struct Unit {
+    static constexpr int SIZE = 16 / sizeof(T);
+};
 
 // A gradient that is kept in fp32 or in bf16, as the optimiser state is.
 INLINE void put_gradient(void* gradients, i64 at, float value, int is_bf16, int accumulate) {
@@ -612,18 +618,20 @@ KERNEL(256) embedding_backward(const bf16* dx, const int* order, const int* star
 
 template <typename T>
 INLINE void squares(const T* gradients, float* partial, i64 count) {
+    constexpr int SIZE = Unit<T>::SIZE;
     float sum = 0;
 #pragma unroll 4
-    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < count; i += (i64)gridDim.x * blockDim.x * 4) {
-        float v[4];
-        load4(gradients + i, v);
-        sum += (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
+    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * SIZE; i < count;
+         i += (i64)gridDim.x * blockDim.x * SIZE) {
+        float v[SIZE];
+        load(gradients + i, v);
+        for (int k = 0; k < SIZE; k += 4) sum += (v[k] * v[k] + v[k + 1] * v[k + 1]) + (v[k + 2] * v[k + 2] + v[k + 3] * v[k + 3]);
     }
     sum = over_block<true>(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// A sum of squares per block; `count` is a multiple of 4.
+// A sum of squares per block; `count` is a multiple of 8.
 KERNEL(512) squares_fp32(const float* gradients, float* partial, i64 count) { squares(gradients, partial, count); }
 KERNEL(512) squares_bf16(const bf16* gradients, float* partial, i64 count) { squares(gradients, partial, count); }
 
@@ -658,29 +666,32 @@ INLINE void adamw(T* masters, bf16* values, const T* gradients, T* first, T* sec
     float scale = 1.0f;
     if (options.clip > 0) scale = fminf(1.0f, options.clip / (*norm + 1e-6f));
     if (*norm != *norm) scale = *norm;  // fminf would hide that the gradients are not numbers.
-    const i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (i < count) {
-        float w[4], g[4], m[4], v[4];
-        load4(masters + i, w);
-        load4(gradients + i, g);
-        load4(first + i, m);
-        load4(second + i, v);
+    constexpr int SIZE = Unit<T>::SIZE;
+    const i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * SIZE;
+    if (i >= count) return;
+    float w[SIZE], g[SIZE], m[SIZE], v[SIZE];
+    load(masters + i, w);
+    load(gradients + i, g);
+    load(first + i, m);
+    load(second + i, v);
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            g[k] *= scale;
-            m[k] = options.beta1 * m[k] + (1 - options.beta1) * g[k];
-            v[k] = options.beta2 * v[k] + (1 - options.beta2) * g[k] * g[k];
-            w[k] = w[k] * options.decay - options.step_size * m[k] / (sqrtf(v[k]) * options.root_scale + options.eps);
-        }
-        store4(first + i, m);
-        store4(second + i, v);
-        if (IS_BF16 && options.seed != 0) {
-            const u64 random = random_bits(i, options.seed);
-            for (int k = 0; k < 4; k++) w[k] = widen(narrow_randomly(w[k], (u32)(random >> (16 * k))));
-        }
-        store4(masters + i, w);
-        if (!IS_BF16) store4(values + i, w);
+    for (int k = 0; k < SIZE; k++) {
+        g[k] *= scale;
+        m[k] = options.beta1 * m[k] + (1 - options.beta1) * g[k];
+        v[k] = options.beta2 * v[k] + (1 - options.beta2) * g[k] * g[k];
+        w[k] = w[k] * options.decay - options.step_size * m[k] / (sqrtf(v[k]) * options.root_scale + options.eps);
     }
+    store(first + i, m);
+    store(second + i, v);
+    if (IS_BF16 && options.seed != 0) {
+#pragma unroll
+        for (int k = 0; k < SIZE; k += 4) {
+            const u64 random = random_bits(i + k, options.seed);
+            for (int j = 0; j < 4; j++) w[k + j] = widen(narrow_randomly(w[k + j], (u32)(random >> (16 * j))));
+        }
+    }
+    store(masters + i, w);
+    if (!IS_BF16) store(values + i, w);
 }
 
 // Clipping, the update, and the bf16 copy of the weights in one pass over flat buffers.

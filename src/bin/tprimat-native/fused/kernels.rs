@@ -437,7 +437,7 @@ pub fn embedding_backward(
 /// Sums of squares of parts of a flat buffer, one a block.
 pub fn squares(backend: &dyn Backend, gradients: &Tensor) -> Result<Tensor, TchError> {
     let count = gradients.numel() as i64;
-    require(is_state(gradients.kind()) && count % 4 == 0, "squares", &[gradients])?;
+    require(is_state(gradients.kind()) && count % 8 == 0, "squares", &[gradients])?;
     let blocks = backend.multiprocessors() * 4;
     let partial = Tensor::f_empty([i64::from(blocks)], (Kind::Float, backend.device()))?;
     let kernel = if gradients.kind() == Kind::Float { "squares_fp32" } else { "squares_bf16" };
@@ -457,10 +457,11 @@ pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(
         && values.kind() == Kind::BFloat16
         && (kind == Kind::Float || values.data_ptr() == masters.data_ptr())
         && norm.kind() == Kind::Float
-        && count % 4 == 0;
+        && count % 8 == 0;
     require(fits, "adamw", &[masters, values, gradients, first, second])?;
-    let kernel = if kind == Kind::Float { "adamw_fp32" } else { "adamw_bf16" };
-    let blocks = u32::try_from((count / 4 + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
+    // Each thread takes 16 bytes of each buffer.
+    let (kernel, unit) = if kind == Kind::Float { ("adamw_fp32", 4) } else { ("adamw_bf16", 8) };
+    let blocks = u32::try_from((count / unit + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
     Arguments::default()
         .tensor(masters)
         .tensor(values)

@@ -33,6 +33,7 @@ use crate::{
     parameters::Parameters,
     rope::{self, Rope},
     shape::Shape,
+    shim::AttentionBy,
     support,
 };
 
@@ -83,21 +84,28 @@ impl Fused {
             return Err(reason);
         }
         let open = || {
-            let gpu = Rc::new(gpu::Gpu::open(device)?);
+            let is_deterministic = support::is_deterministic(job);
+            let attention = if is_deterministic { AttentionBy::Flash } else { AttentionBy::Cudnn };
+            let gpu = Rc::new(gpu::Gpu::open(device, attention)?);
             if job.precision == "fp8" && !gpu.multiplies_fp8() {
                 return Err(driver::failure(format!("{} has no products in fp8", gpu.driver.architecture)));
             }
+            gpu.products.fast_accumulation.set(support::accumulates_fast(job));
             let mut fused = Self::new(job, shape, parameters, gpu.clone())?;
             fused.try_attention(job, shape)?;
             let start = Instant::now();
-            let changed = tch::no_grad(|| fused.tune(&gpu, job))?;
+            let changed = match is_deterministic {
+                true => 0,
+                false => tch::no_grad(|| fused.tune(&gpu, job))?,
+            };
             fused.description = serde_json::json!({
                 "step": "fused",
-                "attention": "cudnn",
+                "attention": if is_deterministic { "flash" } else { "cudnn" },
+                "deterministic": is_deterministic,
                 "kernels": gpu.driver.architecture,
                 "compile_seconds": gpu.driver.compile_seconds,
                 "products": { "library": "cublaslt", "not_the_first_algorithm": changed },
-                "fp8": fused.describe_fp8(),
+                "fp8": fused.describe_fp8(gpu.products.fast_accumulation.get()),
                 "rounding": if fused.rounding_seed.is_some() { "stochastic" } else { "nearest" },
                 "tune_seconds": start.elapsed().as_secs_f64(),
             });
@@ -193,13 +201,14 @@ impl Fused {
     }
 
     /// Which products are in fp8, and how they are scaled; null where none are.
-    fn describe_fp8(&self) -> serde_json::Value {
+    fn describe_fp8(&self, fast_accumulation: bool) -> serde_json::Value {
         let Some(Fp8 { forward, gradients }) = self.common.fp8 else { return serde_json::Value::Null };
         serde_json::json!({
             "products": "of the layers",
             "forward": forward.name(),
             "gradients": gradients.name(),
             "scaling": "by matrix, current",
+            "fast_accumulation": fast_accumulation,
         })
     }
 

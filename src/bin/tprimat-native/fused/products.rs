@@ -1,7 +1,8 @@
 //! Matrix products through cuBLASLt, which adds to its output and converts on the way out.
 //!
 //! The library is the one that libtorch_cuda has loaded. Its heuristic offers several algorithms for a product; before
-//! the first step, each product of the job is timed with all of them on scratch matrices, and the fastest is kept.
+//! the first step, each product of the job is timed with all of them on scratch matrices, and the fastest is kept. A job that
+//! wants the same bits from every run takes the first one instead.
 
 use std::{
     cell::{Cell, RefCell},
@@ -129,6 +130,8 @@ pub struct Products {
     multiply: Multiply,
     preference: Handle,
     workspace: Tensor,
+    /// Products of fp8 add up with fewer bits, and faster.
+    pub fast_accumulation: Cell<bool>,
     prepared: RefCell<HashMap<Key, Prepared>>,
 }
 
@@ -156,6 +159,7 @@ impl Products {
             multiply: symbol(library, "cublasLtMatmul")?,
             preference,
             workspace: Tensor::f_empty([WORKSPACE], (Kind::Uint8, device))?,
+            fast_accumulation: Cell::new(false),
             prepared: RefCell::default(),
         })
     }
@@ -253,7 +257,7 @@ impl Products {
             self.set(operation, EPILOGUE, &EPILOGUE_BIAS)?;
         }
         if key.left != TYPE_BF16 {
-            self.set(operation, FAST_ACCUMULATION, &0_i8)?;
+            self.set(operation, FAST_ACCUMULATION, &i8::from(self.fast_accumulation.get()))?;
         }
         // Column-major: the stored rows of a matrix are the row-major one's columns.
         let matrix = |kind, rows: i64, cols: i64| {

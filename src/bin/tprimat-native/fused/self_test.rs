@@ -11,16 +11,17 @@ use super::{
     operand::{self, Fp8, Matrix, Scaled, Scratch, Weight},
     segments,
 };
-use crate::{device, shape::Shape, stop::Stop, tokens::Tokens};
+use crate::{device, shape::Shape, shim::AttentionBy, stop::Stop, support, tokens::Tokens};
 
 /// Compares everything with float64; true if all of it is within its limit.
 pub fn run(job: Option<&Job>) -> Result<bool, Stop> {
     let device = device::open(job.map_or(Vendor::Nvd, |job| job.vendor))?;
     // The driver's calls need the context that the first allocation makes.
     let _context = Tensor::f_zeros([1], (Kind::Float, device))?;
-    let gpu = Gpu::open(device)?;
+    let gpu = Gpu::open(device, AttentionBy::Cudnn)?;
     println!("kernels for {} compiled in {:.2} s", gpu.driver.architecture, gpu.driver.compile_seconds);
-    let findings = check::all(&gpu)?;
+    let mut findings = check::all(&gpu)?;
+    findings.extend(check::attention(&Gpu::open(device, AttentionBy::Flash)?)?);
     let is_wrong = |f: &&check::Finding| f.error.is_nan() || f.error > f.limit;
     for finding in findings.iter().filter(is_wrong) {
         println!("WRONG  {}: {:.2e}, limit {:.0e}", finding.what, finding.error, finding.limit);
@@ -28,6 +29,7 @@ pub fn run(job: Option<&Job>) -> Result<bool, Stop> {
     let wrong = findings.iter().filter(is_wrong).count();
     println!("{} of {} comparisons with float64 are within their limits", findings.len() - wrong, findings.len());
     if let Some(job) = job {
+        gpu.products.fast_accumulation.set(support::accumulates_fast(job));
         let mut bench = Bench { gpu: &gpu, fp8: super::fp8(job), total: 0.0 };
         tch::no_grad(|| bench.run(job))?;
     }
