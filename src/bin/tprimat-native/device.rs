@@ -8,9 +8,10 @@ use tprimat::plan::Vendor;
 
 use crate::{shim, stop::Stop};
 
-/// Opens the vendor's device. To be called before anything else of libtorch: the GPU backend registers itself
-/// when its library is loaded, and the first question about GPUs fixes the answer.
-pub fn open(vendor: Vendor) -> Result<Device, Stop> {
+/// Opens the vendor's device with this number among the visible ones, and makes it the current one. To be called before
+/// anything else of libtorch: the GPU backend registers itself when its library is loaded, and the first question about
+/// GPUs fixes the answer.
+pub fn open(vendor: Vendor, number: usize) -> Result<Device, Stop> {
     let library = match vendor {
         Vendor::Cpu => return Ok(Device::Cpu),
         Vendor::Nvd => "libtorch_cuda.so",
@@ -26,7 +27,20 @@ pub fn open(vendor: Vendor) -> Result<Device, Stop> {
     if !Cuda::is_available() {
         return Err(refuse(format!("{library} was loaded but sees no device ({} counted)", Cuda::device_count())));
     }
-    Ok(Device::Cuda(0))
+    let visible = Cuda::device_count().max(0) as usize;
+    if number >= visible {
+        return Err(refuse(format!("the job needs device {number}, and {visible} can be seen, counted from 0")));
+    }
+    shim::set_device(number as i8)?;
+    Ok(Device::Cuda(number))
+}
+
+/// Gives each of several ranks on a CPU its share of the cores, unless the environment says how many threads it has.
+pub fn share_cores(device: Device, ranks: usize) {
+    if device == Device::Cpu && std::env::var_os("OMP_NUM_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        tch::set_num_threads((cores / ranks).max(1) as i32);
+    }
 }
 
 /// Sends values to the device, without waiting for what is queued there.
@@ -39,12 +53,12 @@ pub fn send<T: Element>(values: &[T], device: Device) -> Result<Tensor, TchError
 }
 
 /// `cpu` or `cuda` (which ROCm builds of PyTorch say as well), model name, count in use.
-pub fn describe(device: Device) -> serde_json::Value {
+pub fn describe(device: Device, count: usize) -> serde_json::Value {
     let (kind, name) = match device {
         Device::Cpu => ("cpu", cpu_name()),
         _ => ("cuda", nvidia_name()),
     };
-    let mut line = serde_json::json!({ "type": kind, "count": 1 });
+    let mut line = serde_json::json!({ "type": kind, "count": count });
     if let Some(name) = name {
         line["name"] = name.into();
     }
@@ -105,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_missing_gpu_is_refused_and_says_why() {
-        if let Err(stop) = open(Vendor::Amd) {
+        if let Err(stop) = open(Vendor::Amd, 0) {
             assert!(stop.to_string().contains("libtorch_hip.so"), "{stop}");
             assert_eq!(stop.exit_code(), 2);
         }

@@ -1,7 +1,8 @@
 //! tprimat-native: trains Llama, Mistral, Qwen2.5 and GPT-2 shapes with libtorch and prints JSON lines.
 //!
 //! The flow: job → refused or accepted (`support`) → device, parameters, model → `train`, which runs
-//! `tokens` → `model` → `backward` → `parameters` once per step, or on a GPU `fused` in place of the last three. The only program that may use tch.
+//! `tokens` → `model` → `backward` → `parameters` once per step, or on a GPU `fused` in place of the last three. For several
+//! devices it first starts itself once for each (`ranks`). The only program that may use tch.
 
 mod backward;
 mod device;
@@ -10,6 +11,7 @@ mod fused;
 mod gpt2;
 mod model;
 mod parameters;
+mod ranks;
 mod rope;
 mod schedule;
 mod shape;
@@ -29,7 +31,12 @@ use std::{
 use clap::Parser;
 use tprimat::plan::Job;
 
-use crate::{events::Events, stop::Stop, train::Trainer};
+use crate::{
+    events::Events,
+    ranks::{Ring, launch},
+    stop::Stop,
+    train::Trainer,
+};
 
 /// Trains what a tprimat job describes, and prints its progress as JSON lines.
 #[derive(Parser)]
@@ -51,6 +58,8 @@ struct Arguments {
     /// and does not train.
     #[arg(long)]
     self_test: bool,
+    #[command(flatten)]
+    place: launch::Place,
 }
 
 fn main() -> ExitCode {
@@ -60,19 +69,37 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let arguments = Arguments::parse();
-    let mut events = Events(io::stdout().lock());
-    let Err(stop) = run(&arguments, &mut events) else { return ExitCode::SUCCESS };
-    // Told twice: the event is for programs, and stdout may be what broke.
-    let _ = events.error(stop.class(), &stop.to_string());
-    eprintln!("tprimat-native: {stop}");
+    let ring = match arguments.place.join() {
+        Ok(ring) => ring,
+        Err(stop) => return told(&stop, None),
+    };
+    let rank = ring.as_ref().map(Ring::rank);
+    match run(&arguments, ring) {
+        Ok(code) => code,
+        // Every rank has the same loss.
+        Err(Stop::NanLoss(_)) if rank.is_some_and(|rank| rank > 0) => ExitCode::from(launch::FOLLOWS),
+        // The process that started the ranks waits for the one that knows why.
+        Err(Stop::Lost(error)) if rank.is_some() => {
+            eprintln!("tprimat-native, rank {}: {error}", rank.unwrap_or_default());
+            ExitCode::from(launch::FOLLOWS)
+        }
+        Err(stop) => told(&stop, rank),
+    }
+}
+
+/// Says why nothing more is trained: the event is for programs, and stdout may be what broke.
+fn told(stop: &Stop, rank: Option<usize>) -> ExitCode {
+    let message = rank.map_or_else(|| stop.to_string(), |rank| format!("rank {rank}: {stop}"));
+    let _ = Events(io::stdout().lock()).error(stop.class(), &message);
+    eprintln!("tprimat-native: {message}");
     ExitCode::from(stop.exit_code() as u8)
 }
 
-fn run<W: io::Write>(arguments: &Arguments, events: &mut Events<W>) -> Result<(), Stop> {
+fn run(arguments: &Arguments, ring: Option<Ring>) -> Result<ExitCode, Stop> {
     let job = arguments.job.as_deref().map(read_job).transpose()?;
     if arguments.self_test {
         return match fused::self_test::run(job.as_ref())? {
-            true => Ok(()),
+            true => Ok(ExitCode::SUCCESS),
             false => Err(Stop::SelfTest),
         };
     }
@@ -81,11 +108,18 @@ fn run<W: io::Write>(arguments: &Arguments, events: &mut Events<W>) -> Result<()
     if !refusals.is_empty() {
         return Err(Stop::Refused(format!("cannot run this job: {}", refusals.join("; "))));
     }
-    let mut trainer = Trainer::new(&job, arguments.weights.as_deref(), arguments.dataset.as_deref())?;
-    match &arguments.dump_logits {
-        Some(path) => trainer.dump_logits(path),
-        None => trainer.run(events),
+    let ranks = job.parallelism.num_gpus as usize;
+    let is_silent = ring.as_ref().is_some_and(|ring| ring.rank() > 0);
+    if ring.is_none() && ranks > 1 {
+        return launch::run(ranks, &mut Events(io::stdout().lock()));
     }
+    let mut trainer = Trainer::new(&job, arguments.weights.as_deref(), arguments.dataset.as_deref(), ring)?;
+    match &arguments.dump_logits {
+        Some(path) => trainer.dump_logits(path)?,
+        None if is_silent => trainer.run(&mut Events(io::sink()))?,
+        None => trainer.run(&mut Events(io::stdout().lock()))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn read_job(path: &Path) -> Result<Job, Stop> {

@@ -3,13 +3,17 @@
 //! Parameters are views of two flat tensors, one with weight decay (matrices) and one without (norms and
 //! biases), so that clipping, the update and the copy from fp32 master weights to bf16 are one kernel each,
 //! however many parameters there are. Gradients are accumulated in the precision of the state.
+//!
+//! Several ranks may share the matrices out: each unit (the embedding, a layer, the head) is then cut into as many equal
+//! parts as there are ranks, and the flat buffers hold one part of every unit. Vectors, a few thousandths of a per cent of
+//! a model, stay whole on every rank.
 
 use std::collections::HashMap;
 
 use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::OptimizerJob;
 
-use crate::{shape::ParameterSpec, shim};
+use crate::{ranks, shape::ParameterSpec, shim};
 
 /// Views begin at multiples of this many elements, for aligned loads.
 const ALIGNMENT: i64 = 64;
@@ -22,21 +26,83 @@ const LONGEST_UPDATE: i64 = 1 << 30;
 pub struct Parameters {
     pub list: Vec<Parameter>,
     pub groups: Vec<Group>,
+    /// `None`: this rank holds everything.
+    pub shards: Option<Shards>,
     /// Updates done, as the fp32 scalar that the fused kernel wants.
     step: Tensor,
 }
 
 pub struct Parameter {
     pub name: String,
-    /// What forward and backward use: a leaf of the autograd graph.
+    /// What forward and backward use: a leaf of the autograd graph. Of a matrix that ranks share it has the size and the
+    /// kind, and is not a number everywhere.
     pub value: Tensor,
     /// The same in the precision of the state; `value` itself where that is equal.
     pub master: Tensor,
     grad: Tensor,
     has_grad: bool,
-    /// Where its elements are: the index of the group, the first one, and how many there are.
-    place: (usize, i64, i64),
+    pub place: Place,
 }
+
+/// Where the elements of a parameter, or of neighbouring ones joined, are.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Index of the group.
+    group: usize,
+    /// The unit, of a matrix: 0 is what comes before the layers, 1 + n is layer n, then what comes after them.
+    pub unit: usize,
+    /// The first one, counted from the beginning of the group's buffers or, of shared matrices, of the unit's.
+    pub start: i64,
+    size: Vec<i64>,
+}
+
+impl Place {
+    pub fn count(&self) -> i64 {
+        self.size.iter().product()
+    }
+
+    pub fn is_matrix(&self) -> bool {
+        self.group == MATRICES
+    }
+
+    /// These elements of a flat buffer of the group or, of shared matrices, of the unit.
+    pub fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
+        flat.f_narrow(0, self.start, self.count())?.f_reshape(self.size.as_slice())
+    }
+}
+
+/// Which rank this is, and how many share the matrices.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    pub rank: i64,
+    pub ranks: i64,
+}
+
+/// The parts of matrices that this rank holds.
+pub struct Shards {
+    pub share: Share,
+    pub units: Vec<Unit>,
+}
+
+/// The part of one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    /// Where it begins in the group's buffers.
+    pub start: i64,
+    /// Its elements; the whole unit has as many for every rank.
+    pub length: i64,
+}
+
+impl Unit {
+    /// This rank's part of the unit, out of a buffer of the group.
+    pub fn part(&self, buffer: &Tensor) -> Result<Tensor, TchError> {
+        buffer.f_narrow(0, self.start, self.length)
+    }
+}
+
+/// The groups: matrices have weight decay, norms and biases have none.
+pub const MATRICES: usize = 0;
+pub const VECTORS: usize = 1;
 
 /// The flat buffers of all parameters with one weight decay.
 pub struct Group {
@@ -48,8 +114,17 @@ pub struct Group {
     pub exp_avg_sq: Tensor,
 }
 
+impl Parameter {
+    /// Its accumulated gradient.
+    #[cfg(test)]
+    pub fn grad(&self) -> &Tensor {
+        &self.grad
+    }
+}
+
 impl Parameters {
-    /// `kind` is what the network computes in; `state_kind` is the kind of master weights, moments and gradients.
+    /// For one rank.
+    #[cfg(test)]
     pub fn new(
         specs: &[ParameterSpec],
         kind: Kind,
@@ -57,33 +132,43 @@ impl Parameters {
         weight_decay: f64,
         device: Device,
     ) -> Result<Self, TchError> {
-        let mut lengths = [0, 0];
-        let mut places = Vec::new();
-        for spec in specs {
-            let group = usize::from(spec.size.len() < 2);
-            let count: i64 = spec.size.iter().product();
-            places.push((group, lengths[group], count));
-            lengths[group] += round_up(count, ALIGNMENT);
-        }
-        let groups = [(lengths[0], weight_decay), (lengths[1], 0.0)]
+        Self::shared(specs, [kind, state_kind], weight_decay, device, None)
+    }
+
+    /// With the matrices shared out, where `share` says so. `kinds`: what the network computes in, and that of master
+    /// weights, moments and gradients.
+    pub fn shared(
+        specs: &[ParameterSpec],
+        kinds: [Kind; 2],
+        weight_decay: f64,
+        device: Device,
+        share: Option<Share>,
+    ) -> Result<Self, TchError> {
+        let Layout { places, units, lengths } = Layout::of(specs, share);
+        let groups = [(lengths[MATRICES], weight_decay), (lengths[VECTORS], 0.0)]
             .into_iter()
-            .map(|(length, weight_decay)| (round_up(length, ROW), weight_decay))
-            .map(|(length, weight_decay)| Group::new(length, weight_decay, kind, state_kind, device))
+            .map(|(length, weight_decay)| Group::new(round_up(length, ROW), weight_decay, kinds, device))
             .collect::<Result<Vec<_>, _>>()?;
         let mut list = Vec::new();
-        for (spec, (group_index, offset, count)) in specs.iter().zip(places) {
-            let group = &groups[group_index];
-            let view = |flat: &Tensor| flat.f_narrow(0, offset, count)?.f_reshape(spec.size.as_slice());
+        for (spec, place) in specs.iter().zip(places) {
+            let group = &groups[place.group];
+            let is_shared = share.is_some() && place.is_matrix();
+            let view = |flat: &Tensor| match is_shared {
+                true => Tensor::f_full([1], f64::NAN, (flat.kind(), device))?.f_expand(spec.size.as_slice(), false),
+                false => place.view(flat),
+            };
+            let value = view(&group.values)?.f_detach()?;
             list.push(Parameter {
                 name: spec.name.clone(),
-                value: view(&group.values)?.f_detach()?.f_set_requires_grad(true)?,
+                value: if is_shared { value } else { value.f_set_requires_grad(true)? },
                 master: view(&group.master)?,
                 grad: view(&group.grads)?,
                 has_grad: false,
-                place: (group_index, offset, count),
+                place,
             });
         }
-        Ok(Self { list, groups, step: Tensor::f_zeros([1], (Kind::Float, device))? })
+        let shards = share.map(|share| Shards { share, units });
+        Ok(Self { list, groups, shards, step: Tensor::f_zeros([1], (Kind::Float, device))? })
     }
 
     /// Counted from the tensors themselves; a tied head is no tensor of its own.
@@ -95,25 +180,35 @@ impl Parameters {
         self.list.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect()
     }
 
-    /// Value and gradient of neighbouring parameters as one matrix (or vector), rows below rows; `None` if something lies
-    /// between them.
-    pub fn joined(&self, indices: &[usize]) -> Result<Option<(Tensor, Tensor)>, TchError> {
-        let Some(first) = indices.first().map(|i| &self.list[*i]) else { return Ok(None) };
-        let (group, start, _) = first.place;
-        let mut end = start;
-        let mut size = first.value.size();
-        size[0] = 0;
-        for index in indices {
-            let parameter = &self.list[*index];
-            if parameter.place.0 != group || parameter.place.1 != end || parameter.value.size()[1..] != size[1..] {
-                return Ok(None);
+    /// Where neighbouring parameters are as one matrix (or vector), rows below rows; `None` if something lies between them.
+    pub fn joined(&self, indices: &[usize]) -> Option<Place> {
+        let mut joined = self.list[*indices.first()?].place.clone();
+        for place in indices[1..].iter().map(|index| &self.list[*index].place) {
+            let is_next =
+                (place.group, place.unit, place.start) == (joined.group, joined.unit, joined.start + joined.count());
+            if !is_next || place.size[1..] != joined.size[1..] {
+                return None;
             }
-            end += parameter.place.2;
-            size[0] += parameter.value.size()[0];
+            joined.size[0] += place.size[0];
         }
-        let group = &self.groups[group];
-        let view = |flat: &Tensor| flat.f_narrow(0, start, end - start)?.f_reshape(size.as_slice());
-        Ok(Some((view(&group.values)?, view(&group.grads)?)))
+        Some(joined)
+    }
+
+    /// Sets the master weights of a parameter, or this rank's part of them; [`Self::publish`] makes them count.
+    pub fn write(&mut self, index: usize, whole: &Tensor) -> Result<(), TchError> {
+        let Parameter { place, master, .. } = &mut self.list[index];
+        let Some(Shards { share, units }) = self.shards.as_ref().filter(|_| place.is_matrix()) else {
+            return tch::no_grad(|| master.f_copy_(whole));
+        };
+        let unit = units[place.unit];
+        let first = share.rank * unit.length;
+        let (from, to) = (place.start.max(first), (place.start + place.count()).min(first + unit.length));
+        if from >= to {
+            return Ok(());
+        }
+        let source = whole.f_reshape([-1])?.f_narrow(0, from - place.start, to - from)?;
+        let mut own = self.groups[place.group].master.f_narrow(0, unit.start + from - first, to - from)?;
+        tch::no_grad(|| own.f_copy_(&source))
     }
 
     pub fn state_kind(&self) -> Kind {
@@ -143,6 +238,12 @@ impl Parameters {
         Ok(())
     }
 
+    /// Adds the accumulated gradients up over all ranks.
+    pub fn add_up(&self, ranks: &dyn ranks::Group) -> Result<(), TchError> {
+        let pending = self.groups.iter().map(|group| ranks.all_reduce(&group.grads)).collect::<Result<Vec<_>, _>>()?;
+        pending.into_iter().try_for_each(|pending| ranks.wait(pending))
+    }
+
     /// Global 2-norm of the accumulated gradients, an fp32 scalar on the device.
     pub fn grad_norm(&self) -> Result<Tensor, TchError> {
         let by_row = |g: &Group| g.grads.f_reshape([-1, ROW])?.f_linalg_norm(2.0, [1].as_slice(), false, Kind::Float);
@@ -169,12 +270,59 @@ impl Parameters {
     }
 }
 
+/// Where all parameters are.
+struct Layout {
+    places: Vec<Place>,
+    units: Vec<Unit>,
+    /// Elements of each group's buffers.
+    lengths: [i64; 2],
+}
+
+impl Layout {
+    fn of(specs: &[ParameterSpec], share: Option<Share>) -> Self {
+        let mut lengths = [0, 0];
+        let mut whole_units: Vec<i64> = Vec::new();
+        let mut places = Vec::new();
+        for spec in specs {
+            let group = if spec.size.len() < 2 { VECTORS } else { MATRICES };
+            let unit = match layer_of(&spec.name) {
+                Some(layer) => 1 + layer,
+                // Neither before the layers nor in one of them.
+                None if whole_units.len() > 1 => whole_units.len(),
+                None => 0,
+            };
+            let is_shared = share.is_some() && group == MATRICES;
+            if group == MATRICES {
+                whole_units.resize(whole_units.len().max(unit + 1), 0);
+            }
+            let length = if is_shared { &mut whole_units[unit] } else { &mut lengths[group] };
+            places.push(Place { group, unit, start: *length, size: spec.size.clone() });
+            *length += round_up(spec.size.iter().product(), ALIGNMENT);
+        }
+        let mut units = Vec::new();
+        if let Some(Share { ranks, .. }) = share {
+            for whole in whole_units {
+                let length = round_up(whole, ranks * ALIGNMENT) / ranks;
+                units.push(Unit { start: lengths[MATRICES], length });
+                lengths[MATRICES] += length;
+            }
+        }
+        Self { places, units, lengths }
+    }
+}
+
+/// The number in the name of a layer's parameter.
+fn layer_of(name: &str) -> Option<usize> {
+    let (_, rest) = name.split_once(".layers.").or_else(|| name.split_once(".h."))?;
+    rest.split('.').next()?.parse().ok()
+}
+
 fn round_up(count: i64, multiple: i64) -> i64 {
     (count + multiple - 1) / multiple * multiple
 }
 
 impl Group {
-    fn new(length: i64, weight_decay: f64, kind: Kind, state_kind: Kind, device: Device) -> Result<Self, TchError> {
+    fn new(length: i64, weight_decay: f64, [kind, state_kind]: [Kind; 2], device: Device) -> Result<Self, TchError> {
         let zeros = |kind| Tensor::f_zeros([length], (kind, device));
         let values = zeros(kind)?;
         let master = if kind == state_kind { values.shallow_clone() } else { zeros(state_kind)? };

@@ -9,6 +9,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -112,6 +113,13 @@ int tprimat_attention_backward(at::Tensor* gradient, at::Tensor* q, at::Tensor* 
                                                                  *offset, none, none, none, q->size(2), k->size(2),
                                                                  /*dropout_p=*/0.0, /*is_causal=*/true));
         }
+    });
+}
+
+// Makes a CUDA (or HIP) device the current one.
+int tprimat_set_device(int8_t device, char* message, size_t capacity) {
+    return guarded(message, capacity, [&] {
+        c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(c10::Device(c10::DeviceType::CUDA, device));
     });
 }
 

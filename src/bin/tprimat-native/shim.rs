@@ -55,6 +55,7 @@ unsafe extern "C" {
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
+    fn tprimat_set_device(device: i8, message: *mut c_char, capacity: usize) -> c_int;
     fn tprimat_peak_allocated(device: i8, bytes: *mut i64, message: *mut c_char, capacity: usize) -> c_int;
     fn tprimat_build_settings(text: *mut c_char, text_capacity: usize, message: *mut c_char, capacity: usize) -> c_int;
 }
@@ -169,6 +170,12 @@ pub fn attention_backward(
 /// tch's C_tensor is an at::Tensor.
 fn raw(tensor: &Tensor) -> *const c_void {
     tensor.as_ptr() as *const c_void
+}
+
+/// Makes CUDA or HIP device `device` the one that libraries use where no other is named.
+pub fn set_device(device: i8) -> Result<(), TchError> {
+    // SAFETY: it takes a number, and C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe { tprimat_set_device(device, message, capacity) })
 }
 
 /// Highest number of bytes that PyTorch's allocator has had in use on CUDA or HIP device `device`.

@@ -5,6 +5,8 @@ use std::{io, path::PathBuf};
 use tch::TchError;
 use tprimat::{error::exit, parse::FailureClass};
 
+use crate::ranks::launch::FOLLOWS;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// The job asks for what this trainer does not do, or the host lacks what it needs; nothing was trained.
@@ -16,18 +18,32 @@ pub enum Stop {
     Data(String),
     #[error("the loss is not a number at step {0}")]
     NanLoss(u64),
+    /// Another rank has ended, and knows why.
+    #[error("lost the connection to another rank: {0}")]
+    Lost(io::Error),
     #[error("{}", first_line(.0))]
-    Torch(#[from] TchError),
+    Torch(TchError),
     #[error("some kernels do not compute what float64 computes; the list is above")]
     SelfTest,
     #[error("cannot write events: {0}")]
     Output(#[from] io::Error),
 }
 
+/// Only the exchange between ranks reads and writes where libtorch's errors are returned.
+impl From<TchError> for Stop {
+    fn from(error: TchError) -> Self {
+        match error {
+            TchError::Io(error) => Self::Lost(error),
+            other => Self::Torch(other),
+        }
+    }
+}
+
 impl Stop {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Refused(_) | Self::File { .. } | Self::Data(_) => exit::USAGE,
+            Self::Lost(_) => i32::from(FOLLOWS),
             Self::NanLoss(_) | Self::SelfTest | Self::Torch(_) | Self::Output(_) => exit::FAILED,
         }
     }
@@ -37,7 +53,7 @@ impl Stop {
             Self::Refused(_) | Self::File { .. } | Self::Data(_) => FailureClass::Launch,
             Self::NanLoss(_) => FailureClass::Nan,
             Self::Torch(error) if is_out_of_memory(&error.to_string()) => FailureClass::Oom,
-            Self::Torch(_) | Self::SelfTest | Self::Output(_) => FailureClass::Unknown,
+            Self::Lost(_) | Self::Torch(_) | Self::SelfTest | Self::Output(_) => FailureClass::Unknown,
         }
     }
 }

@@ -6,6 +6,10 @@ use crate::shape::Shape;
 
 /// Bound of counts that are multiplied with each other.
 const MOST: u64 = 1 << 20;
+/// No host has as many devices.
+const MOST_RANKS: u64 = 256;
+/// The job's words for sharing out weights, gradients and moments.
+const FULL_SHARD: [&str; 4] = ["full_shard", "fsdp", "fsdp2", "zero3"];
 
 /// Every reason why `job` cannot be run as it stands; empty = it can.
 pub fn refusals(job: &Job) -> Vec<String> {
@@ -44,6 +48,8 @@ pub fn refusals(job: &Job) -> Vec<String> {
         refuse(job.fp8_param, "weights kept in fp8 (fp8_param) are not supported".into());
         refuse(job.vendor == Vendor::Cpu, "precision fp8 needs a GPU".into());
         refuse(step(job) == Some("autograd"), "precision fp8 needs step fused, not autograd".into());
+        let shards = parallel.num_gpus > 1 && parallel.sharding != "none";
+        refuse(shards, "precision fp8 on several GPUs needs sharding none: weights in fp8 are not gathered".into());
     }
     refuse(optimizer.r#type != "adamw", format!("optimizer {:?} is not supported; supported: adamw", optimizer.r#type));
     refuse(job.compile, "compile is not supported".into());
@@ -53,11 +59,21 @@ pub fn refusals(job: &Job) -> Vec<String> {
         ("tensor_model_parallel_size", parallel.tensor_model_parallel_size),
         ("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size),
         ("context_parallel_size", parallel.context_parallel_size),
-        ("data_parallel_size", parallel.data_parallel_size),
-        ("num_gpus", parallel.num_gpus),
     ] {
-        refuse(value != 1, format!("{name} = {value}: this trainer runs on one device"));
+        refuse(value != 1, format!("{name} = {value}: this trainer is data parallel only"));
     }
+    let ranks = parallel.data_parallel_size;
+    refuse(
+        ranks != parallel.num_gpus || !(1..=MOST_RANKS).contains(&ranks),
+        format!(
+            "data_parallel_size {ranks} with num_gpus {}: both must be the same, 1 to {MOST_RANKS}",
+            parallel.num_gpus
+        ),
+    );
+    let sharding = parallel.sharding.as_str();
+    let is_known = ["", "none"].contains(&sharding) || FULL_SHARD.contains(&sharding);
+    let known = FULL_SHARD.join(", ");
+    refuse(!is_known, format!("sharding {sharding:?} is not supported; supported: none, {known}"));
 
     for (name, value, least) in [
         ("micro_batch_size", data.micro_batch_size, 1),
@@ -69,9 +85,9 @@ pub fn refusals(job: &Job) -> Vec<String> {
     refuse(job.train_iters == 0, "train_iters = 0: nothing to train".into());
     let product = data.micro_batch_size.checked_mul(data.gradient_accumulation_steps);
     refuse(
-        product != Some(data.global_batch_size),
+        product.and_then(|product| product.checked_mul(ranks)) != Some(data.global_batch_size),
         format!(
-            "global_batch_size {} is not micro_batch_size {} x gradient_accumulation_steps {}",
+            "global_batch_size {} is not micro_batch_size {} x gradient_accumulation_steps {} x data_parallel_size {ranks}",
             data.global_batch_size, data.micro_batch_size, data.gradient_accumulation_steps
         ),
     );
@@ -157,7 +173,7 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         type Edit = fn(&mut Job);
-        let edits: [(&str, Edit); 22] = [
+        let edits: [(&str, Edit); 23] = [
             ("fast_accumulation", |j| drop(j.framework.insert("fast_accumulation".into(), true.into()))),
             ("framework deterministic", |j| drop(j.framework.insert("deterministic".into(), "yes".into()))),
             ("needs step fused", |j| {
@@ -179,6 +195,7 @@ mod tests {
             ("optimizer", |j| j.optimizer.r#type = "lion".into()),
             ("tensor_model_parallel_size", |j| j.parallelism.tensor_model_parallel_size = 2),
             ("data_parallel_size", |j| j.parallelism.data_parallel_size = 2),
+            ("sharding", |j| j.parallelism.sharding = "zero1".into()),
             ("global_batch_size", |j| j.data.global_batch_size = 5),
             ("beta2", |j| j.optimizer.beta2 = 1.0),
             ("learning_rate", |j| j.optimizer.learning_rate = f64::NAN),

@@ -1,6 +1,6 @@
 //! The training run: set-up, the loop over optimiser steps, and what is reported of both.
 
-use std::{io::Write, path::Path, time::Instant};
+use std::{io::Write, path::Path, rc::Rc, time::Instant};
 
 use serde_json::{Map, Value, json};
 use tch::{Device, Kind, TchError, Tensor};
@@ -10,9 +10,10 @@ use crate::{
     backward::{self, Plan},
     device,
     events::Events,
-    fused::{self, Fused, MicroBatch},
+    fused::{self, Fused, MicroBatch, Turn},
     model::Model,
-    parameters::Parameters,
+    parameters::{Parameters, Share},
+    ranks::{self, Group, Ring},
     schedule,
     shape::Shape,
     shim,
@@ -26,6 +27,8 @@ use crate::{
 pub struct Trainer<'a> {
     job: &'a Job,
     device: Device,
+    /// The other ranks, where there are any.
+    group: Option<Rc<dyn Group>>,
     parameters: Parameters,
     model: Model,
     path: StepPath,
@@ -60,27 +63,40 @@ struct Step {
 }
 
 impl<'a> Trainer<'a> {
-    pub fn new(job: &'a Job, weights_file: Option<&Path>, dataset: Option<&Path>) -> Result<Self, Stop> {
+    /// `ring`: this process's place among the ranks of the run, where there are several.
+    pub fn new(
+        job: &'a Job,
+        weights_file: Option<&Path>,
+        dataset: Option<&Path>,
+        ring: Option<Ring>,
+    ) -> Result<Self, Stop> {
         let tokens = Tokens::of(job, dataset)?;
-        let device = device::open(job.vendor)?;
+        let device = device::open(job.vendor, ring.as_ref().map_or(0, Ring::rank))?;
+        if let Some(ring) = &ring {
+            device::share_cores(device, ring.size());
+        }
+        let group = ring.map(|ring| ranks::group(ring, device)).transpose()?;
         let shape = Shape::of(&job.model).map_err(Stop::Refused)?;
         // In fp8, factors of products are fp8; all other values are bf16.
         let kind = |precision: &str| if precision == "fp32" { Kind::Float } else { Kind::BFloat16 };
         let (kind, state_kind) = (kind(&job.precision), kind(&job.optimizer.state_precision));
-        let mut parameters =
-            Parameters::new(&shape.parameters(), kind, state_kind, job.optimizer.weight_decay, device)?;
+        let is_shared = group.is_some() && fused::shares_out(job, &shape, device);
+        let share = group.as_ref().filter(|_| is_shared);
+        let share = share.map(|group| Share { rank: group.rank() as i64, ranks: group.size() as i64 });
+        let (specs, decay) = (shape.parameters(), job.optimizer.weight_decay);
+        let mut parameters = Parameters::shared(&specs, [kind, state_kind], decay, device, share)?;
         match weights_file {
             Some(path) => weights::load(&mut parameters, path)?,
             None => weights::initialise(&mut parameters, job.seed, job.initialisation.std, device)?,
         }
         let model = Model::new(&shape, &parameters, job.data.seq_length, device)?;
         let checkpoint_every = if job.activation_checkpointing { job.sac_frequency.max(1) } else { 0 };
-        let path = match Self::open_fused(job, &shape, &parameters, device)? {
+        let path = match Self::open_fused(job, &shape, &parameters, device, group.clone())? {
             Ok(fused) => StepPath::Fused(Box::new(fused)),
             Err(reason) => StepPath::Autograd(Plan::new(model.num_parts(), checkpoint_every as usize), reason),
         };
         let initialisation = if weights_file.is_some() { "file" } else { "random" };
-        Ok(Self { job, device, parameters, model, path, tokens, prepared: None, initialisation })
+        Ok(Self { job, device, group, parameters, model, path, tokens, prepared: None, initialisation })
     }
 
     /// The fused step, or the reason for autograd; a job that insists on the former gets no other.
@@ -89,21 +105,35 @@ impl<'a> Trainer<'a> {
         shape: &Shape,
         parameters: &Parameters,
         device: Device,
+        group: Option<Rc<dyn Group>>,
     ) -> Result<Result<Fused, String>, Stop> {
-        match support::step(job) {
-            Some("autograd") => Ok(Err("the job asks for autograd".to_owned())),
-            Some(_) => match Fused::open(job, shape, parameters, device) {
-                Ok(fused) => Ok(Ok(fused)),
-                Err(reason) => Err(Stop::Refused(format!("the fused step does not cover this job: {reason}"))),
-            },
-            None => match Fused::open(job, shape, parameters, device) {
-                // Autograd has no fp8, and another precision would be another measurement.
-                Err(reason) if job.precision == "fp8" => Err(Stop::Refused(format!(
-                    "only the fused step computes in fp8, and it does not cover this job: {reason}"
-                ))),
-                outcome => Ok(outcome),
-            },
+        if support::step(job) == Some("autograd") {
+            return match parameters.shards {
+                Some(_) => {
+                    Err(Stop::Refused("sharding needs the fused step, and the job asks for autograd".to_owned()))
+                }
+                None => Ok(Err("the job asks for autograd".to_owned())),
+            };
         }
+        let opened = Fused::open(job, shape, parameters, device, group)?;
+        match (&opened, support::step(job), &parameters.shards) {
+            (Err(reason), Some(_), _) => {
+                Err(Stop::Refused(format!("the fused step does not cover this job: {reason}")))
+            }
+            // Autograd has no fp8, and another precision would be another measurement.
+            (Err(reason), None, None) if job.precision == "fp8" => Err(Stop::Refused(format!(
+                "only the fused step computes in fp8, and it does not cover this job: {reason}"
+            ))),
+            (Err(reason), _, Some(_)) => {
+                Err(Stop::Refused(format!("sharding needs the fused step, which does not cover this job: {reason}")))
+            }
+            _ => Ok(opened),
+        }
+    }
+
+    /// This process's number among the ranks, and how many there are.
+    fn rank(&self) -> (u64, u64) {
+        self.group.as_ref().map_or((0, 1), |group| (group.rank() as u64, group.size() as u64))
     }
 
     /// Forward of the first micro-batch, before any training.
@@ -116,7 +146,10 @@ impl<'a> Trainer<'a> {
                 self.model.logits(&hidden)
             })?,
         };
-        weights::dump_logits(&inputs, &logits, path)
+        match self.rank() {
+            (0, _) => weights::dump_logits(&inputs, &logits, path),
+            _ => Ok(()),
+        }
     }
 
     pub fn run<W: Write>(&mut self, events: &mut Events<W>) -> Result<(), Stop> {
@@ -149,13 +182,15 @@ impl<'a> Trainer<'a> {
         };
         let data = &self.job.data;
         let micro_steps = data.gradient_accumulation_steps;
-        let weight = 1.0 / micro_steps as f64;
+        let (_, ranks) = self.rank();
+        let weight = 1.0 / (micro_steps * ranks) as f64;
         let learning_rate = schedule::learning_rate(&self.job.optimizer, self.job.train_iters, step);
         let mut loss = Tensor::f_zeros([], (Kind::Float, self.device))?;
         let grad_norm = match (&self.path, &batch) {
             (StepPath::Fused(fused), Batch::Fused(micro_batches)) => {
                 for (number, micro_batch) in micro_batches.iter().enumerate() {
-                    loss = loss.f_add(&fused.run(micro_batch, weight, number == 0)?)?;
+                    let turn = Turn { is_first: number == 0, is_last: number + 1 == micro_batches.len() };
+                    loss = loss.f_add(&fused.run(micro_batch, weight, turn)?)?;
                 }
                 let grad_norm = fused.grad_norm(&self.parameters)?;
                 fused.update(&self.parameters, &grad_norm, step, learning_rate, &self.job.optimizer)?;
@@ -167,12 +202,18 @@ impl<'a> Trainer<'a> {
                     let part = backward::run(&self.model, &mut self.parameters, plan, &inputs, &targets, weight)?;
                     loss = loss.f_add(&part)?;
                 }
+                if let Some(group) = &self.group {
+                    self.parameters.add_up(&**group)?;
+                }
                 let grad_norm = self.parameters.grad_norm()?;
                 self.parameters.update(&grad_norm, learning_rate, &self.job.optimizer)?;
                 grad_norm
             }
             _ => return Err(TchError::Torch("a batch was made for another kind of step".to_owned()).into()),
         };
+        if let Some(group) = &self.group {
+            group.wait(group.all_reduce(&loss)?)?;
+        }
         if step < self.job.train_iters {
             self.prepared = Some((step + 1, self.batch(step + 1)?));
         }
@@ -180,7 +221,7 @@ impl<'a> Trainer<'a> {
         // The only wait of a step: the copy comes after all work that was queued.
         let read = Tensor::f_stack(&[loss, grad_norm], 0)?.f_to_device(Device::Cpu)?;
         let at = |index| read.f_double_value(&[index]);
-        let tokens = data.micro_batch_size * micro_steps * data.seq_length;
+        let tokens = data.micro_batch_size * micro_steps * ranks * data.seq_length;
         Ok(Step { loss: at(0)?, grad_norm: at(1)?, learning_rate, tokens, queued_seconds })
     }
 
@@ -204,12 +245,19 @@ impl<'a> Trainer<'a> {
         Ok(Batch::Fused(micro_batches))
     }
 
-    /// Inputs and targets of a step, row after row.
+    /// This rank's inputs and targets of a step, row after row. Ranks take turns, micro-batch by micro-batch.
     fn tokens_of(&self, step: u64) -> Result<(Vec<i64>, Vec<i64>), Stop> {
         let data = &self.job.data;
-        let rows = data.micro_batch_size * data.gradient_accumulation_steps;
+        let (rank, ranks) = self.rank();
+        let (rows, micro_steps) = (data.micro_batch_size, data.gradient_accumulation_steps);
         let vocab = self.model.head().size()[0] as u64;
-        self.tokens.batch((step - 1) * rows, rows, vocab)
+        let (mut inputs, mut targets) = (Vec::new(), Vec::new());
+        for number in (step - 1) * micro_steps..step * micro_steps {
+            let (input, target) = self.tokens.batch((number * ranks + rank) * rows, rows, vocab)?;
+            inputs.extend(input);
+            targets.extend(target);
+        }
+        Ok((inputs, targets))
     }
 
     /// Tokens of all micro-batches of a step, `[micro_steps, rows, seq_length]`.
@@ -224,7 +272,7 @@ impl<'a> Trainer<'a> {
         let mut fields = Map::new();
         fields.insert("effective".to_owned(), self.effective());
         fields.insert("num_parameters".to_owned(), self.parameters.count().into());
-        fields.insert("device".to_owned(), device::describe(self.device));
+        fields.insert("device".to_owned(), device::describe(self.device, self.rank().1 as usize));
         let implementation = match &self.path {
             StepPath::Fused(fused) => fused.describe(),
             StepPath::Autograd(_, reason) => json!({ "step": "autograd", "reason": reason }),
@@ -238,6 +286,7 @@ impl<'a> Trainer<'a> {
     /// Settings as the tensors and the loop have them; sizes are read off the tensors.
     fn effective(&self) -> Value {
         let Job { data, optimizer, .. } = self.job;
+        let (_, ranks) = self.rank();
         let checkpointed = match &self.path {
             StepPath::Fused(fused) => fused.recomputed_layers(),
             StepPath::Autograd(plan, _) => plan.segments.iter().filter(|s| s.recompute).count(),
@@ -248,7 +297,7 @@ impl<'a> Trainer<'a> {
         };
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
-            "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps,
+            "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps * ranks,
             "gradient_accumulation_steps": data.gradient_accumulation_steps,
             "seq_length": data.seq_length,
             "train_iters": self.job.train_iters,
@@ -267,8 +316,8 @@ impl<'a> Trainer<'a> {
             "tensor_model_parallel_size": 1,
             "pipeline_model_parallel_size": 1,
             "context_parallel_size": 1,
-            "data_parallel_size": 1,
-            "num_gpus": 1,
+            "data_parallel_size": ranks,
+            "num_gpus": ranks,
             "compile": false,
             "activation_checkpointing": checkpointed > 0,
             "offload": false,
@@ -278,6 +327,9 @@ impl<'a> Trainer<'a> {
             "packing": "none",
             "initialisation": self.initialisation,
         });
+        if ranks > 1 {
+            effective["sharding"] = self.sharding().into();
+        }
         if let Value::Object(map) = &mut effective {
             map.append(&mut self.model.effective());
             map.append(&mut self.tokens.effective(self.job.train_iters.saturating_mul(data.global_batch_size)));
@@ -290,6 +342,17 @@ impl<'a> Trainer<'a> {
             }
         }
         effective
+    }
+}
+
+impl Trainer<'_> {
+    /// What ranks share out, in the job's word where it has one for it.
+    fn sharding(&self) -> &str {
+        match (&self.parameters.shards, self.job.parallelism.sharding.as_str()) {
+            (None, _) => "none",
+            (Some(_), "") => "full_shard",
+            (Some(_), word) => word,
+        }
     }
 }
 

@@ -12,16 +12,17 @@ pub fn initialise(parameters: &mut Parameters, seed: u64, std: f64, device: Devi
     if let Device::Cuda(_) = device {
         tch::Cuda::manual_seed_all(seed);
     }
-    tch::no_grad(|| {
-        for parameter in &mut parameters.list {
-            let _ = match parameter.master.dim() {
-                0 | 1 if parameter.name.ends_with(".bias") => parameter.master.f_zero_()?,
-                0 | 1 => parameter.master.f_fill_(1.0)?,
-                _ => parameter.master.f_normal_(0.0, std)?,
-            };
-        }
-        Ok::<_, TchError>(())
-    })?;
+    for index in 0..parameters.list.len() {
+        let parameter = &parameters.list[index];
+        // Whole also where ranks share it: all of them draw the same numbers and keep their parts.
+        let mut whole = Tensor::f_empty(parameter.value.size(), (parameters.state_kind(), device))?;
+        let _ = match whole.dim() {
+            0 | 1 if parameter.name.ends_with(".bias") => whole.f_zero_()?,
+            0 | 1 => whole.f_fill_(1.0)?,
+            _ => whole.f_normal_(0.0, std)?,
+        };
+        parameters.write(index, &whole)?;
+    }
     parameters.publish()
 }
 
@@ -30,15 +31,16 @@ pub fn load(parameters: &mut Parameters, path: &Path) -> Result<(), Stop> {
     let fail = |source| Stop::File { what: "cannot use the weights of", path: path.to_owned(), source };
     let tensors = Tensor::read_safetensors(path).map_err(|e| fail(e.into()))?;
     let mut tensors: HashMap<String, Tensor> = tensors.into_iter().collect();
-    for parameter in &mut parameters.list {
+    for index in 0..parameters.list.len() {
+        let parameter = &parameters.list[index];
         let Some(tensor) = tensors.remove(&parameter.name) else {
             return Err(fail(format!("there is no tensor {}", parameter.name).into()));
         };
-        if tensor.size() != parameter.master.size() {
-            let (got, want) = (tensor.size(), parameter.master.size());
+        if tensor.size() != parameter.value.size() {
+            let (got, want) = (tensor.size(), parameter.value.size());
             return Err(fail(format!("{} is {got:?}, the model needs {want:?}", parameter.name).into()));
         }
-        tch::no_grad(|| parameter.master.f_copy_(&tensor))?;
+        parameters.write(index, &tensor)?;
     }
     if let Some(name) = tensors.keys().min() {
         return Err(fail(format!("the model has no parameter {name}").into()));

@@ -145,11 +145,18 @@ fn only_data_parallel(s: &Sizes) -> Result<(), String> {
 }
 
 pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
-    if s.dp * s.tp * s.pp * s.cp != 1.0 {
-        return Err("not modelled: this trainer runs on one device".into());
-    }
+    only_data_parallel(s)?;
     let state = state_bytes(job);
     let n = s.parameters;
+    let word = job.parallelism.sharding.as_str();
+    if s.dp > 1.0 && word != "none" && (is_fused(job) || !word.is_empty()) {
+        return match is_fused(job) {
+            true => Ok(fused(s, &native_shards(s, state))),
+            false => {
+                Err("not modelled: this trainer shards by its own kernels only, which do not take this job".into())
+            }
+        };
+    }
     let always = [
         ("parameters, bf16", 2.0 * n),
         ("master weights", if state == 4.0 { 4.0 * n } else { 0.0 }),
@@ -181,6 +188,24 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
         Phase::new("layers, backward", &[&always, &layers]),
         Phase::new("gradients, complete", &[&always, &end, &[("gradients of activations", s.working())]]),
     ])
+}
+
+/// tprimat-native with everything shared out: parts of the state, and room for two whole layers, of which one runs, and for
+/// the embedding or the head.
+fn native_shards(s: &Sizes, state: f64) -> Vec<Part> {
+    let part = s.parameters / s.dp;
+    let at_once = s.layers.min(2.0) * s.layer_parameters() + s.embedding;
+    let received = if s.micro_steps > 1.0 { state * at_once / s.dp } else { 0.0 };
+    vec![
+        ("parameters, bf16, sharded", 2.0 * part),
+        ("master weights, sharded", if state == 4.0 { 4.0 * part } else { 0.0 }),
+        ("gradients, sharded", state * part),
+        ("optimiser moments, sharded", 2.0 * state * part),
+        ("gathered weights, bf16", 2.0 * at_once),
+        ("whole gradients before they are reduced", state * at_once),
+        ("reduced gradients of a micro-batch", received),
+        WORKSPACES,
+    ]
 }
 
 /// Whether tprimat-native's kernels cover the job; where a GPU refuses them, the trainer's `start` event says so.

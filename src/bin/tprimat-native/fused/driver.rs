@@ -71,7 +71,7 @@ pub fn symbol<T: Copy>(library: &Library, name: &str) -> Result<T, TchError> {
     found.map(|s| *s).map_err(|e| failure(format!("PyTorch's libraries lack {name}: {e}")))
 }
 
-/// The kernels of one source, loaded on device 0.
+/// The kernels of one source, loaded on the current device.
 pub struct Driver {
     launch: LaunchKernel,
     error_name: ErrorName,
@@ -97,15 +97,15 @@ struct Events {
 }
 
 impl Driver {
-    /// Needs a current context: something must have been allocated on the device before.
-    pub fn open() -> Result<Self, TchError> {
+    /// For the device with this number. Needs a current context: something must have been allocated on it before.
+    pub fn open(device: usize) -> Result<Self, TchError> {
         let library = load("libcaffe2_nvrtc.so")?;
         let error_name: ErrorName = symbol(&library, "cuGetErrorName")?;
         let attribute: Attribute = symbol(&library, "cuDeviceGetAttribute")?;
         let read = |which| {
             let mut value = 0;
-            // SAFETY: `value` is valid for the write; device 0 is the one that `device::open` found.
-            check(error_name, "cuDeviceGetAttribute", unsafe { attribute(&raw mut value, which, 0) })?;
+            // SAFETY: `value` is valid for the write; the device is the one that `device::open` found.
+            check(error_name, "cuDeviceGetAttribute", unsafe { attribute(&raw mut value, which, device as c_int) })?;
             Ok::<_, TchError>(value as u32)
         };
         let capability = 10 * read(MAJOR)? + read(MINOR)?;
@@ -229,7 +229,8 @@ fn check(error_name: ErrorName, what: &str, code: c_int) -> Result<(), TchError>
     Err(failure(format!("{what} failed: {name} ({code})")))
 }
 
-fn load(name: &str) -> Result<Library, TchError> {
+/// A library of PyTorch's, loaded by its bare name.
+pub fn load(name: &str) -> Result<Library, TchError> {
     // SAFETY: a library of PyTorch whose initialisers have no preconditions.
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }
         .map_err(|e| failure(format!("this PyTorch has no usable {name} ({e})")))

@@ -31,7 +31,9 @@ impl Gpu {
         // It is loaded, and names its own dependencies.
         // SAFETY: nothing is initialised a second time.
         let torch = unsafe { Library::new("libtorch_cuda.so") }.map_err(|e| failure(e.to_string()))?;
-        Ok(Self { device, attention, products: Products::open(&torch, device)?, driver: Driver::open()? })
+        let Device::Cuda(number) = device else { return Err(failure(format!("{device:?} is not a GPU"))) };
+        let products = Products::open(&torch, device)?;
+        Ok(Self { device, attention, products, driver: Driver::open(number)? })
     }
 }
 

@@ -25,6 +25,13 @@ pub struct Layer {
     pub down: Weight,
 }
 
+/// Whether a backward pass adds to the gradients that are there, or writes over them.
+#[derive(Clone, Copy)]
+pub struct Accumulate {
+    pub matrices: bool,
+    pub vectors: bool,
+}
+
 /// What all layers have in common.
 pub struct Common {
     pub backend: Rc<dyn Backend>,
@@ -205,14 +212,21 @@ impl Layer {
     }
 
     /// Turns `dx`, the gradient of the output, into that of the input. Reuses the memory of `saved`.
-    pub fn backward(&self, common: &Common, saved: Saved, dx: Matrix, accumulate: bool) -> Result<Matrix, TchError> {
+    pub fn backward(
+        &self,
+        common: &Common,
+        saved: Saved,
+        dx: Matrix,
+        accumulate: Accumulate,
+    ) -> Result<Matrix, TchError> {
+        let Accumulate { matrices, vectors } = accumulate;
         let backend = &*common.backend;
         let (rows, hidden) = dx.values.size2()?;
         let Saved { qkv, attention, middle, post_scales, post_normed, gate_up, .. } = saved;
 
         let dy = common.gradient(&dx)?;
         let d_gated = common.empty(rows, self.down.value.size()[1])?;
-        common.backward(&dy, &saved.gated, &self.down, accumulate, &d_gated)?;
+        common.backward(&dy, &saved.gated, &self.down, matrices, &d_gated)?;
         drop((dy, saved.gated));
         let d_gate_up = common.noting(gate_up)?;
         kernels::swiglu_backward(backend, &d_gate_up, &d_gated)?;
@@ -220,15 +234,15 @@ impl Layer {
         let dy = common.gradient(&d_gate_up)?;
         drop(d_gate_up);
         let d_normed = common.empty(rows, hidden)?;
-        common.backward(&dy, &post_normed, &self.gate_up, accumulate, &d_normed)?;
+        common.backward(&dy, &post_normed, &self.gate_up, matrices, &d_normed)?;
         drop((dy, post_normed));
         let norm = Norm { x: &middle, weight: &self.post_norm.value, scales: &post_scales };
-        let dx = common.norm_backward(&norm, &d_normed, dx.values, &self.post_norm, accumulate)?;
+        let dx = common.norm_backward(&norm, &d_normed, dx.values, &self.post_norm, vectors)?;
 
         let (batch, heads, length, head_dim) = attention.output.size4()?;
         let d_output = common.empty(rows, heads * head_dim)?;
         let dy = common.gradient(&dx)?;
-        common.backward(&dy, &saved.joined, &self.o, accumulate, &d_output)?;
+        common.backward(&dy, &saved.joined, &self.o, matrices, &d_output)?;
         drop((dy, saved.joined));
         let d_output = d_output.f_reshape([batch, length, heads, head_dim])?.f_transpose(1, 2)?;
         let [q, k, v] = common.split(&qkv)?;
@@ -239,12 +253,12 @@ impl Layer {
         kernels::rope_backward(backend, &gradients, &common.angles, &dqkv)?;
         drop(gradients);
         if let Some(bias) = &self.qkv_bias {
-            kernels::bias_backward(backend, &dqkv.values, &bias.gradient, accumulate)?;
+            kernels::bias_backward(backend, &dqkv.values, &bias.gradient, vectors)?;
         }
         let dy = common.gradient(&dqkv)?;
         drop(dqkv);
-        common.backward(&dy, &saved.input_normed, &self.qkv, accumulate, &d_normed)?;
+        common.backward(&dy, &saved.input_normed, &self.qkv, matrices, &d_normed)?;
         let norm = Norm { x: &saved.x, weight: &self.input_norm.value, scales: &saved.input_scales };
-        common.norm_backward(&norm, &d_normed, dx.values, &self.input_norm, accumulate)
+        common.norm_backward(&norm, &d_normed, dx.values, &self.input_norm, vectors)
     }
 }

@@ -5,7 +5,8 @@
 
 mod backend;
 mod check;
-mod driver;
+pub mod driver;
+mod exchange;
 mod gpu;
 mod kernels;
 mod layer;
@@ -22,15 +23,18 @@ use std::{cell::RefCell, rc::Rc, time::Instant};
 use tch::{Device, Kind, TchError, Tensor};
 use tprimat::plan::Job;
 
+pub use self::exchange::Turn;
 use self::{
     backend::{Backend, FP8_STEP},
+    exchange::Exchange,
     kernels::{Angles, Norm, Segments},
-    layer::{Common, Layer, Saved},
+    layer::{Accumulate, Common, Layer, Saved},
     operand::{Format, Fp8, Matrix, Operand, Scratch, Weight},
 };
 use crate::{
     device,
     parameters::Parameters,
+    ranks::Group,
     rope::{self, Rope},
     shape::Shape,
     shim::AttentionBy,
@@ -49,6 +53,7 @@ pub struct Fused {
     norm: Weight,
     head: Weight,
     tied: bool,
+    exchange: Exchange,
     /// Tokens whose rows of the embedding's gradient this step has written, by micro-batch.
     embedded: RefCell<Vec<Tensor>>,
     /// Layers 0, n, 2n, … keep their input only and run again on the way back; 0 = none do.
@@ -75,13 +80,16 @@ enum Kept {
 }
 
 impl Fused {
-    /// The fused step of this job on a GPU, or why there is none.
-    pub fn open(job: &Job, shape: &Shape, parameters: &Parameters, device: Device) -> Result<Self, String> {
-        if device == Device::Cpu {
-            return Err("it runs on GPUs only".to_owned());
-        }
-        if let Some(reason) = unsupported(job, shape) {
-            return Err(reason);
+    /// The fused step of this job on a GPU, or why there is none. An error is one of the exchange between ranks.
+    pub fn open(
+        job: &Job,
+        shape: &Shape,
+        parameters: &Parameters,
+        device: Device,
+        group: Option<Rc<dyn Group>>,
+    ) -> Result<Result<Self, String>, TchError> {
+        if let Some(reason) = unsupported(job, shape, device) {
+            return Ok(Err(reason));
         }
         let open = || {
             let is_deterministic = support::is_deterministic(job);
@@ -91,7 +99,7 @@ impl Fused {
                 return Err(driver::failure(format!("{} has no products in fp8", gpu.driver.architecture)));
             }
             gpu.products.fast_accumulation.set(support::accumulates_fast(job));
-            let mut fused = Self::new(job, shape, parameters, gpu.clone())?;
+            let mut fused = Self::new(job, shape, parameters, gpu.clone(), group)?;
             fused.try_attention(job, shape)?;
             let start = Instant::now();
             let changed = match is_deterministic {
@@ -111,17 +119,30 @@ impl Fused {
             });
             Ok(fused)
         };
-        open().map_err(|error: TchError| error.to_string().lines().next().unwrap_or_default().to_owned())
+        match open() {
+            Err(error @ TchError::Io(_)) => Err(error),
+            Err(error) => Ok(Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
+            Ok(fused) => Ok(Ok(fused)),
+        }
     }
 
-    fn new(job: &Job, shape: &Shape, parameters: &Parameters, backend: Rc<dyn Backend>) -> Result<Self, TchError> {
+    fn new(
+        job: &Job,
+        shape: &Shape,
+        parameters: &Parameters,
+        backend: Rc<dyn Backend>,
+        group: Option<Rc<dyn Group>>,
+    ) -> Result<Self, TchError> {
         let device = backend.device();
+        let micro_batches = job.data.gradient_accumulation_steps;
+        let exchange = Exchange::new(parameters, group, shape.layers as usize, micro_batches)?;
         let index = parameters.index();
         let joined = |names: &[String]| {
             let indices: Option<Vec<usize>> = names.iter().map(|n| index.get(n.as_str()).copied()).collect();
             let lacks = || TchError::TensorNameNotFound(names.join(", "), "the flat buffers, side by side".to_owned());
-            let (value, gradient) = parameters.joined(&indices.ok_or_else(lacks)?)?.ok_or_else(lacks)?;
-            Ok::<_, TchError>(Weight::plain(value, gradient))
+            let place = parameters.joined(&indices.ok_or_else(lacks)?).ok_or_else(lacks)?;
+            let [values, gradients] = exchange.buffers(parameters, &place);
+            Ok::<_, TchError>(Weight::plain(place.view(values)?, place.view(gradients)?))
         };
         let fp8 = fp8(job);
         let linear = |weight: Weight| match fp8 {
@@ -146,14 +167,17 @@ impl Fused {
         });
         let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
         let length = job.data.seq_length as i64;
-        let layers = layers.collect::<Result<_, TchError>>()?;
         let (cosines, sines) = Rope::new(&frequencies, length, Kind::Float, device)?.into_tables();
+        let layers = layers.collect::<Result<_, TchError>>()?;
+        let (embedding, norm) = (weight("model.embed_tokens.weight")?, weight("model.norm.weight")?);
+        let head = weight(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" })?;
         Ok(Self {
-            embedding: weight("model.embed_tokens.weight")?,
+            embedding,
             layers,
-            norm: weight("model.norm.weight")?,
-            head: weight(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" })?,
+            norm,
+            head,
             tied: shape.tied,
+            exchange,
             embedded: RefCell::default(),
             recompute_every: if job.activation_checkpointing { job.sac_frequency.max(1) as usize } else { 0 },
             logits_at_once: LOGITS_AT_ONCE,
@@ -188,6 +212,9 @@ impl Fused {
     fn tune(&self, gpu: &gpu::Gpu, job: &Job) -> Result<usize, TchError> {
         let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
         let Some(layer) = self.layers.first() else { return Ok(0) };
+        // With weights as they are: products of zeros take less power, and less time.
+        self.exchange.before(1, None)?;
+        self.exchange.before(self.head_unit(), None)?;
         let logits = rows_at_once(rows, self.head.value.size()[0], self.logits_at_once);
         let of_layer = layer.linear().map(|weight| (rows, weight));
         let mut changed = 0;
@@ -212,9 +239,14 @@ impl Fused {
         })
     }
 
-    /// `e4m3` for gradients too, or `e5m2`; `None` = products are in bf16.
+    /// Whether gradients have a format of their own, of more range; `None` = products are in bf16.
     pub fn fp8_is_hybrid(&self) -> Option<bool> {
         self.common.fp8.map(|fp8| fp8.gradients == Format::E5m2)
+    }
+
+    /// The unit of the head: that of the embedding where they are one.
+    fn head_unit(&self) -> usize {
+        if self.tied { 0 } else { self.layers.len() + 1 }
     }
 
     pub fn describe(&self) -> serde_json::Value {
@@ -239,8 +271,11 @@ impl Fused {
     /// The last layer's output, before the final norm, and what each layer kept where `keep` is set.
     fn forward(&self, tokens: &Tensor, keep: bool) -> Result<(Tensor, Vec<Kept>), TchError> {
         let mut kept = Vec::new();
+        self.exchange.before(0, Some(1))?;
         let mut x = Tensor::f_embedding(&self.embedding.value, tokens, -1, false, false)?;
         for (n, layer) in self.layers.iter().enumerate() {
+            let is_last = n + 1 == self.layers.len();
+            self.exchange.before(1 + n, Some(if is_last { self.head_unit() } else { 2 + n }))?;
             let input = x.shallow_clone();
             let mut saved = layer.run(&self.common, x)?;
             x = layer.finish(&self.common, &mut saved)?;
@@ -257,6 +292,7 @@ impl Fused {
             self.refresh()?;
             let (x, _) = self.forward(&inputs.f_reshape([-1])?, false)?;
             let (hidden, _) = self.head_input(&x)?;
+            self.exchange.before(self.head_unit(), None)?;
             let logits = self.common.forward(&mut Operand::Plain(hidden), &self.head, None, None)?;
             let (rows, length) = inputs.size2()?;
             logits.f_reshape([rows, length, -1])
@@ -272,42 +308,63 @@ impl Fused {
 
     /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and returns that product, an
     /// fp32 scalar on the device.
-    pub fn run(&self, batch: &MicroBatch, weight: f64, is_first: bool) -> Result<Tensor, TchError> {
+    pub fn run(&self, batch: &MicroBatch, weight: f64, turn: Turn) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
-            let accumulate = !is_first;
-            if is_first {
+            let exchange = &self.exchange;
+            let accumulate = Accumulate { matrices: exchange.accumulates(turn), vectors: !turn.is_first };
+            if turn.is_first {
                 self.refresh()?;
             }
             let (x, mut kept) = self.forward(&batch.tokens, true)?;
             let (hidden, scales) = self.head_input(&x)?;
             let mut dx = self.common.matrix(x.size()[0], x.size()[1])?;
-            let loss = self.loss(&hidden, batch, weight, accumulate, &dx.values)?;
+            exchange.before(self.head_unit(), None)?;
+            exchange.before_gradients(self.head_unit())?;
+            let loss = self.loss(&hidden, batch, weight, accumulate.matrices, &dx.values)?;
+            if !self.tied {
+                exchange.after_gradients(self.head_unit(), turn)?;
+            }
             drop(hidden);
             let norm = Norm { x: &x, weight: &self.norm.value, scales: &scales };
             let backend = &*self.common.backend;
-            kernels::rms_norm_backward(backend, &norm, &dx.values, None, &dx, &self.norm.gradient, accumulate)?;
+            let (dy, dw) = (&dx.values, &self.norm.gradient);
+            kernels::rms_norm_backward(backend, &norm, dy, None, &dx, dw, accumulate.vectors)?;
             drop(x);
-            for layer in self.layers.iter().rev() {
+            for (n, layer) in self.layers.iter().enumerate().rev() {
+                // After layer 0 comes the embedding, of the next micro-batch.
+                exchange.before(1 + n, (n > 0 || !turn.is_last).then_some(n))?;
                 let saved = match kept.pop() {
                     Some(Kept::Saved(saved)) => saved,
                     Some(Kept::Input(x)) => layer.run(&self.common, x)?,
                     None => return Err(driver::failure("a layer kept nothing".to_owned())),
                 };
+                exchange.before_gradients(1 + n)?;
                 dx = layer.backward(&self.common, saved, dx, accumulate)?;
+                exchange.after_gradients(1 + n, turn)?;
             }
             // A tied head has put its gradient there already.
             if !self.tied {
-                self.forget_embedded(&batch.segments.tokens, is_first)?;
+                exchange.before_gradients(0)?;
+                self.forget_embedded(&batch.segments.tokens, turn)?;
             }
             kernels::embedding_backward(backend, &dx.values, &batch.segments, &self.embedding.gradient)?;
+            exchange.after_gradients(0, turn)?;
+            if turn.is_last { exchange.finish() } else { Ok(()) }?;
             Ok(loss)
         })
     }
 
     /// Zeroes the rows of the embedding's gradient that the last step wrote; the others are 0 since the start.
-    fn forget_embedded(&self, tokens: &Tensor, is_first: bool) -> Result<(), TchError> {
+    fn forget_embedded(&self, tokens: &Tensor, turn: Turn) -> Result<(), TchError> {
+        if !self.exchange.is_alone() {
+            // Other ranks have written other rows.
+            if !self.exchange.accumulates(turn) {
+                let _ = self.embedding.gradient.shallow_clone().f_zero_()?;
+            }
+            return Ok(());
+        }
         let mut embedded = self.embedded.borrow_mut();
-        if is_first {
+        if turn.is_first {
             for tokens in embedded.drain(..) {
                 let _ = self.embedding.gradient.shallow_clone().f_index_fill_(0, &tokens, 0.0)?;
             }
@@ -357,8 +414,19 @@ fn fp8(job: &Job) -> Option<Fp8> {
     (job.precision == "fp8").then_some(Fp8 { forward: Format::E4m3, gradients })
 }
 
+/// Whether the ranks of this job share its matrices out: where it names no way, where the kernels take the job.
+pub fn shares_out(job: &Job, shape: &Shape, device: Device) -> bool {
+    match job.parallelism.sharding.as_str() {
+        "" => support::step(job) != Some("autograd") && unsupported(job, shape, device).is_none(),
+        word => word != "none",
+    }
+}
+
 /// Why the kernels do not cover this job.
-fn unsupported(job: &Job, shape: &Shape) -> Option<String> {
+fn unsupported(job: &Job, shape: &Shape, device: Device) -> Option<String> {
+    if device == Device::Cpu {
+        return Some("it runs on GPUs only".to_owned());
+    }
     let multiples = [
         ("hidden_size", shape.hidden, 64),
         ("ffn_hidden_size", shape.ffn, 8),

@@ -15,7 +15,7 @@ use crate::{device, shape::Shape, shim::AttentionBy, stop::Stop, support, tokens
 
 /// Compares everything with float64; true if all of it is within its limit.
 pub fn run(job: Option<&Job>) -> Result<bool, Stop> {
-    let device = device::open(job.map_or(Vendor::Nvd, |job| job.vendor))?;
+    let device = device::open(job.map_or(Vendor::Nvd, |job| job.vendor), 0)?;
     // The driver's calls need the context that the first allocation makes.
     let _context = Tensor::f_zeros([1], (Kind::Float, device))?;
     let gpu = Gpu::open(device, AttentionBy::Cudnn)?;

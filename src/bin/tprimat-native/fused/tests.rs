@@ -14,7 +14,14 @@ use super::{
     backend::{Attention, Layout, Product},
     *,
 };
-use crate::{backward, model::Model, tokens::Tokens, weights};
+use crate::{
+    backward,
+    model::Model,
+    parameters::Share,
+    ranks::{Group, Ring},
+    tokens::Tokens,
+    weights,
+};
 
 type HostLaunch = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, usize, *mut *mut c_void) -> c_int;
 
@@ -213,7 +220,7 @@ fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Te
     };
     let (mut reference, parameters) = (new(Kind::Float), new(Kind::BFloat16));
     let network = Model::new(&shape, &reference, length as u64, Device::Cpu).unwrap();
-    let mut fused = Fused::new(&job, &shape, &parameters, Rc::new(Host)).unwrap();
+    let mut fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), None).unwrap();
     edit(&mut fused);
     let tokens = Tokens::Synthetic { seed: 3, length: length as u64 };
     let mut losses = [0.0, 0.0];
@@ -230,13 +237,16 @@ fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Te
             segments: segments(&inputs, Device::Cpu).unwrap(),
             predictions: 3.0 * (length - 1) as f64,
         };
-        losses[1] += fused.run(&batch, 0.5, micro_step == 0).unwrap().double_value(&[]);
+        losses[1] += fused
+            .run(&batch, 0.5, Turn { is_first: micro_step == 0, is_last: micro_step == 1 })
+            .unwrap()
+            .double_value(&[]);
     }
     let mut all = vec![("loss".to_owned(), Tensor::from(losses[0]), Tensor::from(losses[1]))];
     let norms = (reference.grad_norm().unwrap(), fused.grad_norm(&parameters).unwrap());
     all.push(("norm".to_owned(), norms.0, norms.1));
     for i in 0..reference.list.len() {
-        let gradient = |p: &Parameters| p.joined(&[i]).unwrap().unwrap().1.copy();
+        let gradient = |p: &Parameters| p.list[i].grad().copy();
         all.push((reference.list[i].name.clone(), gradient(&reference), gradient(&parameters)));
     }
     all
@@ -307,7 +317,7 @@ fn a_step_forgets_the_rows_of_the_last_one() {
     let shape = Shape::of(&shape).unwrap();
     let mut parameters = Parameters::new(&shape.parameters(), Kind::BFloat16, Kind::Float, 0.0, Device::Cpu).unwrap();
     weights::initialise(&mut parameters, 5, 0.1, Device::Cpu).unwrap();
-    let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host)).unwrap();
+    let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), None).unwrap();
     let step = |tokens: &[i64]| {
         let batch = MicroBatch {
             tokens: Tensor::from_slice(tokens),
@@ -315,11 +325,118 @@ fn a_step_forgets_the_rows_of_the_last_one() {
             segments: segments(tokens, Device::Cpu).unwrap(),
             predictions: 4.0,
         };
-        drop(fused.run(&batch, 1.0, true).unwrap());
+        drop(fused.run(&batch, 1.0, Turn { is_first: true, is_last: true }).unwrap());
         fused.embedding.gradient.copy()
     };
     let [alone, _, again] = [[7, 8, 9, 7], [1, 2, 3, 4], [7, 8, 9, 7]].map(|tokens| step(&tokens));
     assert!(again.equal(&alone));
+}
+
+/// Three steps of [`MICRO_BATCHES`] micro-batches in all: what every rank ends with, and its losses and gradient norms.
+struct Trained {
+    parameters: Parameters,
+    figures: Vec<[f64; 2]>,
+}
+
+const MICRO_BATCHES: u64 = 6;
+
+/// One rank of several; `first` are the weights that all begin with.
+fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: Option<Share>) -> Trained {
+    const ROWS: u64 = 2;
+    let shape = Shape::of(&job.model).unwrap();
+    let kinds = [Kind::BFloat16, Kind::Float];
+    let mut parameters = Parameters::shared(&shape.parameters(), kinds, 0.1, Device::Cpu, share).unwrap();
+    for (index, whole) in first.iter().enumerate() {
+        parameters.write(index, whole).unwrap();
+    }
+    parameters.publish().unwrap();
+    let (rank, ranks) = group.as_ref().map_or((0, 1), |group| (group.rank() as u64, group.size() as u64));
+    let job = Job {
+        data: tprimat::plan::DataJob { gradient_accumulation_steps: MICRO_BATCHES / ranks, ..job.data.clone() },
+        ..job.clone()
+    };
+    let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), group.clone()).unwrap();
+    let tokens = Tokens::Synthetic { seed: 3, length: job.data.seq_length };
+    let optimizer = tprimat::plan::OptimizerJob { beta1: 0.9, beta2: 0.95, eps: 1e-6, ..job.optimizer.clone() };
+    let mut figures = Vec::new();
+    for step in 1..=3 {
+        let mut loss = Tensor::from(0.0_f32);
+        let micro_batches = (step - 1) * MICRO_BATCHES / ranks..step * MICRO_BATCHES / ranks;
+        for number in micro_batches.clone() {
+            let (inputs, targets) = tokens.batch((number * ranks + rank) * ROWS, ROWS, job.model.vocab_size).unwrap();
+            let batch = MicroBatch {
+                tokens: Tensor::from_slice(&inputs),
+                targets: Tensor::from_slice(&targets),
+                segments: segments(&inputs, Device::Cpu).unwrap(),
+                predictions: (ROWS * (job.data.seq_length - 1)) as f64,
+            };
+            let turn = Turn { is_first: number == micro_batches.start, is_last: number + 1 == micro_batches.end };
+            let part = fused.run(&batch, 1.0 / MICRO_BATCHES as f64, turn).unwrap();
+            loss += part;
+        }
+        if let Some(group) = &group {
+            group.wait(group.all_reduce(&loss).unwrap()).unwrap();
+        }
+        let norm = fused.grad_norm(&parameters).unwrap();
+        fused.update(&parameters, &norm, step, 1e-2, &optimizer).unwrap();
+        figures.push([loss.double_value(&[]), norm.double_value(&[])]);
+    }
+    Trained { parameters, figures }
+}
+
+fn train_ranks(job: &Job, first: &[Tensor], ranks: usize, is_shared: bool) -> Vec<Trained> {
+    if ranks == 1 {
+        return vec![train_rank(job, first, None, None)];
+    }
+    std::thread::scope(|scope| {
+        let start = |(rank, ring): (usize, Ring)| {
+            let share = is_shared.then_some(Share { rank: rank as i64, ranks: ranks as i64 });
+            // A tensor belongs to one thread at a time.
+            let first: Vec<Tensor> = first.iter().map(Tensor::copy).collect();
+            scope.spawn(move || train_rank(job, &first, Some(Rc::new(ring)), share))
+        };
+        let threads: Vec<_> = Ring::connected(ranks).into_iter().enumerate().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// The same global batch gives the same losses, norms and weights on any number of ranks, shared out or not.
+#[test]
+fn several_ranks_train_what_one_does() {
+    let _turn = weights::take_turns();
+    for (tied, bias, recomputes) in [(false, false, false), (true, true, true)] {
+        let model = ModelShape { num_layers: 5, ..shape(tied, bias) };
+        let mut job =
+            Job { model, precision: "bf16".to_owned(), activation_checkpointing: recomputes, ..Job::default() };
+        (job.data.seq_length, job.sac_frequency) = (9, 2);
+        let specs = Shape::of(&job.model).unwrap().parameters();
+        let mut whole = Parameters::new(&specs, Kind::BFloat16, Kind::Float, 0.1, Device::Cpu).unwrap();
+        weights::initialise(&mut whole, 5, 0.1, Device::Cpu).unwrap();
+        let first: Vec<Tensor> = whole.list.iter().map(|p| p.master.copy()).collect();
+        let alone = train_ranks(&job, &first, 1, false).remove(0);
+        assert!(alone.figures[2][0] < alone.figures[0][0] - 0.1, "it learns: {:?}", alone.figures);
+        for (ranks, is_shared) in [(2, false), (2, true), (3, true), (6, true), (3, false)] {
+            let what = format!("{ranks} ranks, shared {is_shared}, tied {tied}");
+            let trained = train_ranks(&job, &first, ranks, is_shared);
+            for (rank, Trained { parameters, figures }) in trained.iter().enumerate() {
+                assert_eq!(figures, &trained[0].figures, "{what}: every rank has the same figures");
+                for (got, wanted) in figures.iter().flatten().zip(alone.figures.iter().flatten()) {
+                    assert!((got / wanted - 1.0).abs() < 1e-3, "{what}: {figures:?}, alone {:?}", alone.figures);
+                }
+                // What this rank would hold of the weights that one rank alone has trained.
+                let share = is_shared.then_some(Share { rank: rank as i64, ranks: ranks as i64 });
+                let kinds = [Kind::BFloat16, Kind::Float];
+                let mut wanted = Parameters::shared(&specs, kinds, 0.1, Device::Cpu, share).unwrap();
+                for (index, parameter) in alone.parameters.list.iter().enumerate() {
+                    wanted.write(index, &parameter.master).unwrap();
+                }
+                for (got, wanted) in parameters.groups.iter().zip(&wanted.groups) {
+                    let error = distance(&got.master, &wanted.master);
+                    assert!(error < 2e-3, "{what}, rank {rank}: {error:.1e}");
+                }
+            }
+        }
+    }
 }
 
 /// NVRTC accepts the kernels for every generation that PyTorch's wheels support.
