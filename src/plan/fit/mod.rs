@@ -66,7 +66,7 @@ pub fn memory(recipe: &str, job: &Job) -> Result<Memory, String> {
     if job.vendor == Vendor::Cpu {
         return Err("not modelled: a CPU's memory is the host's".into());
     }
-    if job.precision != "bf16" {
+    if job.precision != "bf16" && (recipe, job.precision.as_str()) != ("native", "fp8") {
         return Err(format!("not modelled: precision {}", job.precision));
     }
     if !matches!(job.model.architecture.as_str(), "llama" | "qwen2" | "mistral") {
