@@ -17,10 +17,10 @@ quickstart: build
 	@echo "the picture: output/quickstart/compare.png"
 
 build: $(VENV)/.ready
-	$(CARGO) build --release --features native
+	$(CARGO) build --release --workspace
 
 test: $(VENV)/.ready
-	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features native
+	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --workspace
 
 # Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
 # FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,
@@ -29,11 +29,11 @@ frameworks: $(VENV)/.ready
 	FRAMEWORKS_PYTHON=$${FRAMEWORKS_PYTHON:-$(PYTHON)} $(CARGO) test --test frameworks
 
 lint: $(VENV)/.ready
-	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets --features native -- -D warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 doc: $(VENV)/.ready
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features native --lib
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --lib
 
 bench: build
 	$(CARGO) build --release --bin tprimat --example fill

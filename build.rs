@@ -8,23 +8,25 @@ use std::{
 #[path = "src/graph/libraries.rs"]
 mod libraries;
 
-/// Which sources decide what a task prints. A change in one of them makes that task stale, and nothing before it.
-/// The analysis is one net of functions, so it counts as a whole.
-const CODE: &[(&str, &[&str])] = &[
-    ("RENDER", &["src/recipe/template.rs"]),
-    ("PARSE", &["src/parse", "src/analyze", "src/plan/shape.rs", DERIVED]),
-    ("IMPORT", &["src/import", "src/parse", "src/analyze", "src/plan/shape.rs"]),
-    ("AGGREGATE", &["src/analyze", "src/plan/shape.rs", DERIVED]),
-    ("COMPARE", &["src/analyze", "src/plan/shape.rs", "src/config/names.rs", DERIVED]),
-    ("PLOT", &["src/report", "src/analyze", "src/plan/shape.rs", DERIVED]),
-    ("REPORT", &["src/report", "src/analyze", "src/plan/shape.rs", "src/config/names.rs", DERIVED]),
-    // The trainer that ships with tprimat: its source is in its train keys, as a recipe's own program is.
-    ("NATIVE", &["src/bin/tprimat-native", "src/data/dataset.rs", "src/data/index.rs", "src/data/samples.rs"]),
-    ("ALL", &["src", "recipes", "templates"]),
+/// For each digest: the crates whose code decides what the task makes, as their own build scripts announced them (with all
+/// that they depend on), and what of this crate does.
+const CODE: &[(&str, &[&str], &[&str])] = &[
+    ("RENDER", &["RENDER"], &[]),
+    ("PARSE", &["FIGURES"], &[DERIVED]),
+    ("IMPORT", &["FIGURES"], &["src/import"]),
+    ("AGGREGATE", &["FIGURES"], &[DERIVED]),
+    ("COMPARE", &["FIGURES"], &[DERIVED]),
+    ("PLOT", &["REPORT"], &[DERIVED]),
+    ("REPORT", &["REPORT"], &[DERIVED]),
+    ("ALL", &["CACHE", "RENDER", "REPORT", "SAMPLES"], &["src", "recipes", "templates"]),
 ];
 
 /// What hands a task its inputs and stores what it made.
 const DERIVED: &str = "src/execute/derived.rs";
+
+/// The trainer that ships with tprimat: its source is in its train keys, as a recipe's own program is. No crate may depend
+/// on it, so its digest is taken from its folder, as its own build script takes it.
+const NATIVE: &str = "crates/native";
 
 const LOCK: &str = "Cargo.lock";
 
@@ -34,8 +36,11 @@ fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     // Not there where tprimat is built as somebody's library: no task runs then that anybody keeps.
     let lock = fs::read_to_string(root.join(LOCK)).unwrap_or_default();
-    for (name, paths) in CODE {
+    for (name, crates, paths) in CODE {
         let mut hasher = blake3::Hasher::new();
+        for code in crates.iter().map(|name| announced(name)) {
+            hasher.update(code.as_bytes());
+        }
         for file in paths.iter().flat_map(|p| files(&root, p)).filter(|file| !is_of_tests(file)) {
             hasher.update(file.as_bytes());
             hasher.update(blake3::hash(&fs::read(root.join(&file)).expect("listed just now")).as_bytes());
@@ -48,14 +53,28 @@ fn main() {
         }
         println!("cargo::rustc-env=TPRIMAT_CODE_{name}={}", hasher.finalize().to_hex());
     }
+    println!("cargo::rustc-env=TPRIMAT_CODE_NATIVE={}", native(&root));
     // A path that is not there would run this again at every build.
     let is_there = |path: &&&str| root.join(path).exists();
-    for path in ["src", LOCK].iter().chain(EMBEDDED).filter(is_there) {
+    for path in ["src", LOCK, NATIVE].iter().chain(EMBEDDED).filter(is_there) {
         println!("cargo::rerun-if-changed={path}");
     }
     embed(&root);
-    #[cfg(feature = "native")]
-    link_native();
+}
+
+/// What the build script of a crate that this one depends on says of its code.
+fn announced(name: &str) -> String {
+    let variable = format!("DEP_TPRIMAT_{name}_CODE");
+    env::var(&variable).unwrap_or_else(|_| panic!("{variable} is not set: Cargo.toml does not name the crate"))
+}
+
+/// Digest of the native trainer. In a package without its sources nothing can have been built from them, so no trainer
+/// answers to this one.
+fn native(root: &Path) -> String {
+    let Ok(manifest) = fs::read_to_string(root.join(NATIVE).join("Cargo.toml")) else { return "absent".to_owned() };
+    let needed = tprimat_code::own_dependencies(&manifest).into_iter();
+    let codes = needed.map(|name| (name.to_owned(), announced(&name.to_uppercase())));
+    tprimat_code::folded(&tprimat_code::own(&root.join(NATIVE).join("src")), codes)
 }
 
 /// A snapshot that changed voids nobody's pictures.
@@ -90,29 +109,4 @@ fn embed(root: &Path) {
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("embedded.rs");
     #[expect(clippy::disallowed_methods, reason = "cargo owns OUT_DIR")]
     fs::write(target, out).expect("OUT_DIR is writable");
-}
-
-/// Compiles the native trainer's shim against the libtorch that torch-sys found, and links it into that binary alone.
-#[cfg(feature = "native")]
-fn link_native() {
-    const SHIM: &str = "src/bin/tprimat-native/shim.cpp";
-    println!("cargo:rerun-if-changed={SHIM}");
-    let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
-        panic!("torch-sys did not say where libtorch is; set LIBTORCH or LIBTORCH_USE_PYTORCH=1");
-    };
-    let include = lib.parent().map(|root| root.join("include")).unwrap_or_default();
-    cc::Build::new()
-        .cpp(true)
-        .std("c++17")
-        .define("_GLIBCXX_USE_CXX11_ABI", "1")
-        .warnings(false)
-        .include(include)
-        .file(SHIM)
-        .cargo_metadata(false)
-        .compile("tprimat_shim");
-    let archive = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libtprimat_shim.a");
-    let argument = |text: String| println!("cargo:rustc-link-arg-bin=tprimat-native={text}");
-    argument(archive.display().to_string());
-    // The libtorch it was built with, unless LD_LIBRARY_PATH names another.
-    argument(format!("-Wl,-rpath,{}", lib.display()));
 }

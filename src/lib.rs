@@ -19,21 +19,20 @@
 //! | [`report`] | comparisons | tables and pictures (pure; writes nothing itself) |
 //! | [`cli`] | arguments | a request, an exit code |
 
-pub mod analyze;
-pub mod cache;
 pub mod cli;
 pub mod config;
 pub mod data;
-pub mod digest;
-pub mod error;
 pub mod execute;
-pub mod files;
 pub mod graph;
 pub mod host;
 pub mod import;
 pub mod matrix;
-pub mod parse;
-pub mod plain;
 pub mod plan;
 pub mod recipe;
-pub mod report;
+
+pub use tprimat_base::{digest, error, files};
+pub use tprimat_cache as cache;
+pub use tprimat_figures as analyze;
+pub use tprimat_logs as parse;
+pub use tprimat_report as report;
+pub use tprimat_words::plain;

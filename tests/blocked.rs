@@ -35,9 +35,26 @@ fn one_missing_launcher_blocks_the_cells_that_need_it() {
     assert!(said.contains("1 of 2 selected cells have results; 1 cannot be measured on this host"), "{said}");
     assert_eq!(project.launches(), 1);
     assert!(project.read("output/compare.txt").contains(CELL));
-    let value = project.run(&["build", "--json"]).ends_with(2);
-    // Now nothing else is to be done, and what was asked for cannot be.
-    assert!(value.stdout.contains("nobody-has-this-launcher"), "{value:?}");
+    // Nothing else is to be done now: the table of the others is shown all the same, and why one is missing.
+    let again = project.run(&["build"]).ends_with(0);
+    assert!(again.stdout.contains(CELL) && why(&again).contains("1 of 2 selected cells have results"), "{again:?}");
+    assert!(why(&again).contains(needs), "{again:?}");
+    let value = project.run(&["build", "--json"]).ends_with(0).json();
+    assert_eq!((&value["blocked"], &value["summary"]["blocked"]), (&1.into(), &3.into()), "{value}");
+    // Of this selection nothing can be measured here.
+    let alone = project.run(&["build", "--only", "*/own"]).ends_with(1);
+    assert!(why(&alone).contains("0 of 1 selected cells have results") && why(&alone).contains(needs), "{alone:?}");
+    // Whoever only looks is told as well, and nothing is started for it.
+    let plan = project.run(&["plan"]).ends_with(0);
+    assert!(
+        plan.stdout.contains("blocked      train cpu/own/tiny/single#1") && plan.stdout.contains(needs),
+        "{plan:?}"
+    );
+    let check = project.run(&["check"]).ends_with(0);
+    assert!(why(&check).contains(&format!("cpu/own/tiny/single cannot be measured here now: {needs}")), "{check:?}");
+    assert!(check.stdout.contains("1 cell cannot be measured here now"), "{check:?}");
+    // What is missing is not pinned as missing: once it is there, the lock does not stand in the way.
+    assert!(!project.read("tprimat.lock").contains("recipe.own"), "{}", project.read("tprimat.lock"));
     project.run(&["build", "--only", CELL]).ends_with(0);
     // Whoever needs the whole matrix says so.
     project.edit("trainer.sh", "for step in", "# again\nfor step in");
@@ -81,4 +98,63 @@ fn a_selection_of_which_nothing_can_be_measured_here_is_no_success() {
     // With the others it is: they are measured.
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 1);
+}
+
+/// A folder that looks like a virtual environment: an interpreter that is a script, and installed packages.
+fn environment(project: &Project, name: &str, packages: &[(&str, &str)]) {
+    let site = format!("{name}/lib/python3.12/site-packages");
+    project.write(&format!("{name}/pyvenv.cfg"), "home = /usr/bin\ninclude-system-site-packages = false\n");
+    let program = format!(
+        "#!/bin/sh\ncase \"$*\" in *find_spec*) for m in \"$@\"; do case $m in mod_*) [ -e '{site}'/$m ] || echo $m;; esac; done;; esac\n",
+        site = project.path(&site).display()
+    );
+    project.write(&format!("{name}/bin/python"), &program);
+    let bin = project.path(&format!("{name}/bin/python"));
+    std::fs::set_permissions(bin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    project.write(&format!("{site}/README.txt"), "what pip installs lies here\n");
+    for (package, version) in packages {
+        project.write(&format!("{site}/mod_{package}/__init__.py"), "");
+        project.write(&format!("{site}/{package}-{version}.dist-info/METADATA"), &format!("Version: {version}\n"));
+    }
+}
+
+/// Two frameworks that need other versions of one package: each has its own interpreter, looked at, locked and launched as such.
+#[test]
+fn every_framework_may_have_a_python_of_its_own() {
+    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "[\"one\", \"two\"]"));
+    for id in ["one", "two"] {
+        let recipe = RECIPE.replace("id = \"cmd\"", &format!("id = {id:?}"));
+        let require = "commands = [\"bash\"]\npython_modules = [\"mod_a\"]\npip = { mod_a = \"a-on-the-index\" }";
+        let recipe = recipe.replace("commands = [\"bash\"]", require);
+        let recipe = recipe.replace("[lock]\n", "[lock]\npackages = [\"a\"]\n");
+        assert!(recipe.contains("packages = [\"a\"]") && recipe.contains("mod_a"), "{recipe}");
+        project.write(&format!("recipes/{id}/recipe.toml"), &recipe);
+    }
+    project.write(
+        "trainer.sh",
+        &format!("echo \"$TPRIMAT_PYTHON\" >> \"$TPRIMAT_PROJECT_DIR/pythons\"\n{}", project.read("trainer.sh")),
+    );
+    project.edit(
+        "config.yaml",
+        "frameworks:\n",
+        "frameworks:\n  one: { command: [bash, trainer.sh, one], inputs: [trainer.sh], python: envs/one }\n  two: { command: [bash, trainer.sh, two], inputs: [trainer.sh], python: envs/two/bin/python }\n",
+    );
+    environment(&project, "envs/one", &[("a", "1.0")]);
+    environment(&project, "envs/two", &[]);
+    // The advice names the distribution, and the interpreter that lacks it.
+    let plan = project.run(&["plan"]).ends_with(0);
+    let needs = "recipe `two` needs the Python module `mod_a`, which is not there";
+    let mends = "envs/two/bin/python -m pip install a-on-the-index`";
+    assert!(plan.stdout.contains(needs) && plan.stdout.contains(mends), "{}", plan.stdout);
+    let built = project.run(&["build"]).ends_with(0);
+    assert!(why(&built).contains(needs) && why(&built).contains("1 of 2 selected cells have results"), "{built:?}");
+    environment(&project, "envs/two", &[("a", "2.0")]);
+    project.run(&["build"]).ends_with(0);
+    let lock = project.read("tprimat.lock");
+    let of =
+        |id: &str| lock.split(&format!("recipe.{id}.packages]")).nth(1).unwrap().lines().nth(1).unwrap().to_owned();
+    assert_eq!((of("one"), of("two")), ("a = \"1.0\"".to_owned(), "a = \"2.0\"".to_owned()), "{lock}");
+    let pythons = project.read("pythons");
+    let started: Vec<&str> = pythons.lines().map(|line| line.rsplit("/envs/").next().unwrap()).collect();
+    assert_eq!(started, ["one/bin/python", "two/bin/python"], "{pythons}");
 }

@@ -137,7 +137,7 @@ fn an_import_is_no_measurement_and_stands_in_for_none() {
     assert_eq!(train["state"], "stale", "an import satisfies no train key");
     // Until it is measured, the import stands in its place, and says what it is.
     let before = project.run(&["compare"]).ends_with(0).stdout;
-    assert!(before.contains("(imported)") && before.contains("imported from own.log"), "{before}");
+    assert!(before.contains("(imported)") && before.contains("imported, not measured by tprimat"), "{before}");
     project.run(&["build"]).ends_with(0);
     assert_eq!(project.launches(), 1);
     let after = project.run(&["compare"]).ends_with(0).stdout;
@@ -286,7 +286,7 @@ fn a_log_that_contradicts_itself_has_no_rate() {
     for tokens in ["0", "-1024", "1e308"] {
         let (_, summary) = imported_events(&[settings], tokens);
         let notes = summary["notes"].to_string();
-        assert!(notes.contains("absurd_value (step 1: tokens is "), "{notes}");
+        assert!(notes.contains("absurd value (step 1: tokens is "), "{notes}");
     }
 }
 
@@ -344,6 +344,30 @@ fn old_results_are_one_comparison_without_a_project() {
     let after = project.run(&["import", ".", "--json"]).ends_with(0).json();
     assert_eq!(after["imported"].as_array().unwrap().len(), 8, "{after:#}");
     assert!(project.read("output/compare.csv").contains("nvd/nemo/llama/imported"));
+}
+
+/// The launcher's output and a rank's log of one run are two files of one measurement.
+#[test]
+fn a_run_that_was_imported_twice_is_not_compared_with_itself() {
+    let project = project();
+    // Both as one file each, under two names.
+    project.write("full.log", &primus(1, 12)).write("rank.log", &format!("launched\n{}", primus(1, 12)));
+    let cells = ["amd/prim/tiny/full", "amd/prim/tiny/rank"];
+    for (cell, log) in cells.into_iter().zip(["full.log", "rank.log"]) {
+        project.run(&["import", cell, "--log", log]).ends_with(0);
+    }
+    let comparison = project.run(&["compare", "--imported", "--json"]).ends_with(0).json();
+    assert_eq!((&comparison["speedups"], comparison["rows"].as_array().unwrap().len()), (&json!([]), 2));
+    assert_eq!(comparison["rows"][1]["same_runs_as"], cells[0]);
+    let told = project.run(&["compare", "--imported"]).ends_with(0).stdout;
+    let said =
+        "amd/prim/tiny/rank (imported) is not compared: it has the same runs as amd/prim/tiny/full, imported twice.";
+    assert!(told.replace('\n', " ").contains(said) && !told.contains("1.00×"), "{told}");
+    // As two repeats of one cell they are one.
+    project.run(&["import", cells[0], "--log", "rank.log"]).ends_with(0);
+    let both = project.run(&["show", cells[0], "--json"]).ends_with(0).json();
+    assert_eq!((&both["n"], both["repeats"].as_array().unwrap().len()), (&json!(1), 2), "{both:#}");
+    assert!(both["repeats"][1]["status"]["reason"].as_str().unwrap().contains("the same run as repeat 1"), "{both:#}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_config_of_an_older_suite_is_checked_and_planned_as_it_is() {
         assert!(check.contains(said), "{said}\n{check}");
     }
     let plan = project.run(&["plan"]).ends_with(0);
-    assert!(plan.stdout.contains("train nvidia/nemo/llama/fast#1"), "{}", plan.stdout);
+    assert!(plan.stdout.contains("waiting      nvidia/nemo/llama/fast  5 runs"), "{}", plan.stdout);
     assert!(plan.stderr.contains("there is no matrix file"), "{}", plan.stderr);
     // A try-out: fewer steps than warm-up, one framework, by variables as those suites have them.
     let mut command = project.tprimat(&["render", "nvidia/nemo/llama/fast", "--json"]);
@@ -205,4 +205,32 @@ fn a_million_runs_are_the_most_that_are_planned() {
     let project = Project::new(&(support::ONE_RUN.replace("repeats = 1", "repeats = 10000") + &axis));
     let said = project.run(&["plan"]).ends_with(2).stderr;
     assert!(said.contains("has 1010000 runs (cells × repeats)"), "{said}");
+}
+
+/// Under `identical_config` nothing but platform and framework may differ: that more does is said before anything runs.
+#[test]
+fn a_configuration_called_identical_that_is_not_is_told_before_it_costs_anything() {
+    let config = CONFIG
+        .replace(
+            "cpu: { vendor: cpu, num_gpus: 1 }",
+            "cpu: { vendor: cpu, num_gpus: 1 }\n    spare: { vendor: cpu, num_gpus: 1 }",
+        )
+        .replace("single: { num_gpus: 1, DP: 1 }", "identical_config: { num_gpus: 1, DP: 1 }");
+    let project = with_config(&config);
+    project.write("trainer.sh", TRAINER);
+    let matrix = "[matrix]\nname = \"same\"\nplatform = [\"cpu\", \"spare\"]\nframework = \"cmd\"\nmodel = \"tiny\"\n\
+                  parallelism = \"identical_config\"\nrepeats = 1\n";
+    project.write("matrix.toml", matrix);
+    for command in ["check", "plan"] {
+        let said = project.run(&[command]).ends_with(0).stderr;
+        assert!(!said.contains("nothing may differ"), "{command}: {said}");
+    }
+    let other = "\n[[override]]\nwhere = { platform = \"spare\" }\nset = { \"training.data.seq_length\" = 32 }\n";
+    project.write("matrix.toml", &format!("{matrix}{other}"));
+    for command in ["check", "plan"] {
+        let said = project.run(&[command]).ends_with(0).stderr;
+        let words = "under `identical_config` nothing may differ, so `spare/cmd/tiny/identical_config` will not be compared with \
+                     `cpu/cmd/tiny/identical_config`: seq_length: 32, not 16";
+        assert!(said.contains(words), "{command}: {said}");
+    }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tprimat::files::{Durability, write_atomically};
 
-#[path = "../../src/report/plot/sample.rs"]
+#[path = "../../crates/report/src/plot/sample.rs"]
 mod sample;
 pub use sample::Sample;
 

@@ -294,7 +294,7 @@ pub enum AttemptsCommand {
 
 #[derive(Args, Clone, Debug)]
 pub struct SetAsideArgs {
-    /// The attempt's id, or the beginning of it
+    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run counts
     pub id: String,
     /// What was wrong with the run
     #[arg(long, value_name = "TEXT")]
@@ -303,7 +303,7 @@ pub struct SetAsideArgs {
 
 #[derive(Args, Clone, Debug)]
 pub struct RestoreArgs {
-    /// The attempt's id, or the beginning of it
+    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run was set aside
     pub id: String,
 }
 
@@ -418,7 +418,8 @@ pub enum Annotations {
 
 #[derive(Args, Clone, Debug)]
 pub struct ImportArgs {
-    /// A cell, with --log, --result or --tfevents; else files, and folders with names as the suites wrote them
+    /// A cell, with --log, --result or --tfevents; else files, folders with names as the suites wrote them, or another
+    /// project's cache
     #[arg(value_name = "CELL | PATH")]
     pub names: Vec<String>,
     /// A trainer's log; several are the ranks of one run, in their order

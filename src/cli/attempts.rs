@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     args::{AttemptsArgs, AttemptsCommand, RestoreArgs, SetAsideArgs},
-    flags::Insist,
+    flags::{Common, Insist, Measured},
     output::{print, print_json},
     project::{self, split_repeat},
 };
@@ -45,19 +45,8 @@ struct Line {
 
 fn list(at: Option<&Path>, args: &AttemptsArgs, asked: &str) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
-    let (id, only) = split_repeat(asked)?;
-    let cell = plan.find(id)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
-    let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let past = Past::of(&cache, &plan);
-    let mut lines = Vec::new();
-    for (repeat, attempt) in attempts_of(&engine, &statuses, cell, &past) {
-        if only.is_none_or(|only| only == repeat) {
-            lines.push(line(&engine, &statuses, cell, repeat, attempt, &past)?);
-        }
-    }
+    let lines = lines(&plan, &cache, asked)?;
     if args.json {
         print_json(&Value::Array(lines.iter().map(Line::json).collect()))?;
     } else if lines.is_empty() {
@@ -66,6 +55,47 @@ fn list(at: Option<&Path>, args: &AttemptsArgs, asked: &str) -> Result<i32> {
         print(&text(&lines))?;
     }
     Ok(exit::OK)
+}
+
+/// The runs of a cell, or of one repeat of it.
+fn lines(plan: &Plan, cache: &Cache, asked: &str) -> Result<Vec<Line>> {
+    let (id, only) = split_repeat(asked)?;
+    let cell = plan.find(id)?;
+    let dag = Dag::new(plan)?;
+    let engine = project::engine(plan, &dag, cache, &Insist::default());
+    let statuses = engine.evaluate_all()?;
+    let past = Past::of(cache, plan);
+    let mut lines = Vec::new();
+    for (repeat, attempt) in attempts_of(&engine, &statuses, cell, &past) {
+        if only.is_none_or(|only| only == repeat) {
+            lines.push(line(&engine, &statuses, cell, repeat, attempt, &past)?);
+        }
+    }
+    Ok(lines)
+}
+
+/// The attempt that a person names: by its id, by the beginning of it, or by its cell, where only one of the cell's runs
+/// `may` be meant.
+fn meant(at: Option<&Path>, cache: &Cache, name: &str, may: fn(&Line) -> bool, what: &str) -> Result<Attempt> {
+    if !name.contains('/') {
+        return find(cache, name);
+    }
+    let plan = Plan::load(&project::request(at, &Common::default(), None, &Measured::default())?)?;
+    let mut lines = lines(&plan, cache, name)?;
+    lines.retain(may);
+    match &lines[..] {
+        [one] => Ok(one.attempt.clone()),
+        [] => Err(Error::NothingSelected {
+            message: format!("no run of `{name}` {what}"),
+            help: Some(format!("`tprimat attempts {name}` lists its runs")),
+        }),
+        several => {
+            let runs: Vec<String> =
+                several.iter().map(|line| format!("#{} is {}", line.repeat, line.attempt.id)).collect();
+            let problem = Problem::new(format!("{} runs of `{name}` may be meant", several.len()));
+            Err(Error::invalid(problem.help(format!("name one by CELL#REPEAT or its id: {}", runs.join(", ")))))
+        }
+    }
 }
 
 /// Runs under the cell's own name, and those of its present keys that another cell's name stands on; the oldest first.
@@ -187,7 +217,7 @@ fn set_aside(at: Option<&Path>, args: &SetAsideArgs) -> Result<i32> {
         return Err(Error::invalid(problem.help("say what was wrong with the run: it is shown beside the figures")));
     }
     let cache = open(at)?;
-    let attempt = find(&cache, &args.id)?;
+    let attempt = meant(at, &cache, &args.id, |line| line.counts, "counts")?;
     cache.set_aside(&attempt, Some(&SetAside { reason: reason.to_owned(), at: files::unix_now() }))?;
     let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
     eprintln!("set aside {} ({run}); `tprimat build` measures it anew", attempt.id);
@@ -197,7 +227,7 @@ fn set_aside(at: Option<&Path>, args: &SetAsideArgs) -> Result<i32> {
 
 fn restore(at: Option<&Path>, args: &RestoreArgs) -> Result<i32> {
     let cache = open(at)?;
-    let attempt = find(&cache, &args.id)?;
+    let attempt = meant(at, &cache, &args.id, |line| line.attempt.set_aside.is_some(), "was set aside")?;
     if attempt.set_aside.is_none() {
         let message = format!("{} was not set aside", attempt.id);
         return Err(Error::Failed { message, help: Some("`tprimat attempts CELL` says what counts and why".into()) });

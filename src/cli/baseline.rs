@@ -41,7 +41,7 @@ pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
                 print_json(&json!({ "baseline": path, "cells": baseline.cells.len() }))?;
             } else {
                 let count = baseline.cells.len();
-                let cells = if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") };
+                let cells = crate::plain::counted(count, "cell");
                 eprintln!("{}: {cells}", path.display());
             }
         }

@@ -6,11 +6,13 @@ use std::{
     path::PathBuf,
 };
 
+use petgraph::graph::NodeIndex;
+
 use crate::{
     analyze::Comparison,
     cache::TaskKind,
     error::{Error, Problem, Result},
-    execute::{self, TrainHost},
+    execute::{self, Look, TrainHost},
     graph::{Engine, Reason, State, Statuses},
     plan::{Plan, Prepared, Support, Vendor},
 };
@@ -22,32 +24,68 @@ const MOST: usize = 6;
 pub type Blocked = BTreeMap<usize, Vec<Problem>>;
 
 /// Looks at everything that can be known to go wrong before the first second of training `cells`.
-pub fn find(engine: &Engine, cells: &[usize], host: &TrainHost) -> Result<Blocked> {
+pub fn find(plan: &Plan, cells: &[usize], host: &TrainHost, look: Look) -> Result<Blocked> {
     let cells: BTreeSet<usize> = cells.iter().copied().collect();
     let mut blocked = Blocked::new();
-    for ((platform, framework), of_pair) in by_recipe(engine.plan, &cells) {
-        let recipe = &engine.plan.recipes.recipes[framework];
-        let here = execute::preflight(recipe, &engine.plan.facts.checkouts(recipe), host);
+    for ((platform, framework), of_pair) in by_recipe(plan, &cells) {
+        let recipe = &plan.recipes.recipes[framework];
+        let here = execute::preflight(recipe, &plan.facts.checkouts(recipe), plan.facts.python(framework), host, look);
         if !here.is_empty() {
             of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().extend(here.clone()));
         }
-        if engine.plan.allow_drift {
+        // What is not installed differs from the lock as well: that would be said twice.
+        if plan.allow_drift || !here.is_empty() {
             continue;
         }
-        let vendor = engine.plan.prepared(of_pair[0]).map_or(Vendor::Cpu, |p| p.job().vendor);
-        for diff in engine.plan.facts.drift(platform, vendor, &[recipe])? {
-            let Error::Invalid(problems) = engine.plan.facts.drift_error(platform, std::slice::from_ref(&diff)) else {
+        let vendor = plan.prepared(of_pair[0]).map_or(Vendor::Cpu, |p| p.job().vendor);
+        for diff in plan.facts.drift(platform, vendor, &[recipe])? {
+            let Error::Invalid(problems) = plan.facts.drift_error(platform, std::slice::from_ref(&diff)) else {
                 continue;
             };
-            for cell in of_pair.iter().filter(|cell| concerns(engine.plan, **cell, &diff.name)) {
+            for cell in of_pair.iter().filter(|cell| concerns(plan, **cell, &diff.name)) {
                 blocked.entry(*cell).or_default().extend(problems.clone());
             }
         }
     }
-    for (cell, problems) in of_data(engine.plan, &cells)? {
+    for (cell, problems) in of_data(plan, &cells)? {
         blocked.entry(cell).or_default().extend(problems);
     }
     Ok(blocked)
+}
+
+/// The cells that a build would train now, each as often as it has such repeats.
+pub fn stale_trains(engine: &Engine, statuses: &Statuses) -> Vec<usize> {
+    let is_to_train = |node: &NodeIndex| {
+        engine.dag.task(*node).kind == TaskKind::Train
+            && statuses.get(*node).state == State::Stale
+            && engine.is_wanted(*node)
+    };
+    engine.dag.order.iter().filter(|n| is_to_train(n)).map(|n| engine.dag.task(*n).cell as usize).collect()
+}
+
+/// Notes in the plan which cells are left out and why, as their tasks say it. `trains`: the cells that are trained.
+pub fn mark(plan: &mut Plan, blocked: &Blocked, trains: &[usize]) {
+    let pair = |plan: &Plan, cell: usize| {
+        let of = &plan.matrix.cells[cell];
+        (of.platform.clone(), of.framework.clone())
+    };
+    let trained: BTreeSet<_> = trains.iter().map(|cell| pair(plan, *cell)).collect();
+    for (cell, problems) in blocked {
+        plan.cells[*cell].blocked = problems.first().map(sentence);
+        let (platform, framework) = pair(plan, *cell);
+        if !trained.contains(&(platform.clone(), framework.clone())) {
+            plan.facts.leave_out_missing(&platform, &framework);
+        }
+    }
+}
+
+/// A line for each problem, with the cells that it keeps from being measured here.
+pub fn told(plan: &Plan, blocked: &Blocked) -> Vec<String> {
+    let line = |(problem, cells): (&Problem, Vec<usize>)| {
+        let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
+        format!("{} cannot be measured here now: {}", few(&cells), sentence(problem))
+    };
+    by_problem(blocked).into_iter().map(line).collect()
 }
 
 /// Cells by platform and framework: what they share is looked at once.

@@ -24,7 +24,7 @@ use crate::{
     cache::{Cache, TaskKind},
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, PlainLines, Reporter, Reporters, Runs, Talk,
+        self, Bars, BuildOptions, BuildSummary, Event, JsonLines, Look, PlainLines, Reporter, Reporters, Runs, Talk,
         TrainHost,
     },
     files::Standing,
@@ -65,7 +65,7 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     }
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let _in_use = cache.use_it();
-    let host = train_host(&plan, &request, &cache)?;
+    let host = train_host(&plan, &request, cache.root())?;
     let talk = Talk::new(reporters(args)?);
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
@@ -90,24 +90,17 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     if !stale.is_empty() {
         cache.ensure_writable()?;
     }
-    let mut trains: Vec<usize> =
-        stale.iter().map(|n| dag.task(*n)).filter(|t| t.kind == TaskKind::Train).map(|t| t.cell as usize).collect();
+    let mut trains = blocked::stale_trains(&engine, &statuses);
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
-    let blocked = blocked::find(&engine, &trains, &host)?;
+    let blocked = blocked::find(&plan, &trains, &host, Look::ByAsking)?;
     trains.retain(|cell| !blocked.contains_key(cell));
-    if trains.is_empty() {
-        // Whatever there was to train is left out: then nothing was asked for that can be done here.
-        blocked::refuse(&blocked)?;
-    }
     if !blocked.is_empty() {
         for (problem, cells) in blocked::by_problem(&blocked) {
             let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
             let message = format!("left out: {}: {}", blocked::few(&cells), blocked::sentence(problem));
             talk.report(&Event::Note { message });
         }
-        for (cell, problems) in &blocked {
-            plan.cells[*cell].blocked = problems.first().map(blocked::sentence);
-        }
+        blocked::mark(&mut plan, &blocked, &trains);
         engine = engine_of(&plan, &dag, &cache, &args.insist);
         statuses = engine.evaluate_all()?;
     }
@@ -127,6 +120,8 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
         talk.report(&Event::Note { message });
     }
     let interrupts = execute::install_interrupt_handler()?;
+    let output = execute::publish::output_dir(&plan);
+    let set_aside = execute::publish::set_aside(&output);
     let options = BuildOptions {
         jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
         fail_fast: args.fail_fast,
@@ -135,6 +130,15 @@ pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
     // What a run of an earlier, killed build left while we waited for its supervisor.
     if cache.ensure_writable().is_ok() {
         execute::sweep_up(&cache, &host, &talk)?;
+    }
+    let moved = execute::publish::set_aside(&output).saturating_sub(set_aside);
+    if moved > 0 {
+        let earlier = output.strip_prefix(&request.root).unwrap_or(&output).join("earlier");
+        let message = format!(
+            "{moved} files that tprimat had not written lay where results are published; they are in {0} now, and `tprimat import {0}` reads results among them",
+            earlier.display()
+        );
+        talk.report(&Event::Note { message });
     }
     let summary = match (summary, interrupts.asked()) {
         (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => return Err(Error::Interrupted(signal)),
@@ -184,17 +188,16 @@ fn reporters(args: &BuildArgs) -> Result<Reporters> {
     Ok(Reporters(all))
 }
 
-fn train_host(plan: &Plan, request: &PlanRequest, cache: &Cache) -> Result<TrainHost> {
+pub(super) fn train_host(plan: &Plan, request: &PlanRequest, cache: &Path) -> Result<TrainHost> {
     let tprimat = std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
     let facts = plan.facts.host();
     let vendor = facts.platforms().into_iter().map(|(v, _)| v).find(|v| *v != Vendor::Cpu);
     Ok(TrainHost {
         project: plan.root.clone(),
-        runs: cache.root().join("runs"),
+        runs: cache.join("runs"),
         lock_dir: lock_dir(&request.env),
         native: find_native(&tprimat, &request.env),
         native_seen: OnceLock::new(),
-        python: plan.facts.python().to_owned(),
         hostname: facts.hostname.clone().unwrap_or_default(),
         caller_env: request.env.clone(),
         grace_seconds: GRACE_SECONDS,
@@ -265,7 +268,7 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
             return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
         }
     }
-    blocked::refuse(&blocked::find(engine, &cells, host)?)?;
+    blocked::refuse(&blocked::find(engine.plan, &cells, host, Look::ByAsking)?)?;
     let keys: BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
     for key in keys {
         engine.cache.open_generation(&key)?;
@@ -280,7 +283,7 @@ fn unversioned(plan: &Plan, cells: &[usize]) -> BTreeSet<String> {
     let variables = names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
     let note = |variable| {
         format!(
-            "the checkout in ${variable} is no git repository: results are filed under the digest of one file of it"
+            "the checkout in ${variable} is not a git repository: results are filed under the digest of one file of it"
         )
     };
     variables.map(note).collect()
@@ -305,6 +308,9 @@ fn finish(
         failed,
         waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
+        contradicted,
+        suspect: verdict.suspect,
+        unmeasured: verdict.unmeasured,
         seconds: *seconds,
     });
     let coverage = Coverage::of(engine, statuses, comparison.as_ref());
@@ -366,8 +372,8 @@ fn changed_meanwhile(plan: &Plan) -> Option<String> {
 
 fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {
     let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
-    let digest = status.outputs().first().map(|o| o.digest);
-    digest.map(|digest| execute::derived::read_comparison(engine.cache, Some(digest))).transpose()
+    let stored = status.outputs().first();
+    stored.map(|stored| execute::derived::read_comparison(engine.cache, Some(stored))).transpose()
 }
 
 /// What the results of the selected cells say, which no task's own state shows: a run can end well and prove nothing.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     args::CheckArgs,
-    fit,
+    blocked, fit,
     flags::Insist,
     output::{print, print_json},
     project,
@@ -14,13 +14,16 @@ use super::{
 use crate::{
     cache::Cache,
     error::{Error, Problem, Result, exit},
+    execute::Look,
     graph::{Dag, label},
+    plain::counted,
     plan::{self, Plan, Support},
     recipe::context,
 };
 
 pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
+    let request = project::request(at, &args.common, None, &args.measured)?;
+    let plan = Plan::load(&request)?;
     let mut problems = Vec::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
     let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
@@ -59,7 +62,7 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     if !descriptive.is_empty() {
         eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
     }
-    for note in project::not_handed_over(&plan) {
+    for note in project::not_handed_over(&plan).into_iter().chain(project::not_identical(&plan)) {
         eprintln!("note: {note}");
     }
     for (why, cell, more) in reasons {
@@ -79,17 +82,31 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     let cells = 0..plan.cells.len();
     let fits: Vec<_> = cells.filter_map(|cell| plan::fit::fit(&plan, cell)).collect();
     let [will_not_fit, may_not_fit] = fit::warn(&fits);
+    let host = super::build::train_host(&plan, &request, cache.root())?;
+    let here: Vec<usize> =
+        (0..plan.cells.len()).filter(|cell| plan.prepared(*cell).is_some_and(|p| p.here().is_ok())).collect();
+    let blocked = blocked::find(&plan, &here, &host, Look::AtFiles)?;
+    for line in blocked::told(&plan, &blocked) {
+        eprintln!("note: {line}");
+    }
     let tasks = dag.graph.node_count();
     debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
     if args.json {
         print_json(
-            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit }),
+            &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit, "blocked": blocked.len() }),
         )?;
     } else {
+        let not_now = match blocked.len() {
+            0 => String::new(),
+            1 => "; 1 cell cannot be measured here now".to_owned(),
+            n => format!("; {n} cells cannot be measured here now"),
+        };
         print(&format!(
-            "{}: {} cells ({unsupported} unsupported), {launches} launch files render, {tasks} tasks; no problem found\n",
+            "{}: {} ({unsupported} unsupported), {} rendered, {}; no problem found{not_now}\n",
             plan.matrix.name,
-            plan.cells.len()
+            counted(plan.cells.len(), "cell"),
+            counted(launches, "launch file"),
+            counted(tasks, "task")
         ))?;
     }
     Ok(exit::OK)

@@ -26,7 +26,16 @@ pub fn run(at: Option<&Path>, args: &CleanArgs) -> Result<i32> {
     // Before anything is removed: a clean that is refused removes nothing.
     if args.cache {
         refuse_what_is_not_a_cache(&cache)?;
-        if !args.yes && !confirmed(&format!("Remove every measurement in {}?", cache.display()))? {
+        let question =
+            format!("Remove every measurement in {}, and what is published in {}?", cache.display(), output.display());
+        if !args.yes && !confirmed(&question)? {
+            return Ok(exit::OK);
+        }
+    } else if !args.yes && std::io::stdin().is_terminal() {
+        // Published files are made again from the cache, so a script is not asked.
+        let published = publish::published(&output).len();
+        let question = format!("Remove {published} published files from {}?", output.display());
+        if published > 0 && !confirmed(&question)? {
             return Ok(exit::OK);
         }
     }
@@ -80,7 +89,7 @@ fn remove_cache(cache: &Path) -> Result<()> {
 fn confirmed(question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Err(Error::invalid(
-            Problem::new("`clean --cache` asks first, and there is no terminal").help("say --yes"),
+            Problem::new("`clean --cache` asks first, and there is no terminal").help("pass --yes"),
         ));
     }
     let mut err = std::io::stderr();

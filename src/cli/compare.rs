@@ -56,26 +56,21 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     let plan = project::plan_or_imports(at, &common, &asked.measured)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
-    // A cell that the matrix does not have may have been imported.
-    let find = |id: &String| match plan.find(id) {
-        Err(_) if !imports.digests(id).is_empty() => Ok(None),
-        found => found.map(Some),
-    };
-    let places: Vec<Option<usize>> = named.iter().map(find).collect::<Result<_>>()?;
-    if let [a, b] = named
+    let find = |name: &String| project::named(&plan, &imports, name);
+    let (named, places): (Vec<String>, Vec<Option<usize>>) =
+        named.iter().map(find).collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    if let [a, b] = &named[..]
         && a == b
     {
         return Err(Error::invalid(Problem::new(format!("`{a}` is compared with itself"))));
     }
-    if let Some(baseline) = &asked.baseline {
-        find(baseline)?;
-    }
+    let baseline = asked.baseline.as_ref().map(find).transpose()?.map(|(id, _)| id);
     let dag = Dag::new(&plan)?;
     let engine = project::engine(&plan, &dag, &cache, &Insist::default());
     let statuses = engine.evaluate_all()?;
     let mut settings = derived::Settings::of(&plan).compare;
     settings.settings.across.clone_from(&asked.across);
-    settings.settings.baseline.clone_from(&asked.baseline);
+    settings.settings.baseline = baseline;
     settings.settings.named = !named.is_empty();
     let mut seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
     if !named.is_empty() {
@@ -102,7 +97,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
     }
     let comparison = derived::compare_cells(seeds, &settings, &cache)?;
     let imported = ["imports".to_owned()];
-    let shown = if is_of_imports { &imported[..] } else { named };
+    let shown = if is_of_imports { &imported[..] } else { &named[..] };
     show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named: shown })?;
     // Two cells that were named and may not be compared are an answer, but not the one that was asked for.
     let is_refused = !named.is_empty() && (!comparison.comparable || comparison.rows.len() < 2);
@@ -112,7 +107,7 @@ pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) ->
 /// Refuses what no contract has.
 fn check_across(across: &[String]) -> Result<()> {
     let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
-    let problem = Problem::new(format!("--across {unknown}: there is no such field of a contract"));
+    let problem = Problem::new(format!("--across {unknown}: contracts have no field of this name"));
     let all = || format!("one of {}", analyze::fields().collect::<Vec<_>>().join(", "));
     let help = nearest(unknown, analyze::fields()).map_or_else(all, |near| format!("did you mean `{near}`?"));
     Err(Error::invalid(problem.help(help)))

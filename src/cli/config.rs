@@ -12,7 +12,7 @@ use super::{
 use crate::{
     config::plain,
     error::{Error, Problem, Result, exit, nearest},
-    plan::{PlanRequest, load_config},
+    plan::{PlanRequest, load_config, look_at_config},
 };
 
 pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
@@ -23,11 +23,15 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
         env: project::environment(),
         ..PlanRequest::default()
     };
-    let config = load_config(&root.join("config.yaml"), &request)?;
     if args.upgrade {
-        print(&config.upgraded())?;
-        return Ok(exit::OK);
+        // What can be upgraded is, and what is wrong besides is said.
+        let (config, problems) = look_at_config(&root.join("config.yaml"), &request)?;
+        if let Some(config) = config {
+            print(&config.upgraded())?;
+        }
+        return if problems.is_empty() { Ok(exit::OK) } else { Err(Error::Invalid(problems)) };
     }
+    let config = load_config(&root.join("config.yaml"), &request)?;
     match args.get.as_slice() {
         [] => {}
         [get, path] if get == "get" => {

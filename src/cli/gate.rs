@@ -86,11 +86,11 @@ fn read_baseline(path: &Path) -> Result<Baseline> {
             let what = format!("is a `{other}`; this tprimat reads `{BASELINE_SCHEMA}`");
             return Err(wrong(what, "write it again with this version: `tprimat baseline -o FILE`"));
         }
-        Some(other) => return Err(wrong(format!("is no baseline, but a `{other}`"), HELP)),
+        Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), HELP)),
         None => {
             let near = value.as_object().and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
             let help = near.map_or_else(|| HELP.to_owned(), |near| format!("it has `{near}`, not `schema_version`"));
-            return Err(wrong("is no baseline: it names no `schema_version`".to_owned(), &help));
+            return Err(wrong("is not a baseline: it has no `schema_version`".to_owned(), &help));
         }
     }
     let baseline: Baseline =

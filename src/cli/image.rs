@@ -76,7 +76,7 @@ impl Inputs {
         let configured = self.config.get(&path).or_else(|| self.config.get(&format!("{path}.{vendor_name}")));
         let named = flag.or(configured.and_then(Value::as_str)).map(str::to_owned);
         named.or_else(|| recipe.file.image.get(&vendor).cloned()).ok_or_else(|| {
-            let problem = Problem::new(format!("the recipe `{id}` names no base image for {vendor_name}"));
+            let problem = Problem::new(format!("the recipe `{id}` has no base image for {vendor_name}"));
             let requirements = format!("requirements.{vendor_name}.txt");
             let needs = match recipe.files.iter().any(|(name, ..)| *name == requirements) {
                 true => format!("any with python3 and pip, which install recipes/{id}/{requirements} there"),

@@ -31,7 +31,21 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
         Some(request) => Plan::bare(&request)?,
         None => Plan::load(&project::request(at, &common, None, &Measured::default())?)?,
     };
-    let (cell, units, skipped) = wanted(args, &[project::cache_dir(&plan), publish::output_dir(&plan)])?;
+    let (caches, names): (Vec<&String>, Vec<&String>) =
+        args.names.iter().partition(|name| cache_in(&plan, Path::new(name)).is_some());
+    if !caches.is_empty() {
+        if !names.is_empty() || !args.log.is_empty() || !args.result.is_empty() || !args.tfevents.is_empty() {
+            let problem =
+                Problem::new(format!("`{}` is a cache of tprimat, and other things are named too", caches[0]));
+            return Err(Error::invalid(problem.help("import caches by a command of their own")));
+        }
+        return adopt(&plan, &caches, args.json);
+    }
+    // Older suites publish to the folder that is tprimat's now: what is left out is what tprimat published, not the folder.
+    let mut own = publish::published(&publish::output_root(&plan));
+    own.push(project::cache_dir(&plan));
+    let (cell, units, skipped) = wanted(args, &own)?;
+    let cell = cell.map(|cell| canonical(&plan, &cell));
     if plan.is_bare() {
         eprintln!(
             "note: there is no config.yaml here: models and platforms are the starter's, and imports are kept in {}",
@@ -75,6 +89,65 @@ pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
         print_json(&json!({ "imported": told }))?;
     }
     Ok(exit::OK)
+}
+
+/// The cache that a path means: itself, or that of another project in it. This project's folder is one of logs and results.
+fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
+    let of_project = path.join("cache");
+    if project::is_cache(path) {
+        return Some(path.to_owned());
+    }
+    let is_own = same_folder(&of_project, &project::cache_dir(plan));
+    (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own).then_some(of_project)
+}
+
+fn same_folder(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+}
+
+/// Takes over what other caches hold: every run with its log and result, and what was imported there.
+fn adopt(plan: &Plan, names: &[&String], as_json: bool) -> Result<i32> {
+    let cache = Cache::open(&project::cache_dir(plan))?;
+    cache.ensure_writable()?;
+    let mut told = Vec::new();
+    for name in names {
+        let Some(folder) = cache_in(plan, Path::new(name)) else { continue };
+        if same_folder(&folder, cache.root()) {
+            return Err(Error::invalid(Problem::new(format!("{} is this project's own cache", folder.display()))));
+        }
+        let other = Cache::open(&folder)?;
+        let adopted = cache.adopt(&other, &Imports::key())?;
+        let imports = Imports::adopt(&cache, &other)?;
+        if !as_json {
+            print(&format!(
+                "{}: {} runs, {imports} imports and {} other records are new here\n",
+                folder.display(),
+                adopted.attempts,
+                adopted.records - adopted.attempts
+            ))?;
+        }
+        told.push(json!({
+            "cache": folder, "runs": adopted.attempts, "imports": imports, "records": adopted.records, "objects": adopted.objects,
+        }));
+    }
+    if as_json {
+        print_json(&json!({ "adopted": told }))?;
+    } else {
+        eprintln!("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
+    }
+    Ok(exit::OK)
+}
+
+/// A cell's name with the ids that this project uses, where another name of a platform or a framework was given.
+fn canonical(plan: &Plan, cell: &str) -> String {
+    let mut parts: Vec<&str> = cell.splitn(3, '/').collect();
+    if let [platform, framework, _] = &mut parts[..] {
+        if let [id] = plan.config.platforms_named(platform)[..] {
+            *platform = id;
+        }
+        *framework = config::framework_named(framework).unwrap_or(framework);
+    }
+    parts.join("/")
 }
 
 fn expected() -> String {
@@ -286,7 +359,7 @@ fn filed(
             let differs = |other: &Shown| import::other_workload(&run.result.contract, &other.contract);
             if let Some(difference) = others.iter().filter(|other| other.id != recorded.id()).find_map(differs) {
                 let message = format!("`{cell}` holds an import of another workload: {difference}");
-                let help = format!("they are no repeats of each other; name another cell, as `{cell}@file=…`");
+                let help = format!("they are not repeats of each other; name another cell, as `{cell}@file=…`");
                 return Err(Error::Failed { message, help: Some(help) });
             }
             cell.to_owned()

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result, Source, exit},
     files::{Durability, read_to_string, write_atomically},
     matrix::{self, Selection, Wanted},
-    recipe::{embedded_file, embedded_under},
+    recipe::{RecipeSet, embedded_file, embedded_under},
 };
 
 const MATRIX: &str = "pipelines/matrix.toml";
@@ -61,5 +61,6 @@ fn implied(root: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     let config = Config::load(Source::new("config.yaml", text), &env, &[])?;
     let Selection { frameworks, strategies, .. } = Selection::default().with_environment(&env);
     let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
-    Ok(matrix::implied(&config, wanted).map_err(Error::invalid)?.into_bytes())
+    let recipes = RecipeSet::load(root)?;
+    Ok(matrix::implied(&config, wanted, &recipes.ids()).map_err(Error::Invalid)?.into_bytes())
 }

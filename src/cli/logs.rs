@@ -25,6 +25,7 @@ pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
     let (id, repeat) = split_repeat(asked)?;
     let (cell, repeat) = (plan.find(id)?, repeat.unwrap_or(1));
+    let id = &plan.cells[cell].id;
     if let Support::Unsupported(why) = &plan.cells[cell].support {
         return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
     }

@@ -163,7 +163,7 @@ impl miette::Diagnostic for Rendered {
         self.0.help.as_ref().map(|h| Box::new(h) as Box<dyn fmt::Display>)
     }
     fn source_code(&self) -> Option<&dyn miette::SourceCode> {
-        self.0.place.as_ref().map(|(source, _)| &**source as &dyn miette::SourceCode)
+        self.0.place.as_ref().map(|_| self as &dyn miette::SourceCode)
     }
     fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
         let (_, span) = self.0.place.as_ref()?;
@@ -171,16 +171,18 @@ impl miette::Diagnostic for Rendered {
     }
 }
 
-impl miette::SourceCode for crate::error::Source {
+/// The text that the problem is in, under its name.
+impl miette::SourceCode for Rendered {
     fn read_span<'a>(
         &'a self,
         span: &miette::SourceSpan,
         before: usize,
         after: usize,
     ) -> Result<Box<dyn miette::SpanContents<'a> + 'a>, miette::MietteError> {
-        let contents = self.text.read_span(span, before, after)?;
+        let (source, _) = self.0.place.as_ref().ok_or(miette::MietteError::OutOfBounds)?;
+        let contents = source.text.read_span(span, before, after)?;
         Ok(Box::new(miette::MietteSpanContents::new_named(
-            self.name.clone(),
+            source.name.clone(),
             contents.data(),
             *contents.span(),
             contents.line(),

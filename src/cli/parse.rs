@@ -21,6 +21,10 @@ pub fn run(args: &ParseArgs) -> Result<i32> {
     let trace = read(parser, &args.file)?;
     if trace.format == "unknown" && trace.failure.is_none() && trace.telemetry.is_empty() {
         let problem = Problem::new(format!("{}: no log format recognised", args.file.display()));
+        if is_json(&args.file) {
+            let help = format!("a JSON file may be a result: `tprimat import {}` reads those", args.file.display());
+            return Err(Error::invalid(problem.help(help)));
+        }
         return Err(Error::invalid(problem.help(format!("formats: {}", names().join(", ")))));
     }
     if args.json {
@@ -29,6 +33,11 @@ pub fn run(args: &ParseArgs) -> Result<i32> {
         print(&text(&trace))?
     }
     Ok(exit::OK)
+}
+
+/// One JSON value, as results are, and no log of JSON lines.
+fn is_json(file: &Path) -> bool {
+    crate::files::read(file).is_ok_and(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).is_ok())
 }
 
 fn names() -> Vec<&'static str> {

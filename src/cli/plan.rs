@@ -6,20 +6,21 @@ use serde_json::{Value, json};
 
 use super::{
     args::PlanArgs,
-    fit,
+    blocked, fit,
     output::{print, print_json},
     project,
 };
 use crate::{
     cache::{Cache, TaskKind},
     error::{Result, exit},
-    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs, left_behind},
+    execute::{ASSUMED_MFU, Basis, CellPrice, Look, Prices, Runs, left_behind},
     graph::{Dag, Engine, State, Statuses, key::kind_name, label},
     plan::{self, Plan},
 };
 
 pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
-    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
+    let request = project::wanted(at, &args.wanted)?;
+    let mut plan = Plan::load(&request)?;
     if args.locked {
         plan.facts.require_complete()?;
         project::refuse_drift(&plan)?;
@@ -27,8 +28,17 @@ pub fn run(at: Option<&Path>, args: &PlanArgs) -> Result<i32> {
     project::say_notes(&plan);
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let dag = Dag::new(&plan)?;
-    let engine = project::planner(&plan, &dag, &cache, &args.insist);
-    let statuses = engine.evaluate_all()?;
+    let mut engine = project::planner(&plan, &dag, &cache, &args.insist);
+    let mut statuses = engine.evaluate_all()?;
+    let mut trains = blocked::stale_trains(&engine, &statuses);
+    let host = super::build::train_host(&plan, &request, cache.root())?;
+    let blocked = blocked::find(&plan, &trains, &host, Look::AtFiles)?;
+    if !blocked.is_empty() {
+        trains.retain(|cell| !blocked.contains_key(cell));
+        blocked::mark(&mut plan, &blocked, &trains);
+        engine = project::planner(&plan, &dag, &cache, &args.insist);
+        statuses = engine.evaluate_all()?;
+    }
     let mut rows = rows(&engine, &statuses);
     // A plan changes nothing, so it takes nothing in; but it says what a build would.
     let left = left_behind(&cache.root().join("runs"));
@@ -255,24 +265,88 @@ fn of_cell(cell: &CellPrice) -> String {
     text
 }
 
+/// Up to so many tasks are listed one by one; of more, a line for each cell, or for each reason.
+const IN_FULL: usize = 24;
+/// So many cells have a line of their own.
+const CELLS: usize = 24;
+
+/// The state of each cell, which is that of its first training that is not fresh, else of its first other task.
+fn by_cell(plan: &Plan, rows: &[Row]) -> String {
+    let mut cells: Vec<Vec<&Row>> = Vec::new();
+    let mut others: Vec<(&str, String, &str)> = Vec::new();
+    for row in rows {
+        match (row.cell, cells.last_mut()) {
+            (None, _) => others.push((state_name(row.state), row.label.clone(), &row.reason)),
+            (Some(_), Some(of_cell)) if of_cell[0].cell == row.cell => of_cell.push(row),
+            (Some(_), _) => cells.push(vec![row]),
+        }
+    }
+    let mut found = Vec::new();
+    for rows in &cells {
+        let Some(cell) = rows[0].cell else { continue };
+        let is_due = |row: &&&Row| row.state != State::Fresh;
+        let trains = || rows.iter().filter(|row| row.kind == TaskKind::Train);
+        let Some(shown) = trains().find(is_due).or_else(|| rows.iter().find(is_due)).or_else(|| rows.first()) else {
+            continue;
+        };
+        let same = trains().filter(|row| row.state == shown.state).count();
+        let runs = if shown.kind == TaskKind::Train && same > 1 { format!("  {same} runs") } else { String::new() };
+        found.push((state_name(shown.state), format!("{}{runs}", plan.cells[cell].id), shown.reason.as_str()));
+    }
+    lines(found) + &lines(others)
+}
+
+/// A line for each cell: state, cell, reason. Where that were too many, those that share a state and a reason have one line.
+fn lines(found: Vec<(&str, String, &str)>) -> String {
+    let mut text = String::new();
+    if found.len() <= CELLS {
+        let width = found.iter().map(|(_, cell, _)| cell.len()).max().unwrap_or(0).min(90);
+        for (state, cell, reason) in found {
+            let _ = writeln!(text, "{state:<11}  {cell:<width$}  {reason}");
+        }
+        return text;
+    }
+    let mut groups: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    for (state, cell, reason) in found {
+        match groups.iter_mut().find(|(known, why, _)| (*known, *why) == (state, reason)) {
+            Some((.., cells)) => cells.push(cell),
+            None => groups.push((state, reason, vec![cell])),
+        }
+    }
+    for (state, reason, cells) in groups {
+        let names: Vec<&str> = cells.iter().map(String::as_str).collect();
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let _ = writeln!(text, "{state:<11}  {}{reason}", blocked::few(&names));
+    }
+    text
+}
+
 fn text(
     plan: &Plan,
     rows: &[Row],
     counts: &BTreeMap<&'static str, usize>,
     [prices, elsewhere]: [&Prices; 2],
 ) -> String {
-    let width = rows.iter().map(|r| r.label.len()).max().unwrap_or(0).min(90);
-    let mut text = String::with_capacity(rows.len() * (width + 40));
-    for row in rows {
-        let _ = writeln!(text, "{:<11}  {:<width$}  {}", state_name(row.state), row.label, row.reason);
-    }
-    for (prices, word) in [(prices, "estimate"), (elsewhere, "elsewhere")] {
-        for cell in &prices.cells {
-            let _ = writeln!(text, "{word:<11}  {}  {}", cell.cell, of_cell(cell));
+    let mut text = String::new();
+    if rows.len() > IN_FULL {
+        text += &by_cell(plan, rows);
+        let excluded =
+            plan.matrix.excluded.iter().map(|(cell, reason)| ("excluded", cell.to_string(), reason.as_str()));
+        text += &lines(excluded.collect());
+        text += "`tprimat plan --only CELL` lists the tasks of a cell with its estimate, --json lists all\n";
+    } else {
+        let width = rows.iter().map(|r| r.label.len()).max().unwrap_or(0).min(90);
+        for row in rows {
+            let _ = writeln!(text, "{:<11}  {:<width$}  {}", state_name(row.state), row.label, row.reason);
         }
-    }
-    for (cell, reason) in &plan.matrix.excluded {
-        let _ = writeln!(text, "{:<11}  {cell}  {reason}", "excluded");
+        for (prices, word) in [(prices, "estimate"), (elsewhere, "elsewhere")] {
+            for cell in &prices.cells {
+                let _ = writeln!(text, "{word:<11}  {}  {}", cell.cell, of_cell(cell));
+            }
+        }
+        for (cell, reason) in &plan.matrix.excluded {
+            let _ = writeln!(text, "{:<11}  {cell}  {reason}", "excluded");
+        }
     }
     let parts: Vec<String> =
         STATES.iter().filter_map(|s| Some(format!("{} {}", counts.get(state_name(*s))?, state_name(*s)))).collect();

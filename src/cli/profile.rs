@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{args::BuildArgs, output::print_json};
 use crate::{
     error::{Error, Problem, Result, exit},
-    execute::{self, Event, Profiler, Talk, TrainHost, publish},
+    execute::{self, Event, Look, Profiler, Talk, TrainHost, publish},
     plan::Plan,
     recipe::Recipe,
 };
@@ -31,7 +31,13 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
         }
         let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
         let recipe = plan.recipe(cell);
-        problems.extend(execute::preflight(recipe, &plan.facts.checkouts(recipe), host));
+        problems.extend(execute::preflight(
+            recipe,
+            &plan.facts.checkouts(recipe),
+            plan.facts.python(&recipe.file.id),
+            host,
+            Look::ByAsking,
+        ));
         if profiler == Profiler::Torch
             && let Some(why) = without_torchs_profiler(recipe)
         {
@@ -59,7 +65,7 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
     let (mut made, mut failed) = (Vec::new(), 0);
     for (cell, profiler) in cells {
         let id = &plan.cells[cell].id;
-        note(format!("{id}: runs once under a profiler; this is no measurement"));
+        note(format!("{id}: runs once under a profiler; this is not a measurement"));
         match execute::profile(plan, cell, profiler, host, (&output, &file_name(plan, cell)), interrupts) {
             Ok(trace) => {
                 note(format!("{id}: {}", trace.strip_prefix(&plan.root).unwrap_or(&trace).display()));

@@ -18,6 +18,7 @@ use crate::{
     },
     files,
     graph::{CodeDigests, Dag, Engine, Options},
+    import::Imports,
     matrix::Selection,
     plan::{CellPlan, Plan, PlanRequest, Support, Vendor},
 };
@@ -141,9 +142,19 @@ pub fn say_notes(plan: &Plan) {
         1 => eprintln!("note: {}", plan.notes[0]),
         n => eprintln!("note: {n} settings were adapted or read in an older spelling; `tprimat check` lists them"),
     }
-    for note in not_handed_over(plan) {
+    for note in not_handed_over(plan).into_iter().chain(not_identical(plan)) {
         eprintln!("note: {note}");
     }
+}
+
+/// Cells of which the matrix says that nothing but platform and framework differs, and more does.
+#[must_use]
+pub fn not_identical(plan: &Plan) -> Vec<String> {
+    let ready = (0..plan.cells.len()).filter_map(|at| Some((at, plan.prepared(at)?)));
+    analyze::not_identical(ready.map(|(at, prepared)| {
+        let cell = &plan.matrix.cells[at];
+        ((&cell.model, &cell.axes), plan.cells[at].id.as_str(), &*cell.parallelism, prepared.job())
+    }))
 }
 
 /// Settings of the later stages, as their keys cover them.
@@ -204,6 +215,17 @@ pub fn gate_inputs(plan: &Plan) -> Result<Vec<GateInput>> {
         input,
     };
     Ok(inputs.into_iter().zip(&plan.cells).zip(0u32..).map(gated).collect())
+}
+
+/// What a cell's name on the command line stands for: the id, and the position of a cell that the matrix has; a cell that
+/// it has not may have been imported.
+pub fn named(plan: &Plan, imports: &Imports, name: &str) -> Result<(String, Option<usize>)> {
+    let is_imported = !imports.digests(name).is_empty();
+    match plan.find(name) {
+        Ok(cell) if plan.cells[cell].id == name || !is_imported => Ok((plan.cells[cell].id.clone(), Some(cell))),
+        Err(error) => imports.named(name).map(|id| (id.to_owned(), None)).ok_or(error),
+        Ok(_) => Ok((name.to_owned(), None)),
+    }
 }
 
 /// `CELL#2` → (`CELL`, 2).

@@ -19,7 +19,8 @@ use crate::{
 
 pub fn run(at: Option<&Path>, args: &RenderArgs) -> Result<i32> {
     let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
-    let cell = plan.find(&args.cell)?;
+    // Repeats launch the same files.
+    let cell = plan.find(project::split_repeat(&args.cell)?.0)?;
     let launch = Launch::of(&plan, cell)?;
     let Some(folder) = &args.output else {
         if args.json {

@@ -41,16 +41,15 @@ fn for_people(mut value: serde_json::Value) -> Result<String> {
 
 pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
     let plan = project::plan_or_imports(at, &args.common, &args.measured)?;
-    let (id, repeat) = split_repeat(&args.cell)?;
+    let (asked, repeat) = split_repeat(&args.cell)?;
     let cache = Cache::open(&project::cache_dir(&plan))?;
     let imports = Imports::of(&cache);
+    let (id, cell) = project::named(&plan, &imports, asked)?;
+    let id = id.as_str();
+    let Some(cell) = cell else { return imported(&plan, &cache, &imports, id, args) };
     let has_imports = !imports.digests(id).is_empty();
-    let cell = match plan.find(id) {
-        Err(_) if has_imports => return imported(&plan, &cache, &imports, args),
-        found => found?,
-    };
     if has_imports && matches!(plan.cells[cell].support, Support::Unsupported(_)) {
-        return imported(&plan, &cache, &imports, args);
+        return imported(&plan, &cache, &imports, id, args);
     }
     if let Support::Unsupported(why) = &plan.cells[cell].support {
         return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
@@ -70,7 +69,7 @@ pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
     };
     let Some((mut value, standing)) = found else {
         if has_imports {
-            return imported(&plan, &cache, &imports, args);
+            return imported(&plan, &cache, &imports, id, args);
         }
         if repeat.is_none() && !args.json {
             eprintln!("note: nothing of `{id}` was measured; this is what `tprimat build` launches");
@@ -131,8 +130,8 @@ fn contradictions(value: &serde_json::Value) -> String {
 }
 
 /// What the imports of a cell say; CELL#N is one of them.
-fn imported(plan: &Plan, cache: &Cache, imports: &Imports, args: &ShowArgs) -> Result<i32> {
-    let (id, repeat) = split_repeat(&args.cell)?;
+fn imported(plan: &Plan, cache: &Cache, imports: &Imports, id: &str, args: &ShowArgs) -> Result<i32> {
+    let (_, repeat) = split_repeat(&args.cell)?;
     let statistics = import::statistics(plan);
     let runs = import::runs(cache, imports, id, &import::claim_for(plan, id))?;
     match repeat {

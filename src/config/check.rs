@@ -16,9 +16,9 @@ const COSTS: &str = "benchmarking.enhanced_metrics.cloud_costs";
 const TARGET_LOSS: &str = "comparison.target_loss";
 /// By how many of model, platform and framework are already named.
 const NOBODY: [&str; 3] = [
-    "no model, platform or framework is called so",
-    "no platform or framework is called so",
-    "no framework is called so",
+    "no model, platform or framework has this name",
+    "no platform or framework has this name",
+    "no framework has this name",
 ];
 
 pub(super) fn check(config: &Config) -> Vec<Problem> {
@@ -68,7 +68,7 @@ fn platform_tables(config: &Config, problems: &mut Vec<Problem>) {
     for table in ["platform_optimizations", COSTS, SPECS] {
         for key in config.children(table).filter(|key| !known.contains(key)) {
             let message = format!("unknown platform `{key}` in `{table}`");
-            let problem = at_key(config, &format!("{table}.{key}"), message, "no platform is called so");
+            let problem = at_key(config, &format!("{table}.{key}"), message, "no platform has this name");
             problems.push(problem.help(meant(key, &known, "declare it under `hardware.platforms`")));
         }
     }
@@ -84,7 +84,7 @@ fn platforms_of_frameworks(config: &Config, problems: &mut Vec<Problem>) {
                 let problem = config.problem_at(
                     &path,
                     format!("unknown platform `{name}` in `{path}`"),
-                    "no platform is called so",
+                    "no platform has this name",
                 );
                 problems.push(problem.help(meant(name, &known, "declare it under `hardware.platforms`")));
             }
@@ -118,10 +118,10 @@ fn peak_sources(config: &Config, problems: &mut Vec<Problem>) {
         let tdp = format!("{SPECS}.{platform}.tdp_watts");
         let stated = [
             (config.children(&peaks).next().is_some(), &peaks, "the peak rates of", "name no source"),
-            (config.get(&tdp).is_some_and(|v| !v.is_null()), &tdp, "the TDP of", "names no source"),
+            (config.get(&tdp).is_some_and(|v| !v.is_null()), &tdp, "the TDP of", "has no source"),
         ];
         for (_, path, what, lacks) in stated.iter().filter(|(is_stated, ..)| *is_stated) {
-            let problem = at_key(config, path, format!("{what} `{platform}` {lacks}"), "says who?");
+            let problem = at_key(config, path, format!("{what} `{platform}` {lacks}"), "state its source");
             problems.push(problem.help(format!("add `{source}`: a data sheet or a measurement")));
         }
     }
@@ -171,7 +171,7 @@ fn target_loss(config: &Config, problems: &mut Vec<Problem>) {
     config.children(TARGET_LOSS).for_each(|model| check(&format!("{TARGET_LOSS}.{model}")));
     for model in config.children(TARGET_LOSS).filter(|model| !models.contains(model)) {
         let message = format!("unknown model `{model}` in `{TARGET_LOSS}`");
-        let problem = at_key(config, &format!("{TARGET_LOSS}.{model}"), message, "no model is called so");
+        let problem = at_key(config, &format!("{TARGET_LOSS}.{model}"), message, "no model has this name");
         problems.push(problem.help(meant(model, &models, "declare it under `models`")));
     }
 }

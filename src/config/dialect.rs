@@ -162,7 +162,7 @@ fn below(table: [&str; 3], platform: &str, keys: &[&str]) -> Vec<String> {
 
 fn box_price(config: &Config, from: &str, value: &Yaml, gpu: &str, gpus: u32) -> Result<Translated, Problem> {
     let Some(price) = value.as_f64() else {
-        return Err(labelled(format!("`{from}` must be a number"), "a price is wanted here"));
+        return Err(labelled(format!("`{from}` must be a number"), "expected a price"));
     };
     let platforms = platforms_with(config, gpu, "cloud_costs")?;
     let each = price / f64::from(gpus);
@@ -193,9 +193,11 @@ fn gpu_specs(config: &Config, value: &Yaml, gpu: &str) -> Result<Translated, Pro
                 continue;
             }
             value = Yaml::from(tflops * 1e12);
-        } else if let ("tdp_watts", Some(watts), None, Some(first)) = (key, value.as_f64(), source, known.first()) {
-            if !known.iter().any(|a| same(a.tdp_watts, watts)) {
-                let message = format!("the TDP of {gpu} is {} W ({}), not {watts}", first.tdp_watts, first.source);
+        } else if let ("tdp_watts", Some(watts), None, Some((first, its))) =
+            (key, value.as_f64(), source, known.iter().find_map(|a| Some((a, a.tdp_watts?))))
+        {
+            if !known.iter().any(|a| a.tdp_watts.is_some_and(|its| same(its, watts))) {
+                let message = format!("the TDP of {gpu} is {its} W ({}), not {watts}", first.source);
                 return Err(labelled(message, "state a `source` for another figure"));
             }
             continue;
@@ -234,7 +236,7 @@ fn peak_mistake(known: &[&Accelerator], gpu: &str, precision: &str, tflops: f64)
         }
         None => {
             let message = format!(
-                "the {precision} peak of {gpu} names no source, and {tflops} TFLOP/s is not the data sheet's; {right}"
+                "the {precision} peak of {gpu} has no source, and {tflops} TFLOP/s is not the data sheet's; {right}"
             );
             Err(labelled(message, "state a `source`, or leave the line out")
                 .help("peaks are dense, FLOP/s of one device"))

@@ -237,8 +237,9 @@ fn contradiction(config: &Config, id: &str, known: &KnownModel, shape: &[(&str, 
 mod tests {
     use std::collections::BTreeSet;
 
+    use tprimat_job::{ModelShape, count_parameters};
+
     use super::*;
-    use crate::plan::{ModelShape, shape::count_parameters};
 
     #[test]
     fn the_table_has_the_publishers_parameter_counts_and_every_name_once() {

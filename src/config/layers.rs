@@ -103,6 +103,8 @@ pub struct Config {
     pub(super) model_sources: Vec<String>,
     /// Keys of older suites that the file has.
     pub(super) translations: Vec<Translation>,
+    /// Where the file is wrong.
+    faulty: Vec<Range<usize>>,
 }
 
 impl Config {
@@ -129,6 +131,7 @@ impl Config {
             notes: Vec::new(),
             variables: BTreeSet::new(),
             translations: Vec::new(),
+            faulty: Vec::new(),
             model_sources: Vec::new(),
         };
         let mut problems = match Reader::read(&mut config, env) {
@@ -142,7 +145,28 @@ impl Config {
         config.apply_entry_defaults();
         config.blocks = parallelism::blocks(&config.tree);
         problems.extend(check::check(&config));
+        let place = |problem: &Problem| problem.place.as_ref().filter(|(source, _)| *source == config.source).cloned();
+        config.faulty = problems.iter().filter_map(place).map(|(_, span)| span).collect();
         (Some(config), problems)
+    }
+
+    /// Is something wrong in the table that would hold `path`? Then it may be there, misspelt, and is not said to be missing.
+    #[must_use]
+    pub fn is_faulty_around(&self, path: &str) -> bool {
+        if self.faulty.is_empty() {
+            return false;
+        }
+        let mut above = path;
+        let table = loop {
+            match above.rsplit_once('.') {
+                None => break 0..self.source.text.len(),
+                Some((table, _)) => above = table,
+            }
+            if let Some(place) = self.place(above) {
+                break place.key.start..place.value.end;
+            }
+        };
+        self.faulty.iter().any(|span| table.start <= span.start && span.end <= table.end)
     }
 
     /// Variables of the caller that config.yaml names: what they hold is a part of the configuration.
@@ -175,7 +199,7 @@ impl Config {
             let all = 0..source.text.len();
             let Some((path, text)) = source.text.split_once('=') else {
                 let problem = Problem::new(format!("--set {} has no value", source.text));
-                problems.push(problem.at(source, all, "PATH=VALUE is wanted").help("as in --set training.seed=7"));
+                problems.push(problem.at(source, all, "expected PATH=VALUE").help("as in --set training.seed=7"));
                 continue;
             };
             if let Err((problem, is_path)) =

@@ -1,12 +1,7 @@
-//! Names that mean the same: vendors and frameworks.
+//! Names that mean the same: frameworks. Those of vendors are in `tprimat_job`.
 
 use serde_json::Value;
-
-use crate::plan::Vendor;
-
-/// The shipped platform id of each vendor first, then its aliases.
-const VENDORS: [(Vendor, &[&str]); 3] =
-    [(Vendor::Nvd, &["nvd", "nvidia", "cuda"]), (Vendor::Amd, &["amd", "rocm"]), (Vendor::Cpu, &["cpu"])];
+pub use tprimat_job::{vendor_named, vendor_names};
 
 /// Shipped frameworks: the id first, then the names that people know them by.
 const FRAMEWORKS: [&[&str]; 11] = [
@@ -39,22 +34,15 @@ pub fn strings(value: &Value) -> Vec<&str> {
     }
 }
 
-/// The vendor that `name` stands for.
-#[must_use]
-pub fn vendor_named(name: &str) -> Option<Vendor> {
-    VENDORS.iter().find(|(_, names)| names.contains(&name)).map(|(vendor, _)| *vendor)
-}
-
-/// The vendor's shipped platform id, then its aliases.
-#[must_use]
-pub fn vendor_names(vendor: Vendor) -> &'static [&'static str] {
-    VENDORS.iter().find(|(v, _)| *v == vendor).map_or(&[], |(_, names)| names)
+/// `NeMo` is what people write.
+fn is_among(name: &str, names: &[&str]) -> bool {
+    names.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Everything a shipped framework is called, its id first; empty for a user's own.
 #[must_use]
 pub fn framework_names(name: &str) -> &'static [&'static str] {
-    FRAMEWORKS.iter().find(|names| names.contains(&name)).copied().unwrap_or(&[])
+    FRAMEWORKS.iter().find(|names| is_among(name, names)).copied().unwrap_or(&[])
 }
 
 /// The id of a shipped framework, whichever of its names is given.

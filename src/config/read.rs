@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
                 reader.table(ROOT, shapes().root, "", entries);
                 reader.dialect(moved);
             }
-            _ => reader.problems.push(reader.config.problem_at("", "config.yaml must be a table", "a table is wanted")),
+            _ => reader.problems.push(reader.config.problem_at("", "config.yaml must be a table", "expected a table")),
         }
         Ok(reader.problems)
     }

@@ -114,7 +114,7 @@ fn check_names_a_cell(tree: &Tree<Layer>, shape: &Shape, table: &str, key: &str)
     let ids = |table: &str| tree.find(table).into_iter().flat_map(|node| tree.children(node)).map(Node::key);
     let known = CELL_NAMES.into_iter().flat_map(ids).chain(shape.field_names());
     let message = format!("unknown key `{table}.{key}`");
-    let problem = labelled(message, "no model, platform or framework is called so".into());
+    let problem = labelled(message, "no model, platform or framework has this name".into());
     Err(match nearest(key, known) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
         None => problem,
@@ -133,7 +133,7 @@ fn labelled(message: String, label: String) -> Problem {
     problem
 }
 
-/// A value given as text: YAML, but where a text is wanted it is taken as it stands.
+/// A value given as text: YAML, but where a text is expected it is taken as it stands.
 pub(super) fn parse_text(tree: &Tree<Layer>, path: &str, text: &str) -> Result<Value, Problem> {
     let shape = resolve(tree, path)?.shape();
     let is_quoted = text.starts_with(['"', '\'']);

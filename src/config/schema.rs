@@ -309,16 +309,16 @@ impl Default for Precision {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct Parallelism {
-    #[schemars(range(min = 1), extend("x-aliases" = ["TP"]))]
+    #[schemars(range(min = 1), extend("x-aliases" = ["TP", "tp"]))]
     pub tensor_model_parallel_size: Option<u64>,
-    #[schemars(range(min = 1), extend("x-aliases" = ["PP"]))]
+    #[schemars(range(min = 1), extend("x-aliases" = ["PP", "pp"]))]
     pub pipeline_model_parallel_size: Option<u64>,
-    #[schemars(range(min = 1), extend("x-aliases" = ["CP"]))]
+    #[schemars(range(min = 1), extend("x-aliases" = ["CP", "cp"]))]
     pub context_parallel_size: Option<u64>,
-    #[schemars(range(min = 1), extend("x-aliases" = ["DP"]))]
+    #[schemars(range(min = 1), extend("x-aliases" = ["DP", "dp"]))]
     pub data_parallel_size: Option<u64>,
     /// An assertion: GA is derived from GBS = MBS × DP × GA.
-    #[schemars(range(min = 1), extend("x-aliases" = ["GA"]))]
+    #[schemars(range(min = 1), extend("x-aliases" = ["GA", "ga"]))]
     pub gradient_accumulation_steps: Option<u64>,
     pub sharding: Option<String>,
     /// TP × PP × CP × DP; absent = the platform's.
@@ -365,6 +365,9 @@ pub struct Framework {
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,
+    /// The Python of this framework's trainer, or the folder of its virtual environment, in place of `paths.python`. In no key:
+    /// the versions of its packages are.
+    pub python: Option<String>,
     /// After which a run is ended: `90s`, `30m`, `6h`.
     pub timeout: Option<String>,
     /// May run beside other runs.

@@ -147,7 +147,9 @@ impl Shape {
         let path = join(table, key);
         let label = if table.is_empty() { "not a section".into() } else { format!("not a key of `{table}`") };
         let help = match nearest(key, self.field_names()) {
+            _ if let Some(here) = self.called_here(key) => format!("write `{here}`"),
             Some(name) => format!("did you mean `{name}`?"),
+            None if let Some(there) = called(key) => format!("write {there}"),
             None if self.fields.is_empty() => "it holds a value, not a table".into(),
             None => format!("known: {}", self.fields.iter().map(|f| f.0.as_str()).collect::<Vec<_>>().join(", ")),
         };
@@ -156,19 +158,35 @@ impl Shape {
         problem
     }
 
+    /// The fields of this very table that a foreign name stands for.
+    fn called_here(&self, key: &str) -> Option<String> {
+        let names = stands_for(key)?.iter().map(|path| path.rsplit('.').next().unwrap_or(path));
+        let names: Vec<&str> = names.filter(|name| self.fields.iter().any(|(field, _)| field == name)).collect();
+        (!names.is_empty()).then(|| names.join("` and `"))
+    }
+
     /// Accepts a scalar, a list or null as it should be: a whole float becomes an integer.
     pub fn accept(&self, path: &str, value: Value) -> Result<Value, Problem> {
         let accepted = match &value {
             Value::Null => return Ok(value),
             Value::Bool(_) => self.boolean,
-            Value::String(text) => {
-                self.string && (self.choices.is_empty() || self.choices.iter().any(|choice| choice == text))
-            }
+            Value::String(text) if self.string && !self.choices.is_empty() => match self.choice(text) {
+                Some(choice) => return Ok(choice.into()),
+                None => false,
+            },
+            Value::String(_) => self.string,
             Value::Number(number) => return self.accept_number(path, number),
             Value::Array(_) => self.list,
             Value::Object(_) => self.table,
         };
         if accepted { Ok(value) } else { Err(self.mismatch(path, &value)) }
+    }
+
+    /// The choice that a text stands for: `BF16` and `bfloat16` are `bf16`.
+    fn choice(&self, text: &str) -> Option<&str> {
+        let plain = text.trim().to_lowercase();
+        let plain = PRECISIONS.iter().find(|(other, _)| *other == plain).map_or(plain.as_str(), |(_, own)| own);
+        self.choices.iter().map(String::as_str).find(|choice| *choice == text || choice.to_lowercase() == plain)
     }
 
     fn accept_number(&self, path: &str, number: &Number) -> Result<Value, Problem> {
@@ -189,7 +207,7 @@ impl Shape {
     pub fn mismatch(&self, path: &str, found: &Value) -> Problem {
         let wanted = self.wanted();
         let mut problem = Problem::new(format!("`{path}` must be {wanted}, not {}", describe(found)));
-        problem.label = format!("{wanted} is wanted here");
+        problem.label = format!("expected {wanted}");
         if let Value::String(text) = found {
             if let Some(choice) = nearest(text, self.choices.iter().map(String::as_str)) {
                 problem = problem.help(format!("did you mean `{choice}`?"));
@@ -222,6 +240,66 @@ impl Shape {
         ];
         kinds.into_iter().filter_map(|(is, name)| is.then_some(name)).collect::<Vec<_>>().join(" or ")
     }
+}
+
+/// Names of precisions that other programs use.
+const PRECISIONS: [(&str, &str); 6] = [
+    ("bfloat16", "bf16"),
+    ("torch.bfloat16", "bf16"),
+    ("float32", "fp32"),
+    ("torch.float32", "fp32"),
+    ("float8", "fp8"),
+    ("bf16-mixed", "bf16"),
+];
+
+/// Keys of other programs and of older scripts, and the keys of config.yaml that they stand for.
+const ELSEWHERE: &[(&[&str], &[&str])] = &[
+    (&["lr", "max_lr", "peak_lr"], &["training.optimizer.learning_rate"]),
+    (&["min_lr", "lr_min"], &["training.optimizer.min_learning_rate"]),
+    (&["betas", "adam_betas"], &["training.optimizer.beta1", "training.optimizer.beta2"]),
+    (&["adam_beta1"], &["training.optimizer.beta1"]),
+    (&["adam_beta2"], &["training.optimizer.beta2"]),
+    (&["adam_eps", "epsilon", "adam_epsilon"], &["training.optimizer.eps"]),
+    (&["wd", "decay"], &["training.optimizer.weight_decay"]),
+    (&["warmup", "warmup_iters", "lr_warmup_iters", "num_warmup_steps"], &["training.optimizer.warmup_steps"]),
+    (&["grad_clip", "gradient_clip", "gradient_clip_val", "max_grad_norm"], &["training.optimizer.clip_grad"]),
+    (&["optimizer_type", "optim"], &["training.optimizer.type"]),
+    (&["gbs", "global_batch", "train_batch_size"], &["training.data.global_batch_size"]),
+    (
+        &["mbs", "bsz", "micro_batch", "batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"],
+        &["training.data.micro_batch_size"],
+    ),
+    (
+        &["seq_len", "seqlen", "sequence_length", "max_seq_length", "max_seq_len", "block_size", "encoder_seq_length"],
+        &["training.data.seq_length"],
+    ),
+    (
+        &["steps", "iters", "num_steps", "total_steps", "max_iters", "training_steps"],
+        &["training.duration.train_iters"],
+    ),
+    (&["dtype", "torch_dtype", "mixed_precision"], &["training.precision.default"]),
+    (&["recompute", "activation_recompute", "recompute_granularity"], &["training.activation_checkpointing"]),
+    (&["torch_compile", "pt_compile"], &["training.compile"]),
+    (&["cpu_offload", "optimizer_cpu_offload"], &["training.offload"]),
+    (&["gpus", "gpus_per_node", "devices", "ngpus"], &["num_gpus"]),
+    (&["layers", "n_layers", "n_layer", "num_hidden_layers"], &["num_layers"]),
+    (&["dim", "d_model", "n_embd"], &["hidden_size"]),
+    (&["intermediate_size", "ffn_dim", "ffn_size"], &["ffn_hidden_size"]),
+    (&["heads", "n_heads", "n_head", "num_heads"], &["num_attention_heads"]),
+    (&["n_kv_heads", "num_key_value_heads", "num_query_groups"], &["num_kv_heads"]),
+    (&["rms_norm_eps", "norm_epsilon", "layernorm_epsilon"], &["norm_eps"]),
+    (&["tie_word_embeddings"], &["tie_embeddings"]),
+    (&["attention_bias", "add_qkv_bias"], &["qkv_bias"]),
+];
+
+fn stands_for(key: &str) -> Option<&'static [&'static str]> {
+    let key = key.to_lowercase().replace('-', "_");
+    ELSEWHERE.iter().find(|(names, _)| names.contains(&key.as_str())).map(|(_, keys)| *keys)
+}
+
+/// The keys that a foreign name stands for, for people.
+pub(super) fn called(key: &str) -> Option<String> {
+    Some(stands_for(key)?.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(" and "))
 }
 
 /// The integer that a float stands for, if it does so exactly.

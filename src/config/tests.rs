@@ -191,18 +191,18 @@ fn all_problems_are_reported_at_once_with_their_places() {
         &["training.data.seq_len=1", "training.seed=x", "models.lama.num_layers=3", "training"],
         "\
 config.yaml:3:5: unknown key `training.data.seq_lenght` | not a key of `training.data` | did you mean `seq_length`?
-config.yaml:4:23: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"two\" | a whole number of at least 1 is wanted here | -
-config.yaml:5:12: `training.compile` must be true or false, not the text \"yes\" | true or false is wanted here | -
-config.yaml:6:25: `training.precision.default` must be one of fp32, bf16, fp8, not the text \"bf61\" | one of fp32, bf16, fp8 is wanted here | did you mean `bf16`?
+config.yaml:4:23: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"two\" | expected a whole number of at least 1 | -
+config.yaml:5:12: `training.compile` must be true or false, not the text \"yes\" | expected true or false | -
+config.yaml:6:25: `training.precision.default` must be one of fp32, bf16, fp8, not the text \"bf61\" | expected one of fp32, bf16, fp8 | did you mean `bf16`?
 config.yaml:7:1: unknown key `modles` | not a section | did you mean `models`?
-config.yaml:8:32: `models.llama.num_layers` must be a whole number of at least 1, not 0 | a whole number of at least 1 is wanted here | -
-config.yaml:8:41: `models.llama.name` must be a text, not 7 | a text is wanted here | write \"7\" in quotes
+config.yaml:8:32: `models.llama.num_layers` must be a whole number of at least 1, not 0 | expected a whole number of at least 1 | -
+config.yaml:8:41: `models.llama.name` must be a text, not 7 | expected a text | write \"7\" in quotes
 config.yaml:8:44: unknown key `models.llama.num_heads` | not a key of `models.llama` | did you mean `num_kv_heads`?
-environment:1:13: `training.duration.train_iters` must be a whole number of at least 1, not the text \"many\" | a whole number of at least 1 is wanted here | -
+environment:1:13: `training.duration.train_iters` must be a whole number of at least 1, not the text \"many\" | expected a whole number of at least 1 | -
 --set:1:1: unknown key `training.data.seq_len` | not a key of `training.data` | did you mean `seq_length`?
---set:1:15: `training.seed` must be a whole number of at least 0, not the text \"x\" | a whole number of at least 0 is wanted here | -
+--set:1:15: `training.seed` must be a whole number of at least 0, not the text \"x\" | expected a whole number of at least 0 | -
 --set:1:1: unknown id `lama` in `models` | `models` has no `lama` | did you mean `llama`?
---set:1:1: --set training has no value | PATH=VALUE is wanted | as in --set training.seed=7
+--set:1:1: --set training has no value | expected PATH=VALUE | as in --set training.seed=7
 config.yaml:9:26: `hardware.platforms.tpu` has no vendor | whose hardware is it? | add `vendor: nvd`, `vendor: amd` or `vendor: cpu`",
     );
 }
@@ -217,7 +217,7 @@ fn what_is_not_yaml_says_where() {
         "config.yaml:3:3: the key `seed` is given twice | again here | -\n\
         config.yaml:5:1: the key `models` is given twice | again here | -",
     );
-    refused("- 1\n", &[], &[], "config.yaml:1:1: config.yaml must be a table | a table is wanted | -");
+    refused("- 1\n", &[], &[], "config.yaml:1:1: config.yaml must be a table | expected a table | -");
     assert!(load("", &[], &[]).is_ok());
 }
 
@@ -233,7 +233,7 @@ config.yaml:1:19: `training.seed`: the environment variable SEED is not set | ca
 config.yaml:1:56: `training.duration.train_iters` is given twice | the same key, with another value | -
 config.yaml:1:92: `training.optimizer.eps` is not a finite number | is not a finite number | -
 config.yaml:2:18: `paths.output` has the tag !here, and tags mean nothing here | has the tag !here, and tags mean nothing here | -
-config.yaml:3:25: `benchmarking.warmup` must be a table, not 3 | a table is wanted here | -
+config.yaml:3:25: `benchmarking.warmup` must be a table, not 3 | expected a table | -
 config.yaml:4:1: unknown key `from` | not a section | known: experiment, hardware, models, training, parallelism, \
 platform_optimizations, frameworks, benchmarking, comparison, paths, profiling, validation",
     );
@@ -263,7 +263,7 @@ fn figures_that_are_none_are_refused() {
     for (below, expected) in [
         (
             "      nvd: { per_gpu_hour: -1 }\n",
-            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be a number of at least 0, not -1 | a number of at least 0 is wanted here | -",
+            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be a number of at least 0, not -1 | expected a number of at least 0 | -",
         ),
         (
             "      nvd: { per_gpu_hour: 0 }\n",
@@ -271,7 +271,7 @@ fn figures_that_are_none_are_refused() {
         ),
         (
             "      nvd: { per_gpu_hour: three }\n",
-            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be a number of at least 0, not the text \"three\" | a number of at least 0 is wanted here | -",
+            "20:28: `benchmarking.enhanced_metrics.cloud_costs.nvd.per_gpu_hour` must be a number of at least 0, not the text \"three\" | expected a number of at least 0 | -",
         ),
         (
             "      nvd: { per_gpu_hour: .inf }\n",
@@ -279,7 +279,7 @@ fn figures_that_are_none_are_refused() {
         ),
         (
             "      nvd: {}\n    hardware_specs: { nvd: { tdp_watts: 700 } }\n",
-            "21:30: the TDP of `nvd` names no source | says who? | add `benchmarking.enhanced_metrics.hardware_specs.nvd.source`: a data sheet or a measurement",
+            "21:30: the TDP of `nvd` has no source | state its source | add `benchmarking.enhanced_metrics.hardware_specs.nvd.source`: a data sheet or a measurement",
         ),
         (
             "      nvd: {}\n    hardware_specs: { nvd: { peak_flops: { bf16: 989.4 }, source: x } }\n",
@@ -291,7 +291,7 @@ fn figures_that_are_none_are_refused() {
         ),
         (
             "      nvd: {}\ncomparison: { target_loss: { llama: 0, lama: 2.5 } }\n",
-            "21:37: `comparison.target_loss.llama` must be a number above 0, not 0 | no loss | nats per token, as trainers log it\nconfig.yaml:21:40: unknown model `lama` in `comparison.target_loss` | no model is called so | did you mean `llama`?",
+            "21:37: `comparison.target_loss.llama` must be a number above 0, not 0 | no loss | nats per token, as trainers log it\nconfig.yaml:21:40: unknown model `lama` in `comparison.target_loss` | no model has this name | did you mean `llama`?",
         ),
     ] {
         refused(&with(below), &[], &[], &format!("config.yaml:{expected}"));
@@ -315,15 +315,15 @@ fn names_that_nothing_declares_are_refused() {
         "\
 config.yaml:15:13: unknown key `parallelism.fast.lama.TQ` | not a key of `parallelism.fast.lama` | did you mean `TP`?
 config.yaml:8:3: `a/b` in `models` cannot be a name | not a plain name | leave out spaces, quotes and / , @ # { } * ? [ ] !
-config.yaml:18:27: unknown platform `adm` in `platform_optimizations` | no platform is called so | did you mean `amd`?
-config.yaml:21:30: the peak rates of `amd` name no source | says who? | add `benchmarking.enhanced_metrics.hardware_specs.amd.source`: a data sheet or a measurement
-config.yaml:15:5: unknown key `parallelism.fast.lama` | no model, platform or framework is called so | did you mean `llama`?",
+config.yaml:18:27: unknown platform `adm` in `platform_optimizations` | no platform has this name | did you mean `amd`?
+config.yaml:21:30: the peak rates of `amd` name no source | state its source | add `benchmarking.enhanced_metrics.hardware_specs.amd.source`: a data sheet or a measurement
+config.yaml:15:5: unknown key `parallelism.fast.lama` | no model, platform or framework has this name | did you mean `llama`?",
     );
     refused(
         &SMALL.replace("transformers:", "trann:"),
         &[],
         &[],
-        "config.yaml:14:38: unknown key `parallelism.fast.llama.nvidia.trann` | no framework is called so | did you mean `tran`?",
+        "config.yaml:14:38: unknown key `parallelism.fast.llama.nvidia.trann` | no framework has this name | did you mean `tran`?",
     );
 }
 
@@ -337,7 +337,7 @@ fn a_table_is_not_a_value_and_a_value_no_table() {
 --set:1:15: `training.data` is a table, not a value | set one of its keys | -
 --set:1:23: `frameworks.tran.extra` is a table, not a value | set one of its keys | -
 --set:1:1: `frameworks.tran.full_name` is a value, not a table | nothing is below `frameworks.tran.full_name` | -
---set:1:15: `training.data.seq_length` must be a whole number of at least 1, not the text \"x\" | a whole number of at least 1 is wanted here | -",
+--set:1:15: `training.data.seq_length` must be a whole number of at least 1, not the text \"x\" | expected a whole number of at least 1 | -",
 
     );
 }
@@ -360,9 +360,9 @@ fn a_set_may_narrow_a_strategy_for_what_is_declared() {
             "parallelism.fast.amd.llama.DP=1",
         ],
         "\
---set:1:1: unknown key `parallelism.fast.lama` | no model, platform or framework is called so | did you mean `llama`?
+--set:1:1: unknown key `parallelism.fast.lama` | no model, platform or framework has this name | did you mean `llama`?
 --set:1:1: unknown id `fst` in `parallelism` | `parallelism` has no `fst` | did you mean `fast`?
---set:1:1: unknown key `parallelism.fast.TPP` | no model, platform or framework is called so | did you mean `PP`?
+--set:1:1: unknown key `parallelism.fast.TPP` | no model, platform or framework has this name | did you mean `PP`?
 --set:1:31: unknown key `parallelism.fast.amd.llama` | out of order | the order is model, platform, framework",
     );
 }
@@ -499,12 +499,12 @@ fn what_an_older_file_cannot_mean_is_refused_with_its_place() {
         (
             "989.0e12",
             "700.0e12",
-            "config.yaml:44:7: the fp8 peak of nvidia_h100 names no source, and 700 TFLOP/s is not the data sheet's; its dense fp8 peak is 1978.9 TFLOP/s (NVIDIA H100 SXM datasheet, dense) | state a `source`, or leave the line out | peaks are dense, FLOP/s of one device",
+            "config.yaml:44:7: the fp8 peak of nvidia_h100 has no source, and 700 TFLOP/s is not the data sheet's; its dense fp8 peak is 1978.9 TFLOP/s (NVIDIA H100 SXM datasheet, dense) | state a `source`, or leave the line out | peaks are dense, FLOP/s of one device",
         ),
         (
             "platforms: [nvidia, amd]",
             "platforms: [nvidia, adm]",
-            "config.yaml:30:50: unknown platform `adm` in `frameworks.nemo.platforms` | no platform is called so | did you mean `amd`?",
+            "config.yaml:30:50: unknown platform `adm` in `frameworks.nemo.platforms` | no platform has this name | did you mean `amd`?",
         ),
     ] {
         refused(&OLD.replace(old, new), &[], &[], expected);

@@ -66,6 +66,14 @@ pub(super) fn platform_keys(path: &str) -> &'static [&'static str] {
     PLATFORM_KEYS.iter().find(|(of, _)| *of == path).map_or(&[], |(_, keys)| keys)
 }
 
+impl View<'_> {
+    /// See [`Config::is_faulty_around`].
+    #[must_use]
+    pub fn is_faulty_around(&self, path: &str) -> bool {
+        self.config.is_faulty_around(path)
+    }
+}
+
 /// Precedence: `--set` > the matrix > environment > config.yaml > recipe defaults > built-in defaults. Of one layer, what
 /// the cell's platform states is stronger than what its framework states, and that than what holds for all.
 #[derive(Clone, Copy, Debug)]
@@ -255,7 +263,7 @@ impl<'a> View<'a> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => cast(value).map(Some).ok_or_else(|| {
                 let message = format!("`{path}` must be {wanted}, not {}", describe(value));
-                self.problem_at(path, message, format!("{wanted} is wanted here"))
+                self.problem_at(path, message, format!("expected {wanted}"))
             }),
         }
     }

@@ -291,7 +291,7 @@ fn json_lines(lines: &mut Lines, key: &str, each: &mut dyn FnMut(String) -> Resu
         };
         let mut object = match parsed {
             Ok(Value::Object(object)) => object,
-            Ok(_) => return Err(lines.wrong("is no JSON object")),
+            Ok(_) => return Err(lines.wrong("is not a JSON object")),
             Err(e) => return Err(lines.wrong(&format!("is not JSON: {e}"))),
         };
         match object.remove(key) {

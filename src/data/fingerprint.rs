@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use super::{Dataset, verify};
+use super::verify;
 use crate::{
     digest::Digest,
     error::{Error, Problem, Result},
@@ -24,7 +24,7 @@ const TOKENIZER_FILES: [&str; 8] = [
 /// (i64), the modes if there are any, and all tokens as they are stored; little-endian. Offsets are left out: they follow
 /// from the lengths. A dataset with a fault in its structure has no fingerprint.
 pub fn fingerprint(prefix: &Path) -> Result<(Digest, verify::Report)> {
-    let dataset = Dataset::open(prefix)?;
+    let dataset = super::open(prefix)?;
     let report = verify::structure(&dataset);
     if !report.problems.is_empty() {
         let shown = dataset.prefix().display();

@@ -1,21 +1,31 @@
 //! Token files: Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`.
 //!
-//! [`Index`] reads any bytes as an `.idx`, [`Dataset`] both files, [`Samples`] cuts them into the sequences that every
-//! trainer of ours sees in the same order; [`verify()`] tells what is wrong with them, [`fingerprint()`] names their content,
-//! [`encode()`] makes them from text.
+//! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them, [`fingerprint()`] names their
+//! content, [`encode()`] makes them from text.
 
-mod dataset;
 mod encode;
 mod fingerprint;
-mod index;
-mod samples;
 mod verify;
 mod writer;
 
-pub use dataset::{Dataset, prefix_of};
+use std::path::Path;
+
 pub use encode::{Encode, Encoded, Eod, encode};
 pub use fingerprint::{fingerprint, tokenizer_fingerprint};
-pub use index::{Damage, Dtype, Index};
-pub use samples::Samples;
+pub use tprimat_samples::{Damage, Dataset, Dtype, Index, Samples, prefix_of};
 pub use verify::{Report, verify, verify_sampled};
 pub use writer::Writer;
+
+use crate::{
+    error::{Error, Problem, Result},
+    files::open_regular,
+};
+
+/// Opens a dataset that a person named: a pipe in its place is an error, not a hang.
+pub fn open(prefix: &Path) -> Result<Dataset> {
+    let opened = Dataset::of(prefix, |path| open_regular(path).map(|(file, _)| file));
+    opened.map_err(|error| match error {
+        tprimat_samples::Error::Read { path, source } => Error::io("cannot read", path)(source),
+        other => Error::invalid(Problem::new(other.to_string())),
+    })
+}

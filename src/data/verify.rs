@@ -35,7 +35,7 @@ pub struct Report {
 
 /// Looks at everything. An error only where the files cannot be read as a dataset at all.
 pub fn verify(prefix: &Path, vocab_size: Option<u64>) -> Result<Report> {
-    let dataset = Dataset::open(prefix)?;
+    let dataset = super::open(prefix)?;
     let mut report = structure(&dataset);
     let dtype = dataset.index().dtype();
     if dtype.is_integer() {
@@ -50,7 +50,7 @@ pub fn verify(prefix: &Path, vocab_size: Option<u64>) -> Result<Report> {
 
 /// A check of milliseconds: the ends of both files, and tokens from all over. What is wrong, if anything.
 pub fn verify_sampled(prefix: &Path, vocab_size: u64, seq_length: u64) -> Result<Vec<String>> {
-    let dataset = Dataset::open(prefix)?;
+    let dataset = super::open(prefix)?;
     let (index, bin) = (dataset.index(), dataset.bin());
     let dtype = index.dtype();
     let mut problems: Vec<String> = [wrong_type(dtype), wrong_size(&index, bin)].into_iter().flatten().collect();
@@ -203,9 +203,11 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use tprimat_samples::HEADER;
+
     use super::*;
     use crate::{
-        data::{Writer, index::HEADER},
+        data::Writer,
         files::{self, Durability},
     };
 

@@ -6,10 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Dataset, Dtype,
-    index::{MAGIC, VERSION},
-};
+use tprimat_samples::{MAGIC, VERSION};
+
+use super::{Dataset, Dtype};
 use crate::{
     error::{Error, Problem, Result},
     files::{Durability, Staged},

@@ -21,7 +21,7 @@ use crate::{
         self, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped, PeakOverride, Peaks, Price,
         RunFacts, RunOutcome, RunResult, Samples, Standing, Statistics, Summary, Tdp,
     },
-    cache::{Attempt, Cache, Output, TaskKind},
+    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
     config::Config,
     digest::Digest,
     error::{Error, Result},
@@ -105,7 +105,7 @@ pub enum DerivedWork {
     Parse { attempt: Arc<Attempt>, job: Box<Job>, log: LogSection, unreached: Vec<Unreached> },
     Aggregate { results: Vec<(u32, Digest)>, dropped: Vec<Dropped>, statistics: Statistics },
     Compare { cells: Vec<CellSeed>, settings: Box<CompareAll> },
-    Plot { comparison: Option<Digest> },
+    Plot { comparison: Option<Output> },
     Report(Box<ReportWork>),
 }
 
@@ -144,7 +144,7 @@ pub struct ReportWork {
     keeps: BTreeSet<String>,
     /// The project's matrices, where they are known.
     known: Option<BTreeSet<String>>,
-    comparison: Option<Digest>,
+    comparison: Option<Output>,
     pictures: Vec<Output>,
     cells: Vec<PublishedCell>,
 }
@@ -165,6 +165,7 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
     let cell = task.cell as usize;
     let digest_of =
         |kind, cell, repeat| statuses.get(engine.dag.node(kind, cell, repeat)).outputs().first().map(|o| o.digest);
+    let comparison = || statuses.get(engine.dag.node(TaskKind::Compare, 0, 0)).outputs().first().cloned();
     match task.kind {
         TaskKind::Render => DerivedWork::Render(match &statuses.get(node).made {
             Made::Rendered(_, files) => files.clone(),
@@ -191,16 +192,15 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
             cells: cell_seeds(engine, statuses),
             settings: Box::new(Settings::of(engine.plan).compare),
         },
-        TaskKind::Plot => DerivedWork::Plot { comparison: digest_of(TaskKind::Compare, 0, 0) },
+        TaskKind::Plot => DerivedWork::Plot { comparison: comparison() },
         TaskKind::Report => {
             let pictures = statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec();
-            let comparison = digest_of(TaskKind::Compare, 0, 0);
-            DerivedWork::Report(Box::new(report_work(engine, statuses, comparison, pictures)))
+            DerivedWork::Report(Box::new(report_work(engine, statuses, comparison(), pictures)))
         }
     }
 }
 
-fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Digest>, pictures: Vec<Output>) -> ReportWork {
+fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Output>, pictures: Vec<Output>) -> ReportWork {
     let cells = published_cells(engine, statuses);
     let mut keeps: BTreeSet<String> = file_names(engine.plan).into_iter().collect();
     for cell in &cells {
@@ -342,10 +342,10 @@ pub fn run(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
         }
         DerivedWork::Compare { cells, settings } => {
             let comparison = compare_cells(cells, &settings, cache)?;
-            Ok(vec![put("compare.json", &json_bytes(&comparison)?)?])
+            Ok(vec![put_comparison(cache, &comparison)?])
         }
         DerivedWork::Plot { comparison } => {
-            let comparison = read_comparison(cache, comparison)?;
+            let comparison = read_comparison(cache, comparison.as_ref())?;
             let mut outputs = Vec::new();
             for picture in report::pictures(&comparison)?.drawn {
                 outputs.push(put(&format!("{}.png", picture.file()), &picture.png)?);
@@ -374,7 +374,7 @@ pub(super) fn result_of(
         Some(log) => cache.get_at_most(&log.digest, log.size)?.ok_or_else(|| gone(&log.digest, "log"))?,
         None => Vec::new(),
     };
-    let facts = RunFacts::of(attempt);
+    let facts = facts_of(attempt);
     let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
     let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
     let sampled = output(TELEMETRY);
@@ -395,6 +395,22 @@ pub(super) fn result_of(
     Ok(result)
 }
 
+/// What is known of a run besides its log.
+pub(super) fn facts_of(attempt: &Attempt) -> RunFacts {
+    RunFacts {
+        attempt: attempt.id.clone(),
+        host: attempt.host.clone(),
+        started_at: Some(attempt.started_at),
+        ended_at: Some(attempt.ended_at),
+        outcome: match &attempt.outcome {
+            AttemptOutcome::Ok => RunOutcome::Ok,
+            AttemptOutcome::Failed { class, evidence, status } => {
+                RunOutcome::Failed { class: *class, evidence: evidence.clone(), status: status.clone() }
+            }
+        },
+    }
+}
+
 fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
     let digest = cache.put(bytes, Durability::Plain)?;
     Ok(Output { name: name.to_owned(), digest, size: bytes.len() as u64 })
@@ -410,9 +426,10 @@ impl ReportWork {
 /// The files of a report, and whether any cell has figures.
 fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool)> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
-    let comparison = read_comparison(cache, work.comparison)?;
+    let comparison = read_comparison(cache, work.comparison.as_ref())?;
     let mut outputs = work.pictures.clone();
-    outputs.push(put("compare.json", &json_bytes(&comparison)?)?);
+    // As compare made it: to write it once more would give the same bytes.
+    outputs.extend(work.comparison.clone());
     outputs.push(put("compare.txt", report::table(&comparison, &report::Page::file()).as_bytes())?);
     outputs.push(put("compare.md", report::markdown(&comparison).as_bytes())?);
     outputs.push(put("compare.csv", report::csv(&comparison).as_bytes())?);
@@ -457,9 +474,9 @@ fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<Drawn>> {
 /// Makes the report of a comparison that no build made, of the named cells alone where there are any; it publishes nothing.
 pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison, named: &[String]) -> Result<Report> {
     let cache = engine.cache;
-    let digest = Some(cache.put(&json_bytes(comparison)?, Durability::Plain)?);
-    let pictures = run(DerivedWork::Plot { comparison: digest }, cache)?;
-    let mut work = report_work(engine, statuses, digest, pictures);
+    let stored = Some(put_comparison(cache, comparison)?);
+    let pictures = run(DerivedWork::Plot { comparison: stored.clone() }, cache)?;
+    let mut work = report_work(engine, statuses, stored, pictures);
     if !named.is_empty() {
         work.matrix = named.join(" and ");
         work.cells.retain(|cell| named.contains(&cell.input.cell));
@@ -509,9 +526,16 @@ pub fn cell_inputs(cells: Vec<CellSeed>, cache: &Cache) -> Result<Vec<CellInput>
 }
 
 /// The comparison that a plot or a report shows.
-pub fn read_comparison(cache: &Cache, digest: Option<Digest>) -> Result<Comparison> {
-    let digest = digest.ok_or_else(|| Error::Cache("the comparison has no record".into()))?;
-    read(cache, &digest, "compare.json")
+pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Comparison> {
+    let Output { name, digest, .. } = stored.ok_or_else(|| Error::Cache("the comparison has no record".into()))?;
+    let read = cache.get_json(digest)?.ok_or_else(|| gone(digest, name))?;
+    read.map_err(|e| not_ours(digest, name, &e))
+}
+
+/// Of ten thousand cells it is some hundred MiB of text, which is in memory at no time.
+fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<Output> {
+    let (digest, size) = cache.put_json(comparison, Durability::Plain)?;
+    Ok(Output { name: "compare.json".to_owned(), digest, size })
 }
 
 pub(super) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
@@ -523,8 +547,11 @@ fn gone(digest: &Digest, name: &str) -> Error {
 }
 
 fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
-    serde_json::from_slice(&need(cache, digest, name)?)
-        .map_err(|e| Error::Cache(format!("`{name}` ({}) is not what this version writes: {e}", digest.short())))
+    serde_json::from_slice(&need(cache, digest, name)?).map_err(|e| not_ours(digest, name, &e))
+}
+
+fn not_ours(digest: &Digest, name: &str, e: &serde_json::Error) -> Error {
+    Error::Cache(format!("`{name}` ({}) is not what this version writes: {e}", digest.short()))
 }
 
 fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {

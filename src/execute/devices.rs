@@ -90,7 +90,7 @@ fn open(path: &Path) -> io::Result<File> {
     let found = file.metadata()?;
     if !found.is_file() || found.nlink() > 1 {
         let message =
-            "it is not a lock file, but a pipe, a folder or a second name of some file; whoever owns it must remove it";
+            "it is not a lock file, but a pipe, a folder or a second name of some file; its owner must remove it";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(file)

@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result},
     files::unix_now,
     parse::FailureClass,
-    plain,
+    plain::{self, counted},
 };
 
 /// What an outcome of a task is called.
@@ -97,14 +97,19 @@ pub enum Event {
         evidence: Vec<String>,
     },
     /// Something a person should know that belongs to no task.
-    Note {
-        message: String,
-    },
+    Note { message: String },
     BuildFinished {
         ok: usize,
         failed: usize,
         waiting: usize,
         unsupported: usize,
+        /// Runs that ended well and still count for nothing: they contradict their job, were disturbed, or measured nothing.
+        #[serde(default)]
+        contradicted: usize,
+        #[serde(default)]
+        suspect: usize,
+        #[serde(default)]
+        unmeasured: usize,
         seconds: f64,
     },
 }
@@ -339,19 +344,30 @@ fn words(event: &Event) -> String {
                 text += &format!("\n    {line}");
             }
             if let Some(class) = class {
-                text += &format!("\n    what to do: {}", super::advice(*class));
+                text += &format!("\n    what to do: {}", crate::report::advice(*class));
             }
             text
         }
         Event::Note { message } => format!("note: {message}"),
-        Event::BuildFinished { ok, failed, waiting, unsupported, seconds } => {
-            let mut text = format!("{ok} ok, {failed} failed");
+        Event::BuildFinished { ok, failed, waiting, unsupported, contradicted, suspect, unmeasured, seconds } => {
+            let mut text = format!("{} ok, {failed} failed", counted(*ok, "task"));
             for (count, word) in [(waiting, "waiting"), (unsupported, "unsupported")] {
                 if *count > 0 {
                     text += &format!(", {count} {word}");
                 }
             }
-            text + &format!(" in {seconds:.1} s")
+            text += &format!(" in {seconds:.1} s");
+            let uncounted = [
+                (contradicted, "contradicted by their logs"),
+                (suspect, "disturbed"),
+                (unmeasured, "with nothing to measure"),
+            ];
+            let uncounted = uncounted.into_iter().filter(|(count, _)| **count > 0);
+            let uncounted: Vec<String> = uncounted.map(|(count, what)| format!("{count} {what}")).collect();
+            if !uncounted.is_empty() {
+                text += &format!("; runs that ended well and do not count: {}", uncounted.join(", "));
+            }
+            text
         }
     }
 }
@@ -383,7 +399,16 @@ mod tests {
                 class: Some(FailureClass::Oom),
                 evidence: vec!["out of memory".into()],
             },
-            Event::BuildFinished { ok: 1, failed: 1, waiting: 0, unsupported: 3, seconds: 4.0 },
+            Event::BuildFinished {
+                ok: 1,
+                failed: 1,
+                waiting: 0,
+                unsupported: 3,
+                contradicted: 2,
+                suspect: 0,
+                unmeasured: 1,
+                seconds: 4.0,
+            },
         ]
     }
 
@@ -402,7 +427,7 @@ train cpu/native/llama/single#2: step 1/50  loss 5.1235  1235 tokens/s
 train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
     what to do: `tprimat fit CELL` lists what to change, cheapest first, with the memory it predicts for each; then build again
-1 ok, 1 failed, 3 unsupported in 4.0 s
+1 task ok, 1 failed, 3 unsupported in 4.0 s; runs that ended well and do not count: 2 contradicted by their logs, 1 with nothing to measure
 ";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     }

@@ -79,6 +79,7 @@ pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) ->
         declared_env: prepared.resolved.env.clone(),
         data_env: data_env(&plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
+        python: plan.facts.python(&recipe.file.id).to_owned(),
         checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
         log_section: recipe.file.log.clone(),
         timeout_seconds: prepared.resolved.timeout_seconds,

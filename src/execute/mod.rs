@@ -1,6 +1,5 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
-mod advice;
 pub mod container;
 pub mod derived;
 mod devices;
@@ -24,11 +23,10 @@ mod talk;
 mod train;
 mod watch;
 
-pub use advice::advice;
 pub use devices::Holder;
 pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
-pub use preflight::{preflight, preflight_data};
+pub use preflight::{Look, preflight, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
 pub use profile::{Profiler, profile};
 pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};

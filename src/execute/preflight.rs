@@ -11,14 +11,30 @@ use crate::{
     data,
     error::{Problem, Result},
     graph::CodeDigests,
-    host::{python_packages, which},
+    host::{self, python_packages, which},
     plan::{DataKind, Prepared},
     recipe::{Checkout, Recipe},
 };
 
-/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are.
+/// How a recipe's needs are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Only at files: whoever plans or checks a project starts no program that it names.
+    AtFiles,
+    /// Also by asking the interpreter and tprimat-native, which know best what they have.
+    ByAsking,
+}
+
+/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are; `python`: the interpreter
+/// that runs the recipe.
 #[must_use]
-pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], host: &TrainHost) -> Vec<Problem> {
+pub fn preflight(
+    recipe: &Recipe,
+    checkouts: &[(&Checkout, Option<PathBuf>)],
+    python: &Path,
+    host: &TrainHost,
+    look: Look,
+) -> Vec<Problem> {
     let require = &recipe.file.require;
     let mut problems = Vec::new();
     for command in &require.commands {
@@ -27,49 +43,64 @@ pub fn preflight(recipe: &Recipe, checkouts: &[(&Checkout, Option<PathBuf>)], ho
         }
     }
     if require.programs.iter().any(|program| program == "tprimat-native") {
-        problems.extend(native_problem(recipe, host));
+        problems.extend(native_problem(recipe, python, host, look));
     }
     problems.extend(checkouts.iter().filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())));
     if !require.python_modules.is_empty() {
-        match absent_modules(&host.python, &host.caller_env, &require.python_modules) {
+        match absent_modules(python, &host.caller_env, &require.python_modules, look) {
             Err(why) => problems.push(missing(
                 recipe,
-                &format!("a Python (`{}`: {why})", host.python.display()),
-                "name one with paths.python, $TPRIMAT_PYTHON or a .venv in the project",
+                &format!("a Python (`{}`: {why})", python.display()),
+                &format!(
+                    "name one with frameworks.{}.python, paths.python, $TPRIMAT_PYTHON or a .venv in the project",
+                    recipe.file.id
+                ),
             )),
+            Ok(absent) if absent.is_empty() => {}
             Ok(absent) => {
-                for module in absent {
-                    let help = format!(
-                        "`{} -m pip install {}`; `tprimat recipe show {}` lists the files that pin all of them",
-                        host.python.display(),
-                        require.pip.get(&module).unwrap_or(&module),
-                        recipe.file.id
-                    );
-                    problems.push(missing(recipe, &format!("the Python module `{module}`"), &help));
-                }
+                let packages: Vec<&str> =
+                    absent.iter().map(|module| require.pip.get(module).unwrap_or(module).as_str()).collect();
+                let help = format!(
+                    "`{} -m pip install {}`; `tprimat recipe show {}` lists the files that pin all of them",
+                    python.display(),
+                    packages.join(" "),
+                    recipe.file.id
+                );
+                let names: Vec<String> = absent.iter().map(|module| format!("`{module}`")).collect();
+                let message = match &names[..] {
+                    [one] => format!("recipe `{}` needs the Python module {one}, which is not there", recipe.file.id),
+                    all => {
+                        let all = all.join(", ");
+                        format!("recipe `{}` needs the Python modules {all}, which are not there", recipe.file.id)
+                    }
+                };
+                problems.push(Problem::new(message).help(help));
             }
         }
     }
     // Versions that cannot be read would be in no key, and other versions would pass for the same measurement.
     let packages: Vec<&str> = recipe.file.lock.packages.iter().map(String::as_str).collect();
     if problems.is_empty()
-        && let Err(error) = python_packages(&host.python, &host.caller_env, &packages)
+        && let Err(error) = python_packages(python, &host.caller_env, &packages)
     {
-        let help = "name the interpreter itself with paths.python or $TPRIMAT_PYTHON; for pyenv, `pyenv which python3` prints it";
+        let help = format!(
+            "name the interpreter itself with frameworks.{}.python, paths.python or $TPRIMAT_PYTHON; for pyenv, `pyenv which python3` prints it",
+            recipe.file.id
+        );
         problems.push(Problem::new(format!("recipe `{}`: {error}", recipe.file.id)).help(help));
     }
     problems
 }
 
 /// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one may run.
-fn native_problem(recipe: &Recipe, host: &TrainHost) -> Option<Problem> {
+fn native_problem(recipe: &Recipe, python: &Path, host: &TrainHost, look: Look) -> Option<Problem> {
     const HELP: &str =
-        "build it with `cargo build --release --features native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+        "build it with `cargo build --release -p tprimat-native` beside tprimat, or name it in $TPRIMAT_NATIVE";
     let Some(path) = &host.native else { return Some(missing(recipe, "the program `tprimat-native`", HELP)) };
-    if host.native_seen.get().is_some() {
+    if host.native_seen.get().is_some() || look == Look::AtFiles {
         return None;
     }
-    match check_native(path, &host.python, &CodeDigests::default().native) {
+    match check_native(path, python, &CodeDigests::default().native) {
         Ok(seen) => {
             let _ = host.native_seen.set(seen);
             None
@@ -110,7 +141,7 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
         Some(path) if !path.join(file).is_file() => {
             return Some(
                 Problem::new(format!(
-                    "recipe `{}`: {} ({setting}, ${variable}) is no such checkout: it has no {file}",
+                    "recipe `{}`: {} ({setting}, ${variable}) is not a checkout of it: there is no {file} in it",
                     recipe.file.id,
                     path.display()
                 ))
@@ -130,7 +161,16 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
 const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
 
 /// Modules that cannot be found; none is imported, for torch alone takes seconds.
-fn absent_modules(python: &Path, env: &BTreeMap<String, String>, modules: &[String]) -> Result<Vec<String>, String> {
+fn absent_modules(
+    python: &Path,
+    env: &BTreeMap<String, String>,
+    modules: &[String],
+    look: Look,
+) -> Result<Vec<String>, String> {
+    if look == Look::AtFiles {
+        // Whoever wraps an interpreter so that its folders cannot be told learns at the build what is missing.
+        return Ok(host::absent_modules(python, env, modules).unwrap_or_default());
+    }
     const PROGRAM: &str = "import sys, importlib.util as u\nsys.path = [p for p in sys.path if p]\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
     let output = Command::new(python)
         .args(["-E", "-c", PROGRAM])

@@ -184,7 +184,7 @@ impl Prices {
         let unknown: usize = all.iter().map(|prices| prices.unknown_gpu_runs()).sum();
         (unknown > 0 && !allows_unknown).then(|| {
             format!(
-                "{unknown} runs cannot be estimated, and --max-gpu-hours allows {limit}; --force takes them as nothing"
+                "{unknown} runs cannot be estimated, and --max-gpu-hours allows {limit}; --force counts them as 0 GPU-hours"
             )
         })
     }
@@ -313,7 +313,7 @@ fn scaled(seconds: f64, times: f64) -> f64 {
 }
 
 fn counted(runs: usize) -> String {
-    if runs == 1 { "1 run".into() } else { format!("{runs} runs") }
+    crate::plain::counted(runs, "run")
 }
 
 /// How long the good attempts at a key took, in seconds.

@@ -1,4 +1,4 @@
-//! One run of a cell under a profiler. It is no measurement: it has no key, its folder is none that a sweep takes in, and
+//! One run of a cell under a profiler. It is not a measurement: it has no key, its folder is none that a sweep takes in, and
 //! nothing of it reaches the cache. What stays is the profiler's trace.
 
 use std::{
@@ -125,7 +125,7 @@ pub fn profile(
     let dir = folder.join(&id);
     let mut spec = prepare(&work, host, &id, &dir)?;
     spec.meta = serde_json::json!({ "profile": work.label });
-    // A profile is no measurement, and a profiler's own samples are enough.
+    // A profile is not a measurement, and a profiler's own samples are enough.
     spec.sampled = None;
     profiler.wrap(&mut spec)?;
     let run = start(&spec, &host.tprimat)?;

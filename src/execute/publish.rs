@@ -19,8 +19,14 @@ use crate::{
 /// name there, so that no matrix writes over the pages of another.
 #[must_use]
 pub fn output_dir(plan: &Plan) -> PathBuf {
-    let output = plan.root.join(plan.config.get("paths.output").and_then(|v| v.as_str()).unwrap_or("output"));
+    let output = output_root(plan);
     if plan.is_default { output } else { output.join(folder_name(&plan.matrix.name)) }
+}
+
+/// The folder that config.yaml names for what is published.
+#[must_use]
+pub fn output_root(plan: &Plan) -> PathBuf {
+    plan.root.join(plan.config.get("paths.output").and_then(|v| v.as_str()).unwrap_or("output"))
 }
 
 /// A name that leads nowhere else: not hidden, not `..`.
@@ -44,6 +50,10 @@ pub fn first_unpublished(cache: &Cache, folder: &Path, outputs: &[Output]) -> Op
 
 /// Which matrix published which file with which digest: by this list, and by nothing else, files are replaced and removed.
 const MANIFEST: &str = ".published.json";
+
+/// Where files go that lay in the place of published ones and that tprimat did not publish: older suites write results of the
+/// same names to the same folder, and nobody has them twice.
+const EARLIER: &str = "earlier";
 
 /// The comparison as data, among what is published.
 const COMPARISON: &str = "compare.json";
@@ -88,15 +98,16 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     let published = read_manifest(&path);
     let before = published.get(edition.matrix).cloned().unwrap_or_default();
     let now: BTreeMap<String, Digest> = edition.outputs.iter().map(|o| (o.name.clone(), o.digest)).collect();
+    set_aside_earlier(folder, edition.outputs, &published)?;
     // Claimed before they are written: killed in between, files are missing and it is all done again; killed after
     // the last file, nothing is.
     record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
     let is_there = looked::are_published(cache, folder, edition.outputs);
     for (output, _) in edition.outputs.iter().zip(is_there).filter(|(_, is_there)| !is_there) {
-        let bytes = cache
-            .get(&output.digest)?
-            .ok_or_else(|| Error::Cache(format!("`{}` is gone from the cache; build again", output.name)))?;
-        write_atomically(&folder.join(&output.name), &bytes, Durability::Plain)?;
+        let gone = || Error::Cache(format!("`{}` is gone from the cache or damaged; build again", output.name));
+        if !cache.copy_to(&output.digest, &folder.join(&output.name))? {
+            return Err(gone());
+        }
     }
     let (gone, others): (Vec<_>, Vec<_>) = published
         .into_iter()
@@ -117,6 +128,34 @@ pub fn publish(folder: &Path, edition: &Edition, cache: &Cache) -> Result<bool> 
     let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
     record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
     Ok(true)
+}
+
+/// Moves files out of the way that no list names.
+fn set_aside_earlier(folder: &Path, outputs: &[Output], published: &Manifest) -> Result<()> {
+    for Output { name, digest, .. } in outputs {
+        let path = folder.join(name);
+        let is_ours = published.values().any(|files| files.contains_key(name));
+        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        if is_ours || !is_file || Digest::of_file(&path).is_ok_and(|found| found == *digest) {
+            continue;
+        }
+        let mut to = folder.join(EARLIER).join(name);
+        for number in 2.. {
+            if !to.exists() {
+                break;
+            }
+            to = folder.join(format!("{EARLIER}-{number}")).join(name);
+        }
+        files::create_dir_all(to.parent().unwrap_or(folder))?;
+        files::move_to(&path, &to)?;
+    }
+    Ok(())
+}
+
+/// How many files a folder's publications have moved out of their way.
+#[must_use]
+pub fn set_aside(folder: &Path) -> usize {
+    std::fs::read_dir(folder.join(EARLIER)).map_or(0, |entries| entries.flatten().count())
 }
 
 /// Is what this matrix published last still there, and has any cell figures in it?
@@ -181,6 +220,22 @@ pub fn withdraw(output: &Path) -> Result<Withdrawn> {
         }
     }
     Ok(withdrawn)
+}
+
+/// The files that tprimat's lists name in the output folder and in the matrices' folders there.
+#[must_use]
+pub fn published(output: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
+    let mut files = Vec::new();
+    for folder in folders.chain([output.to_owned()]) {
+        let list = folder.join(MANIFEST);
+        if list.is_file() {
+            let names = read_manifest(&list).into_values().flatten().map(|(name, _)| name);
+            files.extend(names.map(|name| folder.join(name)));
+        }
+    }
+    files
 }
 
 /// Removes a file that is still as it was published; one that people changed is theirs.

@@ -378,6 +378,8 @@ impl Scheduler<'_> {
                     };
                     self.talk.report(&Event::Note { message: format!("{name} {what}: {why}") });
                 }
+                // How long it ran: it may have waited for a device, or for another tprimat that ran the same.
+                let seconds = (attempt.ended_at - attempt.started_at).clamp(0.0, f64::MAX);
                 let state = match &attempt.outcome {
                     AttemptOutcome::Ok => {
                         self.talk.report(&ended_well(name, seconds));
@@ -458,7 +460,7 @@ pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
                 });
                 remove(&leftover.dir);
             }
-            // A folder that says nothing is no measurement; everything else is worth an error.
+            // A folder that says nothing is not a measurement; everything else is worth an error.
             Err(Error::Cache(why)) => talk.report(&Event::Note { message: format!("left alone: {why}") }),
             Err(other) => return Err(other),
         }

@@ -27,7 +27,7 @@ use super::{
     watch::{Watched, outdated},
 };
 use crate::{
-    analyze::{RunFacts, RunResult, Signs, Statistics, memory_of_others},
+    analyze::{RunResult, Signs, Statistics, memory_of_others},
     cache::{Attempt, AttemptOutcome, Cache, KeyLock, Output},
     digest::Digest,
     error::{Error, Result},
@@ -63,6 +63,8 @@ pub struct TrainWork {
     pub data_env: BTreeMap<String, String>,
     /// More names that the recipe lets through.
     pub pass_env: Vec<String>,
+    /// The interpreter of the recipe on this host.
+    pub python: PathBuf,
     /// Where checkouts are on this host, by the variable that the script reads.
     pub checkouts: Vec<(String, PathBuf)>,
     pub log_section: LogSection,
@@ -82,7 +84,6 @@ pub struct TrainHost {
     pub native: Option<PathBuf>,
     /// The same as the pre-flight saw it.
     pub native_seen: OnceLock<Watched>,
-    pub python: PathBuf,
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
     pub grace_seconds: f64,
@@ -311,7 +312,7 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     set("TPRIMAT_RUN_DIR", path_text(dir)?);
     set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);
     set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
-    set("TPRIMAT_PYTHON", path_text(&host.python)?);
+    set("TPRIMAT_PYTHON", path_text(&work.python)?);
     set("TPRIMAT_PORT", free_port()?.to_string());
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);
@@ -480,7 +481,7 @@ fn disturbance(
     let signs = signs()?;
     let times = std::fs::read(log.with_file_name("times")).ok()?;
     let trace = parse::parse_dated(section, &std::fs::read(log).ok()?, &times);
-    signs.judge(&RunResult::from(trace, job?, RunFacts::of(attempt)), statistics)
+    signs.judge(&RunResult::from(trace, job?, super::derived::facts_of(attempt)), statistics)
 }
 
 fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptOutcome {

@@ -66,7 +66,7 @@ impl Dag {
     }
 
     /// # Panics
-    /// If the plan has no such task.
+    /// If the plan does not have this task.
     #[must_use]
     pub fn node(&self, kind: TaskKind, cell: u32, repeat: u32) -> NodeIndex {
         let in_cell = |offset: u32| self.first[cell as usize].index() + offset as usize;

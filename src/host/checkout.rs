@@ -29,7 +29,7 @@ const DEEPEST: usize = 8;
 const GITLINK: &str = "160000";
 
 /// Facts of the checkout at `dir`: `commit`, and `dirty` where tracked files differ from it or untracked ones lie beside
-/// them. Where `dir` is no git repository of its own, `content`, the digest of `file`, stands in. Empty: not there.
+/// them. Where `dir` is not a git repository of its own, `content`, the digest of `file`, stands in. Empty: not there.
 pub fn checkout_facts(dir: &Path, file: &str) -> Result<BTreeMap<String, String>> {
     let marker = dir.join(file);
     if !marker.is_file() {

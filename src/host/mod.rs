@@ -9,5 +9,5 @@ mod telemetry;
 pub use checkout::checkout_facts;
 pub use lock::{Fact, FactDiff, Lock, Section};
 pub use probe::{CpuFacts, GpuFacts, HostFacts, probe};
-pub use python::{python_packages, which};
+pub use python::{absent_modules, python_packages, which};
 pub use telemetry::{Sampler, Sampling};

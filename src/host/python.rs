@@ -45,6 +45,60 @@ pub fn python_packages(
     Ok(names.iter().map(|name| ((*name).to_owned(), version(name))).collect())
 }
 
+/// Which of `modules` no folder of the interpreter seems to have, without starting it. A module counts as there if a folder
+/// has a file or a folder of its name, or if a distribution says that it installs it, as editable ones do.
+pub fn absent_modules(
+    python: &Path,
+    env: &BTreeMap<String, String>,
+    modules: &[String],
+) -> Result<Vec<String>, String> {
+    let mut folders = package_folders(python, env)?;
+    let has_own_library = |folder: &PathBuf| folder.ends_with("site-packages") || folder.ends_with("dist-packages");
+    let libraries: Vec<PathBuf> =
+        folders.iter().filter(|f| has_own_library(f)).filter_map(|f| Some(f.parent()?.to_owned())).collect();
+    folders.extend(libraries.iter().flat_map(|lib| [lib.clone(), lib.join("lib-dynload")]));
+    folders.extend(home_library(python));
+    let declared: BTreeSet<String> = folders.iter().flat_map(|folder| declared_modules(folder)).collect();
+    let is_there = |module: &String| {
+        let top = module.split('.').next().unwrap_or(module);
+        declared.contains(top) || folders.iter().any(|folder| has_module(folder, &module.replace('.', "/")))
+    };
+    Ok(modules.iter().filter(|module| !is_there(module)).cloned().collect())
+}
+
+/// The library of the interpreter that a virtual environment was made with.
+fn home_library(python: &Path) -> Vec<PathBuf> {
+    let prefix = python.parent().and_then(Path::parent);
+    let settings = prefix.and_then(|prefix| head_of(&prefix.join("pyvenv.cfg")));
+    let home = settings.and_then(|settings| setting(&settings, "home").map(PathBuf::from));
+    let version = prefix.and_then(only_version);
+    let library = home.zip(version).map(|(home, version)| home.join(format!("../lib/python{version}")));
+    library.into_iter().collect()
+}
+
+fn has_module(folder: &Path, name: &str) -> bool {
+    let path = folder.join(name);
+    if path.is_dir() || path.with_extension("py").is_file() {
+        return true;
+    }
+    let (Some(parent), Some(stem)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return false;
+    };
+    let is_extension = |name: &str| name.ends_with(".so") && name.split('.').next() == Some(stem);
+    fs::read_dir(parent).into_iter().flatten().flatten().any(|e| e.file_name().to_str().is_some_and(is_extension))
+}
+
+/// The modules that distributions of a folder say they install.
+fn declared_modules(folder: &Path) -> Vec<String> {
+    let mut declared = Vec::new();
+    for (name, metadata) in distributions(folder) {
+        declared.push(name.replace('-', "_"));
+        let list = metadata.parent().and_then(|info| head_of(&info.join("top_level.txt")));
+        declared.extend(list.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
+    }
+    declared
+}
+
 /// The first executable file of that name in the caller's PATH.
 #[must_use]
 pub fn which(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
@@ -69,7 +123,7 @@ fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Result<Vec<
             let version = only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
             folders.extend(site_packages(prefix, &version));
             if setting(&settings, "include-system-site-packages").is_some_and(|on| on.eq_ignore_ascii_case("true")) {
-                let home = setting(&settings, "home").ok_or("pyvenv.cfg names no home")?;
+                let home = setting(&settings, "home").ok_or("pyvenv.cfg has no home")?;
                 folders.extend(system_folders(&Path::new(home).join("python3"), user.as_deref())?);
             }
         }
@@ -254,6 +308,33 @@ mod tests {
         assert_eq!(version(&python, "mine").as_deref(), Some("0.1"));
         assert_eq!(version(&python, "evil"), None, "what is no version is not shown");
         assert_eq!(version(&python, "torch"), None);
+    }
+
+    /// The oracle is the interpreter itself: it finds those modules that its folders seem to have, and no other.
+    #[test]
+    fn modules_are_there_where_the_interpreter_finds_them() {
+        const PROGRAM: &str =
+            "import sys, importlib.util as u\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+        let env = environment();
+        let names = [
+            "json",
+            "ctypes",
+            "torch",
+            "transformers",
+            "accelerate",
+            "numpy",
+            "yaml",
+            "nemo",
+            "no_module_is_called_so",
+        ];
+        let modules: Vec<String> = names.map(str::to_owned).to_vec();
+        for name in ["python3", "/usr/bin/python3"] {
+            let Ok(absent) = absent_modules(Path::new(name), &env, &modules) else { continue };
+            let output = std::process::Command::new(name).args(["-E", "-c", PROGRAM]).args(names).output().unwrap();
+            let told =
+                String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(absent, told, "{name}");
+        }
     }
 
     /// The oracle is the interpreter itself, which the caller's PATH names: all that it knows is read alike.

@@ -22,8 +22,8 @@ pub struct Unit {
 const DEPTH: usize = 6;
 
 /// All runs below the paths, in order of their names; `skipped` gets the files of folders that are neither, and links: what a
-/// link in somebody's folder leads to may be any file of the caller's, which nobody named. Folders in `own` are what tprimat
-/// itself keeps and publishes here: nobody brings those along by naming a folder around them.
+/// link in somebody's folder leads to may be any file of the caller's, which nobody named. Folders and files in `own` are what
+/// tprimat itself keeps and publishes here: nobody brings those along by naming a folder around them.
 pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>> {
     let own: Vec<PathBuf> = own.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let mut units = Vec::new();
@@ -59,10 +59,10 @@ fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipp
             skipped.push(path);
             continue;
         }
+        if path.canonicalize().is_ok_and(|path| own.contains(&path)) {
+            continue;
+        }
         if path.is_dir() {
-            if path.canonicalize().is_ok_and(|path| own.contains(&path)) {
-                continue;
-            }
             match rank_of(&name).filter(|_| depth < DEPTH) {
                 Some(rank) => ranks.extend(files_in(&path)?.into_iter().map(|file| (rank, file))),
                 None if depth < DEPTH => folder(&path, depth + 1, own, units, skipped)?,

@@ -72,7 +72,9 @@ pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
         (Kind::Result, [source]) => {
             read_result(&whole(cache, source)?, recorded.repeat).map_err(|why| unreadable(source, &why))
         }
-        (Kind::Result, _) => Err(Error::Cache("the record of an imported result names no file, or several".to_owned())),
+        (Kind::Result, _) => {
+            Err(Error::Cache("the record of an imported result does not name exactly one file".to_owned()))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cache::{Cache, Entry, Output, TaskKind},
+    config::{framework_named, vendor_named, vendor_names},
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability},
@@ -124,6 +125,53 @@ impl Imports {
         self.runs.keys().map(String::as_str)
     }
 
+    /// The cell with imports that a name on the command line means: leading parts are enough where one cell has them.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&str> {
+        let parts = |text: &str| -> Vec<String> {
+            let path = text.split_once('@').map_or(text, |(path, _)| path);
+            let canonical = |(at, part): (usize, &str)| match at {
+                0 => vendor_named(part).map_or(part, |vendor| vendor_names(vendor)[0]).to_owned(),
+                1 => framework_named(part).unwrap_or(part).to_owned(),
+                _ => part.to_owned(),
+            };
+            path.split('/').enumerate().map(canonical).collect()
+        };
+        let wanted = parts(name);
+        let axes = name.split_once('@').map(|(_, axes)| axes);
+        let is_meant = |cell: &&str| {
+            let own = parts(cell);
+            let same_axes = axes.is_none_or(|axes| cell.split_once('@').is_some_and(|(_, own)| own == axes));
+            own.starts_with(&wanted) && same_axes
+        };
+        let mut meant = self.cells().filter(|cell| *cell == name).chain(self.cells().filter(is_meant));
+        let first = meant.next()?;
+        (first == name || meant.all(|cell| cell == first)).then_some(first)
+    }
+
+    /// Takes over the imports of another cache, whose objects are here already. How many are new.
+    pub fn adopt(cache: &Cache, other: &Cache) -> Result<usize> {
+        let mut added = 0;
+        for (cell, recorded) in Self::of(other).all(other)? {
+            added += usize::from(!Self::add(cache, &cell, &recorded)?.1);
+        }
+        Ok(added)
+    }
+
+    fn all(&self, cache: &Cache) -> Result<Vec<(String, Recorded)>> {
+        let mut all = Vec::new();
+        for cell in self.cells() {
+            all.extend(self.runs(cell, cache)?.into_iter().map(|recorded| (cell.to_owned(), recorded)));
+        }
+        Ok(all)
+    }
+
+    /// The key of the list of imports.
+    #[must_use]
+    pub fn key() -> Digest {
+        key()
+    }
+
     /// Digests of a cell's records, in order of import.
     #[must_use]
     pub fn digests(&self, cell: &str) -> &[Digest] {
@@ -185,6 +233,7 @@ mod tests {
         let cache = Cache::open(&root).unwrap();
         let (one, two) = (recorded(b"one", &cache), recorded(b"two", &cache));
         let cell = "amd/prim/llama/x@file=a";
+        assert_eq!(Imports::of(&cache).named("amd"), None);
         assert_eq!(Imports::add(&cache, cell, &one).unwrap(), (1, false));
         assert_eq!(Imports::add(&cache, cell, &two).unwrap(), (2, false));
         assert_eq!(Imports::add(&cache, cell, &recorded(b"one", &cache)).unwrap(), (1, true));
@@ -192,8 +241,44 @@ mod tests {
         let again = Cache::open(&root).unwrap();
         let all = Imports::of(&again);
         assert_eq!(all.cells().collect::<Vec<_>>(), [cell, "b/c/d/e"]);
+        for name in [cell, "amd", "rocm/primus", "amd/prim/llama/x", "AMD/Primus/llama/x@file=a"] {
+            assert_eq!(all.named(name), Some(cell), "{name}");
+        }
+        for name in ["am", "nvd", "amd/prim/llama/x@file=b", "amd/prim/qwen"] {
+            assert_eq!(all.named(name), None, "{name}");
+        }
         assert_eq!(all.runs(cell, &again).unwrap(), [one.clone(), two]);
         assert_eq!((one.from().as_str(), one.id().len()), ("a.log", 19));
         assert!(all.runs("nothing", &again).unwrap().is_empty());
+    }
+
+    #[test]
+    fn another_caches_records_and_imports_are_taken_over_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let caches = ["a", "b"].map(|name| Cache::open(&folder.path().join(name)).unwrap());
+        let [ours, theirs] = &caches;
+        Imports::add(ours, "a/b/c/d", &recorded(b"ours", ours)).unwrap();
+        Imports::add(theirs, "a/b/c/d", &recorded(b"theirs", theirs)).unwrap();
+        let output = theirs.put(b"an output", Durability::Plain).unwrap();
+        let entry = Entry {
+            key: Digest::of("k"),
+            kind: TaskKind::Render,
+            task: "t".into(),
+            preimage: "k".into(),
+            outputs: vec![Output { name: "o".into(), digest: output, size: 9 }],
+        };
+        theirs.record_entry(&entry).unwrap();
+        let adopted = ours.adopt(theirs, &Imports::key()).unwrap();
+        assert_eq!(
+            (adopted.records, adopted.attempts, adopted.objects),
+            (1, 0, 3),
+            "the entry; the log, its record, the output"
+        );
+        assert_eq!(Imports::adopt(ours, theirs).unwrap(), 1);
+        assert_eq!(ours.get(&output).unwrap().unwrap(), b"an output");
+        assert_eq!(ours.outputs(&entry.key).unwrap(), entry.outputs);
+        assert_eq!(Imports::of(ours).digests("a/b/c/d").len(), 2, "neither list hides the other");
+        let again = ours.adopt(theirs, &Imports::key()).unwrap();
+        assert_eq!((again.records, again.objects, Imports::adopt(ours, theirs).unwrap()), (0, 0, 0));
     }
 }

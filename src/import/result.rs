@@ -200,7 +200,7 @@ impl Reader<'_> {
             let is_count = !matches!(label, "precision" | "learning_rate");
             if is_count && value.as_u64().is_none_or(|n| n == 0) {
                 let shown = short(&value.to_string());
-                self.tell("label_unreadable", format!("{label} is labelled {shown}, which is no count"));
+                self.tell("label_unreadable", format!("{label} is labelled {shown}, which is not a whole number"));
                 continue;
             }
             self.out.labels.push((label, value));
@@ -246,7 +246,7 @@ impl Reader<'_> {
         if missing > 0 {
             self.tell(
                 "step_times_unreadable",
-                format!("{missing} of {} step times are no positive number", times.len()),
+                format!("{missing} of {} step times are not positive numbers", times.len()),
             );
         }
         for (name, short) in [("loss_values", "losses"), ("learning_rates", "learning rates")] {

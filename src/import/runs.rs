@@ -4,7 +4,7 @@ use super::{Imports, Kind, OldResult, Recorded, names, read};
 use crate::{
     analyze::{
         CellEnvironment, CellInput, CellState, Claim, Contract, FieldDifference, Note, NoteKind, RunFacts, RunOutcome,
-        RunResult, Standing, Statistics, Summary, Tier, differences, summarize,
+        RunResult, Standing, Statistics, Summary, Tier, differences, repeated_runs, summarize,
     },
     cache::Cache,
     config::is_plain_name,
@@ -128,12 +128,18 @@ pub fn runs(cache: &Cache, imports: &Imports, cell: &str, claims: &Claims) -> Re
 /// The statistics over a cell's imports; they say what they are.
 #[must_use]
 pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
-    let results: Vec<(u32, RunResult)> = (1..).zip(runs.iter().map(|r| r.result.clone())).collect();
+    let mut results: Vec<(u32, RunResult)> = (1..).zip(runs.iter().map(|r| r.result.clone())).collect();
+    for (at, same) in repeated_runs(&results).into_iter().enumerate() {
+        // Several repeats in one file are what its author measured, whatever they look like.
+        let is_of_one_file = |n: u32| runs[n as usize - 1].recorded.sources == runs[at].recorded.sources;
+        if let Some(earlier) = same.filter(|n| !is_of_one_file(*n)) {
+            let why = format!("it is the same run as repeat {earlier}: every step has the same time and loss");
+            results[at].1.no_rate.get_or_insert(why);
+        }
+    }
     let mut summary = summarize(&results, statistics);
     let mut notes: Vec<Note> = Vec::new();
     for (n, run) in (1u32..).zip(runs) {
-        let text = format!("repeat {n} is imported from {}: not measured by tprimat", run.recorded.from());
-        notes.push(Note::new(NoteKind::Remark, text));
         let published = run.result.trace.totals.get("published_tokens_per_second_per_gpu");
         let ours = summary.repeats.iter().find(|r| r.repeat == n).and_then(|r| r.steady.as_ref());
         let differs = |(published, ours): &(&f64, &crate::analyze::Steady)| {

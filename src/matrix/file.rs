@@ -147,11 +147,7 @@ impl FileReader<'_> {
             Some(repeats) => u32::try_from(repeats).unwrap_or(default),
             None => {
                 let wanted = format!("a whole number from 1 to {MAX_REPEATS}");
-                self.toml.problem(
-                    item.span(),
-                    format!("`repeats` must be {wanted}"),
-                    format!("{wanted} is wanted here"),
-                );
+                self.toml.problem(item.span(), format!("`repeats` must be {wanted}"), format!("expected {wanted}"));
                 default
             }
         }
@@ -168,7 +164,7 @@ impl FileReader<'_> {
                 let names = |key: &str| !KEYS.contains(&key) && nearest(key, KEYS.iter().copied()) == Some(base);
                 let is_misspelt = matrix.keys().any(|key| names(key.as_ref()));
                 if let Some(head) = head.filter(|_| !is_misspelt) {
-                    self.toml.problem(head, format!("[matrix] has no `{base}`"), "one is wanted");
+                    self.toml.problem(head, format!("[matrix] has no `{base}`"), "expected one");
                 }
                 Vec::new()
             }
@@ -216,7 +212,7 @@ impl FileReader<'_> {
         let values = table.get("values").map(|item| self.toml.scalars(item, "values"));
         for (key, is_missing) in [("path", !table.contains_key("path")), ("values", values.is_none())] {
             if is_missing {
-                self.toml.problem(name.span.clone(), format!("axis `{}` has no `{key}`", name.value), "one is wanted");
+                self.toml.problem(name.span.clone(), format!("axis `{}` has no `{key}`", name.value), "expected one");
             }
         }
         if let Some(written) = written {
@@ -311,7 +307,7 @@ impl FileReader<'_> {
         let name = dimension.name.clone();
         let Some(item) = table.value.get(&*name) else {
             if BASE.contains(&&*name) {
-                self.toml.problem(table.span.clone(), format!("[[include]] has no `{name}`"), "one is wanted");
+                self.toml.problem(table.span.clone(), format!("[[include]] has no `{name}`"), "expected one");
             }
             return None;
         };

@@ -41,7 +41,7 @@ pub fn find(name: Option<&str>, root: &Path, reads: &ReadSet) -> Result<Option<P
     };
     Err(Error::invalid(Problem::new(message).help(match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None if root.join("matrix.toml").is_file() && known.is_empty() => "there is matrix.toml alone".to_owned(),
+        None if root.join("matrix.toml").is_file() && known.is_empty() => "the only matrix is matrix.toml".to_owned(),
         None if known.is_empty() => {
             "without a name, config.yaml implies one; `tprimat init --matrix` writes it".to_owned()
         }

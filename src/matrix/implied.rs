@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::{
-    config::{Config, framework_named, is_plain_name, strings, vendor_names},
-    error::Problem,
+    config::{Config, framework_named, framework_names, is_plain_name, strings, vendor_names},
+    error::{Problem, Source, nearest},
 };
 
 /// What the caller's environment says of it.
@@ -18,8 +18,13 @@ pub struct Wanted<'a> {
     pub strategies: &'a [String],
 }
 
-/// The text of the matrix file that `init --matrix` writes.
-pub fn implied(config: &Config, wanted: Wanted<'_>) -> Result<String, Problem> {
+/// The text of the matrix file that `init --matrix` writes. Problems point at the variable or the line of config.yaml that
+/// is wrong, for nobody has written the matrix.
+pub fn implied(config: &Config, wanted: Wanted<'_>, recipes: &[&str]) -> Result<String, Vec<Problem>> {
+    let problems = unknown_names(config, wanted, recipes);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
     let platforms: Vec<&str> = config.children("hardware.platforms").collect();
     let models: Vec<&str> = config.children("models").collect();
     let of_platforms: Vec<Vec<&str>> = platforms.iter().map(|id| frameworks_of(config, id, wanted)).collect();
@@ -39,7 +44,7 @@ pub fn implied(config: &Config, wanted: Wanted<'_>) -> Result<String, Problem> {
         if is_empty {
             let message =
                 format!("there is no matrix file, and {} implies none: it has no {what}", config.source_name());
-            return Err(Problem::new(message).help(help));
+            return Err(vec![Problem::new(message).help(help)]);
         }
     }
     let name = config.get("experiment.name").and_then(Value::as_str).filter(|name| is_plain_name(name));
@@ -61,6 +66,43 @@ pub fn implied(config: &Config, wanted: Wanted<'_>) -> Result<String, Problem> {
         }
     }
     Ok(text)
+}
+
+/// Names of variables and of platforms that are no framework's or no strategy's.
+fn unknown_names(config: &Config, wanted: Wanted<'_>, recipes: &[&str]) -> Vec<Problem> {
+    let mut frameworks: Vec<&str> = config.children("frameworks").chain(recipes.iter().copied()).collect();
+    let long: Vec<&str> = frameworks.iter().flat_map(|id| framework_names(id)).copied().collect();
+    frameworks.extend(long);
+    let strategies: Vec<&str> = config.children("parallelism").collect();
+    let is_framework =
+        |name: &str| frameworks.contains(&name) || framework_named(name).is_some_and(|id| frameworks.contains(&id));
+    let help = |name: &str, known: &[&str], otherwise: &str| match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => otherwise.to_owned(),
+    };
+    let mut problems = Vec::new();
+    for platform in config.children("hardware.platforms").filter(|_| wanted.frameworks.is_empty()) {
+        let path = format!("hardware.platforms.{platform}.framework");
+        let Some(name) = config.get(&path).and_then(Value::as_str).filter(|name| !is_framework(name)) else { continue };
+        let problem = config.problem_at(&path, format!("unknown framework `{name}`"), "no recipe is called so");
+        problems.push(problem.help(help(name, &frameworks, "`tprimat recipe list` names the recipes")));
+    }
+    let of_variable = |variable: &str, all: &[String], name: &str, what: &str| {
+        let source = Source::new("environment", format!("{variable}={}", all.join(",")));
+        let before: usize = all.iter().take_while(|other| *other != name).map(|other| other.len() + 1).sum();
+        let at = variable.len() + 1 + before;
+        Problem::new(format!("unknown {what} `{name}` in ${variable}")).at(&source, at..at + name.len(), "here")
+    };
+    for name in wanted.frameworks.iter().filter(|name| !is_framework(name)) {
+        let problem = of_variable("FRAMEWORKS", wanted.frameworks, name, "framework");
+        problems.push(problem.help(help(name, &frameworks, "`tprimat recipe list` names the recipes")));
+    }
+    for name in wanted.strategies.iter().filter(|name| !strategies.contains(&name.as_str())) {
+        let problem = of_variable("PARALLEL", wanted.strategies, name, "strategy");
+        let otherwise = format!("`parallelism` of config.yaml has {}", strategies.join(", "));
+        problems.push(problem.help(help(name, &strategies, &otherwise)));
+    }
+    problems
 }
 
 /// The frameworks of a platform: its own one, and those of `frameworks` that are for all platforms or name it.

@@ -65,6 +65,6 @@ impl FileReader<'_> {
             .map_or_else(|| otherwise.to_owned(), |near| format!("did you mean `{near}`?"));
         let what = if what == "parallelism" { "strategy" } else { what };
         let message = format!("unknown {what} `{}`", written.value);
-        self.toml.problem_with_help(written.span.clone(), message, format!("no {what} is called so"), help);
+        self.toml.problem_with_help(written.span.clone(), message, format!("no {what} has this name"), help);
     }
 }

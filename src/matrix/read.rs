@@ -42,7 +42,7 @@ impl Reader<'_> {
     fn wanted(&mut self, item: &Item<'_>, name: &str, wanted: &str) {
         let found = item.get_ref().type_str();
         let message = format!("`{name}` must be {wanted}, not a value of type {found}");
-        self.problem(item.span(), message, format!("{wanted} is wanted here"));
+        self.problem(item.span(), message, format!("expected {wanted}"));
     }
 
     /// Reports the keys that are not among `known`.
@@ -98,7 +98,7 @@ impl Reader<'_> {
     pub fn texts(&mut self, item: &Item<'_>, name: &str) -> Vec<At<String>> {
         match item.get_ref() {
             DeValue::Array(list) if list.is_empty() => {
-                self.problem(item.span(), format!("`{name}` is empty"), "at least one is wanted");
+                self.problem(item.span(), format!("`{name}` is empty"), "expected at least one");
                 Vec::new()
             }
             DeValue::Array(list) => list.iter().filter_map(|item| self.text(item, name)).collect(),
@@ -129,7 +129,7 @@ impl Reader<'_> {
     pub fn scalars(&mut self, item: &Item<'_>, name: &str) -> Vec<At<Value>> {
         match item.get_ref() {
             DeValue::Array(list) if list.is_empty() => {
-                self.problem(item.span(), format!("`{name}` is empty"), "at least one is wanted");
+                self.problem(item.span(), format!("`{name}` is empty"), "expected at least one");
                 Vec::new()
             }
             DeValue::Array(list) => list.iter().filter_map(|item| self.scalar(item, name)).collect(),

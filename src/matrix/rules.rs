@@ -97,7 +97,7 @@ impl FileReader<'_> {
                     |near| format!("did you mean `{near}`?"),
                 );
                 let message = format!("`where` names an unknown axis `{}`", key.value);
-                self.toml.problem_with_help(key.span, message, "no axis is called so", help);
+                self.toml.problem_with_help(key.span, message, "no axis has this name", help);
                 continue;
             };
             let mut wanted = vec![false; self.dimensions[index].values.len()];

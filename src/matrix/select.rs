@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use globset::{Glob, GlobMatcher};
+use globset::{GlobBuilder, GlobMatcher};
 
 use super::{cell::Cell, file::BASE};
 use crate::{
@@ -30,6 +30,12 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// What a cell's name on the command line selects; without a meaning of its own for any part of it.
+    #[must_use]
+    pub fn of_cell(name: &str) -> Self {
+        Self { only: vec![name.to_owned()], ..Self::default() }
+    }
+
     /// Adds what `FRAMEWORKS="nemo,transformers"` and `PARALLEL=…` ask for.
     #[must_use]
     pub fn with_environment(mut self, env: &BTreeMap<String, String>) -> Self {
@@ -48,7 +54,7 @@ impl Selection {
         parts.filter(|(i, n)| (1..=*n).contains(i)).ok_or_else(|| {
             let problem = Problem::new(format!("--shard {text} is not a part of a whole"));
             let source = Source::new("--shard", text);
-            Error::invalid(problem.at(&source, 0..text.len(), "i/n is wanted").help("as in --shard 2/8"))
+            Error::invalid(problem.at(&source, 0..text.len(), "expected i/n").help("as in --shard 2/8"))
         })
     }
 
@@ -130,7 +136,7 @@ fn conditions(wheres: &[String], names: &Names<'_>) -> Result<Vec<(String, Vec<S
             Problem::new(message).at(&Source::new("--where", text), 0..text.len(), label)
         };
         let Some((axis, value)) = text.split_once('=') else {
-            let problem = problem(format!("--where {text} has no value"), "AXIS=VALUE is wanted");
+            let problem = problem(format!("--where {text} has no value"), "expected AXIS=VALUE");
             return Err(Error::invalid(problem.help("as in --where precision=fp8")));
         };
         if !names.dimensions().contains(&axis) {
@@ -138,7 +144,7 @@ fn conditions(wheres: &[String], names: &Names<'_>) -> Result<Vec<(String, Vec<S
                 || format!("there are {}", names.dimensions().join(", ")),
                 |near| format!("did you mean `{near}`?"),
             );
-            return Err(Error::invalid(problem(format!("unknown axis `{axis}`"), "no axis is called so").help(help)));
+            return Err(Error::invalid(problem(format!("unknown axis `{axis}`"), "no axis has this name").help(help)));
         }
         match conditions.iter_mut().find(|(known, _)| known == axis) {
             Some((_, values)) => values.push(value.to_owned()),
@@ -270,7 +276,10 @@ impl Pattern {
 
     /// Why nothing matched: the first part that no cell has, or their combination.
     fn nothing(&self, option: &str, names: &Names<'_>) -> Error {
-        let given = format!("{option} {}", self.text);
+        let given = match option.starts_with("--") {
+            true => format!("{option} {}", self.text),
+            false => format!("{option}={}", self.text.trim_start_matches("*/")),
+        };
         for (dimension, text, glob) in &self.parts {
             if !names.dimensions().contains(&dimension.as_str()) {
                 let help = nearest(dimension, names.dimensions()).map(|near| format!("did you mean `{near}`?"));
@@ -289,7 +298,8 @@ impl Pattern {
 }
 
 fn glob(option: &str, text: &str) -> Result<GlobMatcher> {
-    Glob::new(text).map(|glob| glob.compile_matcher()).map_err(|error| {
+    // Nobody tells `NeMo` and `nemo` apart by their case.
+    GlobBuilder::new(text).case_insensitive(true).build().map(|glob| glob.compile_matcher()).map_err(|error| {
         let problem = Problem::new(format!("{option} {text}: {}", error.kind()));
         Error::invalid(problem.at(&Source::new(option, text), 0..text.len(), "not a pattern"))
     })

@@ -125,19 +125,19 @@ precison = 'bf16'
 pipelines/m.toml:33:2: unknown key `exclud` in a matrix file | not a key of a matrix file | did you mean `exclude`?
 pipelines/m.toml:3:1: unknown key `nmae` in [matrix] | not a key of [matrix] | did you mean `name`?
 pipelines/m.toml:7:26: `parallelism` has `single` twice | two cells would have one name | -
-pipelines/m.toml:7:36: unknown strategy `singel` | no strategy is called so | did you mean `single`?
+pipelines/m.toml:7:36: unknown strategy `singel` | no strategy has this name | did you mean `single`?
 --set:1:1: --set of `training.optimizer.learning_rate`, which the axis `lr` sets: its labels would lie | set by an axis | select with --where lr=VALUE
 pipelines/m.toml:15:14: an axis cannot be called `model` | the name means something else | -
-pipelines/m.toml:20:11: `training.compile` must be true or false, not the text \"yes\" | true or false is wanted here | -
+pipelines/m.toml:20:11: `training.compile` must be true or false, not the text \"yes\" | expected true or false | -
 pipelines/m.toml:20:24: `compile` has `true` twice | two cells would have one name | -
 pipelines/m.toml:23:11: `/data/a b` cannot stand in a cell's name | not a plain value | leave out spaces, quotes and / , @ # { } * ? [ ] !
 pipelines/m.toml:2:11: `repeats` must be a whole number from 1 to 10000 | a whole number from 1 to 10000 is wanted here | -
 pipelines/m.toml:32:1: unknown key `precison` in [[include]] | not a key of [[include]] | did you mean `precision`?
 pipelines/m.toml:30:12: this host's platform is not known | cannot be resolved | name a platform
-pipelines/m.toml:31:13: unknown framework `fsdp3` | no framework is called so | did you mean `fsdp`?
-pipelines/m.toml:29:1: [[include]] has no `model` | one is wanted | -
-pipelines/m.toml:29:1: [[include]] has no `parallelism` | one is wanted | -
-pipelines/m.toml:25:11: `where` names an unknown axis `framwork` | no axis is called so | did you mean `framework`?
+pipelines/m.toml:31:13: unknown framework `fsdp3` | no framework has this name | did you mean `fsdp`?
+pipelines/m.toml:29:1: [[include]] has no `model` | expected one | -
+pipelines/m.toml:29:1: [[include]] has no `parallelism` | expected one | -
+pipelines/m.toml:25:11: `where` names an unknown axis `framwork` | no axis has this name | did you mean `framework`?
 pipelines/m.toml:25:44: no cell has the precision `fp16` | matches nothing | did you mean `bf16`?
 pipelines/m.toml:25:60: no cell has the model `lama` | matches nothing | did you mean `llama`?
 pipelines/m.toml:25:79: no cell has the platform `amd` | matches nothing | there are nvd
@@ -146,7 +146,7 @@ pipelines/m.toml:27:1: unknown key `wher` in [[override]] | not a key of [[overr
 pipelines/m.toml:26:1: [[override]] has no `where` | of which cells? | -
 pipelines/m.toml:28:28: the override sets `training.precision.default`, which the axis `precision` sets: its labels would lie | set by an axis | leave it to the axis, or give the axis another value
 pipelines/m.toml:28:55: unknown key `training.sed` | not a key of `training` | did you mean `seed`?
-pipelines/m.toml:28:97: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"x\" | a whole number of at least 1 is wanted here | -
+pipelines/m.toml:28:97: `training.data.micro_batch_size` must be a whole number of at least 1, not the text \"x\" | expected a whole number of at least 1 | -
 pipelines/m.toml:28:130: `models.llama.rope_scaling` is a table, not a value | set one of its keys | -",
     );
 }
@@ -166,11 +166,11 @@ fn files_that_make_no_matrix_say_why() {
         "[matrix]\nplatform = 'nvd'\nmodel = 7\nframework = []\n[matrix.axes.seq]\nvalues = []\n[exclude]\nwhere = {}\n",
         &config,
         "\
-pipelines/m.toml:4:13: `framework` is empty | at least one is wanted | -
-pipelines/m.toml:3:9: `model` must be a text or a list of texts, not a value of type integer | a text or a list of texts is wanted here | -
-pipelines/m.toml:1:1: [matrix] has no `parallelism` | one is wanted | -
-pipelines/m.toml:6:10: `values` is empty | at least one is wanted | -
-pipelines/m.toml:5:14: axis `seq` has no `path` | one is wanted | -
+pipelines/m.toml:4:13: `framework` is empty | expected at least one | -
+pipelines/m.toml:3:9: `model` must be a text or a list of texts, not a value of type integer | expected a text or a list of texts | -
+pipelines/m.toml:1:1: [matrix] has no `parallelism` | expected one | -
+pipelines/m.toml:6:10: `values` is empty | expected at least one | -
+pipelines/m.toml:5:14: axis `seq` has no `path` | expected one | -
 pipelines/m.toml:7:1: `exclude` must be a list of tables | a single one | write [[exclude]]",
     );
     let all = format!("{HEAD}[[exclude]]\nwhere = {{}}\nreason = 'all'\n");
@@ -191,9 +191,9 @@ pipelines/m.toml:7:1: `exclude` must be a list of tables | a single one | write 
         &two,
         "\
 pipelines/m.toml:2:13: platform `nvidia` may be any of h100, h200 | which one? | name it by its id
-pipelines/m.toml:2:23: unknown platform `h20` | no platform is called so | did you mean `h200`?
-pipelines/m.toml:4:9: unknown model `a` | no model is called so | declare it under `models` in config.yaml
-pipelines/m.toml:5:15: unknown strategy `b` | no strategy is called so | declare it under `parallelism` in config.yaml",
+pipelines/m.toml:2:23: unknown platform `h20` | no platform has this name | did you mean `h200`?
+pipelines/m.toml:4:9: unknown model `a` | no model has this name | declare it under `models` in config.yaml
+pipelines/m.toml:5:15: unknown strategy `b` | no strategy has this name | declare it under `parallelism` in config.yaml",
     );
     let seeds = (0..1001).map(|seed| seed.to_string()).collect::<Vec<_>>().join(",");
     let axis = |name: &str, path: &str| format!("[matrix.axes.{name}]\npath = '{path}'\nvalues = [{seeds}]\n");
@@ -324,11 +324,11 @@ fn what_selects_nothing_names_the_nearest() {
         |text: &str| selected(&single, &Selection { where_: vec![text.into()], ..Selection::default() }).unwrap_err();
     assert_eq!(
         where_("compil=true"),
-        "--where:1:1: unknown axis `compil` | no axis is called so | did you mean `compile`?"
+        "--where:1:1: unknown axis `compil` | no axis has this name | did you mean `compile`?"
     );
     assert_eq!(
         where_("compile"),
-        "--where:1:1: --where compile has no value | AXIS=VALUE is wanted | as in --where precision=fp8"
+        "--where:1:1: --where compile has no value | expected AXIS=VALUE | as in --where precision=fp8"
     );
     assert_eq!(where_("compile=tru"), "--where compile=tru: no cell has the compile `tru` | did you mean `true`?");
 }

@@ -69,7 +69,10 @@ pub struct FactBook {
     /// Datasets and tokenizers, by platform, kind and name.
     data: BTreeMap<(String, DataKind, String), DataFile>,
     cache: PathBuf,
+    /// The Python of the trainers.
     python: PathBuf,
+    /// Those of frameworks that have their own.
+    pythons: HashMap<String, PathBuf>,
     /// The caller's; a bare `python3` is looked up in its PATH.
     env: BTreeMap<String, String>,
     /// What config.yaml says of where checkouts are, by setting.
@@ -91,6 +94,7 @@ impl FactBook {
             data: BTreeMap::new(),
             cache: PathBuf::new(),
             python: PathBuf::from("python3"),
+            pythons: HashMap::new(),
             env: env.clone(),
             checkouts: HashMap::new(),
         })
@@ -100,10 +104,10 @@ impl FactBook {
         self.host.get_or_init(host::probe)
     }
 
-    /// The Python of the trainers on this host.
+    /// The Python of a framework's trainer on this host.
     #[must_use]
-    pub fn python(&self) -> &Path {
-        &self.python
+    pub fn python(&self, framework: &str) -> &Path {
+        self.pythons.get(framework).unwrap_or(&self.python)
     }
 
     #[must_use]
@@ -125,6 +129,11 @@ impl FactBook {
     /// Looks up or probes the facts of every (platform, framework) that the cells name.
     pub fn gather(&mut self, config: &Config, recipes: &RecipeSet, cells: &[Cell]) -> Result<()> {
         self.python = python(&self.root, config);
+        for framework in config.children("frameworks") {
+            if let Some(named) = config.get(&format!("frameworks.{framework}.python")).and_then(Value::as_str) {
+                self.pythons.insert(framework.to_owned(), interpreter(&self.root, named));
+            }
+        }
         let mut pairs: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let mut last = None;
         for cell in cells {
@@ -308,7 +317,7 @@ impl FactBook {
         let names: Vec<&str> = recipe.file.lock.packages.iter().map(String::as_str).collect();
         if !names.is_empty() {
             // Without a usable Python nothing of it can run, and the pre-flight says so; planning goes on.
-            let found = host::python_packages(&self.python, &self.env, &names).unwrap_or_default();
+            let found = host::python_packages(self.python(&recipe.file.id), &self.env, &names).unwrap_or_default();
             section.set_packages(&recipe.file.id, &found);
         }
         let mut found = BTreeMap::new();
@@ -383,6 +392,14 @@ impl FactBook {
         };
         let problems: Vec<Problem> = self.missing.iter().map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+    }
+
+    /// What a recipe lacks on this host is not pinned: installing it would contradict the lock.
+    pub fn leave_out_missing(&mut self, platform: &str, framework: &str) {
+        if let Some(section) = self.missing.get_mut(platform) {
+            section.packages.remove(framework);
+            section.checkouts.remove(framework);
+        }
     }
 
     /// Adds what the lock lacks; returns the platforms that were added. What others added since it was read stays; what
@@ -504,11 +521,23 @@ fn names_same_sku(declared: &str, found: &str) -> bool {
 
 fn python(root: &Path, config: &Config) -> PathBuf {
     if let Some(named) = config.get("paths.python").and_then(Value::as_str) {
-        // A bare command is looked up in PATH; a path is taken from the project.
-        return if named.contains('/') { root.join(named) } else { PathBuf::from(named) };
+        return interpreter(root, named);
     }
     let venv = root.join(".venv/bin/python");
     if venv.exists() { venv } else { PathBuf::from("python3") }
+}
+
+/// A bare command is looked up in PATH; a path is taken from the project, and may be the folder of a virtual environment.
+fn interpreter(root: &Path, named: &str) -> PathBuf {
+    let path = root.join(named);
+    let in_folder = path.join("bin/python");
+    if in_folder.exists() {
+        in_folder
+    } else if named.contains('/') {
+        path
+    } else {
+        PathBuf::from(named)
+    }
 }
 
 /// `90s`, `30m`, `1h 30m` → seconds.

@@ -4,13 +4,11 @@ mod data;
 mod facts;
 pub mod fit;
 mod inputs;
-mod job;
 mod prepare;
 mod resolve;
-pub mod shape;
 
 pub use data::{DataFile, DataKind};
 pub use facts::{FactBook, PlatformFacts, seconds};
-pub use job::*;
-pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config};
+pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config, look_at_config};
 pub use resolve::{Resolved, Unresolved, model_shape, resolve};
+pub use tprimat_job::*;

@@ -147,9 +147,9 @@ impl Plan {
     /// Loads config.yaml, the matrix and the recipes, and prepares every cell. All problems of all files at once.
     pub fn load(request: &PlanRequest) -> Result<Self> {
         let root = &request.root;
-        let mut problems = Vec::new();
         let reads = ReadSet::default();
-        let config = collect(read_config(&root.join("config.yaml"), request, &reads), &mut problems)?;
+        // What is right of a file that has mistakes is read on, so that those of the matrix and of its cells are told as well.
+        let (config, mut problems) = read_config(&root.join("config.yaml"), request, &reads)?;
         if let Some(config) = &config {
             let place = |key, default| root.join(config.get(key).and_then(Value::as_str).unwrap_or(default));
             // What is published or cached is no input, so nothing of such a project could be one.
@@ -168,10 +168,8 @@ impl Plan {
         let recipes = collect(RecipeSet::read(root, &reads), &mut problems)?;
         problems.extend(recipes.iter().flat_map(reserved_names));
         let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
-        if !problems.is_empty() {
-            return Err(Error::Invalid(problems));
-        }
-        let matrix_path = matrix::find(request.matrix.as_deref(), root, &reads)?;
+        let found = collect(matrix::find(request.matrix.as_deref(), root, &reads), &mut problems)?;
+        let Some(matrix_path) = found else { return Err(Error::Invalid(problems)) };
         // Looked for as well, since it says where the matrix publishes.
         let is_default = match (matrix::find(None, root, &reads), &matrix_path) {
             (Ok(Some(default)), Some(path)) => same_file(&default, path),
@@ -187,19 +185,27 @@ impl Plan {
             }
             None => {
                 let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
-                let text = matrix::implied(&config, wanted).map_err(Error::invalid)?;
+                let implied = matrix::implied(&config, wanted, &recipes.ids()).map_err(Error::Invalid);
+                let Some(text) = collect(implied, &mut problems)? else { return Err(Error::Invalid(problems)) };
                 Source::new("the matrix that config.yaml implies", text)
             }
         };
         let auto = facts.auto_platform(&config, &source.text);
-        let mut matrix = matrix::load(source.clone(), &config, &recipes.ids(), auto.as_deref(), &strategies)?;
+        let loaded = matrix::load(source.clone(), &config, &recipes.ids(), auto.as_deref(), &strategies);
+        let Some(mut matrix) = collect(loaded, &mut problems)? else { return Err(Error::Invalid(problems)) };
         if let Some(repeats) = request.repeats {
             matrix.cells.iter_mut().for_each(|cell| cell.repeats = repeats);
         }
         matrix.check_runs()?;
-        let selected = request.selection.select(&matrix.cells)?;
-        facts.gather(&config, &recipes, &matrix.cells)?;
-        let inputs = Inputs::gather(root, &config, &matrix.cells, &reads)?;
+        let selected = match request.selection.select(&matrix.cells) {
+            Err(_) if !problems.is_empty() => return Err(Error::Invalid(problems)),
+            selected => selected?,
+        };
+        // Nothing will be planned of a project with mistakes, so nothing is looked for on this host.
+        if problems.is_empty() {
+            facts.gather(&config, &recipes, &matrix.cells)?;
+        }
+        let inputs = collect(Inputs::gather(root, &config, &matrix.cells, &reads), &mut problems)?.unwrap_or_default();
         let prepared: Vec<Result<CellPlan, Vec<Problem>>> = matrix
             .cells
             .par_iter()
@@ -254,8 +260,8 @@ impl Plan {
         };
         let axes = ["platform", "framework", "model", "parallelism"].map(names).join(" × ");
         Some(format!(
-            "there is no matrix file; config.yaml implies {axes}: {} cells (`tprimat init --matrix` writes it)",
-            self.cells.len()
+            "there is no matrix file; config.yaml implies {axes}: {} (`tprimat init --matrix` writes it)",
+            crate::plain::counted(self.cells.len(), "cell")
         ))
     }
 
@@ -298,21 +304,42 @@ impl Plan {
     fn near(&self, id: &str) -> Option<&str> {
         let ids = || self.cells.iter().map(|c| c.id.as_str());
         let base = |id: &'_ str| id.find('@').unwrap_or(id.len());
-        let near = nearest(id, ids()).or_else(|| nearest(id, ids().map(|id| &id[..base(id)])))?;
-        ids().find(|id| *id == near || id[..base(id)] == *near)
+        // As many parts as were written.
+        let depth = id.split('/').count();
+        let end = |id: &'_ str| id.match_indices('/').nth(depth - 1).map_or(base(id), |(at, _)| at);
+        let near = nearest(id, ids())
+            .or_else(|| nearest(id, ids().map(|id| &id[..base(id)])))
+            .or_else(|| nearest(id, ids().map(|id| &id[..end(id)])))?;
+        ids().find(|id| *id == near || id[..base(id)] == *near || id[..end(id)] == *near)
     }
 
-    /// Position of a cell by its id.
-    pub fn find(&self, id: &str) -> Result<usize> {
-        self.cells.iter().position(|c| c.id == id).ok_or_else(|| Error::NothingSelected {
-            message: format!("the matrix `{}` has no cell `{id}`", self.matrix.name),
-            help: Some(
-                self.near(id).map_or_else(
+    /// Position of the cell that a name on the command line means: its id, or whatever `--only` takes if it means one cell.
+    pub fn find(&self, name: &str) -> Result<usize> {
+        if let Some(position) = self.cells.iter().position(|c| c.id == name) {
+            return Ok(position);
+        }
+        let meant = Selection::of_cell(name).select(&self.matrix.cells);
+        let meant: Vec<usize> = match &meant {
+            Ok(selected) => (0..selected.len()).filter(|cell| selected[*cell]).collect(),
+            Err(_) => Vec::new(),
+        };
+        match meant[..] {
+            [one] => Ok(one),
+            [] => {
+                let help = self.near(name).map_or_else(
                     || "`tprimat list` names the cells".to_owned(),
                     |near| format!("did you mean `{near}`?"),
-                ),
-            ),
-        })
+                );
+                let message = format!("the matrix `{}` has no cell `{name}`", self.matrix.name);
+                Err(Error::NothingSelected { message, help: Some(help) })
+            }
+            [first, second, ..] => {
+                let more = if meant.len() > 2 { format!(", or {} more", meant.len() - 2) } else { String::new() };
+                let problem = Problem::new(format!("`{name}` may be any of {} cells", meant.len()));
+                let (first, second) = (&self.cells[first].id, &self.cells[second].id);
+                Err(Error::invalid(problem.help(format!("name one: {first}, {second}{more}"))))
+            }
+        }
     }
 }
 
@@ -402,20 +429,53 @@ fn collect<T>(result: Result<T>, problems: &mut Vec<Problem>) -> Result<Option<T
 }
 
 pub fn load_config(path: &Path, request: &PlanRequest) -> Result<Config> {
+    match look_at_config(path, request)? {
+        (Some(config), problems) if problems.is_empty() => Ok(config),
+        (_, problems) => Err(Error::Invalid(problems)),
+    }
+}
+
+/// What is right of a config.yaml, and all that is wrong with it. No config: it is not YAML.
+pub fn look_at_config(path: &Path, request: &PlanRequest) -> Result<(Option<Config>, Vec<Problem>)> {
     read_config(path, request, &ReadSet::default())
 }
 
-fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<Config> {
+fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<(Option<Config>, Vec<Problem>)> {
     require_inside(path.parent().unwrap_or(path), path)?;
     let source = Source::new("config.yaml", read_text(path, reads)?);
-    let mut config = Config::load(source, &request.env, &request.sets)?;
-    for (model, file) in config.hf_configs() {
-        let path = request.root.join(&file);
-        require_inside(&request.root, &path)?;
-        let text = read_text(&path, reads)?;
-        config.complete_from_hf(&model, &file, &text).map_err(Error::invalid)?;
+    let (mut config, mut problems) = Config::read(source, &request.env, &request.sets);
+    if let Some(config) = &mut config {
+        for (model, file) in config.hf_configs() {
+            if let Err(problem) = complete_from_hf(config, request, &model, &file, reads) {
+                problems.push(problem);
+            }
+        }
     }
-    Ok(config)
+    Ok((config, problems))
+}
+
+/// Takes a model's shape from the file that its `hf_config` names, or from the `config.json` of the folder that it names.
+fn complete_from_hf(
+    config: &mut Config,
+    request: &PlanRequest,
+    model: &str,
+    file: &str,
+    reads: &ReadSet,
+) -> Result<(), Problem> {
+    let mut path = request.root.join(file);
+    if path.is_dir() {
+        path = path.join("config.json");
+    }
+    let text = require_inside(&request.root, &path).and_then(|()| read_text(&path, reads));
+    let text = text.map_err(|error| {
+        let at = format!("models.{model}.hf_config");
+        let (message, help) = match &error {
+            Error::Invalid(problems) => (problems[0].message.clone(), problems[0].help.clone()),
+            other => (other.to_string(), None),
+        };
+        Problem { help, ..config.problem_at(&at, message, "this file") }
+    })?;
+    config.complete_from_hf(model, file, &text)
 }
 
 fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, data::DataKind, shape,
+    DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, count_parameters,
+    data::DataKind,
 };
 use crate::{
     analyze::Statistics,
@@ -65,6 +66,8 @@ pub enum Unresolved {
 struct Reader<'a> {
     view: View<'a>,
     problems: Vec<Problem>,
+    /// A value is missing where the file is wrong: what follows from it is not known, and not judged.
+    is_guessing: bool,
 }
 
 impl Reader<'_> {
@@ -94,7 +97,9 @@ impl Reader<'_> {
     fn set<T: Default>(&mut self, path: &str, get: impl Fn(&View<'_>, &str) -> Result<Option<T>, Problem>) -> T {
         let value = get(&self.view, path);
         self.take(value).unwrap_or_else(|| {
-            if self.view.get(path).is_none() {
+            if self.view.get(path).is_none() && self.view.is_faulty_around(path) {
+                self.is_guessing = true;
+            } else if self.view.get(path).is_none() {
                 let problem = self.view.problem_at(path, format!("`{path}` is not set"), "needed below here");
                 self.problems.push(problem);
             }
@@ -129,7 +134,7 @@ impl Reader<'_> {
 /// Resolves one cell; every problem of it at once.
 pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved, Unresolved> {
     let view = config.view(&recipe.defaults, &cell.overlay).of_cell(&cell.platform, cell.vendor, &cell.framework);
-    let mut r = Reader { view, problems: Vec::new() };
+    let mut r = Reader { view, problems: Vec::new(), is_guessing: false };
     let vendor = vendor(&mut r, &cell.platform);
     let parallelism = match parallelism(&mut r, cell, vendor) {
         Ok(parallelism) => parallelism,
@@ -144,7 +149,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         model,
         data: data(&mut r, &parallelism),
         train_iters,
-        optimizer: optimizer(&mut r, &mut notes),
+        optimizer: optimizer(&mut r, recipe.file.id == "cmd", &mut notes),
         precision: precision(&mut r),
         fp8_hybrid: r.flag("training.precision.fp8_hybrid"),
         fp8_param: r.flag("training.precision.fp8_param"),
@@ -165,7 +170,10 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
     notes.extend(r.view.overruled().into_iter().map(|(counts, other, value)| {
         format!("`{other}: {}` is not used where `{counts}` says otherwise", crate::config::plain(value))
     }));
-    check(&mut r, cell, &job);
+    if !r.is_guessing {
+        check(&mut r, cell, &job);
+        measures(&mut r, cell, &job, skipped);
+    }
     let resolved = Resolved {
         env: environment(&mut r, cell, vendor, recipe),
         share: r.bool(&format!("frameworks.{}.share", cell.framework)).unwrap_or(recipe.file.launch.share),
@@ -204,7 +212,7 @@ pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
         return None;
     }
     let nothing = crate::config::Values::default();
-    let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new() };
+    let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new(), is_guessing: false };
     let named = named_files(&mut r, id);
     let shape = model(&mut r, id, &named);
     shape.filter(|_| r.problems.is_empty())
@@ -256,6 +264,9 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
     const NEEDED: [&str; 6] =
         ["architecture", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size"];
     let missing: Vec<&str> = NEEDED.into_iter().filter(|key| r.view.get(&at(key)).is_none()).collect();
+    if !missing.is_empty() && r.view.is_faulty_around(&at("num_layers")) {
+        return None;
+    }
     if !missing.is_empty() {
         let message = format!("`models.{model}` lacks {}", missing.join(", "));
         let problem = r.view.problem_at(&format!("models.{model}"), message, "its shape is not known");
@@ -272,7 +283,7 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
     }
     let rope_scaling = r.view.table(&at("rope_scaling"));
     let mut shape = ModelShape {
-        architecture: r.word(&at("architecture")),
+        architecture: r.word(&at("architecture")).to_lowercase(),
         num_layers: r.positive(&at("num_layers")),
         hidden_size: hidden,
         ffn_hidden_size: r.positive(&at("ffn_hidden_size")),
@@ -299,7 +310,7 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         }
     }
     let tolerance = r.real("validation.num_parameters_tolerance");
-    match shape::count_parameters(&shape) {
+    match count_parameters(&shape) {
         Some(count) => {
             shape.num_parameters = count;
             if let Some(stated) = r.f64(&at("num_parameters"))
@@ -352,9 +363,11 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> Result<Parallelis
             "TP × PP × CP × DP must equal the number of GPUs",
         );
     }
-    let sharding = block.sharding.clone().unwrap_or_default();
+    // `ZeRO-3` and `zero_3` are what others write.
+    let sharding = block.sharding.clone().unwrap_or_default().to_lowercase();
+    let sharding = sharding.replace("zero-", "zero").replace("zero_", "zero");
     if !sharding.is_empty() && !SHARDING.contains(&sharding.as_str()) {
-        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is no way of sharding"), "named here");
+        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is not a way of sharding"), "named here");
         let help = nearest(&sharding, SHARDING.iter().copied()).map_or_else(
             || format!("expected one of {}", SHARDING.join(", ")),
             |near| format!("did you mean `{near}`?"),
@@ -385,9 +398,10 @@ fn data(r: &mut Reader, parallelism: &ParallelismJob) -> DataJob {
     }
 }
 
-fn optimizer(r: &mut Reader, notes: &mut Vec<String>) -> OptimizerJob {
+/// `is_own`: a command of the user's may have a learning rate of its own, which is then in no job.
+fn optimizer(r: &mut Reader, is_own: bool, notes: &mut Vec<String>) -> OptimizerJob {
     let at = |key: &str| format!("training.optimizer.{key}");
-    let mut name = r.word(&at("type"));
+    let mut name = r.word(&at("type")).to_lowercase();
     if name == "adam" {
         notes.push(
             "`training.optimizer.type: adam` is AdamW here, with decoupled weight decay, as in Megatron and NeMo"
@@ -397,7 +411,11 @@ fn optimizer(r: &mut Reader, notes: &mut Vec<String>) -> OptimizerJob {
     }
     OptimizerJob {
         r#type: name,
-        learning_rate: r.real(&at("learning_rate")),
+        learning_rate: if is_own {
+            r.f64(&at("learning_rate")).unwrap_or_default()
+        } else {
+            r.real(&at("learning_rate"))
+        },
         min_learning_rate: r.real(&at("min_learning_rate")),
         warmup_steps: r.count(WARMUP),
         weight_decay: r.real(&at("weight_decay")),
@@ -479,6 +497,18 @@ pub(super) fn strings(value: Option<&Value>) -> Vec<String> {
         Some(Value::String(one)) => vec![one.clone()],
         Some(Value::Array(many)) => many.iter().filter_map(|v| Some(v.as_str()?.to_owned())).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// A run none of whose steps is counted costs its time for nothing.
+fn measures(r: &mut Reader, cell: &Cell, job: &Job, skipped: u64) {
+    if skipped >= job.train_iters {
+        let message = format!(
+            "{cell}: no step would be measured, for the first {skipped} of a run of {} are warm-up",
+            job.train_iters
+        );
+        let problem = r.view.problem_at("training.duration.train_iters", message, "too short");
+        r.problems.push(problem.help(format!("train longer, or lower `{SKIPPED}`")));
     }
 }
 

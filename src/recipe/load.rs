@@ -427,6 +427,29 @@ mod tests {
         assert!(shipped().is_superset(&["cmd", "mgds", "native", "nemo", "prim", "tran"].into()));
     }
 
+    /// On the index many a module's name is another package's: `nemo` is a laboratory's, `megatron` is nobody's.
+    #[test]
+    fn advice_to_install_names_what_the_requirements_pin() {
+        let plain = |name: &str| {
+            let end = name.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).unwrap_or(name.len());
+            name[..end].to_lowercase().replace('_', "-")
+        };
+        for (id, recipe) in RecipeSet::load(Path::new("/nonexistent")).unwrap().recipes {
+            let folder = format!("recipes/{id}/");
+            let files = embedded_under(&folder).filter(|(path, _)| path.starts_with("requirements."));
+            let pinned: BTreeSet<String> = files
+                .flat_map(|(_, text)| String::from_utf8_lossy(text).lines().map(plain).collect::<Vec<_>>())
+                .collect();
+            let require = &recipe.file.require;
+            for module in &require.python_modules {
+                let package = require.pip.get(module).unwrap_or(module);
+                let is_source = package.contains("git+https://");
+                let is_named = pinned.contains(&plain(package.trim_matches('\''))) || id == "prim" && module == "torch";
+                assert!(is_source || is_named, "{id}: `pip install {package}` for {module}; pinned: {pinned:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_project_overrides_a_recipe_by_name_and_adds_its_own() {
         let root = tempfile::tempdir().unwrap();
@@ -532,7 +555,7 @@ mod tests {
         assert_eq!(problem("format = \"regex\"\npatterns = ['s (?P<step>\\d+)', '(?P<loss>\\S+)']"), None);
         assert_eq!(problem("format = \"tpirmat\""), Some(("`tpirmat` is not a log format".into(), 8, 10)));
         let unknown = problem("format = \"regex\"\npatterns = [\n  's (?P<step>\\d+)',\n  '(?P<los>\\S+)',\n]");
-        assert_eq!(unknown, Some(("`los` is no field of a step".into(), 11, 3)));
+        assert_eq!(unknown, Some(("`los` is not a field of a step".into(), 11, 3)));
         let broken = problem("format = \"regex\"\npatterns = ['(']");
         assert_eq!(broken, Some(("not a pattern: unclosed group".into(), 9, 13)));
         assert_eq!(problem("format = \"regex\"").unwrap().1, 8);

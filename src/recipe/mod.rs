@@ -7,7 +7,6 @@ mod embedded;
 mod launchers;
 mod load;
 mod reach;
-mod template;
 
 pub use constraint::Constraint;
 pub use embedded::{embedded_file, embedded_under};
@@ -15,4 +14,4 @@ pub use load::{
     Checkout, Files, Ignored, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection, library_files, recipe_files,
 };
 pub use reach::{Unreached, unreached};
-pub use template::{Rendered, Templates, context};
+pub use tprimat_render::{Rendered, Templates, context};

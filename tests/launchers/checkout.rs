@@ -86,6 +86,6 @@ fn a_copy_without_history_is_known_by_its_file_and_that_is_said() {
     let project = project();
     project.write("mine/train.sh", TRAINER);
     let ran = with_checkout(&project, "mine", &["build"]).ends_with(0);
-    assert!(ran.stderr.contains("MINE_PATH is no git repository"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("MINE_PATH is not a git repository"), "{}", ran.stderr);
     assert!(project.read("tprimat.lock").contains("content = \""));
 }

@@ -40,7 +40,7 @@ fn a_cell_is_profiled_once_and_nothing_is_measured() {
     mock(&project, "nsys", NSYS);
     let before = states(&project);
     let ran = run(&project, &["build", "--profile", "nsys"]).ends_with(0);
-    assert!(ran.stderr.contains("this is no measurement"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("this is not a measurement"), "{}", ran.stderr);
     assert_eq!(project.launches(), 1, "once, whatever the repeats");
     let trace = project.read("output/profile_cpu_cmd_tiny_single.nsys-rep");
     assert!(trace.contains("--trace cuda,nvtx,osrt") && trace.contains("--trace-fork-before-exec true"), "{trace}");

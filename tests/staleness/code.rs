@@ -78,7 +78,6 @@ fn another_parser_reads_the_logs_again_and_trains_nothing() {
             tprimat: TPRIMAT.into(),
             native: None,
             native_seen: std::sync::OnceLock::new(),
-            python: "python3".into(),
             hostname: String::new(),
             caller_env: BTreeMap::new(),
             grace_seconds: 1.0,

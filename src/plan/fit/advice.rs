@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{MemoryFit, memory};
-use crate::plan::Job;
+use crate::{plan::Job, recipe::Constraint};
 
 /// One change of config.yaml, alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,13 +20,17 @@ pub struct Change {
 /// A setting as it would be written, what it costs, and the job with it.
 type Step = (String, &'static str, Job);
 
-/// Changes that the recipe's memory model knows and that save anything, the cheapest first.
+/// Changes that the recipe supports, that its memory model knows and that save anything, the cheapest first.
 #[must_use]
-pub fn changes(recipe: &str, job: &Job) -> Vec<Change> {
+pub fn changes(recipe: &str, unsupported: &[Constraint], job: &Job) -> Vec<Change> {
     let needs = |job: &Job| MemoryFit::of("", memory(recipe, job), None).device_bytes;
     let Some(now) = needs(job) else { return Vec::new() };
     let mut changes = Vec::new();
-    for (setting, cost, job) in steps(job) {
+    let is_refused = |job: &Job| {
+        let job = serde_json::to_value(job).unwrap_or_default();
+        unsupported.iter().any(|constraint| constraint.applies(&job))
+    };
+    for (setting, cost, job) in steps(job).into_iter().filter(|(.., job)| !is_refused(job)) {
         if let Some(device_bytes) = needs(&job).filter(|bytes| *bytes < now) {
             changes.push(Change { setting, cost: cost.to_owned(), device_bytes });
         }
@@ -54,7 +58,7 @@ fn steps(job: &Job) -> Vec<Step> {
             job.sac_frequency = 1;
         });
     }
-    for sharding in ["zero_1", "zero_2", "zero_3"] {
+    for sharding in ["zero1", "zero2", "zero3"] {
         if parallelism.data_parallel_size > 1 && parallelism.sharding != sharding {
             add(format!("sharding: {sharding} (of the strategy)"), "more communication", &|job| {
                 job.parallelism.sharding = sharding.into();
@@ -94,7 +98,7 @@ mod tests {
     #[test]
     fn cheap_changes_come_first_and_each_saves_what_is_predicted_of_it() {
         let job = one_gpu(|_| {});
-        let found = changes("tran", &job);
+        let found = changes("tran", &[], &job);
         let settings: Vec<&str> = found.iter().map(|c| c.setting.as_str()).collect();
         assert_eq!(
             settings[..2],
@@ -109,6 +113,10 @@ mod tests {
             job.data.micro_batch_size = 1;
         });
         assert_eq!(Some(found[0].device_bytes), MemoryFit::of("", memory("tran", &alone), None).device_bytes);
-        assert!(changes("cmd", &job).is_empty(), "nothing is known of it");
+        assert!(changes("cmd", &[], &job).is_empty(), "nothing is known of it");
+        // What the recipe refuses is no advice.
+        let when = [("activation_checkpointing".to_owned(), true.into())].into();
+        let found = changes("tran", &[Constraint { when, reason: String::new() }], &job);
+        assert!(!found.is_empty() && found.iter().all(|c| !c.setting.contains("activation")), "{found:?}");
     }
 }

@@ -140,7 +140,8 @@ pub fn fit(plan: &Plan, cell: usize) -> Option<MemoryFit> {
     let job = prepared.job();
     let fit = MemoryFit::of(&plan.cells[cell].id, memory(&of.framework, job), capacity(plan, cell));
     let is_small = fit.verdict == Some(Verdict::Fits);
-    let changes = if is_small { Vec::new() } else { changes(&of.framework, job) };
+    let unsupported = &plan.recipe(cell).file.unsupported;
+    let changes = if is_small { Vec::new() } else { changes(&of.framework, unsupported, job) };
     Some(MemoryFit { changes, ..fit })
 }
 

@@ -48,6 +48,12 @@ pub(super) fn megatron(
             WORKSPACES,
         ]
     };
+    let mut copies = Vec::new();
+    if job.precision == "fp8" {
+        // Transformer Engine keeps each weight of a layer in FP8, once as it is and once transposed.
+        copies.push(("FP8 copies of the weights", 2.0 * layers * layer_parameters));
+        assumptions.push("FP8: activations are counted as in bf16, which is an upper bound".to_owned());
+    }
     let is_whole = s.pp == 1.0;
     let last = state(if is_whole && !s.is_tied { 2.0 * embedding } else { embedding });
     let backward = [("one layer, recomputed", again), ("gradients of activations", s.working())];
@@ -56,6 +62,7 @@ pub(super) fn megatron(
             "head, forward",
             &[
                 &last,
+                &copies,
                 &[
                     ("activations", activations),
                     ("final norm and input of the head", 4.0 * hidden / s.tp),
@@ -64,13 +71,13 @@ pub(super) fn megatron(
                 ],
             ],
         ),
-        Phase::new("layers, backward", &[&last, &[("activations", activations)], &backward]),
+        Phase::new("layers, backward", &[&last, &copies, &[("activations", activations)], &backward]),
     ];
     if !is_whole {
         let in_flight = s.pp.min(s.micro_steps);
         let first = state(embedding);
         let kept = [("activations of the micro-batches in flight", in_flight * activations)];
-        phases.push(Phase::new("first stage, backward", &[&first, &kept, &backward]));
+        phases.push(Phase::new("first stage, backward", &[&first, &copies, &kept, &backward]));
     }
     Ok(phases)
 }

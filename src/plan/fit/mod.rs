@@ -66,7 +66,8 @@ pub fn memory(recipe: &str, job: &Job) -> Result<Memory, String> {
     if job.vendor == Vendor::Cpu {
         return Err("not modelled: a CPU's memory is the host's".into());
     }
-    if job.precision != "bf16" && (recipe, job.precision.as_str()) != ("native", "fp8") {
+    let knows_fp8 = matches!(recipe, "native" | "mega" | "nemo" | "prim" | "mlm" | "mgds");
+    if job.precision != "bf16" && !(job.precision == "fp8" && knows_fp8) {
         return Err(format!("not modelled: precision {}", job.precision));
     }
     if !matches!(job.model.architecture.as_str(), "llama" | "qwen2" | "mistral") {
@@ -90,7 +91,7 @@ pub fn memory(recipe: &str, job: &Job) -> Result<Memory, String> {
         .filter(|(_, bytes)| *bytes >= 1.0)
         .map(|(name, bytes)| Component { name: (*name).to_owned(), bytes: bytes.round() as u64 })
         .collect();
-    let is_checked = matches!(recipe, "native" | "tran" | "fsdp" | "deep" | "mega");
+    let is_checked = matches!(recipe, "native" | "tran" | "fsdp" | "deep" | "mega") && job.precision == "bf16";
     if !is_checked {
         assumptions.push("derived from how the framework works; never compared with a measured peak".into());
     }

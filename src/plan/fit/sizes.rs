@@ -1,6 +1,6 @@
 //! The sizes that all formulas share, as floating-point counts: no product of them can overflow.
 
-use crate::plan::{Job, shape::count_parameters};
+use tprimat_job::{Job, count_parameters};
 
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {

@@ -38,12 +38,13 @@ fn measured_peaks_are_predicted() {
     for run in fixture["runs"].as_array().unwrap() {
         let (framework, measured) = (run["framework"].as_str().unwrap(), run["bytes"].as_f64().unwrap());
         let job = job_of(&fixture, run["model"].as_str().unwrap(), &run["job"]);
-        if job.compile && framework == "titan" {
-            assert!(memory(framework, &job).is_err());
-            continue;
-        }
         let predicted = peak(framework, &job);
         let error = predicted / measured - 1.0;
+        if job.compile && framework == "titan" {
+            println!("{}: at most {predicted}, measured {measured}", run["run"]);
+            assert!(error > 0.0, "what is counted is an upper bound");
+            continue;
+        }
         println!("{} {}: predicted {predicted}, measured {measured}, {:+.2} %", run["run"], run["kind"], 100.0 * error);
         if run["kind"] == "peak_reserved" {
             // What is reserved is at least what is allocated.
@@ -72,7 +73,7 @@ fn counted_peaks_of_other_settings_are_predicted() {
     let recompute = |job: &mut Job| job.activation_checkpointing = true;
     let counted = |bytes: f64, job: Job| {
         // In the first step there are no moments yet.
-        let moments = 2.0 * 4.0 * crate::plan::shape::count_parameters(&job.model).unwrap() as f64;
+        let moments = 2.0 * 4.0 * tprimat_job::count_parameters(&job.model).unwrap() as f64;
         let error = (peak("tran", &job) - moments - WORKSPACES.1) / bytes - 1.0;
         assert!(error.abs() < 0.01, "{bytes}: {error}");
     };

@@ -94,7 +94,7 @@ fn full() -> Value {
         } },
         "frameworks": { "cmd": {
             "full_name": "x", "description": "x", "platforms": ["nvd"], "precision": "fp32", "settings": { "command": ["true"] },
-            "timeout": "1h", "share": true, "env": { "C": "1" }, "inputs": ["a"], "image": "x",
+            "timeout": "1h", "share": true, "env": { "C": "1" }, "inputs": ["a"], "image": "x", "python": "x",
         } },
         "benchmarking": {
             "output": { "filename_format": "x", "log_format": "x" },
@@ -166,6 +166,7 @@ const READ_ELSEWHERE: &[(&str, &str, &str)] = &[
     ("models.*.hf_config", "hf_config", include_str!("../../config/known_models.rs")),
     ("models.*.full_name", "full_name", include_str!("../../import/names.rs")),
     ("frameworks.*.platforms", ".platforms", include_str!("../../matrix/implied.rs")),
+    ("frameworks.*.python", ".python", include_str!("../facts.rs")),
     ("frameworks.*.image", ".image", include_str!("../../cli/image.rs")),
     ("benchmarking.runs.default_num_runs", "default_num_runs", include_str!("../../matrix/file.rs")),
     ("paths.output", "paths.output", include_str!("../../execute/publish.rs")),

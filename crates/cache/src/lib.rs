@@ -1,0 +1,34 @@
+//! What builds leave: objects by digest, and packed records of what made them.
+//!
+//! Unaware of configs, cells and jobs: a task is a string here, a key is a digest.
+//!
+//! ```text
+//! objects/ab/cdef…       a blob by its digest, zstd-compressed where that makes it smaller
+//! segments/0001-x.seg    append-only records: entries, attempts, generations, pre-images
+//! snapshot               an index of the segments; may be deleted at any time
+//! in-use                 locked while a build uses the cache
+//! memos/ locks/ tmp/     the last build's summary; keys in flight; files being written
+//! ```
+mod adopt;
+mod encode;
+mod fingerprint;
+mod frame;
+mod index;
+mod lock;
+mod memo;
+mod objects;
+mod record;
+mod records;
+mod segment;
+mod snapshot;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use adopt::Adopted;
+pub use encode::{OutputRef, Outputs};
+pub use lock::{KeyLock, claim_unused};
+pub use objects::ObjectReader;
+pub use record::*;
+pub use records::EntryRef;
+pub use store::Cache;

@@ -1,0 +1,49 @@
+//! The cache as a whole: against a model, under kill, on a full disk, read-only.
+mod child;
+mod limits;
+mod model;
+mod processes;
+mod state;
+
+use tprimat_base::digest::Digest;
+
+use super::*;
+
+fn digest(n: impl std::fmt::Display) -> Digest {
+    Digest::of(n.to_string())
+}
+
+fn entry(kind: TaskKind, key: u32, task: u32, output: u32) -> Entry {
+    let outputs = vec![Output { name: format!("file {output}"), digest: digest(output), size: u64::from(output) }];
+    Entry { key: digest(key), kind, task: format!("task {task}"), preimage: format!("preimage of {key}"), outputs }
+}
+
+fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
+    let Entry { key, task, preimage, outputs, .. } = entry(TaskKind::Train, key, task, id);
+    Attempt {
+        id: format!("{id:08}"),
+        key,
+        task,
+        preimage,
+        generation,
+        outcome: AttemptOutcome::Ok,
+        outputs,
+        started_at: 0.1 + f64::from(id),
+        ended_at: 1e9 / 3.0,
+        host: "host".into(),
+        suspect: None,
+        repeats_planned: None,
+        set_aside: None,
+        recorded: 0,
+    }
+}
+
+fn outputs(entry: &EntryRef<'_>) -> Vec<Output> {
+    entry.outputs().map(|output| output.to_owned()).collect()
+}
+
+/// Without the order in which they were recorded, which a model does not know.
+fn plain(mut attempts: Vec<Attempt>) -> Vec<Attempt> {
+    attempts.iter_mut().for_each(|attempt| attempt.recorded = 0);
+    attempts
+}

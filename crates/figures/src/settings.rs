@@ -1,0 +1,404 @@
+//! The one table of settings: what a job declares, where a trainer states it, and how much hangs on it.
+//!
+//! Attestation and contract both walk it, so they cannot disagree about a name.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tprimat_job::Job;
+
+/// How much hangs on a setting when two summaries are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// The work itself, which decides the throughput: must agree.
+    Workload,
+    /// How the work is done: may differ, and is then named; under `identical_config` it must agree too.
+    Execution,
+    /// What the loss depends on, but not the speed: named; under `identical_config` it must agree too.
+    Convergence,
+}
+
+pub(super) struct Setting {
+    pub name: &'static str,
+    /// Other names that trainers use.
+    aliases: &'static [&'static str],
+    pub tier: Tier,
+    /// What the job asks for; `None` where it asks for nothing.
+    pub declared: fn(&Job) -> Option<Value>,
+}
+
+const fn setting(
+    tier: Tier,
+    name: &'static str,
+    aliases: &'static [&'static str],
+    declared: fn(&Job) -> Option<Value>,
+) -> Setting {
+    Setting { name, aliases, tier, declared }
+}
+
+fn count(n: u64) -> Option<Value> {
+    (n > 0).then(|| n.into())
+}
+fn word(s: &str) -> Option<Value> {
+    (!s.is_empty()).then(|| canonical(&s.into()))
+}
+#[expect(clippy::unnecessary_wraps, reason = "the shape of the table")]
+fn flag(b: bool) -> Option<Value> {
+    Some(b.into())
+}
+fn real(x: f64) -> Option<Value> {
+    serde_json::Number::from_f64(x).map(Value::Number)
+}
+fn only_if(condition: bool, value: Option<Value>) -> Option<Value> {
+    value.filter(|_| condition)
+}
+
+use Tier::{Convergence, Execution, Workload};
+
+pub(super) const SETTINGS: &[Setting] = &[
+    setting(Workload, "architecture", &["model_type"], |j| word(&j.model.architecture)),
+    setting(Workload, "num_layers", &[], |j| count(j.model.num_layers)),
+    setting(Workload, "hidden_size", &[], |j| count(j.model.hidden_size)),
+    setting(Workload, "ffn_hidden_size", &["intermediate_size"], |j| count(j.model.ffn_hidden_size)),
+    setting(Workload, "num_attention_heads", &[], |j| count(j.model.num_attention_heads)),
+    setting(Workload, "num_kv_heads", &["num_key_value_heads", "num_query_groups"], |j| count(j.model.num_kv_heads)),
+    setting(Workload, "head_dim", &["kv_channels"], |j| count(j.model.head_dim)),
+    setting(Workload, "vocab_size", &[], |j| count(j.model.vocab_size)),
+    setting(Workload, "tie_embeddings", &["tie_word_embeddings"], |j| flag(j.model.tie_embeddings)),
+    setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| flag(j.model.qkv_bias)),
+    setting(Workload, "seq_length", &["sequence_length"], |j| count(j.data.seq_length)),
+    setting(Workload, "packing", &[], |_| None),
+    setting(Workload, "attention_mask", &["mask"], |_| None),
+    setting(Workload, "global_batch_size", &[], |j| count(j.data.global_batch_size)),
+    setting(Workload, "num_gpus", &["world_size"], |j| count(j.parallelism.num_gpus)),
+    // Compared by `class`, as optimizer and data are; under `maximum_performance` it may differ, and is named.
+    setting(Workload, PRECISION, &["dtype"], |j| word(&j.precision)),
+    setting(Workload, "dropout", &[], |_| None),
+    setting(Workload, "optimizer", &["optimizer_type", "optimizer.type"], |j| word(&j.optimizer.r#type)),
+    setting(Workload, "optimizer_state_precision", &["state_precision", "optimizer.state_precision"], |j| {
+        word(&j.optimizer.state_precision)
+    }),
+    setting(Workload, "data", &["data_class"], |j| word(if j.model.dataset.is_some() { "real" } else { "random" })),
+    setting(Execution, "fp8_hybrid", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_hybrid))),
+    setting(Execution, "fp8_param", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_param))),
+    setting(Execution, "compile", &[], |j| flag(j.compile)),
+    setting(Execution, "compile_mode", &[], |j| only_if(j.compile, word(&j.compile_mode))),
+    setting(Execution, "activation_checkpointing", &[], |j| flag(j.activation_checkpointing)),
+    setting(Execution, "sac_frequency", &[], |j| only_if(j.activation_checkpointing, count(j.sac_frequency))),
+    setting(Execution, "offload", &[], |j| flag(j.offload)),
+    setting(Execution, "micro_batch_size", &[], |j| count(j.data.micro_batch_size)),
+    setting(Execution, "gradient_accumulation_steps", &[], |j| count(j.data.gradient_accumulation_steps)),
+    setting(Execution, "tensor_model_parallel_size", &[], |j| count(j.parallelism.tensor_model_parallel_size)),
+    setting(Execution, "pipeline_model_parallel_size", &[], |j| count(j.parallelism.pipeline_model_parallel_size)),
+    setting(Execution, "context_parallel_size", &[], |j| count(j.parallelism.context_parallel_size)),
+    setting(Execution, "data_parallel_size", &[], |j| count(j.parallelism.data_parallel_size)),
+    setting(Execution, "sharding", &[], |j| word(&j.parallelism.sharding)),
+    setting(Execution, "padded_vocab_size", &[], |_| None),
+    setting(Execution, DETERMINISTIC, &["deterministic_mode", "full_determinism"], |_| None),
+    setting(Convergence, "dataset", &[], |j| j.model.dataset.as_deref().and_then(word)),
+    // Two files of one name are seldom of one length; only a trainer that opened it knows.
+    setting(Convergence, "dataset_tokens", &[], |_| None),
+    // Content, from tprimat.lock: a job holds names only.
+    setting(Convergence, DATASET_DIGEST, &[], |_| None),
+    setting(Convergence, "tokenizer_name", &[], |j| {
+        only_if(j.model.dataset.is_some(), j.model.tokenizer.as_deref().and_then(word))
+    }),
+    setting(Convergence, TOKENIZER_DIGEST, &[], |_| None),
+    // A command of the user's own may state none.
+    setting(Convergence, "learning_rate", &["lr"], |j| {
+        only_if(j.optimizer.learning_rate > 0.0, real(j.optimizer.learning_rate))
+    }),
+    setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
+    setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),
+    setting(Convergence, "weight_decay", &[], |j| real(j.optimizer.weight_decay)),
+    setting(Convergence, "beta1", &[], |j| real(j.optimizer.beta1)),
+    setting(Convergence, "beta2", &[], |j| real(j.optimizer.beta2)),
+    setting(Convergence, "eps", &[], |j| real(j.optimizer.eps)),
+    setting(Convergence, "clip_grad", &[], |j| real(j.optimizer.clip_grad)),
+    setting(Convergence, "init_std", &["initializer_range", "init_method_std"], |j| real(j.initialisation.std)),
+    setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
+    setting(Convergence, "train_iters", &["max_steps"], |j| count(j.train_iters)),
+    setting(Convergence, "rope_theta", &[], |j| only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))),
+    setting(Convergence, "rope_scaling_factor", &["rope_scaling.factor"], |j| {
+        // Unscaled frequencies are divided by 1.
+        only_if(j.model.rope_theta > 0.0, real(j.model.rope_scaling.as_ref().map_or(1.0, |scaling| scaling.factor)))
+    }),
+    setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
+];
+
+pub(super) const PRECISION: &str = "precision";
+pub(super) const DETERMINISTIC: &str = "deterministic";
+pub const DATASET_DIGEST: &str = "dataset_digest";
+pub const TOKENIZER_DIGEST: &str = "tokenizer_digest";
+
+/// May two values of this setting be of one [`class`]?
+pub(super) fn has_classes(field: &str) -> bool {
+    [PRECISION, "optimizer", "data"].contains(&field)
+}
+
+/// Values of a setting that are the same work at the same speed: one class. They are compared, and the difference is named.
+pub(super) fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)> {
+    let text = value.as_str()?;
+    match (field, text) {
+        // The matrix units of all devices run both at one rate.
+        (PRECISION, "bf16" | "fp16") => Some(("16-bit", Execution)),
+        // `fp8`, `fp8_hybrid`, `fp8-delayed`, …; MXFP8 multiplies at the same rate, with scales of its own for 32 values each.
+        (PRECISION, _) if text.starts_with("fp8") || text.starts_with("mxfp8") => Some(("fp8", Execution)),
+        // The same states and operations; the weight decay enters at another place.
+        ("optimizer", "adam" | "adamw") => Some(("adam", Convergence)),
+        // Neither reads a file. Megatron's mock tokens count upwards, so the losses differ, but not the speed.
+        ("data", "mock" | "random") => Some(("made up", Convergence)),
+        _ => None,
+    }
+}
+
+/// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be compared across.
+pub(super) const WARMUP: &str = "warmup";
+
+/// Everything that [`CompareSettings::across`](super::CompareSettings) can name.
+pub fn fields() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|s| s.name).chain([WARMUP])
+}
+
+/// Is `name` one of [`fields`]?
+#[must_use]
+pub fn known_field(name: &str) -> bool {
+    fields().any(|field| field == name)
+}
+
+impl Setting {
+    /// What the trainer states, in canonical spelling.
+    pub fn effective(&self, stated: &BTreeMap<String, Value>) -> Option<Value> {
+        let names = std::iter::once(&self.name).chain(self.aliases);
+        names.flat_map(|name| lookup(stated, name)).next().map(canonical)
+    }
+}
+
+/// Groups of settings that a job has.
+const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
+
+/// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
+pub(super) fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let is_known = |name: &str| SETTINGS.iter().any(|s| s.name == name || s.aliases.contains(&name));
+    let is_plain = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
+    let mut found = BTreeMap::new();
+    for (name, value) in stated {
+        match value {
+            Value::Object(group) => {
+                for (inner, value) in group.iter().filter(|(_, value)| is_plain(value)) {
+                    let full = format!("{name}.{inner}");
+                    if !(is_known(&full) || (GROUPS.contains(&&**name) && is_known(inner))) {
+                        found.insert(full, canonical(value));
+                    }
+                }
+            }
+            value if is_plain(value) && !is_known(name) => {
+                found.insert(name.clone(), canonical(value));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.
+fn lookup<'a>(stated: &'a BTreeMap<String, Value>, name: &'a str) -> impl Iterator<Item = &'a Value> {
+    let nested = |group: &str, name: &str| stated.get(group).and_then(|g| g.get(name));
+    let grouped = GROUPS.into_iter().filter_map(move |g| nested(g, name));
+    let dotted = name.split_once('.').and_then(|(group, name)| nested(group, name));
+    stated.get(name).into_iter().chain(dotted).chain(grouped).filter(|v| !v.is_null() && !v.is_object())
+}
+
+/// One spelling for what trainers spell in several ways.
+pub(super) fn canonical(value: &Value) -> Value {
+    let Value::String(text) = value else { return value.clone() };
+    let text = text.trim().to_lowercase();
+    let text = text.strip_prefix("torch.").unwrap_or(&text);
+    match text {
+        // `bf16-mixed`, `16-mixed` and `32-true` are Lightning's words.
+        "bfloat16" | "bf16-mixed" | "bf16_mixed" => "bf16".into(),
+        "float32" | "32-true" => "fp32".into(),
+        "float16" | "16-mixed" | "fp16-mixed" | "fp16_mixed" => "fp16".into(),
+        // Apex and Transformer Engine call it FusedAdam, and decouple the weight decay unless they are told not to.
+        "optim.adamw" | "fusedadam" | "fused_adam" | "fusedadamw" | "fused_adamw" | "adamw_torch"
+        | "adamw_torch_fused" => "adamw".into(),
+        "synthetic" => "random".into(),
+        "ddp" | "no_shard" => "none".into(),
+        "true" => true.into(),
+        "false" => false.into(),
+        _ => text.parse().ok().map_or_else(|| text.into(), |n: u64| n.into()),
+    }
+}
+
+/// Relative rounding of a single-precision float.
+const TOLERANCE: f64 = 1e-6;
+
+/// Do two canonical values say the same? Reals may differ by the rounding of a single-precision float.
+pub(super) fn agree(a: &Value, b: &Value) -> bool {
+    if a == b {
+        return true;
+    }
+    match (a.as_u64(), b.as_u64(), number(a), number(b)) {
+        (Some(a), Some(b), ..) => a == b,
+        (_, _, Some(a), Some(b)) => (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()),
+        _ => false,
+    }
+}
+
+/// A value as a number, where it is one; `inf` and `nan` are words.
+fn number(value: &Value) -> Option<f64> {
+    let number = match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.parse::<f64>().ok(),
+        Value::Bool(b) => Some(f64::from(u8::from(*b))),
+        _ => None,
+    };
+    number.filter(|n| n.is_finite())
+}
+
+/// Numbers values so that those that [`agree`] have the same number. Values that do not agree may share one too, where
+/// others lie between them, so equal numbers are a hint and unequal ones a proof.
+pub(super) fn classes(values: &[&Value]) -> Vec<usize> {
+    // Numbers by size, then words by their text.
+    let keys: Vec<(Option<f64>, String)> =
+        values.iter().map(|v| number(v).map_or_else(|| (None, v.to_string()), |n| (Some(n), String::new()))).collect();
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&i, &j| match (keys[i].0, keys[j].0) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        (a, b) => b.is_some().cmp(&a.is_some()).then_with(|| keys[i].1.cmp(&keys[j].1)),
+    });
+    let mut classes = vec![0; values.len()];
+    for pair in order.windows(2) {
+        let ((a, text_a), (b, text_b)) = (&keys[pair[0]], &keys[pair[1]]);
+        let is_same = match (a, b) {
+            (Some(a), Some(b)) => (b - a).abs() <= TOLERANCE * a.abs().max(b.abs()),
+            (None, None) => text_a == text_b,
+            _ => false,
+        };
+        classes[pair[1]] = classes[pair[0]] + usize::from(!is_same);
+    }
+    classes
+}
+
+/// For tables and sentences.
+pub(super) fn show(value: Option<&Value>) -> String {
+    match value {
+        None => "not stated".to_owned(),
+        Some(Value::String(s)) => s.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn effective(name: &str, stated: Value) -> Option<Value> {
+        let stated = serde_json::from_value(stated).unwrap();
+        SETTINGS.iter().find(|s| s.name == name).unwrap().effective(&stated)
+    }
+
+    #[test]
+    fn a_setting_is_found_flat_grouped_and_under_other_names() {
+        assert_eq!(effective("seq_length", json!({"sequence_length": "2048"})), Some(json!(2048)));
+        assert_eq!(effective("optimizer", json!({"optimizer": {"type": "AdamW"}})), Some(json!("adamw")));
+        assert_eq!(effective("precision", json!({"dtype": "torch.bfloat16"})), Some(json!("bf16")));
+        assert_eq!(effective("num_layers", json!({"model": {"num_layers": 2}})), Some(json!(2)));
+        assert_eq!(effective("dropout", json!({"dropout": null})), None);
+        assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": {"factor": 8.0}})), Some(json!(8.0)));
+        assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": null})), None);
+    }
+
+    #[test]
+    fn daily_words_of_trainers_are_one_word() {
+        for (word, plain) in [
+            ("bf16-mixed", "bf16"),
+            ("torch.bfloat16", "bf16"),
+            ("16-mixed", "fp16"),
+            ("FusedAdam", "adamw"),
+            ("adamw_torch_fused", "adamw"),
+            ("synthetic", "random"),
+        ] {
+            assert_eq!(canonical(&word.into()), json!(plain));
+        }
+    }
+
+    #[test]
+    fn what_the_table_does_not_have_is_found_wherever_it_stands() {
+        let stated = json!({"lora_rank": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
+            "model": {"num_layers": 2, "sliding_window": 4096}, "nothing": null});
+        let found = unlisted(&serde_json::from_value(stated).unwrap());
+        let expected = json!({"lora_rank": 16, "model.sliding_window": 4096, "optimizer.fused": true});
+        assert_eq!(serde_json::to_value(found).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_job_declares_how_its_positions_are_scaled() {
+        let declared = |job: &Job| (SETTINGS.iter().find(|s| s.name == "rope_scaling_factor").unwrap().declared)(job);
+        let mut job = Job::default();
+        assert_eq!(declared(&job), None, "learned positions");
+        job.model.rope_theta = 5e5;
+        assert_eq!(declared(&job), Some(json!(1.0)));
+        job.model.rope_scaling = Some(tprimat_job::RopeScaling { factor: 8.0, ..Default::default() });
+        assert_eq!(declared(&job), Some(json!(8.0)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn values_that_agree_are_of_one_class(
+            picks in proptest::collection::vec(0usize..12, 2..20),
+        ) {
+            let near = 3e-4 * (1.0 + 4e-7);
+            let all = [json!(1), json!(1.0), json!(true), json!("1"), json!(2048), json!(3e-4), json!(near), json!(near * (1.0 + 7e-7)),
+                json!("adamw"), json!("nan"), json!("inf"), json!("-2.5")];
+            let values: Vec<&Value> = picks.iter().map(|i| &all[*i]).collect();
+            let classes = classes(&values);
+            for (a, class_a) in values.iter().zip(&classes) {
+                for (b, class_b) in values.iter().zip(&classes) {
+                    proptest::prop_assert!(!agree(a, b) || class_a == class_b, "{a} and {b} in {values:?}: {classes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_far_apart_are_of_several_classes() {
+        let values = [json!(1), json!(2), json!("adamw"), json!("sgd"), json!(1)];
+        let values: Vec<&Value> = values.iter().collect();
+        let classes = classes(&values);
+        assert_eq!(classes[0], classes[4]);
+        assert_eq!(classes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+        assert!(!agree(&json!("inf"), &json!(5)), "nothing is near infinity");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: std::collections::BTreeSet<_> = fields().collect();
+        assert_eq!(names.len(), SETTINGS.len() + 1);
+    }
+
+    #[test]
+    fn fields_are_known_by_their_own_name_only() {
+        assert!(["global_batch_size", "dropout", "precision", "warmup"].into_iter().all(known_field));
+        assert!(!["global_batchsize", "world_size", "", "Precision"].into_iter().any(known_field));
+    }
+
+    #[test]
+    fn reals_agree_up_to_single_precision_and_counts_exactly() {
+        assert!(agree(&json!(3e-4), &json!(f64::from(3e-4f32))));
+        assert!(!agree(&json!(3e-4), &json!(1e-5)) && !agree(&json!(10_000_000), &json!(10_000_001)));
+        assert!(
+            agree(&json!("nan"), &json!("nan"))
+                && agree(&json!("inf"), &json!("inf"))
+                && !agree(&json!("nan"), &json!(1))
+        );
+        assert!(
+            agree(&json!(true), &json!(1)) && agree(&json!("1e-4"), &json!(0.0001)) && !agree(&json!("a"), &json!("b"))
+        );
+    }
+}

@@ -1,0 +1,578 @@
+//! A cell's results → its statistics: within each repeat over steps, then over repeats.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, FailureClass, Step};
+
+use super::{
+    Attestation, AttestationStatus, Clock, Contract, Dropped, Estimate, FlopsPerToken, Note, RunOutcome, RunResult,
+    Steady, Telemetry, Workload, clock, is_positive, mean,
+    settings::unlisted,
+    steady::{is_measured, steady, steady_state},
+    telemetry,
+    units::estimate,
+};
+
+pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
+
+/// Settings of the statistics; all of them are in the aggregate's key.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Statistics {
+    /// First optimiser steps of every run that are not measured.
+    pub warmup_steps: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    pub schema_version: String,
+    /// Repeats that count: ended well, not contradicted, not suspect, with measured steps.
+    pub n: usize,
+    pub warmup_steps: u64,
+    /// How the starts of the measured parts were found: `CUSUM`, `declared` = after `warmup_steps`, or mixed.
+    pub steady_state: String,
+    /// Over the repeats that count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_gpu: Option<Estimate>,
+    /// All devices together: `tokens_per_second_per_gpu` × devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    /// Means of the repeats' own figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time: Option<StepTime>,
+    /// The most that any repeat that counts used, by kind and source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Memory>,
+    /// Mean over the repeats of the loss at the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    /// The weakest over the repeats that count.
+    pub attestation: AttestationStatus,
+    /// Field by field, of the first repeat that counts; with none, of any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attested: Option<Attestation>,
+    pub contract: Contract,
+    /// What the trainer states and tprimat has no setting for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unlisted: BTreeMap<String, serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceLine>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
+    pub hosts: BTreeSet<String>,
+    /// Every repeat, also those that do not count, in order.
+    pub repeats: Vec<RepeatSummary>,
+    /// Other measurements of these repeats, which do not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StepTime {
+    pub mean_seconds: f64,
+    pub median_seconds: f64,
+    pub p95_seconds: f64,
+    /// Spread of single steps within a repeat; absent with one step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sd_seconds: Option<f64>,
+    /// sd ÷ mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cv: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    /// `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used`, `peak_rss`; `not_stated`.
+    pub kind: String,
+    pub source: String,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RepeatSummary {
+    pub repeat: u32,
+    pub attempt: String,
+    pub host: String,
+    pub status: RepeatStatus,
+    /// Means over the measured steps; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<Steady>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Memory>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_at_end: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_step: Option<u64>,
+    /// Seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<f64>,
+    /// Seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
+    /// How step times and the clock compare; absent where it is not known when the measured steps ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Telemetry>,
+    /// Why there is none, where something was to be sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub telemetry_absent: Option<String>,
+    /// The devices that it had, by their locks' names (`gpu-<uuid>`), sorted; empty where no sampler said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// Last lines of the log of a run that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
+    /// For the pictures.
+    pub curve: Curve,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum RepeatStatus {
+    Ok,
+    Failed {
+        class: FailureClass,
+        evidence: Vec<String>,
+    },
+    /// Kept, and not counted.
+    Contradicted {
+        fields: Vec<String>,
+    },
+    /// Kept, and not counted: something else disturbed the run.
+    Suspect {
+        reason: String,
+    },
+    /// Ended well, but there is nothing to count.
+    Unmeasured {
+        reason: String,
+    },
+}
+
+/// Series by step; `None` where the log has no value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Curve {
+    pub step: Vec<u64>,
+    pub step_time_seconds: Vec<Option<f64>>,
+    pub loss: Vec<Option<f64>>,
+    #[serde(default)]
+    pub learning_rate: Vec<Option<f64>>,
+}
+
+/// `results`: one a repeat, by repeat number.
+#[must_use]
+pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summary {
+    let repeats: Vec<RepeatSummary> =
+        results.iter().map(|(n, result)| summarize_repeat(*n, result, statistics)).collect();
+    let counted: Vec<(&RepeatSummary, &RunResult)> = repeats
+        .iter()
+        .zip(results)
+        .filter(|(r, _)| r.status == RepeatStatus::Ok)
+        .map(|(r, (_, result))| (r, result))
+        .collect();
+    let steady: Vec<&Steady> = counted.iter().filter_map(|(r, _)| r.steady.as_ref()).collect();
+    let estimate = estimate(&counted);
+    // What the cell ran is told by the first repeat that counts; with none, by any.
+    let speaker = counted.first().map(|(_, result)| *result).or_else(|| results.first().map(|(_, result)| result));
+    let workload = speaker.map(|r| r.workload.clone());
+    let num_gpus = workload.as_ref().and_then(|w| w.num_gpus);
+    let of_counted = |f: fn(&RepeatSummary) -> Option<f64>| {
+        let values: Option<Vec<f64>> = counted.iter().map(|(r, _)| f(r)).collect();
+        values.and_then(|v| mean(&v))
+    };
+    let weakest = counted.iter().map(|(_, r)| r.attestation.status).min_by_key(|s| *s == AttestationStatus::Attested);
+    Summary {
+        schema_version: SUMMARY_SCHEMA.to_owned(),
+        n: counted.len(),
+        warmup_steps: statistics.warmup_steps,
+        steady_state: steady_state(&steady).to_owned(),
+        tokens_per_second: estimate.as_ref().zip(num_gpus).map(|(e, n)| e.value * n as f64),
+        step_time: mean_step_time(&steady),
+        memory: most(counted.iter().flat_map(|(r, _)| &r.memory).map(|m| (&*m.kind, &*m.source, m.bytes))),
+        loss_at_end: of_counted(|r| r.loss_at_end),
+        last_step: counted.iter().filter_map(|(r, _)| r.last_step).max(),
+        attestation: weakest.unwrap_or(AttestationStatus::NotStated),
+        attested: speaker.map(|r| r.attestation.clone()),
+        contract: speaker.map(|r| r.contract.clone()).unwrap_or_default(),
+        unlisted: speaker.map(|r| unlisted(&r.trace.effective.0)).unwrap_or_default(),
+        device: speaker.and_then(|r| r.trace.device.clone()),
+        versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
+        hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
+        notes: super::notes::notes(&counted, &repeats, results, estimate.as_ref(), statistics),
+        tokens_per_second_per_gpu: estimate,
+        workload,
+        repeats,
+        dropped: Vec::new(),
+    }
+}
+
+/// A time in the measured part that cannot be one: what the others would give is not the run's rate.
+fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
+    let step = |detail: &str| detail.strip_prefix("step ")?.split_once(':')?.0.parse::<u64>().ok();
+    let first = 1 - result.workload.counts_from.min(1);
+    let is_measured =
+        |detail: &str| step(detail).is_none_or(|step| step.saturating_add(first) > statistics.warmup_steps);
+    let absurd = result.trace.anomalies.iter().filter(|a| a.kind == ABSURD_STEP_TIME);
+    let detail = absurd.map(|a| &a.detail).find(|detail| is_measured(detail))?;
+    Some(format!("{detail}, which cannot be a step time"))
+}
+
+/// The measured part of a run as far as it can be believed, with how it compares with the clock; or why there is none.
+fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Option<Clock>), String> {
+    if let Some(reason) = &result.no_rate {
+        return Err(reason.clone());
+    }
+    if let Some(reason) = absurd_time(result, statistics) {
+        return Err(reason);
+    }
+    let steady = steady(&result.trace.steps, &result.workload, statistics)?;
+    let clock = clock::of_run(result, counts(result, Some(&steady), statistics))?;
+    Ok((steady, clock))
+}
+
+/// Is a step one of those that the rate is made of?
+fn counts<'a>(
+    result: &'a RunResult,
+    steady: Option<&Steady>,
+    statistics: &'a Statistics,
+) -> impl Fn(&Step) -> bool + 'a {
+    let first_step = steady.and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
+    move |s| s.step >= first_step && is_measured(s, &result.workload, statistics)
+}
+
+/// When the measured part of a run that counts began and ended, seconds since 1970; or why it does not count, or that is not
+/// known.
+pub(super) fn measured_part(result: &RunResult, statistics: &Statistics) -> Result<[f64; 2], String> {
+    if result.outcome != RunOutcome::Ok || result.is_contradicted() {
+        return Err("it does not count".to_owned());
+    }
+    let (steady, _) = measured(result, statistics)?;
+    let counts = counts(result, Some(&steady), statistics);
+    telemetry::window(result.trace.steps.iter().filter(|s| counts(s)))
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names
+}
+
+fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
+    let steps = &result.trace.steps;
+    let (steady, clock) = match measured(result, statistics) {
+        Ok((steady, clock)) => (Ok(steady), clock),
+        Err(why) => (Err(why), None),
+    };
+    let status = match &result.outcome {
+        RunOutcome::Failed { class, evidence, .. } => {
+            RepeatStatus::Failed { class: *class, evidence: evidence.clone() }
+        }
+        RunOutcome::Ok if result.is_contradicted() => {
+            RepeatStatus::Contradicted { fields: result.attestation.contradicted().map(|f| f.field.clone()).collect() }
+        }
+        RunOutcome::Ok => match (&steady, &result.suspect) {
+            (_, Some(reason)) => RepeatStatus::Suspect { reason: reason.clone() },
+            (Ok(_), None) => RepeatStatus::Ok,
+            (Err(reason), None) => RepeatStatus::Unmeasured { reason: reason.clone() },
+        },
+    };
+    let counts = counts(result, steady.as_ref().ok(), statistics);
+    let (telemetry, telemetry_absent) = match telemetry::of_run(result, counts) {
+        Some(Ok(telemetry)) => (Some(telemetry), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
+    let last = steps.last();
+    let (started_at, ended_at) = result.span();
+    RepeatSummary {
+        repeat,
+        attempt: result.attempt.clone(),
+        host: result.host.clone(),
+        status,
+        steady: steady.ok(),
+        memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
+        loss_at_end: last.and_then(|s| finite(s.loss)),
+        last_step: last.map(|s| s.step),
+        started_at,
+        ended_at,
+        devices: sorted(result.telemetry.as_ref().map(|t| t.device_names.clone()).unwrap_or_default()),
+        clock,
+        telemetry,
+        telemetry_absent,
+        repeats_planned: result.repeats_planned,
+        log_tail: result.log_tail.clone(),
+        curve: Curve {
+            step: steps.iter().map(|s| s.step).collect(),
+            step_time_seconds: steps.iter().map(|s| s.step_time_seconds.filter(|t| is_positive(*t))).collect(),
+            loss: steps.iter().map(|s| finite(s.loss)).collect(),
+            learning_rate: steps.iter().map(|s| finite(s.learning_rate)).collect(),
+        },
+    }
+}
+
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|v| v.is_finite())
+}
+
+/// Kind, source and bytes.
+type Used<'a> = (&'a str, &'a str, u64);
+
+fn memory(step: &Step) -> Option<Used<'_>> {
+    fn name<'a>(stated: &'a Option<std::borrow::Cow<'static, str>>) -> &'a str {
+        stated.as_deref().unwrap_or("not_stated")
+    }
+    Some((name(&step.memory_kind), name(&step.memory_source), step.memory_bytes?))
+}
+
+/// What ranks report of memory apart from their steps: peaks, not what happened to be in use just then.
+fn reported(trace: &tprimat_logs::Trace) -> impl Iterator<Item = Used<'_>> {
+    let figures = trace.memory.iter().flat_map(|report| &report.figures);
+    let peaks = figures.filter(|f| f.kind.starts_with("peak_") || f.kind == "device_used");
+    peaks.map(|f| (&*f.kind, &*f.source, f.bytes))
+}
+
+/// The largest figure of each kind and source.
+fn most<'a>(all: impl Iterator<Item = Used<'a>>) -> Vec<Memory> {
+    let mut by_kind: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (kind, source, used) in all {
+        let bytes = by_kind.entry((kind, source)).or_default();
+        *bytes = used.max(*bytes);
+    }
+    let memory = |((kind, source), bytes): ((&str, &str), u64)| Memory {
+        kind: kind.to_owned(),
+        source: source.to_owned(),
+        bytes,
+    };
+    by_kind.into_iter().map(memory).collect()
+}
+
+fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
+    let over = |f: fn(&StepTime) -> f64| mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>());
+    let spread: Option<Vec<f64>> = steady.iter().map(|s| s.step_time.sd_seconds.map(|sd| sd * sd)).collect();
+    let mean_seconds = over(|t| t.mean_seconds)?;
+    // Pooled: the mean of the variances.
+    let sd_seconds = spread.and_then(|v| mean(&v)).map(f64::sqrt);
+    Some(StepTime {
+        mean_seconds,
+        median_seconds: over(|t| t.median_seconds)?,
+        p95_seconds: over(|t| t.p95_seconds)?,
+        sd_seconds,
+        cv: sd_seconds.map(|sd| sd / mean_seconds),
+    })
+}
+
+/// How many repeats the first plan wanted, and those that count beyond it because a later plan wanted more. Where it is
+/// not known what was planned, nothing is said.
+pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec<u32>)> {
+    let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let first_plan = counted().filter_map(|r| r.repeats_planned).min()?;
+    let is_added = |r: &&RepeatSummary| r.repeat > first_plan && r.repeats_planned > Some(first_plan);
+    let added: Vec<u32> = counted().filter(is_added).map(|r| r.repeat).collect();
+    (!added.is_empty()).then_some((first_plan, added))
+}
+
+/// Of the repeats that count. What names no attempt is never the same as anything.
+pub(super) fn attempts(repeats: &[RepeatSummary]) -> BTreeSet<&str> {
+    let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    counted.map(|r| r.attempt.as_str()).filter(|attempt| !attempt.is_empty()).collect()
+}
+
+impl Summary {
+    /// FLOPs per token of the model at this sequence length.
+    #[must_use]
+    pub fn flops_per_token(&self) -> Option<&FlopsPerToken> {
+        self.workload.as_ref()?.flops_per_token.as_ref()
+    }
+    /// Were repeats added when the results of fewer were there to be looked at?
+    #[must_use]
+    pub fn repeats_added_later(&self) -> bool {
+        repeats_added_later(&self.repeats).is_some()
+    }
+    /// Steps declared to be warm-up, and the name of the rule that found the measured part.
+    #[must_use]
+    pub fn warm_up(&self) -> (u64, &str) {
+        (self.warmup_steps, &self.steady_state)
+    }
+    #[must_use]
+    pub fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
+        self.repeats.iter().filter(|r| wanted(&r.status)).count()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::NoteKind;
+    pub use crate::stand_ins::run_of;
+    use crate::stand_ins::test_job as job;
+
+    /// A run of the test job (8 × 128 tokens a step, 1 device) with these step times.
+    pub fn run(times: &[f64]) -> RunResult {
+        run_of(&job(), times, json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}))
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-9 * b.abs()
+    }
+
+    #[test]
+    fn one_repeat_is_tokens_by_steady_time_and_has_no_interval() {
+        let summary = summarize(&[(1, run(&[9.0, 9.0, 2.0, 4.0, 3.0, 3.0]))], &Statistics { warmup_steps: 2 });
+        let repeat = summary.repeats[0].steady.as_ref().unwrap();
+        assert_eq!((repeat.steps, repeat.step_time.mean_seconds, repeat.step_time.median_seconds), (4, 3.0, 3.0));
+        let estimate = summary.tokens_per_second_per_gpu.unwrap();
+        assert!(close(estimate.value, 1024.0 / 3.0) && estimate.ci95.is_none() && summary.n == 1);
+        assert_eq!(summary.memory, [Memory { kind: "peak_rss".into(), source: "proc".into(), bytes: 1005 }]);
+        assert_eq!((summary.loss_at_end, summary.attestation), (Some(1.0), AttestationStatus::Attested));
+        assert!(summary.notes.iter().any(|n| n.text.starts_with("one repeat")), "{:?}", summary.notes);
+    }
+
+    #[test]
+    fn one_odd_repeat_of_five_is_named() {
+        let odd = |factors: [f64; 5]| -> Vec<(NoteKind, String)> {
+            let runs: Vec<(u32, RunResult)> = (1..).zip(factors.map(|factor| run(&[factor; 12]))).collect();
+            let notes = summarize(&runs, &Statistics::default()).notes;
+            notes.into_iter().filter(|n| n.text.contains("the median of the other")).map(|n| (n.kind, n.text)).collect()
+        };
+        let said = odd([2.0, 2.004, 1.998, 2.002, 2.5]);
+        let [(NoteKind::Doubtful, text)] = &said[..] else { panic!("{said:?}") };
+        let words = "repeat 5 is 20.0 % slower than the median of the other 4, which agree within 0.2 %";
+        assert!(text.starts_with(words), "{text}");
+        assert!(odd([2.0, 1.5, 2.004, 1.998, 2.002])[0].1.starts_with("repeat 2 is 33.4 % faster"));
+        // Repeats that all vary, a difference that is small, and two that agree with each other.
+        for factors in [[2.0, 2.2, 2.4, 1.9, 2.5], [2.0, 2.0, 2.0, 2.0, 2.04], [2.0, 2.0, 2.0, 2.5, 2.5]] {
+            assert_eq!(odd(factors), [], "{factors:?}");
+        }
+    }
+
+    #[test]
+    fn repeats_that_measure_other_parts_of_their_runs_are_told() {
+        let slow_until = |n: usize| run(&[vec![3.0; n], vec![2.0; 120 - n]].concat());
+        let said = |runs: [RunResult; 2]| {
+            let results: Vec<(u32, RunResult)> = (1..).zip(runs).collect();
+            let notes = summarize(&results, &Statistics { warmup_steps: 5 }).notes;
+            notes.into_iter().find(|note| note.text.starts_with("the measured parts begin"))
+        };
+        let note = said([slow_until(8), slow_until(50)]).unwrap();
+        assert!(note.text.starts_with("the measured parts begin between steps 9 and 51 of 120: "), "{}", note.text);
+        assert_eq!(note.kind, NoteKind::Doubtful);
+        assert_eq!(said([slow_until(8), slow_until(12)]), None);
+    }
+
+    /// docs/METRICS.md, "step_time".
+    #[test]
+    fn step_times_of_a_cell_worked_by_hand() {
+        let summary = summarize(&[(1, run(&[2.0, 4.0])), (2, run(&[3.0, 3.0]))], &Statistics::default());
+        let time = summary.step_time.unwrap();
+        let found =
+            [time.mean_seconds, time.median_seconds, time.p95_seconds, time.sd_seconds.unwrap(), time.cv.unwrap()];
+        assert!(found.iter().zip([3.0, 3.0, 3.45, 1.0, 1.0 / 3.0]).all(|(a, b)| close(*a, b)), "{found:?}");
+    }
+
+    #[test]
+    fn over_repeats_the_geometric_mean_with_its_interval() {
+        let runs: Vec<_> = [1.0, 2.0, 4.0].iter().enumerate().map(|(i, t)| (i as u32 + 1, run(&[*t, *t]))).collect();
+        let estimate = summarize(&runs, &Statistics::default()).tokens_per_second_per_gpu.unwrap();
+        // sd of the logarithms is ln 2.
+        let half = 4.302_652_729_749_5 * 2.0f64.ln() / 3.0f64.sqrt();
+        let ci = estimate.ci95.unwrap();
+        assert!(close(estimate.value, 512.0), "{estimate:?}");
+        assert!(
+            (ci[0].ln() - (512.0f64.ln() - half)).abs() < 1e-6 && (ci[1].ln() - (512.0f64.ln() + half)).abs() < 1e-6
+        );
+    }
+
+    #[test]
+    fn failed_contradicted_and_unmeasured_repeats_are_rows_and_do_not_count() {
+        let mut failed = run(&[1.0, 1.0]);
+        failed.outcome =
+            RunOutcome::Failed { class: FailureClass::Oom, evidence: vec!["boom".into()], status: "exit 1".into() };
+        let contradicted = run_of(&job(), &[1.0, 1.0], json!({"global_batch_size": 64}));
+        let runs = [(1, run(&[2.0, 2.0])), (2, failed), (3, contradicted), (4, run(&[1.0]))];
+        let summary = summarize(&runs, &Statistics { warmup_steps: 1 });
+        assert_eq!((summary.n, summary.repeats.len()), (1, 4));
+        assert!(close(summary.tokens_per_second_per_gpu.unwrap().value, 512.0));
+        let statuses: Vec<_> = summary.repeats.iter().map(|r| &r.status).collect();
+        assert!(matches!(statuses[1], RepeatStatus::Failed { class: FailureClass::Oom, .. }));
+        assert!(
+            matches!(statuses[2], RepeatStatus::Contradicted { fields } if fields.contains(&"global_batch_size".to_owned()))
+        );
+        assert!(matches!(statuses[3], RepeatStatus::Unmeasured { .. }), "{statuses:?}");
+        assert!(summarize(&[], &Statistics::default()).tokens_per_second_per_gpu.is_none());
+    }
+
+    #[test]
+    fn repeats_that_do_not_count_for_one_reason_are_told_together() {
+        let contradicted = || run_of(&job(), &[1.0, 1.0], json!({"global_batch_size": 64}));
+        let mut failed = run(&[1.0]);
+        failed.outcome = RunOutcome::Failed { class: FailureClass::Nan, evidence: vec![], status: "exit 1".into() };
+        let runs = [(1, contradicted()), (2, failed.clone()), (3, contradicted()), (4, failed)];
+        let notes = summarize(&runs, &Statistics::default()).notes;
+        let told: Vec<_> = notes.iter().take(2).map(|n| (n.kind, n.text.as_str())).collect();
+        assert!(
+            told[0].1.starts_with(
+                "repeats 1, 3 are not counted: the log contradicts the job: the trainer says global_batch_size 64"
+            ),
+            "{told:?}"
+        );
+        assert_eq!(told[1], (NoteKind::Failed, "repeats 2, 4 failed (nan)"));
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_one_leaves_no_figure_unless_it_is_of_the_warm_up() {
+        let with = |step: u64| {
+            let mut result = run(&[1.0; 8]);
+            result.trace.steps[step as usize - 1].step_time_seconds = None;
+            let detail = format!("step {step}: step_time_seconds is -1");
+            result.trace.anomalies.push(tprimat_logs::Anomaly { kind: ABSURD_STEP_TIME.to_owned(), detail });
+            summarize(&[(1, result)], &Statistics { warmup_steps: 2 })
+        };
+        let summary = with(5);
+        assert!(summary.tokens_per_second_per_gpu.is_none());
+        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{:?}", summary.repeats) };
+        assert_eq!(reason, "step 5: step_time_seconds is -1, which cannot be a step time");
+        assert_eq!(with(2).n, 1);
+    }
+
+    #[test]
+    fn a_trainer_that_credits_the_whole_batch_to_a_micro_step_is_caught() {
+        let mut result = run(&[2.0, 2.0]);
+        result.trace.steps.iter_mut().for_each(|s| s.tokens_per_second_per_gpu = Some(512.0 * 8.0));
+        let summary = summarize(&[(1, result)], &Statistics::default());
+        let check = summary.repeats[0].steady.as_ref().unwrap().cross_check.clone().unwrap();
+        assert!(close(check.ratio, 8.0) && !check.agrees);
+        assert!(
+            summary.notes.iter().any(|n| n.kind == NoteKind::Doubtful && n.text.contains("8.00 times")),
+            "{:?}",
+            summary.notes
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_mean_over_k_steps_is_k_steps(blocks in proptest::collection::vec((0.25f64..10.0, 1u64..5), 1..10)) {
+            let mut averaged = run(&[1.0]);
+            let mut single = Vec::new();
+            averaged.trace.steps.clear();
+            for (time, k) in &blocks {
+                single.extend(std::iter::repeat_n(*time, *k as usize));
+                averaged.trace.steps.push(Step { step: single.len() as u64, steps_averaged: Some(*k), step_time_seconds: Some(*time), ..Step::default() });
+            }
+            let cut = |result| summarize(&[(1, result)], &Statistics::default()).repeats[0].steady.clone().unwrap().cut.unwrap();
+            let rate = |result| cut(result).declared_tokens_per_second_per_gpu;
+            prop_assert!((rate(averaged) / rate(run(&single)) - 1.0).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The job: everything that one cell depends on, fully resolved, and nothing else.
+//!
+//! A trainer reads it as JSON from `$TPRIMAT_JOB`; templates see it as `job`. It holds no name of a
+//! cell, a strategy or a platform, no path, no host and no price: two cells whose jobs agree ask
+//! for the same measurement. In keys, a field at its default is left out (see `graph::key::canonical`),
+//! so that a new field voids nothing.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Vendor;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Job {
+    pub vendor: Vendor,
+    pub model: ModelShape,
+    pub data: DataJob,
+    /// Optimiser steps to run.
+    pub train_iters: u64,
+    pub optimizer: OptimizerJob,
+    /// `fp32`, `bf16` or `fp8`.
+    pub precision: String,
+    pub fp8_hybrid: bool,
+    pub fp8_param: bool,
+    pub compile: bool,
+    /// `torch.compile`'s mode, where `compile` is set.
+    pub compile_mode: String,
+    pub activation_checkpointing: bool,
+    /// Every how many layers one is checkpointed; 1 = every layer. Read where `activation_checkpointing` is set.
+    pub sac_frequency: u64,
+    pub offload: bool,
+    pub seed: u64,
+    pub initialisation: InitJob,
+    pub parallelism: ParallelismJob,
+    /// `frameworks.<id>.*` of config.yaml, as written.
+    pub framework: BTreeMap<String, serde_json::Value>,
+}
+
+/// Shape of the network; sizes are counts, not bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ModelShape {
+    /// `llama`, `qwen2`, `mistral` or `gpt2`.
+    pub architecture: String,
+    pub num_layers: u64,
+    pub hidden_size: u64,
+    pub ffn_hidden_size: u64,
+    pub num_attention_heads: u64,
+    pub num_kv_heads: u64,
+    pub head_dim: u64,
+    pub vocab_size: u64,
+    /// Learned positions (gpt2); 0 elsewhere.
+    pub max_position_embeddings: u64,
+    pub rope_theta: f64,
+    pub rope_scaling: Option<RopeScaling>,
+    pub norm_eps: f64,
+    pub tie_embeddings: bool,
+    pub qkv_bias: bool,
+    /// Counted from the shape, never taken from a name.
+    pub num_parameters: u64,
+    /// `Some` = real data, by name; its files are at `$TPRIMAT_DATASET`, which a launch sets.
+    pub dataset: Option<String>,
+    /// By name; its file or folder is at `$TPRIMAT_TOKENIZER`.
+    pub tokenizer: Option<String>,
+    pub nemo_recipe: Option<String>,
+    pub primus_config: Option<String>,
+}
+
+/// Llama 3's frequency-dependent scaling of RoPE.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RopeScaling {
+    pub factor: f64,
+    pub low_freq_factor: f64,
+    pub high_freq_factor: f64,
+    pub original_max_position_embeddings: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct DataJob {
+    /// Sequences per forward pass and data-parallel rank.
+    pub micro_batch_size: u64,
+    /// Sequences per optimiser step, all ranks together: MBS × DP × GA.
+    pub global_batch_size: u64,
+    /// Micro-steps per optimiser step on each rank; always derived.
+    pub gradient_accumulation_steps: u64,
+    /// Tokens per sequence.
+    pub seq_length: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct OptimizerJob {
+    /// `adamw`.
+    pub r#type: String,
+    pub learning_rate: f64,
+    pub min_learning_rate: f64,
+    /// Linear from 0: step s of the first `warmup_steps` runs at learning_rate × s / warmup_steps; then cosine to the minimum.
+    pub warmup_steps: u64,
+    pub weight_decay: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    /// Global gradient-norm limit; 0 = no clipping.
+    pub clip_grad: f64,
+    /// `fp32` (master weights and moments in fp32) or `bf16` (weights and moments in bf16).
+    pub state_precision: String,
+}
+
+/// How weights begin: matrices normal(0, std), norms 1, biases 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct InitJob {
+    pub std: f64,
+}
+
+impl Default for InitJob {
+    fn default() -> Self {
+        Self { std: 0.02 }
+    }
+}
+
+/// Degrees of parallelism; TP × PP × CP × DP = num_gpus.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ParallelismJob {
+    pub tensor_model_parallel_size: u64,
+    pub pipeline_model_parallel_size: u64,
+    pub context_parallel_size: u64,
+    pub data_parallel_size: u64,
+    /// Devices in all. On the cpu platform 1 is "the host's cores".
+    pub num_gpus: u64,
+    /// What data-parallel ranks share out, in config.yaml's word; `none` = nothing, also where it says `ddp` or `no_shard`;
+    /// empty = the recipe's own way.
+    pub sharding: String,
+}
+
+impl Default for ParallelismJob {
+    fn default() -> Self {
+        Self {
+            tensor_model_parallel_size: 1,
+            pipeline_model_parallel_size: 1,
+            context_parallel_size: 1,
+            data_parallel_size: 1,
+            num_gpus: 1,
+            sharding: String::new(),
+        }
+    }
+}

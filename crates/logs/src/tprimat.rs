@@ -1,0 +1,505 @@
+//! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around them.
+
+use std::{borrow::Cow, sync::LazyLock};
+
+use memchr::memmem::Finder;
+use serde_json::{Map, Value};
+
+use super::{
+    ABSURD_STEP_TIME, Failure, FailureClass, Step,
+    builder::{Builder, Notes},
+    format::{Evidence, Reader},
+    lines::{Line, cut},
+};
+
+/// Attempts to read an object per line: keeps the work on hostile lines linear.
+const MAX_TRIES: usize = 8;
+/// Longer steps, higher rates and larger memories than these are misprints.
+const MAX_SECONDS: f64 = 1e7;
+const MAX_BYTES: u64 = 1 << 50;
+const MAX_TOKENS: u64 = 1 << 50;
+
+/// Is it worth reading the line as an event? Cheap, for lines between which events may stand.
+pub fn may_be_event(line: &str) -> bool {
+    static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"event\""));
+    EVENT.find(line.as_bytes()).is_some()
+}
+
+pub fn evidence(line: &str) -> Evidence {
+    let weight = |event: &Map<String, Value>| match event.get("event").and_then(Value::as_str) {
+        // A trainer may state its settings so, and then print its own step lines: those name the format.
+        Some("start") if text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")) => Evidence::Weak,
+        Some("step") if event.get("step").is_some_and(Value::is_u64) => Evidence::Strong,
+        _ => Evidence::None,
+    };
+    if !may_be_event(line) {
+        return Evidence::None;
+    }
+    objects(line).0.iter().map(weight).max().unwrap_or_default()
+}
+
+/// Reads events, between whatever else stands in the log.
+#[derive(Default)]
+pub struct Events {
+    start: Option<Map<String, Value>>,
+    steps_said: Option<u64>,
+}
+
+impl Reader for Events {
+    fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
+        let (events, lost) = objects(&line.text);
+        let cut_off = !line.ended && events.is_empty() && line.text.trim_start().starts_with("{\"");
+        if lost || cut_off {
+            let kind = if line.ended { "unreadable_line" } else { "truncated" };
+            out.notes.add(kind, || cut(&line.text, 160));
+        }
+        for event in events {
+            self.event(event, out);
+        }
+    }
+
+    fn end(&mut self, out: &mut Builder) {
+        let logged = out.trace.steps.iter().map(|s| s.steps_averaged.unwrap_or(1)).sum::<u64>();
+        if let Some(said) = self.steps_said.filter(|said| *said != logged) {
+            out.notes.add("step_count", || format!("the trainer says {said} steps, the log has {logged}"));
+        }
+    }
+}
+
+impl Events {
+    fn event(&mut self, event: Map<String, Value>, out: &mut Builder) {
+        match event.get("event").and_then(Value::as_str) {
+            Some("start") => self.start(event, out),
+            Some("step") => {
+                if let Some(step) = step(&event, &mut out.notes) {
+                    out.step(step);
+                }
+            }
+            Some("end") => {
+                let status = text(&event, "status").unwrap_or("missing");
+                out.trace.finished = status == "ok";
+                if status != "ok" {
+                    out.notes.add("end_status", || cut(status, 80));
+                }
+                self.steps_said = event.get("steps").and_then(whole);
+            }
+            Some("error") => {
+                let class = event.get("class").cloned().and_then(|c| serde_json::from_value(c).ok());
+                let message = text(&event, "message").map(|m| cut(m, 300));
+                out.failure(Failure {
+                    class: class.unwrap_or(FailureClass::Unknown),
+                    evidence: message.into_iter().collect(),
+                });
+            }
+            // Somebody else's JSON.
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, event: Map<String, Value>, out: &mut Builder) {
+        if let Some(first) = &self.start {
+            let differing = differing(first, &event);
+            if !differing.is_empty() {
+                out.notes.add("second_start", || {
+                    let told = differing.iter().map(|(name, value)| format!("{name} {value}"));
+                    let told = told.collect::<Vec<_>>().join(", ");
+                    cut(
+                        &format!("a later start event says {told}, and the first one does not; the first one counts"),
+                        300,
+                    )
+                });
+            }
+            for (name, value) in differing {
+                out.trace.restated.0.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+            return;
+        }
+        // Between the lines of another format, settings may have been stated before.
+        if let Some(Value::Object(settings)) = event.get("effective") {
+            settings.iter().for_each(|(name, value)| out.set(name, value.clone()));
+        }
+        let trace = &mut out.trace;
+        if let Some(epochs) = trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
+            out.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
+        }
+        let count = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
+        trace.num_parameters = trace.num_parameters.or(count);
+        let device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
+        trace.device = device.or_else(|| trace.device.take());
+        if let Some(Value::Object(versions)) = event.get("versions") {
+            let stated = versions.iter().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
+            trace.versions.extend(stated);
+        }
+        self.start = Some(event);
+    }
+}
+
+/// Settings that a later start event states otherwise than the first one, or alone.
+fn differing<'a>(first: &Map<String, Value>, later: &'a Map<String, Value>) -> Vec<(&'a String, &'a Value)> {
+    let settings = later.get("effective").and_then(Value::as_object).into_iter().flatten();
+    let before = |name: &String| first.get("effective")?.get(name);
+    let mut found: Vec<_> = settings.filter(|(name, value)| !value.is_null() && before(name) != Some(*value)).collect();
+    let count = later.get_key_value("num_parameters").filter(|(name, value)| first.get(*name) != Some(*value));
+    found.extend(count.filter(|(_, value)| whole(value).is_some_and(|n| n > 0)));
+    found
+}
+
+/// One step event → step; `None` and a note where it has no usable number.
+fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
+    let Some(number) = event.get("step").and_then(whole).filter(|n| *n > 0) else {
+        notes.add("unreadable_line", || {
+            format!("step number {}", cut(&event.get("step").unwrap_or(&Value::Null).to_string(), 40))
+        });
+        return None;
+    };
+    let mut float = |key: &str, kind: Option<&'static str>, sensible: fn(f64) -> bool| {
+        let value = number_of(event.get(key)?)?;
+        match kind {
+            Some(kind) if !value.is_finite() => notes.add(kind, || format!("step {number}: {key} is {value}")),
+            _ if !value.is_finite() || !sensible(value) => {
+                let kind = if key == "step_time_seconds" { ABSURD_STEP_TIME } else { "absurd_value" };
+                notes.add(kind, || format!("step {number}: {key} is {value}"))
+            }
+            _ => return Some(value),
+        }
+        None
+    };
+    let positive = |v: f64| v > 0.0;
+    let step_time_seconds = float("step_time_seconds", None, |v| v > 0.0 && v < MAX_SECONDS);
+    let loss = float("loss", Some("nan_loss"), |_| true);
+    let learning_rate = float("learning_rate", None, |v| v >= 0.0);
+    let grad_norm = float("grad_norm", Some("nan_grad_norm"), |v| v >= 0.0);
+    let tokens_per_second_per_gpu = float("tokens_per_second_per_gpu", None, positive);
+    let tflops_per_gpu = float("tflops_per_gpu", None, positive);
+    if let Some(kind) =
+        text(event, "anomaly").filter(|_| loss.is_some() || event.get("loss").is_none_or(Value::is_null))
+    {
+        notes.add(&cut(kind, 40), || format!("step {number}, as the trainer says"));
+    }
+    let mut count = |key: &str, most: u64| {
+        let value = event.get(key).filter(|v| !v.is_null())?;
+        let count = whole(value).filter(|n| *n > 0 && *n < most);
+        if count.is_none() {
+            notes.add("absurd_value", || format!("step {number}: {key} is {}", cut(&value.to_string(), 40)));
+        }
+        count
+    };
+    let memory_bytes = count("memory_bytes", MAX_BYTES);
+    let tokens = count("tokens", MAX_TOKENS);
+    let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| Cow::Owned(cut(s, 40)));
+    let ended_at = event.get("time").and_then(number_of).filter(|t| t.is_finite() && *t > 0.0);
+    Some(Step {
+        step: number,
+        ended_at,
+        step_time_seconds,
+        loss,
+        learning_rate,
+        grad_norm,
+        tokens,
+        tokens_per_second_per_gpu,
+        tflops_per_gpu,
+        memory_bytes,
+        memory_kind: with_memory("memory_kind"),
+        memory_source: with_memory("memory_source"),
+        ..Step::default()
+    })
+}
+
+/// The JSON objects with a key `event` in a line, and whether something that looks like one could not be read.
+fn objects(line: &str) -> (Vec<Map<String, Value>>, bool) {
+    let (mut found, mut tries, mut at) = (Vec::new(), 0, 0);
+    let Some(last_key) = line.rfind("\"event\"") else { return (found, false) };
+    while let Some(brace) = line.get(at..last_key).and_then(|rest| rest.find('{')).filter(|_| tries < MAX_TRIES) {
+        let start = at + brace;
+        at = start + 1;
+        if !line[at..].trim_start().starts_with('"') {
+            continue;
+        }
+        match leading_object(&line[start..]) {
+            Some((object, length)) => {
+                at = start + length;
+                if object.contains_key("event") {
+                    found.push(object);
+                }
+            }
+            None => tries += 1,
+        }
+    }
+    // Text before an event may hold braces; only an event that was lost is worth a word.
+    let lost = tries > 0 && found.is_empty();
+    (found, lost)
+}
+
+/// The object that `text` starts with, and its length in `text`.
+pub fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
+    let read = |text: &str| {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<Map<String, Value>>();
+        let object = values.next()?.ok()?;
+        Some((object, values.byte_offset()))
+    };
+    if let Some(object) = read(text) {
+        return Some(object);
+    }
+    match quote_nonfinite(text) {
+        (Cow::Owned(quoted), added_at) => {
+            let (object, length) = read(&quoted)?;
+            // Each token before the end of the object was made two bytes longer.
+            let added = added_at.iter().filter(|at| **at < length).count() * 2;
+            Some((object, length.checked_sub(added).filter(|l| text.is_char_boundary(*l))?))
+        }
+        _ => None,
+    }
+}
+
+/// Puts bare `NaN`, `Infinity`, `inf`, … outside of strings into quotes, as JSON has no such numbers;
+/// also where, in the new text, each of them begins.
+fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
+    let bytes = text.as_bytes();
+    let (mut out, mut copied, mut places) = (String::new(), 0, Vec::new());
+    let (mut at, mut in_string) = (0, false);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if in_string => at += 1,
+            b'"' => in_string = !in_string,
+            b'+' | b'-' | b'a'..=b'z' | b'A'..=b'Z' if !in_string => {
+                let length = bytes[at + 1..].iter().take_while(|b| b.is_ascii_alphabetic()).count() + 1;
+                let token = &text[at..at + length];
+                let name = token.trim_start_matches(['+', '-']);
+                if ["nan", "inf", "infinity"].iter().any(|n| name.eq_ignore_ascii_case(n)) {
+                    out.push_str(&text[copied..at]);
+                    places.push(out.len());
+                    out.push('"');
+                    out.push_str(token);
+                    out.push('"');
+                    copied = at + length;
+                }
+                at += length - 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if places.is_empty() {
+        return (Cow::Borrowed(text), places);
+    }
+    out.push_str(&text[copied..]);
+    (Cow::Owned(out), places)
+}
+
+pub fn text<'a>(event: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    event.get(key).and_then(Value::as_str)
+}
+
+/// A number, also one that stands in quotes.
+pub fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// A count, also one that is written `2048.0`.
+pub fn whole(value: &Value) -> Option<u64> {
+    if let Some(n) = value.as_u64() {
+        return Some(n);
+    }
+    let n = number_of(value)?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Event, LogSection, Trace, events_schema, testing::all_kinds};
+
+    fn parse(log: &[u8]) -> Trace {
+        crate::parse(&LogSection::named("tprimat"), log)
+    }
+
+    const LOG: &str = concat!(
+        "[W socket.cpp:697] a warning\n",
+        "[rank0]: {\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"trainer\":\"native\",\"effective\":",
+        "{\"global_batch_size\":8,\"seq_length\":128,\"dropout\":null},\"num_parameters\":1000,",
+        "\"device\":{\"type\":\"cpu\",\"name\":\"EPYC\",\"count\":1},\"versions\":{\"torch\":\"2.11.0\"}}\n",
+        " 33%|###   | 1/3 [00:01<00:02]\r{\"event\":\"step\",\"step\":1,\"step_time_seconds\":1.5,\"loss\":2.25,",
+        "\"learning_rate\":1e-4,\"grad_norm\":0.5,\"tokens\":1024,\"memory_bytes\":4096,\"memory_kind\":\"peak_rss\",",
+        "\"memory_source\":\"proc\"}\n",
+        "\x1b[32m{\"step\": 2, \"loss\": NaN, \"grad_norm\": -Infinity, \"event\": \"step\"}\x1b[0m trailing {text}\n",
+        "{\"event\":\"step\",\"step\":4,\"loss\":null,\"anomaly\":\"nan_loss\"}{\"event\":\"end\",\"status\":\"ok\",\"steps\":4}\n",
+    );
+
+    #[test]
+    fn reads_events_between_everything_else() {
+        let trace = parse(LOG.as_bytes());
+        assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [1, 2, 4]);
+        let first = &trace.steps[0];
+        assert_eq!((first.step_time_seconds, first.loss, first.tokens), (Some(1.5), Some(2.25), Some(1024)));
+        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(4096), Some("peak_rss")));
+        assert_eq!((trace.steps[1].loss, trace.steps[1].grad_norm), (None, None));
+        assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
+        assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
+        assert_eq!(all_kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
+    }
+
+    #[test]
+    fn a_start_event_leaves_the_format_to_the_step_lines() {
+        let start = "{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"effective\":{\"num_gpus\":8}}\n";
+        let detected = |log: &str| {
+            let mut parser = crate::Parser::detecting();
+            parser.feed(log.as_bytes());
+            parser.finish()
+        };
+        let titan = include_str!("../../../tests/fixtures/logs/torchtitan.log");
+        let both = detected(&format!("{start}{titan}"));
+        assert_eq!((both.format.as_str(), both.steps.is_empty()), ("torchtitan", false));
+        assert_eq!(both.effective.0["num_gpus"], 8);
+        assert_eq!(detected(start).format, "tprimat");
+    }
+
+    #[test]
+    fn one_number_in_two_spellings_is_no_contradiction() {
+        let mut out = crate::builder::Builder::default();
+        out.set("clip_grad", 1);
+        out.set("clip_grad", 1.0);
+        assert!(all_kinds(&out.finish()).is_empty());
+    }
+
+    #[test]
+    fn data_seen_more_than_once_is_said() {
+        let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
+        assert_eq!(all_kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
+        assert_eq!(all_kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn absurd_values_are_absent_and_said() {
+        let log = br#"{"event":"step","step":1,"loss":1,"step_time_seconds":-3,"memory_bytes":99999999999999999999,"tokens":0}
+{"event":"step","step":0}
+{"event":"step","step":9007199254740992,"step_time_seconds":1e300,"loss":"inf"}
+{"event":"step","step":1,"loss":2}
+{"event":"step","st"#;
+        let trace = parse(log);
+        assert_eq!(trace.steps.len(), 2);
+        assert!(
+            trace.steps.iter().all(|s| s.step_time_seconds.is_none() && s.memory_bytes.is_none() && s.tokens.is_none())
+        );
+        for kind in [ABSURD_STEP_TIME, "unreadable_line", "nan_loss", "duplicate_step", "truncated", "missing_steps"] {
+            assert!(all_kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
+        }
+        assert!(!trace.finished);
+    }
+
+    #[test]
+    fn counts_that_are_none_are_said() {
+        for tokens in ["0", "-1024", "1e308", "1.5", "\"many\"", "NaN"] {
+            let trace = parse(format!("{{\"event\":\"step\",\"step\":7,\"tokens\":{tokens}}}\n").as_bytes());
+            assert_eq!((trace.steps[0].tokens, all_kinds(&trace)[0]), (None, "absurd_value"), "{tokens}");
+            assert!(trace.anomalies[0].detail.starts_with("step 7: tokens is "), "{:?}", trace.anomalies);
+        }
+        let fine = parse(
+            b"{\"event\":\"step\",\"step\":1,\"tokens\":null}\n{\"event\":\"step\",\"step\":2,\"tokens\":512.0}\n",
+        );
+        assert_eq!((fine.steps[1].tokens, all_kinds(&fine).len()), (Some(512), 0));
+    }
+
+    #[test]
+    fn a_second_start_is_named_by_what_it_changes() {
+        let start =
+            |settings: &str| format!("{{\"event\":\"start\",\"effective\":{{{settings}}},\"num_parameters\":9}}\n");
+        let first = start("\"seq_length\":128,\"num_gpus\":1,\"dropout\":0.1");
+        assert_eq!(parse((first.clone() + &first).as_bytes()).restated.0.len(), 0);
+        let trace = parse(
+            (first.clone() + &first + &start("\"seq_length\":256,\"num_gpus\":1,\"dropout\":null,\"seed\":3"))
+                .as_bytes(),
+        );
+        assert_eq!(trace.effective.0["seq_length"], 128);
+        assert_eq!(
+            trace.restated.0.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>(),
+            ["seed 3", "seq_length 256"]
+        );
+        assert_eq!(all_kinds(&trace), ["second_start"]);
+        assert!(trace.anomalies[0].detail.contains("seq_length 256"), "{:?}", trace.anomalies);
+    }
+
+    #[test]
+    fn an_error_event_is_the_failure() {
+        let log = br#"{"event":"error","class":"nan","message":"loss is nan at step 3"}
+{"event":"error","class":"oom","message":"later"}"#;
+        let failure = parse(log).failure.unwrap();
+        assert_eq!((failure.class, failure.evidence), (FailureClass::Nan, vec!["loss is nan at step 3".to_owned()]));
+        let foreign = parse(br#"{"event":"error","class":"gremlins","message":"?"}"#).failure.unwrap();
+        assert_eq!(foreign.class, FailureClass::Unknown);
+    }
+
+    #[test]
+    fn a_million_braces_are_read_in_linear_time() {
+        let mut log = "{".repeat(300_000) + &"{\"a\":".repeat(100_000) + "\"event\"";
+        log.push_str(&"\n{\"event\":1} ".repeat(50_000));
+        assert!(parse(log.as_bytes()).steps.is_empty());
+    }
+
+    #[test]
+    fn what_the_schema_types_write_is_read() {
+        let event = Event::Step {
+            step: 3,
+            time: Some(1.0),
+            step_time_seconds: Some(0.25),
+            loss: Some(1.0),
+            learning_rate: Some(0.5),
+            grad_norm: Some(2.0),
+            tokens: Some(64),
+            memory_bytes: Some(1),
+            memory_kind: Some("peak_allocated".into()),
+            memory_source: Some("torch".into()),
+            tokens_per_second_per_gpu: Some(256.0),
+            tflops_per_gpu: Some(1.5),
+            anomaly: None,
+        };
+        let trace = parse(serde_json::to_string(&event).unwrap().as_bytes());
+        let step = &trace.steps[0];
+        assert_eq!((step.step, step.tokens, step.tflops_per_gpu), (3, Some(64), Some(1.5)));
+        assert!(events_schema().to_string().contains("step_time_seconds"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_on_any_bytes(log in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = parse(&log);
+        }
+
+        #[test]
+        fn never_panics_on_a_damaged_log(edits in proptest::collection::vec((0..LOG.len(), any::<u8>()), 0..12), end in 0..LOG.len()) {
+            let mut log = LOG.as_bytes().to_vec();
+            for (at, byte) in edits {
+                log[at] = byte;
+            }
+            let _ = parse(&log[..end]);
+            let _ = parse(&log);
+        }
+
+        #[test]
+        fn noise_between_the_lines_changes_nothing(noise in proptest::collection::vec("[ -~é]{0,60}", 8), prefix in "(\\[rank[0-9]\\]: |\\[36m|  5%\\|# \\| )?") {
+            let clean = parse(LOG.as_bytes());
+            let mut noisy = String::new();
+            for (line, noise) in LOG.lines().zip(noise.iter().cycle()) {
+                noisy.push_str(&format!("{noise}\n{prefix}{line}\r\n"));
+            }
+            let noisy = parse(noisy.as_bytes());
+            prop_assert_eq!(noisy.steps, clean.steps);
+            prop_assert_eq!(noisy.effective, clean.effective);
+        }
+
+        #[test]
+        fn steps_come_back_as_they_were_printed(steps in proptest::collection::btree_map(1u64..5000, (1e-6f64..1e6, -1e3f64..1e3), 0..20)) {
+            let log: String = steps.iter().map(|(n, (time, loss))| format!("{{\"event\": \"step\", \"step\": {n}, \"step_time_seconds\": {time:?}, \"loss\": {loss:?}}}\n")).collect();
+            let read: BTreeMap<_, _> = parse(log.as_bytes()).steps.into_iter().map(|s| (s.step, (s.step_time_seconds.unwrap(), s.loss.unwrap()))).collect();
+            prop_assert_eq!(read, steps);
+        }
+    }
+}

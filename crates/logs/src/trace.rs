@@ -1,0 +1,252 @@
+//! What one log says: the per-step series and the effective settings, with nothing made up.
+//!
+//! Every field is an `Option` or a list: what the log does not state is absent, never 0.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tprimat_job::FailureClass;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trace {
+    /// Name of the log format, as in a recipe's `[log] format`.
+    pub format: String,
+    /// Sorted by step; each step once.
+    pub steps: Vec<Step>,
+    /// Lines that state a step, also those that other ranks or a resumed run repeat.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub step_lines: u64,
+    pub effective: Effective,
+    /// Settings that a later start states otherwise, or that only it states; the first one counts.
+    #[serde(skip_serializing_if = "Effective::is_empty", default)]
+    pub restated: Effective,
+    /// Of the whole model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_parameters: Option<u64>,
+    /// The most that one tensor- and pipeline-parallel rank says that it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_parameters_per_rank: Option<u64>,
+    /// Memory that ranks report apart from steps.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub memory: Vec<MemoryReport>,
+    /// Lines of such reports, of which at most [`MAX_REPORTS`] are kept.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub memory_lines: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub evaluations: Vec<Evaluation>,
+    /// What the log states of the whole run, by the log's own words with the unit at the end: `train_runtime_seconds`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub totals: BTreeMap<String, f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub telemetry: Vec<TelemetrySample>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceLine>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub versions: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub anomalies: Vec<Anomaly>,
+    /// Lines of steps have no numbers and were counted: what is step k there may be a later step of the run.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub steps_assumed: bool,
+    /// The trainer does not say when each of its steps ended: `ended_at` is when a line was seen, which may be late.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub dated_by_lines: bool,
+    /// The trainer said that it reached its end.
+    pub finished: bool,
+}
+
+/// Kind of the anomaly of a step whose time cannot be one; its detail begins with `step N: `.
+pub const ABSURD_STEP_TIME: &str = "absurd_step_time";
+
+/// Reports, evaluations and samples that a trace keeps of each kind.
+pub const MAX_REPORTS: usize = 4096;
+
+/// Anomalies that say of a step that its loss is not a number.
+pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
+
+impl Trace {
+    /// What the log says of losses that are not numbers.
+    pub fn nan_losses(&self) -> impl Iterator<Item = &Anomaly> {
+        self.anomalies.iter().filter(|a| NAN_LOSSES.contains(&a.kind.as_str()))
+    }
+
+    /// Did training come to its end?
+    pub(super) fn ended(&self) -> bool {
+        let asked = self.effective.0.get("train_iters").and_then(serde_json::Value::as_u64);
+        self.finished || self.steps.last().zip(asked).is_some_and(|(last, asked)| last.step >= asked)
+    }
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// One optimiser step, or the mean over `steps_averaged` of them ending with `step`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Step {
+    /// As the log counts: most trainers' first step is 1; NeMo, nanoGPT and MaxText begin with 0.
+    pub step: u64,
+    /// How many steps step time and loss are a mean of; absent = 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps_averaged: Option<u64>,
+    /// When it ended, in seconds since 1970: as the trainer says, else when its line was seen in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_time_seconds: Option<f64>,
+    /// The time is that of the step and of an evaluation together, so it is not a step time.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub includes_evaluation: bool,
+    /// `nan` in a log is kept as the anomaly `nan_loss`, and the loss is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<f64>,
+    /// Tokens of this optimiser step over all ranks, as the trainer counted them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// The trainer's own figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_gpu: Option<f64>,
+    /// The trainer's own figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tflops_per_gpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// What `memory_bytes` counts: `peak_allocated`, `peak_reserved`, `allocated`, `reserved`, `device_used`,
+    /// `process_device_used`, `peak_rss`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_kind: Option<Cow<'static, str>>,
+    /// Who counted it: `torch`, `hip`, `rocm-smi`, `nvml`, `proc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_source: Option<Cow<'static, str>>,
+    /// Sequences of this optimiser step over all ranks, as the trainer prints them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_batch_size: Option<u64>,
+    /// Sequences since the beginning of training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumed_samples: Option<u64>,
+    /// The trainer's means over earlier steps as well (Primus prints `this/mean`); never used as this step's values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running_average: Option<Box<RunningAverage>>,
+    /// Further memory figures of the line.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub memory_figures: Vec<MemoryFigure>,
+    /// What else the line says, by the log's own word with the unit at the end: `data_time_seconds`, `mfu_percent`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub other: BTreeMap<Cow<'static, str>, f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RunningAverage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_time_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second_per_gpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tflops_per_gpu: Option<f64>,
+}
+
+/// One memory figure, in bytes whatever the log calls its unit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryFigure {
+    /// As [`Step::memory_kind`], and `device_free`, `device_total`, `device_used_max_rank` (of the fullest device).
+    pub kind: Cow<'static, str>,
+    /// As [`Step::memory_source`].
+    pub source: Cow<'static, str>,
+    pub bytes: u64,
+}
+
+/// What one rank says of its memory after some step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_step: Option<u64>,
+    pub figures: Vec<MemoryFigure>,
+}
+
+/// A value measured on held-out data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evaluation {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Where the log counts sequences instead of steps (MLPerf).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// `validation_loss`, `eval_accuracy`, `perplexity`, …
+    pub name: String,
+    pub value: f64,
+}
+
+/// One reading of one device by nvidia-smi, rocm-smi or amd-smi; what the tool does not know is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TelemetrySample {
+    /// As the tool counts its devices, behind the host's name where lines have one: `node7/3`.
+    pub device: String,
+    /// As the tool writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_watts: Option<f64>,
+    /// Hardware counter, from whenever it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_joules: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_used_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_total_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_mhz: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_clock_mhz: Option<f64>,
+}
+
+/// Settings as the trainer itself reports them, by the job's names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Effective(pub BTreeMap<String, serde_json::Value>);
+
+impl Effective {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceLine {
+    /// `cpu` or `cuda` (ROCm builds of PyTorch say `cuda` as well).
+    pub r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Failure {
+    pub class: FailureClass,
+    /// The lines of the log that say so, at most a few, cut to a readable length.
+    pub evidence: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Anomaly {
+    /// `nan_loss`, `missing_steps`, `duplicate_step`, `truncated`, `unreadable_line`, …
+    pub kind: String,
+    pub detail: String,
+}

@@ -1,0 +1,481 @@
+//! The training step written out, forward and backward, over kernels of our own, cuBLASLt and cuDNN.
+//!
+//! It computes what [`crate::backward`] computes by autograd, with one pass over memory where that takes several. Where a
+//! device, a shape or a precision is not covered, [`Fused::open`] says why and the trainer takes the other path.
+
+mod backend;
+mod check;
+pub mod driver;
+mod exchange;
+mod gpu;
+mod kernels;
+mod layer;
+mod operand;
+mod products;
+pub mod self_test;
+mod update;
+
+#[cfg(test)]
+mod tests;
+
+use std::{cell::RefCell, rc::Rc, time::Instant};
+
+use tch::{Device, Kind, TchError, Tensor};
+use tprimat_job::Job;
+
+pub use self::exchange::Turn;
+use self::{
+    backend::{Backend, FP8_STEP},
+    exchange::Exchange,
+    kernels::{Angles, Norm, Segments},
+    layer::{Accumulate, Common, Layer, Saved},
+    operand::{Format, Fp8, Matrix, Operand, Scratch, Weight},
+};
+use crate::{
+    device,
+    parameters::Parameters,
+    ranks::Group,
+    rope::{self, Rope},
+    shape::Shape,
+    shim::AttentionBy,
+    support,
+};
+
+/// Logits that exist at one time; 2^30 of them are 2 GiB in bf16.
+const LOGITS_AT_ONCE: i64 = 1 << 30;
+/// Rows of a part of the logits are a multiple of this, the tile of a product.
+const TILE: i64 = 128;
+
+pub struct Fused {
+    common: Common,
+    embedding: Weight,
+    layers: Vec<Layer>,
+    norm: Weight,
+    head: Weight,
+    tied: bool,
+    exchange: Exchange,
+    /// Tokens whose rows of the embedding's gradient this step has written, by micro-batch.
+    embedded: RefCell<Vec<Tensor>>,
+    /// Layers 0, n, 2n, … keep their input only and run again on the way back; 0 = none do.
+    recompute_every: usize,
+    logits_at_once: i64,
+    /// Of stochastic rounding, where the job asks for it.
+    rounding_seed: Option<u64>,
+    /// For the `start` event.
+    description: serde_json::Value,
+}
+
+/// One micro-batch: rows of tokens and targets one after the other.
+pub struct MicroBatch {
+    pub tokens: Tensor,
+    pub targets: Tensor,
+    pub segments: Segments,
+    /// Targets that count.
+    pub predictions: f64,
+}
+
+enum Kept {
+    Saved(Saved),
+    Input(Tensor),
+}
+
+impl Fused {
+    /// The fused step of this job on a GPU, or why there is none. An error is one of the exchange between ranks.
+    pub fn open(
+        job: &Job,
+        shape: &Shape,
+        parameters: &Parameters,
+        device: Device,
+        group: Option<Rc<dyn Group>>,
+    ) -> Result<Result<Self, String>, TchError> {
+        if let Some(reason) = unsupported(job, shape, device) {
+            return Ok(Err(reason));
+        }
+        let open = || {
+            let is_deterministic = support::is_deterministic(job);
+            let attention = if is_deterministic { AttentionBy::Flash } else { AttentionBy::Cudnn };
+            let gpu = Rc::new(gpu::Gpu::open(device, attention)?);
+            if job.precision == "fp8" && !gpu.multiplies_fp8() {
+                return Err(driver::failure(format!("{} has no products in fp8", gpu.driver.architecture)));
+            }
+            gpu.products.fast_accumulation.set(support::accumulates_fast(job));
+            let mut fused = Self::new(job, shape, parameters, gpu.clone(), group)?;
+            fused.try_attention(job, shape)?;
+            let start = Instant::now();
+            let changed = match is_deterministic {
+                true => 0,
+                false => tch::no_grad(|| fused.tune(&gpu, job))?,
+            };
+            fused.description = serde_json::json!({
+                "step": "fused",
+                "attention": if is_deterministic { "flash" } else { "cudnn" },
+                "deterministic": is_deterministic,
+                "kernels": gpu.driver.architecture,
+                "compile_seconds": gpu.driver.compile_seconds,
+                "products": { "library": "cublaslt", "not_the_first_algorithm": changed },
+                "fp8": fused.describe_fp8(gpu.products.fast_accumulation.get()),
+                "rounding": if fused.rounding_seed.is_some() { "stochastic" } else { "nearest" },
+                "tune_seconds": start.elapsed().as_secs_f64(),
+            });
+            Ok(fused)
+        };
+        match open() {
+            Err(error @ TchError::Io(_)) => Err(error),
+            Err(error) => Ok(Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
+            Ok(fused) => Ok(Ok(fused)),
+        }
+    }
+
+    fn new(
+        job: &Job,
+        shape: &Shape,
+        parameters: &Parameters,
+        backend: Rc<dyn Backend>,
+        group: Option<Rc<dyn Group>>,
+    ) -> Result<Self, TchError> {
+        let device = backend.device();
+        let micro_batches = job.data.gradient_accumulation_steps;
+        let exchange = Exchange::new(parameters, group, shape.layers as usize, micro_batches)?;
+        let index = parameters.index();
+        let joined = |names: &[String]| {
+            let indices: Option<Vec<usize>> = names.iter().map(|n| index.get(n.as_str()).copied()).collect();
+            let lacks = || TchError::TensorNameNotFound(names.join(", "), "the flat buffers, side by side".to_owned());
+            let place = parameters.joined(&indices.ok_or_else(lacks)?).ok_or_else(lacks)?;
+            let [values, gradients] = exchange.buffers(parameters, &place);
+            Ok::<_, TchError>(Weight::plain(place.view(values)?, place.view(gradients)?))
+        };
+        let fp8 = fp8(job);
+        let linear = |weight: Weight| match fp8 {
+            Some(fp8) => Weight::scaled(&*backend, weight, fp8.forward),
+            None => Ok(weight),
+        };
+        let weight = |name: &str| joined(&[name.to_owned()]);
+        let layers = (0..shape.layers).map(|n| {
+            let at = |names: &[&str], suffix: &str| {
+                joined(&names.iter().map(|name| format!("model.layers.{n}.{name}.{suffix}")).collect::<Vec<_>>())
+            };
+            let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+            Ok(Layer {
+                input_norm: at(&["input_layernorm"], "weight")?,
+                qkv: linear(at(&qkv, "weight")?)?,
+                qkv_bias: if shape.qkv_bias { Some(at(&qkv, "bias")?) } else { None },
+                o: linear(at(&["self_attn.o_proj"], "weight")?)?,
+                post_norm: at(&["post_attention_layernorm"], "weight")?,
+                gate_up: linear(at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?)?,
+                down: linear(at(&["mlp.down_proj"], "weight")?)?,
+            })
+        });
+        let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
+        let length = job.data.seq_length as i64;
+        let (cosines, sines) = Rope::new(&frequencies, length, Kind::Float, device)?.into_tables();
+        let layers = layers.collect::<Result<_, TchError>>()?;
+        let (embedding, norm) = (weight("model.embed_tokens.weight")?, weight("model.norm.weight")?);
+        let head = weight(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" })?;
+        Ok(Self {
+            embedding,
+            layers,
+            norm,
+            head,
+            tied: shape.tied,
+            exchange,
+            embedded: RefCell::default(),
+            recompute_every: if job.activation_checkpointing { job.sac_frequency.max(1) as usize } else { 0 },
+            logits_at_once: LOGITS_AT_ONCE,
+            rounding_seed: support::rounds_stochastically(job).then_some(job.seed),
+            common: Common {
+                backend,
+                angles: Angles { cosines, sines },
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                head_dim: shape.head_dim,
+                eps: shape.norm_eps,
+                fp8,
+            },
+            description: serde_json::Value::Null,
+        })
+    }
+
+    /// cuDNN says only when it is asked whether it takes a shape.
+    fn try_attention(&self, job: &Job, shape: &Shape) -> Result<(), TchError> {
+        let (batch, length) = (job.data.micro_batch_size as i64, job.data.seq_length as i64);
+        let zeros = |heads| {
+            Tensor::f_zeros([batch, length, heads, shape.head_dim], (Kind::BFloat16, self.common.backend.device()))?
+                .f_transpose(1, 2)
+        };
+        let (q, k, v) = (zeros(shape.heads)?, zeros(shape.kv_heads)?, zeros(shape.kv_heads)?);
+        let saved = self.common.backend.attention(&q, &k, &v)?;
+        self.common.backend.attention_backward(&saved.output, [&q, &k, &v], &saved).map(drop)
+    }
+
+    /// Chooses an algorithm for every product; how many are not the first one offered. Leaves the weights' gradients
+    /// without meaning.
+    fn tune(&self, gpu: &gpu::Gpu, job: &Job) -> Result<usize, TchError> {
+        let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
+        let Some(layer) = self.layers.first() else { return Ok(0) };
+        // With weights as they are: products of zeros take less power, and less time.
+        self.exchange.before(1, None)?;
+        self.exchange.before(self.head_unit(), None)?;
+        let logits = rows_at_once(rows, self.head.value.size()[0], self.logits_at_once);
+        let of_layer = layer.linear().map(|weight| (rows, weight));
+        let mut changed = 0;
+        for (rows, weight) in of_layer.into_iter().chain([(logits, &self.head)]) {
+            let scratch = Scratch::new(gpu, rows, weight, self.common.fp8)?;
+            for product in scratch.products()? {
+                changed += usize::from(gpu.products.tune(&gpu.driver, &product)?.chosen > 0);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Which products are in fp8, and how they are scaled; null where none are.
+    fn describe_fp8(&self, fast_accumulation: bool) -> serde_json::Value {
+        let Some(Fp8 { forward, gradients }) = self.common.fp8 else { return serde_json::Value::Null };
+        serde_json::json!({
+            "products": "of the layers",
+            "forward": forward.name(),
+            "gradients": gradients.name(),
+            "scaling": "by matrix, current",
+            "fast_accumulation": fast_accumulation,
+        })
+    }
+
+    /// Whether gradients have a format of their own, of more range; `None` = products are in bf16.
+    pub fn fp8_is_hybrid(&self) -> Option<bool> {
+        self.common.fp8.map(|fp8| fp8.gradients == Format::E5m2)
+    }
+
+    /// The unit of the head: that of the embedding where they are one.
+    fn head_unit(&self) -> usize {
+        if self.tied { 0 } else { self.layers.len() + 1 }
+    }
+
+    pub fn describe(&self) -> serde_json::Value {
+        self.description.clone()
+    }
+
+    fn recomputes(&self, layer: usize) -> bool {
+        self.recompute_every > 0 && layer.is_multiple_of(self.recompute_every)
+    }
+
+    /// Layers that run again on the way back.
+    pub fn recomputed_layers(&self) -> usize {
+        (0..self.layers.len()).filter(|n| self.recomputes(*n)).count()
+    }
+
+    /// The weights as products read them, after the values were written.
+    fn refresh(&self) -> Result<(), TchError> {
+        let mut weights = self.layers.iter().flat_map(Layer::linear);
+        weights.try_for_each(|weight| weight.refresh(&*self.common.backend))
+    }
+
+    /// The last layer's output, before the final norm, and what each layer kept where `keep` is set.
+    fn forward(&self, tokens: &Tensor, keep: bool) -> Result<(Tensor, Vec<Kept>), TchError> {
+        let mut kept = Vec::new();
+        self.exchange.before(0, Some(1))?;
+        let mut x = Tensor::f_embedding(&self.embedding.value, tokens, -1, false, false)?;
+        for (n, layer) in self.layers.iter().enumerate() {
+            let is_last = n + 1 == self.layers.len();
+            self.exchange.before(1 + n, Some(if is_last { self.head_unit() } else { 2 + n }))?;
+            let input = x.shallow_clone();
+            let mut saved = layer.run(&self.common, x)?;
+            x = layer.finish(&self.common, &mut saved)?;
+            if keep {
+                kept.push(if self.recomputes(n) { Kept::Input(input) } else { Kept::Saved(saved) });
+            }
+        }
+        Ok((x, kept))
+    }
+
+    /// Scores of every token of the vocabulary for rows of tokens.
+    pub fn logits(&self, inputs: &Tensor) -> Result<Tensor, TchError> {
+        tch::no_grad(|| {
+            self.refresh()?;
+            let (x, _) = self.forward(&inputs.f_reshape([-1])?, false)?;
+            let (hidden, _) = self.head_input(&x)?;
+            self.exchange.before(self.head_unit(), None)?;
+            let logits = self.common.forward(&mut Operand::Plain(hidden), &self.head, None, None)?;
+            let (rows, length) = inputs.size2()?;
+            logits.f_reshape([rows, length, -1])
+        })
+    }
+
+    /// The normalised output of the last layer, and the scale of each row.
+    fn head_input(&self, x: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+        let (rows, cols) = x.size2()?;
+        let (hidden, scales) = self.common.norm(x, &self.norm, Matrix::plain(self.common.empty(rows, cols)?))?;
+        Ok((hidden.values, scales))
+    }
+
+    /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and returns that product, an
+    /// fp32 scalar on the device.
+    pub fn run(&self, batch: &MicroBatch, weight: f64, turn: Turn) -> Result<Tensor, TchError> {
+        tch::no_grad(|| {
+            let exchange = &self.exchange;
+            let accumulate = Accumulate { matrices: exchange.accumulates(turn), vectors: !turn.is_first };
+            if turn.is_first {
+                self.refresh()?;
+            }
+            let (x, mut kept) = self.forward(&batch.tokens, true)?;
+            let (hidden, scales) = self.head_input(&x)?;
+            let mut dx = self.common.matrix(x.size()[0], x.size()[1])?;
+            exchange.before(self.head_unit(), None)?;
+            exchange.before_gradients(self.head_unit())?;
+            let loss = self.loss(&hidden, batch, weight, accumulate.matrices, &dx.values)?;
+            if !self.tied {
+                exchange.after_gradients(self.head_unit(), turn)?;
+            }
+            drop(hidden);
+            let norm = Norm { x: &x, weight: &self.norm.value, scales: &scales };
+            let backend = &*self.common.backend;
+            let (dy, dw) = (&dx.values, &self.norm.gradient);
+            kernels::rms_norm_backward(backend, &norm, dy, None, &dx, dw, accumulate.vectors)?;
+            drop(x);
+            for (n, layer) in self.layers.iter().enumerate().rev() {
+                // After layer 0 comes the embedding, of the next micro-batch.
+                exchange.before(1 + n, (n > 0 || !turn.is_last).then_some(n))?;
+                let saved = match kept.pop() {
+                    Some(Kept::Saved(saved)) => saved,
+                    Some(Kept::Input(x)) => layer.run(&self.common, x)?,
+                    None => return Err(driver::failure("a layer kept nothing".to_owned())),
+                };
+                exchange.before_gradients(1 + n)?;
+                dx = layer.backward(&self.common, saved, dx, accumulate)?;
+                exchange.after_gradients(1 + n, turn)?;
+            }
+            // A tied head has put its gradient there already.
+            if !self.tied {
+                exchange.before_gradients(0)?;
+                self.forget_embedded(&batch.segments.tokens, turn)?;
+            }
+            kernels::embedding_backward(backend, &dx.values, &batch.segments, &self.embedding.gradient)?;
+            exchange.after_gradients(0, turn)?;
+            if turn.is_last { exchange.finish() } else { Ok(()) }?;
+            Ok(loss)
+        })
+    }
+
+    /// Zeroes the rows of the embedding's gradient that the last step wrote; the others are 0 since the start.
+    fn forget_embedded(&self, tokens: &Tensor, turn: Turn) -> Result<(), TchError> {
+        if !self.exchange.is_alone() {
+            // Other ranks have written other rows.
+            if !self.exchange.accumulates(turn) {
+                let _ = self.embedding.gradient.shallow_clone().f_zero_()?;
+            }
+            return Ok(());
+        }
+        let mut embedded = self.embedded.borrow_mut();
+        if turn.is_first {
+            for tokens in embedded.drain(..) {
+                let _ = self.embedding.gradient.shallow_clone().f_index_fill_(0, &tokens, 0.0)?;
+            }
+        }
+        embedded.push(tokens.f_to_kind(Kind::Int64)?);
+        Ok(())
+    }
+
+    /// The weighted loss; writes its derivative by `hidden` to `d_hidden`.
+    fn loss(
+        &self,
+        hidden: &Tensor,
+        batch: &MicroBatch,
+        weight: f64,
+        accumulate: bool,
+        d_hidden: &Tensor,
+    ) -> Result<Tensor, TchError> {
+        let rows = hidden.size()[0];
+        let vocabulary = self.head.value.size()[0];
+        let backend = &*self.common.backend;
+        let losses = Tensor::f_empty([rows], (Kind::Float, backend.device()))?;
+        let at_once = rows_at_once(rows, vocabulary, self.logits_at_once);
+        for start in (0..rows).step_by(at_once as usize) {
+            let part = |t: &Tensor| t.f_narrow(0, start, at_once.min(rows - start));
+            let (hidden, d_hidden) = (part(hidden)?, part(d_hidden)?);
+            let mut hidden = Operand::Plain(hidden);
+            let logits = self.common.forward(&mut hidden, &self.head, None, None)?;
+            let (targets, losses) = (part(&batch.targets)?, part(&losses)?);
+            kernels::cross_entropy(backend, &logits, &targets, &losses, weight / batch.predictions)?;
+            let d_logits = Operand::Plain(logits);
+            self.common.backward(&d_logits, &hidden, &self.head, accumulate || start > 0, &d_hidden)?;
+        }
+        losses.f_sum(Kind::Float)
+    }
+}
+
+/// Rows of the logits that are computed at one time.
+fn rows_at_once(rows: i64, vocabulary: i64, logits: i64) -> i64 {
+    let parts = (rows * vocabulary + logits - 1) / logits;
+    let even = (rows + parts - 1) / parts;
+    if even < TILE { even } else { (even + TILE - 1) / TILE * TILE }
+}
+
+/// The formats of a job in fp8; hybrid = gradients have more range and one bit less.
+fn fp8(job: &Job) -> Option<Fp8> {
+    let gradients = if job.fp8_hybrid { Format::E5m2 } else { Format::E4m3 };
+    (job.precision == "fp8").then_some(Fp8 { forward: Format::E4m3, gradients })
+}
+
+/// Whether the ranks of this job share its matrices out: where it names no way, where the kernels take the job.
+pub fn shares_out(job: &Job, shape: &Shape, device: Device) -> bool {
+    match job.parallelism.sharding.as_str() {
+        "" => support::step(job) != Some("autograd") && unsupported(job, shape, device).is_none(),
+        word => word != "none",
+    }
+}
+
+/// Why the kernels do not cover this job.
+fn unsupported(job: &Job, shape: &Shape, device: Device) -> Option<String> {
+    if device == Device::Cpu {
+        return Some("it runs on GPUs only".to_owned());
+    }
+    let multiples = [
+        ("hidden_size", shape.hidden, 64),
+        ("ffn_hidden_size", shape.ffn, 8),
+        ("vocab_size", shape.vocab, 8),
+        ("head_dim", shape.head_dim, 16),
+    ];
+    if shape.positions > 0 {
+        return Some("it has no kernels for GPT-2's layers".to_owned());
+    }
+    let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
+    match job.precision.as_str() {
+        "bf16" => {}
+        "fp8" if rows % FP8_STEP == 0 && shape.ffn % FP8_STEP == 0 => {}
+        "fp8" => {
+            return Some(format!(
+                "products in fp8 need multiples of {FP8_STEP}: a micro-batch has {rows} tokens, ffn_hidden_size is {}",
+                shape.ffn
+            ));
+        }
+        other => return Some(format!("it computes in bf16 or fp8, not in {other}")),
+    }
+    if let Some((name, value, step)) = multiples.into_iter().find(|(_, value, step)| value % step != 0) {
+        return Some(format!("{name} {value} is not a multiple of {step}"));
+    }
+    if shape.hidden > kernels::WIDEST_NORM {
+        return Some(format!("hidden_size {} is above {}", shape.hidden, kernels::WIDEST_NORM));
+    }
+    if shape.qkv_bias && (shape.kv_heads * shape.head_dim) % 64 != 0 {
+        return Some("the biases of k and v do not end at multiples of 64".to_owned());
+    }
+    None
+}
+
+/// Positions sorted by their token: the order in which gradients of the embedding are added up.
+pub fn segments(tokens: &[i64], on: Device) -> Result<Segments, TchError> {
+    let mut order: Vec<i32> = (0..tokens.len() as i32).collect();
+    order.sort_by_key(|position| tokens[*position as usize]);
+    let (mut starts, mut distinct) = (Vec::new(), Vec::new());
+    for (i, position) in order.iter().enumerate() {
+        let token = tokens[*position as usize] as i32;
+        if distinct.last() != Some(&token) {
+            starts.push(i as i32);
+            distinct.push(token);
+        }
+    }
+    starts.push(order.len() as i32);
+    Ok(Segments {
+        order: device::send(&order, on)?,
+        starts: device::send(&starts, on)?,
+        tokens: device::send(&distinct, on)?,
+    })
+}

@@ -1,0 +1,73 @@
+//! The optimiser step over the flat buffers: the norm of all gradients, then clipping, AdamW and the bf16 weights.
+
+use tch::{Kind, TchError, Tensor};
+use tprimat_job::OptimizerJob;
+
+use super::{
+    Fused,
+    kernels::{self, AdamW, Update},
+};
+use crate::parameters::{Group, MATRICES, Parameters};
+
+impl Fused {
+    /// Global 2-norm of the accumulated gradients, an fp32 scalar on the device.
+    pub fn grad_norm(&self, parameters: &Parameters) -> Result<Tensor, TchError> {
+        tch::no_grad(|| {
+            let partial = |group: &Group| kernels::squares(&*self.common.backend, &group.grads);
+            let mut sums = parameters.groups.iter().map(partial).collect::<Result<Vec<_>, _>>()?;
+            if let Some(ranks) = self.exchange.shared() {
+                sums[MATRICES] = sums[MATRICES].f_sum(Kind::Float)?.f_reshape([1])?;
+                ranks.wait(ranks.all_reduce(&sums[MATRICES])?)?;
+            }
+            Tensor::f_cat(&sums, 0)?.f_sum(Kind::Float)?.f_sqrt()
+        })
+    }
+
+    /// `number` counts the updates from 1.
+    pub fn update(
+        &self,
+        parameters: &Parameters,
+        norm: &Tensor,
+        number: u64,
+        learning_rate: f64,
+        job: &OptimizerJob,
+    ) -> Result<(), TchError> {
+        let t = number as f64;
+        for (index, group) in parameters.groups.iter().enumerate() {
+            let options = AdamW {
+                decay: (1.0 - learning_rate * group.weight_decay) as f32,
+                step_size: (learning_rate / (1.0 - job.beta1.powf(t))) as f32,
+                root_scale: (1.0 / (1.0 - job.beta2.powf(t)).sqrt()) as f32,
+                beta1: job.beta1 as f32,
+                beta2: job.beta2 as f32,
+                eps: job.eps as f32,
+                clip: job.clip_grad as f32,
+                seed: self.rounding_seed.map_or(0, |seed| stream(seed, number, self.stream_of(index))),
+            };
+            let update = Update {
+                masters: &group.master,
+                values: &group.values,
+                gradients: &group.grads,
+                first: &group.exp_avg,
+                second: &group.exp_avg_sq,
+                norm,
+            };
+            kernels::adamw(&*self.common.backend, &update, options)?;
+        }
+        self.exchange.forget();
+        Ok(())
+    }
+
+    /// Ranks that hold the same values round them alike, and others in their own way.
+    fn stream_of(&self, group: usize) -> u64 {
+        let rank = self.exchange.shared().filter(|_| group == MATRICES).map_or(0, |ranks| ranks.rank());
+        group as u64 + 2 * rank as u64
+    }
+}
+
+/// A number of its own for each update of each buffer; never 0, which stands for rounding to nearest.
+fn stream(seed: u64, number: u64, buffer: u64) -> u32 {
+    let mixed = (seed ^ (seed >> 32)).wrapping_mul(0x9E37_79B9).wrapping_add(number.wrapping_mul(2));
+    let mixed = mixed.wrapping_add(buffer / 2 * 0x85EB_CA6B);
+    (mixed as u32).wrapping_add(buffer as u32 % 2).max(1)
+}

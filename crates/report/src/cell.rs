@@ -1,0 +1,259 @@
+//! All that is known of one cell: its figures, each with what it is made of, its repeats, and what went wrong.
+
+use std::fmt::Write;
+
+use tprimat_figures::{
+    AbsentCell, AttestationStatus, Comparison, Figure, Mfu, NoteKind, RepeatStatus, RepeatSummary, Row,
+};
+
+use super::{
+    advice::advice,
+    environment::following_words,
+    format::{MISSING, bytes, metric, number, percent, seconds},
+    headline::{headlines, same_as},
+    notes::steady_state,
+    paint::{Ink, Page},
+    sheet::{Sheet, Word, paragraph},
+    table::{ink_of, mark, rate, repeats},
+};
+
+/// None where the comparison has no such cell.
+#[must_use]
+pub fn cell_text(comparison: &Comparison, name: &str, page: &Page) -> Option<String> {
+    let mut out = String::new();
+    let repeats = if let Some(row) = comparison.rows.iter().find(|r| r.cell == name) {
+        figures(&mut out, comparison, row, page);
+        &row.repeats
+    } else {
+        let absent = comparison.absent.iter().find(|a| a.cell == name)?;
+        without_figures(&mut out, absent, page);
+        &absent.repeats
+    };
+    if !repeats.is_empty() {
+        _ = write!(out, "\nRepeats:\n{}\n", sheet(repeats).show_in_parts(page));
+        repeats.iter().for_each(|repeat| what_went_wrong(&mut out, repeat, page));
+    }
+    // Told above, with the cell's figures.
+    let above = [NoteKind::Environment, NoteKind::Same];
+    let notes = comparison.notes.iter().filter(|note| note.cell.as_deref() == Some(name));
+    let mut notes: Vec<_> = notes.filter(|note| !above.contains(&note.kind)).collect();
+    notes.sort_by_key(|note| note.kind);
+    if !notes.is_empty() {
+        out.push('\n');
+    }
+    for note in notes {
+        paragraph(&mut out, "- ", &format!("{}.", note.text), page, Ink::Plain);
+    }
+    Some(out)
+}
+
+fn without_figures(out: &mut String, absent: &AbsentCell, page: &Page) {
+    let ink = if absent.state == "contradicted" { Ink::Alarm } else { Ink::Bad };
+    paragraph(out, "", &format!("{}{}", absent.cell, mark(&absent.imported)), page, Ink::Strong);
+    paragraph(out, "", &format!("{}: {}", absent.state, absent.reason), page, ink);
+}
+
+fn figures(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
+    paragraph(out, "", &format!("{}{}", row.cell, mark(&row.imported)), page, Ink::Strong);
+    if let Some(group) = comparison.groups.get(row.group) {
+        paragraph(out, "", &format!("{}: {}", group.model, group.workload), page, Ink::Plain);
+        if let Some(headline) = headlines(comparison).iter().find(|h| h.group == Some(row.group) && h.a == row.cell) {
+            paragraph(out, "", &headline.text, page, ink_of(headline.verdict));
+        } else if group.baseline == row.cell && group.cells.len() > 1 {
+            paragraph(out, "", "The baseline of its group.", page, Ink::Plain);
+        }
+    }
+    out.push('\n');
+    let attestation = match row.attestation {
+        AttestationStatus::Attested => Word::plain("attested by the log"),
+        AttestationStatus::Contradicted => Word::inked("CONTRADICTED by the log", Ink::Alarm),
+        AttestationStatus::NotStated => Word::plain("not attested: the workload is as declared"),
+    };
+    let time = &row.step_time;
+    let spread = match (time.sd_seconds, time.cv) {
+        (Some(sd), Some(cv)) => format!(", sd {} (cv {})", seconds(sd), percent(cv)),
+        _ => String::new(),
+    };
+    let plain = |name: &str, text: String| (name.to_owned(), Word::plain(text));
+    let mut lines: Vec<(String, Word)> = vec![
+        plain("device", row.device.clone().unwrap_or_else(|| "not stated".into())),
+        plain("precision", if row.precision.is_empty() { "not stated".into() } else { row.precision.clone() }),
+        ("workload".into(), attestation),
+        plain("repeats", repeats(row).text),
+        ("tokens/s/GPU (95 % CI)".into(), {
+            row.impossible().map_or_else(|| Word::plain(rate(&row.tokens_per_second_per_gpu)), impossible)
+        }),
+        plain(
+            "step time",
+            format!(
+                "mean {}, median {}, p95 {}{spread}",
+                seconds(time.mean_seconds),
+                seconds(time.median_seconds),
+                seconds(time.p95_seconds)
+            ),
+        ),
+    ];
+    for memory in &row.memory {
+        let kind = memory.kind.replace('_', " ");
+        let text = format!("{} (source: {})", bytes(memory.bytes), memory.source);
+        lines.push(plain(&format!("memory, {kind}"), text));
+    }
+    if let Some(loss) = row.loss_at_end {
+        let at = row.last_step.map(|step| format!(" (step {step})")).unwrap_or_default();
+        let shown = number(loss);
+        let ink = if shown == MISSING { Ink::Dim } else { Ink::Plain };
+        lines.push(("loss at end".into(), Word::inked(format!("{shown}{at}"), ink)));
+    }
+    if row.metrics.get("mfu").is_none() {
+        lines.push(("MFU".into(), mfu(row)));
+    }
+    let shown = |m: &&tprimat_figures::Metric| m.name != "loss_at_end";
+    lines.extend(row.metrics.0.iter().filter(shown).map(|m| {
+        let word = match &m.figure {
+            Figure::Ok { value, basis } => {
+                let text = metric(*value, &m.unit, &m.title);
+                let ink = if text == MISSING { Ink::Dim } else { Ink::Plain };
+                Word::inked(format!("{text}  = {basis}"), ink)
+            }
+            Figure::Absent { reason } => absent(reason),
+            Figure::Error { reason } => impossible(reason),
+        };
+        (m.title.clone(), word)
+    }));
+    let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).min(page.width / 3);
+    for (name, word) in lines {
+        paragraph(out, &format!("{name:<width$}  "), &word.text, page, word.ink);
+    }
+    for line in steady_state(&[row]) {
+        paragraph(out, "", &line, page, Ink::Plain);
+    }
+    // The sentence above says it where it is why the comparison is another cell's.
+    let is_told =
+        |twin: &&String| comparison.speedups.iter().any(|s| s.a == row.cell && s.same_as.as_ref() == Some(twin));
+    if let Some(twin) = row.same_launch_as.as_ref().filter(|twin| !is_told(twin)) {
+        let found = comparison.rows.iter().find(|other| other.cell == *twin);
+        paragraph(out, "", &format!("{} {}.", row.cell, same_as(row, twin, found)), page, Ink::Bad);
+    }
+    environment(out, comparison, row, page);
+}
+
+fn absent(reason: &str) -> Word {
+    Word::inked(format!("{MISSING}  {reason}"), Ink::Dim)
+}
+
+fn impossible(reason: &str) -> Word {
+    Word::inked(format!("impossible: {reason}"), Ink::Alarm)
+}
+
+fn mfu(row: &Row) -> Word {
+    match &row.mfu {
+        Mfu::Ok { value, tflops_per_gpu, convention, peak } => Word::plain(format!(
+            "{}  = {} TFLOP/s ({convention}) ÷ {} TFLOP/s ({})",
+            percent(*value),
+            number(*tflops_per_gpu),
+            number(peak.tflops),
+            peak.source
+        )),
+        Mfu::Absent { reason } => absent(reason),
+        Mfu::Error { reason } => impossible(reason),
+    }
+}
+
+/// In what the cell ran, where that is not as in the baseline; dangerous differences first, and what merely follows from
+/// another vendor, platform or framework as a count.
+fn environment(out: &mut String, comparison: &Comparison, row: &Row, page: &Page) {
+    let mut all: Vec<_> = comparison.environment.iter().filter(|e| e.cell_a == row.cell).collect();
+    all.sort_by_key(|e| e.dangerous.is_none());
+    if let Some(first) = all.first() {
+        paragraph(out, "", &format!("Different from {}:", first.cell_b), page, Ink::Plain);
+    }
+    let (own, following): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|e| e.dangerous.is_some() || e.follows.is_none());
+    for found in own {
+        let ink = if found.dangerous.is_none() { Ink::Plain } else { Ink::Bad };
+        paragraph(out, "  ", &format!("{} {}", found.kind, found.sentence()), page, ink);
+    }
+    if let Some(text) = following_words(&following) {
+        paragraph(out, "  ", &format!("{text} (--json of `compare` has them)"), page, Ink::Dim);
+    }
+}
+
+fn sheet(repeats: &[RepeatSummary]) -> Sheet {
+    let mut sheet = Sheet::default();
+    type Of = fn(&RepeatSummary) -> Word;
+    let columns: [(&str, bool, Of); 12] = [
+        ("repeat", false, |r| Word::plain(format!("#{}", r.repeat))),
+        ("state", false, state),
+        ("tokens/s/GPU", true, |r| known(r.steady.as_ref().map(|s| number(s.tokens_per_second_per_gpu)))),
+        ("step time", true, |r| known(r.steady.as_ref().map(|s| seconds(s.step_time.mean_seconds)))),
+        ("steps", true, |r| known(r.steady.as_ref().map(|s| s.steps.to_string()))),
+        ("from step", true, |r| known(cut(r).map(|c| c.first_step.to_string()))),
+        ("steps cut", true, |r| known(cut(r).map(|c| c.dropped_steps.to_string()))),
+        ("without the cut", true, |r| known(cut(r).map(|c| number(c.declared_tokens_per_second_per_gpu)))),
+        ("energy", true, |r| {
+            let energy = r.telemetry.as_ref().and_then(|t| t.energy.as_ref());
+            known(energy.map(|e| format!("{} J ({})", number(e.joules), e.method)))
+        }),
+        ("mean power", true, |r| {
+            known(r.telemetry.as_ref().and_then(|t| t.mean_power_watts).map(|w| format!("{} W", number(w))))
+        }),
+        ("others on its GPUs", false, |r| {
+            let looks = r.telemetry.as_ref().map(|t| t.processes_known);
+            known(looks.map(|n| if n == 0 { "not known".to_owned() } else { format!("none seen in {n} checks") }))
+        }),
+        ("host", false, |r| Word::plain(&*r.host)),
+    ];
+    let has = |of: Of| repeats.iter().any(|r| of(r).text != MISSING);
+    let columns: Vec<_> = columns.into_iter().filter(|(.., of)| has(*of)).collect();
+    columns.iter().for_each(|(name, figures, _)| sheet.column(*name, *figures));
+    sheet.rows = repeats.iter().map(|r| columns.iter().map(|(.., of)| of(r)).collect()).collect();
+    sheet
+}
+
+fn known(text: Option<String>) -> Word {
+    text.filter(|t| t != MISSING).map_or_else(Word::missing, Word::plain)
+}
+
+fn cut(repeat: &RepeatSummary) -> Option<&tprimat_figures::Cut> {
+    repeat.steady.as_ref()?.cut.as_ref()
+}
+
+fn state(repeat: &RepeatSummary) -> Word {
+    match &repeat.status {
+        RepeatStatus::Ok => Word::plain("ok"),
+        RepeatStatus::Failed { class, .. } => Word::inked(format!("failed ({})", class.name()), Ink::Bad),
+        RepeatStatus::Contradicted { .. } => Word::inked("CONTRADICTED", Ink::Alarm),
+        RepeatStatus::Suspect { .. } => Word::inked("suspect", Ink::Bad),
+        RepeatStatus::Unmeasured { .. } => Word::inked("not counted", Ink::Dim),
+    }
+}
+
+fn what_went_wrong(out: &mut String, repeat: &RepeatSummary, page: &Page) {
+    let n = repeat.repeat;
+    match &repeat.status {
+        RepeatStatus::Ok => {}
+        RepeatStatus::Failed { class, evidence } => {
+            paragraph(out, "", &format!("#{n} failed ({}):", class.name()), page, Ink::Bad);
+            evidence.iter().for_each(|line| paragraph(out, "    ", line, page, Ink::Plain));
+            paragraph(out, "    ", &format!("What to do: {}.", advice(*class)), page, Ink::Plain);
+        }
+        RepeatStatus::Contradicted { fields } => {
+            let text = format!("#{n} CONTRADICTED, not counted: the log contradicts the job in {}", fields.join(", "));
+            paragraph(out, "", &text, page, Ink::Alarm);
+        }
+        RepeatStatus::Suspect { reason } | RepeatStatus::Unmeasured { reason } => {
+            paragraph(out, "", &format!("#{n} is not counted: {reason}"), page, Ink::Plain);
+        }
+    }
+    let telemetry = repeat.telemetry.as_ref();
+    if let Some(why) = repeat.telemetry_absent.as_ref().or(telemetry.and_then(|t| t.energy_absent.as_ref())) {
+        paragraph(out, "", &format!("#{n} has no energy: {why}"), page, Ink::Dim);
+    }
+    if let Some(told) = telemetry.filter(|t| !t.throttled.is_empty()) {
+        paragraph(out, "", &format!("#{n} ran with lowered clocks: {}", told.throttled.join(", ")), page, Ink::Bad);
+    }
+    if !repeat.log_tail.is_empty() {
+        _ = writeln!(out, "  the end of its log:");
+        repeat.log_tail.iter().for_each(|line| paragraph(out, "    | ", line, page, Ink::Plain));
+    }
+}

@@ -1,0 +1,370 @@
+//! What stands above the details: sentences, a table a group, and what has no figures.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tprimat_figures::{
+    AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, dropped_words,
+};
+
+use super::super::{
+    Headline, Verdict,
+    format::{bytes, number, percent, seconds},
+    headline::{by_group, interval, leading, times},
+    headlines,
+    notes::{notes, steady_state},
+    plot::loss_apart,
+    table::spread_of_repeats,
+};
+use super::MOST;
+
+/// Figures that have columns of their own.
+const OWN: [&str; 3] = ["mfu", "loss_at_end", "tokens_per_second"];
+
+#[derive(Serialize)]
+pub struct Page<'a> {
+    comparable: bool,
+    /// Cells with figures, cells without, repeats that failed, that contradict their job, that measured nothing.
+    counts: Vec<String>,
+    groups: Vec<GroupTable<'a>>,
+    /// Which cells may not be compared, and why.
+    refused: Vec<String>,
+    absent: Vec<Absent<'a>>,
+    notes: Vec<String>,
+    /// What a page of this many cells does not show, and where it is.
+    left_out: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct GroupTable<'a> {
+    group: Heading<'a>,
+    /// The first to be told, and the others.
+    leading: Vec<String>,
+    more: Vec<String>,
+    /// How the measured parts were found.
+    steady_state: Vec<String>,
+    columns: Vec<String>,
+    rows: Vec<Line<'a>>,
+}
+
+#[derive(Serialize)]
+struct Heading<'a> {
+    model: &'a str,
+    workload: &'a str,
+    identical_config: bool,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: String,
+    cell: &'a str,
+    is_baseline: bool,
+    marks: Vec<String>,
+    labels: &'a [String],
+    warnings: &'a [String],
+    figures: Vec<Shown>,
+}
+
+/// A figure as a table shows it.
+#[derive(Serialize, Default)]
+struct Shown {
+    text: String,
+    /// Below it and smaller: its interval, spread or kind.
+    detail: Option<String>,
+    /// Below that: what forbids putting it beside the baseline's.
+    warning: Option<String>,
+    /// What the column is sorted by.
+    value: Option<f64>,
+    /// Why there is no figure.
+    reason: Option<String>,
+    /// A figure that is there, but cannot be.
+    impossible: bool,
+}
+
+#[derive(Serialize)]
+struct Absent<'a> {
+    id: String,
+    cell: &'a str,
+    state: &'a str,
+    reason: &'a str,
+    imported: bool,
+}
+
+impl<'a> Page<'a> {
+    pub fn of(comparison: &'a Comparison) -> Self {
+        let told = headlines(comparison);
+        let speedups = comparison.speedups_by_cell();
+        let told_of = by_group(comparison, &told);
+        let groups = comparison.groups.iter().zip(comparison.rows_by_group()).zip(&told_of);
+        let groups = groups.filter_map(|((group, mut rows), told)| {
+            rows.retain(|(at, _)| *at < MOST);
+            (!rows.is_empty()).then(|| table(&rows, &speedups, told, group))
+        });
+        let groups: Vec<GroupTable<'a>> = groups.collect();
+        let mut refused: Vec<String> =
+            told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect();
+        let mut notes: Vec<String> = notes(comparison).into_iter().map(|note| note.text).collect();
+        let all = [
+            (comparison.rows.len(), "cells with figures"),
+            (comparison.absent.len(), "cells without figures"),
+            (refused.len(), "pairs that may not be compared"),
+            (notes.len(), "notes"),
+        ];
+        let left_out = |(n, what): (usize, &str)| {
+            (n > MOST).then(|| format!("This page shows the first {MOST} of {n} {what}; compare.json has all of them."))
+        };
+        refused.truncate(MOST);
+        notes.truncate(MOST);
+        let of_absent = |(at, cell): (usize, &'a tprimat_figures::AbsentCell)| Absent {
+            id: id(comparison.rows.len() + at),
+            cell: &cell.cell,
+            state: &cell.state,
+            reason: &cell.reason,
+            imported: !cell.imported.is_empty(),
+        };
+        Self {
+            comparable: comparison.comparable,
+            counts: counts(comparison),
+            groups,
+            refused,
+            absent: comparison.absent.iter().take(MOST).enumerate().map(of_absent).collect(),
+            notes,
+            left_out: all.into_iter().filter_map(left_out).collect(),
+        }
+    }
+}
+
+/// Where a cell's details are: rows first, then cells without figures.
+pub fn id(at: usize) -> String {
+    format!("cell-{}", at + 1)
+}
+
+fn counts(comparison: &Comparison) -> Vec<String> {
+    let plural = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let mut counts = vec![plural(comparison.rows.len(), "cell with figures", "cells with figures")];
+    let more = [
+        (comparison.groups.len(), "workload", "workloads"),
+        (comparison.absent.len(), "cell without figures", "cells without figures"),
+        (comparison.failed, "failed run", "failed runs"),
+        (comparison.contradicted, "contradicted run", "contradicted runs"),
+        (comparison.suspect, "suspect run", "suspect runs"),
+        (comparison.unmeasured, "run with nothing to measure", "runs with nothing to measure"),
+    ];
+    counts.extend(more.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| plural(n, one, many)));
+    counts
+}
+
+fn table<'a>(
+    rows: &[(usize, &'a Row)],
+    speedups: &BTreeMap<&str, &Speedup>,
+    told: &[&Headline],
+    group: &'a Group,
+) -> GroupTable<'a> {
+    let speedup = |row: &Row| speedups.get(row.cell.as_str()).copied().filter(|s| s.b == group.baseline);
+    let baseline = rows.iter().map(|(_, row)| *row).find(|row| row.cell == group.baseline);
+    let metrics = metric_columns(rows);
+    let columns = ["tokens/s/GPU", "against the baseline", "repeats", "step time", "MFU", "peak memory", "loss at end"];
+    let columns = columns.into_iter().map(str::to_owned).chain(metrics.iter().map(|m| heading(m))).collect();
+    let line = |(index, row): &(usize, &'a Row)| {
+        let is_baseline = row.cell == group.baseline;
+        let mut figures = vec![
+            rate(row),
+            match &row.same_runs_as {
+                Some(other) => missing(&format!("the same runs as {other}, imported twice")),
+                None => against(speedup(row), is_baseline),
+            },
+            repeats(row),
+            step_time(row),
+            mfu(&row.mfu),
+            memory(row),
+            loss(row, baseline),
+        ];
+        figures.extend(metrics.iter().map(|column| metric(row, column)));
+        Line {
+            id: id(*index),
+            cell: &row.cell,
+            is_baseline,
+            marks: marks(row),
+            labels: &row.labels,
+            warnings: &row.warnings,
+            figures,
+        }
+    };
+    let lines = rows.iter().map(line).collect();
+    let first = leading(told);
+    let more = told.iter().take(MOST).filter(|h| !first.contains(h)).map(|h| h.text.clone()).collect();
+    let leading = first.iter().map(|h| h.text.clone()).collect();
+    let rows: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
+    let group = Heading { model: &group.model, workload: &group.workload, identical_config: group.identical_config };
+    GroupTable { group, leading, more, steady_state: steady_state(&rows), columns, rows: lines }
+}
+
+/// What a reader must know of a cell before its figures.
+fn marks(row: &Row) -> Vec<String> {
+    let mut marks = Vec::new();
+    if !row.imported.is_empty() {
+        marks.push("imported".to_owned());
+    }
+    match row.attestation {
+        AttestationStatus::Attested => {}
+        AttestationStatus::Contradicted => marks.push("contradicted".to_owned()),
+        AttestationStatus::NotStated => marks.push("not attested".to_owned()),
+    }
+    let not_counted = [
+        (row.failed, "failed"),
+        (row.contradicted, "contradicted"),
+        (row.suspect, "suspect"),
+        (row.unmeasured, "unmeasured"),
+    ];
+    for (count, what) in not_counted {
+        if count > 0 {
+            marks.push(format!("{count} {what}"));
+        }
+    }
+    marks.extend(row.standing.words());
+    if row.repeats_added_later {
+        marks.push("repeats added later".to_owned());
+    }
+    marks.extend(dropped_words(&row.dropped));
+    marks
+}
+
+fn rate(row: &Row) -> Shown {
+    if let Some(reason) = row.impossible() {
+        return Shown { impossible: true, ..missing(reason) };
+    }
+    let estimate = &row.tokens_per_second_per_gpu;
+    let interval = match estimate.ci95 {
+        Some([lo, hi]) => format!("95 % CI {}–{}", number(lo), number(hi)),
+        None if estimate.values.len() < 2 => "one repeat: no interval".to_owned(),
+        None => "no interval".to_owned(),
+    };
+    let detail = std::iter::once(interval).chain(declared_rate(row)).collect::<Vec<_>>().join("; ");
+    Shown { detail: Some(detail), ..shown(number(estimate.value), estimate.value) }
+}
+
+/// What the declared warm-up alone would give, where more was dropped in any repeat that counts.
+fn declared_rate(row: &Row) -> Option<String> {
+    let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let cuts: Vec<_> = counted.filter_map(|r| r.steady.as_ref()?.cut.as_ref()).collect();
+    cuts.iter().find(|cut| cut.dropped_steps > 0)?;
+    let rates = || cuts.iter().map(|cut| cut.declared_tokens_per_second_per_gpu).filter(|rate| rate.is_finite());
+    let (low, high) = (number(rates().reduce(f64::min)?), number(rates().reduce(f64::max)?));
+    let range = if low == high { low } else { format!("{low}–{high}") };
+    Some(format!("after the declared warm-up alone {range}"))
+}
+
+fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
+    let Some(speedup) = speedup else {
+        if is_baseline {
+            return shown("baseline".to_owned(), 1.0);
+        }
+        return missing("no comparison with the baseline");
+    };
+    let interval = interval(speedup).unwrap_or_default();
+    let verdict = match Verdict::of(speedup) {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::NoDifference => "no significant difference",
+        Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => "",
+    };
+    let details = [&interval, verdict, speedup.reason.as_deref().unwrap_or_default()];
+    let detail = details.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    Shown { detail: (!detail.is_empty()).then_some(detail), ..shown(times(speedup), speedup.ratio) }
+}
+
+fn repeats(row: &Row) -> Shown {
+    let estimate = &row.tokens_per_second_per_gpu;
+    let is_other = estimate.unit != Unit::Repeat;
+    let detail = is_other.then(|| format!("{} count as one each", estimate.unit.count(estimate.units.len())));
+    Shown { detail, ..shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64) }
+}
+
+fn step_time(row: &Row) -> Shown {
+    let time = &row.step_time;
+    let spreads = [(time.cv, "of steps"), (spread_of_repeats(row), "of repeats")];
+    let spreads = spreads.into_iter().filter_map(|(cv, whose)| Some(format!("cv {} {whose}", percent(cv?))));
+    let detail = Some(spreads.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty());
+    Shown { detail, ..shown(seconds(time.mean_seconds), time.mean_seconds) }
+}
+
+pub fn mfu_figure(mfu: &Mfu) -> Figure {
+    match mfu {
+        Mfu::Ok { value, convention, peak, .. } => Figure::Ok {
+            value: *value,
+            basis: format!("{convention} FLOPs ÷ {} TFLOP/s ({})", number(peak.tflops), peak.source),
+        },
+        Mfu::Absent { reason } => Figure::Absent { reason: reason.clone() },
+        Mfu::Error { reason } => Figure::Error { reason: reason.clone() },
+    }
+}
+
+fn mfu(mfu: &Mfu) -> Shown {
+    figure(&mfu_figure(mfu), "fraction")
+}
+
+fn memory(row: &Row) -> Shown {
+    let Some(memory) = row.memory.first() else { return missing("the log states no memory") };
+    let detail = Some(memory.kind.replace('_', " "));
+    Shown { detail, ..shown(bytes(memory.bytes), memory.bytes as f64) }
+}
+
+fn loss(row: &Row, baseline: Option<&Row>) -> Shown {
+    let Some(loss) = row.loss_at_end else { return missing("a counted repeat logs no loss at its last step") };
+    let detail = row.last_step.map(|step| format!("step {step}"));
+    let warning = baseline.and_then(|baseline| loss_apart(row, baseline));
+    Shown { detail, warning, ..shown(format!("{loss:.4}"), loss) }
+}
+
+/// Metrics that any row has a figure of, or an error: a title and a unit are one column.
+fn metric_columns<'a>(rows: &[(usize, &'a Row)]) -> Vec<&'a Metric> {
+    let mut columns: Vec<&Metric> = Vec::new();
+    for metric in rows.iter().flat_map(|(_, row)| &row.metrics.0) {
+        let is_known = columns.iter().any(|c| same_column(c, metric));
+        if !OWN.contains(&&*metric.name) && !is_known && !matches!(metric.figure, Figure::Absent { .. }) {
+            columns.push(metric);
+        }
+    }
+    // As a row has them, whichever row came with a figure first.
+    let rank = |m: &Metric| rows.iter().find_map(|(_, row)| row.metrics.0.iter().position(|n| n.name == m.name));
+    columns.sort_by_key(|m| rank(m));
+    columns
+}
+
+fn same_column(a: &Metric, b: &Metric) -> bool {
+    (&a.name, &a.title, &a.unit) == (&b.name, &b.title, &b.unit)
+}
+
+fn heading(metric: &Metric) -> String {
+    let is_said = ["", "fraction", "s"].contains(&&*metric.unit) || metric.title.contains(&*metric.unit);
+    if is_said { metric.title.clone() } else { format!("{}, {}", metric.title, metric.unit) }
+}
+
+fn metric(row: &Row, column: &Metric) -> Shown {
+    match row.metrics.0.iter().find(|m| m.name == column.name) {
+        Some(metric) if same_column(metric, column) => figure(&metric.figure, &metric.unit),
+        Some(metric) => missing(&format!("of this cell it is {}", heading(metric))),
+        None => missing("not computed"),
+    }
+}
+
+fn figure(figure: &Figure, unit: &str) -> Shown {
+    match figure {
+        Figure::Ok { value, .. } => shown(in_unit(*value, unit), *value),
+        Figure::Absent { reason } => missing(reason),
+        Figure::Error { reason } => Shown { impossible: true, ..missing(reason) },
+    }
+}
+
+/// Its unit stands in the heading.
+pub fn in_unit(value: f64, unit: &str) -> String {
+    super::super::format::metric(value, unit, unit)
+}
+
+fn shown(text: String, value: f64) -> Shown {
+    Shown { text, value: Some(value).filter(|v| v.is_finite()), ..Shown::default() }
+}
+
+fn missing(reason: &str) -> Shown {
+    Shown { reason: Some(reason.to_owned()), ..Shown::default() }
+}

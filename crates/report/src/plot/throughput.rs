@@ -1,0 +1,95 @@
+//! Rates: tokens/s/GPU with its interval, and the share of the dense peak.
+
+use tprimat_figures::{Comparison, Mfu, Row};
+
+use super::{
+    bars::{Bar, Entry, Fill, Panel, panels},
+    canvas::Canvas,
+    names::{Names, absent, count_absent},
+    shown::Shown,
+    style::{BAR, FAINT, SERIES},
+};
+use crate::format::{number, percent};
+
+/// What the bars of rates are.
+pub const BARS: &str =
+    "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster.";
+
+/// Warns of panels that are no comparison.
+pub fn apart(comparison: &Comparison) -> &'static str {
+    if comparison.groups.len() > 1 { " Panels are different workloads: do not compare across them." } else { "" }
+}
+
+pub fn throughput(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
+    if comparison.rows.is_empty() {
+        return Err("no cell has figures".to_owned());
+    }
+    let subtitle = format!("{BARS}{}", apart(comparison));
+    let mut canvas = shown.titled("Training throughput, tokens/s/GPU", &subtitle);
+    rates(&mut canvas, comparison, |_| Some(Fill::Solid(BAR)));
+    absent(&mut canvas, comparison);
+    Ok(canvas)
+}
+
+/// `fill`: by a row's index; None = a bar of second rank.
+pub fn rates(canvas: &mut Canvas, comparison: &Comparison, fill: impl Fn(usize) -> Option<Fill>) {
+    let panel = Panel { unit: "tokens/s/GPU", roof: None };
+    let bar = |index: usize, row: &Row| -> Entry {
+        if let Some(reason) = row.impossible() {
+            return Err(format!("impossible: {reason}"));
+        }
+        let estimate = &row.tokens_per_second_per_gpu;
+        let fill = fill(index).unwrap_or(Fill::Solid(FAINT));
+        Ok(vec![Bar { interval: estimate.ci95, fill, ..Bar::new(estimate.value, rate_figures(row)) }])
+    };
+    panels(canvas, comparison, &Names::wide(comparison), &panel, bar);
+}
+
+/// `10,682 (10,600 to 10,764), n = 3 of 3`
+fn rate_figures(row: &Row) -> String {
+    let estimate = &row.tokens_per_second_per_gpu;
+    let mut figures = number(estimate.value);
+    if let Some([low, high]) = estimate.ci95 {
+        figures += &format!(" ({} to {})", number(low), number(high));
+    }
+    figures + &format!(", {}", counted(row))
+}
+
+/// `n = 3 of 5, 1 contradicted`
+fn counted(row: &Row) -> String {
+    let mut words = format!("n = {} of {}", row.n, row.repeats_wanted);
+    for (count, what) in [(row.failed, "failed"), (row.contradicted, "contradicted")] {
+        if count > 0 {
+            words += &format!(", {count} {what}");
+        }
+    }
+    words
+}
+
+pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
+    let comparison = &*shown.comparison;
+    let subtitle = format!(
+        "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak.{}",
+        apart(comparison)
+    );
+    let mut canvas = shown.titled("MFU", &subtitle);
+    let panel = Panel { unit: "% of the peak", roof: Some((100.0, "100 % = dense peak of the device")) };
+    let bar = |_: usize, row: &Row| -> Entry {
+        match &row.mfu {
+            Mfu::Ok { value, convention, peak, .. } => {
+                let figures = format!("{} of {} TFLOP/s; {convention}", percent(*value), number(peak.tflops));
+                Ok(vec![Bar { fill: Fill::Solid(SERIES[2]), ..Bar::new(value * 100.0, figures) }])
+            }
+            Mfu::Absent { reason } => Err(format!("no MFU: {reason}")),
+            Mfu::Error { reason } => Err(format!("MFU is impossible: {reason}")),
+        }
+    };
+    let drawn = panels(&mut canvas, comparison, &Names::wide(comparison), &panel, bar);
+    if drawn == 0 {
+        let first = comparison.rows.iter().find_map(|row| bar(0, row).err());
+        return Err(first.unwrap_or_else(|| "no cell has figures".to_owned()));
+    }
+    count_absent(&mut canvas, comparison);
+    Ok(canvas)
+}

@@ -1,0 +1,25 @@
+//! Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`, as trainers see them.
+//!
+//! [`Index`] reads any bytes as an `.idx`, [`Dataset`] both files, [`Samples`] cuts them into the sequences that every
+//! trainer of ours sees in the same order. The native trainer's keys cover this crate.
+
+mod dataset;
+mod index;
+mod samples;
+
+use std::{io, path::PathBuf};
+
+pub use dataset::{Dataset, prefix_of};
+pub use index::{Damage, Dtype, HEADER, Index, MAGIC, VERSION};
+pub use samples::Samples;
+
+/// Why a dataset cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read {}: {source}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} {damage}", .path.display())]
+    Damaged { path: PathBuf, damage: Damage },
+    #[error("{} cannot be trained on: {why}; `tprimat data verify` says all that is wrong with it", .prefix.display())]
+    Untrainable { prefix: PathBuf, why: String },
+}

@@ -1,0 +1,139 @@
+//! MIGRATING.md row by row: every command that it names runs, and every key is one that config.yaml has.
+#![allow(clippy::disallowed_methods, reason = "plays the user, who copies files as users do")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use support::{CONFIG, ONE_RUN, Project, TRAINER};
+
+const PAGE: &str = include_str!("../MIGRATING.md");
+const KEYS: &str = include_str!("../docs/config.md");
+
+/// A cell of the starter's matrix, and words that the page has in the place of names.
+const CELL: &str = "nvd/nemo/llama/maximum_performance";
+const PLACES: [(&str, &str); 7] = [
+    ("PROJECT", "other-box"),
+    ("CELL#1", "nvd/nemo/llama/mine#1"),
+    ("CELL", CELL),
+    ("FOLDER", "old-results"),
+    ("FILE", "old-results/training.log"),
+    ("-o DIR", "-o pair-of-two"),
+    ("--repeats N", "--repeats 2"),
+];
+
+/// The code between backticks, and the lines of code blocks.
+fn code() -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, part) in PAGE.split("```").enumerate() {
+        if at % 2 == 1 {
+            found.extend(part.lines().skip(1).map(|line| line.split(" #").next().unwrap().trim().to_owned()));
+        } else {
+            found.extend(part.split('`').skip(1).step_by(2).map(|code| code.replace('\n', " ")));
+        }
+    }
+    found
+}
+
+/// The commands of the page, ready to be run.
+fn commands() -> Vec<Vec<String>> {
+    let named = code().into_iter().filter(|code| code.starts_with("tprimat "));
+    let filled = named.map(|code| PLACES.iter().fold(code, |code, (word, name)| code.replace(word, name)));
+    let mut seen = BTreeSet::new();
+    let words =
+        filled.filter(|code| seen.insert(code.clone())).map(|code| shlex::split(&code).expect("a command line"));
+    words.map(|words| words.into_iter().skip(1).collect()).collect()
+}
+
+/// What an older suite published: sixty steps of 1.5 s.
+fn published(device: &str) -> String {
+    let times = vec![1.5; 60];
+    json!({
+        "gpu_info": { "device_count": 8, "device_name": device },
+        "training_config": { "max_steps": 60, "global_batch_size": 64, "sequence_length": 2048, "num_gpus": 8 },
+        "performance_metrics": { "tokens_per_second": 87381.33, "tokens_per_second_per_gpu": 10922.67, "avg_step_time_seconds": 1.5 },
+        "step_times": times,
+    })
+    .to_string()
+}
+
+fn project() -> Project {
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    let log = include_str!("fixtures/logs/primus.log");
+    for name in ["rank-0.log", "rank-7.log", "old-results/training.log"] {
+        project.write(name, log);
+    }
+    project.write("other-box/config.yaml", CONFIG).write("other-box/matrix.toml", ONE_RUN);
+    project.write("other-box/trainer.sh", TRAINER);
+    project.run(&["-C", "other-box", "import", "rank-0.log"]).ends_with(0);
+    project.write("train_nvd_nemo_llama.json", &published("NVIDIA H100 80GB HBM3"));
+    project.write("old-results/train_amd_prim_llama.json", &published("AMD Instinct MI300X"));
+    project
+}
+
+/// With which codes a command may end on a host without GPUs and without a container engine.
+fn codes(words: &[&str]) -> &'static [i32] {
+    match words {
+        // Nothing of these selections can be measured here, and that is no success.
+        ["build", ..] => &[0, 1],
+        // Nothing has run, so there is no log.
+        ["logs", ..] => &[1],
+        // Two imports that may not be compared, or may.
+        ["compare" | "report", _, ..] => &[0, 1],
+        _ => &[0],
+    }
+}
+
+#[test]
+fn every_command_of_the_page_runs() {
+    let project = project();
+    let all = commands();
+    assert!(all.len() > 35, "{}: {all:?}", all.len());
+    for command in &all {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let (words, allowed): (Vec<&str>, &[i32]) = match words[..] {
+            // They start a container, or wait for a run: their options exist.
+            [name @ ("image" | "shell" | "data"), ..] => (vec![name, "--help"], &[0]),
+            ["logs", _, "-f"] => (vec!["logs", CELL], codes(&words)),
+            _ => (words.clone(), codes(&words)),
+        };
+        let ran = project.run(&words);
+        assert!(
+            ran.code.is_some_and(|code| allowed.contains(&code)),
+            "tprimat {}: {:?}\n{}\n{}",
+            words.join(" "),
+            ran.code,
+            ran.stdout,
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn every_key_of_the_page_is_one_of_config_yaml() {
+    let known: BTreeSet<&str> = KEYS.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let sections: BTreeSet<&str> = known.iter().filter_map(|key| key.split('.').next()).collect();
+    let mut looked_at = 0;
+    for code in code() {
+        let path = code.split([':', '=', ' ', '{']).next().unwrap().trim_end_matches(".*");
+        let is_path = path.contains('.') && sections.contains(path.split('.').next().unwrap());
+        if !is_path || path.contains(['/', '(']) || path.ends_with(".yaml") {
+            continue;
+        }
+        // Names of the user's, and of what is shipped, stand where the page of keys has <id>.
+        let parts: Vec<&str> = path.split('.').collect();
+        let is_key = known.iter().any(|key| {
+            let of_key: Vec<&str> = key.split('.').collect();
+            of_key.len() == parts.len() && of_key.iter().zip(&parts).all(|(a, b)| a == b || a.starts_with('<'))
+        });
+        let is_in_a_table = known.iter().any(|key| {
+            let table: Vec<&str> = key.split('.').collect();
+            table.len() < parts.len() && table.iter().zip(&parts).all(|(a, b)| a == b || a.starts_with('<'))
+        });
+        assert!(is_key || is_in_a_table, "`{code}`: docs/config.md has no {path}");
+        looked_at += 1;
+    }
+    assert!(looked_at >= 10, "{looked_at}");
+}
