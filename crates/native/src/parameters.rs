@@ -171,6 +171,17 @@ impl Parameters {
         Ok(Self { list, groups, shards, step: Tensor::f_zeros([1], (Kind::Float, device))? })
     }
 
+    /// Moves this rank's parts of the matrices' weights to where the other ranks can reach them.
+    pub fn make_reachable(&mut self, ranks: &dyn ranks::Group) -> Result<(), TchError> {
+        let Group { values, master, .. } = &mut self.groups[MATRICES];
+        let is_one = values.data_ptr() == master.data_ptr();
+        *values = ranks.allocate(values.numel() as i64, values.kind(), values.device())?;
+        if is_one {
+            *master = values.shallow_clone();
+        }
+        Ok(())
+    }
+
     /// Counted from the tensors themselves; a tied head is no tensor of its own.
     pub fn count(&self) -> usize {
         self.list.iter().map(|p| p.value.numel()).sum()

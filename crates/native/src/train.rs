@@ -85,6 +85,9 @@ impl<'a> Trainer<'a> {
         let share = share.map(|group| Share { rank: group.rank() as i64, ranks: group.size() as i64 });
         let (specs, decay) = (shape.parameters(), job.optimizer.weight_decay);
         let mut parameters = Parameters::shared(&specs, [kind, state_kind], decay, device, share)?;
+        if let Some(group) = group.as_ref().filter(|_| is_shared) {
+            parameters.make_reachable(&**group)?;
+        }
         match weights_file {
             Some(path) => weights::load(&mut parameters, path)?,
             None => weights::initialise(&mut parameters, job.seed, job.initialisation.std, device)?,
@@ -162,7 +165,9 @@ impl<'a> Trainer<'a> {
             last = now;
             let mut fields = done.fields(step, seconds);
             if let Some(memory) = device::peak_memory(self.device)? {
-                fields.insert("memory_bytes".to_owned(), memory.bytes.into());
+                // What ranks exchange is beside PyTorch's allocator, from before the first step to the end.
+                let exchanged = self.group.as_ref().map_or(0, |group| group.allocated_bytes());
+                fields.insert("memory_bytes".to_owned(), (memory.bytes + exchanged).into());
                 fields.insert("memory_kind".to_owned(), memory.kind.into());
                 fields.insert("memory_source".to_owned(), memory.source.into());
             }

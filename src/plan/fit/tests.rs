@@ -129,7 +129,12 @@ fn what_is_not_described_has_no_figure() {
     assert!(why("tran", &one_gpu(|job| job.precision = "fp8".into())).contains("fp8"));
     assert!(why("tran", &one_gpu(|job| job.model.architecture = "gpt2".into())).contains("gpt2"));
     assert!(why("tran", &one_gpu(|job| job.vendor = Vendor::Cpu)).contains("CPU"));
-    assert!(why("native", &one_gpu(|job| job.parallelism.data_parallel_size = 2)).contains("one device"));
+    assert!(why("native", &one_gpu(|job| job.parallelism.tensor_model_parallel_size = 2)).contains("TP"));
+    let sharded_by_autograd = one_gpu(|job| {
+        (job.parallelism.data_parallel_size, job.parallelism.sharding) = (2, "full_shard".to_owned());
+        job.framework.insert("step".to_owned(), "autograd".into());
+    });
+    assert!(why("native", &sharded_by_autograd).contains("own kernels"));
     assert!(why("fsdp", &one_gpu(|job| job.data.seq_length = 0)).contains("incomplete"));
     assert!(memory("fsdp", &one_gpu(|job| job.data.seq_length = u64::MAX)).is_ok(), "absurd, but no panic");
 }

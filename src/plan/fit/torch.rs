@@ -207,15 +207,15 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
 fn native_shards(s: &Sizes, state: f64) -> Vec<Part> {
     let part = s.parameters / s.dp;
     let at_once = s.layers.min(2.0) * s.layer_parameters() + s.embedding;
-    let received = if s.micro_steps > 1.0 { state * at_once / s.dp } else { 0.0 };
+    let received = state * s.embedding.max(s.layer_parameters());
     vec![
         ("parameters, bf16, sharded", 2.0 * part),
         ("master weights, sharded", if state == 4.0 { 4.0 * part } else { 0.0 }),
         ("gradients, sharded", state * part),
         ("optimiser moments, sharded", 2.0 * state * part),
         ("gathered weights, bf16", 2.0 * at_once),
-        ("whole gradients before they are reduced", state * at_once),
-        ("reduced gradients of a micro-batch", received),
+        ("whole gradients before they are sent", state * at_once),
+        ("gradients received from all ranks", received),
         WORKSPACES,
     ]
 }

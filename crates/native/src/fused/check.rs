@@ -57,6 +57,10 @@ pub fn all(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
         checks.what = format!("{count}, {kind:?}");
         checks.update(count, kind)?;
     }
+    for (parts, count, kind) in [(1, 4, Kind::Float), (3, 4100, Kind::Float), (8, 2052, Kind::BFloat16)] {
+        checks.what = format!("{parts} x {count}, {kind:?}");
+        checks.add_parts(parts, count, kind)?;
+    }
     for [rows, inner, cols] in [[8, 8, 8], [40, 264, 72], [136, 64, 520]] {
         checks.what = format!("{rows} x {inner} x {cols}");
         checks.products(rows, inner, cols)?;
@@ -296,6 +300,18 @@ impl Checks<'_> {
         let segments = segments(&Vec::<i64>::try_from(&tokens)?, device)?;
         kernels::embedding_backward(self.backend, &dx, &segments, &gradient)?;
         self.expect("embedding_backward", &gradient, &wanted, if kind == Kind::Float { FP32 } else { BF16 })
+    }
+
+    fn add_parts(&mut self, parts: i64, count: i64, kind: Kind) -> Result<(), TchError> {
+        let limit = if kind == Kind::Float { FP32 } else { BF16 };
+        let received = self.random(&[parts, count])?.f_to_kind(kind)?;
+        let sum = leaf(&received)?.f_detach()?.f_sum_dim_intlist([0].as_slice(), false, Kind::Double)?;
+        let out = self.poisoned(&[count], kind)?;
+        kernels::add_parts(self.backend, &received, &out, false)?;
+        self.expect("add_parts", &out, &sum, limit)?;
+        let before = leaf(&out)?.f_detach()?;
+        kernels::add_parts(self.backend, &received, &out, true)?;
+        self.expect("add_parts, added", &out, &before.f_add(&sum)?, limit)
     }
 
     /// Three updates, against AdamW's definition in float64.

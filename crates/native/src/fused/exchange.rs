@@ -3,8 +3,9 @@
 //! - *Replicas* hold everything. In a step's last micro-batch, the gradients of each unit (embedding, layer, head) are added
 //!   up over the ranks as soon as its backward pass is queued.
 //! - *Shards* hold a part of every matrix. Before a unit runs, its bf16 weights are gathered, while the unit before it runs;
-//!   after its backward pass, the gradients of the micro-batch are added up, and each rank keeps those of its part. Gathered
-//!   weights and whole gradients of layers have two places each, which layers take in turns; embedding and head share one.
+//!   after its backward pass, each rank is sent the gradients of its part by all others, and adds them up once the unit
+//!   after it has run. Gathered weights and whole gradients of layers have two places each, which layers take in turns;
+//!   embedding and head share one.
 //!
 //! Vectors (norms and biases) are whole on every rank; their gradients are added up once at the end of a step.
 
@@ -12,6 +13,7 @@ use std::{cell::Cell, rc::Rc};
 
 use tch::{TchError, Tensor};
 
+use super::{backend::Backend, kernels};
 use crate::{
     parameters::{MATRICES, Parameters, Place, Unit, VECTORS},
     ranks::{Group, Pending},
@@ -19,6 +21,9 @@ use crate::{
 
 /// Layers whose weights are there at one time: the one that runs and the next one.
 const LAYERS_AT_ONCE: usize = 2;
+
+/// Units whose new weights are gathered while others are still updated: the embedding and the first layer.
+const EARLY: usize = 2;
 
 pub enum Exchange {
     /// There is one rank.
@@ -43,6 +48,7 @@ pub struct Replicas {
 }
 
 pub struct Shards {
+    backend: Rc<dyn Backend>,
     group: Rc<dyn Group>,
     units: Vec<Unit>,
     /// This rank's parts of all units.
@@ -52,39 +58,37 @@ pub struct Shards {
     ends: Slot,
     layers: Vec<Slot>,
     num_layers: usize,
+    /// The gradients of this rank's part of a unit, from every rank.
+    received: Tensor,
+    receiving: Cell<Option<Receiving>>,
 }
 
 /// Room for one whole unit.
 struct Slot {
     weights: Tensor,
     gradients: Tensor,
-    /// Summed gradients of this rank's part, before they are added to those of earlier micro-batches; empty where there is
-    /// one micro-batch.
-    received: Tensor,
     /// The unit whose weights are there, or on their way.
     holds: Cell<Option<usize>>,
     gathering: Cell<Option<Pending>>,
-    reducing: Cell<Option<Reducing>>,
 }
 
-struct Reducing {
+struct Receiving {
     unit: usize,
     pending: Pending,
-    /// It is in `received` and still to be added.
-    is_added_later: bool,
+    /// Whether they are added to those of earlier micro-batches.
+    is_added: bool,
 }
 
 impl Exchange {
-    /// `micro_batches`: of one step.
     pub fn new(
         parameters: &Parameters,
+        backend: Rc<dyn Backend>,
         group: Option<Rc<dyn Group>>,
         layers: usize,
-        micro_batches: u64,
     ) -> Result<Self, TchError> {
         let Some(group) = group else { return Ok(Self::None) };
         Ok(match &parameters.shards {
-            Some(shards) => Self::Shards(Shards::new(parameters, &shards.units, group, layers, micro_batches > 1)?),
+            Some(shards) => Self::Shards(Shards::new(parameters, &shards.units, backend, group, layers)?),
             None => Self::Replicas(Replicas::new(parameters, group)?),
         })
     }
@@ -134,7 +138,7 @@ impl Exchange {
     /// Before gradients of a unit's matrices are written.
     pub fn before_gradients(&self, unit: usize) -> Result<(), TchError> {
         match self {
-            Self::Shards(shards) => shards.settle(shards.slot(unit)),
+            Self::Shards(shards) => shards.before_gradients(unit),
             _ => Ok(()),
         }
     }
@@ -143,7 +147,7 @@ impl Exchange {
     pub fn after_gradients(&self, unit: usize, turn: Turn) -> Result<(), TchError> {
         match self {
             Self::Replicas(replicas) if turn.is_last => replicas.reduce(&replicas.units[unit]),
-            Self::Shards(shards) => shards.reduce(unit, turn),
+            Self::Shards(shards) => shards.send(unit, turn),
             _ => Ok(()),
         }
     }
@@ -158,16 +162,37 @@ impl Exchange {
             }
             Self::Shards(shards) => {
                 let vectors = shards.group.all_reduce(&shards.vectors)?;
-                shards.slots().try_for_each(|slot| shards.settle(slot))?;
+                shards.add_up()?;
                 shards.group.wait(vectors)
             }
         }
     }
 
-    /// After the weights have changed.
+    /// The pieces in which an update goes through the buffers of a group of `length` elements: first and how many. What the
+    /// next step needs first comes first.
+    pub fn pieces(&self, group: usize, length: i64) -> Vec<(i64, i64)> {
+        match self {
+            Self::Shards(shards) if group == MATRICES => {
+                let first = shards.units.iter().take(EARLY).map(|unit| (unit.start, unit.length));
+                let rest = shards.units.get(EARLY).map(|unit| (unit.start, length - unit.start));
+                first.chain(rest).collect()
+            }
+            _ => vec![(0, length)],
+        }
+    }
+
+    /// Before the weights change: what was gathered is not theirs any more.
     pub fn forget(&self) {
         if let Self::Shards(shards) = self {
             shards.slots().for_each(|slot| slot.holds.set(None));
+        }
+    }
+
+    /// After the update of a piece of the matrices, before another step: its unit is gathered beside the other updates.
+    pub fn updated(&self, piece: usize) -> Result<(), TchError> {
+        match self {
+            Self::Shards(shards) if piece < EARLY => shards.gather(piece),
+            _ => Ok(()),
         }
     }
 }
@@ -202,35 +227,41 @@ impl Shards {
     fn new(
         parameters: &Parameters,
         units: &[Unit],
+        backend: Rc<dyn Backend>,
         group: Rc<dyn Group>,
-        layers: usize,
-        accumulates: bool,
+        num_layers: usize,
     ) -> Result<Self, TchError> {
         let (matrices, vectors) = (&parameters.groups[MATRICES], &parameters.groups[VECTORS]);
-        let is_end = |unit: usize| unit == 0 || unit > layers;
-        let slot = |of_ends: bool| {
-            let of_kind = units.iter().enumerate().filter(|(unit, _)| is_end(*unit) == of_ends);
-            let longest = of_kind.map(|(_, unit)| unit.length).max().unwrap_or(0);
-            // Zeros: what pads the units is added up as well, and must stay 0.
-            let zeros = |length, like: &Tensor| Tensor::f_zeros([length], (like.kind(), like.device()));
-            let whole = longest * group.size() as i64;
+        let is_layer = |unit: usize| (1..=num_layers).contains(&unit);
+        let longest = |of_layers: bool| {
+            let of_kind = units.iter().enumerate().filter(|(unit, _)| is_layer(*unit) == of_layers);
+            of_kind.map(|(_, unit)| unit.length * group.size() as i64).max().unwrap_or(0)
+        };
+        // Zeros: what pads the units is added up as well, and must stay 0.
+        let zeros = |length, like: &Tensor| group.allocate(length, like.kind(), like.device());
+        let slot = |length| {
             Ok::<_, TchError>(Slot {
-                weights: zeros(whole, &matrices.values)?,
-                gradients: zeros(whole, &matrices.grads)?,
-                received: zeros(if accumulates { longest } else { 0 }, &matrices.grads)?,
+                weights: zeros(length, &matrices.values)?,
+                gradients: zeros(length, &matrices.grads)?,
                 holds: Cell::default(),
                 gathering: Cell::default(),
-                reducing: Cell::default(),
             })
         };
+        let (of_layers, of_ends) = (longest(true), longest(false));
+        let layers = (0..LAYERS_AT_ONCE.min(num_layers)).map(|_| slot(of_layers)).collect::<Result<_, _>>()?;
+        let ends = slot(of_ends)?;
+        let received = zeros(of_layers.max(of_ends), &matrices.grads)?;
         Ok(Self {
+            backend,
             units: units.to_vec(),
             weights: matrices.values.shallow_clone(),
             gradients: matrices.grads.shallow_clone(),
             vectors: vectors.grads.shallow_clone(),
-            ends: slot(true)?,
-            num_layers: layers,
-            layers: (0..LAYERS_AT_ONCE.min(layers)).map(|_| slot(false)).collect::<Result<_, _>>()?,
+            ends,
+            layers,
+            num_layers,
+            received,
+            receiving: Cell::default(),
             group,
         })
     }
@@ -262,24 +293,28 @@ impl Shards {
         Ok(())
     }
 
-    fn reduce(&self, unit: usize, turn: Turn) -> Result<(), TchError> {
-        let slot = self.slot(unit);
-        let own = self.units[unit].part(&self.gradients)?;
-        let is_added_later = !turn.is_first;
-        let to = if is_added_later { slot.received.f_narrow(0, 0, self.units[unit].length)? } else { own };
-        let pending = self.group.reduce_scatter(&self.whole(unit, &slot.gradients)?, &to)?;
-        slot.reducing.set(Some(Reducing { unit, pending, is_added_later }));
+    /// What a unit has left in its slot must have been sent before the next one writes there.
+    fn before_gradients(&self, unit: usize) -> Result<(), TchError> {
+        let receiving = self.receiving.take();
+        let is_same = receiving.as_ref().is_some_and(|last| std::ptr::eq(self.slot(last.unit), self.slot(unit)));
+        self.receiving.set(receiving);
+        if is_same { self.add_up() } else { Ok(()) }
+    }
+
+    /// Begins to send the other ranks their parts of a unit's gradients, and to receive this rank's.
+    fn send(&self, unit: usize, turn: Turn) -> Result<(), TchError> {
+        self.add_up()?;
+        let sent = self.whole(unit, &self.slot(unit).gradients)?;
+        let pending = self.group.all_to_all(&sent, &self.whole(unit, &self.received)?)?;
+        self.receiving.set(Some(Receiving { unit, pending, is_added: !turn.is_first }));
         Ok(())
     }
 
-    /// After this, what is queued finds the slot's gradients added up, and may write new ones.
-    fn settle(&self, slot: &Slot) -> Result<(), TchError> {
-        let Some(Reducing { unit, pending, is_added_later }) = slot.reducing.take() else { return Ok(()) };
+    /// Adds up what every rank has sent of the last unit.
+    fn add_up(&self) -> Result<(), TchError> {
+        let Some(Receiving { unit, pending, is_added }) = self.receiving.take() else { return Ok(()) };
         self.group.wait(pending)?;
-        if is_added_later {
-            let unit = self.units[unit];
-            let _ = unit.part(&self.gradients)?.f_add_(&slot.received.f_narrow(0, 0, unit.length)?)?;
-        }
-        Ok(())
+        let own = self.units[unit].part(&self.gradients)?;
+        kernels::add_parts(&*self.backend, &self.whole(unit, &self.received)?, &own, is_added)
     }
 }

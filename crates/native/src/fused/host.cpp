@@ -12,6 +12,7 @@ extern "C" int host_launch(const char* name, unsigned columns, unsigned rows, un
         NAMED(swiglu_backward), NAMED(cross_entropy), NAMED(embedding_backward), NAMED(squares_fp32),
         NAMED(largest), NAMED(quantize_e4m3), NAMED(quantize_e5m2),
         NAMED(squares_bf16), NAMED(adamw_fp32), NAMED(adamw_bf16),
+        NAMED(add_parts_fp32), NAMED(add_parts_bf16),
     };
     for (const auto& [known, body] : kernels) {
         if (std::strcmp(known, name) != 0) continue;

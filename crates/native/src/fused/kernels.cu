@@ -635,6 +635,30 @@ INLINE void squares(const T* gradients, float* partial, i64 count) {
 KERNEL(512) squares_fp32(const float* gradients, float* partial, i64 count) { squares(gradients, partial, count); }
 KERNEL(512) squares_bf16(const bf16* gradients, float* partial, i64 count) { squares(gradients, partial, count); }
 
+// Adds up gradients from several ranks, `count` values each, one after another; puts the sum into `out` or adds it there.
+template <typename T>
+INLINE void add_parts(const T* received, T* out, int parts, i64 count, int accumulate) {
+    const i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (i >= count) return;
+    float sum[4] = {0, 0, 0, 0};
+    if (accumulate) load4(out + i, sum);
+#pragma unroll 4
+    for (int part = 0; part < parts; part++) {
+        float v[4];
+        load4(received + part * count + i, v);
+        for (int k = 0; k < 4; k++) sum[k] += v[k];
+    }
+    store4(out + i, sum);
+}
+
+// `count` is a multiple of 4.
+KERNEL(512) add_parts_fp32(const float* received, float* out, int parts, i64 count, int accumulate) {
+    add_parts(received, out, parts, count, accumulate);
+}
+KERNEL(512) add_parts_bf16(const bf16* received, bf16* out, int parts, i64 count, int accumulate) {
+    add_parts(received, out, parts, count, accumulate);
+}
+
 // What one update is made with; the learning rate and the bias corrections are worked out on the host.
 struct AdamW {
     float decay;       // 1 - learning rate * weight decay

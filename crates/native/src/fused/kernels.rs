@@ -446,6 +446,23 @@ pub fn squares(backend: &dyn Backend, gradients: &Tensor) -> Result<Tensor, TchE
     Ok(partial)
 }
 
+/// Adds up gradients from several ranks, which lie one after another; puts the sum into `out`, or adds it there.
+pub fn add_parts(backend: &dyn Backend, received: &Tensor, out: &Tensor, accumulate: bool) -> Result<(), TchError> {
+    let (kind, count) = (out.kind(), out.numel() as i64);
+    let parts = received.numel() as i64 / count.max(1);
+    let fits = is_state(kind) && received.kind() == kind && received.numel() as i64 == parts * count && count % 4 == 0;
+    require(fits, "add_parts", &[received, out])?;
+    let kernel = if kind == Kind::Float { "add_parts_fp32" } else { "add_parts_bf16" };
+    let blocks = u32::try_from((count / 4 + 511) / 512).map_err(|_| failure(format!("add_parts of {count} values")))?;
+    Arguments::default().tensor(received).tensor(out).int(parts).long(count).int(i64::from(accumulate)).launch(
+        backend,
+        kernel,
+        [blocks.max(1), 1],
+        512,
+        0,
+    )
+}
+
 /// Clips, updates, and writes the bf16 weights.
 pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(), TchError> {
     let Update { masters, values, gradients, first, second, norm } = update;

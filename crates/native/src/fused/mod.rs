@@ -59,6 +59,8 @@ pub struct Fused {
     /// Layers 0, n, 2n, … keep their input only and run again on the way back; 0 = none do.
     recompute_every: usize,
     logits_at_once: i64,
+    /// After the last step nothing is gathered for another one.
+    last_step: u64,
     /// Of stochastic rounding, where the job asks for it.
     rounding_seed: Option<u64>,
     /// For the `start` event.
@@ -134,8 +136,7 @@ impl Fused {
         group: Option<Rc<dyn Group>>,
     ) -> Result<Self, TchError> {
         let device = backend.device();
-        let micro_batches = job.data.gradient_accumulation_steps;
-        let exchange = Exchange::new(parameters, group, shape.layers as usize, micro_batches)?;
+        let exchange = Exchange::new(parameters, backend.clone(), group, shape.layers as usize)?;
         let index = parameters.index();
         let joined = |names: &[String]| {
             let indices: Option<Vec<usize>> = names.iter().map(|n| index.get(n.as_str()).copied()).collect();
@@ -181,6 +182,7 @@ impl Fused {
             embedded: RefCell::default(),
             recompute_every: if job.activation_checkpointing { job.sac_frequency.max(1) as usize } else { 0 },
             logits_at_once: LOGITS_AT_ONCE,
+            last_step: job.train_iters,
             rounding_seed: support::rounds_stochastically(job).then_some(job.seed),
             common: Common {
                 backend,

@@ -332,7 +332,7 @@ fn a_step_forgets_the_rows_of_the_last_one() {
     assert!(again.equal(&alone));
 }
 
-/// Three steps of [`MICRO_BATCHES`] micro-batches in all: what every rank ends with, and its losses and gradient norms.
+/// Two steps of [`MICRO_BATCHES`] micro-batches in all: what every rank ends with, and its losses and gradient norms.
 struct Trained {
     parameters: Parameters,
     figures: Vec<[f64; 2]>,
@@ -343,6 +343,8 @@ const MICRO_BATCHES: u64 = 6;
 /// One rank of several; `first` are the weights that all begin with.
 fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: Option<Share>) -> Trained {
     const ROWS: u64 = 2;
+    // A thread a rank is enough.
+    tch::set_num_threads(1);
     let shape = Shape::of(&job.model).unwrap();
     let kinds = [Kind::BFloat16, Kind::Float];
     let mut parameters = Parameters::shared(&shape.parameters(), kinds, 0.1, Device::Cpu, share).unwrap();
@@ -350,16 +352,20 @@ fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: 
         parameters.write(index, whole).unwrap();
     }
     parameters.publish().unwrap();
+    if let Some(group) = group.as_ref().filter(|_| share.is_some()) {
+        parameters.make_reachable(&**group).unwrap();
+        parameters.publish().unwrap();
+    }
     let (rank, ranks) = group.as_ref().map_or((0, 1), |group| (group.rank() as u64, group.size() as u64));
     let job = Job {
-        data: tprimat::plan::DataJob { gradient_accumulation_steps: MICRO_BATCHES / ranks, ..job.data.clone() },
+        data: tprimat_job::DataJob { gradient_accumulation_steps: MICRO_BATCHES / ranks, ..job.data.clone() },
         ..job.clone()
     };
     let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), group.clone()).unwrap();
     let tokens = Tokens::Synthetic { seed: 3, length: job.data.seq_length };
-    let optimizer = tprimat::plan::OptimizerJob { beta1: 0.9, beta2: 0.95, eps: 1e-6, ..job.optimizer.clone() };
+    let optimizer = tprimat_job::OptimizerJob { beta1: 0.9, beta2: 0.95, eps: 1e-6, ..job.optimizer.clone() };
     let mut figures = Vec::new();
-    for step in 1..=3 {
+    for step in 1..=2 {
         let mut loss = Tensor::from(0.0_f32);
         let micro_batches = (step - 1) * MICRO_BATCHES / ranks..step * MICRO_BATCHES / ranks;
         for number in micro_batches.clone() {
@@ -408,14 +414,14 @@ fn several_ranks_train_what_one_does() {
         let model = ModelShape { num_layers: 5, ..shape(tied, bias) };
         let mut job =
             Job { model, precision: "bf16".to_owned(), activation_checkpointing: recomputes, ..Job::default() };
-        (job.data.seq_length, job.sac_frequency) = (9, 2);
+        (job.data.seq_length, job.sac_frequency, job.train_iters) = (9, 2, 2);
         let specs = Shape::of(&job.model).unwrap().parameters();
         let mut whole = Parameters::new(&specs, Kind::BFloat16, Kind::Float, 0.1, Device::Cpu).unwrap();
         weights::initialise(&mut whole, 5, 0.1, Device::Cpu).unwrap();
         let first: Vec<Tensor> = whole.list.iter().map(|p| p.master.copy()).collect();
         let alone = train_ranks(&job, &first, 1, false).remove(0);
-        assert!(alone.figures[2][0] < alone.figures[0][0] - 0.1, "it learns: {:?}", alone.figures);
-        for (ranks, is_shared) in [(2, false), (2, true), (3, true), (6, true), (3, false)] {
+        assert!(alone.figures[1][0] < alone.figures[0][0] - 0.02, "it learns: {:?}", alone.figures);
+        for (ranks, is_shared) in [(2, true), (3, tied), (3, false), (6, !tied)] {
             let what = format!("{ranks} ranks, shared {is_shared}, tied {tied}");
             let trained = train_ranks(&job, &first, ranks, is_shared);
             for (rank, Trained { parameters, figures }) in trained.iter().enumerate() {

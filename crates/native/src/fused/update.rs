@@ -33,35 +33,42 @@ impl Fused {
         job: &OptimizerJob,
     ) -> Result<(), TchError> {
         let t = number as f64;
-        for (index, group) in parameters.groups.iter().enumerate() {
-            let options = AdamW {
-                decay: (1.0 - learning_rate * group.weight_decay) as f32,
-                step_size: (learning_rate / (1.0 - job.beta1.powf(t))) as f32,
-                root_scale: (1.0 / (1.0 - job.beta2.powf(t)).sqrt()) as f32,
-                beta1: job.beta1 as f32,
-                beta2: job.beta2 as f32,
-                eps: job.eps as f32,
-                clip: job.clip_grad as f32,
-                seed: self.rounding_seed.map_or(0, |seed| stream(seed, number, self.stream_of(index))),
-            };
-            let update = Update {
-                masters: &group.master,
-                values: &group.values,
-                gradients: &group.grads,
-                first: &group.exp_avg,
-                second: &group.exp_avg_sq,
-                norm,
-            };
-            kernels::adamw(&*self.common.backend, &update, options)?;
-        }
         self.exchange.forget();
+        for (index, group) in parameters.groups.iter().enumerate() {
+            let pieces = self.exchange.pieces(index, group.master.numel() as i64);
+            for (piece, (start, length)) in pieces.into_iter().enumerate() {
+                let options = AdamW {
+                    decay: (1.0 - learning_rate * group.weight_decay) as f32,
+                    step_size: (learning_rate / (1.0 - job.beta1.powf(t))) as f32,
+                    root_scale: (1.0 / (1.0 - job.beta2.powf(t)).sqrt()) as f32,
+                    beta1: job.beta1 as f32,
+                    beta2: job.beta2 as f32,
+                    eps: job.eps as f32,
+                    clip: job.clip_grad as f32,
+                    seed: self.rounding_seed.map_or(0, |seed| stream(seed, number, self.stream_of(index, piece))),
+                };
+                let part = |buffer: &Tensor| buffer.f_narrow(0, start, length);
+                let update = Update {
+                    masters: &part(&group.master)?,
+                    values: &part(&group.values)?,
+                    gradients: &part(&group.grads)?,
+                    first: &part(&group.exp_avg)?,
+                    second: &part(&group.exp_avg_sq)?,
+                    norm,
+                };
+                kernels::adamw(&*self.common.backend, &update, options)?;
+                if index == MATRICES && number < self.last_step {
+                    self.exchange.updated(piece)?;
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Ranks that hold the same values round them alike, and others in their own way.
-    fn stream_of(&self, group: usize) -> u64 {
+    /// Ranks that hold the same values round them alike, and other values in their own way.
+    fn stream_of(&self, group: usize, piece: usize) -> u64 {
         let rank = self.exchange.shared().filter(|_| group == MATRICES).map_or(0, |ranks| ranks.rank());
-        group as u64 + 2 * rank as u64
+        group as u64 + 2 * (4 * rank + piece) as u64
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     slice, thread,
 };
 
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Group, Pending};
 
@@ -100,6 +100,14 @@ impl Group for Ring {
         self.size
     }
 
+    fn allocate(&self, length: i64, kind: Kind, device: Device) -> Result<Tensor, TchError> {
+        Tensor::f_zeros([length], (kind, device))
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        0
+    }
+
     fn all_gather(&self, part: &Tensor, whole: &Tensor) -> Result<Pending, TchError> {
         let parts = parts(whole, part, self.size)?;
         tch::no_grad(|| parts[self.rank].shallow_clone().f_copy_(part))?;
@@ -109,15 +117,22 @@ impl Group for Ring {
         Ok(Pending(0))
     }
 
-    fn reduce_scatter(&self, whole: &Tensor, part: &Tensor) -> Result<Pending, TchError> {
-        let parts = parts(whole, part, self.size)?;
-        let mut sum = parts[self.before(1)].shallow_clone();
-        for step in 1..self.size {
-            let received = sum.f_empty_like()?;
-            self.exchange(bytes(&sum)?, bytes(&received)?)?;
-            sum = tch::no_grad(|| received.f_add(&parts[self.before(step + 1)]))?;
+    /// Everything goes all the way round: plain, and only ever small.
+    fn all_to_all(&self, sent: &Tensor, received: &Tensor) -> Result<Pending, TchError> {
+        let part = |whole: &Tensor, n: usize| {
+            let length = whole.numel() as i64 / self.size as i64;
+            whole.f_narrow(0, n as i64 * length, length)
+        };
+        let mut passing = sent.shallow_clone();
+        for step in 0..self.size {
+            let own = part(&passing, self.rank)?;
+            tch::no_grad(|| part(received, self.before(step))?.f_copy_(&own))?;
+            if step + 1 < self.size {
+                let next = passing.f_empty_like()?;
+                self.exchange(bytes(&passing)?, bytes(&next)?)?;
+                passing = next;
+            }
         }
-        tch::no_grad(|| part.shallow_clone().f_copy_(&sum))?;
         Ok(Pending(0))
     }
 
@@ -146,8 +161,6 @@ impl Group for Ring {
 
 #[cfg(test)]
 mod tests {
-    use tch::Kind;
-
     use super::*;
 
     /// Runs `rank` on every rank of a ring and returns what each gives, in order.
@@ -184,11 +197,13 @@ mod tests {
 
                     let mine = own(rank, PART * ranks);
                     let before = mine.copy();
-                    ring.wait(ring.reduce_scatter(&mine, &part).unwrap()).unwrap();
-                    assert!(mine.equal(&before), "what is reduced stays as it was");
-                    let sum = (0..ranks).fold(mine.zeros_like(), |sum, r| sum + own(r, PART * ranks));
-                    assert!(part.equal(&sum.narrow(0, rank * PART, PART)));
+                    let received = mine.zeros_like();
+                    ring.wait(ring.all_to_all(&mine, &received).unwrap()).unwrap();
+                    assert!(mine.equal(&before), "what is sent stays as it was");
+                    let from_all = (0..ranks).map(|r| own(r, PART * ranks).narrow(0, rank * PART, PART));
+                    assert!(received.equal(&Tensor::cat(&from_all.collect::<Vec<_>>(), 0)));
 
+                    let sum = (0..ranks).fold(mine.zeros_like(), |sum, r| sum + own(r, PART * ranks));
                     ring.wait(ring.all_reduce(&mine).unwrap()).unwrap();
                     assert!(mine.equal(&sum));
                 });

@@ -9,7 +9,7 @@ mod ring;
 
 use std::rc::Rc;
 
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 pub use self::ring::Ring;
 
@@ -27,11 +27,18 @@ pub trait Group {
     fn rank(&self) -> usize;
     fn size(&self) -> usize;
 
+    /// Zeros in memory that other ranks can reach, so that no multiprocessor has to carry what is exchanged there. Every
+    /// rank must ask for the same. It stays until the process ends.
+    fn allocate(&self, length: i64, kind: Kind, device: Device) -> Result<Tensor, TchError>;
+
+    /// Bytes that [`Self::allocate`] has taken beside PyTorch's allocator.
+    fn allocated_bytes(&self) -> u64;
+
     /// Writes the ranks' parts one after another to `whole`, which has `size()` times as many elements as `part`.
     fn all_gather(&self, part: &Tensor, whole: &Tensor) -> Result<Pending, TchError>;
 
-    /// Adds up the ranks' `whole`, and writes the `rank()`-th of `size()` equal parts of the sum to `part`.
-    fn reduce_scatter(&self, whole: &Tensor, part: &Tensor) -> Result<Pending, TchError>;
+    /// Of `size()` equal parts of `sent`, the n-th goes to rank n; `received` gets one part from every rank, in their order.
+    fn all_to_all(&self, sent: &Tensor, received: &Tensor) -> Result<Pending, TchError>;
 
     /// Puts the sum over all ranks into `tensor`; every rank gets the same bits.
     fn all_reduce(&self, tensor: &Tensor) -> Result<Pending, TchError>;

@@ -21,7 +21,7 @@ use nix::{
     },
     unistd::{Pid, getppid},
 };
-use tprimat::{error::exit, parse::FailureClass};
+use tprimat_job::{FailureClass, exit};
 
 use super::Ring;
 use crate::{events::Events, stop::Stop};
@@ -30,6 +30,8 @@ use crate::{events::Events, stop::Stop};
 pub const FOLLOWS: u8 = 3;
 /// How long the others have to end by themselves, or the one that failed first to say why.
 const GRACE: Duration = Duration::from_secs(5);
+/// NCCL takes copy engines instead of multiprocessors where it can; set unless the environment says otherwise.
+const CTA_POLICY: (&str, &str) = ("NCCL_CTA_POLICY", "2");
 const POLL: Duration = Duration::from_millis(10);
 
 /// What this program tells the ranks that it starts.
@@ -150,6 +152,7 @@ fn start(count: usize) -> Result<Vec<Started>, Stop> {
             .args(["--rank", &rank.to_string(), "--ranks", &count.to_string()])
             .args(["--next", &next.as_raw_fd().to_string(), "--previous", &previous.as_raw_fd().to_string()])
             .args(["--parent", &std::process::id().to_string()])
+            .envs(env::var_os(CTA_POLICY.0).is_none().then_some(CTA_POLICY))
             .stdin(Stdio::null())
             .spawn();
         match child {

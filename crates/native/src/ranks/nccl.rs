@@ -1,7 +1,9 @@
 //! Collectives between NVIDIA GPUs through NCCL, on a stream of their own beside the one that computes.
 //!
 //! The library is the one in PyTorch's wheel, which libtorch_cuda has loaded. Events order the two streams; the host never
-//! waits here.
+//! waits here. Memory that is registered with NCCL is carried by the copy engines where all GPUs reach each other and
+//! `NCCL_CTA_POLICY` is 2, which `launch` sets: a multiprocessor that carries data is missing in products whose grids fill the
+//! device, and each of those then takes up to twice its time.
 
 use std::{
     cell::Cell,
@@ -10,7 +12,7 @@ use std::{
 };
 
 use libloading::os::unix::Library;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Group, Pending, Ring};
 use crate::fused::driver::{self, failure, symbol};
@@ -28,6 +30,10 @@ const EVENTS: usize = 64;
 const FLOAT32: c_int = 7;
 const BFLOAT16: c_int = 9;
 const SUM: c_int = 0;
+/// Every rank uses the same offsets in its registered memory.
+const SYMMETRIC: c_int = 1;
+/// NCCL_WIN_REQUIRED_ALIGNMENT.
+const WINDOW_ALIGNMENT: usize = 4096;
 /// What NCCL says when another process has gone.
 const SYSTEM_ERROR: c_int = 2;
 const REMOTE_ERROR: c_int = 6;
@@ -36,6 +42,9 @@ type Handle = *mut c_void;
 type GetUniqueId = unsafe extern "C" fn(*mut UniqueId) -> c_int;
 type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> c_int;
 type AllGather = unsafe extern "C" fn(*const c_void, Handle, usize, c_int, Handle, Handle) -> c_int;
+type AllToAll = unsafe extern "C" fn(*const c_void, Handle, usize, c_int, Handle, Handle) -> c_int;
+type Allocate = unsafe extern "C" fn(*mut Handle, usize) -> c_int;
+type Register = unsafe extern "C" fn(Handle, Handle, usize, *mut Handle, c_int) -> c_int;
 type Reduce = unsafe extern "C" fn(*const c_void, Handle, usize, c_int, c_int, Handle, Handle) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type LastError = unsafe extern "C" fn(Handle) -> *const c_char;
@@ -58,8 +67,11 @@ pub struct Nccl {
     events: [Handle; EVENTS],
     used: Cell<usize>,
     all_gather: AllGather,
-    reduce_scatter: Reduce,
+    all_to_all: AllToAll,
     all_reduce: Reduce,
+    allocate: Allocate,
+    register: Register,
+    allocated: Cell<u64>,
     messages: Messages,
     event_record: EventRecord,
     stream_wait: StreamWait,
@@ -112,8 +124,11 @@ impl Nccl {
             events,
             used: Cell::new(0),
             all_gather: symbol(&torch, "ncclAllGather")?,
-            reduce_scatter: symbol(&torch, "ncclReduceScatter")?,
+            all_to_all: symbol(&torch, "ncclAlltoAll")?,
             all_reduce: symbol(&torch, "ncclAllReduce")?,
+            allocate: symbol(&torch, "ncclMemAlloc")?,
+            register: symbol(&torch, "ncclCommWindowRegister")?,
+            allocated: Cell::new(0),
             messages,
             event_record: symbol(&library, "cuEventRecord")?,
             stream_wait: symbol(&library, "cuStreamWaitEvent")?,
@@ -168,6 +183,24 @@ impl Group for Nccl {
         self.size
     }
 
+    fn allocate(&self, length: i64, kind: Kind, device: Device) -> Result<Tensor, TchError> {
+        let bytes = (length.max(1) as usize * kind.elt_size_in_bytes()).next_multiple_of(WINDOW_ALIGNMENT);
+        let (mut memory, mut window) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: both pointers are valid for the writes; the memory is never given back, so the tensor may always read it.
+        let tensor = unsafe {
+            self.messages.check("ncclMemAlloc", (self.allocate)(&raw mut memory, bytes))?;
+            let code = (self.register)(self.communicator, memory, bytes, &raw mut window, SYMMETRIC);
+            self.messages.check("ncclCommWindowRegister", code)?;
+            Tensor::f_from_blob(memory.cast::<u8>().cast_const(), &[length], &[1], kind, device)?
+        };
+        self.allocated.set(self.allocated.get() + bytes as u64);
+        tensor.shallow_clone().f_zero_()
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated.get()
+    }
+
     fn all_gather(&self, part: &Tensor, whole: &Tensor) -> Result<Pending, TchError> {
         let kind = self.kind(part, whole)?;
         // SAFETY: sizes and kinds were checked, and callers keep both tensors until they have waited.
@@ -176,11 +209,13 @@ impl Group for Nccl {
         })
     }
 
-    fn reduce_scatter(&self, whole: &Tensor, part: &Tensor) -> Result<Pending, TchError> {
-        let kind = self.kind(part, whole)?;
+    fn all_to_all(&self, sent: &Tensor, received: &Tensor) -> Result<Pending, TchError> {
+        let part = sent.f_narrow(0, 0, (sent.numel() / self.size) as i64)?;
+        let kind = self.kind(&part, received)?;
+        self.kind(&part, sent)?;
         // SAFETY: as above.
-        self.queue("ncclReduceScatter", |communicator, stream| unsafe {
-            (self.reduce_scatter)(whole.data_ptr(), part.data_ptr(), part.numel(), kind, SUM, communicator, stream)
+        self.queue("ncclAlltoAll", |communicator, stream| unsafe {
+            (self.all_to_all)(sent.data_ptr(), received.data_ptr(), part.numel(), kind, communicator, stream)
         })
     }
 

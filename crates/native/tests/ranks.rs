@@ -1,5 +1,4 @@
 //! The native trainer as several processes, on the CPU: the same figures as one, and one end for all.
-#![cfg(feature = "native")]
 
 use std::{
     fs,
