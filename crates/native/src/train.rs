@@ -341,6 +341,8 @@ impl<'a> Trainer<'a> {
             if let Some(is_hybrid) = fp8_hybrid {
                 map.insert("fp8_hybrid".to_owned(), is_hybrid.into());
                 map.insert("fp8_param".to_owned(), false.into());
+                // Megatron's word for one current scale a matrix.
+                map.insert("fp8_recipe".to_owned(), "tensorwise".into());
             }
             if self.initialisation == "random" {
                 map.insert("init_std".to_owned(), self.job.initialisation.std.into());
