@@ -73,6 +73,12 @@ INLINE void load4(const float* from, float* v) {
     v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
 }
 
+INLINE void load4(const bf16* from, float* v) {
+    const uint2 q = *(const uint2*)from;
+    v[0] = widen(q.x & 0xffffu), v[1] = widen(q.x >> 16);
+    v[2] = widen(q.y & 0xffffu), v[3] = widen(q.y >> 16);
+}
+
 INLINE void store4(float* to, const float* v) {
     float4 q;
     q.x = v[0], q.y = v[1], q.z = v[2], q.w = v[3];
