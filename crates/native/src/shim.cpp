@@ -1,10 +1,13 @@
 // The few calls into libtorch that tch does not bind. Each returns 0, or 1 with the reason in `message`.
 
+#include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -61,31 +64,55 @@ int tprimat_send(at::Tensor* host, int8_t device, at::Tensor** out, char* messag
     });
 }
 
-// Causal attention by cuDNN. `out` gets four new tensors: the output, the log of the sum of exponentials, and the seed and
-// offset of a dropout that is not used.
-int tprimat_attention(at::Tensor* q, at::Tensor* k, at::Tensor* v, at::Tensor** out, char* message, size_t capacity) {
+// From now on libtorch takes only algorithms that give the same bits every time.
+int tprimat_only_deterministic(char* message, size_t capacity) {
     return guarded(message, capacity, [&] {
-        const auto result = at::_scaled_dot_product_cudnn_attention(*q, *k, *v, std::nullopt, /*compute_log_sumexp=*/true,
-                                                                    /*dropout_p=*/0.0, /*is_causal=*/true);
-        out[0] = new at::Tensor(std::get<0>(result));
-        out[1] = new at::Tensor(std::get<1>(result));
-        out[2] = new at::Tensor(std::get<6>(result));
-        out[3] = new at::Tensor(std::get<7>(result));
+        at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+        // New memory is written before it is read; filling it with not-a-number as well would cost a pass each time.
+        at::globalContext().setDeterministicFillUninitializedMemory(false);
     });
 }
 
-// The gradients of q, k and v, as three new tensors.
+// Causal attention by cuDNN, or by flash attention, whose backward pass can be deterministic. `out` gets four new tensors:
+// the output, the log of the sum of exponentials, and the seed and offset of a dropout that is not used.
+int tprimat_attention(at::Tensor* q, at::Tensor* k, at::Tensor* v, int is_flash, at::Tensor** out, char* message,
+                      size_t capacity) {
+    return guarded(message, capacity, [&] {
+        const auto put = [&](const auto& result) {
+            out[0] = new at::Tensor(std::get<0>(result));
+            out[1] = new at::Tensor(std::get<1>(result));
+            out[2] = new at::Tensor(std::get<6>(result));
+            out[3] = new at::Tensor(std::get<7>(result));
+        };
+        if (is_flash) {
+            put(at::_scaled_dot_product_flash_attention(*q, *k, *v, /*dropout_p=*/0.0, /*is_causal=*/true));
+        } else {
+            put(at::_scaled_dot_product_cudnn_attention(*q, *k, *v, std::nullopt, /*compute_log_sumexp=*/true,
+                                                        /*dropout_p=*/0.0, /*is_causal=*/true));
+        }
+    });
+}
+
+// The gradients of q, k and v, as three new tensors, by the same library as the forward pass.
 int tprimat_attention_backward(at::Tensor* gradient, at::Tensor* q, at::Tensor* k, at::Tensor* v, at::Tensor* output,
-                               at::Tensor* log_sum, at::Tensor* seed, at::Tensor* offset, at::Tensor** out,
-                               char* message, size_t capacity) {
+                               at::Tensor* log_sum, at::Tensor* seed, at::Tensor* offset, int is_flash,
+                               at::Tensor** out, char* message, size_t capacity) {
     return guarded(message, capacity, [&] {
         const at::Tensor none;
-        auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-            *gradient, *q, *k, *v, *output, *log_sum, *seed, *offset, none, none, none, q->size(2), k->size(2),
-            /*dropout_p=*/0.0, /*is_causal=*/true);
-        out[0] = new at::Tensor(dq);
-        out[1] = new at::Tensor(dk);
-        out[2] = new at::Tensor(dv);
+        const auto put = [&](const auto& result) {
+            out[0] = new at::Tensor(std::get<0>(result));
+            out[1] = new at::Tensor(std::get<1>(result));
+            out[2] = new at::Tensor(std::get<2>(result));
+        };
+        if (is_flash) {
+            put(at::_scaled_dot_product_flash_attention_backward(*gradient, *q, *k, *v, *output, *log_sum, none, none,
+                                                                 q->size(2), k->size(2), /*dropout_p=*/0.0,
+                                                                 /*is_causal=*/true, *seed, *offset));
+        } else {
+            put(at::_scaled_dot_product_cudnn_attention_backward(*gradient, *q, *k, *v, *output, *log_sum, *seed,
+                                                                 *offset, none, none, none, q->size(2), k->size(2),
+                                                                 /*dropout_p=*/0.0, /*is_causal=*/true));
+        }
     });
 }
 

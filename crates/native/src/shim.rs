@@ -31,10 +31,12 @@ unsafe extern "C" {
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
+    fn tprimat_only_deterministic(message: *mut c_char, capacity: usize) -> c_int;
     fn tprimat_attention(
         q: *const c_void,
         k: *const c_void,
         v: *const c_void,
+        is_flash: c_int,
         out: *mut *mut C_tensor,
         message: *mut c_char,
         capacity: usize,
@@ -48,6 +50,7 @@ unsafe extern "C" {
         log_sum: *const c_void,
         seed: *const c_void,
         offset: *const c_void,
+        is_flash: c_int,
         out: *mut *mut C_tensor,
         message: *mut c_char,
         capacity: usize,
@@ -109,12 +112,26 @@ pub fn send(host: &Tensor, device: i8) -> Result<Tensor, TchError> {
     Ok(unsafe { Tensor::from_ptr(out) })
 }
 
-/// Causal attention by cuDNN: the output, the log of the sum of exponentials, and the state of an unused dropout.
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<[Tensor; 4], TchError> {
+/// From now on libtorch takes only algorithms that give the same bits every time.
+pub fn only_deterministic() -> Result<(), TchError> {
+    // SAFETY: C++ exceptions are caught inside.
+    checked(|message, capacity| unsafe { tprimat_only_deterministic(message, capacity) })
+}
+
+/// Whose attention runs. The order in which cuDNN's backward pass adds up varies; flash attention's can be fixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionBy {
+    Cudnn,
+    Flash,
+}
+
+/// Causal attention: the output, the log of the sum of exponentials, and the state of an unused dropout.
+pub fn attention(by: AttentionBy, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<[Tensor; 4], TchError> {
     let mut out = [ptr::null_mut(); 4];
+    let is_flash = c_int::from(by == AttentionBy::Flash);
     // SAFETY: `out` has room for the four tensors that are written, and the inputs outlive the call.
     checked(|message, capacity| unsafe {
-        tprimat_attention(raw(q), raw(k), raw(v), out.as_mut_ptr(), message, capacity)
+        tprimat_attention(raw(q), raw(k), raw(v), is_flash, out.as_mut_ptr(), message, capacity)
     })?;
     // SAFETY: the call succeeded, so each is a new tensor that nothing else owns.
     Ok(out.map(|tensor| unsafe { Tensor::from_ptr(tensor) }))
@@ -122,11 +139,13 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<[Tensor; 4], TchE
 
 /// Gradients of q, k and v; `saved` is what [`attention`] returned.
 pub fn attention_backward(
+    by: AttentionBy,
     gradient: &Tensor,
     [q, k, v]: [&Tensor; 3],
     [output, log_sum, seed, offset]: [&Tensor; 4],
 ) -> Result<[Tensor; 3], TchError> {
     let mut out = [ptr::null_mut(); 3];
+    let is_flash = c_int::from(by == AttentionBy::Flash);
     // SAFETY: `out` has room for the three tensors that are written, and the inputs outlive the call.
     checked(|message, capacity| unsafe {
         tprimat_attention_backward(
@@ -138,6 +157,7 @@ pub fn attention_backward(
             raw(log_sum),
             raw(seed),
             raw(offset),
+            is_flash,
             out.as_mut_ptr(),
             message,
             capacity,

@@ -1,6 +1,6 @@
 //! What this trainer does not do: a job that asks for it is refused, never run as something else.
 
-use tprimat_job::Job;
+use tprimat_job::{Job, Vendor};
 
 use crate::shape::Shape;
 
@@ -38,11 +38,18 @@ pub fn refusals(job: &Job) -> Vec<String> {
     );
 
     match (job.precision.as_str(), optimizer.state_precision.as_str()) {
-        ("fp32", "fp32") | ("bf16", "fp32" | "bf16") => {}
-        ("fp32" | "bf16", state) => {
+        ("fp32", "fp32") | ("bf16" | "fp8", "fp32" | "bf16") => {}
+        ("fp32" | "bf16" | "fp8", state) => {
             refuse(true, format!("optimizer state precision {state:?} is not supported with {}", job.precision));
         }
-        (other, _) => refuse(true, format!("precision {other:?} is not supported; supported: fp32, bf16")),
+        (other, _) => refuse(true, format!("precision {other:?} is not supported; supported: fp32, bf16, fp8")),
+    }
+    if job.precision == "fp8" {
+        refuse(job.fp8_param, "weights kept in fp8 (fp8_param) are not supported".into());
+        refuse(job.vendor == Vendor::Cpu, "precision fp8 needs a GPU".into());
+        refuse(step(job) == Some("autograd"), "precision fp8 needs step fused, not autograd".into());
+        let shards = parallel.num_gpus > 1 && parallel.sharding != "none";
+        refuse(shards, "precision fp8 on several GPUs needs sharding none: weights in fp8 are not gathered".into());
     }
     refuse(optimizer.r#type != "adamw", format!("optimizer {:?} is not supported; supported: adamw", optimizer.r#type));
     refuse(job.compile, "compile is not supported".into());
@@ -101,6 +108,14 @@ pub fn refusals(job: &Job) -> Vec<String> {
         let is_known = matches!(step.as_str(), Some("fused" | "autograd"));
         refuse(!is_known, format!("framework step {step} is not supported; supported: fused, autograd"));
     }
+    for name in ["deterministic", "fast_accumulation"] {
+        let Some(value) = job.framework.get(name) else { continue };
+        refuse(!value.is_boolean(), format!("framework {name} {value} is not supported; supported: true, false"));
+    }
+    let is_fused = job.vendor == Vendor::Cpu || step(job) == Some("fused");
+    refuse(is_deterministic(job) && !is_fused, "deterministic on a GPU needs step fused".into());
+    let is_fp8 = job.precision == "fp8";
+    refuse(accumulates_fast(job) && !is_fp8, "fast_accumulation is for precision fp8 only".into());
     if let Some(rounding) = job.framework.get("rounding") {
         let is_known = matches!(rounding.as_str(), Some("nearest" | "stochastic"));
         refuse(!is_known, format!("framework rounding {rounding} is not supported; supported: nearest, stochastic"));
@@ -114,6 +129,16 @@ pub fn refusals(job: &Job) -> Vec<String> {
 /// Whether bf16 weights are rounded up or down by chance, so that small updates are kept on average.
 pub fn rounds_stochastically(job: &Job) -> bool {
     job.framework.get("rounding").is_some_and(|rounding| rounding == "stochastic")
+}
+
+/// Whether every run of the job must give the same bits. The CPU's always do.
+pub fn is_deterministic(job: &Job) -> bool {
+    job.framework.get("deterministic") == Some(&serde_json::Value::Bool(true))
+}
+
+/// Whether products of fp8 may be added up with fewer bits than fp32 has.
+pub fn accumulates_fast(job: &Job) -> bool {
+    job.framework.get("fast_accumulation") == Some(&serde_json::Value::Bool(true))
 }
 
 /// How the job wants its step computed, where it says so: `fused` or `autograd`.
@@ -148,13 +173,21 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         type Edit = fn(&mut Job);
-        let edits: [(&str, Edit); 18] = [
+        let edits: [(&str, Edit); 23] = [
+            ("fast_accumulation", |j| drop(j.framework.insert("fast_accumulation".into(), true.into()))),
+            ("framework deterministic", |j| drop(j.framework.insert("deterministic".into(), "yes".into()))),
+            ("needs step fused", |j| {
+                j.vendor = Vendor::Nvd;
+                j.framework.insert("deterministic".into(), true.into());
+            }),
             ("framework step", |j| drop(j.framework.insert("step".into(), "slow".into()))),
             ("framework rounding", |j| drop(j.framework.insert("rounding".into(), "up".into()))),
             ("needs step fused", |j| drop(j.framework.insert("rounding".into(), "stochastic".into()))),
             ("architecture", |j| j.model.architecture = "bert".into()),
             ("QKV bias", |j| j.model.qkv_bias = true),
-            ("precision", |j| j.precision = "fp8".into()),
+            ("precision", |j| j.precision = "fp4".into()),
+            ("fp8 needs a GPU", |j| j.precision = "fp8".into()),
+            ("fp8_param", |j| (j.precision, j.fp8_param) = ("fp8".into(), true)),
             ("state precision", |j| j.optimizer.state_precision = "bf16".into()),
             ("compile", |j| j.compile = true),
             ("offload", |j| j.offload = true),

@@ -77,7 +77,8 @@ impl<'a> Trainer<'a> {
         }
         let group = ring.map(|ring| ranks::group(ring, device)).transpose()?;
         let shape = Shape::of(&job.model).map_err(Stop::Refused)?;
-        let kind = |precision: &str| if precision == "bf16" { Kind::BFloat16 } else { Kind::Float };
+        // In fp8, factors of products are fp8; all other values are bf16.
+        let kind = |precision: &str| if precision == "fp32" { Kind::Float } else { Kind::BFloat16 };
         let (kind, state_kind) = (kind(&job.precision), kind(&job.optimizer.state_precision));
         let is_shared = group.is_some() && fused::shares_out(job, &shape, device);
         let share = group.as_ref().filter(|_| is_shared);
@@ -122,6 +123,10 @@ impl<'a> Trainer<'a> {
             (Err(reason), Some(_), _) => {
                 Err(Stop::Refused(format!("the fused step does not cover this job: {reason}")))
             }
+            // Autograd has no fp8, and another precision would be another measurement.
+            (Err(reason), None, None) if job.precision == "fp8" => Err(Stop::Refused(format!(
+                "only the fused step computes in fp8, and it does not cover this job: {reason}"
+            ))),
             (Err(reason), _, Some(_)) => {
                 Err(Stop::Refused(format!("sharding needs the fused step, which does not cover this job: {reason}")))
             }
@@ -291,13 +296,17 @@ impl<'a> Trainer<'a> {
             StepPath::Fused(fused) => fused.recomputed_layers(),
             StepPath::Autograd(plan, _) => plan.segments.iter().filter(|s| s.recompute).count(),
         };
+        let fp8_hybrid = match &self.path {
+            StepPath::Fused(fused) => fused.fp8_is_hybrid(),
+            StepPath::Autograd(..) => None,
+        };
         let mut effective = json!({
             "micro_batch_size": data.micro_batch_size,
             "global_batch_size": data.micro_batch_size * data.gradient_accumulation_steps * ranks,
             "gradient_accumulation_steps": data.gradient_accumulation_steps,
             "seq_length": data.seq_length,
             "train_iters": self.job.train_iters,
-            "precision": precision(self.model.kind()),
+            "precision": if fp8_hybrid.is_some() { "fp8" } else { precision(self.model.kind()) },
             "optimizer": "adamw",
             "optimizer_state_precision": precision(self.parameters.state_kind()),
             "learning_rate": optimizer.learning_rate,
@@ -329,6 +338,12 @@ impl<'a> Trainer<'a> {
         if let Value::Object(map) = &mut effective {
             map.append(&mut self.model.effective());
             map.append(&mut self.tokens.effective(self.job.train_iters.saturating_mul(data.global_batch_size)));
+            if let Some(is_hybrid) = fp8_hybrid {
+                map.insert("fp8_hybrid".to_owned(), is_hybrid.into());
+                map.insert("fp8_param".to_owned(), false.into());
+                // Megatron's word for one current scale a matrix.
+                map.insert("fp8_recipe".to_owned(), "tensorwise".into());
+            }
             if self.initialisation == "random" {
                 map.insert("init_std".to_owned(), self.job.initialisation.std.into());
             }

@@ -1,4 +1,4 @@
-//! All trainers compute what transformers computes, on the CPU: tprimat-native its logits and 20 training steps, the
+//! All trainers compute what transformers computes, on the CPU: tprimat-native its logits and 50 training steps, the
 //! Python trainers the same steps in one process and in two.
 //!
 //! Needs a Python with torch, transformers, accelerate and safetensors, named by TPRIMAT_PYTHON.

@@ -66,8 +66,8 @@ pub fn memory(recipe: &str, job: &Job) -> Result<Memory, String> {
     if job.vendor == Vendor::Cpu {
         return Err("not modelled: a CPU's memory is the host's".into());
     }
-    let is_megatron = matches!(recipe, "mega" | "nemo" | "prim" | "mlm" | "mgds");
-    if job.precision != "bf16" && !(job.precision == "fp8" && is_megatron) {
+    let knows_fp8 = matches!(recipe, "native" | "mega" | "nemo" | "prim" | "mlm" | "mgds");
+    if job.precision != "bf16" && !(job.precision == "fp8" && knows_fp8) {
         return Err(format!("not modelled: precision {}", job.precision));
     }
     if !matches!(job.model.architecture.as_str(), "llama" | "qwen2" | "mistral") {

@@ -10,6 +10,8 @@
 //! - compiled: norms, silu and product are computed again: inputs and outputs of the norms, and 6f.
 //! - tprimat-native, fused step: both norms' inputs and outputs 8h, q, k, v and the attention's output 4q + 4k, gate, up
 //!   and their product 6f.
+//! - the same in fp8: norms' outputs, the attention's output and gate times up once in fp8 by columns, which for the attention's
+//!   output comes besides: 6h + 5q + 4k + 5f.
 //! - tprimat-native by autograd: fused norms keep input and output; the attention's output is copied to be joined, 2q more.
 
 use super::{Phase, Sizes, WORKSPACES};
@@ -151,7 +153,7 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
     let word = job.parallelism.sharding.as_str();
     if s.dp > 1.0 && word != "none" && (is_fused(job) || !word.is_empty()) {
         return match is_fused(job) {
-            true => Ok(fused(s, &native_shards(s, state))),
+            true => Ok(fused(s, &native_shards(s, state), false)),
             false => {
                 Err("not modelled: this trainer shards by its own kernels only, which do not take this job".into())
             }
@@ -164,8 +166,18 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
         ("optimiser moments", 2.0 * state * n),
         WORKSPACES,
     ];
+    if job.precision == "fp8" {
+        if !is_fused(job) {
+            return Err(
+                "not modelled: only this trainer's kernels compute in FP8, and they do not take this job".into()
+            );
+        }
+        // By rows and by columns.
+        let weights = ("weights of the layers in fp8, twice", 2.0 * s.layers * s.layer_parameters());
+        return Ok(fused(s, &[always.as_slice(), &[weights]].concat(), true));
+    }
     if is_fused(job) {
-        return Ok(fused(s, &always));
+        return Ok(fused(s, &always, false));
     }
     let layer = 8.0 * s.hidden + 6.0 * s.q + 4.0 * s.kv + 8.0 * s.ffn;
     let (all, one) = s.activations(layer, 2.0 * s.hidden);
@@ -221,8 +233,11 @@ fn is_fused(job: &Job) -> bool {
 }
 
 /// tprimat-native's step over its own kernels: every buffer of it is listed in its source.
-fn fused(s: &Sizes, always: &[Part]) -> Vec<Phase> {
-    let layer = 8.0 * s.hidden + 4.0 * s.q + 4.0 * s.kv + 6.0 * s.ffn;
+fn fused(s: &Sizes, always: &[Part], is_fp8: bool) -> Vec<Phase> {
+    let layer = match is_fp8 {
+        true => 6.0 * s.hidden + 5.0 * s.q + 4.0 * s.kv + 5.0 * s.ffn,
+        false => 8.0 * s.hidden + 4.0 * s.q + 4.0 * s.kv + 6.0 * s.ffn,
+    };
     let (all, one) = s.activations(layer, 2.0 * s.hidden);
     let parts = (s.logits() / FUSED_LOGITS_AT_ONCE).ceil().max(1.0);
     let gradient = ("gradient of the hidden states", 2.0 * s.tokens * s.hidden);
@@ -233,11 +248,14 @@ fn fused(s: &Sizes, always: &[Part]) -> Vec<Phase> {
         ("logits, and their gradients over them", 2.0 * s.logits() / parts),
     ];
     let recomputed = if s.recomputed > 0.0 { one } else { 0.0 };
+    // In fp8, either the gradient of the MLP's output twice beside that of its product, or those of gate and up twice, when the
+    // product is gone already.
+    let mlp = if is_fp8 { (2.0 * s.ffn + 2.0 * s.hidden).max(3.0 * s.ffn) } else { 2.0 * s.ffn };
     let layers = [
         ("activations", all),
         ("one layer, recomputed", recomputed),
         gradient,
-        ("gradient of an MLP's product", 2.0 * s.tokens * s.ffn),
+        ("gradients within an MLP", s.tokens * mlp),
     ];
     vec![Phase::new("head", &[always, &head]), Phase::new("layers, backward", &[always, &layers])]
 }

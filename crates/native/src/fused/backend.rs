@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::driver::failure;
+use super::{driver::failure, operand::Format};
 
 pub trait Backend {
     fn device(&self) -> Device;
@@ -12,6 +12,9 @@ pub trait Backend {
     fn multiprocessors(&self) -> u32;
     /// Shared memory that one block may ask for, in bytes.
     fn shared_memory(&self) -> u32;
+
+    /// Whether factors of products may be fp8.
+    fn multiplies_fp8(&self) -> bool;
 
     /// Queues a kernel.
     ///
@@ -66,9 +69,12 @@ pub enum Layout {
     Weight,
 }
 
+/// Sizes of products in fp8 are multiples of this.
+pub const FP8_STEP: i64 = 16;
+
 pub const LAYOUTS: [Layout; 3] = [Layout::Forward, Layout::Input, Layout::Weight];
 
-/// out = left ∘ right + add + bias. All matrices are contiguous; the factors are bf16.
+/// out = left ∘ right + add + bias. All matrices are contiguous; the factors are bf16, or fp8 with a scale each.
 pub struct Product<'a> {
     pub layout: Layout,
     pub left: &'a Tensor,
@@ -77,6 +83,9 @@ pub struct Product<'a> {
     /// Of the size and kind of `out`; may be `out` itself.
     pub add: Option<&'a Tensor>,
     pub bias: Option<&'a Tensor>,
+    /// fp32 scalars that the factors are multiplied with; there for fp8, and only in the layout that both factors are read along
+    /// the sum.
+    pub scales: Option<[&'a Tensor; 2]>,
 }
 
 impl Product<'_> {
@@ -99,7 +108,18 @@ impl Product<'_> {
             let add_fits = self.add.is_none_or(|a| a.size() == out && a.kind() == self.out.kind() && a.is_contiguous());
             inner == right_inner && out == [rows, cols] && bias_fits && add_fits
         };
-        let kinds = [self.left, self.right].iter().all(|t| t.kind() == Kind::BFloat16 && t.is_contiguous())
+        let factors = match self.scales {
+            None => [self.left, self.right].iter().all(|t| t.kind() == Kind::BFloat16),
+            Some(scales) => {
+                let is_fp8 = [self.left, self.right].iter().all(|t| Format::is_of(t.kind()));
+                let multiples = self.sizes().iter().all(|size| size % FP8_STEP == 0);
+                let are_scalars = scales.iter().all(|s| s.kind() == Kind::Float && s.numel() == 1);
+                self.layout == Layout::Forward && is_fp8 && multiples && are_scalars
+            }
+        };
+        let kinds = factors
+            && self.left.is_contiguous()
+            && self.right.is_contiguous()
             && matches!(self.out.kind(), Kind::BFloat16 | Kind::Float)
             && self.out.is_contiguous();
         match fits && kinds {

@@ -6,6 +6,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::{
     backend::{Backend, LAYOUTS, Layout, Product},
     kernels::{self, AdamW, Angles, Norm, Update},
+    operand::{self, Format, Matrix, Operand, Scaled},
     segments,
 };
 
@@ -19,6 +20,8 @@ pub struct Finding {
 /// One rounding to bf16 is at most 2^-8 of a value, and about 2^-9.6 of a norm.
 const BF16: f64 = 3e-3;
 const FP32: f64 = 1e-5;
+/// Tensor cores add products of fp8 up with fewer bits than fp32 has.
+const FP8_SUM: f64 = 2e-3;
 
 pub struct Checks<'a> {
     backend: &'a dyn Backend,
@@ -50,7 +53,7 @@ pub fn all(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
         checks.what = format!("{rows} x {cols}, {vocabulary} tokens, {kind:?}");
         checks.embedding(rows, cols, vocabulary, kind)?;
     }
-    for (count, kind) in [(4, Kind::Float), (4100, Kind::Float), (1 << 16, Kind::Float), (4100, Kind::BFloat16)] {
+    for (count, kind) in [(8, Kind::Float), (4104, Kind::Float), (1 << 16, Kind::Float), (4104, Kind::BFloat16)] {
         checks.what = format!("{count}, {kind:?}");
         checks.update(count, kind)?;
     }
@@ -62,6 +65,23 @@ pub fn all(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
         checks.what = format!("{rows} x {inner} x {cols}");
         checks.products(rows, inner, cols)?;
     }
+    for (rows, cols) in [(8, 8), (16, 264), (136, 128), (1000, 520)] {
+        checks.what = format!("{rows} x {cols}");
+        checks.quantize(rows, cols)?;
+    }
+    if backend.multiplies_fp8() {
+        for [rows, inner, cols] in [[16, 16, 16], [48, 272, 80], [144, 64, 528]] {
+            checks.what = format!("{rows} x {inner} x {cols}");
+            checks.products_of_fp8(rows, inner, cols)?;
+        }
+    }
+    checks.findings.extend(attention(backend)?);
+    Ok(checks.findings)
+}
+
+/// Only attention, of which a GPU has two.
+pub fn attention(backend: &dyn Backend) -> Result<Vec<Finding>, TchError> {
+    let mut checks = Checks { backend, findings: Vec::new(), what: String::new() };
     for (batch, length, heads, kv_heads, head_dim) in [(2, 128, 4, 2, 64), (1, 200, 4, 4, 128)] {
         checks.what = format!("{batch} x {length}, {heads}/{kv_heads} heads of {head_dim}");
         checks.attention(batch, length, [heads, kv_heads, head_dim])?;
@@ -99,27 +119,103 @@ impl Checks<'_> {
         Ok(())
     }
 
+    fn noting(&self, values: Tensor) -> Result<Matrix, TchError> {
+        Ok(Matrix { values, largest: Some(operand::slot(self.backend)?) })
+    }
+
+    /// What a kernel noted is the largest magnitude of what it wrote, before the rounding.
+    fn expect_largest(&mut self, name: &str, matrix: &Matrix) -> Result<(), TchError> {
+        let Some(noted) = &matrix.largest else { return Ok(()) };
+        let wanted = leaf(&matrix.values)?.f_detach()?.f_abs()?.f_max()?.f_reshape([1])?;
+        self.expect(&format!("{name}, largest"), &noted.f_view_dtype(Kind::Float)?, &wanted, 2.0 * BF16)
+    }
+
+    fn quantize(&mut self, rows: i64, cols: i64) -> Result<(), TchError> {
+        let matrix = self.noting(self.random(&[rows, cols])?.f_mul_scalar(3.0)?)?;
+        let noted = matrix.largest.as_ref().map_or_else(|| operand::slot(self.backend), |t| Ok(t.shallow_clone()))?;
+        kernels::largest(self.backend, &matrix.values, &noted)?;
+        self.expect_largest("largest", &matrix)?;
+        for (format, most) in [(Format::E4m3, 448.0_f32), (Format::E5m2, 57344.0)] {
+            let scaled = Scaled::of(self.backend, &matrix, format)?;
+            let values = matrix.values.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?;
+            let scale = most / values.f_abs()?.f_max()?.f_double_value(&[])? as f32;
+            let wanted = values.f_mul(&Tensor::from(scale))?.f_to_kind(format.kind())?.f_to_kind(Kind::Double)?;
+            let wide = |t: &Tensor| t.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float);
+            // libtorch rounds the same way, so nothing may differ.
+            let name = format.name();
+            if let Some(by_row) = &scaled.by_row {
+                self.expect(&format!("{name}, by row"), &wide(by_row)?, &wanted, 1e-9)?;
+            }
+            self.expect(&format!("{name}, by column"), &wide(&scaled.by_column)?.f_tr()?, &wanted, 1e-9)?;
+            self.expect(&format!("{name}, inverse"), &scaled.inverse, &Tensor::from_slice(&[1.0 / scale]), FP32)?;
+        }
+        Ok(())
+    }
+
+    /// A random matrix in fp8, and what it stands for, exactly.
+    fn scaled(&self, rows: i64, cols: i64, format: Format) -> Result<(Operand, Tensor), TchError> {
+        let matrix = operand::measured(self.backend, self.random(&[rows, cols])?)?;
+        let scaled = Scaled::of(self.backend, &matrix, format)?;
+        let columns = scaled.by_column.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_to_kind(Kind::Double)?;
+        let wide = columns.f_tr()?.f_mul(&leaf(&scaled.inverse)?.f_detach()?)?;
+        Ok((Operand::Scaled(scaled), wide))
+    }
+
+    /// The three products of a linear layer whose factors are in fp8.
+    fn products_of_fp8(&mut self, rows: i64, inner: i64, outputs: i64) -> Result<(), TchError> {
+        let backend = self.backend;
+        let (x, x64) = self.scaled(rows, inner, Format::E4m3)?;
+        let (w, w64) = self.scaled(outputs, inner, Format::E4m3)?;
+        for format in [Format::E4m3, Format::E5m2] {
+            let (dy, dy64) = self.scaled(rows, outputs, format)?;
+            let name = |product: &str| format!("product in fp8, {product}, dy in {}", format.name());
+            let (y, dx) =
+                (self.poisoned(&[rows, outputs], Kind::BFloat16)?, self.poisoned(&[rows, inner], Kind::BFloat16)?);
+            let (bias, add) = (self.random(&[outputs])?, self.random(&[rows, outputs])?);
+            let plain = operand::forward(&x, &w, &y)?;
+            backend.product(&Product { bias: Some(&bias), ..plain })?;
+            let y64 = x64.f_matmul(&w64.f_tr()?)?;
+            self.expect(&name("y"), &y, &y64.f_add(&leaf(&bias)?.f_detach()?)?, BF16)?;
+            backend.product(&Product { add: Some(&add), ..operand::forward(&x, &w, &y)? })?;
+            self.expect(&name("y onto another matrix"), &y, &y64.f_add(&leaf(&add)?.f_detach()?)?, BF16)?;
+            backend.product(&operand::input(&dy, &w, &dx)?)?;
+            self.expect(&name("dx"), &dx, &dy64.f_matmul(&w64)?, BF16)?;
+            let dw64 = dy64.f_tr()?.f_matmul(&x64)?;
+            for kind in [Kind::Float, Kind::BFloat16] {
+                let dw = self.poisoned(&[outputs, inner], kind)?;
+                backend.product(&operand::weight(&dy, &x, &dw, false)?)?;
+                backend.product(&operand::weight(&dy, &x, &dw, true)?)?;
+                let limit = if kind == Kind::Float { FP8_SUM } else { 2.0 * BF16 };
+                self.expect(&name(&format!("dw twice, {kind:?}")), &dw, &dw64.f_mul_scalar(2.0)?, limit)?;
+            }
+        }
+        Ok(())
+    }
+
     fn norms(&mut self, rows: i64, cols: i64) -> Result<(), TchError> {
         let (x, weight, dy) = (self.random(&[rows, cols])?, self.random(&[cols])?, self.random(&[rows, cols])?);
         let residual = self.random(&[rows, cols])?;
-        let y = self.poisoned(&[rows, cols], Kind::BFloat16)?;
+        let y = self.noting(self.poisoned(&[rows, cols], Kind::BFloat16)?)?;
         let scales = self.poisoned(&[rows], Kind::Float)?;
         kernels::rms_norm(self.backend, &x, &weight, &y, &scales, 1e-5)?;
         let (x64, weight64) = (leaf(&x)?, leaf(&weight)?);
         let mean = x64.f_square()?.f_mean_dim([-1].as_slice(), true, Kind::Double)?;
         let expected = x64.f_mul(&mean.f_add_scalar(1e-5)?.f_rsqrt()?)?.f_mul(&weight64)?;
-        self.expect("rms_norm", &y, &expected, BF16)?;
+        self.expect("rms_norm", &y.values, &expected, BF16)?;
+        self.expect_largest("rms_norm", &y)?;
 
         let wanted = gradients(&expected, &dy, &[&x64, &weight64])?;
-        let dx = self.poisoned(&[rows, cols], Kind::BFloat16)?;
+        let dx = self.noting(self.poisoned(&[rows, cols], Kind::BFloat16)?)?;
         let dw = self.poisoned(&[cols], Kind::Float)?;
         let norm = Norm { x: &x, weight: &weight, scales: &scales };
         kernels::rms_norm_backward(self.backend, &norm, &dy, None, &dx, &dw, false)?;
-        self.expect("rms_norm_backward, x", &dx, &wanted[0], BF16)?;
+        self.expect("rms_norm_backward, x", &dx.values, &wanted[0], BF16)?;
+        self.expect_largest("rms_norm_backward", &dx)?;
         self.expect("rms_norm_backward, weight", &dw, &wanted[1], FP32)?;
         let with_residual = wanted[0].f_add(&leaf(&residual)?.f_detach()?)?;
-        kernels::rms_norm_backward(self.backend, &norm, &dy, Some(&residual), &residual, &dw, true)?;
-        self.expect("rms_norm_backward onto the residual", &residual, &with_residual, BF16)?;
+        let residual = Matrix::plain(residual);
+        kernels::rms_norm_backward(self.backend, &norm, &dy, Some(&residual.values), &residual, &dw, true)?;
+        self.expect("rms_norm_backward onto the residual", &residual.values, &with_residual, BF16)?;
         self.expect("rms_norm_backward, weight added", &dw, &wanted[1].f_mul_scalar(2.0)?, FP32)
     }
 
@@ -133,15 +229,18 @@ impl Checks<'_> {
 
     fn swiglu(&mut self, rows: i64, cols: i64) -> Result<(), TchError> {
         let (gate_up, d_out) = (self.random(&[rows, 2 * cols])?, self.random(&[rows, cols])?);
-        let out = self.poisoned(&[rows, cols], Kind::BFloat16)?;
+        let out = self.noting(self.poisoned(&[rows, cols], Kind::BFloat16)?)?;
         kernels::swiglu(self.backend, &gate_up, &out)?;
         let gate_up64 = leaf(&gate_up)?;
         let halves = gate_up64.f_chunk(2, -1)?;
         let expected = halves[0].f_silu()?.f_mul(&halves[1])?;
-        self.expect("swiglu", &out, &expected, BF16)?;
+        self.expect("swiglu", &out.values, &expected, BF16)?;
+        self.expect_largest("swiglu", &out)?;
         let wanted = gradients(&expected, &d_out, &[&gate_up64])?;
+        let gate_up = self.noting(gate_up)?;
         kernels::swiglu_backward(self.backend, &gate_up, &d_out)?;
-        self.expect("swiglu_backward", &gate_up, &wanted[0], BF16)
+        self.expect("swiglu_backward", &gate_up.values, &wanted[0], BF16)?;
+        self.expect_largest("swiglu_backward", &gate_up)
     }
 
     fn rope(&mut self, batch: i64, length: i64, [heads, kv_heads, head_dim]: [i64; 3]) -> Result<(), TchError> {
@@ -168,9 +267,10 @@ impl Checks<'_> {
         let parts = [dq?, dk?, dv?];
         let joined = Tensor::f_cat(&parts, 2)?.f_reshape([rows, -1])?;
         let wanted = gradients(&expected, &joined, &[&before])?;
-        let dqkv = self.poisoned(&qkv.size(), Kind::BFloat16)?;
+        let dqkv = self.noting(self.poisoned(&qkv.size(), Kind::BFloat16)?)?;
         kernels::rope_backward(self.backend, &parts, &tables, &dqkv)?;
-        self.expect("rope_backward", &dqkv, &wanted[0], BF16)
+        self.expect("rope_backward", &dqkv.values, &wanted[0], BF16)?;
+        self.expect_largest("rope_backward", &dqkv)
     }
 
     fn cross_entropy(&mut self, rows: i64, vocabulary: i64) -> Result<(), TchError> {
@@ -282,7 +382,8 @@ impl Checks<'_> {
             for kind in [Kind::BFloat16, Kind::Float] {
                 let limit = if kind == Kind::Float { FP32 } else { BF16 };
                 let out = self.poisoned(&[rows, cols], kind)?;
-                let product = Product { layout, left: &left, right: &right, out: &out, add: None, bias: None };
+                let product =
+                    Product { layout, left: &left, right: &right, out: &out, add: None, bias: None, scales: None };
                 self.backend.product(&product)?;
                 self.expect(&format!("product {layout:?}, {kind:?}"), &out, &expected, limit)?;
                 let before = leaf(&out)?.f_detach()?;
@@ -292,7 +393,15 @@ impl Checks<'_> {
             if layout == Layout::Forward {
                 let (bias, add) = (self.random(&[cols])?, self.random(&[rows, cols])?);
                 let out = self.poisoned(&[rows, cols], Kind::BFloat16)?;
-                let product = Product { layout, left: &left, right: &right, out: &out, add: None, bias: Some(&bias) };
+                let product = Product {
+                    layout,
+                    left: &left,
+                    right: &right,
+                    out: &out,
+                    add: None,
+                    bias: Some(&bias),
+                    scales: None,
+                };
                 self.backend.product(&product)?;
                 self.expect("product with a bias", &out, &expected.f_add(&leaf(&bias)?.f_detach()?)?, BF16)?;
                 self.backend.product(&Product { add: Some(&add), bias: None, ..product })?;

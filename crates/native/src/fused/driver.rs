@@ -83,6 +83,8 @@ pub struct Driver {
     pub multiprocessors: u32,
     /// Shared memory that one block may ask for, in bytes.
     pub shared_memory: u32,
+    /// Compute capability, times ten.
+    pub capability: u32,
     pub architecture: String,
     pub compile_seconds: f64,
 }
@@ -106,7 +108,8 @@ impl Driver {
             check(error_name, "cuDeviceGetAttribute", unsafe { attribute(&raw mut value, which, device as c_int) })?;
             Ok::<_, TchError>(value as u32)
         };
-        let architecture = format!("sm_{}{}", read(MAJOR)?, read(MINOR)?);
+        let capability = 10 * read(MAJOR)? + read(MINOR)?;
+        let architecture = format!("sm_{capability}");
         let start = Instant::now();
         let binary = compile(&library, &architecture)?;
         let compile_seconds = start.elapsed().as_secs_f64();
@@ -129,6 +132,7 @@ impl Driver {
             functions: RefCell::default(),
             multiprocessors: read(MULTIPROCESSORS)?,
             shared_memory: read(MAX_SHARED_PER_BLOCK_OPTIN)?,
+            capability,
             architecture,
             compile_seconds,
         })

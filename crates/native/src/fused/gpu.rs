@@ -1,4 +1,4 @@
-//! The GPU: kernels compiled at run time, cuBLASLt for products, cuDNN for attention.
+//! The GPU: kernels compiled at run time, cuBLASLt for products, cuDNN or flash attention for attention.
 
 use std::ffi::c_void;
 
@@ -10,21 +10,30 @@ use super::{
     driver::{Driver, failure},
     products::Products,
 };
-use crate::shim;
+use crate::shim::{self, AttentionBy};
+
+/// Compute capability, times ten, of the first generation that multiplies fp8.
+const FP8_CAPABILITY: u32 = 89;
 
 pub struct Gpu {
     device: Device,
+    attention: AttentionBy,
     pub driver: Driver,
     pub products: Products,
 }
 
 impl Gpu {
-    pub fn open(device: Device) -> Result<Self, TchError> {
+    /// `attention` = flash makes everything that runs on this device deterministic, as long as products are not tuned.
+    pub fn open(device: Device, attention: AttentionBy) -> Result<Self, TchError> {
+        if attention == AttentionBy::Flash {
+            shim::only_deterministic()?;
+        }
         // It is loaded, and names its own dependencies.
         // SAFETY: nothing is initialised a second time.
         let torch = unsafe { Library::new("libtorch_cuda.so") }.map_err(|e| failure(e.to_string()))?;
         let Device::Cuda(number) = device else { return Err(failure(format!("{device:?} is not a GPU"))) };
-        Ok(Self { device, products: Products::open(&torch, device)?, driver: Driver::open(number)? })
+        let products = Products::open(&torch, device)?;
+        Ok(Self { device, attention, products, driver: Driver::open(number)? })
     }
 }
 
@@ -39,6 +48,10 @@ impl Backend for Gpu {
 
     fn shared_memory(&self) -> u32 {
         self.driver.shared_memory
+    }
+
+    fn multiplies_fp8(&self) -> bool {
+        self.driver.capability >= FP8_CAPABILITY
     }
 
     unsafe fn launch(
@@ -58,7 +71,7 @@ impl Backend for Gpu {
     }
 
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attention, TchError> {
-        let [output, rest @ ..] = shim::attention(q, k, v)?;
+        let [output, rest @ ..] = shim::attention(self.attention, q, k, v)?;
         Ok(Attention { output, rest: rest.into() })
     }
 
@@ -71,7 +84,8 @@ impl Backend for Gpu {
         let [log_sum, seed, offset] = saved.rest.as_slice() else {
             return Err(failure("attention kept nothing for its backward pass".to_owned()));
         };
-        let [dq, dk, dv] = shim::attention_backward(gradient, inputs, [&saved.output, log_sum, seed, offset])?;
+        let saved = [&saved.output, log_sum, seed, offset];
+        let [dq, dk, dv] = shim::attention_backward(self.attention, gradient, inputs, saved)?;
         let by_token = |t: Tensor| t.f_transpose(1, 2)?.f_contiguous();
         Ok([by_token(dq)?, by_token(dk)?, by_token(dv)?])
     }

@@ -10,6 +10,7 @@ extern "C" int host_launch(const char* name, unsigned columns, unsigned rows, un
     static const std::pair<const char*, void (*)(void**)> kernels[] = {
         NAMED(rms_norm_1), NAMED(rms_norm_2), NAMED(rms_norm_backward_1), NAMED(rms_norm_backward_2), NAMED(column_sums), NAMED(bias_partials), NAMED(rope), NAMED(rope_backward), NAMED(swiglu),
         NAMED(swiglu_backward), NAMED(cross_entropy), NAMED(embedding_backward), NAMED(squares_fp32),
+        NAMED(largest), NAMED(quantize_e4m3), NAMED(quantize_e5m2),
         NAMED(squares_bf16), NAMED(adamw_fp32), NAMED(adamw_bf16),
         NAMED(add_parts_fp32), NAMED(add_parts_bf16),
     };

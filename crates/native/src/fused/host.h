@@ -30,6 +30,20 @@ inline unsigned __float_as_uint(float f) { unsigned bits; std::memcpy(&bits, &f,
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
 
+// Byte i of the result is the byte of `low` (0 to 3) or `high` (4 to 7) that hexadecimal digit i of `which` names.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const uint64_t both = (uint64_t)high << 32 | low;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) result |= (unsigned)(both >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return result;
+}
+// One thread runs at a time.
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+    const unsigned before = *at;
+    if (value > before) *at = value;
+    return before;
+}
+
 static ucontext_t scheduler;
 static ucontext_t* running;
 inline void __syncthreads() { swapcontext(running, &scheduler); }

@@ -92,6 +92,18 @@ INLINE void store4(bf16* to, const float* v) {
     *(uint2*)to = q;
 }
 
+INLINE void load(const float* from, float (&v)[4]) { load4(from, v); }
+INLINE void load(const bf16* from, float (&v)[8]) { load8(from, v); }
+INLINE void store(float* to, const float (&v)[4]) { store4(to, v); }
+INLINE void store(bf16* to, const float (&v)[4]) { store4(to, v); }
+INLINE void store(bf16* to, const float (&v)[8]) { store8(to, v); }
+
+// Values of a buffer that one thread takes at a time: 16 bytes.
+template <typename T>
+struct Unit {
+    static constexpr int SIZE = 16 / sizeof(T);
+};
+
 // A gradient that is kept in fp32 or in bf16, as the optimiser state is.
 INLINE void put_gradient(void* gradients, i64 at, float value, int is_bf16, int accumulate) {
     if (is_bf16) {
@@ -139,12 +151,146 @@ INLINE float over_block(float value) {
     return total;
 }
 
+// -- fp8 ----------------------------------------------------------------------------------------------------------
+
+// One value as fp8 with MANTISSA bits and the exponent's BIAS, to nearest, at most `most`. Not a number stays so.
+template <int MANTISSA, int BIAS>
+INLINE u32 narrow_fp8(float value, float most) {
+    const u32 bits = __float_as_uint(value), sign = bits >> 24 & 0x80u;
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return sign | 0x7fu;
+    const float magnitude = fminf(__uint_as_float(bits & 0x7fffffffu), most);
+    int exponent = (int)(__float_as_uint(magnitude) >> 23) - 127;
+    if (exponent < 1 - BIAS) exponent = 1 - BIAS;
+    const float unit = __uint_as_float((u32)(exponent - MANTISSA + 127) << 23);
+    return sign | ((u32)(exponent + BIAS - 1) << MANTISSA) + (u32)rintf(magnitude / unit);
+}
+
+template <bool IS_E5M2>
+INLINE float most_fp8() {
+    return IS_E5M2 ? 57344.0f : 448.0f;
+}
+
+// Four values in one word, the first one lowest.
+template <bool IS_E5M2>
+INLINE u32 narrow4_fp8(const float* v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short low, high;
+    if (IS_E5M2) {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1]), "f"(v[0]));
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3]), "f"(v[2]));
+    } else {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1]), "f"(v[0]));
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3]), "f"(v[2]));
+    }
+    return low | (u32)high << 16;
+#else
+    u32 word = 0;
+    for (int i = 0; i < 4; i++) {
+        const float most = most_fp8<IS_E5M2>();
+        word |= (IS_E5M2 ? narrow_fp8<2, 15>(v[i], most) : narrow_fp8<3, 7>(v[i], most)) << 8 * i;
+    }
+    return word;
+#endif
+}
+
+INLINE float largest8(float largest, const float* v) {
+    for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(v[i]));
+    return largest;
+}
+
+// Raises *noted to the largest magnitude that a thread of the block has seen; null = nobody wants to know. The bits of
+// numbers that are not negative are in the numbers' order, and a maximum does not depend on the order of the blocks.
+INLINE void note_largest(u32* noted, float largest) {
+    if (noted == nullptr) return;
+    const u32 bits = __float_as_uint(over_block<false>(largest));
+    if (threadIdx.x == 0 && bits > *(volatile u32*)noted) atomicMax(noted, bits);
+}
+
+// The largest magnitude of a buffer; `groups` of eight values.
+KERNEL(512) largest(const bf16* values, u32* noted, i64 groups) {
+    float most = 0;
+#pragma unroll 4
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < groups; i += (i64)gridDim.x * blockDim.x) {
+        float v[8];
+        load8(values + 8 * i, v);
+        most = largest8(most, v);
+    }
+    note_largest(noted, most);
+}
+
+// Turns four rows of four bytes into four columns.
+INLINE void transpose4(u32 a, u32 b, u32 c, u32 d, u32* columns) {
+    const u32 ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
+    const u32 cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
+    columns[0] = __byte_perm(ab_low, cd_low, 0x5410);
+    columns[1] = __byte_perm(ab_low, cd_low, 0x7632);
+    columns[2] = __byte_perm(ab_high, cd_high, 0x5410);
+    columns[3] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
+// Scales a matrix so that its largest magnitude becomes the format's, and writes it as fp8 twice: by rows and by columns,
+// because products of fp8 read both factors along the sum. A value is its fp8 times *inverse.
+// A block takes 128 x 128 values, a thread 8 x 8 of them; rows and columns are multiples of 8.
+template <bool IS_E5M2>
+INLINE void quantize(const bf16* x, const u32* noted, unsigned char* by_row, unsigned char* by_column, float* inverse,
+                     int rows, int cols) {
+    __shared__ uint2 tile[128][16];
+    const float scale = most_fp8<IS_E5M2>() / fmaxf(__uint_as_float(*noted), 1e-30f);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse = 1.0f / scale;
+    const int across = threadIdx.x % 16, down = threadIdx.x / 16;
+    const int c = blockIdx.x * 128 + across * 8, r = blockIdx.y * 128 + down * 8;
+    uint2 q[8];
+    if (c < cols && r < rows) {
+        uint4 loaded[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) loaded[i] = *(const uint4*)(x + (i64)(r + i) * cols + c);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float v[8];
+            unpack8(loaded[i], v);
+            for (int k = 0; k < 8; k++) v[k] *= scale;
+            q[i].x = narrow4_fp8<IS_E5M2>(v);
+            q[i].y = narrow4_fp8<IS_E5M2>(v + 4);
+            *(uint2*)(by_row + (i64)(r + i) * cols + c) = q[i];
+        }
+        u32 upper[8], lower[8];
+        transpose4(q[0].x, q[1].x, q[2].x, q[3].x, upper);
+        transpose4(q[0].y, q[1].y, q[2].y, q[3].y, upper + 4);
+        transpose4(q[4].x, q[5].x, q[6].x, q[7].x, lower);
+        transpose4(q[4].y, q[5].y, q[6].y, q[7].y, lower + 4);
+        // The exclusive or spreads a warp's accesses over all banks of the shared memory.
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            q[k].x = upper[k], q[k].y = lower[k];
+            tile[across * 8 + k][down ^ across] = q[k];
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const int column = k * 16 + down, from = blockIdx.y * 128 + across * 8;
+        const int to = blockIdx.x * 128 + column;
+        if (to < cols && from < rows)
+            *(uint2*)(by_column + (i64)to * rows + from) = tile[column][across ^ (column / 8)];
+    }
+}
+
+KERNEL(256) quantize_e4m3(const bf16* x, const u32* noted, unsigned char* by_row, unsigned char* by_column,
+                          float* inverse, int rows, int cols) {
+    quantize<false>(x, noted, by_row, by_column, inverse, rows, cols);
+}
+
+KERNEL(256) quantize_e5m2(const bf16* x, const u32* noted, unsigned char* by_row, unsigned char* by_column,
+                          float* inverse, int rows, int cols) {
+    quantize<true>(x, noted, by_row, by_column, inverse, rows, cols);
+}
+
 // -- RMSNorm ------------------------------------------------------------------------------------------------------
 
 // One block a row: y = x * scale * weight, scale = 1 / sqrt(mean(x^2) + eps), which the backward pass wants again.
 // A thread owns GROUPS groups of eight columns and keeps them in registers.
 template <int GROUPS>
-INLINE void rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, int cols, float eps) {
+INLINE void rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, u32* noted, int cols, float eps) {
     x += (i64)blockIdx.x * cols;
     y += (i64)blockIdx.x * cols;
     float v[GROUPS][8];
@@ -158,6 +304,7 @@ INLINE void rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, 
     }
     const float scale = 1.0f / sqrtf(over_block<true>(sum) / cols + eps);
     if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+    float largest = 0;
 #pragma unroll
     for (int k = 0; k < GROUPS; k++) {
         const int c = (threadIdx.x + k * blockDim.x) * 8;
@@ -165,8 +312,10 @@ INLINE void rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, 
         float w[8];
         load8(weight + c, w);
         for (int i = 0; i < 8; i++) v[k][i] = v[k][i] * scale * w[i];
+        largest = largest8(largest, v[k]);
         store8(y + c, v[k]);
     }
+    note_largest(noted, largest);
 }
 
 // dx = residual + scale * (g - x * scale^2 * mean(g * x)) with g = weight * dy. `residual` may be null, or dx itself.
@@ -174,9 +323,9 @@ INLINE void rms_norm(const bf16* x, const bf16* weight, bf16* y, float* scales, 
 // The next row is on its way from memory while this one is worked on.
 template <int GROUPS>
 INLINE void rms_norm_backward(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,
-                              const bf16* residual, bf16* dx, float* partial, int rows, int cols) {
+                              const bf16* residual, bf16* dx, float* partial, u32* noted, int rows, int cols) {
     const uint4 zero = {0, 0, 0, 0};
-    float dw[GROUPS][8];
+    float dw[GROUPS][8], largest = 0;
     uint4 weights[GROUPS], next_x[GROUPS], next_dy[GROUPS], next_residual[GROUPS];
 #pragma unroll
     for (int k = 0; k < GROUPS; k++) {
@@ -222,6 +371,7 @@ INLINE void rms_norm_backward(const bf16* x, const bf16* weight, const float* sc
             float r[8];
             unpack8(this_residual[k], r);
             for (int i = 0; i < 8; i++) r[i] += scale * (g[k][i] - v[k][i] * pull);
+            largest = largest8(largest, r);
             store8(dx + (i64)row * cols + c, r);
         }
     }
@@ -231,16 +381,18 @@ INLINE void rms_norm_backward(const bf16* x, const bf16* weight, const float* sc
         if (c >= cols) continue;
         for (int i = 0; i < 8; i++) partial[(i64)blockIdx.x * cols + c + i] = dw[k][i];
     }
+    note_largest(noted, largest);
 }
 
 #define RMS_NORM(GROUPS)                                                                                            \
-    KERNEL(512) rms_norm_##GROUPS(const bf16* x, const bf16* weight, bf16* y, float* scales, int cols, float eps) {  \
-        rms_norm<GROUPS>(x, weight, y, scales, cols, eps);                                                           \
+    KERNEL(512) rms_norm_##GROUPS(const bf16* x, const bf16* weight, bf16* y, float* scales, u32* noted, int cols,   \
+                                  float eps) {                                                                       \
+        rms_norm<GROUPS>(x, weight, y, scales, noted, cols, eps);                                                    \
     }                                                                                                                \
     KERNEL(512, 2 / GROUPS)                                                                                          \
     rms_norm_backward_##GROUPS(const bf16* x, const bf16* weight, const float* scales, const bf16* dy,               \
-                               const bf16* residual, bf16* dx, float* partial, int rows, int cols) {                 \
-        rms_norm_backward<GROUPS>(x, weight, scales, dy, residual, dx, partial, rows, cols);                         \
+                               const bf16* residual, bf16* dx, float* partial, u32* noted, int rows, int cols) {     \
+        rms_norm_backward<GROUPS>(x, weight, scales, dy, residual, dx, partial, noted, rows, cols);                  \
     }
 RMS_NORM(1)
 RMS_NORM(2)
@@ -306,12 +458,13 @@ KERNEL(512) rope(bf16* qkv, const float* cosines, const float* sines, int sequen
 }
 
 // Turns the gradients of q and k back and joins them with that of v, in the layout of the joint product.
-KERNEL(512) rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, bf16* dqkv, const float* cosines,
-                          const float* sines, int sequence, int heads, int kv_heads, int half) {
+KERNEL(512) rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, bf16* dqkv, u32* noted,
+                          const float* cosines, const float* sines, int sequence, int heads, int kv_heads, int half) {
     const int position = blockIdx.x % sequence;
     const i64 token = blockIdx.x;
     const int size = 2 * half, units = half / 8;
     bf16* row = dqkv + token * (heads + 2 * kv_heads) * size;
+    float largest = 0;
     for (int unit = threadIdx.x; unit < (heads + kv_heads) * units; unit += blockDim.x) {
         const int head = unit / units, at = (unit - head * units) * 8;
         const bf16* from = head < heads ? dq + (token * heads + head) * size
@@ -323,12 +476,18 @@ KERNEL(512) rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, bf16* 
         load4(sines + position * half + at, s), load4(sines + position * half + at + 4, s + 4);
         for (int i = 0; i < 8; i++) s[i] = -s[i];
         rotate8(a, b, c, s);
+        largest = largest8(largest8(largest, a), b);
         store8(row + head * size + at, a);
         store8(row + head * size + at + half, b);
     }
     uint4* to = (uint4*)(row + (heads + kv_heads) * size);
     const uint4* from = (const uint4*)(dv + token * kv_heads * size);
-    for (int i = threadIdx.x; i < kv_heads * 2 * units; i += blockDim.x) to[i] = from[i];
+    for (int i = threadIdx.x; i < kv_heads * 2 * units; i += blockDim.x) {
+        float v[8];
+        unpack8(to[i] = from[i], v);
+        largest = largest8(largest, v);
+    }
+    note_largest(noted, largest);
 }
 
 // -- SwiGLU -------------------------------------------------------------------------------------------------------
@@ -336,22 +495,26 @@ KERNEL(512) rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, bf16* 
 INLINE float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
 // One block a row of `gate_up`, whose first `cols` values are the gate.
-KERNEL(512) swiglu(const bf16* gate_up, bf16* out, int cols) {
+KERNEL(512) swiglu(const bf16* gate_up, bf16* out, u32* noted, int cols) {
     const bf16* gate = gate_up + (i64)blockIdx.x * 2 * cols;
     out += (i64)blockIdx.x * cols;
+    float largest = 0;
     for (int c = threadIdx.x * 8; c < cols; c += blockDim.x * 8) {
         float g[8], u[8];
         load8(gate + c, g);
         load8(gate + cols + c, u);
         for (int i = 0; i < 8; i++) u[i] *= g[i] * sigmoid(g[i]);
+        largest = largest8(largest, u);
         store8(out + c, u);
     }
+    note_largest(noted, largest);
 }
 
 // Writes the gradients of gate and up over their values.
-KERNEL(512) swiglu_backward(bf16* gate_up, const bf16* d_out, int cols) {
+KERNEL(512) swiglu_backward(bf16* gate_up, const bf16* d_out, u32* noted, int cols) {
     bf16* gate = gate_up + (i64)blockIdx.x * 2 * cols;
     d_out += (i64)blockIdx.x * cols;
+    float largest = 0;
     for (int c = threadIdx.x * 8; c < cols; c += blockDim.x * 8) {
         float g[8], u[8], d[8];
         load8(gate + c, g);
@@ -363,9 +526,11 @@ KERNEL(512) swiglu_backward(bf16* gate_up, const bf16* d_out, int cols) {
             g[i] = d[i] * u[i] * s * (1.0f + g[i] * (1.0f - s));
             u[i] = d_up;
         }
+        largest = largest8(largest8(largest, g), u);
         store8(gate + c, g);
         store8(gate + cols + c, u);
     }
+    note_largest(noted, largest);
 }
 
 // -- cross entropy ------------------------------------------------------------------------------------------------
@@ -459,18 +624,20 @@ KERNEL(256) embedding_backward(const bf16* dx, const int* order, const int* star
 
 template <typename T>
 INLINE void squares(const T* gradients, float* partial, i64 count) {
+    constexpr int SIZE = Unit<T>::SIZE;
     float sum = 0;
 #pragma unroll 4
-    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < count; i += (i64)gridDim.x * blockDim.x * 4) {
-        float v[4];
-        load4(gradients + i, v);
-        sum += (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
+    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * SIZE; i < count;
+         i += (i64)gridDim.x * blockDim.x * SIZE) {
+        float v[SIZE];
+        load(gradients + i, v);
+        for (int k = 0; k < SIZE; k += 4) sum += (v[k] * v[k] + v[k + 1] * v[k + 1]) + (v[k + 2] * v[k + 2] + v[k + 3] * v[k + 3]);
     }
     sum = over_block<true>(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// A sum of squares per block; `count` is a multiple of 4.
+// A sum of squares per block; `count` is a multiple of 8.
 KERNEL(512) squares_fp32(const float* gradients, float* partial, i64 count) { squares(gradients, partial, count); }
 KERNEL(512) squares_bf16(const bf16* gradients, float* partial, i64 count) { squares(gradients, partial, count); }
 
@@ -529,29 +696,32 @@ INLINE void adamw(T* masters, bf16* values, const T* gradients, T* first, T* sec
     float scale = 1.0f;
     if (options.clip > 0) scale = fminf(1.0f, options.clip / (*norm + 1e-6f));
     if (*norm != *norm) scale = *norm;  // fminf would hide that the gradients are not numbers.
-    const i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    if (i < count) {
-        float w[4], g[4], m[4], v[4];
-        load4(masters + i, w);
-        load4(gradients + i, g);
-        load4(first + i, m);
-        load4(second + i, v);
+    constexpr int SIZE = Unit<T>::SIZE;
+    const i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * SIZE;
+    if (i >= count) return;
+    float w[SIZE], g[SIZE], m[SIZE], v[SIZE];
+    load(masters + i, w);
+    load(gradients + i, g);
+    load(first + i, m);
+    load(second + i, v);
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            g[k] *= scale;
-            m[k] = options.beta1 * m[k] + (1 - options.beta1) * g[k];
-            v[k] = options.beta2 * v[k] + (1 - options.beta2) * g[k] * g[k];
-            w[k] = w[k] * options.decay - options.step_size * m[k] / (sqrtf(v[k]) * options.root_scale + options.eps);
-        }
-        store4(first + i, m);
-        store4(second + i, v);
-        if (IS_BF16 && options.seed != 0) {
-            const u64 random = random_bits(i, options.seed);
-            for (int k = 0; k < 4; k++) w[k] = widen(narrow_randomly(w[k], (u32)(random >> (16 * k))));
-        }
-        store4(masters + i, w);
-        if (!IS_BF16) store4(values + i, w);
+    for (int k = 0; k < SIZE; k++) {
+        g[k] *= scale;
+        m[k] = options.beta1 * m[k] + (1 - options.beta1) * g[k];
+        v[k] = options.beta2 * v[k] + (1 - options.beta2) * g[k] * g[k];
+        w[k] = w[k] * options.decay - options.step_size * m[k] / (sqrtf(v[k]) * options.root_scale + options.eps);
     }
+    store(first + i, m);
+    store(second + i, v);
+    if (IS_BF16 && options.seed != 0) {
+#pragma unroll
+        for (int k = 0; k < SIZE; k += 4) {
+            const u64 random = random_bits(i + k, options.seed);
+            for (int j = 0; j < 4; j++) w[k + j] = widen(narrow_randomly(w[k + j], (u32)(random >> (16 * j))));
+        }
+    }
+    store(masters + i, w);
+    if (!IS_BF16) store(values + i, w);
 }
 
 // Clipping, the update, and the bf16 copy of the weights in one pass over flat buffers.

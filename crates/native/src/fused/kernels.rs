@@ -4,7 +4,11 @@ use std::ffi::c_void;
 
 use tch::{Kind, TchError, Tensor};
 
-use super::{backend::Backend, driver::failure};
+use super::{
+    backend::Backend,
+    driver::failure,
+    operand::{Format, Matrix, Scaled},
+};
 
 /// Columns that the threads of a block own together in the norms: 512 threads, at most two groups of eight each.
 pub const WIDEST_NORM: i64 = 2 * 8 * 512;
@@ -127,28 +131,81 @@ fn bf16_flag(tensor: &Tensor) -> i64 {
     i64::from(tensor.kind() == Kind::BFloat16)
 }
 
-/// Writes the normalised rows of `x` to `y` and each row's scale to `scales`.
+fn is_slot(largest: &Tensor) -> bool {
+    is(largest, Kind::Int, &[1])
+}
+
+/// Notes the largest magnitude of `values` in `largest`, if it is larger than what is there.
+pub fn largest(backend: &dyn Backend, values: &Tensor, largest: &Tensor) -> Result<(), TchError> {
+    let count = values.numel() as i64;
+    let fits = values.kind() == Kind::BFloat16 && count % 8 == 0 && is_slot(largest);
+    require(fits, "largest", &[values])?;
+    let blocks = (backend.multiprocessors() * BLOCKS).min((count as u64).div_ceil(8 * 512).max(1) as u32);
+    let arguments = Arguments::default().tensor(values).tensor(largest).long(count / 8);
+    arguments.launch(backend, "largest", [blocks, 1], 512, 0)
+}
+
+/// Writes `matrix` in fp8, by rows and by columns, and the factor that gives its values back. Somebody must have noted its largest
+/// magnitude.
+pub fn quantize(backend: &dyn Backend, matrix: &Matrix, scaled: &Scaled) -> Result<(), TchError> {
+    let (rows, cols) = matrix.values.size2()?;
+    let Scaled { by_row, by_column, inverse } = scaled;
+    let (Some(largest), Some(by_row)) = (&matrix.largest, by_row) else {
+        return Err(failure("quantize lacks the largest magnitude, or rows to write".to_owned()));
+    };
+    let kind = by_row.kind();
+    let fits = is(&matrix.values, Kind::BFloat16, &[rows, cols])
+        && is(by_row, kind, &[rows, cols])
+        && is(by_column, kind, &[cols, rows])
+        && is(inverse, Kind::Float, &[1])
+        && is_slot(largest)
+        && Format::is_of(kind)
+        && rows % 8 == 0
+        && cols % 8 == 0;
+    let kernel = if kind == Format::E4m3.kind() { "quantize_e4m3" } else { "quantize_e5m2" };
+    require(fits, kernel, &[&matrix.values, by_row, by_column])?;
+    Arguments::default()
+        .tensor(&matrix.values)
+        .tensor(largest)
+        .tensor(by_row)
+        .tensor(by_column)
+        .tensor(inverse)
+        .int(rows)
+        .int(cols)
+        .launch(backend, kernel, [(cols as u32).div_ceil(128), (rows as u32).div_ceil(128)], 256, 0)
+}
+
+/// Writes the normalised rows of `x` to `out` and each row's scale to `scales`.
 pub fn rms_norm(
     backend: &dyn Backend,
     x: &Tensor,
     weight: &Tensor,
-    y: &Tensor,
+    out: &Matrix,
     scales: &Tensor,
     eps: f64,
 ) -> Result<(), TchError> {
     let (rows, cols) = x.size2()?;
+    let y = &out.values;
     let fits = is(x, Kind::BFloat16, &[rows, cols])
         && is(y, Kind::BFloat16, &[rows, cols])
         && is(weight, Kind::BFloat16, &[cols])
-        && is(scales, Kind::Float, &[rows]);
+        && is(scales, Kind::Float, &[rows])
+        && out.largest.as_ref().is_none_or(is_slot);
     let (kernel, threads) = if cols <= WIDEST_NORM / 2 {
         ("rms_norm_1", threads(cols, 512))
     } else {
         ("rms_norm_2", threads((cols + 1) / 2, 512))
     };
     require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[x, weight, y, scales])?;
-    let arguments = Arguments::default().tensor(x).tensor(weight).tensor(y).tensor(scales).int(cols).float(eps);
-    arguments.launch(backend, kernel, [rows as u32, 1], threads, 0)
+    Arguments::default()
+        .tensor(x)
+        .tensor(weight)
+        .tensor(y)
+        .tensor(scales)
+        .optional(out.largest.as_ref())
+        .int(cols)
+        .float(eps)
+        .launch(backend, kernel, [rows as u32, 1], threads, 0)
 }
 
 /// The inputs of RMSNorm's backward pass.
@@ -158,24 +215,26 @@ pub struct Norm<'a> {
     pub scales: &'a Tensor,
 }
 
-/// Writes residual + the gradient of `norm.x` to `dx`, and puts or adds the weight's gradient into `dw`.
+/// Writes residual + the gradient of `norm.x` to `out`, and puts or adds the weight's gradient into `dw`.
 pub fn rms_norm_backward(
     backend: &dyn Backend,
     norm: &Norm,
     dy: &Tensor,
     residual: Option<&Tensor>,
-    dx: &Tensor,
+    out: &Matrix,
     dw: &Tensor,
     accumulate: bool,
 ) -> Result<(), TchError> {
     let (rows, cols) = norm.x.size2()?;
+    let dx = &out.values;
     let row = |t: &Tensor| is(t, Kind::BFloat16, &[rows, cols]);
     let fits = [norm.x, dy, dx].into_iter().all(row)
         && residual.is_none_or(row)
         && is(norm.weight, Kind::BFloat16, &[cols])
         && is(norm.scales, Kind::Float, &[rows])
         && is_state(dw.kind())
-        && dw.size() == [cols];
+        && dw.size() == [cols]
+        && out.largest.as_ref().is_none_or(is_slot);
     let (kernel, threads) = if cols <= WIDEST_NORM / 2 {
         ("rms_norm_backward_1", threads(cols, 512))
     } else {
@@ -192,6 +251,7 @@ pub fn rms_norm_backward(
         .optional(residual)
         .tensor(dx)
         .tensor(&partial)
+        .optional(out.largest.as_ref())
         .int(rows)
         .int(cols)
         .launch(backend, kernel, [blocks, 1], threads, 0)?;
@@ -263,13 +323,14 @@ pub fn rope(backend: &dyn Backend, qkv: &Tensor, angles: &Angles, heads: i64, kv
         .launch(backend, "rope", [rows as u32, 1], threads((heads + kv_heads) * angles.half(), 512), 0)
 }
 
-/// Turns the gradients of q and k back and joins them with that of v in `dqkv`.
+/// Turns the gradients of q and k back and joins them with that of v in `out`.
 pub fn rope_backward(
     backend: &dyn Backend,
     gradients: &[Tensor; 3],
     angles: &Angles,
-    dqkv: &Tensor,
+    out: &Matrix,
 ) -> Result<(), TchError> {
+    let dqkv = &out.values;
     let (rows, width) = dqkv.size2()?;
     let [dq, dk, dv] = gradients;
     let size = 2 * angles.half();
@@ -277,6 +338,7 @@ pub fn rope_backward(
     let fits = angles.fits(rows)
         && width == (heads + 2 * kv_heads) * size
         && dv.numel() == dk.numel()
+        && out.largest.as_ref().is_none_or(is_slot)
         && [dq, dk, dv, dqkv].iter().all(|t| t.kind() == Kind::BFloat16);
     require(fits, "rope_backward", &[dq, dk, dv, dqkv, &angles.cosines, &angles.sines])?;
     Arguments::default()
@@ -284,6 +346,7 @@ pub fn rope_backward(
         .tensor(dk)
         .tensor(dv)
         .tensor(dqkv)
+        .optional(out.largest.as_ref())
         .tensor(&angles.cosines)
         .tensor(&angles.sines)
         .int(angles.length())
@@ -294,20 +357,24 @@ pub fn rope_backward(
 }
 
 /// out = silu(gate) · up, for rows that hold gate and then up.
-pub fn swiglu(backend: &dyn Backend, gate_up: &Tensor, out: &Tensor) -> Result<(), TchError> {
+pub fn swiglu(backend: &dyn Backend, gate_up: &Tensor, result: &Matrix) -> Result<(), TchError> {
+    let Matrix { values: out, largest } = result;
     let (rows, cols) = out.size2()?;
     let fits = is(out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
-    require(fits && cols % 8 == 0, "swiglu", &[gate_up, out])?;
-    let arguments = Arguments::default().tensor(gate_up).tensor(out).int(cols);
+    let fits = fits && cols % 8 == 0 && largest.as_ref().is_none_or(is_slot);
+    require(fits, "swiglu", &[gate_up, out])?;
+    let arguments = Arguments::default().tensor(gate_up).tensor(out).optional(largest.as_ref()).int(cols);
     arguments.launch(backend, "swiglu", [rows as u32, 1], threads(cols, 512), 0)
 }
 
-/// Writes the gradients of gate and up over `gate_up`.
-pub fn swiglu_backward(backend: &dyn Backend, gate_up: &Tensor, d_out: &Tensor) -> Result<(), TchError> {
+/// Writes the gradients of gate and up over `both`, which holds their values.
+pub fn swiglu_backward(backend: &dyn Backend, both: &Matrix, d_out: &Tensor) -> Result<(), TchError> {
+    let Matrix { values: gate_up, largest } = both;
     let (rows, cols) = d_out.size2()?;
     let fits = is(d_out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
-    require(fits && cols % 8 == 0, "swiglu_backward", &[gate_up, d_out])?;
-    let arguments = Arguments::default().tensor(gate_up).tensor(d_out).int(cols);
+    let fits = fits && cols % 8 == 0 && largest.as_ref().is_none_or(is_slot);
+    require(fits, "swiglu_backward", &[gate_up, d_out])?;
+    let arguments = Arguments::default().tensor(gate_up).tensor(d_out).optional(largest.as_ref()).int(cols);
     arguments.launch(backend, "swiglu_backward", [rows as u32, 1], threads(cols, 512), 0)
 }
 
@@ -370,7 +437,7 @@ pub fn embedding_backward(
 /// Sums of squares of parts of a flat buffer, one a block.
 pub fn squares(backend: &dyn Backend, gradients: &Tensor) -> Result<Tensor, TchError> {
     let count = gradients.numel() as i64;
-    require(is_state(gradients.kind()) && count % 4 == 0, "squares", &[gradients])?;
+    require(is_state(gradients.kind()) && count % 8 == 0, "squares", &[gradients])?;
     let blocks = backend.multiprocessors() * 4;
     let partial = Tensor::f_empty([i64::from(blocks)], (Kind::Float, backend.device()))?;
     let kernel = if gradients.kind() == Kind::Float { "squares_fp32" } else { "squares_bf16" };
@@ -407,10 +474,11 @@ pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(
         && values.kind() == Kind::BFloat16
         && (kind == Kind::Float || values.data_ptr() == masters.data_ptr())
         && norm.kind() == Kind::Float
-        && count % 4 == 0;
+        && count % 8 == 0;
     require(fits, "adamw", &[masters, values, gradients, first, second])?;
-    let kernel = if kind == Kind::Float { "adamw_fp32" } else { "adamw_bf16" };
-    let blocks = u32::try_from((count / 4 + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
+    // Each thread takes 16 bytes of each buffer.
+    let (kernel, unit) = if kind == Kind::Float { ("adamw_fp32", 4) } else { ("adamw_bf16", 8) };
+    let blocks = u32::try_from((count / unit + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
     Arguments::default()
         .tensor(masters)
         .tensor(values)

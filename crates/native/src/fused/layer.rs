@@ -10,15 +10,10 @@ use std::rc::Rc;
 use tch::{Kind, TchError, Tensor};
 
 use super::{
-    backend::{Attention, Backend, Layout, Product},
+    backend::{Attention, Backend, Product},
     kernels::{self, Angles, Norm},
+    operand::{self, Format, Fp8, Matrix, Operand, Scaled, Weight},
 };
-
-/// A parameter, or neighbouring ones joined, with the gradient that is accumulated for it.
-pub struct Weight {
-    pub value: Tensor,
-    pub gradient: Tensor,
-}
 
 pub struct Layer {
     pub input_norm: Weight,
@@ -45,20 +40,23 @@ pub struct Common {
     pub kv_heads: i64,
     pub head_dim: i64,
     pub eps: f64,
+    /// Products of the layers are computed in fp8; `None` = in bf16.
+    pub fp8: Option<Fp8>,
 }
 
 /// The values that the backward pass of a layer reads.
 pub struct Saved {
     x: Tensor,
     input_scales: Tensor,
-    input_normed: Tensor,
+    input_normed: Operand,
     qkv: Tensor,
     attention: Attention,
+    joined: Operand,
     middle: Tensor,
     post_scales: Tensor,
-    post_normed: Tensor,
+    post_normed: Operand,
     gate_up: Tensor,
-    gated: Tensor,
+    gated: Operand,
 }
 
 impl Common {
@@ -66,42 +64,91 @@ impl Common {
         Tensor::f_empty([rows, cols], (Kind::BFloat16, self.backend.device()))
     }
 
-    /// The normalised rows and the scale of each.
-    pub fn normed(&self, x: &Tensor, weight: &Weight) -> Result<(Tensor, Tensor), TchError> {
-        let (rows, cols) = x.size2()?;
-        let y = self.empty(rows, cols)?;
-        let scales = Tensor::f_empty([rows], (Kind::Float, self.backend.device()))?;
-        kernels::rms_norm(&*self.backend, x, &weight.value, &y, &scales, self.eps)?;
-        Ok((y, scales))
+    /// A new matrix, which notes its largest magnitude if the products of the layers want it.
+    pub fn matrix(&self, rows: i64, cols: i64) -> Result<Matrix, TchError> {
+        self.noting(self.empty(rows, cols)?)
     }
 
-    /// x·wᵀ, with what is added to it.
+    /// The same over memory that is there.
+    pub fn noting(&self, values: Tensor) -> Result<Matrix, TchError> {
+        let largest = self.fp8.map(|_| operand::slot(&*self.backend)).transpose()?;
+        Ok(Matrix { values, largest })
+    }
+
+    /// What products read of a matrix.
+    fn operand(&self, matrix: &Matrix, format: impl Fn(Fp8) -> Format) -> Result<Operand, TchError> {
+        Ok(match self.fp8 {
+            Some(fp8) => Operand::Scaled(Scaled::of(&*self.backend, matrix, format(fp8))?),
+            None => Operand::Plain(matrix.values.shallow_clone()),
+        })
+    }
+
+    fn activation(&self, matrix: &Matrix) -> Result<Operand, TchError> {
+        self.operand(matrix, |fp8| fp8.forward)
+    }
+
+    fn gradient(&self, matrix: &Matrix) -> Result<Operand, TchError> {
+        self.operand(matrix, |fp8| fp8.gradients)
+    }
+
+    /// The normalised rows and the scale of each, for products of the layers.
+    fn normed(&self, x: &Tensor, weight: &Weight) -> Result<(Operand, Tensor), TchError> {
+        let (rows, cols) = x.size2()?;
+        let (y, scales) = self.norm(x, weight, self.matrix(rows, cols)?)?;
+        Ok((self.activation(&y)?, scales))
+    }
+
+    /// The normalised rows, in `out`, and the scale of each.
+    pub fn norm(&self, x: &Tensor, weight: &Weight, out: Matrix) -> Result<(Matrix, Tensor), TchError> {
+        let scales = Tensor::f_empty([x.size()[0]], (Kind::Float, self.backend.device()))?;
+        kernels::rms_norm(&*self.backend, x, &weight.value, &out, &scales, self.eps)?;
+        Ok((out, scales))
+    }
+
+    /// Adds the gradient of `norm.x` to `residual`, in place, and that of the norm's weight to its own.
+    fn norm_backward(
+        &self,
+        norm: &Norm,
+        dy: &Tensor,
+        residual: Tensor,
+        weight: &Weight,
+        accumulate: bool,
+    ) -> Result<Matrix, TchError> {
+        let out = self.noting(residual)?;
+        let residual = Some(&out.values);
+        kernels::rms_norm_backward(&*self.backend, norm, dy, residual, &out, &weight.gradient, accumulate)?;
+        Ok(out)
+    }
+
+    /// x·wᵀ, with what is added to it. The rows of `x` are not read again.
     pub fn forward(
         &self,
-        x: &Tensor,
-        weight: &Tensor,
+        x: &mut Operand,
+        weight: &Weight,
         add: Option<&Tensor>,
         bias: Option<&Tensor>,
     ) -> Result<Tensor, TchError> {
-        let out = self.empty(x.size()[0], weight.size()[0])?;
-        self.backend.product(&Product { layout: Layout::Forward, left: x, right: weight, out: &out, add, bias })?;
+        let rows = match &*x {
+            Operand::Plain(values) => values.size()[0],
+            Operand::Scaled(scaled) => scaled.by_column.size()[1],
+        };
+        let out = self.empty(rows, weight.value.size()[0])?;
+        self.backend.product(&Product { add, bias, ..operand::forward(x, &weight.operand, &out)? })?;
+        x.forget_rows();
         Ok(out)
     }
 
     /// Adds dyᵀ·x to the weight's gradient, or puts it there, and writes dy·w to `dx`.
     pub fn backward(
         &self,
-        dy: &Tensor,
-        x: &Tensor,
+        dy: &Operand,
+        x: &Operand,
         weight: &Weight,
         accumulate: bool,
         dx: &Tensor,
     ) -> Result<(), TchError> {
-        let input = Product { layout: Layout::Input, left: dy, right: &weight.value, out: dx, add: None, bias: None };
-        self.backend.product(&input)?;
-        let out = &weight.gradient;
-        let add = accumulate.then_some(out);
-        self.backend.product(&Product { layout: Layout::Weight, left: dy, right: x, out, add, bias: None })
+        self.backend.product(&operand::input(dy, &weight.operand, dx)?)?;
+        self.backend.product(&operand::weight(dy, x, &weight.gradient, accumulate)?)
     }
 
     /// q, k and v as views of the joint product, `[batch, heads, length, head_dim]`.
@@ -119,69 +166,99 @@ impl Common {
 }
 
 impl Layer {
+    /// The weights that products read.
+    pub fn linear(&self) -> [&Weight; 4] {
+        [&self.qkv, &self.o, &self.gate_up, &self.down]
+    }
+
     /// All that comes before the last product.
     pub fn run(&self, common: &Common, x: Tensor) -> Result<Saved, TchError> {
         let backend = &*common.backend;
         let rows = x.size()[0];
-        let (input_normed, input_scales) = common.normed(&x, &self.input_norm)?;
+        let (mut input_normed, input_scales) = common.normed(&x, &self.input_norm)?;
         let bias = self.qkv_bias.as_ref().map(|b| &b.value);
-        let qkv = common.forward(&input_normed, &self.qkv.value, None, bias)?;
+        let qkv = common.forward(&mut input_normed, &self.qkv, None, bias)?;
         kernels::rope(backend, &qkv, &common.angles, common.heads, common.kv_heads)?;
         let [q, k, v] = common.split(&qkv)?;
-        let mut attention = backend.attention(&q, &k, &v)?;
+        let attention = backend.attention(&q, &k, &v)?;
         // Back to one row a token; the memory is laid out so already.
-        attention.output = attention.output.f_transpose(1, 2)?;
-        let joined = attention.output.f_reshape([rows, common.heads * common.head_dim])?;
-        let middle = common.forward(&joined, &self.o.value, Some(&x), None)?;
-        attention.output = attention.output.f_transpose(1, 2)?;
-        let (post_normed, post_scales) = common.normed(&middle, &self.post_norm)?;
-        let gate_up = common.forward(&post_normed, &self.gate_up.value, None, None)?;
-        let gated = common.empty(rows, self.down.value.size()[1])?;
-        kernels::swiglu(backend, &gate_up, &gated)?;
-        Ok(Saved { x, input_scales, input_normed, qkv, attention, middle, post_scales, post_normed, gate_up, gated })
+        let values = attention.output.f_transpose(1, 2)?.f_reshape([rows, common.heads * common.head_dim])?;
+        let matrix = if common.fp8.is_some() { operand::measured(backend, values)? } else { Matrix::plain(values) };
+        let mut joined = common.activation(&matrix)?;
+        let middle = common.forward(&mut joined, &self.o, Some(&x), None)?;
+        let (mut post_normed, post_scales) = common.normed(&middle, &self.post_norm)?;
+        let gate_up = common.forward(&mut post_normed, &self.gate_up, None, None)?;
+        let product = common.matrix(rows, self.down.value.size()[1])?;
+        kernels::swiglu(backend, &gate_up, &product)?;
+        let gated = common.activation(&product)?;
+        Ok(Saved {
+            x,
+            input_scales,
+            input_normed,
+            qkv,
+            attention,
+            joined,
+            middle,
+            post_scales,
+            post_normed,
+            gate_up,
+            gated,
+        })
     }
 
     /// The layer's output.
-    pub fn finish(&self, common: &Common, saved: &Saved) -> Result<Tensor, TchError> {
-        common.forward(&saved.gated, &self.down.value, Some(&saved.middle), None)
+    pub fn finish(&self, common: &Common, saved: &mut Saved) -> Result<Tensor, TchError> {
+        common.forward(&mut saved.gated, &self.down, Some(&saved.middle), None)
     }
 
     /// Turns `dx`, the gradient of the output, into that of the input. Reuses the memory of `saved`.
-    pub fn backward(&self, common: &Common, saved: Saved, dx: &Tensor, accumulate: Accumulate) -> Result<(), TchError> {
+    pub fn backward(
+        &self,
+        common: &Common,
+        saved: Saved,
+        dx: Matrix,
+        accumulate: Accumulate,
+    ) -> Result<Matrix, TchError> {
         let Accumulate { matrices, vectors } = accumulate;
         let backend = &*common.backend;
-        let (rows, hidden) = dx.size2()?;
-        let Saved { x, input_scales, input_normed, qkv, attention, middle, post_scales, post_normed, gate_up, gated } =
-            saved;
+        let (rows, hidden) = dx.values.size2()?;
+        let Saved { qkv, attention, middle, post_scales, post_normed, gate_up, .. } = saved;
 
-        let d_gated = common.empty(rows, gated.size()[1])?;
-        common.backward(dx, &gated, &self.down, matrices, &d_gated)?;
-        drop(gated);
-        kernels::swiglu_backward(backend, &gate_up, &d_gated)?;
+        let dy = common.gradient(&dx)?;
+        let d_gated = common.empty(rows, self.down.value.size()[1])?;
+        common.backward(&dy, &saved.gated, &self.down, matrices, &d_gated)?;
+        drop((dy, saved.gated));
+        let d_gate_up = common.noting(gate_up)?;
+        kernels::swiglu_backward(backend, &d_gate_up, &d_gated)?;
         drop(d_gated);
+        let dy = common.gradient(&d_gate_up)?;
+        drop(d_gate_up);
         let d_normed = common.empty(rows, hidden)?;
-        common.backward(&gate_up, &post_normed, &self.gate_up, matrices, &d_normed)?;
-        drop((gate_up, post_normed));
+        common.backward(&dy, &post_normed, &self.gate_up, matrices, &d_normed)?;
+        drop((dy, post_normed));
         let norm = Norm { x: &middle, weight: &self.post_norm.value, scales: &post_scales };
-        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.post_norm.gradient, vectors)?;
+        let dx = common.norm_backward(&norm, &d_normed, dx.values, &self.post_norm, vectors)?;
 
         let (batch, heads, length, head_dim) = attention.output.size4()?;
-        let width = heads * head_dim;
-        let d_output = common.empty(rows, width)?;
-        let output = attention.output.f_transpose(1, 2)?.f_reshape([rows, width])?;
-        common.backward(dx, &output, &self.o, matrices, &d_output)?;
+        let d_output = common.empty(rows, heads * head_dim)?;
+        let dy = common.gradient(&dx)?;
+        common.backward(&dy, &saved.joined, &self.o, matrices, &d_output)?;
+        drop((dy, saved.joined));
         let d_output = d_output.f_reshape([batch, length, heads, head_dim])?.f_transpose(1, 2)?;
         let [q, k, v] = common.split(&qkv)?;
         let gradients = backend.attention_backward(&d_output, [&q, &k, &v], &attention)?;
-        drop((q, k, v, attention, d_output, output));
+        drop((q, k, v, attention, d_output));
         // q, k and v are not needed again: their gradients take their place.
-        kernels::rope_backward(backend, &gradients, &common.angles, &qkv)?;
+        let dqkv = common.noting(qkv)?;
+        kernels::rope_backward(backend, &gradients, &common.angles, &dqkv)?;
         drop(gradients);
         if let Some(bias) = &self.qkv_bias {
-            kernels::bias_backward(backend, &qkv, &bias.gradient, vectors)?;
+            kernels::bias_backward(backend, &dqkv.values, &bias.gradient, vectors)?;
         }
-        common.backward(&qkv, &input_normed, &self.qkv, matrices, &d_normed)?;
-        let norm = Norm { x: &x, weight: &self.input_norm.value, scales: &input_scales };
-        kernels::rms_norm_backward(backend, &norm, &d_normed, Some(dx), dx, &self.input_norm.gradient, vectors)
+        let dy = common.gradient(&dqkv)?;
+        drop(dqkv);
+        common.backward(&dy, &saved.input_normed, &self.qkv, matrices, &d_normed)?;
+        let norm = Norm { x: &saved.x, weight: &self.input_norm.value, scales: &saved.input_scales };
+        common.norm_backward(&norm, &d_normed, dx.values, &self.input_norm, vectors)
     }
 }

@@ -10,6 +10,7 @@ mod exchange;
 mod gpu;
 mod kernels;
 mod layer;
+mod operand;
 mod products;
 pub mod self_test;
 mod update;
@@ -24,11 +25,11 @@ use tprimat_job::Job;
 
 pub use self::exchange::Turn;
 use self::{
-    backend::{Backend, LAYOUTS},
+    backend::{Backend, FP8_STEP},
     exchange::Exchange,
     kernels::{Angles, Norm, Segments},
-    layer::{Accumulate, Common, Layer, Saved, Weight},
-    products::Scratch,
+    layer::{Accumulate, Common, Layer, Saved},
+    operand::{Format, Fp8, Matrix, Operand, Scratch, Weight},
 };
 use crate::{
     device,
@@ -36,6 +37,7 @@ use crate::{
     ranks::Group,
     rope::{self, Rope},
     shape::Shape,
+    shim::AttentionBy,
     support,
 };
 
@@ -92,17 +94,28 @@ impl Fused {
             return Ok(Err(reason));
         }
         let open = || {
-            let gpu = Rc::new(gpu::Gpu::open(device)?);
+            let is_deterministic = support::is_deterministic(job);
+            let attention = if is_deterministic { AttentionBy::Flash } else { AttentionBy::Cudnn };
+            let gpu = Rc::new(gpu::Gpu::open(device, attention)?);
+            if job.precision == "fp8" && !gpu.multiplies_fp8() {
+                return Err(driver::failure(format!("{} has no products in fp8", gpu.driver.architecture)));
+            }
+            gpu.products.fast_accumulation.set(support::accumulates_fast(job));
             let mut fused = Self::new(job, shape, parameters, gpu.clone(), group)?;
             fused.try_attention(job, shape)?;
             let start = Instant::now();
-            let changed = tch::no_grad(|| fused.tune(&gpu, job))?;
+            let changed = match is_deterministic {
+                true => 0,
+                false => tch::no_grad(|| fused.tune(&gpu, job))?,
+            };
             fused.description = serde_json::json!({
                 "step": "fused",
-                "attention": "cudnn",
+                "attention": if is_deterministic { "flash" } else { "cudnn" },
+                "deterministic": is_deterministic,
                 "kernels": gpu.driver.architecture,
                 "compile_seconds": gpu.driver.compile_seconds,
                 "products": { "library": "cublaslt", "not_the_first_algorithm": changed },
+                "fp8": fused.describe_fp8(gpu.products.fast_accumulation.get()),
                 "rounding": if fused.rounding_seed.is_some() { "stochastic" } else { "nearest" },
                 "tune_seconds": start.elapsed().as_secs_f64(),
             });
@@ -130,7 +143,12 @@ impl Fused {
             let lacks = || TchError::TensorNameNotFound(names.join(", "), "the flat buffers, side by side".to_owned());
             let place = parameters.joined(&indices.ok_or_else(lacks)?).ok_or_else(lacks)?;
             let [values, gradients] = exchange.buffers(parameters, &place);
-            Ok::<_, TchError>(Weight { value: place.view(values)?, gradient: place.view(gradients)? })
+            Ok::<_, TchError>(Weight::plain(place.view(values)?, place.view(gradients)?))
+        };
+        let fp8 = fp8(job);
+        let linear = |weight: Weight| match fp8 {
+            Some(fp8) => Weight::scaled(&*backend, weight, fp8.forward),
+            None => Ok(weight),
         };
         let weight = |name: &str| joined(&[name.to_owned()]);
         let layers = (0..shape.layers).map(|n| {
@@ -140,12 +158,12 @@ impl Fused {
             let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
             Ok(Layer {
                 input_norm: at(&["input_layernorm"], "weight")?,
-                qkv: at(&qkv, "weight")?,
+                qkv: linear(at(&qkv, "weight")?)?,
                 qkv_bias: if shape.qkv_bias { Some(at(&qkv, "bias")?) } else { None },
-                o: at(&["self_attn.o_proj"], "weight")?,
+                o: linear(at(&["self_attn.o_proj"], "weight")?)?,
                 post_norm: at(&["post_attention_layernorm"], "weight")?,
-                gate_up: at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?,
-                down: at(&["mlp.down_proj"], "weight")?,
+                gate_up: linear(at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?)?,
+                down: linear(at(&["mlp.down_proj"], "weight")?)?,
             })
         });
         let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
@@ -173,6 +191,7 @@ impl Fused {
                 kv_heads: shape.kv_heads,
                 head_dim: shape.head_dim,
                 eps: shape.norm_eps,
+                fp8,
             },
             description: serde_json::Value::Null,
         })
@@ -199,15 +218,32 @@ impl Fused {
         self.exchange.before(1, None)?;
         self.exchange.before(self.head_unit(), None)?;
         let logits = rows_at_once(rows, self.head.value.size()[0], self.logits_at_once);
-        let of_layer = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down].map(|weight| (rows, weight));
+        let of_layer = layer.linear().map(|weight| (rows, weight));
         let mut changed = 0;
         for (rows, weight) in of_layer.into_iter().chain([(logits, &self.head)]) {
-            let scratch = Scratch::new(rows, weight)?;
-            for layout in LAYOUTS {
-                changed += usize::from(gpu.products.tune(&gpu.driver, &scratch.product(layout))?.chosen > 0);
+            let scratch = Scratch::new(gpu, rows, weight, self.common.fp8)?;
+            for product in scratch.products()? {
+                changed += usize::from(gpu.products.tune(&gpu.driver, &product)?.chosen > 0);
             }
         }
         Ok(changed)
+    }
+
+    /// Which products are in fp8, and how they are scaled; null where none are.
+    fn describe_fp8(&self, fast_accumulation: bool) -> serde_json::Value {
+        let Some(Fp8 { forward, gradients }) = self.common.fp8 else { return serde_json::Value::Null };
+        serde_json::json!({
+            "products": "of the layers",
+            "forward": forward.name(),
+            "gradients": gradients.name(),
+            "scaling": "by matrix, current",
+            "fast_accumulation": fast_accumulation,
+        })
+    }
+
+    /// Whether gradients have a format of their own, of more range; `None` = products are in bf16.
+    pub fn fp8_is_hybrid(&self) -> Option<bool> {
+        self.common.fp8.map(|fp8| fp8.gradients == Format::E5m2)
     }
 
     /// The unit of the head: that of the embedding where they are one.
@@ -228,6 +264,12 @@ impl Fused {
         (0..self.layers.len()).filter(|n| self.recomputes(*n)).count()
     }
 
+    /// The weights as products read them, after the values were written.
+    fn refresh(&self) -> Result<(), TchError> {
+        let mut weights = self.layers.iter().flat_map(Layer::linear);
+        weights.try_for_each(|weight| weight.refresh(&*self.common.backend))
+    }
+
     /// The last layer's output, before the final norm, and what each layer kept where `keep` is set.
     fn forward(&self, tokens: &Tensor, keep: bool) -> Result<(Tensor, Vec<Kept>), TchError> {
         let mut kept = Vec::new();
@@ -237,8 +279,8 @@ impl Fused {
             let is_last = n + 1 == self.layers.len();
             self.exchange.before(1 + n, Some(if is_last { self.head_unit() } else { 2 + n }))?;
             let input = x.shallow_clone();
-            let saved = layer.run(&self.common, x)?;
-            x = layer.finish(&self.common, &saved)?;
+            let mut saved = layer.run(&self.common, x)?;
+            x = layer.finish(&self.common, &mut saved)?;
             if keep {
                 kept.push(if self.recomputes(n) { Kept::Input(input) } else { Kept::Saved(saved) });
             }
@@ -249,13 +291,21 @@ impl Fused {
     /// Scores of every token of the vocabulary for rows of tokens.
     pub fn logits(&self, inputs: &Tensor) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
+            self.refresh()?;
             let (x, _) = self.forward(&inputs.f_reshape([-1])?, false)?;
-            let (hidden, _) = self.common.normed(&x, &self.norm)?;
+            let (hidden, _) = self.head_input(&x)?;
             self.exchange.before(self.head_unit(), None)?;
-            let logits = self.common.forward(&hidden, &self.head.value, None, None)?;
+            let logits = self.common.forward(&mut Operand::Plain(hidden), &self.head, None, None)?;
             let (rows, length) = inputs.size2()?;
             logits.f_reshape([rows, length, -1])
         })
+    }
+
+    /// The normalised output of the last layer, and the scale of each row.
+    fn head_input(&self, x: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+        let (rows, cols) = x.size2()?;
+        let (hidden, scales) = self.common.norm(x, &self.norm, Matrix::plain(self.common.empty(rows, cols)?))?;
+        Ok((hidden.values, scales))
     }
 
     /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and returns that product, an
@@ -264,19 +314,23 @@ impl Fused {
         tch::no_grad(|| {
             let exchange = &self.exchange;
             let accumulate = Accumulate { matrices: exchange.accumulates(turn), vectors: !turn.is_first };
+            if turn.is_first {
+                self.refresh()?;
+            }
             let (x, mut kept) = self.forward(&batch.tokens, true)?;
-            let (hidden, scales) = self.common.normed(&x, &self.norm)?;
-            let dx = self.common.empty(x.size()[0], x.size()[1])?;
+            let (hidden, scales) = self.head_input(&x)?;
+            let mut dx = self.common.matrix(x.size()[0], x.size()[1])?;
             exchange.before(self.head_unit(), None)?;
             exchange.before_gradients(self.head_unit())?;
-            let loss = self.loss(&hidden, batch, weight, accumulate.matrices, &dx)?;
+            let loss = self.loss(&hidden, batch, weight, accumulate.matrices, &dx.values)?;
             if !self.tied {
                 exchange.after_gradients(self.head_unit(), turn)?;
             }
             drop(hidden);
             let norm = Norm { x: &x, weight: &self.norm.value, scales: &scales };
             let backend = &*self.common.backend;
-            kernels::rms_norm_backward(backend, &norm, &dx, None, &dx, &self.norm.gradient, accumulate.vectors)?;
+            let (dy, dw) = (&dx.values, &self.norm.gradient);
+            kernels::rms_norm_backward(backend, &norm, dy, None, &dx, dw, accumulate.vectors)?;
             drop(x);
             for (n, layer) in self.layers.iter().enumerate().rev() {
                 // After layer 0 comes the embedding, of the next micro-batch.
@@ -287,7 +341,7 @@ impl Fused {
                     None => return Err(driver::failure("a layer kept nothing".to_owned())),
                 };
                 exchange.before_gradients(1 + n)?;
-                layer.backward(&self.common, saved, &dx, accumulate)?;
+                dx = layer.backward(&self.common, saved, dx, accumulate)?;
                 exchange.after_gradients(1 + n, turn)?;
             }
             // A tied head has put its gradient there already.
@@ -295,7 +349,7 @@ impl Fused {
                 exchange.before_gradients(0)?;
                 self.forget_embedded(&batch.segments.tokens, turn)?;
             }
-            kernels::embedding_backward(backend, &dx, &batch.segments, &self.embedding.gradient)?;
+            kernels::embedding_backward(backend, &dx.values, &batch.segments, &self.embedding.gradient)?;
             exchange.after_gradients(0, turn)?;
             if turn.is_last { exchange.finish() } else { Ok(()) }?;
             Ok(loss)
@@ -338,10 +392,12 @@ impl Fused {
         for start in (0..rows).step_by(at_once as usize) {
             let part = |t: &Tensor| t.f_narrow(0, start, at_once.min(rows - start));
             let (hidden, d_hidden) = (part(hidden)?, part(d_hidden)?);
-            let logits = self.common.forward(&hidden, &self.head.value, None, None)?;
+            let mut hidden = Operand::Plain(hidden);
+            let logits = self.common.forward(&mut hidden, &self.head, None, None)?;
             let (targets, losses) = (part(&batch.targets)?, part(&losses)?);
             kernels::cross_entropy(backend, &logits, &targets, &losses, weight / batch.predictions)?;
-            self.common.backward(&logits, &hidden, &self.head, accumulate || start > 0, &d_hidden)?;
+            let d_logits = Operand::Plain(logits);
+            self.common.backward(&d_logits, &hidden, &self.head, accumulate || start > 0, &d_hidden)?;
         }
         losses.f_sum(Kind::Float)
     }
@@ -352,6 +408,12 @@ fn rows_at_once(rows: i64, vocabulary: i64, logits: i64) -> i64 {
     let parts = (rows * vocabulary + logits - 1) / logits;
     let even = (rows + parts - 1) / parts;
     if even < TILE { even } else { (even + TILE - 1) / TILE * TILE }
+}
+
+/// The formats of a job in fp8; hybrid = gradients have more range and one bit less.
+fn fp8(job: &Job) -> Option<Fp8> {
+    let gradients = if job.fp8_hybrid { Format::E5m2 } else { Format::E4m3 };
+    (job.precision == "fp8").then_some(Fp8 { forward: Format::E4m3, gradients })
 }
 
 /// Whether the ranks of this job share its matrices out: where it names no way, where the kernels take the job.
@@ -376,8 +438,17 @@ fn unsupported(job: &Job, shape: &Shape, device: Device) -> Option<String> {
     if shape.positions > 0 {
         return Some("it has no kernels for GPT-2's layers".to_owned());
     }
-    if job.precision != "bf16" {
-        return Some(format!("it computes in bf16, not in {}", job.precision));
+    let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
+    match job.precision.as_str() {
+        "bf16" => {}
+        "fp8" if rows % FP8_STEP == 0 && shape.ffn % FP8_STEP == 0 => {}
+        "fp8" => {
+            return Some(format!(
+                "products in fp8 need multiples of {FP8_STEP}: a micro-batch has {rows} tokens, ffn_hidden_size is {}",
+                shape.ffn
+            ));
+        }
+        other => return Some(format!("it computes in bf16 or fp8, not in {other}")),
     }
     if let Some((name, value, step)) = multiples.into_iter().find(|(_, value, step)| value % step != 0) {
         return Some(format!("{name} {value} is not a multiple of {step}"));

@@ -1,7 +1,8 @@
 //! Matrix products through cuBLASLt, which adds to its output and converts on the way out.
 //!
 //! The library is the one that libtorch_cuda has loaded. Its heuristic offers several algorithms for a product; before
-//! the first step, each product of the job is timed with all of them on scratch matrices, and the fastest is kept.
+//! the first step, each product of the job is timed with all of them on scratch matrices, and the fastest is kept. A job that
+//! wants the same bits from every run takes the first one instead.
 
 use std::{
     cell::{Cell, RefCell},
@@ -16,17 +17,21 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::{
     backend::{Layout, Product},
     driver::{Driver, failure, symbol},
-    layer::Weight,
 };
 
 const COMPUTE_FP32: c_int = 68;
 const TYPE_FP32: c_int = 0;
 const TYPE_BF16: c_int = 14;
+const TYPE_E4M3: c_int = 28;
+const TYPE_E5M2: c_int = 29;
 const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
 const EPILOGUE: c_int = 7;
 const BIAS_POINTER: c_int = 8;
 const EPILOGUE_BIAS: c_int = 4;
+const SCALE_POINTER_A: c_int = 17;
+const SCALE_POINTER_B: c_int = 18;
+const FAST_ACCUMULATION: c_int = 25;
 const MAX_WORKSPACE_BYTES: c_int = 1;
 /// How many algorithms are tried.
 const CANDIDATES: usize = 8;
@@ -97,8 +102,16 @@ struct Prepared {
     chosen: Cell<usize>,
 }
 
-/// Layout, sizes, kind of the output, whether there is a bias.
-type Key = (Layout, [i64; 3], c_int, bool);
+/// What decides which algorithms there are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    layout: Layout,
+    sizes: [i64; 3],
+    left: c_int,
+    right: c_int,
+    out: c_int,
+    has_bias: bool,
+}
 
 /// Outcome of the timing of one product.
 pub struct Tuned {
@@ -106,32 +119,6 @@ pub struct Tuned {
     /// Seconds with the first algorithm offered and with the chosen one.
     pub first: f64,
     pub best: f64,
-}
-
-/// Activations of one linear layer, for timing its products with its weight.
-pub struct Scratch<'a> {
-    x: Tensor,
-    dx: Tensor,
-    dy: Tensor,
-    weight: &'a Weight,
-}
-
-impl<'a> Scratch<'a> {
-    pub fn new(rows: i64, weight: &'a Weight) -> Result<Self, TchError> {
-        let (outputs, inner) = weight.value.size2()?;
-        let random = |cols| Tensor::f_randn([rows, cols], (Kind::BFloat16, weight.value.device()));
-        Ok(Self { x: random(inner)?, dx: random(inner)?, dy: random(outputs)?, weight })
-    }
-
-    /// The product for a weight's gradient writes over what is there: before the first step there is none.
-    pub fn product(&self, layout: Layout) -> Product<'_> {
-        let Self { x, dx, dy, weight: Weight { value, gradient } } = self;
-        match layout {
-            Layout::Forward => Product { layout, left: x, right: value, out: dy, add: None, bias: None },
-            Layout::Input => Product { layout, left: dy, right: value, out: dx, add: None, bias: None },
-            Layout::Weight => Product { layout, left: dy, right: x, out: gradient, add: Some(gradient), bias: None },
-        }
-    }
 }
 
 pub struct Products {
@@ -143,6 +130,8 @@ pub struct Products {
     multiply: Multiply,
     preference: Handle,
     workspace: Tensor,
+    /// Products of fp8 add up with fewer bits, and faster.
+    pub fast_accumulation: Cell<bool>,
     prepared: RefCell<HashMap<Key, Prepared>>,
 }
 
@@ -170,13 +159,14 @@ impl Products {
             multiply: symbol(library, "cublasLtMatmul")?,
             preference,
             workspace: Tensor::f_empty([WORKSPACE], (Kind::Uint8, device))?,
+            fast_accumulation: Cell::new(false),
             prepared: RefCell::default(),
         })
     }
 
     /// Queues the product; `product` was checked.
     pub fn run(&self, product: &Product) -> Result<(), TchError> {
-        let key = key(product);
+        let key = key(product)?;
         let mut all = self.prepared.borrow_mut();
         let prepared = match all.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -184,6 +174,10 @@ impl Products {
         };
         if let Some(bias) = product.bias {
             self.set(prepared.operation, BIAS_POINTER, &bias.data_ptr())?;
+        }
+        if let Some([left, right]) = product.scales {
+            self.set(prepared.operation, SCALE_POINTER_A, &right.data_ptr())?;
+            self.set(prepared.operation, SCALE_POINTER_B, &left.data_ptr())?;
         }
         let (alpha, beta) = (1.0_f32, if product.add.is_some() { 1.0_f32 } else { 0.0 });
         let add = product.add.unwrap_or(product.out);
@@ -217,9 +211,10 @@ impl Products {
     pub fn tune(&self, driver: &Driver, product: &Product) -> Result<Tuned, TchError> {
         const CALLS: u32 = 3;
         self.run(product)?;
+        let key = key(product)?;
         let choose = |choice| {
             let all = self.prepared.borrow();
-            all.get(&key(product)).map_or(0, |prepared| {
+            all.get(&key).map_or(0, |prepared| {
                 prepared.chosen.set(choice);
                 prepared.algorithms.len()
             })
@@ -245,7 +240,7 @@ impl Products {
     }
 
     fn prepare(&self, key: Key) -> Result<Prepared, TchError> {
-        let (layout, [rows, inner, cols], kind, has_bias) = key;
+        let Key { layout, sizes: [rows, inner, cols], .. } = key;
         let mut operation = ptr::null_mut();
         // SAFETY: the pointer is valid for the write.
         check("cublasLtMatmulDescCreate", unsafe {
@@ -258,8 +253,11 @@ impl Products {
         };
         self.set(operation, TRANSPOSE_A, &transpose_a)?;
         self.set(operation, TRANSPOSE_B, &transpose_b)?;
-        if has_bias {
+        if key.has_bias {
             self.set(operation, EPILOGUE, &EPILOGUE_BIAS)?;
+        }
+        if key.left != TYPE_BF16 {
+            self.set(operation, FAST_ACCUMULATION, &i8::from(self.fast_accumulation.get()))?;
         }
         // Column-major: the stored rows of a matrix are the row-major one's columns.
         let matrix = |kind, rows: i64, cols: i64| {
@@ -270,11 +268,11 @@ impl Products {
             Ok::<_, TchError>(matrix)
         };
         let (left, right) = match layout {
-            Layout::Forward => (matrix(TYPE_BF16, cols, inner)?, matrix(TYPE_BF16, rows, inner)?),
-            Layout::Input => (matrix(TYPE_BF16, inner, cols)?, matrix(TYPE_BF16, rows, inner)?),
-            Layout::Weight => (matrix(TYPE_BF16, inner, cols)?, matrix(TYPE_BF16, inner, rows)?),
+            Layout::Forward => (matrix(key.right, cols, inner)?, matrix(key.left, rows, inner)?),
+            Layout::Input => (matrix(key.right, inner, cols)?, matrix(key.left, rows, inner)?),
+            Layout::Weight => (matrix(key.right, inner, cols)?, matrix(key.left, inner, rows)?),
         };
-        let out = matrix(kind, rows, cols)?;
+        let out = matrix(key.out, rows, cols)?;
         let mut candidates = [Candidate::default(); CANDIDATES];
         let mut found = 0;
         // SAFETY: at most as many candidates are written as there is room for.
@@ -307,9 +305,26 @@ impl Products {
     }
 }
 
-fn key(product: &Product) -> Key {
-    let kind = if product.out.kind() == Kind::Float { TYPE_FP32 } else { TYPE_BF16 };
-    (product.layout, product.sizes(), kind, product.bias.is_some())
+fn key(product: &Product) -> Result<Key, TchError> {
+    Ok(Key {
+        layout: product.layout,
+        sizes: product.sizes(),
+        left: cuda_type(product.left.kind())?,
+        right: cuda_type(product.right.kind())?,
+        out: cuda_type(product.out.kind())?,
+        has_bias: product.bias.is_some(),
+    })
+}
+
+/// cudaDataType of a tensor's values.
+fn cuda_type(kind: Kind) -> Result<c_int, TchError> {
+    match kind {
+        Kind::Float => Ok(TYPE_FP32),
+        Kind::BFloat16 => Ok(TYPE_BF16),
+        Kind::Float8e4m3fn => Ok(TYPE_E4M3),
+        Kind::Float8e5m2 => Ok(TYPE_E5M2),
+        other => Err(failure(format!("a product of {other:?}"))),
+    }
 }
 
 fn check(what: &str, code: c_int) -> Result<(), TchError> {

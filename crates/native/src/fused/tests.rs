@@ -65,6 +65,10 @@ impl Backend for Host {
         96 << 10
     }
 
+    fn multiplies_fp8(&self) -> bool {
+        true
+    }
+
     unsafe fn launch(
         &self,
         kernel: &'static str,
@@ -83,7 +87,10 @@ impl Backend for Host {
     }
 
     fn multiply(&self, product: &Product) -> Result<(), TchError> {
-        let (left, right) = (Self::wide(product.left), Self::wide(product.right));
+        let (mut left, mut right) = (Self::wide(product.left), Self::wide(product.right));
+        if let Some(scales) = product.scales {
+            (left, right) = (left.f_mul(scales[0])?, right.f_mul(scales[1])?);
+        }
         let mut result = match product.layout {
             Layout::Forward => left.f_matmul(&right.f_tr()?)?,
             Layout::Input => left.f_matmul(&right)?,
@@ -183,10 +190,16 @@ fn shape(tied: bool, qkv_bias: bool) -> ModelShape {
 }
 
 /// The gradients of one step of two micro-batches by both paths, by parameter, and both losses.
-fn gradients_by_both_paths(model: &ModelShape, edit: impl Fn(&mut Job, &mut Fused)) -> Vec<(String, Tensor, Tensor)> {
-    const LENGTH: i64 = 9;
-    let mut job = Job { model: model.clone(), precision: "bf16".to_owned(), ..Job::default() };
-    job.data.seq_length = LENGTH as u64;
+fn gradients_by_both_paths(model: &ModelShape, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Tensor)> {
+    gradients_of(&Job { model: model.clone(), precision: "bf16".to_owned(), ..Job::default() }, edit)
+}
+
+fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Tensor)> {
+    // In fp8, three rows of it are a multiple of 16.
+    let length = if job.precision == "fp8" { 16 } else { 9 };
+    let mut job = job.clone();
+    let model = &job.model.clone();
+    job.data.seq_length = length as u64;
     let shape = Shape::of(model).unwrap();
     let new = |kind| {
         let mut parameters = Parameters::new(&shape.parameters(), kind, Kind::Float, 0.0, Device::Cpu).unwrap();
@@ -206,14 +219,14 @@ fn gradients_by_both_paths(model: &ModelShape, edit: impl Fn(&mut Job, &mut Fuse
         parameters
     };
     let (mut reference, parameters) = (new(Kind::Float), new(Kind::BFloat16));
-    let network = Model::new(&shape, &reference, LENGTH as u64, Device::Cpu).unwrap();
+    let network = Model::new(&shape, &reference, length as u64, Device::Cpu).unwrap();
     let mut fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), None).unwrap();
-    edit(&mut job, &mut fused);
-    let tokens = Tokens::Synthetic { seed: 3, length: LENGTH as u64 };
+    edit(&mut fused);
+    let tokens = Tokens::Synthetic { seed: 3, length: length as u64 };
     let mut losses = [0.0, 0.0];
     for micro_step in 0..2 {
         let (inputs, targets) = tokens.batch(micro_step * 3, 3, model.vocab_size).unwrap();
-        let size = [3, LENGTH];
+        let size = [3, length];
         let plan = backward::Plan::new(network.num_parts(), 0);
         let [input, target] = [&inputs, &targets].map(|v| Tensor::from_slice(v).reshape(size));
         let loss = backward::run(&network, &mut reference, &plan, &input, &target, 0.5).unwrap();
@@ -222,7 +235,7 @@ fn gradients_by_both_paths(model: &ModelShape, edit: impl Fn(&mut Job, &mut Fuse
             tokens: Tensor::from_slice(&inputs),
             targets: Tensor::from_slice(&targets),
             segments: segments(&inputs, Device::Cpu).unwrap(),
-            predictions: 3.0 * (LENGTH - 1) as f64,
+            predictions: 3.0 * (length - 1) as f64,
         };
         losses[1] += fused
             .run(&batch, 0.5, Turn { is_first: micro_step == 0, is_last: micro_step == 1 })
@@ -249,9 +262,31 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
 fn the_written_out_backward_pass_is_the_derivative() {
     let _turn = weights::take_turns();
     for (tied, bias) in [(false, false), (true, true)] {
-        for (name, reference, fused) in gradients_by_both_paths(&shape(tied, bias), |_, _| ()) {
+        for (name, reference, fused) in gradients_by_both_paths(&shape(tied, bias), |_| ()) {
             let error = distance(&fused, &reference);
             assert!(error < 0.03, "{name}, tied {tied}: {error:.2e}");
+        }
+    }
+}
+
+/// In fp8 three bits of each factor are kept; the gradients still point the same way.
+#[test]
+fn gradients_in_fp8_are_near_those_in_fp32() {
+    let _turn = weights::take_turns();
+    for fp8_hybrid in [false, true] {
+        let job = Job { model: shape(false, true), precision: "fp8".to_owned(), fp8_hybrid, ..Job::default() };
+        let limit = if fp8_hybrid { 0.2 } else { 0.12 };
+        let by_name = gradients_of(&job, |_| ());
+        assert!(distance(&by_name[0].2, &by_name[0].1) < 5e-3, "loss");
+        for (name, reference, fused) in by_name {
+            let error = distance(&fused, &reference);
+            // The softmax takes out what all keys have in common, so the gradient of their bias is a small difference.
+            let limit = if name.ends_with("k_proj.bias") { 3.0 * limit } else { limit };
+            assert!(error < limit, "{name}, hybrid {fp8_hybrid}: {error:.2e}");
+        }
+        let recomputed = gradients_of(&job, |fused| fused.recompute_every = 1);
+        for ((name, _, a), (_, _, b)) in gradients_of(&job, |_| ()).iter().zip(&recomputed) {
+            assert!(a.equal(b), "{name}: recomputing changed bits");
         }
     }
 }
@@ -260,13 +295,13 @@ fn the_written_out_backward_pass_is_the_derivative() {
 fn recomputing_and_parts_of_logits_change_no_bit() {
     let _turn = weights::take_turns();
     let shape = shape(false, true);
-    let whole = gradients_by_both_paths(&shape, |_, _| ());
-    let recomputed = gradients_by_both_paths(&shape, |_, fused| fused.recompute_every = 2);
+    let whole = gradients_by_both_paths(&shape, |_| ());
+    let recomputed = gradients_by_both_paths(&shape, |fused| fused.recompute_every = 2);
     for ((name, _, a), (_, _, b)) in whole.iter().zip(&recomputed) {
         assert!(a.equal(b), "{name}");
     }
     // Another order of sums: equal but for rounding.
-    let parts = gradients_by_both_paths(&shape, |_, fused| fused.logits_at_once = 500);
+    let parts = gradients_by_both_paths(&shape, |fused| fused.logits_at_once = 500);
     for ((name, _, a), (_, _, b)) in whole.iter().zip(&parts) {
         assert!(distance(a, b) < 1e-5, "{name}");
     }
