@@ -207,11 +207,12 @@ fn stumble(sentence: &str) -> Option<(String, &'static str)> {
     PATTERNS.iter().find_map(|(pattern, better)| {
         pattern.captures_iter(sentence).find_map(|found| {
             let word = |at: usize| found.get(at).map_or("", |word| word.as_str());
-            // "There is no matrix" and "is no longer" are plain words; "No such file" is the operating system's.
+            // "There is no matrix" and "is no longer" are plain words; "No such file" is the operating system's, "no such container" Docker's.
             let is_plain =
                 word(1).eq_ignore_ascii_case("there") || ["longer", "more", "less", "larger"].contains(&word(2));
-            let is_of_system = sentence.contains("No such file") || sentence.contains("no such file");
-            (!is_plain && !is_of_system).then(|| (found[0].to_owned(), *better))
+            let is_of_others =
+                ["No such file", "no such file", "no such container"].iter().any(|said| sentence.contains(said));
+            (!is_plain && !is_of_others).then(|| (found[0].to_owned(), *better))
         })
     })
 }

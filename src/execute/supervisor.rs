@@ -243,7 +243,7 @@ impl Supervisor {
         let devices = self.take_devices();
         let waited_seconds = asked.elapsed().as_secs_f64();
         let exit = match &devices {
-            Ok(Some(locks)) => self.train(&locks, waited_seconds),
+            Ok(Some(locks)) => self.train(locks, waited_seconds),
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
         };

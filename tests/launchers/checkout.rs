@@ -47,7 +47,7 @@ fn a_missing_checkout_is_said_with_how_to_get_it() {
     says(project.run(&["build"]), "neither $MINE_PATH nor paths.primus in config.yaml says where it is");
     says(with_checkout(&project, "nowhere", &["build"]), "(paths.primus, $MINE_PATH), which is not there");
     project.write("mine/other.sh", "");
-    says(with_checkout(&project, "mine", &["build"]), "it has no train.sh");
+    says(with_checkout(&project, "mine", &["build"]), "there is no train.sh in it");
     assert!(!project.path("tprimat.lock").exists(), "nothing is pinned of what is not there");
 }
 

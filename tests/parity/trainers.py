@@ -23,7 +23,8 @@ import parity
 ROOT = Path(__file__).resolve().parents[2]
 # A missing weight decay shows at 2e-5.
 FP32 = (1e-5, 1e-4)
-BF16 = (parity.BF16_LOSS, parity.BF16_GRAD_NORM)
+# Loss and gradient norm: what two runs in bf16 with other kernels differ by, and no more.
+BF16 = (5e-3, 5e-2)
 RECOMPUTED = {"activation_checkpointing": True, "sac_frequency": 2}
 # recipe → (model, processes, changes of the job, limits)
 CASES = {

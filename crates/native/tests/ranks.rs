@@ -1,4 +1,5 @@
 //! The native trainer as several processes, on the CPU: the same figures as one, and one end for all.
+#![allow(clippy::disallowed_methods, reason = "plays tprimat, which writes the job")]
 
 use std::{
     fs,

@@ -120,7 +120,7 @@ pub fn mark(imported: &[String]) -> &'static str {
 /// From here on, a factor is easier to read than per cent.
 pub const FACTOR: f64 = 2.0;
 
-/// `11–15 %`, `−0.6 to +1.0 %`, `2.5–2.7×`: a speed as [`faster`] says it.
+/// `11–15 %`, `−0.6 to +1.0 %`, `2.5–2.7×`: a change of speed.
 #[must_use]
 pub fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
     let width = Some(high - low);

@@ -133,7 +133,6 @@ pub struct Point {
     pub processes_known: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
 pub fn is_none(n: &u64) -> bool {
     *n == 0
 }
