@@ -294,7 +294,7 @@ pub(super) fn refused_without_figures(
     found.into_iter().map(told).collect()
 }
 
-/// Why cells of [`STRICT_STRATEGY`] will not be compared: in which settings their jobs differ, a sentence for each cell that
+/// Why cells of the strategy `identical_config` will not be compared: in which settings their jobs differ, a sentence for each cell that
 /// differs from the first one of its model and axes.
 #[must_use]
 pub fn not_identical<'a, K: Ord>(cells: impl Iterator<Item = (K, &'a str, &'a str, &'a Job)>) -> Vec<String> {

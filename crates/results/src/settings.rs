@@ -158,7 +158,7 @@ pub fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)> {
 /// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be compared across.
 pub const WARMUP: &str = "warmup";
 
-/// Everything that [`CompareSettings::across`](super::CompareSettings) can name.
+/// Everything that `--across` can name.
 pub fn fields() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|s| s.name).chain([WARMUP])
 }

@@ -153,7 +153,7 @@ impl Layout {
 }
 
 impl<'a> Index<'a> {
-    /// Reads any bytes; what is wrong in the tables themselves is for [`super::verify()`] to tell.
+    /// Reads any bytes; what is wrong in the tables themselves is for `tprimat data verify` to tell.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
         Ok(Self { layout: Layout::parse(bytes)?, bytes })
     }
