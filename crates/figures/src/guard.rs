@@ -294,28 +294,34 @@ pub(super) fn refused_without_figures(
     found.into_iter().map(told).collect()
 }
 
-/// Why cells of the strategy `identical_config` will not be compared: in which settings their jobs differ, a sentence for each cell that
-/// differs from the first one of its model and axes.
+/// Why cells of the strategy `identical_config` will not be compared: in which settings their jobs differ from the first one of
+/// their model and axes; a sentence for all cells that differ in the same way.
 #[must_use]
 pub fn not_identical<'a, K: Ord>(cells: impl Iterator<Item = (K, &'a str, &'a str, &'a Job)>) -> Vec<String> {
     let mut firsts: BTreeMap<K, (&str, Contract)> = BTreeMap::new();
-    let mut found = Vec::new();
-    for (kind, cell, strategy, job) in cells.filter(|(_, _, strategy, _)| *strategy == STRICT_STRATEGY) {
+    let mut found: Vec<(String, &str, Vec<String>)> = Vec::new();
+    for (kind, cell, _, job) in cells.filter(|(_, _, strategy, _)| *strategy == STRICT_STRATEGY) {
         let contract = Contract::of(&Trace::default(), &Claim::of(job));
         let Some((first, of_first)) = firsts.get(&kind) else {
             firsts.insert(kind, (cell, contract));
             continue;
         };
         let known = differences(&contract, of_first).into_iter().filter(FieldDifference::is_known);
-        let fields: Vec<String> = known.map(|d| d.sentence()).collect();
-        if !fields.is_empty() {
-            found.push(format!(
-                "under `{strategy}` nothing may differ, so `{cell}` will not be compared with `{first}`: {}",
-                fields.join("; ")
-            ));
+        let fields = known.map(|d| d.sentence()).collect::<Vec<_>>().join("; ");
+        match found.iter_mut().find(|(others, ..)| *others == fields) {
+            _ if fields.is_empty() => {}
+            Some((.., cells)) => cells.push(format!("`{cell}`")),
+            None => found.push((fields, first, vec![format!("`{cell}`")])),
         }
     }
-    found
+    let sentence = |(fields, first, cells): (String, &str, Vec<String>)| {
+        let cells = match &cells[..] {
+            [one] => format!("{one} will not be compared with `{first}`"),
+            many => format!("{} will not be compared with the first cell of their model (`{first}`)", crate::few(many)),
+        };
+        format!("under `{STRICT_STRATEGY}` nothing may differ, so {cells}: {fields}")
+    };
+    found.into_iter().map(sentence).collect()
 }
 
 /// What a reader must know beside any figure that puts `a` next to `b`.
