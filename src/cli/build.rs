@@ -422,7 +422,7 @@ fn finish(
 fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
     let plan = engine.plan;
     let mut evidence = plan.reads.evidence().ok()?;
-    // Of what runs may have written themselves, something better was said.
+    // Files that the runs may have written themselves have a message of their own.
     for attempt in engine.dag.order.iter().filter_map(|node| statuses.get(*node).attempt()) {
         let Undeclared { changed, made } = &attempt.undeclared;
         changed.iter().chain(made).for_each(|name| evidence.forget(&plan.root.join(name)));

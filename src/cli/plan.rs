@@ -265,9 +265,9 @@ fn of_cell(cell: &CellPrice) -> String {
     text
 }
 
-/// Up to so many tasks are listed one by one; of more, a line for each cell, or for each reason.
+/// A plan with at most this many tasks lists each of them; a longer one has a line for each cell, or for each reason.
 const IN_FULL: usize = 24;
-/// So many cells have a line of their own.
+/// A plan with at most this many cells has a line for each; a longer one has a line for each reason.
 const CELLS: usize = 24;
 
 /// The state of each cell, which is that of its first training that is not fresh, else of its first other task.

@@ -65,7 +65,7 @@ pub struct ContainerSpec {
     pub program: PathBuf,
     /// From the engine's verb to the image.
     pub arguments: Vec<String>,
-    /// Of the engine's own program.
+    /// Variables of the engine's own command, such as docker; not those of the trainer.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -485,7 +485,7 @@ pub(super) fn sweep(
     swept
 }
 
-/// Such an id is the name of a folder, and of one in the folder of runs.
+/// A run's id is also the name of its folder, so one from a label must not lead out of the folder of runs.
 fn is_run_id(id: &str) -> bool {
     !id.starts_with('.') && id.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
 }

@@ -535,7 +535,7 @@ pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Compari
     read.map_err(|e| not_ours(digest, name, &e))
 }
 
-/// Of ten thousand cells it is some hundred MiB of text, which is in memory at no time.
+/// Stores the comparison as a stream: for ten thousand cells its text is some hundred MiB, and is never whole in memory.
 fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<Output> {
     let (digest, size) = cache.put_json(comparison, Durability::Plain)?;
     Ok(Output { name: "compare.json".to_owned(), digest, size })

@@ -108,7 +108,7 @@ pub(super) fn launch_of(preimage: &str) -> String {
 }
 
 fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Result<Measurement> {
-    // Of several good attempts at a repeat the first one counts, as in a build.
+    // The first good attempt at a repeat counts, as in a build.
     let mut counted: BTreeMap<u32, (&Attempt, RunResult)> = BTreeMap::new();
     for (repeat, attempt) in group.attempts.iter().filter(|(_, attempt)| attempt.is_valid()) {
         if !counted.contains_key(repeat)

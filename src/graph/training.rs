@@ -211,7 +211,7 @@ impl Engine<'_> {
 /// them.
 #[must_use]
 pub fn filed_without(cache: &Cache, preimage: &str, guessed: &[&str]) -> Option<Digest> {
-    /// Of more files, those are tried that changed alone, or all together.
+    /// Up to this many files every combination is tried; beyond it only each file alone, and all together.
     const MOST: usize = 5;
     let subsets: Vec<u32> = match guessed.len() {
         0 => return None,

@@ -8,7 +8,7 @@ use crate::analyze::{ChangedSetting, public_value};
 /// What a field of a pre-image is about. Changes are told in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// Of the job: what the trainer is asked to do.
+    /// A field of the job: what the trainer is asked to do.
     Setting,
     /// Hardware, driver, packages and checkouts, as tprimat.lock has them.
     Fact,

@@ -85,7 +85,7 @@ pub struct DataFile {
     pub name: String,
     /// Absolute; a dataset's is its prefix.
     pub path: PathBuf,
-    /// Of the content, as keys cover it; or why nothing is known.
+    /// Digest of the content, as keys cover it; or why it is not known.
     pub digest: Result<Digest, String>,
     pub is_here: bool,
 }

@@ -211,7 +211,7 @@ pub fn default_image(framework: &str, vendor: Vendor) -> String {
     format!("tprimat/{framework}:{}", vendor.name())
 }
 
-/// Such a name is one word of a command line, and no option.
+/// Is this name one word of a command line, and not an option?
 #[must_use]
 pub fn is_image_name(name: &str) -> bool {
     !name.is_empty()

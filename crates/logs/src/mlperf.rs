@@ -178,7 +178,7 @@ impl Entries {
         }
     }
 
-    /// The number of the step that ends at so many samples, where the log states the batch.
+    /// The step that ends when `samples` samples are done; `None` where the log does not state the batch, or no step ends there.
     fn by_samples(&self, samples: Option<u64>) -> Option<u64> {
         let whole = samples.zip(self.global_batch_size).filter(|(n, size)| *n > 0 && n.is_multiple_of(*size));
         whole.map(|(n, size)| n / size)

@@ -34,7 +34,7 @@ pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page
             out.push('\n');
         }
         paragraph(&mut out, "", &sentence(cell, measurements), page, Ink::Strong);
-        // Of a single measurement the sentence says all there is.
+        // The sentence already says all there is about a single measurement.
         if measurements.len() > 1 || measurements.iter().any(|m| m.tokens_per_second_per_gpu.is_none()) {
             out.push_str(&timeline(measurements, page));
         }

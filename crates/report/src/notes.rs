@@ -165,7 +165,7 @@ pub(super) fn steady_state(rows: &[&Row]) -> Vec<String> {
     let repeats: usize = ways.iter().map(|way| way.repeats).sum();
     let range = |[lo, hi]: [u64; 2]| if lo == hi { lo.to_string() } else { format!("{lo} to {hi}") };
     let line = |(i, way): (usize, &Way<'_>)| {
-        // Of several ways each says for how many repeats it holds; the rarer ones name the cells as well.
+        // Where repeats were cut in several ways, each line says how many repeats it covers; all but the first also name their cells.
         let of_cells = if i > 0 && rows.len() > 1 { format!(" ({})", listed(&way.cells, &[])) } else { String::new() };
         let whose =
             if ways.len() > 1 { format!(" in {} of {repeats} repeats{of_cells}", way.repeats) } else { String::new() };

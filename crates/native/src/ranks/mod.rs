@@ -37,7 +37,7 @@ pub trait Group {
     /// Writes the ranks' parts one after another to `whole`, which has `size()` times as many elements as `part`.
     fn all_gather(&self, part: &Tensor, whole: &Tensor) -> Result<Pending, TchError>;
 
-    /// Of `size()` equal parts of `sent`, the n-th goes to rank n; `received` gets one part from every rank, in their order.
+    /// Cuts `sent` into `size()` equal parts and sends the n-th to rank n; `received` gets one part from each rank, in rank order.
     fn all_to_all(&self, sent: &Tensor, received: &Tensor) -> Result<Pending, TchError>;
 
     /// Puts the sum over all ranks into `tensor`; every rank gets the same bits.
