@@ -10,7 +10,7 @@ CARGO  ?= cargo
 export LIBTORCH_USE_PYTORCH := 1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: quickstart build test frameworks lint doc bench fuzz soak clean
+.PHONY: quickstart build test test-remote frameworks lint doc bench fuzz soak chaos clean
 
 quickstart: build
 	target/release/tprimat build quickstart.toml
@@ -21,6 +21,12 @@ build: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --workspace
+
+# The remote cache on buckets is behind a feature, since it takes minutes to compile; moto's server speaks S3's protocol.
+test-remote: $(VENV)/.ready
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'moto[server]'
+	$(CARGO) clippy -p tprimat-remote --features cloud --all-targets -- -D warnings
+	TPRIMAT_PYTHON=$(PYTHON) $(CARGO) test --features remote --test services s3
 
 # Each real framework that is here trains a tiny model on the CPU; what is absent is named with the command that gets it.
 # FRAMEWORKS="mlm nemo" asks for some, and fails without them. MEGATRON_PATH, MEGATRON_DEEPSPEED_PATH and PRIMUS_PATH name checkouts,
@@ -47,6 +53,12 @@ SECONDS ?= 600
 
 soak: $(VENV)/.ready
 	TPRIMAT_SOAK_SECONDS=$(SECONDS) $(CARGO) test --test soak -- --nocapture
+
+# Bad days: kills, second builds, damaged caches, full disks (as root), each seed held against an undisturbed build.
+SEEDS ?= 200
+
+chaos: $(VENV)/.ready
+	TPRIMAT_CHAOS_SEEDS=$(SEEDS) $(CARGO) test --test chaos -- --nocapture
 
 # Needs a nightly toolchain and cargo-fuzz. All targets, ten minutes each; SECONDS_EACH=60 make fuzz for a first look.
 SECONDS_EACH ?= 600

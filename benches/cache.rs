@@ -1,4 +1,5 @@
-//! What opening a cache and looking things up costs, by the number of entries: `cargo bench --bench cache`.
+//! What opening a cache and looking things up costs, by the number of entries: `cargo bench --bench
+//! cache`.
 
 use std::{
     hint::black_box,
@@ -7,17 +8,24 @@ use std::{
 };
 
 use tprimat::{
-    cache::{Attempt, AttemptOutcome, Cache, Entry, Output, TaskKind},
+    cache::{Attempt, Cache, Entry, Output, TaskKind},
     digest::Digest,
     files::Durability,
+    job::RunOutcome,
 };
 
 const ROUNDS: u32 = 21;
 
 fn entry(n: u32) -> Entry {
-    let preimage =
-        format!("{{\"tprimat\":1,\"task\":\"parse\",\"n\":{n},\"inputs\":\"{}\"}}", "0123456789abcdef".repeat(24));
-    let output = |name: &str| Output { name: name.into(), digest: Digest::of(format!("{name}{n}")), size: 1234 };
+    let preimage = format!(
+        "{{\"tprimat\":1,\"task\":\"parse\",\"n\":{n},\"inputs\":\"{}\"}}",
+        "0123456789abcdef".repeat(24)
+    );
+    let output = |name: &str| Output {
+        name: name.into(),
+        digest: Digest::of(format!("{name}{n}")),
+        size: 1234,
+    };
     let outputs = vec![output("trace.json"), output("result.json")];
     Entry {
         key: Digest::of(&preimage),
@@ -29,14 +37,20 @@ fn entry(n: u32) -> Entry {
 }
 
 fn attempt(n: u32) -> Attempt {
-    let Entry { key, task, preimage, outputs, .. } = entry(n);
+    let Entry {
+        key,
+        task,
+        preimage,
+        outputs,
+        ..
+    } = entry(n);
     Attempt {
         id: format!("20261121T023705.{n:06}Z-1a2b3c4d"),
         key,
         task,
         preimage,
         generation: 0,
-        outcome: AttemptOutcome::Ok,
+        outcome: RunOutcome::Ok,
         outputs,
         started_at: f64::from(n),
         ended_at: f64::from(n) + 60.0,
@@ -45,6 +59,7 @@ fn attempt(n: u32) -> Attempt {
         repeats_planned: None,
         set_aside: None,
         undeclared: Default::default(),
+        is_held: false,
         recorded: 0,
     }
 }
@@ -72,8 +87,14 @@ fn per(count: usize, time: Duration) -> f64 {
 }
 
 fn lookups(cache: &Cache, keys: &[Digest]) -> Duration {
-    let look =
-        |key| cache.entry(key).map_or(0, |entry| entry.outputs().map(|o| o.size + u64::from(o.digest.0[0])).sum());
+    let look = |key| {
+        cache.entry(key).map_or(0, |entry| {
+            entry
+                .outputs()
+                .map(|o| o.size + u64::from(o.digest.0[0]))
+                .sum()
+        })
+    };
     timed(|| black_box(keys.iter().map(look).sum::<u64>())).0
 }
 
@@ -93,9 +114,16 @@ fn main() {
         let n = keys.len();
 
         let cache = Cache::open(root).expect("a cache");
-        let record = timed(|| entries.iter().for_each(|entry| cache.record_entry(entry).expect("recorded"))).0;
+        let record = timed(|| {
+            entries
+                .iter()
+                .for_each(|entry| cache.record_entry(entry).expect("recorded"))
+        })
+        .0;
         let attempts: Vec<Attempt> = (0..100).map(attempt).collect();
-        attempts.iter().for_each(|attempt| cache.record_attempt(attempt).expect("recorded"));
+        attempts
+            .iter()
+            .for_each(|attempt| cache.record_attempt(attempt).expect("recorded"));
         let without = lookups(&cache, &keys);
         let write_snapshot = timed(|| cache.write_snapshot().expect("written")).0;
         drop(cache);
@@ -108,16 +136,27 @@ fn main() {
         });
         let cache = Cache::open(root).expect("a cache");
         assert!(
-            keys.iter().all(|key| cache.entry(key).is_some()) && !misses.iter().any(|key| cache.entry(key).is_some())
+            keys.iter().all(|key| cache.entry(key).is_some())
+                && !misses.iter().any(|key| cache.entry(key).is_some())
         );
         let lookup = median(|| lookups(&cache, &keys));
         let miss = median(|| lookups(&cache, &misses));
-        let attempt = median(|| timed(|| attempts.iter().for_each(|a| assert_eq!(cache.attempts(&a.key).len(), 1))).0);
+        let attempt = median(|| {
+            timed(|| {
+                attempts
+                    .iter()
+                    .for_each(|a| assert_eq!(cache.attempts(&a.key).len(), 1))
+            })
+            .0
+        });
         drop(cache);
 
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len()) as f64 / 1e6;
-        let sizes =
-            std::fs::read_dir(root.join("segments")).expect("segments").flatten().map(|e| size(&e.path())).sum::<f64>();
+        let sizes = std::fs::read_dir(root.join("segments"))
+            .expect("segments")
+            .flatten()
+            .map(|e| size(&e.path()))
+            .sum::<f64>();
         let snapshot_size = size(&snapshot);
         let open_without = median(|| {
             let _ = std::fs::remove_file(&snapshot);
@@ -138,13 +177,22 @@ fn main() {
     let objects = 10_000u32;
     let put = timed(|| {
         for n in 0..objects {
-            cache.put(format!("object {n}").as_bytes(), Durability::Plain).expect("stored");
+            cache
+                .put(format!("object {n}").as_bytes(), Durability::Plain)
+                .expect("stored");
         }
     });
-    let digests: Vec<Digest> = (0..objects).map(|n| Digest::of(format!("object {n}"))).collect();
+    let digests: Vec<Digest> = (0..objects)
+        .map(|n| Digest::of(format!("object {n}")))
+        .collect();
     let n = digests.len();
     let has = timed(|| assert!(digests.iter().all(|digest| cache.has(digest)))).0;
-    let get = timed(|| digests.iter().for_each(|digest| drop(cache.get(digest).expect("read")))).0;
+    let get = timed(|| {
+        digests
+            .iter()
+            .for_each(|digest| drop(cache.get(digest).expect("read")))
+    })
+    .0;
     std::thread::sleep(Duration::from_millis(20));
     let fingerprint = median(|| timed(|| black_box(cache.fingerprint())).0);
     println!();

@@ -1,18 +1,20 @@
-//! For `orchestration.py`: records one finished attempt for every training of a matrix that has none, as
-//! if its trainer had run. Everything after that is left to a real `tprimat build`.
+//! For `orchestration.py`: records one finished attempt for every training of a matrix that has
+//! none, as if its trainer had run. Everything after that is left to a real `tprimat build`.
 //!
-//! `fill PROJECT`: plans PROJECT's default matrix. Knows nothing of what later tasks make of the logs.
+//! `fill PROJECT`: plans PROJECT's default matrix. Knows nothing of what later tasks make of the
+//! logs.
 
 use std::{fmt::Write as _, path::PathBuf};
 
 use serde_json::json;
 use tprimat::{
-    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
+    cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
     files::Durability,
     graph::{CodeDigests, Dag, Engine, Options, State, label},
-    plan::{Job, Plan, PlanRequest},
+    job::{Job, RunOutcome},
+    plan::{Plan, PlanRequest},
 };
 
 fn main() -> std::process::ExitCode {
@@ -33,7 +35,10 @@ fn main() -> std::process::ExitCode {
 }
 
 fn fill(root: PathBuf) -> Result<usize> {
-    let plan = Plan::load(&PlanRequest { root, ..PlanRequest::default() })?;
+    let plan = Plan::load(&PlanRequest {
+        root,
+        ..PlanRequest::default()
+    })?;
     // As the first build does, whose trainings these stand for.
     plan.facts.write_missing(&plan.reads)?;
     let cache = Cache::open(&plan.root.join("cache"))?;
@@ -45,6 +50,8 @@ fn fill(root: PathBuf) -> Result<usize> {
         code: CodeDigests::default(),
         options: Options::default(),
         compare_settings: json!({}),
+        trainings: std::sync::OnceLock::new(),
+        measured: std::collections::BTreeSet::new(),
     };
     let statuses = engine.evaluate_all()?;
     let mut count = 0;
@@ -53,11 +60,13 @@ fn fill(root: PathBuf) -> Result<usize> {
         if task.kind != TaskKind::Train || status.state != State::Stale {
             continue;
         }
-        let (Some(key), Some(preimage)) = (status.key, engine.preimage(node, &statuses)) else { continue };
-        let prepared = plan.prepared(task.cell as usize).expect("a stale cell is supported");
+        let (Some(key), Some(preimage)) = (status.key, engine.preimage(node, &statuses)) else {
+            continue;
+        };
+        let prepared = plan.prepared(task.cell).expect("a stale cell is supported");
         let log = log(prepared.job(), &key);
         let digest = cache.put(log.as_bytes(), Durability::Plain)?;
-        let started_at = 1.7e9 + f64::from(task.cell) * 60.0 + f64::from(task.repeat);
+        let started_at = 1.7e9 + task.cell.place() as f64 * 60.0 + f64::from(task.repeat);
         cache.record_preimage(&prepared.job_text())?;
         cache.record_attempt(&Attempt {
             id: format!("20231114T221320.{count:06}Z-0000000000000000"),
@@ -65,8 +74,12 @@ fn fill(root: PathBuf) -> Result<usize> {
             task: label(&plan, &task),
             preimage,
             generation: 0,
-            outcome: AttemptOutcome::Ok,
-            outputs: vec![Output { name: "log".into(), digest, size: log.len() as u64 }],
+            outcome: RunOutcome::Ok,
+            outputs: vec![Output {
+                name: "log".into(),
+                digest,
+                size: log.len() as u64,
+            }],
             started_at,
             ended_at: started_at + 60.0,
             host: "bench".into(),
@@ -74,6 +87,7 @@ fn fill(root: PathBuf) -> Result<usize> {
             repeats_planned: None,
             set_aside: None,
             undeclared: Default::default(),
+            is_held: false,
             recorded: 0,
         })?;
         count += 1;
@@ -81,7 +95,8 @@ fn fill(root: PathBuf) -> Result<usize> {
     Ok(count)
 }
 
-/// What a trainer of this job would print; step times differ by training, so that every log is an object of its own.
+/// What a trainer of this job would print; step times differ by training, so that every log is an
+/// object of its own.
 fn log(job: &Job, key: &Digest) -> String {
     let effective = json!({
         "micro_batch_size": job.data.micro_batch_size,
@@ -94,10 +109,13 @@ fn log(job: &Job, key: &Digest) -> String {
     let mut text = format!("{start}\n");
     for step in 1..=job.train_iters {
         let seconds = 0.05 + f64::from(key.0[step as usize % 32]) * 1e-5;
-        let event =
-            json!({ "event": "step", "step": step, "step_time_seconds": seconds, "loss": 8.0 - step as f64 / 100.0 });
+        let event = json!({ "event": "step", "step": step, "step_time_seconds": seconds, "loss": 8.0 - step as f64 / 100.0 });
         let _ = writeln!(text, "{event}");
     }
-    let _ = writeln!(text, "{}", json!({ "event": "end", "status": "ok", "steps": job.train_iters }));
+    let _ = writeln!(
+        text,
+        "{}",
+        json!({ "event": "end", "status": "ok", "steps": job.train_iters })
+    );
     text
 }

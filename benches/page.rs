@@ -1,29 +1,42 @@
-//! What the page of a report costs, by the number of cells: `cargo bench --bench page`. With a folder as argument, the
-//! pages are left there, to be looked at: `cargo bench --bench page -- FOLDER`.
+//! What the page of a report costs, by the number of cells: `cargo bench --bench page`. With a
+//! folder as argument, the pages are left there, to be looked at: `cargo bench --bench page --
+//! FOLDER`.
 
 use std::time::Instant;
 
+use common::{folder, leave, samples};
 use serde_json::{Value, json};
 use tprimat::{
-    analyze::Comparison,
-    report::{Drawn, Meta, bytes, html, pictures},
+    figures::Comparison,
+    report::{Meta, PagePicture, bytes, html, pictures},
 };
 
 mod common;
-use common::{folder, leave, samples};
 
 fn main() {
     let folder = folder();
     for (name, sample) in samples() {
-        let comparison: Comparison = serde_json::from_value(told(sample.json())).expect("the sample is a comparison");
+        let comparison: Comparison =
+            serde_json::from_value(told(sample.json())).expect("the sample is a comparison");
         let start = Instant::now();
         let all = pictures(&comparison).expect("pictures");
         let drawing = start.elapsed().as_secs_f64();
-        let drawn: Vec<Drawn> = all.drawn.into_iter().map(|p| Drawn::new(&p.file(), p.svg)).collect();
+        let drawn: Vec<PagePicture> = all
+            .drawn
+            .into_iter()
+            .map(|p| PagePicture::new(&p.file(), p.svg))
+            .collect();
         let svg: usize = drawn.iter().map(|p| p.svg.len()).sum();
         let start = Instant::now();
-        let page =
-            html(&comparison, &drawn, &Meta { matrix: name.to_owned(), left_out: all.left_out }).expect("a page");
+        let page = html(
+            &comparison,
+            &drawn,
+            &Meta {
+                matrix: name.to_owned(),
+                left_out: all.left_out,
+            },
+        )
+        .expect("a page");
         let seconds = start.elapsed().as_secs_f64();
         println!(
             "{name} cells: page in {seconds:.3} s, pictures in {drawing:.3} s; {} of which pictures {}",
@@ -38,12 +51,27 @@ fn main() {
 
 /// The sample with as much to tell of each cell as a real one has.
 fn told(mut sample: Value) -> Value {
-    let baselines: Vec<Value> =
-        sample["groups"].as_array().into_iter().flatten().map(|g| g["baseline"].clone()).collect();
-    let tail: Vec<String> =
-        (0..40).map(|i| format!("[rank{i}]: Traceback <module> & more, line {i}: {}", "word ".repeat(20))).collect();
+    let baselines: Vec<Value> = sample["groups"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|g| g["baseline"].clone())
+        .collect();
+    let tail: Vec<String> = (0..40)
+        .map(|i| {
+            format!(
+                "[rank{i}]: Traceback <module> & more, line {i}: {}",
+                "word ".repeat(20)
+            )
+        })
+        .collect();
     let (mut speedups, mut notes, mut environment) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, row) in sample["rows"].as_array_mut().into_iter().flatten().enumerate() {
+    for (i, row) in sample["rows"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         let settings = (0..45).map(|s| format!("setting_number_{s}"));
         let tier = |s: usize| ["workload", "execution", "convergence"][s % 3];
         let contract: Vec<Value> = settings
@@ -51,7 +79,10 @@ fn told(mut sample: Value) -> Value {
             .enumerate()
             .map(|(s, field)| json!({"field": field, "tier": tier(s), "value": s * 128, "source": "effective"}))
             .collect();
-        row["contract"].as_array_mut().expect("a contract").extend(contract);
+        row["contract"]
+            .as_array_mut()
+            .expect("a contract")
+            .extend(contract);
         let fields: Vec<Value> = settings
             .enumerate()
             .map(|(s, field)| {
@@ -67,7 +98,10 @@ fn told(mut sample: Value) -> Value {
                 repeat["log_tail"] = json!(tail);
             }
         }
-        let (cell, baseline) = (row["cell"].clone(), &baselines[row["group"].as_u64().unwrap_or(0) as usize]);
+        let (cell, baseline) = (
+            row["cell"].clone(),
+            &baselines[row["group"].as_u64().unwrap_or(0) as usize],
+        );
         notes.push(json!({"kind": "remark", "cell": cell, "text": "2 of 5 repeats count"}));
         if cell != *baseline {
             let ratio = 0.8 + 0.05 * (i % 13) as f64;

@@ -1,10 +1,10 @@
-//! What pictures cost, by the number of cells: `cargo bench --bench report`. With a folder as argument, the pictures are
-//! left there, to be looked at: `cargo bench --bench report -- FOLDER`.
+//! What pictures cost, by the number of cells: `cargo bench --bench report`. With a folder as
+//! argument, the pictures are left there, to be looked at: `cargo bench --bench report -- FOLDER`.
 
 use std::time::Instant;
 
 use tprimat::{
-    analyze::Comparison,
+    figures::Comparison,
     report::{bytes, pictures},
 };
 
@@ -14,7 +14,8 @@ use common::{folder, leave, samples};
 fn main() {
     let folder = folder();
     for (name, sample) in samples() {
-        let comparison: Comparison = serde_json::from_value(sample.json()).expect("the sample is a comparison");
+        let comparison: Comparison =
+            serde_json::from_value(sample.json()).expect("the sample is a comparison");
         let start = Instant::now();
         let all = pictures(&comparison).expect("a picture");
         let seconds = start.elapsed().as_secs_f64();
@@ -34,8 +35,18 @@ fn main() {
                 bytes(picture.png.len() as u64)
             );
             if let Some(folder) = &folder {
-                leave(folder, name, &format!("_{}.png", picture.file()), &picture.png);
-                leave(folder, name, &format!("_{}.svg", picture.file()), picture.svg.as_bytes());
+                leave(
+                    folder,
+                    name,
+                    &format!("_{}.png", picture.file()),
+                    &picture.png,
+                );
+                leave(
+                    folder,
+                    name,
+                    &format!("_{}.svg", picture.file()),
+                    picture.svg.as_bytes(),
+                );
             }
         }
         for left_out in &all.left_out {

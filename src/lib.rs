@@ -1,23 +1,49 @@
 //! tprimat: a build system for LLM-training benchmarks.
 //!
-//! The flow, one stage a module; each is one arrow and does not reach back:
+//! The path of one cell through the code, from `tprimat build` to the published page, is listed in
+//! ARCHITECTURE.md ("The path of one cell"). The table below lists who may import whom: a module of
+//! `src/` may use the modules above it and none below it (`crates/code/tests/arrows.rs`).
 //!
-//! | stage | from | to |
+//! | module or crate | from | to |
 //! |---|---|---|
+//! | [`shipped`] | the binary | the files that ship inside it: recipes, templates, matrices |
 //! | [`config`] | config.yaml, environment, `--set` | [`config::Config`]: every value with its origin |
 //! | [`matrix`] | pipelines/*.toml, selection | cells: the points of the matrix |
 //! | [`data`] | .bin/.idx, text | token files: verified, named by content, cut into samples |
-//! | [`recipe`] | recipes/*, templates/* | [`recipe::Recipe`]: how a framework runs, what it cannot do |
-//! | [`plan`] | cells × recipes × config | [`plan::Job`]s: all that one cell depends on |
-//! | [`graph`] | jobs × lock × cache | petgraph DAG of tasks, keys, states and their reasons |
-//! | [`execute`] | DAG | outcomes: supervised runs, attempts |
-//! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill |
+//! | [`recipe`] | recipes/*, templates/* | [`recipe::Recipe`]: how a framework runs, what it cannot do; `tprimat-render` fills in its templates |
 //! | [`host`] | this machine | its facts, tprimat.lock |
-//! | [`parse`] | log bytes | [`parse::Trace`] |
-//! | [`analyze`] | traces | results, summaries, comparisons (pure) |
+//! | [`plan`] | cells × recipes × config × lock | [`job::Job`]s: all that one cell depends on |
 //! | [`import`] | logs and results of others | runs that are shown beside ours, labelled |
-//! | [`report`] | comparisons | tables and pictures (pure; writes nothing itself) |
+//! | [`publish`] | outputs of tasks | the files of the output folder, and which of them are still as published |
+//! | [`graph`] | jobs × cache | petgraph DAG of tasks, keys, states and their reasons |
+//! | [`execute`] | DAG | supervised runs and their attempts; results, comparisons and pages |
 //! | [`cli`] | arguments | a request, an exit code |
+//!
+//! The modules use these crates of the workspace; what each of them may depend on is in
+//! ARCHITECTURE.md and in the same test.
+//!
+//! | crate | from | to |
+//! |---|---|---|
+//! | [`job`] | – | what tprimat and a trainer tell each other: job, exit codes, classes of failure |
+//! | [`words`] | text of others | text that is safe to print; secrets left out; the nearest right name |
+//! | [`digest`], [`error`], [`files`] | – | `tprimat-base`: digests, errors with their place, the one module that writes files |
+//! | `tprimat_code` | sources of a crate | for build scripts: a digest of the code, which goes into cache keys |
+//! | `tprimat_samples` | a tokenised dataset | its samples, in the order that trainers see them |
+//! | `tprimat_render` | templates, a job | launch files |
+//! | [`cache`] | bytes, entries, attempts | objects and records that survive a kill |
+//! | [`remote`] | runs of a cache | a folder or bucket where caches share them |
+//! | `tprimat_live` | events of a build | the page that follows it |
+//! | [`logs`] | log bytes | [`logs::Trace`] |
+//! | [`results`] | trace × job | [`results::RunResult`], one repeat |
+//! | [`figures`] | results | summaries, comparisons, verdicts of gates |
+//! | [`sentences`] | facts of the figures | English |
+//! | `tprimat_plot` | comparisons | pictures |
+//! | [`report`] | comparisons | tables and a page, with these pictures |
+//!
+//! `tprimat-native`, the libtorch trainer, is a program of its own. Of `tprimat-loops`, which it uses,
+//! the build system needs only the digest of the code.
+// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+#![cfg_attr(not(test), warn(clippy::string_slice))]
 
 pub mod cli;
 pub mod config;
@@ -28,11 +54,17 @@ pub mod host;
 pub mod import;
 pub mod matrix;
 pub mod plan;
+pub mod publish;
 pub mod recipe;
+pub mod shipped;
 
 pub use tprimat_base::{digest, error, files};
 pub use tprimat_cache as cache;
-pub use tprimat_figures as analyze;
-pub use tprimat_logs as parse;
+pub use tprimat_figures as figures;
+pub use tprimat_job as job;
+pub use tprimat_logs as logs;
+pub use tprimat_remote as remote;
 pub use tprimat_report as report;
-pub use tprimat_words::plain;
+pub use tprimat_results as results;
+pub use tprimat_sentences as sentences;
+pub use tprimat_words as words;

@@ -3,18 +3,25 @@
 use std::{env, path::PathBuf};
 
 fn main() {
-    println!("cargo::rustc-env=TPRIMAT_CODE={}", tprimat_code::of_package());
+    println!(
+        "cargo::rustc-env=TPRIMAT_CODE={}",
+        tprimat_code::of_package()
+    );
     link_native();
 }
 
-/// Compiles the native trainer's shim against the libtorch that torch-sys found, and links it into that binary alone.
+/// Compiles the native trainer's shim against the libtorch that torch-sys found, and links it into
+/// that binary alone.
 fn link_native() {
     const SHIM: &str = "src/shim.cpp";
     println!("cargo:rerun-if-changed={SHIM}");
     let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         panic!("torch-sys did not say where libtorch is; set LIBTORCH or LIBTORCH_USE_PYTORCH=1");
     };
-    let include = lib.parent().map(|root| root.join("include")).unwrap_or_default();
+    let include = lib
+        .parent()
+        .map(|root| root.join("include"))
+        .unwrap_or_default();
     cc::Build::new()
         .cpp(true)
         .std("c++17")
@@ -24,7 +31,8 @@ fn link_native() {
         .file(SHIM)
         .cargo_metadata(false)
         .compile("tprimat_shim");
-    let archive = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libtprimat_shim.a");
+    let archive =
+        PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libtprimat_shim.a");
     let argument = |text: String| println!("cargo:rustc-link-arg-bin=tprimat-native={text}");
     argument(archive.display().to_string());
     // The libtorch it was built with, unless LD_LIBRARY_PATH names another.

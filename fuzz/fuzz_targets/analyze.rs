@@ -1,12 +1,9 @@
-//! A log of any format against a job made of the first bytes: attested, summarised, and plain JSON again.
+//! A log of any format against a job made of the first bytes: attested, summarised, and plain JSON
+//! again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::{
-    analyze::{Claim, RunFacts, RunOutcome, RunResult, Statistics, summarize},
-    parse::parse_any,
-    plan::{DataJob, Job, ModelShape, ParallelismJob},
-};
+use tprimat::{results::{Claim, RunFacts, RunResult}, job::{RunOutcome, DataJob, Job, ModelShape, ParallelismJob}, figures::{Statistics, summarize}, logs::parse_any};
 
 fuzz_target!(|data: &[u8]| {
     let Some((head, log)) = data.split_at_checked(8) else { return };

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::parse::{ExitSummary, classify};
+use tprimat::logs::{ExitSummary, classify};
 
 fuzz_target!(|data: &[u8]| {
     let [code, signal, log @ ..] = data else { return };

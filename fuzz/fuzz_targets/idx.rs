@@ -1,4 +1,5 @@
-//! Any `.idx`, beside a `.bin` of the size that it describes or of another one: counted, verified and sampled.
+//! Any `.idx`, beside a `.bin` of the size that it describes or of another one: counted, verified
+//! and sampled.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,8 +1,9 @@
-//! Any bytes, of any format, in chunks of any size: the trace is the same, and what it holds is sane.
+//! Any bytes, of any format, in chunks of any size: the trace is the same, and what it holds is
+//! sane.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::parse::{MAX_REPORTS, Parser, parse_any};
+use tprimat::logs::{MAX_REPORTS, Parser, parse_any};
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, log)) = data.split_first() else { return };

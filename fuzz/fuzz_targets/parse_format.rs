@@ -1,8 +1,9 @@
-//! The first byte names the format by which the rest is read; also line by line, as the progress display does.
+//! The first byte names the format by which the rest is read; also line by line, as the progress
+//! display does.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::parse::{Live, LogSection, names, parse};
+use tprimat::logs::{Live, LogSection, names, parse};
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, log)) = data.split_first() else { return };

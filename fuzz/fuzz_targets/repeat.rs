@@ -1,10 +1,12 @@
-//! A part of the input, over and over up to 200 kB: a reader whose time is quadratic in the log runs into `-timeout`.
+//! A part of the input, over and over up to 200 kB: a reader whose time is quadratic in the log
+//! runs into `-timeout`.
 //!
-//! In each repetition 0x00 is its number, and 0x01 the same counting down, so that steps can go on in either direction.
+//! In each repetition 0x00 is its number, and 0x01 the same counting down, so that steps can go on
+//! in either direction.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::parse::{LogSection, classify, names, parse, parse_any};
+use tprimat::logs::{LogSection, classify, names, parse, parse_any};
 
 const SIZE: usize = 200_000;
 
@@ -29,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let names: Vec<_> = names().collect();
     match usize::from(*format) % (names.len() + 2) {
         0 => drop(parse_any(&log)),
-        1 => drop(classify(&log, &tprimat::parse::ExitSummary::default())),
+        1 => drop(classify(&log, &tprimat::logs::ExitSummary::default())),
         n => drop(parse(&LogSection::named(names[n - 2]), &log)),
     }
 });

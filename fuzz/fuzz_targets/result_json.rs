@@ -1,8 +1,9 @@
-//! A result file of an older suite: read, judged by its own labels and summarised, all of it plain JSON again.
+//! A result file of an older suite: read, judged by its own labels and summarised, all of it plain
+//! JSON again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::analyze::{Claim, RunFacts, RunOutcome, RunResult, Statistics, summarize};
+use tprimat::{results::{Claim, RunFacts, RunResult}, job::RunOutcome, figures::{Statistics, summarize}};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(old) = tprimat::import::read_result(data) else { return };

@@ -1,8 +1,9 @@
-//! TensorBoard's event file, as it is; or records cut at 0xff, each of which is given its length and checksums first.
+//! TensorBoard's event file, as it is; or records cut at 0xff, each of which is given its length
+//! and checksums first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tprimat::parse::{TfEvents, tfevents};
+use tprimat::logs::{TfEvents, tfevents};
 
 /// CRC-32C, masked as TFRecords have it.
 fn crc(bytes: &[u8]) -> [u8; 4] {

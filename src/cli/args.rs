@@ -4,25 +4,78 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::flags::{Cells, Common, Compared, Drift, Insist, Measured, Repeats, Wanted};
+use super::verbosity::Coloured;
 
-/// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may honestly be compared,
-/// and re-run only what is stale.
+mod cache;
+mod cells;
+mod containers;
+mod data;
+mod project;
+mod results;
+mod running;
+
+pub use cache::*;
+pub use cells::*;
+pub use containers::*;
+pub use data::*;
+pub use project::*;
+pub use results::*;
+pub use running::*;
+
+/// What commands exit with, below their help. docs/ci.md has the whole table.
+mod exit_codes {
+    pub const BUILD: &str = "Exit codes: 0 done; 1 a run failed, or its log contradicts its job; 2 wrong input, or refused by --locked or \
+                             --max-gpu-hours; 4 no cell selected; 5 incomplete (--require-complete)";
+    pub const PLAN: &str = "Exit codes: 0 planned; 2 wrong input, or beyond --max-gpu-hours; 4 no cell selected; 5 something is stale (--exit-code)";
+    pub const COMPARE: &str = "Exit codes: 0 compared; 1 cells that were named cannot be compared; 2 wrong input; 4 no cell selected";
+    pub const GATE: &str = "Exit codes: 0 pass; 2 wrong input; 3 a cell is slower than allowed, or failed; 4 no cell selected; 6 undecided";
+}
+
+/// A build system for LLM-training benchmarks: declare the matrix once, get numbers that may
+/// honestly be compared, and re-run only what is stale.
 #[derive(Parser)]
 #[command(version, max_term_width = 110)]
 pub struct Cli {
+    #[command(flatten)]
+    pub globals: Globals,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+// No doc comment: clap would print it in place of the program's own description.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Globals {
     /// The project: this folder or its nearest ancestor with a config.yaml.
     #[arg(short = 'C', long, value_name = "DIR", global = true)]
     pub directory: Option<PathBuf>,
-    #[command(subcommand)]
-    pub command: Command,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say nothing beside the result but what went wrong
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more: which files are read, and every task of a build with the reason why it runs
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Coloured to use colours
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub color: Coloured,
 }
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Run what is stale, then compare and publish
+    #[command(after_help = exit_codes::BUILD)]
     Build(BuildArgs),
-    /// Show every task with its state and the reason; run nothing
+    /// Show what a build would run, and why; run nothing
+    #[command(after_help = exit_codes::PLAN)]
     Plan(PlanArgs),
     /// Say why a cell's tasks are stale, field by field
     Explain(ExplainArgs),
@@ -40,25 +93,30 @@ pub enum Command {
     Render(RenderArgs),
     /// Print the log of a cell's run
     Logs(LogsArgs),
-    /// Look at what this host has of what runs need: devices, containers, Slurm, Python, disk
+    /// Check this host for devices, containers, Slurm, Python and disk space
     Doctor(DoctorArgs),
-    /// Say how detached builds stand
-    Status(StatusArgs),
+    /// Show detached builds and their progress
+    Status,
     /// Follow a detached build to its end, and exit as it does; Ctrl-C leaves it alone
     Attach(DetachedArgs),
+    /// Serve a page that shows a detached build while it runs; for browsers of this host, or
+    /// through `ssh -L`
+    Watch(WatchArgs),
     /// End a detached build as Ctrl-C would
     Stop(DetachedArgs),
     /// Show the comparison of a matrix, or of some of its cells
+    #[command(after_help = exit_codes::COMPARE)]
     Compare(CompareArgs),
     /// Write what the cells measured to a file that `gate` compares with
     Baseline(BaselineArgs),
-    /// Has any cell become slower than a baseline? Exit with 3 if so, with 6 if that cannot be told
+    /// Fail (exit 3) if a cell is slower than a baseline; exit 6 if that cannot be decided
+    #[command(after_help = exit_codes::GATE)]
     Gate(GateArgs),
     /// Write the report of a matrix, or of some of its cells, from what the cache has; run nothing
     Report(ReportArgs),
-    /// Take in logs and results that others measured; they are shown beside yours, labelled
+    /// Import logs and results that were measured elsewhere; they stay marked (imported)
     Import(ImportArgs),
-    /// Say what a log says
+    /// Show what tprimat reads from a log
     Parse(ParseArgs),
     /// Validate config, matrix, recipes and templates
     Check(CheckArgs),
@@ -66,10 +124,12 @@ pub enum Command {
     Recipe(RecipeArgs),
     /// Show every effective setting and where it comes from
     Config(ConfigArgs),
-    /// Print the DAG
+    /// Print the task graph
     Graph(GraphArgs),
     /// Verify, fingerprint or make token files (Megatron's .bin/.idx)
     Data(DataArgs),
+    /// Share the runs of the cache, show what it holds, verify it, tidy it
+    Cache(CacheArgs),
     /// Show or update what tprimat.lock pins
     Lock(LockArgs),
     /// Build a framework's container image
@@ -87,702 +147,211 @@ pub enum Command {
 }
 
 impl Command {
-    pub fn as_json(&self) -> bool {
+    /// A cell comes before its matrix; who writes them the other way round means the same.
+    pub fn in_order(&mut self) {
         match self {
-            Self::Build(a) => a.wanted.json,
-            Self::Plan(a) => a.wanted.json,
-            Self::List(a) => a.wanted.json,
-            Self::Check(a) => a.json,
-            Self::Status(a) => a.json,
-            Self::Doctor(a) => a.json,
-            Self::Explain(a) => a.json,
-            Self::Show(a) => a.json,
-            Self::Attempts(a) => a.json,
-            Self::History(a) => a.json,
-            Self::Render(a) => a.json,
-            Self::Fit(a) => a.json,
-            Self::Compare(a) => a.format() == CompareFormat::Json,
-            Self::Baseline(a) => a.wanted.json,
-            Self::Gate(a) => a.wanted.json,
-            Self::Report(a) => a.json,
-            Self::Parse(a) => a.json,
-            Self::Import(a) => a.json,
-            Self::Config(a) => a.json,
-            Self::Lock(a) => a.json,
-            Self::Image(a) => matches!(&a.command, ImageCommand::List(a) if a.json),
-            Self::Recipe(a) => matches!(&a.command, RecipeCommand::List(a) if a.json),
-            Self::Data(a) => match &a.command {
-                DataCommand::Verify(a) => a.json,
-                DataCommand::Fingerprint(a) => a.json,
-                DataCommand::Encode(a) => a.json,
+            Self::Explain(args) => args.common.in_order(&mut args.cell),
+            Self::Show(args) => args.common.in_order(&mut args.cell),
+            Self::Render(args) => args.common.in_order(&mut args.cell),
+            Self::Logs(LogsArgs { cell, common, .. }) => {
+                cell.iter_mut().for_each(|cell| common.in_order(cell));
+            }
+            Self::Attempts(AttemptsArgs {
+                command,
+                cell,
+                common,
+                ..
+            }) => match command {
+                Some(AttemptsCommand::SetAside(args)) => args.common.in_order(&mut args.id),
+                Some(AttemptsCommand::Restore(args)) => args.common.in_order(&mut args.id),
+                None => cell.iter_mut().for_each(|cell| common.in_order(cell)),
             },
+            _ => {}
+        }
+    }
+
+    /// Has the command nothing to say in JSON?
+    pub fn is_without_json(&self) -> bool {
+        match self {
+            Self::Logs(_)
+            | Self::Attach(_)
+            | Self::Watch(_)
+            | Self::Stop(_)
+            | Self::Graph(_)
+            | Self::Shell(_)
+            | Self::Clean(_)
+            | Self::Init(_)
+            | Self::Schema(_)
+            | Self::Completions(_) => true,
+            Self::Attempts(args) => args.command.is_some(),
+            Self::Image(args) => !matches!(args.command, ImageCommand::List(_)),
+            Self::Recipe(args) => !matches!(args.command, RecipeCommand::List),
             _ => false,
         }
     }
 }
 
-#[derive(Args, Clone, Debug)]
-pub struct BuildArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
-    #[command(flatten)]
-    pub insist: Insist,
-    /// Run nothing: the same as `plan`
-    #[arg(short = 'n', long, conflicts_with_all = ["remeasure", "cached_only", "events"])]
-    pub dry_run: bool,
-    /// How many tasks at once; measured runs are alone all the same [default: cores]
-    #[arg(short, long, value_name = "N")]
-    pub jobs: Option<usize>,
-    /// Measure the selected cells anew; the earlier attempts are kept
-    #[arg(long)]
-    pub remeasure: bool,
-    /// Measure these cells anew in one session, their repeats in turns, so that what drifts meets all of them alike
-    #[arg(
-        long,
-        value_name = "CELL",
-        num_args = 2..,
-        conflicts_with_all = ["only", "skip", "where_", "shard", "remeasure", "cached_only", "dry_run", "profile"]
-    )]
-    pub together: Vec<String>,
-    /// Stop at the first failure instead of finishing the rest
-    #[arg(long)]
-    pub fail_fast: bool,
-    /// Go on after a failure (the default)
-    #[arg(long, conflicts_with = "fail_fast")]
-    pub keep_going: bool,
-    /// Exit with 5 if a cell of the matrix ends without a result
-    #[arg(long)]
-    pub require_complete: bool,
-    /// Train nothing: use what the cache has
-    #[arg(long, conflicts_with_all = ["remeasure", "retry_failed"])]
-    pub cached_only: bool,
-    /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
-    #[arg(long, conflicts_with = "allow_drift")]
-    pub locked: bool,
-    /// Run each selected cell once under a profiler and measure nothing; traces go to the output folder
-    #[arg(long, value_enum, value_name = "PROFILER", conflicts_with_all = ["dry_run", "remeasure", "cached_only"])]
-    pub profile: Option<ProfilerName>,
-    /// Run nothing if the plan's estimate is above this, or a run has none
-    #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "profile")]
-    pub max_gpu_hours: Option<f64>,
-    /// End with every figure and every note in place of the summary
-    #[arg(long)]
-    pub details: bool,
-    /// Write events as JSON lines to a file, or to stdout with `-`
-    #[arg(long, value_name = "FILE")]
-    pub events: Option<PathBuf>,
-    /// Go on without this terminal; `status`, `attach` and `stop` are for such builds
-    #[arg(long, conflicts_with = "dry_run")]
-    pub detach: bool,
-    /// Run this command at the end, with TPRIMAT_EXIT_CODE, TPRIMAT_OK, TPRIMAT_FAILED and TPRIMAT_WAITING set
-    #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
-    pub notify: Option<String>,
-}
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::{Path, PathBuf},
+    };
 
-#[derive(Args, Clone, Debug)]
-pub struct DoctorArgs {
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
+    use clap::{CommandFactory, error::ErrorKind};
+    use regex::Regex;
 
-#[derive(Args, Clone, Debug)]
-pub struct StatusArgs {
-    /// Print exactly one JSON value: every detached build, the last one first
-    #[arg(long)]
-    pub json: bool,
-}
+    use super::*;
 
-#[derive(Args, Clone, Debug)]
-pub struct DetachedArgs {
-    /// The build, as `status` names it [default: the last one that goes on]
-    #[arg(value_name = "BUILD")]
-    pub name: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum ProfilerName {
-    /// NVIDIA Nsight Systems
-    Nsys,
-    /// ROCm's rocprofv3
-    Rocprof,
-    /// torch's own profiler, in tprimat's trainers
-    Torch,
-}
-
-impl From<ProfilerName> for crate::execute::Profiler {
-    fn from(name: ProfilerName) -> Self {
-        match name {
-            ProfilerName::Nsys => Self::Nsys,
-            ProfilerName::Rocprof => Self::Rocprof,
-            ProfilerName::Torch => Self::Torch,
+    fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
+        for path in fs::read_dir(folder)
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path())
+        {
+            match path.extension().and_then(|e| e.to_str()) {
+                _ if path.is_dir() => texts(&path, found),
+                Some("rs" | "md" | "html" | "yaml") => found.push(path),
+                _ => {}
+            }
         }
     }
-}
 
-impl BuildArgs {
-    pub fn into_plan(self) -> PlanArgs {
-        PlanArgs {
-            wanted: self.wanted,
-            insist: self.insist,
-            exit_code: false,
-            locked: self.locked,
-            max_gpu_hours: self.max_gpu_hours,
+    /// The words of a command as a sentence has it: placeholders are words, and what follows it in
+    /// a shell is none of it.
+    fn words(command: &str) -> Option<Vec<String>> {
+        let joined = Regex::new(r"\\?\n\s*(//[/!]?\s*)?")
+            .unwrap()
+            .replace_all(command, " ");
+        let filled = Regex::new(r"\{[^{},]*\}")
+            .unwrap()
+            .replace_all(&joined, "X")
+            .replace("\\\"", "\"")
+            .replace('…', "X");
+        let own = filled
+            .split(" || ")
+            .next()?
+            .split(" && ")
+            .next()?
+            .split(" | ")
+            .next()?;
+        shlex::split(&own.replace(['[', ']'], "").replace("'{}'", "X"))
+    }
+
+    fn below(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+        let path = format!("{path} {}", command.get_name());
+        found.push((path.clone(), command.clone()));
+        let subs = command.get_subcommands();
+        subs.for_each(|sub| below(sub, &path, found));
+    }
+
+    /// One order of words for all commands: cells, then the matrix, which `--matrix` names in any
+    /// place.
+    #[test]
+    fn every_command_names_its_matrix_in_one_way() {
+        let (mut commands, mut seen) = (Vec::new(), 0);
+        below(&Cli::command(), "", &mut commands);
+        for (path, command) in commands {
+            let words = |arg: &&clap::Arg| arg.is_positional() && !arg.is_last_set();
+            let name = |arg: &clap::Arg| match arg.get_value_names() {
+                Some([name]) => name.to_string(),
+                _ => String::new(),
+            };
+            let positional: Vec<String> = command.get_arguments().filter(words).map(name).collect();
+            let takes = positional.iter().any(|word| word.contains("MATRIX"));
+            if !takes {
+                continue;
+            }
+            seen += 1;
+            let last = positional.last().unwrap();
+            assert!(last.contains("MATRIX"), "{path}: {positional:?}");
+            let named = command
+                .get_arguments()
+                .any(|arg| arg.get_long() == Some("matrix"));
+            assert!(named, "{path} has no --matrix");
         }
+        assert!(seen > 14, "{seen} commands");
     }
-}
 
-#[derive(Args, Clone, Debug)]
-pub struct PlanArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
-    #[command(flatten)]
-    pub insist: Insist,
-    /// Exit with 5 if anything is stale
-    #[arg(long)]
-    pub exit_code: bool,
-    /// Exit with 2 if the estimate is above this, on all hosts together, or a run has none
-    #[arg(long, value_name = "H", value_parser = hours)]
-    pub max_gpu_hours: Option<f64>,
-    /// Exit with 2 if tprimat.lock would have to be written, or if this host differs from it
-    #[arg(long, conflicts_with = "allow_drift")]
-    pub locked: bool,
-}
-
-/// GPU-hours: a number that is not negative.
-fn hours(text: &str) -> Result<f64, String> {
-    let hours = text.parse::<f64>().map_err(|e| e.to_string())?;
-    if hours.is_finite() && hours >= 0.0 { Ok(hours) } else { Err("expected a number of hours, 0 or more".into()) }
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct FitArgs {
-    /// A matrix, or a cell of it: leading segments of platform/framework/model/parallelism, globs allowed
-    #[arg(value_name = "MATRIX|CELL")]
-    pub target: Option<String>,
-    /// The matrix that has the cell [default: as for plan]
-    #[arg(long, value_name = "MATRIX")]
-    pub matrix: Option<String>,
-    /// Override a setting of config.yaml
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub drift: Drift,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ListArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ExplainArgs {
-    /// platform/framework/model/parallelism, with #REPEAT for one run
-    pub cell: String,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    #[command(flatten)]
-    pub insist: Insist,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ShowArgs {
-    /// platform/framework/model/parallelism, with #REPEAT for one run
-    pub cell: String,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct AttemptsArgs {
-    #[command(subcommand)]
-    pub command: Option<AttemptsCommand>,
-    /// platform/framework/model/parallelism, with #REPEAT for one repeat
-    pub cell: Option<String>,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum AttemptsCommand {
-    /// Keep a measurement but do not count it; the reason is shown beside the figures
-    SetAside(SetAsideArgs),
-    /// Let a measurement that was set aside count again
-    Restore(RestoreArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct SetAsideArgs {
-    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run counts
-    pub id: String,
-    /// What was wrong with the run
-    #[arg(long, value_name = "TEXT")]
-    pub reason: String,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RestoreArgs {
-    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run was set aside
-    pub id: String,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct HistoryArgs {
-    /// Cells as in platform/framework/model/parallelism, leading segments and globs allowed [default: all of the cache]
-    #[arg(value_name = "CELL")]
-    pub cells: Vec<String>,
-    /// Only measurements from then on: `2026-10-02`, or an age such as `30d`, `12h`, `2w`
-    #[arg(long, value_name = "DATE|AGE")]
-    pub since: Option<String>,
-    /// Only runs on these hosts; globs allowed
-    #[arg(long, value_name = "HOST")]
-    pub host: Option<String>,
-    /// Draw the speed over time into this file
-    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
-    pub output: Option<PathBuf>,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RenderArgs {
-    /// platform/framework/model/parallelism
-    pub cell: String,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Write the launch files and job.json into this folder instead of printing them
-    #[arg(short, long, value_name = "DIR")]
-    pub output: Option<PathBuf>,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct LogsArgs {
-    /// platform/framework/model/parallelism, with #REPEAT for one run
-    #[arg(required_unless_present = "attempt")]
-    pub cell: Option<String>,
-    /// The log of this attempt, whether it counts or not; `tprimat attempts CELL` lists them
-    #[arg(long, value_name = "ID", conflicts_with_all = ["cell", "follow"])]
-    pub attempt: Option<String>,
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub measured: Measured,
-    /// Go on printing while the run goes on
-    #[arg(short, long)]
-    pub follow: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct CompareArgs {
-    #[command(flatten)]
-    pub compared: Compared,
-    /// Print every figure and every note in place of the summary
-    #[arg(long, conflicts_with = "json")]
-    pub details: bool,
-    /// How it is printed; csv has a row a cell
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "table")]
-    pub format: CompareFormat,
-    /// Print exactly one JSON value: the same as --format json
-    #[arg(long, conflicts_with = "format")]
-    pub json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum CompareFormat {
-    /// For a terminal, as wide as it is
-    Table,
-    /// For a comment on a pull request
-    Markdown,
-    Csv,
-    Json,
-}
-
-impl CompareArgs {
-    pub fn format(&self) -> CompareFormat {
-        if self.json { CompareFormat::Json } else { self.format }
+    #[test]
+    fn a_matrix_may_stand_before_its_cell() {
+        let parsed = |words: &[&str]| {
+            let mut cli = Cli::try_parse_from([&["tprimat"], words].concat()).unwrap();
+            cli.command.in_order();
+            match cli.command {
+                Command::Show(args) => (args.cell.clone(), args.common.matrix().cloned()),
+                _ => unreachable!(),
+            }
+        };
+        let expected = ("a/b/c/d".to_owned(), Some("m".to_owned()));
+        for words in [
+            ["show", "a/b/c/d", "m"].as_slice(),
+            &["show", "m", "a/b/c/d"],
+            &["show", "a/b/c/d", "--matrix", "m"],
+            &["show", "--matrix", "m", "a/b/c/d"],
+        ] {
+            assert_eq!(parsed(words), expected, "{words:?}");
+        }
+        let (cell, matrix) = parsed(&["show", "p/m.toml", "a/b/c/d"]);
+        assert_eq!(
+            (cell.as_str(), matrix.as_deref()),
+            ("a/b/c/d", Some("p/m.toml"))
+        );
+        // One word alone is a cell, also where it is a part of a name only.
+        assert_eq!(parsed(&["show", "native"]), ("native".to_owned(), None));
     }
-}
 
-#[derive(Args, Clone, Debug)]
-pub struct BaselineArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
-    /// The file to write [default: stdout]
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ReportArgs {
-    #[command(flatten)]
-    pub compared: Compared,
-    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; a part of a matrix needs one]
-    #[arg(short, long, value_name = "DIR|FILE.html")]
-    pub output: Option<PathBuf>,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct GateArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
-    /// What `tprimat baseline` wrote
-    #[arg(long, value_name = "FILE")]
-    pub baseline: PathBuf,
-    /// How much slower a cell may be, in tokens/s/GPU: `3%` or `0.03`
-    #[arg(long, value_name = "SHARE", default_value = "3%")]
-    pub max_regression: String,
-    /// Write the verdicts as JUnit XML
-    #[arg(long, value_name = "FILE")]
-    pub junit: Option<PathBuf>,
-    /// Write the verdicts as Markdown, for a comment on a pull request
-    #[arg(long, value_name = "FILE")]
-    pub markdown: Option<PathBuf>,
-    /// Print the verdicts as the commands of a CI system (with --json on stderr)
-    #[arg(long, value_enum, value_name = "SYSTEM")]
-    pub annotations: Option<Annotations>,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Annotations {
-    /// GitHub Actions
-    Github,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImportArgs {
-    /// A cell, with --log, --result or --tfevents; else files, folders with names as the suites wrote them, or another
-    /// project's cache
-    #[arg(value_name = "CELL | PATH")]
-    pub names: Vec<String>,
-    /// A trainer's log; several are the ranks of one run, in their order
-    #[arg(long, value_name = "FILE")]
-    pub log: Vec<PathBuf>,
-    /// A result file of an older suite (JSON)
-    #[arg(long, value_name = "FILE")]
-    pub result: Vec<PathBuf>,
-    /// A TensorBoard event file
-    #[arg(long, value_name = "FILE")]
-    pub tfevents: Vec<PathBuf>,
-    /// The matrix that may have the cell [default: as for plan]
-    #[arg(long, value_name = "MATRIX")]
-    pub matrix: Option<String>,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ParseArgs {
-    /// A log, or `-` for stdin
-    pub file: PathBuf,
-    /// The log's format [default: detected]
-    #[arg(long)]
-    pub format: Option<String>,
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ConfigArgs {
-    /// Print one value: `get training.data.seq_length`
-    #[arg(value_name = "get PATH", num_args = 0..=2)]
-    pub get: Vec<String>,
-    /// Print as `export` lines for a shell
-    #[arg(long, conflicts_with = "json")]
-    pub shell: bool,
-    /// Print config.yaml with the keys of older suites in today's spelling; comments are kept, and the file is not changed
-    #[arg(long, conflicts_with_all = ["json", "shell", "get"])]
-    pub upgrade: bool,
-    #[arg(long)]
-    pub json: bool,
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct GraphArgs {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    #[command(flatten)]
-    pub repeats: Repeats,
-    #[arg(long, value_enum, default_value = "dot")]
-    pub format: GraphFormat,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum GraphFormat {
-    Dot,
-    Mermaid,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct LockArgs {
-    #[command(flatten)]
-    pub common: Common,
-    #[command(flatten)]
-    pub cells: Cells,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-    /// Write what this host has now
-    #[arg(long)]
-    pub update: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RecipeArgs {
-    #[command(subcommand)]
-    pub command: RecipeCommand,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum RecipeCommand {
-    /// List the recipes that this project can use
-    List(RecipeListArgs),
-    /// List the files of a recipe, or print one of them
-    Show(RecipeShowArgs),
-    /// Copy a recipe with its templates into recipes/ of this project, to change it
-    Copy(RecipeCopyArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RecipeListArgs {
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RecipeShowArgs {
-    /// A recipe, or `lib`: what the programs of several recipes share
-    #[arg(value_name = "RECIPE")]
-    pub id: String,
-    /// One of its files
-    pub file: Option<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct RecipeCopyArgs {
-    #[arg(value_name = "RECIPE")]
-    pub id: String,
-    /// The name of the copy [default: the same, which then takes the place of the shipped one]
-    #[arg(long = "as", value_name = "NAME")]
-    pub new_id: Option<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImageArgs {
-    #[command(subcommand)]
-    pub command: ImageCommand,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum ImageCommand {
-    /// Render the Dockerfile of a framework and build it with docker or podman
-    Build(ImageBuildArgs),
-    /// Fetch the image that a framework's runs are started in, or else its base image
-    Pull(ImagePullArgs),
-    /// List the images that config.yaml's platforms and frameworks run in, and which of them are on this host
-    List(ImageListArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImagePullArgs {
-    /// A framework, or a cell of it: platform/framework/…
-    #[arg(value_name = "CELL|FRAMEWORK")]
-    pub target: String,
-    /// For which platform, where no cell says it
-    #[arg(long, value_name = "PLATFORM")]
-    pub platform: Option<String>,
-    /// Print the command; fetch nothing
-    #[arg(long)]
-    pub print: bool,
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImageListArgs {
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ImageBuildArgs {
-    /// A framework, or a cell of it: platform/framework/…
-    #[arg(value_name = "CELL|FRAMEWORK")]
-    pub target: String,
-    /// For which platform, where no cell says it
-    #[arg(long, value_name = "PLATFORM")]
-    pub platform: Option<String>,
-    /// The base image [default: frameworks.<id>.image of config.yaml, then the recipe's]
-    #[arg(long, value_name = "IMAGE")]
-    pub base: Option<String>,
-    /// Let the container run as this user instead of the base image's, which is often root
-    #[arg(long, value_name = "UID[:GID]")]
-    pub user: Option<String>,
-    /// The name of the image [default: tprimat/<framework>:<vendor>]
-    #[arg(long, value_name = "NAME")]
-    pub tag: Option<String>,
-    /// Print the Dockerfile and the command; build nothing
-    #[arg(long)]
-    pub print: bool,
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct ShellArgs {
-    /// Whose GPUs, and whose environment
-    pub platform: String,
-    /// Whose image [default: the first framework of config.yaml with one]
-    #[arg(long, value_name = "FRAMEWORK")]
-    pub framework: Option<String>,
-    /// Another image
-    #[arg(long, value_name = "NAME")]
-    pub image: Option<String>,
-    /// Print the command; run nothing
-    #[arg(long)]
-    pub print: bool,
-    #[arg(long = "set", value_name = "PATH=VALUE")]
-    pub sets: Vec<String>,
-    /// What to run in place of a shell
-    #[arg(last = true)]
-    pub command: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct DataArgs {
-    #[command(subcommand)]
-    pub command: DataCommand,
-}
-
-#[derive(Subcommand, Clone, Debug)]
-pub enum DataCommand {
-    /// Say what a dataset holds, and all that is wrong with it
-    Verify(VerifyArgs),
-    /// Name a dataset's content: the same wherever it lies
-    Fingerprint(FingerprintArgs),
-    /// Write a dataset from local text
-    Encode(EncodeArgs),
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct VerifyArgs {
-    /// PREFIX.idx and PREFIX.bin are read
-    pub prefix: PathBuf,
-    /// Every token must be below this
-    #[arg(long, value_name = "N")]
-    pub vocab_size: Option<u64>,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct FingerprintArgs {
-    /// PREFIX.idx and PREFIX.bin are read
-    pub prefix: PathBuf,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct EncodeArgs {
-    /// .txt (documents with blank lines between them) or .jsonl (one document a line)
-    #[arg(value_name = "INPUT", required = true)]
-    pub inputs: Vec<PathBuf>,
-    /// A tokenizer.json, or a folder that has one
-    #[arg(long, value_name = "FILE")]
-    pub tokenizer: PathBuf,
-    /// PREFIX.idx and PREFIX.bin are written
-    #[arg(long, value_name = "PREFIX")]
-    pub output: PathBuf,
-    /// End each document with a token [default: the tokenizer's own, where that is plain]
-    #[arg(long, value_name = "TOKEN", num_args = 0..=1, require_equals = true)]
-    pub append_eod: Option<Option<String>>,
-    /// Where in a .jsonl line the text is
-    #[arg(long, value_name = "KEY", default_value = "text")]
-    pub json_key: String,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct CleanArgs {
-    /// Remove the cache as well: every measurement that is not elsewhere is lost
-    #[arg(long)]
-    pub cache: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    pub yes: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct InitArgs {
-    /// The folder [default: this one]
-    pub folder: Option<PathBuf>,
-    /// Write the matrix that config.yaml implies to pipelines/matrix.toml
-    #[arg(long)]
-    pub matrix: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct SchemaArgs {
-    /// One of: job, events, trace, result, summary, comparison, history, baseline, gate, config, recipe, fit
-    pub what: String,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct CompletionsArgs {
-    pub shell: clap_complete::Shell,
+    #[test]
+    fn every_command_that_a_sentence_names_is_one() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut files = [
+            "README.md",
+            "MIGRATING.md",
+            "CONTRIBUTING.md",
+            "config.yaml",
+        ]
+        .map(|name| root.join(name))
+        .to_vec();
+        ["src", "crates", "docs"]
+            .iter()
+            .for_each(|folder| texts(&root.join(folder), &mut files));
+        // Published pages cut what their pictures have no room for.
+        files.retain(|path| {
+            !path.starts_with(root.join("docs/measured"))
+                || path.extension() != Some("html".as_ref())
+        });
+        let quoted = Regex::new(r"`(tprimat [^`]+)`").unwrap();
+        let (mut seen, mut wrong) = (0, Vec::new());
+        for path in files {
+            let text = fs::read_to_string(&path).unwrap();
+            for found in quoted.captures_iter(&text) {
+                let Some(words) = words(&found[1]).filter(|words| !words[1].starts_with("__"))
+                else {
+                    continue;
+                };
+                seen += 1;
+                let error = match Cli::try_parse_from(&words) {
+                    Ok(_) => continue,
+                    Err(error) => error,
+                };
+                // A sentence may leave arguments out, and a placeholder is no value.
+                let is_name = matches!(
+                    error.kind(),
+                    ErrorKind::UnknownArgument
+                        | ErrorKind::InvalidSubcommand
+                        | ErrorKind::ArgumentConflict
+                );
+                if is_name {
+                    let name = path.strip_prefix(root).unwrap_or(&path).display();
+                    wrong.push(format!(
+                        "{name}: {}\n    {}",
+                        &found[1],
+                        error.to_string().lines().next().unwrap_or("")
+                    ));
+                }
+            }
+        }
+        assert!(seen > 150, "{seen} commands");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }

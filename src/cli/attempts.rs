@@ -1,40 +1,39 @@
-//! `attempts CELL`: every run of a cell that was ever made, what it measured, and whether it counts. `set-aside` and `restore`
-//! decide that by hand.
+//! `attempts CELL`: every run of a cell that was ever made, what it measured, and whether it
+//! counts. `set-aside` and `restore` decide that by hand.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde_json::{Value, json};
 
 use super::{
-    args::{AttemptsArgs, AttemptsCommand, RestoreArgs, SetAsideArgs},
-    flags::{Common, Insist, Measured},
+    args::{AttemptsArgs, AttemptsCommand, Globals, RestoreArgs, SetAsideArgs},
+    flags::{Common, Measured},
+    imported_runs::{self, ImportedLine},
     output::{print, print_json},
     project::{self, split_repeat},
+    session::{Project, Session},
 };
 use crate::{
-    analyze::{self, RepeatStatus, RunResult},
-    cache::{Attempt, AttemptOutcome, Cache, SetAside, TaskKind},
-    config::Config,
+    cache::{Attempt, Cache, SetAside, TaskKind},
     error::{Error, Problem, Result, exit},
-    execute::reading::{Past, measured_before},
+    execute::reading::{PastMeasurements, measured_before},
+    figures::{self, RepeatStatus},
     files,
-    graph::{Dag, Engine, State, Statuses, outcome_text},
-    plan::{Plan, PlanRequest},
+    graph::{Engine, State, Statuses, outcome_text},
+    job::RunOutcome,
+    matrix::CellId,
     report,
+    results::RunResult,
 };
 
-pub fn run(at: Option<&Path>, args: &AttemptsArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &AttemptsArgs) -> Result<i32> {
     match (&args.command, &args.cell) {
-        (Some(AttemptsCommand::SetAside(args)), _) => set_aside(at, args),
-        (Some(AttemptsCommand::Restore(args)), _) => restore(at, args),
-        (None, Some(cell)) => list(at, args, cell),
-        (None, None) => {
-            Err(Error::invalid(Problem::new("`tprimat attempts` needs a cell").help("`tprimat list` names them")))
-        }
+        (Some(AttemptsCommand::SetAside(args)), _) => set_aside(globals, args),
+        (Some(AttemptsCommand::Restore(args)), _) => restore(globals, args),
+        (None, Some(cell)) => list(globals, args, cell),
+        (None, None) => Err(Error::invalid(
+            Problem::new("`tprimat attempts` needs a cell").help("`tprimat list` names them"),
+        )),
     }
 }
 
@@ -48,28 +47,38 @@ struct Line {
     verdict: String,
 }
 
-fn list(at: Option<&Path>, args: &AttemptsArgs, asked: &str) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let lines = lines(&plan, &cache, asked)?;
-    if args.json {
-        print_json(&Value::Array(lines.iter().map(Line::json).collect()))?;
+fn list(globals: &Globals, args: &AttemptsArgs, asked: &str) -> Result<i32> {
+    let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
+    let imports = imported_runs::of(&session.cache, asked)?;
+    let lines = match lines(&session, asked) {
+        Err(_) if !imports.is_empty() => Vec::new(),
+        lines => lines?,
+    };
+    if globals.json {
+        print_json(
+            "attempts",
+            &json!({
+                "attempts": lines.iter().map(Line::json).collect::<Vec<_>>(),
+                "imports": imports.iter().map(ImportedLine::json).collect::<Vec<_>>(),
+            }),
+        )?;
+    } else if lines.is_empty() && !imports.is_empty() {
+        print(&imported_runs::text(&imports))?;
     } else if lines.is_empty() {
         eprintln!("`{asked}` was never run; `tprimat build` runs it");
     } else {
-        print(&text(&lines))?;
+        print(&text(&lines, figures::rate_unit_of([asked])))?;
+        print(&imported_runs::text(&imports))?;
     }
     Ok(exit::OK)
 }
 
 /// The runs of a cell, or of one repeat of it.
-fn lines(plan: &Plan, cache: &Cache, asked: &str) -> Result<Vec<Line>> {
+fn lines(session: &Session, asked: &str) -> Result<Vec<Line>> {
     let (id, only) = split_repeat(asked)?;
-    let cell = plan.find(id)?;
-    let dag = Dag::new(plan)?;
-    let engine = project::engine(plan, &dag, cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let past = Past::of(cache, plan);
+    let cell = session.plan.find(id)?;
+    let (engine, statuses) = session.look()?;
+    let past = PastMeasurements::of(&session.cache, &session.plan);
     let mut lines = Vec::new();
     for (repeat, attempt) in attempts_of(&engine, &statuses, cell, &past) {
         if only.is_none_or(|only| only == repeat) {
@@ -79,32 +88,61 @@ fn lines(plan: &Plan, cache: &Cache, asked: &str) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The attempt that a person names: by its id, by the beginning of it, or by its cell, where only one of the cell's runs
-/// `may` be meant.
-fn meant(at: Option<&Path>, cache: &Cache, name: &str, may: fn(&Line) -> bool, what: &str) -> Result<Attempt> {
+/// The attempt that a person names: by its id, by the beginning of it, or by its cell, where only
+/// one of the cell's runs `may` be meant.
+fn meant(
+    globals: &Globals,
+    cache: &Cache,
+    name: &str,
+    common: &Common,
+    may: fn(&Line) -> bool,
+    what: &str,
+) -> Result<Attempt> {
     if !name.contains('/') {
         return find(cache, name);
     }
-    let plan = Plan::load(&project::request(at, &Common::default(), None, &Measured::default())?)?;
-    let mut lines = lines(&plan, cache, name)?;
+    let session = Session::open(project::request(
+        globals,
+        common,
+        None,
+        &Measured::default(),
+    )?)?;
+    let mut lines = lines(&session, name)?;
     lines.retain(may);
     match &lines[..] {
         [one] => Ok(one.attempt.clone()),
         [] => Err(Error::NothingSelected {
             message: format!("no run of `{name}` {what}"),
-            help: Some(format!("`tprimat attempts {name}` lists its runs")),
+            help: Some(format!(
+                "`tprimat attempts {name}{}` lists its runs",
+                common
+                    .matrix()
+                    .map(|matrix| format!(" {matrix}"))
+                    .unwrap_or_default()
+            )),
         }),
         several => {
-            let runs: Vec<String> =
-                several.iter().map(|line| format!("#{} is {}", line.repeat, line.attempt.id)).collect();
+            let runs: Vec<String> = several
+                .iter()
+                .map(|line| format!("#{} is {}", line.repeat, line.attempt.id))
+                .collect();
             let problem = Problem::new(format!("{} runs of `{name}` may be meant", several.len()));
-            Err(Error::invalid(problem.help(format!("name one by CELL#REPEAT or its id: {}", runs.join(", ")))))
+            Err(Error::invalid(problem.help(format!(
+                "name one by CELL#REPEAT or its id: {}",
+                runs.join(", ")
+            ))))
         }
     }
 }
 
-/// Runs under the cell's own name, and those of its present keys that another cell's name stands on; the oldest first.
-fn attempts_of(engine: &Engine, statuses: &Statuses, cell: usize, past: &Past) -> Vec<(u32, Attempt)> {
+/// Runs under the cell's own name, and those of its present keys that another cell's name stands
+/// on; the oldest first.
+fn attempts_of(
+    engine: &Engine,
+    statuses: &Statuses,
+    cell: CellId,
+    past: &PastMeasurements,
+) -> Vec<(u32, Attempt)> {
     let mut found: BTreeMap<(u64, String), (u32, Attempt)> = BTreeMap::new();
     let mut add = |repeat: u32, attempt: Attempt| {
         found.insert((attempt.recorded, attempt.id.clone()), (repeat, attempt));
@@ -113,66 +151,127 @@ fn attempts_of(engine: &Engine, statuses: &Statuses, cell: usize, past: &Past) -
         add(repeat, attempt.clone());
     }
     for repeat in 1..=repeats(engine, cell) {
-        if let Some(key) = statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat)).key {
-            engine.cache.attempts(&key).into_iter().for_each(|attempt| add(repeat, attempt));
+        if let Some(key) = statuses
+            .get(engine.dag.node(TaskKind::Train, cell, repeat))
+            .key
+        {
+            engine
+                .cache
+                .attempts(&key)
+                .into_iter()
+                .for_each(|attempt| add(repeat, attempt));
         }
     }
     found.into_values().collect()
 }
 
 /// None of a cell that is unsupported: it has no tasks.
-fn repeats(engine: &Engine, cell: usize) -> u32 {
-    engine.plan.prepared(cell).map_or(0, |_| engine.plan.cells[cell].repeats)
+fn repeats(engine: &Engine, cell: CellId) -> u32 {
+    engine
+        .plan
+        .prepared(cell)
+        .map_or(0, |_| engine.plan.cells[cell].repeats)
 }
 
-fn line(engine: &Engine, statuses: &Statuses, cell: usize, repeat: u32, attempt: Attempt, past: &Past) -> Result<Line> {
+fn line(
+    engine: &Engine,
+    statuses: &Statuses,
+    cell: CellId,
+    repeat: u32,
+    attempt: Attempt,
+    past: &PastMeasurements,
+) -> Result<Line> {
     let is_planned = (1..=repeats(engine, cell)).contains(&repeat);
-    let train = is_planned.then(|| statuses.get(engine.dag.node(TaskKind::Train, cell as u32, repeat)));
-    // One whose inputs nobody declares stands as the plan sees it.
-    let of_plan = train.and_then(|train| train.attempt()).filter(|of_plan| of_plan.id == attempt.id);
-    let attempt = of_plan.map_or(attempt, |of_plan| (**of_plan).clone());
+    let train = is_planned.then(|| statuses.get(engine.dag.node(TaskKind::Train, cell, repeat)));
+    // As long as nobody declares what changed while it ran, it does not count.
+    let prepared = engine.plan.prepared(cell);
+    let is_open = prepared.is_some_and(|p| {
+        p.inputs
+            .guessed()
+            .any(|name| attempt.undeclared.changed.iter().any(|c| c == name))
+    });
+    let is_held = train
+        .and_then(|train| train.attempt())
+        .is_some_and(|of_plan| of_plan.is_held);
+    let attempt = if is_open {
+        attempt.in_doubt(is_held)
+    } else {
+        attempt
+    };
     let result = past.result(&engine.plan.cells[cell].id, repeat, &attempt)?;
     let read = result.map(|result| summarized(engine, cell, repeat, result));
     let figures = read.as_ref().and_then(|(_, figures)| *figures);
-    let is_used =
-        train.is_some_and(|t| t.state == State::Fresh && t.attempt().is_some_and(|used| used.id == attempt.id));
+    let is_used = train.is_some_and(|t| {
+        t.state == State::Fresh && t.attempt().is_some_and(|used| used.id == attempt.id)
+    });
     let not_counted = match read {
-        Some((RepeatStatus::Contradicted { fields }, _)) => {
-            Some(format!("does not count: the log contradicts the job in {}", fields.join(", ")))
-        }
-        Some((RepeatStatus::Unmeasured { reason }, _)) => Some(format!("does not count: {reason}")),
+        Some((RepeatStatus::Contradicted { fields }, _)) => Some(format!(
+            "does not count: the log contradicts the job in {}",
+            fields.join(", ")
+        )),
+        Some((RepeatStatus::Unmeasured { reason }, _)) => Some(format!(
+            "does not count: {}",
+            crate::sentences::said(&reason)
+        )),
         _ => None,
     };
     let verdict = match (&attempt.set_aside, &attempt.outcome, &attempt.suspect) {
         (Some(SetAside { reason, at }), ..) => format!("set aside on {}: {reason}", time(*at)),
-        (None, AttemptOutcome::Failed { .. }, _) => format!("failed ({})", outcome_text(&attempt)),
-        (None, AttemptOutcome::Ok, Some(why)) => format!("does not count: it was disturbed ({why})"),
-        (None, AttemptOutcome::Ok, None) => match train {
+        (None, RunOutcome::Failed { .. }, _) => format!("failed ({})", outcome_text(&attempt)),
+        (None, RunOutcome::Ok, Some(why)) => {
+            format!("does not count: it was disturbed ({why})")
+        }
+        (None, RunOutcome::Ok, None) => match train {
             None => format!("the matrix asks for fewer than {repeat} repeats"),
-            Some(train) if train.key != Some(attempt.key) => measured_before(engine, statuses, cell, &attempt.preimage),
+            Some(train) if train.key != Some(attempt.key) => {
+                measured_before(engine, statuses, cell, &attempt.preimage)
+            }
             Some(_) if is_used => not_counted.clone().unwrap_or_else(|| "counts".to_owned()),
             Some(_) if attempt.generation < engine.cache.generation(&attempt.key) => {
-                "does not count: --remeasure asked for a new one".to_owned()
+                "does not count: replaced on request by a later run".to_owned()
             }
             Some(_) => "does not count: another attempt at this repeat was made first".to_owned(),
         },
     };
     let counts = is_used && not_counted.is_none() && attempt.is_valid();
-    Ok(Line { attempt, repeat, figures, counts, verdict })
+    Ok(Line {
+        attempt,
+        repeat,
+        figures,
+        counts,
+        verdict,
+    })
 }
 
 /// How a run would stand in a summary, and its figures.
-fn summarized(engine: &Engine, cell: usize, repeat: u32, result: RunResult) -> (RepeatStatus, Option<(f64, f64)>) {
-    let statistics = engine.plan.prepared(cell).map(|p| p.resolved.statistics.clone()).unwrap_or_default();
-    let mut summary = analyze::summarize(&[(repeat, result)], &statistics);
+fn summarized(
+    engine: &Engine,
+    cell: CellId,
+    repeat: u32,
+    result: RunResult,
+) -> (RepeatStatus, Option<(f64, f64)>) {
+    let statistics = engine
+        .plan
+        .prepared(cell)
+        .map(|p| p.resolved.statistics.clone())
+        .unwrap_or_default();
+    let mut summary = figures::summarize(&[(repeat, result)], &statistics);
     let repeat = summary.repeats.remove(0);
-    let figures = repeat.steady.map(|s| (s.tokens_per_second_per_gpu, s.step_time.mean_seconds));
+    let figures = repeat
+        .steady
+        .map(|s| (s.tokens_per_second_per_gpu, s.step_time.mean_seconds));
     (repeat.status, figures)
 }
 
 impl Line {
     fn json(&self) -> Value {
-        let Self { attempt, repeat, figures, counts, verdict } = self;
+        let Self {
+            attempt,
+            repeat,
+            figures,
+            counts,
+            verdict,
+        } = self;
         json!({
             "id": attempt.id, "repeat": repeat, "key": attempt.key, "generation": attempt.generation, "host": attempt.host,
             "started_at": attempt.started_at, "ended_at": attempt.ended_at, "outcome": outcome_text(attempt),
@@ -182,11 +281,31 @@ impl Line {
     }
 }
 
-fn text(lines: &[Line]) -> String {
-    let header = ["attempt", "repeat", "key", "started (UTC)", "host", "tokens/s/GPU", "step time", ""];
+fn text(lines: &[Line], unit: &str) -> String {
+    let header = [
+        "attempt",
+        "repeat",
+        "key",
+        "started (UTC)",
+        "host",
+        unit,
+        "step time",
+        "counts?",
+    ];
     let row = |line: &Line| {
         let missing = || "–".to_owned();
-        let figure = |of: fn((f64, f64)) -> String| line.figures.map_or_else(missing, of);
+        // Figures of a run that does not count are not to be read as its result.
+        let marked = |figure: String| {
+            if line.counts {
+                figure
+            } else {
+                format!("({figure})")
+            }
+        };
+        let figure = |of: fn((f64, f64)) -> String| {
+            line.figures
+                .map_or_else(missing, |figures| marked(of(figures)))
+        };
         [
             line.attempt.id.clone(),
             format!("#{}", line.repeat),
@@ -198,8 +317,15 @@ fn text(lines: &[Line]) -> String {
             line.verdict.clone(),
         ]
     };
-    let rows: Vec<[String; 8]> = std::iter::once(header.map(str::to_owned)).chain(lines.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let rows: Vec<[String; 8]> = std::iter::once(header.map(str::to_owned))
+        .chain(lines.iter().map(row))
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {
@@ -213,55 +339,82 @@ fn text(lines: &[Line]) -> String {
 }
 
 /// `2026-11-21 18:30:05`
-fn time(seconds: f64) -> String {
-    jiff::Timestamp::from_second(seconds as i64)
-        .map_or_else(|_| "unknown".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
+pub fn time(seconds: f64) -> String {
+    jiff::Timestamp::from_second(seconds as i64).map_or_else(
+        |_| "unknown".to_owned(),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+    )
 }
 
-fn set_aside(at: Option<&Path>, args: &SetAsideArgs) -> Result<i32> {
+fn set_aside(globals: &Globals, args: &SetAsideArgs) -> Result<i32> {
     let reason = args.reason.trim();
     if reason.is_empty() {
-        let problem = Problem::new("--reason is empty, and a measurement is set aside for a reason only");
-        return Err(Error::invalid(problem.help("say what was wrong with the run: it is shown beside the figures")));
+        let problem =
+            Problem::new("--reason is empty, and a measurement is set aside for a reason only");
+        return Err(Error::invalid(problem.help(
+            "say what was wrong with the run: it is shown beside the figures",
+        )));
     }
-    let cache = open(at)?;
-    let attempt = meant(at, &cache, &args.id, |line| line.counts, "counts")?;
-    cache.set_aside(&attempt, Some(&SetAside { reason: reason.to_owned(), at: files::unix_now() }))?;
+    let why = SetAside {
+        reason: reason.to_owned(),
+        at: files::unix_now(),
+    };
+    let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
+    let measured = lines(&session, &args.id).unwrap_or_default();
+    if !measured.iter().any(|line| line.counts)
+        && let Some(run) = imported_runs::one(&session.cache, &args.id, true)?
+    {
+        return run.set_aside(&session.cache, &why);
+    }
+    let cache = Project::open(globals, &[])?.cache()?;
+    let attempt = meant(
+        globals,
+        &cache,
+        &args.id,
+        &args.common,
+        |line| line.counts,
+        "counts",
+    )?;
+    cache.set_aside(&attempt, Some(&why))?;
     let run = attempt.task.strip_prefix("train ").unwrap_or(&attempt.task);
-    eprintln!("set aside {} ({run}); `tprimat build` measures it anew", attempt.id);
-    eprintln!("`tprimat attempts restore {}` lets it count again", attempt.id);
+    eprintln!(
+        "set aside {} ({run}); `tprimat build` measures it anew",
+        attempt.id
+    );
+    eprintln!(
+        "`tprimat attempts restore {}` lets it count again",
+        attempt.id
+    );
     Ok(exit::OK)
 }
 
-fn restore(at: Option<&Path>, args: &RestoreArgs) -> Result<i32> {
-    let cache = open(at)?;
-    let attempt = meant(at, &cache, &args.id, |line| line.attempt.set_aside.is_some(), "was set aside")?;
+fn restore(globals: &Globals, args: &RestoreArgs) -> Result<i32> {
+    let session = Session::open_or_imports(globals, &args.common, &Measured::default())?;
+    let measured = lines(&session, &args.id).unwrap_or_default();
+    if !measured.iter().any(|line| line.attempt.set_aside.is_some())
+        && let Some(run) = imported_runs::one(&session.cache, &args.id, false)?
+    {
+        return run.restore(&session.plan, &session.cache);
+    }
+    let cache = Project::open(globals, &[])?.cache()?;
+    let attempt = meant(
+        globals,
+        &cache,
+        &args.id,
+        &args.common,
+        |line| line.attempt.set_aside.is_some(),
+        "was set aside",
+    )?;
     if attempt.set_aside.is_none() {
         let message = format!("{} was not set aside", attempt.id);
-        return Err(Error::Failed { message, help: Some("`tprimat attempts CELL` says what counts and why".into()) });
+        return Err(Error::Failed {
+            message,
+            help: Some("`tprimat attempts CELL` says what counts and why".into()),
+        });
     }
     cache.set_aside(&attempt, None)?;
     eprintln!("{} counts again as it did before", attempt.id);
     Ok(exit::OK)
-}
-
-/// The project's cache; its cells are not looked at.
-pub fn open(at: Option<&Path>) -> Result<Cache> {
-    let (root, config) = load_config(at)?;
-    cache_of(&root, &config)
-}
-
-/// The project's folder and its config.yaml, without a matrix.
-pub fn load_config(at: Option<&Path>) -> Result<(PathBuf, Config)> {
-    let root = project::root(at)?;
-    let request = PlanRequest { root, env: project::environment(), ..PlanRequest::default() };
-    let config = crate::plan::load_config(&request.root.join("config.yaml"), &request)?;
-    Ok((request.root, config))
-}
-
-pub fn cache_of(root: &Path, config: &Config) -> Result<Cache> {
-    let folder = config.get("paths.cache").and_then(Value::as_str).unwrap_or("cache");
-    Cache::open(&root.join(folder))
 }
 
 /// The attempt that is named by its id, or by the beginning of it.
@@ -280,8 +433,12 @@ pub fn find(cache: &Cache, id: &str) -> Result<Attempt> {
             help: Some("`tprimat attempts CELL` lists the attempts at a cell".into()),
         }),
         (Some(_), _) => {
-            let problem = Problem::new(format!("{several} attempts have ids that begin with `{id}`"));
-            Err(Error::invalid(problem.help("give more of the id; `tprimat attempts CELL` lists them")))
+            let problem = Problem::new(format!(
+                "{several} attempts have ids that begin with `{id}`"
+            ));
+            Err(Error::invalid(problem.help(
+                "give more of the id; `tprimat attempts CELL` lists them",
+            )))
         }
     }
 }

@@ -1,47 +1,65 @@
 //! `baseline`: what the cells measured, as a file for gates to come.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use super::{
-    args::BaselineArgs,
-    output::{json_text, print_json},
-    project, targets,
+    args::{BaselineArgs, Globals},
+    output::{json_text, print_document, print_json},
+    project,
+    session::Session,
+    targets,
 };
 use crate::{
-    analyze::Baseline,
     error::{Error, Result, exit},
+    figures::Baseline,
     files::{Durability, write_atomically},
-    plan::Plan,
+    sentences,
 };
 
-pub fn run(at: Option<&Path>, args: &BaselineArgs) -> Result<i32> {
-    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
-    targets::refuse_files(&plan, &[("-o", args.output.as_deref())], &[])?;
-    let cells = project::gate_inputs(&plan)?;
-    let baseline = Baseline::of(&plan.matrix.name, &cells);
+pub fn run(globals: &Globals, args: &BaselineArgs) -> Result<i32> {
+    let session = Session::open(project::matrix_request(globals, &args.selection)?)?;
+    targets::refuse_files(&session.plan, &[("-o", args.output.as_deref())], &[])?;
+    let cells = session.gate_inputs()?;
+    let baseline = Baseline::of(&session.plan.matrix.name, &cells);
     for cell in cells.iter().filter(|c| c.selected) {
         if let Some(why) = cell.left_out() {
-            eprintln!("note: `{}` is left out: {why}", cell.input.cell);
+            eprintln!(
+                "note: `{}` is left out: {}",
+                cell.input.cell,
+                sentences::said(&why)
+            );
+        }
+    }
+    for cell in &baseline.cells {
+        if let Some(factor) = cell.timer_factor {
+            eprintln!(
+                "warning: `{}` may be {factor:.1}× too high: by the clock, its step times leave out time that passes after most \
+                 steps. A gate against it stays inconclusive: let the trainer wait for the device before it reads its timer, \
+                 build again, and write the baseline then",
+                cell.cell
+            );
         }
     }
     if baseline.cells.is_empty() {
-        let help = Some("`tprimat build` measures them; `tprimat plan` says what is stale".to_owned());
+        let help =
+            Some("`tprimat build` measures them; `tprimat plan` says what is stale".to_owned());
         return Err(Error::Failed {
             message: "no cell has figures, so there is no baseline to write".to_owned(),
             help,
         });
     }
     match &args.output {
-        None => print_json(&baseline)?,
+        None => print_document(&baseline)?,
         Some(path) => {
             write_atomically(path, json_text(&baseline)?.as_bytes(), Durability::Plain)?;
-            if args.wanted.json {
-                print_json(&json!({ "baseline": path, "cells": baseline.cells.len() }))?;
+            if globals.json {
+                print_json(
+                    "baseline_written",
+                    &json!({ "baseline": path, "cells": baseline.cells.len() }),
+                )?;
             } else {
                 let count = baseline.cells.len();
-                let cells = crate::plain::counted(count, "cell");
+                let cells = crate::words::plain::counted(count, "cell");
                 eprintln!("{}: {cells}", path.display());
             }
         }

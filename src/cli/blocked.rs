@@ -1,4 +1,5 @@
-//! Cells that this host could measure if something were not missing: they are left out with the reason, and the others run.
+//! Cells that this host could measure if something were not missing: they are left out with the
+//! reason, and the others run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,58 +7,104 @@ use std::{
     path::PathBuf,
 };
 
-use petgraph::graph::NodeIndex;
-
 use crate::{
-    analyze::Comparison,
     cache::TaskKind,
     error::{Error, Problem, Result},
-    execute::{self, Look, TrainHost},
-    graph::{Engine, Reason, State, Statuses},
-    host::{IMAGES, which},
-    plan::{Container, Place, Plan, Prepared, Support, Vendor},
+    execute::{self, ProbeDepth, TrainHost},
+    figures::Comparison,
+    graph::{Engine, Reason, State, Statuses, TaskId},
+    host::{FactDiff, IMAGES, which},
+    job::Vendor,
+    matrix::CellId,
+    plan::{Container, Place, Plan, Prepared, Support},
 };
 
 /// Reasons that are listed at the end of a build.
 const MOST: usize = 6;
 
 /// What is wrong with each cell that cannot be trained here now, by the cell's position.
-pub type Blocked = BTreeMap<usize, Vec<Problem>>;
+pub type Blocked = BTreeMap<CellId, Vec<Problem>>;
 
-/// Looks at everything that can be known to go wrong before the first second of training `cells`.
-pub fn find(plan: &Plan, cells: &[usize], host: &TrainHost, look: Look) -> Result<Blocked> {
-    let cells: BTreeSet<usize> = cells.iter().copied().collect();
+/// The program or variable of Slurm that the runs need and that is missing here.
+fn without_slurm(place: Place, host: &TrainHost) -> Option<Problem> {
+    let has = |program: &str| which(program, &host.caller_env).is_some();
+    let (message, help) = match place {
+        Place::Local => return None,
+        Place::Slurm if has("sbatch") => return None,
+        Place::Slurm => (
+            "the executor is slurm, but sbatch is not in PATH",
+            "run tprimat on a login node of the cluster, or with --executor local",
+        ),
+        Place::Allocation if !host.caller_env.contains_key("SLURM_JOB_ID") => (
+            "the runs are steps of the Slurm allocation that tprimat runs in, but SLURM_JOB_ID is not set",
+            "run tprimat below salloc or in an sbatch script, or with --executor slurm",
+        ),
+        Place::Allocation if has("srun") => return None,
+        Place::Allocation => (
+            "the runs are steps of a Slurm allocation, but srun is not in PATH",
+            "run tprimat with --executor local",
+        ),
+    };
+    Some(Problem::new(message.to_owned()).help(help))
+}
+
+/// Finds everything that would make the training of `cells` fail and can be known before it starts.
+pub fn find(plan: &Plan, cells: &[CellId], host: &TrainHost, look: ProbeDepth) -> Result<Blocked> {
+    let cells: BTreeSet<CellId> = cells.iter().copied().collect();
     let mut blocked = Blocked::new();
     for ((platform, framework, ..), of_pair) in by_recipe(plan, &cells) {
         let recipe = &plan.recipes.recipes[framework];
-        let Some(first) = plan.prepared(of_pair[0]) else { continue };
-        if first.resolved.execution.place == Place::Slurm {
+        let Some(first) = plan.prepared(of_pair[0]) else {
+            continue;
+        };
+        let place = first.resolved.execution.place;
+        if place != Place::Local {
             // The job looks at its node before it starts anything.
-            if which("sbatch", &host.caller_env).is_none() {
-                let problem = Problem::new("runs are to be Slurm jobs, and there is no sbatch in PATH".to_owned());
-                let problem = problem.help("run tprimat on a login node of the cluster, or with --executor local");
-                of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));
+            if let Some(problem) = without_slurm(place, host) {
+                of_pair
+                    .iter()
+                    .for_each(|cell| blocked.entry(*cell).or_default().push(problem.clone()));
+            }
+            // Files are shared with the nodes, so what a job would find is known here.
+            if !plan.allow_drift {
+                block_for(
+                    plan,
+                    platform,
+                    plan.facts.drift_of_files(platform)?,
+                    &of_pair,
+                    &mut blocked,
+                );
             }
             continue;
         }
         let (checkouts, python) = (plan.facts.checkouts(recipe), plan.facts.python(framework));
         let here = execute::preflight(recipe, &checkouts, first, python, host, look);
+        for cell in &of_pair {
+            let prepared = plan.prepared(*cell);
+            let absent = prepared.and_then(|p| execute::preflight_command(&plan.root, p, host));
+            if let Some(problem) = absent {
+                blocked.entry(*cell).or_default().push(problem);
+            }
+        }
         if !here.is_empty() {
-            of_pair.iter().for_each(|cell| blocked.entry(*cell).or_default().extend(here.clone()));
+            of_pair
+                .iter()
+                .for_each(|cell| blocked.entry(*cell).or_default().extend(here.clone()));
         }
         // What is not installed differs from the lock as well: that would be said twice.
         if plan.allow_drift || !here.is_empty() {
             continue;
         }
-        let vendor = plan.prepared(of_pair[0]).map_or(Vendor::Cpu, |p| p.job().vendor);
-        for diff in plan.facts.drift(platform, vendor, &[recipe])? {
-            let Error::Invalid(problems) = plan.facts.drift_error(platform, std::slice::from_ref(&diff)) else {
-                continue;
-            };
-            for cell in of_pair.iter().filter(|cell| concerns(plan, **cell, &diff.name)) {
-                blocked.entry(*cell).or_default().extend(problems.clone());
-            }
-        }
+        let vendor = plan
+            .prepared(of_pair[0])
+            .map_or(Vendor::Cpu, |p| p.job().vendor);
+        block_for(
+            plan,
+            platform,
+            plan.facts.drift(platform, vendor, &[recipe])?,
+            &of_pair,
+            &mut blocked,
+        );
     }
     for (cell, problems) in of_data(plan, &cells)? {
         blocked.entry(cell).or_default().extend(problems);
@@ -65,19 +112,50 @@ pub fn find(plan: &Plan, cells: &[usize], host: &TrainHost, look: Look) -> Resul
     Ok(blocked)
 }
 
+/// Leaves out the cells that each difference from the lock is about.
+fn block_for(
+    plan: &Plan,
+    platform: &str,
+    drift: Vec<FactDiff>,
+    cells: &[CellId],
+    blocked: &mut Blocked,
+) {
+    for diff in drift {
+        let Error::Invalid(problems) = plan
+            .facts
+            .drift_error(platform, std::slice::from_ref(&diff))
+        else {
+            continue;
+        };
+        for cell in cells
+            .iter()
+            .filter(|cell| concerns(plan, **cell, &diff.name))
+        {
+            blocked.entry(*cell).or_default().extend(problems.clone());
+        }
+    }
+}
+
 /// The cells that a build would train now, each as often as it has such repeats.
-pub fn stale_trains(engine: &Engine, statuses: &Statuses) -> Vec<usize> {
-    let is_to_train = |node: &NodeIndex| {
+pub fn stale_trains(engine: &Engine, statuses: &Statuses) -> Vec<CellId> {
+    let is_to_train = |node: &TaskId| {
         engine.dag.task(*node).kind == TaskKind::Train
             && statuses.get(*node).state == State::Stale
             && engine.is_wanted(*node)
     };
-    engine.dag.order.iter().filter(|n| is_to_train(n)).map(|n| engine.dag.task(*n).cell as usize).collect()
+    engine
+        .dag
+        .order
+        .iter()
+        .filter(|n| is_to_train(n))
+        .map(|n| engine.dag.task(*n).cell)
+        .collect()
 }
 
-/// Notes in the plan which cells are left out and why, as their tasks say it. `trains`: the cells that are trained.
-pub fn mark(plan: &mut Plan, blocked: &Blocked, trains: &[usize]) {
-    let pair = |plan: &Plan, cell: usize| {
+/// Notes in the plan which cells are left out and why, as their tasks say it. `trains`: the cells
+/// that are trained.
+pub fn mark(plan: &mut Plan, blocked: &Blocked, trains: &[CellId]) {
+    let pair = |plan: &Plan, cell: CellId| {
         let of = &plan.matrix.cells[cell];
         (of.platform.clone(), of.framework.clone())
     };
@@ -93,9 +171,16 @@ pub fn mark(plan: &mut Plan, blocked: &Blocked, trains: &[usize]) {
 
 /// A line for each problem, with the cells that it keeps from being measured here.
 pub fn told(plan: &Plan, blocked: &Blocked) -> Vec<String> {
-    let line = |(problem, cells): (&Problem, Vec<usize>)| {
-        let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
-        format!("{} cannot be measured here now: {}", few(&cells), sentence(problem))
+    let line = |(problem, cells): (&Problem, Vec<CellId>)| {
+        let cells: Vec<&str> = cells
+            .iter()
+            .map(|cell| plan.cells[*cell].id.as_str())
+            .collect();
+        format!(
+            "{} cannot be measured here now: {}",
+            few(&cells),
+            sentence(problem)
+        )
     };
     by_problem(blocked).into_iter().map(line).collect()
 }
@@ -104,41 +189,69 @@ pub fn told(plan: &Plan, blocked: &Blocked) -> Vec<String> {
 type Launched<'a> = (&'a str, &'a str, Place, Option<&'a Container>);
 
 /// Cells by what they share, which is looked at once.
-fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<usize>) -> BTreeMap<Launched<'a>, Vec<usize>> {
-    let mut pairs: BTreeMap<Launched, Vec<usize>> = BTreeMap::new();
+fn by_recipe<'a>(plan: &'a Plan, cells: &BTreeSet<CellId>) -> BTreeMap<Launched<'a>, Vec<CellId>> {
+    let mut pairs: BTreeMap<Launched, Vec<CellId>> = BTreeMap::new();
     for &cell in cells {
         let of = &plan.matrix.cells[cell];
-        let execution = plan.prepared(cell).map(|prepared| &prepared.resolved.execution);
-        let place = execution.map(|execution| execution.place).unwrap_or_default();
+        let execution = plan
+            .prepared(cell)
+            .map(|prepared| &prepared.resolved.execution);
+        let place = execution
+            .map(|execution| execution.place)
+            .unwrap_or_default();
         let container = execution.and_then(|execution| execution.container.as_ref());
-        pairs.entry((&of.platform, &of.framework, place, container)).or_default().push(cell);
+        pairs
+            .entry((&of.platform, &of.framework, place, container))
+            .or_default()
+            .push(cell);
     }
     pairs
 }
 
-/// Is a line of the lock about this cell? A dataset or a tokenizer is only about those that read it.
-fn concerns(plan: &Plan, cell: usize, line: &str) -> bool {
+/// Is a line of the lock about this cell? A dataset or a tokenizer is only about those that read
+/// it.
+pub(super) fn concerns(plan: &Plan, cell: CellId, line: &str) -> bool {
     match line.split_once('.') {
-        Some(("datasets" | "tokenizers", name)) => {
-            plan.prepared(cell).is_some_and(|prepared| prepared.data.iter().any(|file| file.name == name))
-        }
-        Some((IMAGES, name)) => plan.prepared(cell).and_then(|p| p.image.as_ref()).is_some_and(|i| i.name == name),
-        // A container brings its own packages.
-        Some(("recipe", name)) if name.contains(".packages.") => {
-            plan.prepared(cell).is_none_or(|prepared| prepared.image.is_none())
+        Some(("datasets" | "tokenizers", name)) => plan
+            .prepared(cell)
+            .is_some_and(|prepared| prepared.data.iter().any(|file| file.name == name)),
+        Some((IMAGES, name)) => plan
+            .prepared(cell)
+            .and_then(|p| p.image.as_ref())
+            .is_some_and(|i| i.name == name),
+        Some(("recipe", name)) => {
+            let is_of_recipe = name
+                .split_once('.')
+                .is_some_and(|(id, _)| *id == *plan.matrix.cells[cell].framework);
+            // A container brings its own packages.
+            let brings_its_own = plan
+                .prepared(cell)
+                .is_some_and(|prepared| prepared.image.is_some());
+            is_of_recipe && !(brings_its_own && name.contains(".packages."))
         }
         _ => true,
     }
 }
 
 /// What is wrong with the data that cells read; each dataset is looked at once.
-fn of_data(plan: &Plan, cells: &BTreeSet<usize>) -> Result<Blocked> {
-    let mut readers: BTreeMap<(Vec<PathBuf>, u64, u64), Vec<usize>> = BTreeMap::new();
+fn of_data(plan: &Plan, cells: &BTreeSet<CellId>) -> Result<Blocked> {
+    let mut readers: BTreeMap<(Vec<PathBuf>, u64, u64), Vec<CellId>> = BTreeMap::new();
     for &cell in cells {
-        let Some(prepared) = plan.prepared(cell).filter(|prepared| !prepared.data.is_empty()) else { continue };
+        let Some(prepared) = plan
+            .prepared(cell)
+            .filter(|prepared| !prepared.data.is_empty())
+        else {
+            continue;
+        };
         let paths = prepared.data.iter().map(|file| file.path.clone()).collect();
-        let (vocab_size, seq_length) = (prepared.job().model.vocab_size, prepared.job().data.seq_length);
-        readers.entry((paths, vocab_size, seq_length)).or_default().push(cell);
+        let (vocab_size, seq_length) = (
+            prepared.job().model.vocab_size,
+            prepared.job().data.seq_length,
+        );
+        readers
+            .entry((paths, vocab_size, seq_length))
+            .or_default()
+            .push(cell);
     }
     let mut blocked = Blocked::new();
     for cells in readers.into_values() {
@@ -152,8 +265,8 @@ fn of_data(plan: &Plan, cells: &BTreeSet<usize>) -> Result<Blocked> {
 }
 
 /// Each problem once, with the cells that it leaves out.
-pub fn by_problem(blocked: &Blocked) -> Vec<(&Problem, Vec<usize>)> {
-    let mut found: Vec<(&Problem, Vec<usize>)> = Vec::new();
+pub fn by_problem(blocked: &Blocked) -> Vec<(&Problem, Vec<CellId>)> {
+    let mut found: Vec<(&Problem, Vec<CellId>)> = Vec::new();
     for (cell, problems) in blocked {
         for problem in problems {
             match found.iter_mut().find(|(known, _)| *known == problem) {
@@ -167,14 +280,29 @@ pub fn by_problem(blocked: &Blocked) -> Vec<(&Problem, Vec<usize>)> {
 
 /// Refuses cells of which nothing may be left out.
 pub fn refuse(blocked: &Blocked) -> Result<()> {
-    let problems: Vec<Problem> = by_problem(blocked).into_iter().map(|(problem, _)| problem.clone()).collect();
-    if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+    let problems: Vec<Problem> = by_problem(blocked)
+        .into_iter()
+        .map(|(problem, _)| problem.clone())
+        .collect();
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Invalid(problems))
+    }
 }
 
 /// A problem in one line, with what mends it.
 pub fn sentence(problem: &Problem) -> String {
-    let label = if problem.label.is_empty() { String::new() } else { format!(" ({})", problem.label) };
-    let help = problem.help.as_ref().map(|help| format!(": {help}")).unwrap_or_default();
+    let label = if problem.label.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", problem.label)
+    };
+    let help = problem
+        .help
+        .as_ref()
+        .map(|help| format!(": {help}"))
+        .unwrap_or_default();
     format!("{problem}{label}{help}")
 }
 
@@ -183,7 +311,11 @@ pub fn few(cells: &[&str]) -> String {
     const MOST: usize = 2;
     let (first, more) = cells.split_at(cells.len().min(MOST));
     let first = first.join(", ");
-    if more.is_empty() { first } else { format!("{first} and {} more", more.len()) }
+    if more.is_empty() {
+        first
+    } else {
+        format!("{first} and {} more", more.len())
+    }
 }
 
 /// How many of the selected cells have results, and why the others were not measured on this host.
@@ -199,9 +331,12 @@ pub struct Coverage {
 impl Coverage {
     pub fn of(engine: &Engine, statuses: &Statuses, comparison: Option<&Comparison>) -> Self {
         let mut coverage = Self::default();
-        let figures: BTreeSet<&str> =
-            comparison.into_iter().flat_map(|c| &c.rows).map(|row| row.cell.as_str()).collect();
-        for (id, cell) in (0u32..).zip(&engine.plan.cells) {
+        let figures: BTreeSet<&str> = comparison
+            .into_iter()
+            .flat_map(|c| &c.rows)
+            .map(|row| row.cell.as_str())
+            .collect();
+        for (id, cell) in engine.plan.cells.with_ids() {
             if !cell.selected || !matches!(cell.support, Support::Ready(_)) {
                 continue;
             }
@@ -245,17 +380,29 @@ impl Coverage {
         if self.reasons.is_empty() {
             return None;
         }
-        let Self { selected, with_results, .. } = self;
+        let Self {
+            selected,
+            with_results,
+            ..
+        } = self;
         let mut text = format!(
             "{with_results} of {selected} selected cells have results; {} cannot be measured on this host:\n",
             self.not_measured()
         );
         for (why, cells) in self.reasons.iter().take(MOST) {
-            let more = if cells.len() > 1 { format!(" and {} more", cells.len() - 1) } else { String::new() };
+            let more = if cells.len() > 1 {
+                format!(" and {} more", cells.len() - 1)
+            } else {
+                String::new()
+            };
             let _ = writeln!(text, "  {}{more}: {why}", cells[0]);
         }
         if self.reasons.len() > MOST {
-            let _ = writeln!(text, "  and {} more reasons: `tprimat plan` has them all", self.reasons.len() - MOST);
+            let _ = writeln!(
+                text,
+                "  and {} more reasons: `tprimat plan` has them all",
+                self.reasons.len() - MOST
+            );
         }
         Some(text)
     }
@@ -268,15 +415,30 @@ mod tests {
     #[test]
     fn a_problem_is_told_once_for_all_its_cells() {
         let [one, two] = ["no launcher", "no data"].map(Problem::new);
-        let blocked = Blocked::from([(1, vec![one.clone()]), (4, vec![one.clone(), two.clone()])]);
-        assert_eq!(by_problem(&blocked), [(&one, vec![1, 4]), (&two, vec![4])]);
-        let Err(Error::Invalid(problems)) = refuse(&blocked) else { panic!("nothing may be left out") };
+        let blocked = Blocked::from([
+            (CellId::from(1), vec![one.clone()]),
+            (CellId::from(4), vec![one.clone(), two.clone()]),
+        ]);
+        assert_eq!(
+            by_problem(&blocked),
+            [
+                (&one, vec![CellId::from(1), CellId::from(4)]),
+                (&two, vec![CellId::from(4)])
+            ]
+        );
+        let Err(Error::Invalid(problems)) = refuse(&blocked) else {
+            panic!("nothing may be left out")
+        };
         assert_eq!(problems, [one, two]);
     }
 
     #[test]
     fn what_was_not_measured_is_counted_by_reason() {
-        let mut coverage = Coverage { selected: 3, with_results: 1, ..Coverage::default() };
+        let mut coverage = Coverage {
+            selected: 3,
+            with_results: 1,
+            ..Coverage::default()
+        };
         assert_eq!(coverage.text(), None);
         coverage.add("no GPU", "a");
         coverage.add("no GPU", "b");
@@ -286,6 +448,13 @@ mod tests {
             text,
             "1 of 3 selected cells have results; 2 cannot be measured on this host:\n  a and 1 more: no GPU\n"
         );
-        assert!(Coverage { selected: 2, with_results: 0, ..coverage }.is_nothing());
+        assert!(
+            Coverage {
+                selected: 2,
+                with_results: 0,
+                ..coverage
+            }
+            .is_nothing()
+        );
     }
 }

@@ -8,28 +8,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-use petgraph::graph::NodeIndex;
 use serde_json::{Value, json};
 
 use super::{
-    args::BuildArgs,
+    args::{BuildArgs, Globals},
     blocked::{self, Coverage},
-    detached, memo,
+    compare, detached, memo,
     output::{page, print, print_json},
-    plan::{STATES, rows, state_name},
-    profile, project,
+    plan::rows,
+    profile, project, remote,
+    session::Session,
+    verbosity::{Verbosity, verbosity},
 };
 use crate::{
-    analyze::{AbsentCell, Comparison, RepeatStatus},
-    cache::{Cache, TaskKind, Undeclared},
+    cache::{TaskKind, Undeclared},
     error::{Error, Problem, Result, exit},
     execute::{
-        self, Bars, BuildOptions, BuildSummary, Event, Gpu, JsonLines, Look, PlainLines, Reporter, Reporters, Runs,
-        Talk, TrainHost,
+        self, Amount, Bars, BuildOptions, BuildSummary, CellCounts, Event, EventSink, Gpu,
+        JsonLines, PlainLines, ProbeDepth, Reporter, Reporters, Runs, Share, TrainHost,
     },
+    figures::{AbsentCell, AbsentState, Comparison, RepeatStatus},
     files::Standing,
-    graph::{Dag, Engine, State, Statuses},
-    plan::{Plan, PlanRequest, Prepared, Vendor, load_config},
+    graph::{Engine, State, Statuses, TaskId},
+    job::Vendor,
+    matrix::CellId,
+    plan::{Plan, PlanRequest, Prepared, Support},
+    publish,
 };
 
 /// Between SIGTERM and SIGKILL.
@@ -37,18 +41,32 @@ const GRACE_SECONDS: f64 = 10.0;
 /// Plain progress: at most one line a run in this time.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
-pub fn run(at: Option<&Path>, args: &BuildArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     if args.detach {
-        return detached::start(at, args);
+        return detached::start(globals, args);
     }
     if !args.together.is_empty() {
-        return run(at, &measured_together(args.clone()));
+        return run_here(
+            globals,
+            &BuildArgs {
+                remeasure: true,
+                ..args.clone()
+            },
+        );
     }
+    run_here(globals, args)
+}
+
+fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
+    detached::note_start();
     let finished = Arc::new(Mutex::new(None));
-    let result = build(at, args, &finished);
+    let result = build(globals, args, &finished);
     let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
     if let Some(command) = &args.notify {
-        let finished = finished.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let finished = finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         detached::notify(command, finished.as_ref(), code);
     }
     detached::note_end(code);
@@ -66,130 +84,189 @@ impl Reporter for Last {
     }
 }
 
-fn build(at: Option<&Path>, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>>>) -> Result<i32> {
+fn build(globals: &Globals, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>>>) -> Result<i32> {
     let started = Instant::now();
-    if args.wanted.json && args.events.as_deref() == Some(Path::new("-")) {
+    if globals.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
         return Err(Error::invalid(problem.help("give --events a file")));
     }
-    let request = project::wanted(at, &args.wanted)?;
+    let mut request = project::matrix_request(globals, &args.selection)?;
+    request
+        .sets
+        .extend(args.remote.as_deref().map(remote::setting));
+    // A build of these cells alone, which measures them anew. Repeats take turns in every build.
+    request.selection.together.clone_from(&args.together);
     let memo_name = memo::name(&request, args);
     if args.events.is_none()
         && !args.remeasure
         // The lock is checked against the host, which no memo knows.
         && !args.locked
+        // Which cells these are is decided by the cache.
+        && !args.last.failed
         && args.profile.is_none()
-        && let Some(text) = memo::nothing_to_do(&request, &memo_name)
+        // The memo has no figures.
+        && !args.details
+        && let Some(idle) = memo::nothing_to_do(&request, &memo_name)
+        && let remote::Looked::Nothing(remote) = remote::look(&idle, args.remote_required)?
     {
-        return say_nothing_to_do(args, &text);
+        let mut verdict = idle.verdict;
+        verdict["remote"] = remote;
+        return say_nothing_to_do(globals.json, &verdict);
     }
-    let mut plan = Plan::load(&request)?;
-    project::say_notes(&plan);
+    let mut session = Session::open(request)?;
+    project::say_notes(&session.plan);
     if args.locked {
-        plan.facts.require_complete()?;
+        session.plan.facts.require_complete()?;
         // What trains nothing here does not depend on this host.
         if !args.cached_only {
-            project::refuse_drift(&plan)?;
+            project::refuse_drift(&session.plan)?;
         }
     }
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let _in_use = cache.use_it();
-    let host = train_host(&plan, &request, cache.root())?;
+    let _in_use = session.cache.use_it();
+    let mut host = train_host(&session)?;
     let mut reporters = reporters(args)?;
     reporters.0.push(Box::new(Last(finished.clone())));
-    let talk = Talk::new(reporters);
-    if cache.ensure_writable().is_ok() {
-        execute::sweep_up(&cache, &host, &talk)?;
+    let events = EventSink::new(reporters);
+    if session.cache.ensure_writable().is_ok() {
+        execute::sweep_up(&session.cache, &host, &events)?;
     }
-    if profile::asked(&plan, args) {
-        return profile::run(&plan, args, &host, &talk);
+    let sharing = remote::pull(&session, args.remote_required, &events)?;
+    if args.last.failed {
+        project::keep_failed(&mut session.plan, &session.cache)?;
     }
-    let dag = Dag::new(&plan)?;
+    if profile::asked(&session.plan, args) {
+        return profile::run(&session.plan, globals, args, &host, &events);
+    }
     if args.cached_only {
-        leave_out_what_must_train(&mut plan, &dag, &cache, args)?;
+        leave_out_what_must_train(&mut session, args)?;
     }
     if args.remeasure {
-        let engine = project::engine(&plan, &dag, &cache, &args.insist);
+        let engine = session.engine(&args.overrides);
         refuse_beyond(&engine, &engine.evaluate_all()?, args, Runs::Anew)?;
         open_generations(&engine, &host)?;
     }
-    let engine_of = if args.cached_only { project::engine } else { project::planner };
-    let mut engine = engine_of(&plan, &dag, &cache, &args.insist);
-    let mut statuses = engine.evaluate_all()?;
-    let is_stale = |n: &&NodeIndex| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
-    let stale: Vec<NodeIndex> = dag.order.iter().filter(is_stale).copied().collect();
-    if !stale.is_empty() {
-        cache.ensure_writable()?;
+    let engine_of = if args.cached_only {
+        Session::engine
+    } else {
+        Session::planner
+    };
+    let (mut engine, mut statuses) = evaluated(engine_of(&session, &args.overrides))?;
+    let is_stale = |n: &&TaskId| statuses.get(**n).state == State::Stale && engine.is_wanted(**n);
+    if engine.dag.order.iter().any(|node| is_stale(&node)) {
+        engine.cache.ensure_writable()?;
     }
     refuse_beyond(&engine, &statuses, args, Runs::Stale)?;
     let mut trains = blocked::stale_trains(&engine, &statuses);
-    let blocked = blocked::find(&plan, &trains, &host, Look::ByAsking)?;
+    let blocked = blocked::find(&session.plan, &trains, &host, ProbeDepth::ByAsking)?;
     trains.retain(|cell| !blocked.contains_key(cell));
     if !blocked.is_empty() {
-        say_left_out(&plan, &blocked, &talk);
-        blocked::mark(&mut plan, &blocked, &trains);
-        engine = engine_of(&plan, &dag, &cache, &args.insist);
-        statuses = engine.evaluate_all()?;
+        say_left_out(&session.plan, &blocked, &events);
+        blocked::mark(&mut session.plan, &blocked, &trains);
+        (engine, statuses) = evaluated(engine_of(&session, &args.overrides))?;
     }
+    let Session {
+        request,
+        plan,
+        cache,
+        ..
+    } = &session;
     if !trains.is_empty() {
-        say_how(&plan, &trains, &request, &talk);
+        say_how(plan, &trains, request, &events);
     }
     // Where all that was to train lacks something, nothing of this host is pinned.
     let pins = !trains.is_empty() || blocked.is_empty();
-    for platform in if pins { plan.facts.write_missing(&plan.reads)? } else { Vec::new() } {
-        let message = format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
-        talk.report(&Event::Note { message });
+    for platform in if pins {
+        plan.facts.write_missing(&plan.reads)?
+    } else {
+        Vec::new()
+    } {
+        let message =
+            format!("tprimat.lock: pinned this host's facts for {platform}; commit the file");
+        events.report(&Event::Note { message });
     }
+    host.sharing = sharing.clone().map(|sharing| sharing as Arc<dyn Share>);
     let interrupts = execute::install_interrupt_handler()?;
     let options = BuildOptions {
-        jobs: args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1),
+        jobs: args
+            .jobs
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+            .max(1),
         fail_fast: args.fail_fast,
     };
-    let summary = execute::build(&engine, &mut statuses, &options, &host, interrupts, &talk);
+    let summary = execute::build(&engine, &mut statuses, &options, &host, interrupts, &events);
     // What a run of an earlier, killed build left while we waited for its supervisor.
     if cache.ensure_writable().is_ok() {
-        execute::sweep_up(&cache, &host, &talk)?;
+        execute::sweep_up(cache, &host, &events)?;
     }
     let summary = match (summary, interrupts.asked()) {
-        (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => return Err(Error::Interrupted(signal)),
-        (summary, _) => summary?,
+        (Ok(_) | Err(Error::Interrupted(_)), Some(signal)) => Err(Error::Interrupted(signal)),
+        (summary, _) => summary,
+    };
+    if let (Err(_), Some(sharing)) = (&summary, &sharing) {
+        sharing.say_unshared(&events);
+    }
+    let summary = summary?;
+    let is_shared = match &sharing {
+        Some(sharing) => sharing.push(&session, interrupts, &events)?,
+        None => true,
     };
     finish(
-        &Ended { engine: &engine, statuses: &statuses, summary, seconds: started.elapsed().as_secs_f64() },
+        globals,
+        &Ended {
+            engine: &engine,
+            statuses: &statuses,
+            summary,
+            seconds: started.elapsed().as_secs_f64(),
+            is_shared,
+            remote: sharing.map_or(Value::Null, |sharing| sharing.json()),
+        },
         args,
-        &request,
+        request,
         &memo_name,
-        &talk,
+        &events,
     )
 }
 
+/// All states, with those cells among the ones to be summed up whose runs the cache has.
+fn evaluated(mut engine: Engine<'_>) -> Result<(Engine<'_>, Statuses)> {
+    let statuses = engine.evaluate_all()?;
+    engine.measured = engine.measured_elsewhere(&statuses);
+    if engine.measured.is_empty() {
+        return Ok((engine, statuses));
+    }
+    let statuses = engine.evaluate_all()?;
+    Ok((engine, statuses))
+}
+
 /// Names the cells that are not trained here, each problem once.
-fn say_left_out(plan: &Plan, blocked: &blocked::Blocked, talk: &Talk) {
+fn say_left_out(plan: &Plan, blocked: &blocked::Blocked, events: &EventSink) {
     for (problem, cells) in blocked::by_problem(blocked) {
-        let cells: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
-        let message = format!("left out: {}: {}", blocked::few(&cells), blocked::sentence(problem));
-        talk.report(&Event::Note { message });
+        let cells: Vec<&str> = cells
+            .iter()
+            .map(|cell| plan.cells[*cell].id.as_str())
+            .collect();
+        let message = format!(
+            "left out: {}: {}",
+            blocked::few(&cells),
+            blocked::sentence(problem)
+        );
+        events.report(&Event::Note { message });
     }
 }
 
 /// What trainers will not get, and checkouts that no commit names.
-fn say_how(plan: &Plan, trains: &[usize], request: &PlanRequest, talk: &Talk) {
+fn say_how(plan: &Plan, trains: &[CellId], request: &PlanRequest, events: &EventSink) {
     for message in unversioned(plan, trains) {
-        talk.report(&Event::Note { message });
+        events.report(&Event::Note { message });
     }
     let dropped = execute::dropped_env(&request.env);
     if !dropped.is_empty() {
-        let message =
-            format!("not passed to trainers (declare them in config.yaml to use them): {}", dropped.join(", "));
-        talk.report(&Event::Note { message });
+        let message = format!(
+            "not passed to trainers (declare them in config.yaml to use them): {}",
+            dropped.join(", ")
+        );
+        events.report(&Event::Note { message });
     }
-}
-
-/// `--together A B`: a build of these cells alone, which measures them anew. Repeats take turns in every build.
-fn measured_together(mut args: BuildArgs) -> BuildArgs {
-    args.wanted.cells.only = std::mem::take(&mut args.together);
-    args.remeasure = true;
-    args
 }
 
 struct Ended<'a> {
@@ -197,14 +274,16 @@ struct Ended<'a> {
     statuses: &'a Statuses,
     summary: BuildSummary,
     seconds: f64,
+    /// Nothing is left to be pushed to the remote cache.
+    is_shared: bool,
+    /// What was shared with it, for `--json`.
+    remote: Value,
 }
 
-fn say_nothing_to_do(args: &BuildArgs, text: &str) -> Result<i32> {
-    if args.wanted.json {
-        let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
-        print_json(&value)?;
+fn say_nothing_to_do(as_json: bool, value: &Value) -> Result<i32> {
+    if as_json {
+        print_json("build", value)?;
     } else {
-        let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
         eprintln!(
             "{}: nothing to do, {} tasks are fresh",
             value["matrix"].as_str().unwrap_or(""),
@@ -216,10 +295,16 @@ fn say_nothing_to_do(args: &BuildArgs, text: &str) -> Result<i32> {
 
 fn reporters(args: &BuildArgs) -> Result<Reporters> {
     let mut all: Vec<Box<dyn Reporter>> = Vec::new();
-    if std::io::stderr().is_terminal() {
-        all.push(Box::new(Bars::new()));
+    let amount = match verbosity() {
+        Verbosity::Quiet => Amount::Failures,
+        Verbosity::Normal => Amount::Measurements,
+        Verbosity::Verbose => Amount::EveryTask,
+    };
+    if std::io::stderr().is_terminal() && amount != Amount::Failures {
+        all.push(Box::new(Bars::new(amount)));
     } else {
-        all.push(Box::new(PlainLines::new(std::io::stderr(), PLAIN_EVERY)));
+        let lines = PlainLines::new(std::io::stderr(), PLAIN_EVERY, amount);
+        all.push(Box::new(lines));
     }
     if let Some(target) = &args.events {
         all.push(Box::new(JsonLines::open(target)?));
@@ -227,13 +312,24 @@ fn reporters(args: &BuildArgs) -> Result<Reporters> {
     Ok(Reporters(all))
 }
 
-pub(super) fn train_host(plan: &Plan, request: &PlanRequest, cache: &Path) -> Result<TrainHost> {
-    let tprimat = std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
+pub(super) fn train_host(session: &Session) -> Result<TrainHost> {
+    let Session {
+        request,
+        plan,
+        cache,
+        ..
+    } = session;
+    let tprimat =
+        std::env::current_exe().map_err(Error::io("cannot find", "the tprimat binary"))?;
     let facts = plan.facts.host();
-    let vendor = facts.platforms().into_iter().map(|(v, _)| v).find(|v| *v != Vendor::Cpu);
+    let vendor = facts
+        .platforms()
+        .into_iter()
+        .map(|(v, _)| v)
+        .find(|v| *v != Vendor::Cpu);
     Ok(TrainHost {
         project: plan.root.clone(),
-        runs: cache.join("runs"),
+        runs: cache.root().join("runs"),
         lock_dir: lock_dir(&request.env),
         native: find_native(&tprimat, &request.env),
         native_seen: OnceLock::new(),
@@ -241,6 +337,9 @@ pub(super) fn train_host(plan: &Plan, request: &PlanRequest, cache: &Path) -> Re
         caller_env: request.env.clone(),
         grace_seconds: GRACE_SECONDS,
         gpus: vendor.map(|v| gpus(plan, v)).unwrap_or_default(),
+        slurm: execute::Commands::new(request.env.clone()),
+        folders: execute::Folders::default(),
+        sharing: None,
         tprimat,
     })
 }
@@ -248,45 +347,82 @@ pub(super) fn train_host(plan: &Plan, request: &PlanRequest, cache: &Path) -> Re
 /// The GPUs that runs may be given.
 fn gpus(plan: &Plan, vendor: Vendor) -> Vec<Gpu> {
     let host = plan.facts.host();
-    let (locks, found) = (host.device_locks(vendor), if vendor == Vendor::Amd { &host.amd } else { &host.nvd });
+    let (locks, found) = (
+        host.device_locks(vendor),
+        if vendor == Vendor::Amd {
+            &host.amd
+        } else {
+            &host.nvd
+        },
+    );
     let gpu = |index: usize| {
         let facts = found.get(index)?;
         let (uuid, render_node) = (facts.uuid.clone(), facts.render_node.clone());
-        Some(Gpu { index, lock: locks.get(index)?.clone(), uuid, render_node })
+        Some(Gpu {
+            index,
+            lock: locks.get(index)?.clone(),
+            uuid,
+            render_node,
+        })
     };
-    plan.facts.usable_gpus(vendor).into_iter().filter_map(gpu).collect()
+    plan.facts
+        .usable_gpus(vendor)
+        .into_iter()
+        .filter_map(gpu)
+        .collect()
 }
 
 /// One folder for the whole host, whoever runs tprimat on it.
 pub fn lock_dir(env: &BTreeMap<String, String>) -> PathBuf {
-    env.get("TPRIMAT_LOCK_DIR").map_or_else(|| PathBuf::from("/tmp/tprimat-device-locks"), PathBuf::from)
+    env.get("TPRIMAT_LOCK_DIR")
+        .map_or_else(|| PathBuf::from("/tmp/tprimat-device-locks"), PathBuf::from)
 }
 
 /// tprimat-native: named by `$TPRIMAT_NATIVE`, beside tprimat, or in PATH.
 fn find_native(tprimat: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
     let named = env.get("TPRIMAT_NATIVE").map(PathBuf::from);
     let beside = tprimat.parent().map(|dir| dir.join("tprimat-native"));
-    named.into_iter().chain(beside).find(|p| p.is_file()).or_else(|| crate::host::which("tprimat-native", env))
+    named
+        .into_iter()
+        .chain(beside)
+        .find(|p| p.is_file())
+        .or_else(|| crate::host::which("tprimat-native", env))
 }
 
 /// Cells that would have to train are shown as missing instead.
-fn leave_out_what_must_train(plan: &mut Plan, dag: &Dag, cache: &Cache, args: &BuildArgs) -> Result<()> {
-    let must_train: Vec<usize> = {
-        let engine = project::engine(plan, dag, cache, &args.insist);
-        let statuses = engine.evaluate_all()?;
-        let is_stale = |n: &petgraph::graph::NodeIndex| {
-            dag.task(*n).kind == TaskKind::Train && statuses.get(*n).state == State::Stale
-        };
-        dag.order.iter().filter(|n| is_stale(n)).map(|n| dag.task(*n).cell as usize).collect()
-    };
-    must_train.into_iter().for_each(|cell| plan.cells[cell].selected = false);
+fn leave_out_what_must_train(session: &mut Session, args: &BuildArgs) -> Result<()> {
+    let engine = session.engine(&args.overrides);
+    let statuses = engine.evaluate_all()?;
+    let tasks = engine
+        .dag
+        .order
+        .iter()
+        .filter(|node| statuses.get(**node).state == State::Stale);
+    let trains = tasks
+        .map(|node| engine.dag.task(*node))
+        .filter(|task| task.kind == TaskKind::Train);
+    let must_train: Vec<CellId> = trains.map(|task| task.cell).collect();
+    must_train
+        .into_iter()
+        .for_each(|cell| session.plan.cells[cell].selected = false);
     Ok(())
 }
 
 /// `--max-gpu-hours`: an estimate beyond it is an error, before anything is run or recorded.
-fn refuse_beyond(engine: &Engine, statuses: &Statuses, args: &BuildArgs, which: Runs) -> Result<()> {
-    let Some(limit) = args.max_gpu_hours else { return Ok(()) };
-    match execute::Prices::beyond(&[&execute::Prices::of(engine, statuses, which)], limit, args.insist.force) {
+fn refuse_beyond(
+    engine: &Engine,
+    statuses: &Statuses,
+    args: &BuildArgs,
+    which: Runs,
+) -> Result<()> {
+    let Some(limit) = args.max_gpu_hours else {
+        return Ok(());
+    };
+    match execute::Prices::beyond(
+        &[&execute::Prices::of(engine, statuses, which)],
+        limit,
+        args.overrides.force,
+    ) {
         Some(why) => {
             let help = "nothing was run; `tprimat plan` shows the estimate by cell";
             Err(Error::invalid(Problem::new(why).help(help)))
@@ -295,26 +431,47 @@ fn refuse_beyond(engine: &Engine, statuses: &Statuses, args: &BuildArgs, which: 
     }
 }
 
-/// Opens the next generation of every selected measurement; not before it is known that they can be made again.
+/// Opens the next generation of every selected measurement; not before it is known that they can be
+/// made again.
 fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
     let statuses = engine.evaluate_all()?;
-    let is_measured = |n: &&NodeIndex| {
+    let is_measured = |n: &&TaskId| {
         engine.dag.task(**n).kind == TaskKind::Train
             && engine.is_wanted(**n)
             && matches!(statuses.get(**n).state, State::Fresh | State::Failed)
     };
-    let measured: Vec<NodeIndex> = engine.dag.order.iter().filter(is_measured).copied().collect();
-    let cells: Vec<usize> = measured.iter().map(|n| engine.dag.task(*n).cell as usize).collect();
+    let measured: Vec<TaskId> = engine
+        .dag
+        .order
+        .iter()
+        .filter(is_measured)
+        .copied()
+        .collect();
+    let cells: Vec<CellId> = measured.iter().map(|n| engine.dag.task(*n).cell).collect();
     engine.cache.ensure_writable()?;
     for &cell in &cells {
         let prepared = engine.plan.prepared(cell);
         if let Some(Err(why)) = prepared.map(Prepared::here) {
-            let message = format!("`{}` cannot be measured anew here: {why}", engine.plan.cells[cell].id);
-            return Err(Error::Failed { message, help: Some("nothing was run; --only leaves it out".into()) });
+            let message = format!(
+                "`{}` cannot be measured anew here: {why}",
+                engine.plan.cells[cell].id
+            );
+            return Err(Error::Failed {
+                message,
+                help: Some("nothing was run; --only leaves it out".into()),
+            });
         }
     }
-    blocked::refuse(&blocked::find(engine.plan, &cells, host, Look::ByAsking)?)?;
-    let keys: BTreeSet<_> = measured.iter().filter_map(|n| statuses.get(*n).key).collect();
+    blocked::refuse(&blocked::find(
+        engine.plan,
+        &cells,
+        host,
+        ProbeDepth::ByAsking,
+    )?)?;
+    let keys: BTreeSet<_> = measured
+        .iter()
+        .filter_map(|n| statuses.get(*n).key)
+        .collect();
     for key in keys {
         engine.cache.open_generation(&key)?;
     }
@@ -322,10 +479,13 @@ fn open_generations(engine: &Engine, host: &TrainHost) -> Result<()> {
 }
 
 /// Checkouts whose content nobody can name by a commit.
-fn unversioned(plan: &Plan, cells: &[usize]) -> BTreeSet<String> {
-    let facts = cells.iter().filter_map(|cell| plan.prepared(*cell)?.facts.known.as_ref().ok());
+fn unversioned(plan: &Plan, cells: &[CellId]) -> BTreeSet<String> {
+    let facts = cells
+        .iter()
+        .filter_map(|cell| plan.prepared(*cell)?.facts.known.as_ref().ok());
     let names = facts.flat_map(|known| known.keys());
-    let variables = names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
+    let variables =
+        names.filter_map(|name| name.strip_prefix("checkout.")?.strip_suffix(".content"));
     let note = |variable| {
         format!(
             "the checkout in ${variable} is not a git repository: results are filed under the digest of one file of it"
@@ -335,33 +495,50 @@ fn unversioned(plan: &Plan, cells: &[usize]) -> BTreeSet<String> {
 }
 
 fn finish(
+    globals: &Globals,
     ended: &Ended,
     args: &BuildArgs,
     request: &PlanRequest,
     memo_name: &crate::digest::Digest,
-    talk: &Talk,
+    events: &EventSink,
 ) -> Result<i32> {
-    let Ended { engine, statuses, summary, seconds } = ended;
+    let Ended {
+        engine,
+        statuses,
+        summary,
+        seconds,
+        is_shared,
+        remote,
+    } = ended;
     let after = rows(engine, statuses);
     let count = |state| after.iter().filter(|r| r.state == state).count();
     let comparison = comparison(engine, statuses)?;
     let verdict = Verdict::of(engine, comparison.as_ref());
     let (contradicted, incomplete) = (verdict.contradicted, verdict.incomplete);
     let failed = count(State::Failed);
-    talk.report(&Event::BuildFinished {
+    events.report(&Event::BuildFinished {
         ok: count(State::Fresh),
         failed,
+        cells: cells(engine, statuses),
         waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
         contradicted,
         suspect: verdict.suspect,
         unmeasured: verdict.unmeasured,
         seconds: *seconds,
+        output: Some(publish::output_dir(engine.plan)),
     });
     let coverage = Coverage::of(engine, statuses, comparison.as_ref());
     let in_vain = verdict.suspect > 0 && coverage.has_no_results()
         || summary.disturbed > 0 && summary.counted == 0 && summary.failed == 0;
-    let code = if failed > 0 || verdict.is_bad() || in_vain || (coverage.is_nothing() && !args.cached_only) {
+    let held = held(engine, statuses);
+    let code = if failed > 0
+        || verdict.is_bad()
+        || in_vain
+        || !held.is_empty()
+        || (coverage.is_nothing() && !args.cached_only)
+        || (args.remote_required && !is_shared)
+    {
         exit::FAILED
     } else if args.require_complete && incomplete > 0 {
         exit::STALE
@@ -369,79 +546,179 @@ fn finish(
         exit::OK
     };
     if in_vain {
-        let message = "nothing of this build counts: every run was disturbed; see the reasons above, and build again";
-        talk.report(&Event::Note { message: message.to_owned() });
+        let then = if held.is_empty() {
+            ", and build again"
+        } else {
+            ""
+        };
+        let message = format!(
+            "nothing of this build counts: every run was disturbed; see the reasons above{then}"
+        );
+        events.report(&Event::Note { message });
+    }
+    for (doubt, cells) in &held {
+        let cells: Vec<&str> = cells.iter().copied().collect();
+        events.report(&Event::Note {
+            message: format!("{} not counted: {doubt}", blocked::few(&cells)),
+        });
     }
     if let Some(path) = changed_meanwhile(engine, statuses) {
-        let message =
-            format!("{path} was changed while this build ran, which built what was planned before; build again");
-        talk.report(&Event::Note { message });
+        let message = format!(
+            "{path} was changed while this build ran, which built what was planned before; build again"
+        );
+        events.report(&Event::Note { message });
     }
     let mut counts = serde_json::Map::new();
-    for state in STATES {
-        counts.insert(state_name(state).into(), count(state).into());
+    for state in State::ALL {
+        counts.insert(state.name().into(), count(state).into());
     }
     let value = json!({
         "matrix": engine.plan.matrix.name, "ran": summary.ran, "summary": counts,
         "failed_repeats": verdict.failed, "contradicted": contradicted, "suspect": verdict.suspect,
-        "unmeasured": verdict.unmeasured, "incomplete": incomplete, "blocked": coverage.blocked, "output": execute::publish::output_dir(engine.plan),
+        "unmeasured": verdict.unmeasured, "incomplete": incomplete, "held": held.values().map(BTreeSet::len).sum::<usize>(), "blocked": coverage.blocked, "output": publish::output_dir(engine.plan),
+        "remote": remote,
     });
-    if args.wanted.json {
-        print_json(&value)?;
+    if globals.json {
+        print_json("build", &value)?;
     } else if args.events.as_deref() != Some(Path::new("-")) {
         if let Some(comparison) = &comparison {
-            let matrix = args.wanted.common.matrix.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
-            let more = format!("tprimat compare{matrix} --details");
+            let (common, measured) = (&args.selection.common, &args.selection.measured);
+            let matrix: Vec<String> = common.matrix().cloned().into_iter().collect();
+            let commands = crate::report::Commands {
+                details: compare::details(globals, &matrix, &common.sets, measured, &[]),
+                build: compare::command("build", globals, &matrix, &common.sets, measured),
+            };
             let page = page();
             print(&if args.details {
                 crate::report::table(comparison, &page)
             } else {
-                crate::report::glance(comparison, false, &more, &page)
+                crate::report::glance(comparison, false, &commands, &page)
             })?;
         }
         if let Some(text) = coverage.text() {
             eprintln!("{}", text.trim_end());
         }
-        let output = execute::publish::output_dir(engine.plan);
-        let output = output.strip_prefix(&request.root).unwrap_or(&output).display();
-        let report = statuses.get(engine.dag.node(TaskKind::Report, 0, 0));
+        let folder = publish::output_dir(engine.plan);
+        let output = folder
+            .strip_prefix(&request.root)
+            .unwrap_or(&folder)
+            .display();
+        let report = statuses.get(engine.dag.over_all(TaskKind::Report));
         if report.state == State::Fresh && report.outputs().is_empty() {
-            eprintln!("nothing was published, since no cell has figures now; {output} stays as it was");
+            let notice = folder.join(publish::NOTICE);
+            let stays = if notice.is_file() {
+                "keeps the figures of an earlier build, marked as outdated"
+            } else {
+                "stays as it was"
+            };
+            eprintln!("nothing was published, since no cell has figures now; {output} {stays}");
+        } else if comparison.as_ref().is_none_or(|c| c.rows.is_empty()) {
+            eprintln!("a page that says what is not measured: {output}");
         } else {
             eprintln!("results, table and picture: {output}");
         }
     }
-    if code == exit::OK && count(State::Fresh) + count(State::Unsupported) == after.len() && incomplete == 0 {
-        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "blocked": 0, "output": value["output"] });
+    if code == exit::OK
+        && !args.last.failed
+        && count(State::Fresh) + count(State::Unsupported) == after.len()
+        && incomplete == 0
+        && *is_shared
+    {
+        let idle = json!({ "matrix": value["matrix"], "ran": 0, "summary": value["summary"], "failed_repeats": 0, "contradicted": 0, "suspect": 0, "unmeasured": 0, "incomplete": 0, "held": 0, "blocked": 0, "output": value["output"] });
         memo::store(engine, statuses, request, memo_name, &idle);
     }
     Ok(code)
 }
 
-/// A file that the plan rests on and that is not as it was. What comes and goes in folders is for the next plan to judge.
+/// What became of the selected cells.
+fn cells(engine: &Engine, statuses: &Statuses) -> CellCounts {
+    let mut counts = CellCounts::default();
+    for id in engine.plan.cells.ids() {
+        let cell = &engine.plan.cells[id];
+        let state = |kind, repeat| statuses.get(engine.dag.node(kind, id, repeat)).state;
+        let count = if !cell.selected {
+            continue;
+        } else if matches!(cell.support, Support::Unsupported(_)) {
+            &mut counts.unsupported
+        } else if (1..=cell.repeats).any(|r| state(TaskKind::Train, r) == State::Failed) {
+            &mut counts.failed
+        } else {
+            match state(TaskKind::Aggregate, 0) {
+                State::Fresh => &mut counts.done,
+                State::Failed => &mut counts.failed,
+                State::Waiting | State::Blocked => &mut counts.waiting,
+                State::Stale | State::Unsupported => &mut counts.not_measured,
+            }
+        };
+        *count += 1;
+    }
+    counts
+}
+
+/// The selected cells that are not measured before somebody declares a file, by what there is to
+/// say.
+pub fn held<'a>(engine: &Engine<'a>, statuses: &Statuses) -> BTreeMap<String, BTreeSet<&'a str>> {
+    let mut held: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for node in engine
+        .dag
+        .order
+        .iter()
+        .filter(|node| engine.is_wanted(**node))
+    {
+        let task = engine.dag.task(*node);
+        if let Some(attempt) = statuses
+            .get(*node)
+            .attempt()
+            .filter(|a| task.kind == TaskKind::Train && a.is_held)
+            && let Some(doubt) = attempt.undeclared.doubt(true)
+        {
+            held.entry(doubt)
+                .or_default()
+                .insert(&engine.plan.cells[task.cell].id);
+        }
+    }
+    held
+}
+
+/// A file that the plan rests on and that is not as it was. What comes and goes in folders is for
+/// the next plan to judge.
 fn changed_meanwhile(engine: &Engine, statuses: &Statuses) -> Option<String> {
     let plan = engine.plan;
     let mut evidence = plan.reads.evidence().ok()?;
     // Files that the runs may have written themselves have a message of their own.
-    for attempt in engine.dag.order.iter().filter_map(|node| statuses.get(*node).attempt()) {
+    for attempt in engine
+        .dag
+        .order
+        .iter()
+        .filter_map(|node| statuses.get(*node).attempt())
+    {
         let Undeclared { changed, made } = &attempt.undeclared;
-        changed.iter().chain(made).for_each(|name| evidence.forget(&plan.root.join(name)));
+        changed
+            .iter()
+            .chain(made)
+            .for_each(|name| evidence.forget(&plan.root.join(name)));
     }
     match evidence.check() {
-        Standing::Changed(path) if !path.is_dir() => {
-            Some(path.strip_prefix(&plan.root).unwrap_or(&path).display().to_string())
-        }
+        Standing::Changed(path) if !path.is_dir() => Some(
+            path.strip_prefix(&plan.root)
+                .unwrap_or(&path)
+                .display()
+                .to_string(),
+        ),
         _ => None,
     }
 }
 
 fn comparison(engine: &Engine, statuses: &Statuses) -> Result<Option<Comparison>> {
-    let status = statuses.get(engine.dag.node(TaskKind::Compare, 0, 0));
+    let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
     let stored = status.outputs().first();
-    stored.map(|stored| execute::derived::read_comparison(engine.cache, Some(stored))).transpose()
+    stored
+        .map(|stored| execute::derived::read_comparison(engine.cache, Some(stored)))
+        .transpose()
 }
 
-/// What the results of the selected cells say, which no task's own state shows: a run can end well and prove nothing.
+/// What the results of the selected cells say, which no task's own state shows: a run can end well
+/// and prove nothing.
 #[derive(Default)]
 struct Verdict {
     failed: usize,
@@ -455,12 +732,31 @@ struct Verdict {
 
 impl Verdict {
     fn of(engine: &Engine, comparison: Option<&Comparison>) -> Self {
-        let Some(comparison) = comparison else { return Self::default() };
-        let selected: BTreeSet<&str> = engine.plan.cells.iter().filter(|c| c.selected).map(|c| c.id.as_str()).collect();
-        let rows = comparison.rows.iter().filter(|r| selected.contains(r.cell.as_str()));
+        let Some(comparison) = comparison else {
+            return Self::default();
+        };
+        let selected: BTreeSet<&str> = engine
+            .plan
+            .cells
+            .iter()
+            .filter(|c| c.selected)
+            .map(|c| c.id.as_str())
+            .collect();
+        let rows = comparison
+            .rows
+            .iter()
+            .filter(|r| selected.contains(r.cell.as_str()));
         let mut verdict = Self {
-            incomplete: comparison.rows.iter().filter(|r| (r.n as u64) < u64::from(r.repeats_wanted)).count()
-                + comparison.absent.iter().filter(|a| a.state != "unsupported").count(),
+            incomplete: comparison
+                .rows
+                .iter()
+                .filter(|r| (r.n as u64) < u64::from(r.repeats_wanted))
+                .count()
+                + comparison
+                    .absent
+                    .iter()
+                    .filter(|a| a.state != AbsentState::Unsupported)
+                    .count(),
             ..Self::default()
         };
         for row in rows {
@@ -470,12 +766,21 @@ impl Verdict {
             verdict.unmeasured += row.unmeasured;
         }
         // A cell of which no repeat counts has no row.
-        for absent in comparison.absent.iter().filter(|a| selected.contains(a.cell.as_str())) {
+        for absent in comparison
+            .absent
+            .iter()
+            .filter(|a| selected.contains(a.cell.as_str()))
+        {
             verdict.contradicted += absent.contradicted;
-            verdict.failed += usize::from(absent.state == "failed" && !waits_to_be_tried(engine, absent));
-            verdict.suspect +=
-                absent.repeats.iter().filter(|r| matches!(r.status, RepeatStatus::Suspect { .. })).count();
-            verdict.unmeasured += usize::from(absent.state == "unmeasured");
+            verdict.failed += usize::from(
+                absent.state == AbsentState::Failed && !waits_to_be_tried(engine, absent),
+            );
+            verdict.suspect += absent
+                .repeats
+                .iter()
+                .filter(|r| matches!(r.status, RepeatStatus::Suspect { .. }))
+                .count();
+            verdict.unmeasured += usize::from(absent.state == AbsentState::Unmeasured);
         }
         verdict
     }
@@ -485,14 +790,13 @@ impl Verdict {
     }
 }
 
-/// Has a cell only failed attempts, and is to be tried again, but not on this host? It is no failure of this build.
+/// Has a cell only failed attempts, and is to be tried again, but not on this host? It is no
+/// failure of this build.
 fn waits_to_be_tried(engine: &Engine, absent: &AbsentCell) -> bool {
-    let cell = engine.plan.find(&absent.cell).ok().and_then(|cell| engine.plan.prepared(cell));
+    let cell = engine
+        .plan
+        .find(&absent.cell)
+        .ok()
+        .and_then(|cell| engine.plan.prepared(cell));
     absent.repeats.is_empty() && cell.is_some_and(|prepared| prepared.here().is_err())
-}
-
-/// The config alone, for what must be known before the plan.
-pub fn cache_dir_of(request: &PlanRequest) -> Option<PathBuf> {
-    let config = load_config(&request.root.join("config.yaml"), request).ok()?;
-    Some(request.root.join(config.get("paths.cache").and_then(Value::as_str).unwrap_or("cache")))
 }

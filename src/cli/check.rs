@@ -1,34 +1,41 @@
 //! `check`: everything that can be known to be wrong without running anything.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use serde_json::json;
 
 use super::{
-    args::CheckArgs,
+    args::{CheckArgs, Globals},
     blocked::{self, few},
     fit,
-    flags::Insist,
     output::{print, print_json},
-    project,
+    project, remote,
+    session::Session,
 };
 use crate::{
-    cache::Cache,
     error::{Error, Problem, Result, exit},
-    execute::Look,
-    graph::{Dag, label},
-    plain::counted,
+    execute::ProbeDepth,
+    graph::label,
+    matrix::CellId,
     plan::{self, Plan, Support},
     recipe::context,
+    words::plain::counted,
 };
 
-pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
-    let request = project::request(at, &args.common, None, &args.measured)?;
-    let plan = Plan::load(&request)?;
+pub fn run(globals: &Globals, args: &CheckArgs) -> Result<i32> {
+    let session = Session::open(project::request(
+        globals,
+        &args.common,
+        None,
+        &args.measured,
+    )?)?;
+    let Session { plan, dag, .. } = &session;
+    // Its address alone: nothing is asked of it.
+    remote::of(&plan.config)?;
     let mut problems = Vec::new();
     let (mut launches, mut unsupported) = (0usize, 0usize);
     let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
-    for (cell, planned) in plan.cells.iter().enumerate() {
+    for (cell, planned) in plan.cells.with_ids() {
         let prepared = match &planned.support {
             Support::Ready(prepared) => prepared,
             Support::Unsupported(why) => {
@@ -61,14 +68,24 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
     }
     let descriptive = plan.config.descriptive();
     if !descriptive.is_empty() {
-        eprintln!("note: these keys of config.yaml describe and change nothing: {}", descriptive.join(", "));
+        eprintln!(
+            "note: these keys of config.yaml are for people and change nothing: {}",
+            descriptive.join(", ")
+        );
     }
-    for note in project::not_handed_over(&plan).into_iter().chain(project::not_identical(&plan)) {
+    for note in project::not_handed_over(plan)
+        .into_iter()
+        .chain(project::not_identical(plan))
+    {
         eprintln!("note: {note}");
     }
-    let found = guessed_inputs(&plan);
+    let found = guessed_inputs(plan);
     for (names, cells) in &found {
-        let (one, of) = if names.len() == 1 { ("is an input", "file") } else { ("are inputs", "files") };
+        let (one, of) = if names.len() == 1 {
+            ("is an input", "file")
+        } else {
+            ("are inputs", "files")
+        };
         eprintln!(
             "note: {} {one} of {}: the command names the {of}; `inputs: [\"!NAME\"]` takes back one that the run writes",
             names.join(", "),
@@ -76,33 +93,50 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
         );
     }
     for (why, cell, more) in reasons {
-        let others = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let others = if more == 0 {
+            String::new()
+        } else {
+            format!(" and {more} more")
+        };
         eprintln!("note: unsupported, `{cell}`{others}: {why}");
     }
-    let dag = Dag::new(&plan)?;
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
-    let twins = engine.same_launch(&engine.evaluate_all()?);
+    let (engine, statuses) = session.look()?;
+    let twins = engine.same_launch(&statuses);
     let mut same_launch = Vec::new();
-    for (cell, first) in twins.iter().enumerate().filter_map(|(cell, first)| Some((cell, (*first)?))) {
+    for (cell, first) in twins
+        .with_ids()
+        .filter_map(|(cell, first)| Some((cell, (*first)?)))
+    {
         let (cell, first) = (&plan.cells[cell].id, &plan.cells[first].id);
-        eprintln!("note: `{cell}` launches exactly what `{first}` does: one measurement serves both");
+        eprintln!(
+            "note: `{cell}` launches exactly what `{first}` does: one measurement serves both"
+        );
         same_launch.push(json!({ "cell": cell, "same_launch_as": first }));
     }
-    let cells = 0..plan.cells.len();
-    let fits: Vec<_> = cells.filter_map(|cell| plan::fit::fit(&plan, cell)).collect();
+    let cells = plan.cells.ids();
+    let fits: Vec<_> = cells
+        .filter_map(|cell| plan::fit::fit(plan, cell))
+        .collect();
     let [will_not_fit, may_not_fit] = fit::warn(&fits);
-    let host = super::build::train_host(&plan, &request, cache.root())?;
-    let here: Vec<usize> =
-        (0..plan.cells.len()).filter(|cell| plan.prepared(*cell).is_some_and(|p| p.here().is_ok())).collect();
-    let blocked = blocked::find(&plan, &here, &host, Look::AtFiles)?;
-    for line in blocked::told(&plan, &blocked) {
+    let host = super::build::train_host(&session)?;
+    let here: Vec<CellId> = plan
+        .cells
+        .ids()
+        .filter(|cell| plan.prepared(*cell).is_some_and(|p| p.here().is_ok()))
+        .collect();
+    let blocked = blocked::find(plan, &here, &host, ProbeDepth::AtFiles)?;
+    for line in blocked::told(plan, &blocked) {
         eprintln!("note: {line}");
     }
     let tasks = dag.graph.node_count();
-    debug_assert!(dag.order.iter().all(|n| !label(&plan, &dag.task(*n)).is_empty()));
-    if args.json {
+    debug_assert!(
+        dag.order
+            .iter()
+            .all(|n| !label(plan, &dag.task(*n)).is_empty())
+    );
+    if globals.json {
         print_json(
+            "check",
             &json!({ "cells": plan.cells.len(), "unsupported": unsupported, "launch_files": launches, "tasks": tasks, "same_launch": same_launch, "will_not_fit": will_not_fit, "may_not_fit": may_not_fit, "blocked": blocked.len(),
                 "found_inputs": found.iter().map(|(inputs, cells)| json!({ "inputs": inputs, "cells": cells })).collect::<Vec<_>>() }),
         )?;
@@ -112,8 +146,13 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
             1 => "; 1 cell cannot be measured here now".to_owned(),
             n => format!("; {n} cells cannot be measured here now"),
         };
+        let not_at_all = if unsupported == 0 {
+            String::new()
+        } else {
+            format!(" ({unsupported} unsupported)")
+        };
         print(&format!(
-            "{}: {} ({unsupported} unsupported), {} rendered, {}; no problem found{not_now}\n",
+            "{}: {}{not_at_all}, {} rendered, {}; no problem found{not_now}\n",
             plan.matrix.name,
             counted(plan.cells.len(), "cell"),
             counted(launches, "launch file"),
@@ -126,8 +165,12 @@ pub fn run(at: Option<&Path>, args: &CheckArgs) -> Result<i32> {
 /// Inputs that nobody declares, each set of them with its cells.
 fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
     let mut found: BTreeMap<Vec<&str>, Vec<&str>> = BTreeMap::new();
-    for (cell, planned) in plan.cells.iter().enumerate() {
-        let names: Vec<&str> = plan.prepared(cell).into_iter().flat_map(|prepared| prepared.inputs.guessed()).collect();
+    for (cell, planned) in plan.cells.with_ids() {
+        let names: Vec<&str> = plan
+            .prepared(cell)
+            .into_iter()
+            .flat_map(|prepared| prepared.inputs.guessed())
+            .collect();
         if !names.is_empty() {
             found.entry(names).or_default().push(&planned.id);
         }
@@ -135,15 +178,26 @@ fn guessed_inputs(plan: &Plan) -> BTreeMap<Vec<&str>, Vec<&str>> {
     found
 }
 
-/// Rendered bytes must be the same on every host, so they may name no absolute path but an interpreter's.
+/// Rendered bytes must be the same on every host, so they may name no absolute path but an
+/// interpreter's.
 fn absolute_path(cell: &str, name: &str, bytes: &[u8]) -> Option<Problem> {
-    const ALLOWED: [&str; 6] = ["/usr/bin/env", "/bin/sh", "/bin/bash", "/dev/null", "/dev/shm", "/proc/"];
+    const ALLOWED: [&str; 6] = [
+        "/usr/bin/env",
+        "/bin/sh",
+        "/bin/bash",
+        "/dev/null",
+        "/dev/shm",
+        "/proc/",
+    ];
     let text = String::from_utf8_lossy(bytes);
     for (number, line) in text.lines().enumerate() {
         let words = line.split(|c: char| c.is_whitespace() || "'\"=:,;()[]<>|&`".contains(c));
         let path = words
             .map(|w| w.trim_matches(['{', '}'])) // what follows ${NAME} is below that folder
-            .filter(|w| w.starts_with('/') && w.len() > 1 && w[1..].starts_with(|c: char| c.is_alphanumeric()))
+            .filter(|w| {
+                w.strip_prefix('/')
+                    .is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric()))
+            })
             .find(|w| !ALLOWED.iter().any(|a| w.starts_with(a)));
         if let Some(path) = path.filter(|_| !line.trim_start().starts_with("//")) {
             return Some(

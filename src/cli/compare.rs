@@ -1,45 +1,108 @@
 //! `compare`: the comparison of a matrix, or of some of its cells, from what the cache has.
 
-use std::path::Path;
+use indexmap::IndexSet;
 
 use super::{
-    args::{CompareArgs, CompareFormat},
-    flags::{Common, Compared, Insist, Part},
-    output::{page, print, print_json},
+    args::{CompareArgs, CompareFormat, Globals},
+    flags::{Common, Compared, Filters, Measured, is_matrix},
+    output::{page, print, print_document},
     project,
+    session::Session,
 };
 use crate::{
-    analyze::{self, Comparison},
-    cache::Cache,
-    error::{Error, Problem, Result, exit, nearest},
+    error::{Error, Problem, Result, did_you_mean, exit},
     execute::{
         derived,
-        reading::{self, Reach},
+        reading::{self, FigureScope},
     },
-    graph::{Dag, Engine, Statuses},
+    figures::{Comparison, ComparisonDocument},
+    files::ReadSet,
+    graph::{Engine, Statuses},
     import::Imports,
-    matrix::{Cell, Selection},
+    matrix::{Cell, CellId, PerCell, Selection},
     plan::Plan,
     report,
 };
 
-pub fn run(at: Option<&Path>, args: &CompareArgs) -> Result<i32> {
-    compared(at, &args.compared, |of| match args.format() {
-        CompareFormat::Table if args.details => print(&report::table(of.comparison, &page())),
-        CompareFormat::Table => {
-            let more = again(&args.compared);
-            print(&report::glance(of.comparison, of.one_by_one, &more, &page()))
+pub fn run(globals: &Globals, args: &CompareArgs) -> Result<i32> {
+    compared(globals, &args.compared, |of| {
+        match args.format(globals.json) {
+            CompareFormat::Table if args.details => print(&report::table(of.comparison, &page())),
+            CompareFormat::Table => {
+                let Compared { sets, measured, .. } = &args.compared;
+                let matrix: Vec<String> = matrix_and_cells(&args.compared)?.0.into_iter().collect();
+                let details = again(globals, &args.compared);
+                let commands = report::Commands {
+                    details,
+                    build: command("build", globals, &matrix, sets, measured),
+                };
+                print(&report::glance(
+                    of.comparison,
+                    of.one_by_one,
+                    &commands,
+                    &page(),
+                ))
+            }
+            CompareFormat::Markdown => print(&report::markdown(of.comparison)),
+            CompareFormat::Csv => print(&report::csv(of.comparison)),
+            CompareFormat::Openmetrics => {
+                let matrix = &of.engine.plan.matrix.name;
+                print(&report::openmetrics(of.comparison, matrix))
+            }
+            CompareFormat::Json => print_document(&ComparisonDocument::of(of.comparison)),
         }
-        CompareFormat::Markdown => print(&report::markdown(of.comparison)),
-        CompareFormat::Csv => print(&report::csv(of.comparison)),
-        CompareFormat::Json => print_json(of.comparison),
     })
 }
 
+/// The command that says all there is to say of these cells of a matrix, as they are measured under
+/// these options.
+pub fn details(
+    globals: &Globals,
+    names: &[String],
+    sets: &[String],
+    measured: &Measured,
+    more: &[&str],
+) -> String {
+    let more = shlex::try_join(more.iter().copied()).unwrap_or_default();
+    let space = if more.is_empty() { "" } else { " " };
+    format!(
+        "{}{space}{more} --details",
+        command("compare", globals, names, sets, measured)
+    )
+}
+
+/// A command about the same cells, measured under the same options.
+pub fn command(
+    name: &str,
+    globals: &Globals,
+    names: &[String],
+    sets: &[String],
+    measured: &Measured,
+) -> String {
+    let folder = globals
+        .directory
+        .as_ref()
+        .map(|folder| folder.to_string_lossy());
+    let repeats = measured.repeats.repeats.map(|n| n.to_string());
+    let mut words = vec!["tprimat"];
+    words.extend(folder.iter().flat_map(|folder| ["-C", &**folder]));
+    words.push(name);
+    words.extend(names.iter().map(String::as_str));
+    words.extend(sets.iter().flat_map(|set| ["--set", set]));
+    words.extend(repeats.iter().flat_map(|n| ["--repeats", n]));
+    words.extend(measured.drift.allow_drift.then_some("--allow-drift"));
+    words.extend(
+        measured
+            .executor()
+            .iter()
+            .flat_map(|executor| ["--executor", executor]),
+    );
+    shlex::try_join(words).unwrap_or_else(|_| format!("tprimat {name}"))
+}
+
 /// The same command, for all there is to say.
-fn again(asked: &Compared) -> String {
-    let mut words = vec!["tprimat", "compare"];
-    words.extend(asked.names.iter().map(String::as_str));
+fn again(globals: &Globals, asked: &Compared) -> String {
+    let mut words = Vec::new();
     let part = &asked.part;
     let lists = [
         ("--only", &part.only),
@@ -51,160 +114,301 @@ fn again(asked: &Compared) -> String {
     for (option, values) in lists {
         words.extend(values.iter().flat_map(|value| [option, value]));
     }
-    words.extend(asked.sets.iter().flat_map(|set| ["--set", set]));
     let across = asked.across.join(",");
     if !across.is_empty() {
         words.extend(["--across", &across]);
     }
     words.extend(asked.baseline.iter().flat_map(|cell| ["--baseline", cell]));
     words.extend(asked.imported.then_some("--imported"));
-    words.push("--details");
-    shlex::try_join(words).unwrap_or_else(|_| "tprimat compare --details".to_owned())
+    words.extend(asked.matrix.iter().flat_map(|m| ["--matrix", m.as_str()]));
+    details(globals, &asked.names, &asked.sets, &asked.measured, &words)
 }
 
 /// A comparison and what it was made from.
-pub struct Made<'a> {
+pub struct ComparisonView<'a> {
     pub engine: &'a Engine<'a>,
     pub statuses: &'a Statuses,
     pub comparison: &'a Comparison,
     /// What was compared instead of a whole matrix: the cells that were named, or `imports`.
     pub named: &'a [String],
+    pub is_of_imports: bool,
     /// Each of these cells was named, not a part of a matrix.
     pub one_by_one: bool,
 }
 
 /// Compares what is asked for, shows it, and says with which code to exit.
-pub fn compared(at: Option<&Path>, asked: &Compared, show: impl FnOnce(&Made) -> Result<()>) -> Result<i32> {
+pub fn compared(
+    globals: &Globals,
+    asked: &Compared,
+    show: impl FnOnce(&ComparisonView) -> Result<()>,
+) -> Result<i32> {
     check_across(&asked.across)?;
-    let (matrix, names) = matrix_and_cells(asked.names.as_slice());
-    let common = Common { matrix, sets: asked.sets.clone() };
-    let plan = project::plan_or_imports(at, &common, &asked.measured)?;
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let imports = Imports::of(&cache);
-    let baseline =
-        asked.baseline.as_ref().map(|name| project::named(&plan, &imports, name)).transpose()?.map(|(id, _)| id);
+    let (matrix, names) = matrix_and_cells(asked)?;
+    let common = Common::of(matrix, asked.sets.clone());
+    let session = Session::open_or_imports(globals, &common, &asked.measured)?;
+    let Session { plan, cache, .. } = &session;
+    let imports = Imports::of(cache);
+    let baseline = asked
+        .baseline
+        .as_ref()
+        .map(|name| project::named(plan, &imports, name))
+        .transpose()?
+        .map(|(id, _)| id);
     let part = selection(&asked.part);
     // Imports have names of their own, which no matrix needs to have.
-    let of_matrix = if asked.imported || plan.is_bare() { Selection::default() } else { part.clone() };
-    let chosen = chosen(&plan, &imports, names, of_matrix)?;
+    let of_matrix = if asked.imported || plan.is_bare() {
+        Selection::default()
+    } else {
+        part.clone()
+    };
+    let chosen = chosen(plan, &imports, names, of_matrix)?;
     let named: Vec<String> = chosen.cells.iter().map(|(id, _)| id.clone()).collect();
-    let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let mut settings = derived::Settings::of(&plan).compare;
-    settings.settings.across.clone_from(&asked.across);
-    settings.settings.baseline = baseline;
-    settings.settings.named = chosen.one_by_one;
-    let mut seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
-    if !named.is_empty() {
-        // In the order they were named: the first is the baseline.
-        let mut taken: Vec<Option<derived::CellSeed>> = seeds.into_iter().map(Some).collect();
-        let seed = |(id, cell): &(String, Option<usize>)| match cell {
-            Some(cell) => taken[*cell].take(),
-            None => Some(derived::CellSeed::imported(&plan, id)),
-        };
-        seeds = chosen.cells.iter().filter_map(seed).collect();
+    let (engine, statuses) = session.look()?;
+    let mut settings = derived::Settings::of(plan).compare;
+    if !asked.across.is_empty() {
+        settings.settings.across.clone_from(&asked.across);
     }
-    let is_of_one = !names.is_empty() || common.matrix.is_some();
+    settings.settings.baseline.clone_from(&baseline);
+    settings.settings.named = chosen.one_by_one;
+    let all = reading::cell_seeds(&engine, &statuses, FigureScope::Everything)?;
+    let mut seeds: Vec<derived::CellSeed> = if named.is_empty() {
+        all.into_iter().collect()
+    } else {
+        // In the order they were named: the first is the baseline.
+        let mut taken: PerCell<Option<_>> = all.into_iter().map(Some).collect();
+        let seed = |(id, cell): &(String, Option<CellId>)| match cell {
+            Some(cell) => taken[*cell].take(),
+            None => Some(derived::CellSeed::imported(plan, id)),
+        };
+        chosen.cells.iter().filter_map(seed).collect()
+    };
+    let is_of_one = !names.is_empty() || common.matrix().is_some();
     let is_of_imports = asked.imported
-        || (!is_of_one && !seeds.iter().any(derived::CellSeed::has_run) && imports.cells().next().is_some());
+        || (!is_of_one
+            && !seeds.iter().any(derived::CellSeed::has_run)
+            && imports
+                .cells()
+                .any(|cell| !seeds.iter().any(|seed| seed.cell() == cell)));
     if is_of_imports {
         if !asked.imported && !plan.is_bare() {
+            // A matrix that config.yaml implies has no file that could be named.
+            let file = crate::matrix::find(None, &plan.root, &ReadSet::default());
+            let file = file
+                .ok()
+                .flatten()
+                .map(|path| match path.strip_prefix(&plan.root) {
+                    Ok(within) => within.display().to_string(),
+                    Err(_) => path.display().to_string(),
+                });
+            let alone = file.map_or_else(String::new, |file| {
+                let command = command("compare", globals, &[file], &asked.sets, &asked.measured);
+                format!(" `{command}` is of the matrix alone.")
+            });
             eprintln!(
-                "note: no cell of the matrix `{}` has run yet; these are the imported cells. `tprimat compare {}` is of \
-                 the matrix alone.",
-                plan.matrix.name, plan.matrix.name
+                "note: no cell of the matrix `{}` has run yet; these are the imported cells.{alone}",
+                plan.matrix.name
             );
         }
-        let cells: Vec<Cell> = imports.cells().map(Cell::of_id).collect();
+        let cells: Vec<Cell> = imports.kept_cells().map(Cell::of_id).collect();
         let mut selected = part.select(&cells)?.into_iter();
-        seeds = imports.cells().map(|id| derived::CellSeed::imported(&plan, id)).collect();
+        seeds = imports
+            .kept_cells()
+            .map(|id| derived::CellSeed::imported(plan, id))
+            .collect();
         seeds.retain(|_| selected.next().unwrap_or(false));
     }
-    let comparison = derived::compare_cells(seeds, &settings, &cache)?;
+    if let Some(baseline) = baseline.filter(|id| !seeds.iter().any(|seed| seed.cell() == id)) {
+        let problem = Problem::new(format!(
+            "--baseline: `{baseline}` is not among the cells that are compared"
+        ));
+        return Err(Error::invalid(
+            problem.help("name it with the others, or leave --baseline out"),
+        ));
+    }
+    let comparison = derived::compare_cells(seeds, &settings, cache)?;
     let imported = ["imports".to_owned()];
     let shown = if is_of_imports { &imported[..] } else { &named };
     let one_by_one = chosen.one_by_one && !is_of_imports;
-    show(&Made { engine: &engine, statuses: &statuses, comparison: &comparison, named: shown, one_by_one })?;
-    // Cells that were named and may not be compared are an answer, but not the one that was asked for.
+    show(&ComparisonView {
+        engine: &engine,
+        statuses: &statuses,
+        comparison: &comparison,
+        named: shown,
+        is_of_imports,
+        one_by_one,
+    })?;
+    // Cells that were named and may not be compared are an answer, but not the one that was asked
+    // for.
     let is_refused = chosen.one_by_one && (!comparison.comparable || comparison.rows.len() < 2);
     Ok(if is_refused { exit::FAILED } else { exit::OK })
 }
 
-/// The matrix that is named before the cells, if one is: a cell's name or pattern has a slash and does not end with `.toml`.
-fn matrix_and_cells(names: &[String]) -> (Option<String>, &[String]) {
-    match names.split_first() {
-        Some((first, cells)) if !first.contains('/') || first.ends_with(".toml") => (Some(first.clone()), cells),
+/// The matrix that is named before or behind the cells, if one is, and the cells.
+fn matrix_and_cells(asked: &Compared) -> Result<(Option<String>, &[String])> {
+    let names = asked.names.as_slice();
+    let (matrix, cells) = match names {
+        [first, cells @ ..] if is_matrix(first) => (Some(first), cells),
+        // The first segments of a cell's name have no slash either.
+        [cells @ .., last] if last.ends_with(".toml") => (Some(last), cells),
         _ => (None, names),
+    };
+    match (matrix, &asked.matrix) {
+        (Some(first), Some(_)) => Err(Error::invalid(
+            Problem::new(format!("`{first}` and --matrix name a matrix each"))
+                .help("a comparison is of one matrix; a cell's name has a slash"),
+        )),
+        (matrix, named) => Ok((matrix.or(named.as_ref()).cloned(), cells)),
     }
 }
 
 /// The cells that are compared; none where it is the whole matrix.
 struct Chosen {
     /// Name, and place in the matrix where it has the cell.
-    cells: Vec<(String, Option<usize>)>,
+    cells: Vec<(String, Option<CellId>)>,
     /// Each was named: then an answer that leaves a pair out is not the one that was asked for.
     one_by_one: bool,
 }
 
-fn selection(part: &Part) -> Selection {
-    let Part { only, skip, mut where_, platform, frameworks } = part.clone();
+fn selection(part: &Filters) -> Selection {
+    let Filters {
+        only,
+        skip,
+        mut where_,
+        platform,
+        frameworks,
+    } = part.clone();
     where_.extend(platform.iter().map(|name| format!("platform={name}")));
     where_.extend(frameworks.iter().map(|name| format!("framework={name}")));
-    Selection { only, skip, where_, ..Selection::default() }
+    Selection {
+        only,
+        skip,
+        where_,
+        ..Selection::default()
+    }
 }
 
-fn chosen(plan: &Plan, imports: &Imports, names: &[String], selection: Selection) -> Result<Chosen> {
+fn chosen(
+    plan: &Plan,
+    imports: &Imports,
+    names: &[String],
+    selection: Selection,
+) -> Result<Chosen> {
     if names.is_empty() {
         let is_whole = selection == Selection::default();
-        let cells = if is_whole { Vec::new() } else { selected(plan, &selection)? };
-        return Ok(Chosen { cells, one_by_one: false });
+        let cells = if is_whole {
+            Vec::new()
+        } else {
+            selected(plan, &selection)?
+        };
+        return Ok(Chosen {
+            cells,
+            one_by_one: false,
+        });
     }
     if selection != Selection::default() {
-        let problem =
-            Problem::new("cells are named, so --only, --skip, --where, --platform and --frameworks select nothing");
-        return Err(Error::invalid(problem.help("name the cells or select them; a name may be a glob: 'nvd/*/llama'")));
+        let problem = Problem::new(
+            "cells are named, so --only, --skip, --where, --platform and --frameworks select nothing",
+        );
+        return Err(Error::invalid(problem.help(
+            "name the cells or select them; a name may be a glob: 'nvd/*/llama'",
+        )));
     }
-    let mut chosen = Chosen { cells: Vec::new(), one_by_one: true };
+    let mut cells: IndexSet<(String, Option<CellId>)> = IndexSet::new();
+    let mut one_by_one = true;
     for name in names {
         let path = name.split('@').next().unwrap_or_default();
         let is_pattern = name.contains(['*', '?', '{', '[']) || path.split('/').count() < 4;
         match project::named(plan, imports, name) {
-            Ok((id, _)) if chosen.cells.iter().any(|(known, _)| *known == id) => {
-                return Err(Error::invalid(Problem::new(format!("`{id}` is compared with itself"))));
+            Ok(cell) if cells.contains(&cell) => {
+                return Err(Error::invalid(Problem::new(format!(
+                    "`{}` is compared with itself",
+                    cell.0
+                ))));
             }
-            Ok(cell) => chosen.cells.push(cell),
+            Ok(cell) => {
+                cells.insert(cell);
+            }
             Err(_) if is_pattern => {
-                chosen.one_by_one = false;
-                let matched = selected(plan, &Selection { only: vec![name.clone()], ..Selection::default() })?;
-                for cell in matched {
-                    if !chosen.cells.contains(&cell) {
-                        chosen.cells.push(cell);
-                    }
-                }
+                one_by_one = false;
+                cells.extend(
+                    selected(plan, &Selection::of_cell(name))
+                        .map_err(|_| no_match(plan, imports, name))?,
+                );
             }
             Err(error) => return Err(error),
         }
     }
+    let chosen = Chosen {
+        cells: cells.into_iter().collect(),
+        one_by_one,
+    };
     if let [(only, _)] = &chosen.cells[..] {
-        let problem = Problem::new(format!("only one cell is named, `{only}`, and a comparison needs two"));
-        return Err(Error::invalid(problem.help("name another one, or a glob; `tprimat show CELL` shows one cell")));
+        let problem = Problem::new(format!(
+            "only one cell is named, `{only}`, and a comparison needs two"
+        ));
+        return Err(Error::invalid(problem.help(
+            "name another one, or a glob; `tprimat show CELL` shows one cell",
+        )));
     }
     Ok(chosen)
 }
 
+/// Nothing in the matrix is named so; what else may be meant.
+fn no_match(plan: &Plan, imports: &Imports, name: &str) -> Error {
+    let message = format!(
+        "no cell of the matrix `{}` matches `{name}`",
+        plan.matrix.name
+    );
+    let cells: Vec<Cell> = imports.cells().map(Cell::of_id).collect();
+    let of_imports = Selection {
+        only: vec![name.to_owned()],
+        ..Selection::default()
+    }
+    .select(&cells);
+    let imported = of_imports.map_or(0, |selected| selected.into_iter().filter(|is| *is).count());
+    let is_matrix = matches!(
+        crate::matrix::find(Some(name), &plan.root, &ReadSet::default()),
+        Ok(Some(_))
+    );
+    let help = if is_matrix {
+        format!("`{name}` is a matrix, and a comparison is of one: `tprimat compare {name}`")
+    } else if imported > 0 {
+        let quoted = shlex::try_quote(name).unwrap_or_default();
+        let what = crate::words::plain::counted(imported, "imported cell");
+        format!("it matches {what}: `tprimat compare --imported --only {quoted}`")
+    } else {
+        "`tprimat list` names the cells".to_owned()
+    };
+    Error::NothingSelected {
+        message,
+        help: Some(help),
+    }
+}
+
 /// The cells of the matrix that pass, each with its place.
-fn selected(plan: &Plan, selection: &Selection) -> Result<Vec<(String, Option<usize>)>> {
+fn selected(plan: &Plan, selection: &Selection) -> Result<Vec<(String, Option<CellId>)>> {
     let selected = selection.select(&plan.matrix.cells)?;
-    let cells = selected.into_iter().enumerate().filter(|(_, selected)| *selected);
-    Ok(cells.map(|(at, _)| (plan.cells[at].id.clone(), Some(at))).collect())
+    let cells = plan.cells.with_ids().zip(selected);
+    Ok(cells
+        .filter(|(_, selected)| *selected)
+        .map(|((at, cell), _)| (cell.id.clone(), Some(at)))
+        .collect())
 }
 
 /// Refuses what no contract has.
 fn check_across(across: &[String]) -> Result<()> {
-    let Some(unknown) = across.iter().find(|f| !analyze::known_field(f)) else { return Ok(()) };
-    let problem = Problem::new(format!("--across {unknown}: contracts have no field of this name"));
-    let all = || format!("one of {}", analyze::fields().collect::<Vec<_>>().join(", "));
-    let help = nearest(unknown, analyze::fields()).map_or_else(all, |near| format!("did you mean `{near}`?"));
+    let Some(unknown) = across.iter().find(|f| !crate::results::known_field(f)) else {
+        return Ok(());
+    };
+    let problem = Problem::new(format!(
+        "--across {unknown}: contracts have no field of this name"
+    ));
+    let all = || {
+        format!(
+            "one of {}",
+            crate::results::fields().collect::<Vec<_>>().join(", ")
+        )
+    };
+    let help = did_you_mean(unknown, crate::results::fields()).unwrap_or_else(all);
     Err(Error::invalid(problem.help(help)))
 }

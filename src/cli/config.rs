@@ -1,22 +1,23 @@
 //! `config`: every effective setting with its origin.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use serde_json::json;
 
 use super::{
-    args::ConfigArgs,
-    output::{print, print_json},
+    args::{ConfigArgs, Globals},
+    output::{print, print_document, print_json},
     project,
+    session::Project,
 };
 use crate::{
     config::plain,
-    error::{Error, Problem, Result, exit, nearest},
-    plan::{PlanRequest, load_config, look_at_config},
+    error::{Error, Problem, Result, did_you_mean, exit},
+    plan::{PlanRequest, look_at_config},
 };
 
-pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
-    let root = project::root(at)?;
+pub fn run(globals: &Globals, args: &ConfigArgs) -> Result<i32> {
+    let root = project::root(globals)?;
     let request = PlanRequest {
         root: root.clone(),
         sets: args.sets.clone(),
@@ -29,9 +30,13 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
         if let Some(config) = config {
             print(&config.upgraded())?;
         }
-        return if problems.is_empty() { Ok(exit::OK) } else { Err(Error::Invalid(problems)) };
+        return if problems.is_empty() {
+            Ok(exit::OK)
+        } else {
+            Err(Error::Invalid(problems))
+        };
     }
-    let config = load_config(&root.join("config.yaml"), &request)?;
+    let Project { request, config } = Project::of(request)?;
     match args.get.as_slice() {
         [] => {}
         [get, path] if get == "get" => {
@@ -40,14 +45,17 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
             let path = resolved.as_deref().unwrap_or(path);
             if let Some(value) = config.get(path) {
                 let value = serde_json::to_value(value).unwrap_or_default();
-                if args.json {
-                    print_json(&value)?
+                if globals.json {
+                    print_document(&value)?
                 } else {
                     print(&format!("{}\n", plain(&value)))?
                 }
                 return Ok(exit::OK);
             }
-            let known: Vec<String> = config.effective().map(|(path, ..)| path.to_string()).collect();
+            let known: Vec<String> = config
+                .effective()
+                .map(|(path, ..)| path.to_string())
+                .collect();
             // A table prints what is below it.
             let below = format!("{path}.");
             let lines: String = config
@@ -56,35 +64,41 @@ pub fn run(at: Option<&Path>, args: &ConfigArgs) -> Result<i32> {
                 .map(|(p, value, _)| format!("{p} = {}\n", plain(&json!(value))))
                 .collect();
             if !lines.is_empty() {
-                if args.json {
-                    print_json(&config.table(path))?
+                if globals.json {
+                    print_document(&config.table(path))?
                 } else {
                     print(&lines)?
                 }
                 return Ok(exit::OK);
             }
             let problem = Problem::new(format!("config.yaml has no `{path}`"));
-            let near = nearest(path, known.iter().map(String::as_str)).map(|n| format!("did you mean `{n}`?"));
+            let near = did_you_mean(path, known.iter().map(String::as_str));
             return Err(Error::invalid(match near {
                 Some(near) => problem.help(near),
                 None => problem,
             }));
         }
         _ => {
-            return Err(Error::invalid(Problem::new("expected `tprimat config` or `tprimat config get PATH`")));
+            return Err(Error::invalid(Problem::new(
+                "expected `tprimat config` or `tprimat config get PATH`",
+            )));
         }
     }
     if args.shell {
         print(&config.shell_export())?;
-    } else if args.json {
-        print_json(&config.to_json())?;
+    } else if globals.json {
+        print_json("config", &config.to_json())?;
     } else {
         let mut text = String::new();
         for (path, value, origin) in config.effective() {
             let _ = writeln!(text, "{path} = {}  # {origin}", plain(&json!(value)));
         }
         // A token is handed to trainers and shown nowhere.
-        if request.env.get("HF_TOKEN").is_some_and(|token| !token.is_empty()) {
+        if request
+            .env
+            .get("HF_TOKEN")
+            .is_some_and(|token| !token.is_empty())
+        {
             text += "# HF_TOKEN is set: trainers get it, and its value is not shown\n";
         }
         print(&text)?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::{
-    args::{DataArgs, DataCommand, EncodeArgs, FingerprintArgs, VerifyArgs},
+    args::{DataArgs, DataCommand, EncodeArgs, FingerprintArgs, Globals, VerifyArgs},
     output::{print, print_json},
 };
 use crate::{
@@ -13,40 +13,53 @@ use crate::{
     error::{Error, Problem, Result, exit},
 };
 
-pub fn run(args: &DataArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &DataArgs) -> Result<i32> {
     match &args.command {
-        DataCommand::Verify(args) => verify(args),
-        DataCommand::Fingerprint(args) => fingerprint(args),
-        DataCommand::Encode(args) => encode(args),
+        DataCommand::Verify(args) => verify(args, globals.json),
+        DataCommand::Fingerprint(args) => fingerprint(args, globals.json),
+        DataCommand::Encode(args) => encode(args, globals.json),
     }
 }
 
-fn verify(args: &VerifyArgs) -> Result<i32> {
+fn verify(args: &VerifyArgs, as_json: bool) -> Result<i32> {
     let report = data::verify(&args.prefix, args.vocab_size)?;
-    if args.json {
-        print_json(&report)?;
-        return Ok(if report.problems.is_empty() { exit::OK } else { exit::USAGE });
+    if as_json {
+        print_json("dataset", &report)?;
+        return Ok(if report.problems.is_empty() {
+            exit::OK
+        } else {
+            exit::USAGE
+        });
     }
     print(&table(&report))?;
     if report.problems.is_empty() {
         return Ok(exit::OK);
     }
     let prefix = prefix_of(&args.prefix);
-    Err(Error::Invalid(report.problems.iter().map(|p| Problem::new(format!("{}: {p}", prefix.display()))).collect()))
+    Err(Error::Invalid(
+        report
+            .problems
+            .iter()
+            .map(|p| Problem::new(format!("{}: {p}", prefix.display())))
+            .collect(),
+    ))
 }
 
-fn fingerprint(args: &FingerprintArgs) -> Result<i32> {
+fn fingerprint(args: &FingerprintArgs, as_json: bool) -> Result<i32> {
     let (digest, report) = data::fingerprint(&args.prefix)?;
-    if args.json {
-        print_json(&json!({ "fingerprint": digest, "dtype": report.dtype, "sequences": report.sequences,
-            "documents": report.documents, "tokens": report.tokens, "bytes": report.bytes }))?;
+    if as_json {
+        print_json(
+            "fingerprint",
+            &json!({ "fingerprint": digest, "dtype": report.dtype, "sequences": report.sequences,
+            "documents": report.documents, "tokens": report.tokens, "bytes": report.bytes }),
+        )?;
     } else {
         print(&format!("{digest}\n{}", table(&report)))?;
     }
     Ok(exit::OK)
 }
 
-fn encode(args: &EncodeArgs) -> Result<i32> {
+fn encode(args: &EncodeArgs, as_json: bool) -> Result<i32> {
     let append_eod = args.append_eod.as_ref().map(|name| match name {
         Some(name) => Eod::Named(name.clone()),
         None => Eod::Detect,
@@ -58,8 +71,8 @@ fn encode(args: &EncodeArgs) -> Result<i32> {
         append_eod,
         json_key: &args.json_key,
     })?;
-    if args.json {
-        print_json(&encoded)?;
+    if as_json {
+        print_json("encoded", &encoded)?;
         return Ok(exit::OK);
     }
     let mut text = format!(
@@ -73,23 +86,38 @@ fn encode(args: &EncodeArgs) -> Result<i32> {
         let _ = write!(text, ", each document ends with {eod}");
     }
     if encoded.skipped_documents > 0 {
-        let _ = write!(text, "; {} documents without a token left out", encoded.skipped_documents);
+        let _ = write!(
+            text,
+            "; {} documents without a token left out",
+            encoded.skipped_documents
+        );
     }
     print(&(text + "\n"))?;
     Ok(exit::OK)
 }
 
 fn table(report: &Report) -> String {
-    let counts = [("documents", report.documents), ("sequences", report.sequences), ("tokens", report.tokens)];
+    let counts = [
+        ("documents", report.documents),
+        ("sequences", report.sequences),
+        ("tokens", report.tokens),
+    ];
     let mut text = String::new();
     for (name, count) in counts {
         let _ = writeln!(text, "{name:<12}{count}");
     }
-    let _ = writeln!(text, "{:<12}{}, {} bytes", "stored as", report.dtype, report.bytes);
+    let _ = writeln!(
+        text,
+        "{:<12}{}, {} bytes",
+        "stored as", report.dtype, report.bytes
+    );
     if let (Some(min), Some(max)) = (report.min_token, report.max_token) {
         let _ = writeln!(text, "{:<12}{min} to {max}", "range");
     }
-    for (name, count) in [("sequences", report.empty_sequences), ("documents", report.empty_documents)] {
+    for (name, count) in [
+        ("sequences", report.empty_sequences),
+        ("documents", report.empty_documents),
+    ] {
         if count > 0 {
             let _ = writeln!(text, "note: {count} {name} are empty");
         }

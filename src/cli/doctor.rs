@@ -1,29 +1,32 @@
-//! `doctor`: what this host has of what runs need, on one page, with the command that mends what is missing. It starts nothing
-//! that the project names.
+//! `doctor`: what this host has of what runs need, on one page, with the command that mends what is
+//! missing. It starts nothing that the project names.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     os::unix::fs::MetadataExt,
     path::Path,
-    process::Command,
     time::Duration,
 };
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
-    args::DoctorArgs,
+    args::{DoctorArgs, Globals},
     blocked, build,
-    output::{page, print, print_json},
+    output::{confirmed, page, print, print_json},
     project,
+    session::Session,
 };
 use crate::{
-    cache::Cache,
-    error::{Result, exit},
-    execute::{self, Look},
-    host::{self, Engine, HostFacts, ask, last_line, which},
-    plan::{EngineKind, Plan, PlanRequest, Support, Vendor},
+    error::{Error, Result, exit},
+    execute::{self, GpuHolder, ProbeDepth, ProcessOwner},
+    host::{self, Engine, EngineKind, HostFacts, ask, last_line, which},
+    job::Vendor,
+    plan::{Plan, PlanRequest, Support},
+    report::wrapped,
+    words::plain::counted,
 };
 
 /// A line of the page.
@@ -56,15 +59,29 @@ struct Page(Vec<Finding>);
 
 impl Page {
     fn add(&mut self, topic: &'static str, state: State, what: impl Into<String>) -> &mut Finding {
-        self.0.push(Finding { topic, state, what: what.into(), help: None });
+        self.0.push(Finding {
+            topic,
+            state,
+            what: what.into(),
+            help: None,
+        });
         self.0.last_mut().expect("added just now")
     }
-    fn mend(&mut self, topic: &'static str, state: State, what: impl Into<String>, help: impl Into<String>) {
+    fn mend(
+        &mut self,
+        topic: &'static str,
+        state: State,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) {
         self.add(topic, state, what).help = Some(help.into());
     }
 }
 
-pub fn run(at: Option<&Path>, args: &DoctorArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &DoctorArgs) -> Result<i32> {
+    if args.free_gpus {
+        return free_gpus(args.yes);
+    }
     let env = project::environment();
     let mut findings = Page::default();
     let facts = host::probe();
@@ -72,28 +89,126 @@ pub fn run(at: Option<&Path>, args: &DoctorArgs) -> Result<i32> {
     engines(&env, &mut findings);
     slurm(&env, &mut findings);
     // Outside of a project the host alone is looked at.
-    match project::root(at) {
-        Ok(root) => in_project(PlanRequest { root, env, ..PlanRequest::default() }, &mut findings)?,
-        Err(error) => {
-            findings.mend("project", State::Absent, error.to_string(), "`tprimat init` writes a starter project")
-        }
+    match project::root(globals) {
+        Ok(root) => in_project(
+            PlanRequest {
+                root,
+                env,
+                matrix: args.common.matrix().cloned(),
+                sets: args.common.sets.clone(),
+                ..PlanRequest::default()
+            },
+            &mut findings,
+        )?,
+        Err(error) => findings.mend(
+            "project",
+            State::Absent,
+            error.to_string(),
+            "`tprimat init` writes a starter project",
+        ),
     }
-    if args.json {
-        print_json(&serde_json::to_value(&findings.0).unwrap_or_default())?;
+    if globals.json {
+        print_json("doctor", &json!({ "findings": findings.0 }))?;
     } else {
         print(&text(&findings.0, page().width))?;
     }
     Ok(exit::OK)
 }
 
+/// Ends what runs of the caller's left on GPUs, and nothing else.
+fn free_gpus(is_sure: bool) -> Result<i32> {
+    let holders = execute::gpu_holders();
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut text = String::new();
+    for GpuHolder {
+        pid,
+        name,
+        devices,
+        whose,
+    } in &holders
+    {
+        let why = match whose {
+            ProcessOwner::Leftover(run) => {
+                *left.entry(run).or_default() += 1;
+                format!("left over from run {run}, which nothing supervises any more")
+            }
+            ProcessOwner::Run(run) => format!("run {run} goes on, so it is left alone"),
+            ProcessOwner::Other => "not a run of yours, so it is left alone".to_owned(),
+        };
+        let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+        let _ = writeln!(
+            text,
+            "process {pid} ({name}, {}) holds {}: {why}",
+            user_of(*pid),
+            devices.join(", ")
+        );
+    }
+    print(&text)?;
+    if nix::unistd::geteuid().as_raw() != 0 {
+        eprintln!(
+            "note: processes of other users are hidden from you; `nvidia-smi` or `rocm-smi --showpids` lists them"
+        );
+    }
+    if left.is_empty() {
+        eprintln!("no run of yours left a process on a GPU");
+        return Ok(exit::OK);
+    }
+    let runs = counted(left.len(), "run");
+    if !is_sure
+        && !confirmed(
+            "doctor --free-gpus",
+            &format!("End all processes that {runs} left behind?"),
+        )?
+    {
+        return Ok(exit::OK);
+    }
+    let mut survivors = 0;
+    for run in left.keys() {
+        let (ended, stayed) = execute::end_leftovers(run);
+        eprintln!(
+            "run {run}: ended {}",
+            processes(ended.saturating_sub(stayed))
+        );
+        survivors += stayed;
+    }
+    match survivors {
+        0 => Ok(exit::OK),
+        n => Err(Error::Failed {
+            message: format!("{} did not end, not even by SIGKILL", processes(n)),
+            help: Some(
+                "they hang in the driver; a reset of the device, or of the host, ends them".into(),
+            ),
+        }),
+    }
+}
+
+fn processes(count: usize) -> String {
+    format!(
+        "{count} {}",
+        if count == 1 { "process" } else { "processes" }
+    )
+}
+
 fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) {
-    let memory = facts.cpu.memory_bytes.map_or_else(String::new, |bytes| format!(", {:.0} GiB", bytes as f64 / GIB));
-    let cores = facts.cpu.cores.map_or_else(|| "an unknown number of".to_owned(), |cores| cores.to_string());
-    let model = facts.cpu.model.as_deref().unwrap_or("a CPU of unknown model");
+    let memory = facts.cpu.memory_bytes.map_or_else(String::new, |bytes| {
+        format!(", {:.0} GiB", bytes as f64 / GIB)
+    });
+    let cores = facts.cpu.cores.map_or_else(
+        || "an unknown number of".to_owned(),
+        |cores| cores.to_string(),
+    );
+    let model = facts
+        .cpu
+        .model
+        .as_deref()
+        .unwrap_or("a CPU of unknown model");
     page.add(
         "host",
         State::Ok,
-        format!("{}: {model}, {cores} cores{memory}", facts.hostname.as_deref().unwrap_or("?")),
+        format!(
+            "{}: {model}, {cores} cores{memory}",
+            facts.hostname.as_deref().unwrap_or("?")
+        ),
     );
     let lock_dir = build::lock_dir(env);
     for vendor in [Vendor::Cpu, Vendor::Nvd, Vendor::Amd] {
@@ -107,9 +222,17 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
                 || "the CPU".to_owned(),
                 |gpus| {
                     let gpu = &gpus[index];
-                    let memory = gpu.memory_bytes.map_or_else(String::new, |b| format!(", {:.0} GiB", b as f64 / GIB));
-                    let driver = gpu.driver.as_deref().map_or_else(String::new, |d| format!(", driver {d}"));
-                    format!("GPU {index}: {}{memory}{driver}", gpu.name.as_deref().unwrap_or("unknown model"))
+                    let memory = gpu
+                        .memory_bytes
+                        .map_or_else(String::new, |b| format!(", {:.0} GiB", b as f64 / GIB));
+                    let driver = gpu
+                        .driver
+                        .as_deref()
+                        .map_or_else(String::new, |d| format!(", driver {d}"));
+                    format!(
+                        "GPU {index}: {}{memory}{driver}",
+                        gpu.name.as_deref().unwrap_or("unknown model")
+                    )
                 },
             );
             match execute::device_holder(&lock_dir, lock) {
@@ -131,7 +254,11 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
         }
     }
     if facts.nvd.is_empty() && facts.amd.is_empty() {
-        page.add("devices", State::Absent, "no GPU is seen here: neither NVML nor /dev/kfd");
+        page.add(
+            "devices",
+            State::Absent,
+            "no GPU is seen here: neither NVML nor /dev/kfd",
+        );
     }
     for note in &facts.notes {
         page.add("devices", State::Problem, note.clone());
@@ -140,34 +267,78 @@ fn hardware(facts: &HostFacts, env: &BTreeMap<String, String>, page: &mut Page) 
 
 fn user_of(pid: u32) -> String {
     let uid = std::fs::metadata(format!("/proc/{pid}")).map(|found| found.uid());
-    let user = uid.ok().and_then(|uid| nix::unistd::User::from_uid(uid.into()).ok().flatten());
-    user.map_or_else(|| "an unknown user".to_owned(), |user| format!("user {}", user.name))
+    let user = uid
+        .ok()
+        .and_then(|uid| nix::unistd::User::from_uid(uid.into()).ok().flatten());
+    user.map_or_else(
+        || "an unknown user".to_owned(),
+        |user| format!("user {}", user.name),
+    )
 }
 
 fn engines(env: &BTreeMap<String, String>, page: &mut Page) {
-    for kind in [EngineKind::Docker, EngineKind::Podman, EngineKind::Apptainer] {
+    for kind in [
+        EngineKind::Docker,
+        EngineKind::Podman,
+        EngineKind::Apptainer,
+    ] {
         let Ok(engine) = Engine::find(Some(kind), env) else {
-            page.add("containers", State::Absent, format!("{}: not installed", kind.name()));
+            page.add(
+                "containers",
+                State::Absent,
+                format!("{}: not installed", kind.name()),
+            );
             continue;
         };
-        let asked = if kind == EngineKind::Apptainer { "--version" } else { "info" };
-        match engine.ask(env, &[asked]) {
+        // All that Docker says of itself has the names of the host and of its kernel, which may be
+        // called `…-nvidia`.
+        let asked: &[&str] = match kind {
+            EngineKind::Apptainer => &["--version"],
+            EngineKind::Docker => &["info", "--format", "{{json .Runtimes}}"],
+            _ => &["info"],
+        };
+        match engine.ask(env, asked) {
             Ok(said) if said.status.success() => {
-                let text = String::from_utf8_lossy(&said.stdout);
+                let runtimes: serde_json::Map<String, Value> = match kind {
+                    EngineKind::Docker => serde_json::from_slice(&said.stdout).unwrap_or_default(),
+                    _ => serde_json::Map::new(),
+                };
+                let has_cdi = || {
+                    ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"]
+                        .iter()
+                        .any(|p| Path::new(p).exists())
+                };
                 let gpus = match kind {
                     EngineKind::Apptainer => "",
-                    _ if text.contains("nvidia") || Path::new("/etc/cdi/nvidia.yaml").exists() => {
-                        ", hands out NVIDIA GPUs"
-                    }
-                    _ => ", no NVIDIA runtime and no CDI",
+                    _ if runtimes.contains_key("nvidia") || has_cdi() => ", hands out NVIDIA GPUs",
+                    EngineKind::Docker => ", no NVIDIA runtime and no CDI",
+                    _ => ", no CDI",
                 };
-                page.add("containers", State::Ok, format!("{}: answers{gpus}", kind.name()));
+                page.add(
+                    "containers",
+                    State::Ok,
+                    format!("{}: answers{gpus}", kind.name()),
+                );
             }
             Ok(said) => {
-                let what = format!("{} does not answer: {}", kind.name(), last_line(&said.stderr));
-                page.mend("containers", State::Problem, what, "start its service, or join its group");
+                let what = format!(
+                    "{} does not answer: {}",
+                    kind.name(),
+                    last_line(&said.stderr)
+                );
+                page.mend(
+                    "containers",
+                    State::Problem,
+                    what,
+                    "start its service, or join its group",
+                );
             }
-            Err(why) => page.mend("containers", State::Problem, why, "start its service, or join its group"),
+            Err(why) => page.mend(
+                "containers",
+                State::Problem,
+                why,
+                "start its service, or join its group",
+            ),
         }
     }
 }
@@ -177,22 +348,26 @@ fn slurm(env: &BTreeMap<String, String>, page: &mut Page) {
         page.add("slurm", State::Absent, "no sinfo in PATH");
         return;
     };
-    let mut command = Command::new(sinfo);
-    command.args(["--noheader", "--format=%P %a, %D nodes %T, limit %l, %G"]).env_clear().envs(env);
-    match ask(&mut command, PATIENCE) {
+    let arguments = ["--noheader", "--format=%P %a, %D nodes %T, limit %l, %G"];
+    match ask(&duct::cmd(sinfo, arguments).full_env(env), PATIENCE) {
         Ok(said) if said.status.success() => {
             for line in String::from_utf8_lossy(&said.stdout).lines() {
                 page.add("slurm", State::Ok, format!("partition {}", line.trim()));
             }
         }
-        Ok(said) => drop(page.add("slurm", State::Problem, last_line(&said.stderr))),
-        Err(why) => drop(page.add("slurm", State::Problem, why)),
+        // Packages bring sinfo to hosts that belong to no cluster.
+        Ok(said) => drop(page.add("slurm", State::Absent, unanswered(&last_line(&said.stderr)))),
+        Err(why) => drop(page.add("slurm", State::Absent, unanswered(&why))),
     }
 }
 
+fn unanswered(why: &str) -> String {
+    format!("sinfo is installed, but no cluster answers ({why}); only `executor: slurm` needs one")
+}
+
 fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
-    let plan = match Plan::load(&request) {
-        Ok(plan) => plan,
+    let session = match Session::open(request) {
+        Ok(session) => session,
         Err(error) => {
             page.mend(
                 "project",
@@ -203,16 +378,24 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
             return Ok(());
         }
     };
-    let place = project::cache_dir(&plan);
-    disk(&place, page);
-    let frameworks: BTreeSet<&str> = plan.matrix.cells.iter().map(|cell| &*cell.framework).collect();
+    let Session { plan, cache, .. } = &session;
+    disk(cache.root(), page);
+    let frameworks: BTreeSet<&str> = plan
+        .matrix
+        .cells
+        .iter()
+        .map(|cell| &*cell.framework)
+        .collect();
     for framework in frameworks {
-        page.add("python", State::Ok, format!("{framework}: {}", plan.facts.python(framework).display()));
+        page.add(
+            "python",
+            State::Ok,
+            format!("{framework}: {}", plan.facts.python(framework).display()),
+        );
     }
-    let cache = Cache::open(&place)?;
-    let host = build::train_host(&plan, &request, cache.root())?;
+    let host = build::train_host(&session)?;
     let mut here = Vec::new();
-    for (cell, planned) in plan.cells.iter().enumerate() {
+    for (cell, planned) in plan.cells.with_ids() {
         if let Support::Ready(prepared) = &planned.support
             && prepared.known().is_ok()
             && prepared.here().is_ok()
@@ -220,20 +403,76 @@ fn in_project(request: PlanRequest, page: &mut Page) -> Result<()> {
             here.push(cell);
         }
     }
-    let found = blocked::find(&plan, &here, &host, Look::AtFiles)?;
+    let found = blocked::find(plan, &here, &host, ProbeDepth::AtFiles)?;
     for (problem, cells) in blocked::by_problem(&found) {
-        let names: Vec<&str> = cells.iter().map(|cell| plan.cells[*cell].id.as_str()).collect();
+        let names: Vec<&str> = cells
+            .iter()
+            .map(|cell| plan.cells[*cell].id.as_str())
+            .collect();
         let what = format!("{} ({})", problem.message, blocked::few(&names));
-        page.mend("cells", State::Problem, what, problem.help.clone().unwrap_or_default());
+        page.mend(
+            "cells",
+            State::Problem,
+            what,
+            problem.help.clone().unwrap_or_default(),
+        );
     }
-    let count = here.len() - found.len();
-    page.add("cells", State::Ok, format!("{count} of {} cells can be measured on this host now", plan.cells.len()));
+    measurable(plan, here.len() - found.len(), page);
     Ok(())
 }
 
+/// How many cells this host can measure, and what the others wait for.
+fn measurable(plan: &Plan, count: usize, page: &mut Page) {
+    let (mut unsupported, mut waiting) = (0, BTreeMap::<&str, usize>::new());
+    for planned in &plan.cells {
+        match &planned.support {
+            Support::Unsupported(_) => unsupported += 1,
+            Support::Ready(prepared) => match prepared.here() {
+                Ok(()) => {}
+                Err(_) => *waiting.entry(prepared.job().vendor.devices()).or_default() += 1,
+            },
+        }
+    }
+    let all = plan.cells.len();
+    let mut parts: Vec<String> = waiting
+        .iter()
+        .map(|(devices, n)| format!("{n} wait for a host with {devices}"))
+        .collect();
+    parts.extend((unsupported > 0).then(|| format!("{unsupported} are not supported")));
+    let rest = if parts.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", parts.join(", "))
+    };
+    match count {
+        0 if all > 0 => page.mend(
+            "cells",
+            State::Absent,
+            format!(
+                "none of {} can be measured on this host now{rest}",
+                counted(all, "cell")
+            ),
+            "`tprimat plan` says why for each",
+        ),
+        _ => drop(page.add(
+            "cells",
+            State::Ok,
+            format!(
+                "{count} of {} can be measured on this host now{rest}",
+                counted(all, "cell")
+            ),
+        )),
+    }
+}
+
 fn disk(place: &Path, page: &mut Page) {
-    let there = place.ancestors().find(|path| path.exists()).unwrap_or(place);
-    let Ok(found) = nix::sys::statvfs::statvfs(there) else { return };
+    let there = place
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(place);
+    let Ok(found) = nix::sys::statvfs::statvfs(there) else {
+        return;
+    };
     let free = found.blocks_available() as f64 * found.fragment_size() as f64 / GIB;
     let what = format!("{free:.0} GiB are free for {}", place.display());
     match free < LITTLE_DISK {
@@ -250,35 +489,33 @@ fn disk(place: &Path, page: &mut Page) {
 fn text(findings: &[Finding], width: usize) -> String {
     let mut text = String::new();
     let mut last = "";
-    for Finding { topic, state, what, help } in findings {
+    for Finding {
+        topic,
+        state,
+        what,
+        help,
+    } in findings
+    {
         if *topic != last {
             let _ = writeln!(text, "{}{topic}", if last.is_empty() { "" } else { "\n" });
             last = topic;
         }
         let mark = match state {
-            State::Ok => "ok ",
-            State::Absent => "-  ",
-            State::Problem => "!! ",
+            State::Ok => "  ok ",
+            State::Absent => "  -  ",
+            State::Problem => "  !! ",
         };
-        let _ = writeln!(text, "  {mark}{}", wrapped(what, width, 5));
-        if let Some(help) = help.as_ref().filter(|help| !help.is_empty()) {
-            let _ = writeln!(text, "     {}", wrapped(help, width, 5));
+        for (bullet, words) in [
+            (mark, Some(what)),
+            ("     ", help.as_ref().filter(|help| !help.is_empty())),
+        ] {
+            for line in words
+                .iter()
+                .flat_map(|words| wrapped(bullet, words, width.max(40)))
+            {
+                let _ = writeln!(text, "{line}");
+            }
         }
     }
     text
-}
-
-/// In lines of at most `width`, the later ones indented.
-fn wrapped(what: &str, width: usize, indent: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in what.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
-        if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > width.max(40) {
-            lines.push(word.to_owned());
-        } else {
-            line.push_str(if line.is_empty() { "" } else { " " });
-            line.push_str(word);
-        }
-    }
-    lines.join(&format!("\n{}", " ".repeat(indent)))
 }

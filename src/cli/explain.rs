@@ -1,48 +1,61 @@
 //! `explain CELL`: what each task of a cell hangs on, and what changed since it last ran.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    args::ExplainArgs,
+    args::{ExplainArgs, Globals},
     output::{print, print_json},
-    plan::{rows, state_name},
+    plan::rows,
     project::{self, split_repeat},
+    session::Session,
 };
 use crate::{
-    cache::Cache,
     error::{Result, exit},
-    graph::{Dag, changed_fields},
-    plan::Plan,
+    graph::{State, changed_fields},
 };
 
-pub fn run(at: Option<&Path>, args: &ExplainArgs) -> Result<i32> {
-    let mut plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
+pub fn run(globals: &Globals, args: &ExplainArgs) -> Result<i32> {
+    let mut session = Session::open(project::request(
+        globals,
+        &args.common,
+        None,
+        &args.measured,
+    )?)?;
     let (id, repeat) = split_repeat(&args.cell)?;
-    let wanted = plan.find(id)?;
-    for (position, cell) in plan.cells.iter_mut().enumerate() {
+    let wanted = session.plan.find(id)?;
+    for (position, cell) in session.plan.cells.with_ids_mut() {
         cell.selected = position == wanted;
     }
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let dag = Dag::new(&plan)?;
-    let engine = project::planner(&plan, &dag, &cache, &args.insist);
+    let engine = session.planner(&args.overrides);
     let statuses = engine.evaluate_all()?;
     let (mut text, mut values) = (String::new(), Vec::new());
     for row in rows(&engine, &statuses) {
         if row.cell.is_none() || repeat.is_some_and(|r| row.repeat != 0 && row.repeat != r) {
             continue;
         }
-        let node = dag.node(row.kind, row.cell.unwrap_or(0) as u32, row.repeat);
+        let node = engine
+            .dag
+            .node(row.kind, row.cell.unwrap_or_default(), row.repeat);
         let preimage = engine.preimage(node, &statuses);
         let changes = match &preimage {
-            Some(_) if state_name(row.state) != "fresh" => {
-                changed_fields(&cache, row.kind, &row.label, || engine.present(node, &statuses))
+            Some(_) if row.state != State::Fresh => {
+                changed_fields(&engine, row.kind, &row.label, || {
+                    engine.present(node, &statuses)
+                })
             }
             _ => None,
         };
-        let _ = writeln!(text, "{:<11}  {}  {}", state_name(row.state), row.label, row.reason);
-        for change in changes.iter().flatten() {
+        let _ = writeln!(
+            text,
+            "{:<11}  {}  {}",
+            row.state.name(),
+            row.label,
+            row.reason
+        );
+        // One change is the reason itself.
+        for change in changes.iter().filter(|changes| changes.len() > 1).flatten() {
             let _ = writeln!(text, "             {change}");
         }
         if repeat.is_some() {
@@ -51,12 +64,12 @@ pub fn run(at: Option<&Path>, args: &ExplainArgs) -> Result<i32> {
             }
         }
         values.push(json!({
-            "id": row.label, "state": row.state, "reason": row.reason, "key": row.key,
+            "task": row.label, "state": row.state, "reason": row.reason, "key": row.key,
             "changes": changes.unwrap_or_default(), "preimage": preimage,
         }));
     }
-    if args.json {
-        print_json(&Value::Array(values))?
+    if globals.json {
+        print_json("explain", &json!({ "tasks": values }))?
     } else {
         print(&text)?
     }

@@ -1,12 +1,12 @@
 //! `fit`: the memory that each cell needs on its busiest GPU, against what the GPU has.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use serde_json::json;
 
 use super::{
-    args::FitArgs,
-    flags::{Cells, Common, Measured},
+    args::{FitArgs, Globals},
+    flags::{Cells, Common, Measured, is_matrix},
     output::{print, print_json},
     project,
 };
@@ -21,14 +21,22 @@ use crate::{
 /// So many cells are shown with every part of the sum.
 const IN_FULL: usize = 4;
 
-pub fn run(at: Option<&Path>, args: &FitArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &FitArgs) -> Result<i32> {
     let (common, cells) = wanted(args);
-    let measured = Measured { drift: args.drift.clone(), ..Measured::default() };
-    let plan = Plan::load(&project::request(at, &common, Some(&cells), &measured)?)?;
-    let cells = (0..plan.cells.len()).filter(|cell| plan.cells[*cell].selected);
+    let measured = Measured {
+        drift: args.drift.clone(),
+        ..Measured::default()
+    };
+    let plan = Plan::load(&project::request(
+        globals,
+        &common,
+        Some(&cells),
+        &measured,
+    )?)?;
+    let cells = plan.cells.ids().filter(|cell| plan.cells[*cell].selected);
     let fits: Vec<MemoryFit> = cells.filter_map(|cell| fit::fit(&plan, cell)).collect();
-    if args.json {
-        print_json(&json!({ "matrix": plan.matrix.name, "cells": fits }))?;
+    if globals.json {
+        print_json("fit", &json!({ "matrix": plan.matrix.name, "cells": fits }))?;
     } else {
         print(&text(&fits))?;
     }
@@ -37,23 +45,32 @@ pub fn run(at: Option<&Path>, args: &FitArgs) -> Result<i32> {
 
 /// Names the cells that will not fit, or may not; how many of each.
 pub fn warn(fits: &[MemoryFit]) -> [usize; 2] {
-    let warned: Vec<_> = fits.iter().filter_map(|fit| Some((fit, fit.warning()?))).collect();
+    let warned: Vec<_> = fits
+        .iter()
+        .filter_map(|fit| Some((fit, fit.warning()?)))
+        .collect();
     for (fit, why) in &warned {
         eprintln!("note: `{}` {why}", fit.cell);
     }
-    let withheld = warned.iter().filter(|(fit, _)| fit.withheld().is_some()).count();
+    let withheld = warned
+        .iter()
+        .filter(|(fit, _)| fit.withheld().is_some())
+        .count();
     [withheld, warned.len() - withheld]
 }
 
 /// A cell is a selection in the default matrix.
 fn wanted(args: &FitArgs) -> (Common, Cells) {
-    let mut common = Common { matrix: args.target.clone(), sets: args.sets.clone() };
     let mut cells = args.cells.clone();
-    if let Some(target) = args.target.as_ref().filter(|t| t.contains('/') && !t.ends_with(".toml")) {
-        cells.only.push(target.clone());
-        common.matrix = args.matrix.clone();
-    }
-    (common, cells)
+    let matrix = match &args.target {
+        Some(target) if !is_matrix(target) => {
+            cells.only.push(target.clone());
+            &args.matrix
+        }
+        Some(_) => &args.target,
+        None => &args.matrix,
+    };
+    (Common::of(matrix.clone(), args.sets.clone()), cells)
 }
 
 fn text(fits: &[MemoryFit]) -> String {
@@ -63,6 +80,7 @@ fn text(fits: &[MemoryFit]) -> String {
         let _ = writeln!(text, "{:<width$}  {}", fit.cell, verdict(fit));
         if fits.len() <= IN_FULL {
             text += &parts(fit);
+            text += &untried(fit);
         }
     }
     if fits.len() > IN_FULL {
@@ -71,20 +89,49 @@ fn text(fits: &[MemoryFit]) -> String {
     text
 }
 
+/// What may need less, where nothing predicts it.
+fn untried(fit: &MemoryFit) -> String {
+    let mut text = String::new();
+    if !fit.untried.is_empty() {
+        text += "  To need less, the cheapest first; how much each saves is not predicted:\n";
+    }
+    for (setting, cost) in &fit.untried {
+        let _ = writeln!(text, "  - {setting}; {cost}");
+    }
+    text
+}
+
 fn verdict(fit: &MemoryFit) -> String {
     match (fit.verdict, fit.device_bytes, &fit.capacity, fit.ratio) {
         (Some(verdict), Some(needed), Some(capacity), Some(ratio)) => {
-            format!("{:<12}  {} of {} ({:.0} %)", verdict.words(), gb(needed), gb(capacity.bytes), 100.0 * ratio)
+            format!(
+                "{:<12}  {} of {} ({:.0} %)",
+                verdict.words(),
+                gb(needed),
+                gb(capacity.bytes),
+                100.0 * ratio
+            )
         }
         (_, Some(needed), ..) => {
-            format!("{:<12}  {}; {}", "not known", gb(needed), fit.unknown.as_deref().unwrap_or(""))
+            format!(
+                "{:<12}  {}; {}",
+                "not known",
+                gb(needed),
+                fit.unknown.as_deref().unwrap_or("")
+            )
         }
-        _ => format!("{:<12}  {}", "not known", fit.unknown.as_deref().unwrap_or("")),
+        _ => format!(
+            "{:<12}  {}",
+            "not known",
+            fit.unknown.as_deref().unwrap_or("")
+        ),
     }
 }
 
 fn parts(fit: &MemoryFit) -> String {
-    let (Some(memory), Some(device)) = (&fit.memory, fit.device_bytes) else { return String::new() };
+    let (Some(memory), Some(device)) = (&fit.memory, fit.device_bytes) else {
+        return String::new();
+    };
     let mut text = String::new();
     let mut line = |name: &str, bytes: u64| {
         let _ = writeln!(text, "  {:>9}  {name}", gb(bytes));
@@ -92,8 +139,14 @@ fn parts(fit: &MemoryFit) -> String {
     for part in &memory.components {
         line(&part.name, part.bytes);
     }
-    line(&format!("= peak_allocated, met in: {}", memory.phase), memory.peak_allocated_bytes);
-    line("context and fragmentation, assumed", device.saturating_sub(memory.peak_allocated_bytes));
+    line(
+        &format!("= peak_allocated, met in: {}", memory.phase),
+        memory.peak_allocated_bytes,
+    );
+    line(
+        "context and fragmentation, assumed",
+        device.saturating_sub(memory.peak_allocated_bytes),
+    );
     if let Some(capacity) = &fit.capacity {
         line(&format!("capacity, by {}", capacity.source), capacity.bytes);
     }
@@ -101,12 +154,24 @@ fn parts(fit: &MemoryFit) -> String {
         let _ = writeln!(text, "  - {assumption}");
     }
     if !fit.changes.is_empty() {
-        let _ = writeln!(text, "  To need less, each change alone and the cheapest first:");
+        let _ = writeln!(
+            text,
+            "  To need less, each change alone and the cheapest first:"
+        );
     }
     for change in &fit.changes {
-        let share = fit.capacity.as_ref().map(|c| 100.0 * change.device_bytes as f64 / c.bytes as f64);
+        let share = fit
+            .capacity
+            .as_ref()
+            .map(|c| 100.0 * change.device_bytes as f64 / c.bytes as f64);
         let share = share.map_or_else(String::new, |share| format!(" ({share:.0} %)"));
-        let _ = writeln!(text, "  {:>9}{share}  {}; {}", gb(change.device_bytes), change.setting, change.cost);
+        let _ = writeln!(
+            text,
+            "  {:>9}{share}  {}; {}",
+            gb(change.device_bytes),
+            change.setting,
+            change.cost
+        );
     }
     text
 }

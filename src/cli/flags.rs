@@ -1,22 +1,58 @@
-//! Flags that several subcommands share. Each takes those groups that mean something to it, and no other.
+//! Flags that several subcommands share. Each takes those groups that mean something to it, and no
+//! other.
 
 use clap::Args;
 
-/// Which matrix, with which settings.
+/// Which matrix, with which settings. In every command that takes one it is named last, behind the
+/// cells, or in any place by `--matrix`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Common {
     /// A matrix file, or its name in pipelines/ [default: matrix.toml, then pipelines/matrix.toml]
     #[arg(value_name = "MATRIX")]
-    pub matrix: Option<String>,
+    matrix: Option<String>,
+    /// The same, in any place
+    #[arg(long = "matrix", value_name = "MATRIX", conflicts_with = "matrix")]
+    by_name: Option<String>,
     /// Override a setting of config.yaml
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
 }
 
+impl Common {
+    pub fn of(matrix: Option<String>, sets: Vec<String>) -> Self {
+        Self {
+            matrix,
+            by_name: None,
+            sets,
+        }
+    }
+
+    pub fn matrix(&self) -> Option<&String> {
+        self.by_name.as_ref().or(self.matrix.as_ref())
+    }
+
+    /// Whoever writes the matrix before the cell means the same.
+    pub fn in_order(&mut self, cell: &mut String) {
+        if let Some(matrix) = &mut self.matrix
+            && is_matrix(cell)
+            && !is_matrix(matrix)
+        {
+            std::mem::swap(cell, matrix);
+        }
+    }
+}
+
+/// May this word name a matrix? A cell's name or pattern has a slash and does not end with `.toml`.
+#[must_use]
+pub fn is_matrix(word: &str) -> bool {
+    !word.contains('/') || word.ends_with(".toml")
+}
+
 /// Which cells, where a command is of some of them.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Cells {
-    /// Only cells that match: leading segments of platform/framework/model/parallelism, globs allowed
+    /// Only cells that match: leading segments of platform/framework/model/parallelism, globs
+    /// allowed
     #[arg(long, value_name = "CELL")]
     pub only: Vec<String>,
     /// All but the cells that match
@@ -25,9 +61,17 @@ pub struct Cells {
     /// Only cells with this axis value
     #[arg(long = "where", value_name = "AXIS=VALUE")]
     pub where_: Vec<String>,
-    /// Only the i-th of n parts
+    /// Only the i-th of n parts, so that n hosts share one matrix: 1/3
     #[arg(long, value_name = "I/N")]
     pub shard: Option<String>,
+}
+
+/// A selection by what became of a cell.
+#[derive(Args, Clone, Debug, Default)]
+pub struct LastFailed {
+    /// Only cells whose last run failed, whatever was changed since; a build runs them again
+    #[arg(long)]
+    pub failed: bool,
 }
 
 /// Which measurements are a cell's, where a command runs them or looks them up.
@@ -37,44 +81,54 @@ pub struct Measured {
     pub repeats: Repeats,
     #[command(flatten)]
     pub drift: Drift,
-    /// Where runs are started, whatever config.yaml says
+    /// Where runs are started [overrides config.yaml]
     #[arg(long, value_name = "local|container|slurm")]
     pub executor: Option<String>,
+    /// Each run is a step of the Slurm allocation that tprimat is in (salloc, sbatch); the same as
+    /// --executor allocation
+    #[arg(long, conflicts_with = "executor")]
+    pub within_allocation: bool,
+}
+
+impl Measured {
+    /// Where runs are started, in config.yaml's words.
+    pub fn executor(&self) -> Option<&str> {
+        let within = self.within_allocation.then_some("allocation");
+        within.or(self.executor.as_deref())
+    }
 }
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct Repeats {
-    /// Measured runs a cell, whatever the matrix says
+    /// Measured runs per cell [overrides the matrix]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 }
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct Drift {
-    /// Go on although this host differs from tprimat.lock; results are filed under what was found
+    /// Measure although this host differs from tprimat.lock; results are kept apart from the pinned
+    /// ones
     #[arg(long)]
     pub allow_drift: bool,
 }
 
 /// Some cells of a matrix, with their measurements.
 #[derive(Args, Clone, Debug)]
-pub struct Wanted {
+pub struct MatrixSelection {
     #[command(flatten)]
     pub common: Common,
     #[command(flatten)]
     pub cells: Cells,
     #[command(flatten)]
     pub measured: Measured,
-    /// Print exactly one JSON value
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// A part of what a matrix has.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Part {
-    /// Only cells that match, of the matrix or of the imports: leading segments of platform/framework/model/parallelism, globs
-    /// allowed
+pub struct Filters {
+    /// Only cells that match, of the matrix or of the imports: leading segments of
+    /// platform/framework/model/parallelism, globs allowed
     #[arg(long, value_name = "CELL")]
     pub only: Vec<String>,
     /// All but the cells that match
@@ -93,11 +147,12 @@ pub struct Part {
 
 /// What is run although it would not be.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Insist {
-    /// Take cells whose last attempt failed as stale
+pub struct Overrides {
+    /// Run cells again whose last attempt failed
     #[arg(long)]
     pub retry_failed: bool,
-    /// Run also what is predicted not to fit in memory, and with --max-gpu-hours what cannot be estimated
+    /// Also run cells that are predicted not to fit in memory; with --max-gpu-hours, runs without
+    /// an estimate count as 0
     #[arg(long)]
     pub force: bool,
 }
@@ -105,17 +160,22 @@ pub struct Insist {
 /// What is compared.
 #[derive(Args, Clone, Debug)]
 pub struct Compared {
-    /// A matrix, some of its cells, or both: `M`, `A B C`, `M A B`; globs and leading segments of cells' names allowed
+    /// A matrix, some of its cells, or both: `M`, `A B C`, `M A B`; globs and leading segments of
+    /// cells' names allowed
     #[arg(value_name = "MATRIX | CELL")]
     pub names: Vec<String>,
+    /// The matrix, in any place
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
     #[command(flatten)]
-    pub part: Part,
+    pub part: Filters,
     /// Override a setting of config.yaml
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub sets: Vec<String>,
     #[command(flatten)]
     pub measured: Measured,
-    /// Compare cells although they differ in these fields of the workload, or in `warmup`; every output says so
+    /// Compare cells although they differ in these fields, such as precision or seq_length; every
+    /// output says so
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     pub across: Vec<String>,
     /// The cell that speed-ups are relative to [default: the first of each group]

@@ -1,43 +1,52 @@
 //! `gate`: has any cell become slower than a baseline? Trains nothing: what is stale fails.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
+
+use tprimat_words::part;
 
 use serde_json::Value;
 
 use super::{
-    args::{Annotations, GateArgs},
-    output::{print, print_commands, print_json},
-    project, targets,
+    args::{Annotations, GateArgs, Globals},
+    output::{print, print_commands, print_document},
+    project,
+    session::Session,
+    targets,
 };
 use crate::{
-    analyze::{self, BASELINE_SCHEMA, Baseline, GateVerdict},
     error::{Error, Problem, Result, Source, exit, nearest},
+    figures::{self, BASELINE_SCHEMA, Baseline, GateCell, GateReason, GateReport, GateVerdict},
     files::{Durability, read_to_string, write_atomically},
-    plan::Plan,
-    report,
+    report, sentences,
 };
 
-pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &GateArgs) -> Result<i32> {
     let limit = share(&args.max_regression)?;
     let baseline = read_baseline(&args.baseline)?;
-    let plan = Plan::load(&project::wanted(at, &args.wanted)?)?;
-    let files = [("--junit", args.junit.as_deref()), ("--markdown", args.markdown.as_deref())];
-    targets::refuse_files(&plan, &files, &[&args.baseline])?;
-    let gate = analyze::gate(&baseline, &project::gate_inputs(&plan)?, limit);
-    let write = |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
+    let session = Session::open(project::matrix_request(globals, &args.selection)?)?;
+    let files = [
+        ("--junit", args.junit.as_deref()),
+        ("--markdown", args.markdown.as_deref()),
+    ];
+    targets::refuse_files(&session.plan, &files, &[&args.baseline])?;
+    let gate = figures::gate(&baseline, &session.gate_inputs()?, limit);
+    let write =
+        |path: &Path, text: String| write_atomically(path, text.as_bytes(), Durability::Plain);
     if let Some(path) = &args.junit {
         write(path, report::gate_junit(&gate))?;
     }
     if let Some(path) = &args.markdown {
         write(path, report::gate_markdown(&gate))?;
     }
-    if args.wanted.json {
-        print_json(&gate)?;
+    if globals.json {
+        print_document(&gate)?;
     } else {
         print(&report::gate_text(&gate))?;
+        print(&origin(&args.baseline, &baseline))?;
+        print(&advice(&gate))?;
     }
     match args.annotations {
-        Some(Annotations::Github) if args.wanted.json => eprint!("{}", report::gate_annotations(&gate)),
+        Some(Annotations::Github) if globals.json => eprint!("{}", report::gate_annotations(&gate)),
         Some(Annotations::Github) => print_commands(&report::gate_annotations(&gate))?,
         None => {}
     }
@@ -46,6 +55,50 @@ pub fn run(at: Option<&Path>, args: &GateArgs) -> Result<i32> {
         GateVerdict::Pass => exit::OK,
         _ => exit::INCONCLUSIVE,
     })
+}
+
+/// `baseline: b.json, measured 2026-03-01 to 2026-03-02 on node1`
+fn origin(path: &Path, baseline: &Baseline) -> String {
+    let times = || baseline.cells.iter().filter_map(|cell| cell.measured);
+    let first = times().map(|[first, _]| first).reduce(f64::min);
+    let last = times().map(|[_, last]| last).reduce(f64::max);
+    let day = |seconds: f64| {
+        let time = jiff::Timestamp::from_second(seconds as i64).ok()?;
+        Some(time.strftime("%Y-%m-%d").to_string())
+    };
+    let mut text = format!("baseline: {}", path.display());
+    if let (Some(first), Some(last)) = (first.and_then(day), last.and_then(day)) {
+        text += &format!(", measured {first}");
+        if last != first {
+            text += &format!(" to {last}");
+        }
+    }
+    let hosts: BTreeSet<&str> = baseline
+        .cells
+        .iter()
+        .flat_map(|cell| &cell.hosts)
+        .map(String::as_str)
+        .filter(|host| !host.is_empty())
+        .collect();
+    if !hosts.is_empty() {
+        let hosts: Vec<&str> = hosts.into_iter().collect();
+        text += &format!(" on {}", sentences::few(&hosts));
+    }
+    text + "\n"
+}
+
+/// What to do about the first cell that failed.
+fn advice(gate: &GateReport) -> String {
+    let is_slower = |cell: &&GateCell| matches!(cell.reason, GateReason::Slower { .. });
+    gate.cells
+        .iter()
+        .find(is_slower)
+        .map_or_else(String::new, |cell| {
+            format!(
+                "`tprimat history {}` shows what changed; `tprimat baseline -o FILE` accepts the new speed\n",
+                cell.cell
+            )
+        })
 }
 
 /// `3%` or `0.03` → 0.03.
@@ -57,8 +110,12 @@ fn share(text: &str) -> Result<f64> {
     match number.parse::<f64>().map(|n| n / unit) {
         Ok(share) if (0.0..1.0).contains(&share) => Ok(share),
         _ => {
-            let problem = Problem::new(format!("--max-regression {text}: not a share between 0 and 1"));
-            Err(Error::invalid(problem.help("three percent is `3%` or `0.03`")))
+            let problem = Problem::new(format!(
+                "--max-regression {text}: not a share between 0 and 1"
+            ));
+            Err(Error::invalid(
+                problem.help("three percent is `3%` or `0.03`"),
+            ))
         }
     }
 }
@@ -71,32 +128,59 @@ fn read_baseline(path: &Path) -> Result<Baseline> {
     let value: Value = serde_json::from_str(&text).map_err(|error| {
         let source = Source::new(name.as_str(), text.as_str());
         // Its line and column count from 1, and the column counts bytes.
-        let line_start: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let line_start: usize = text
+            .split_inclusive('\n')
+            .take(error.line().saturating_sub(1))
+            .map(str::len)
+            .sum();
         let mut at = (line_start + error.column().saturating_sub(1)).min(text.len());
         while !text.is_char_boundary(at) {
             at -= 1;
         }
-        let end = text[at..].chars().next().map_or(at, |c| at + c.len_utf8());
-        Error::invalid(Problem::new("the baseline is not JSON").at(&source, at..end, error.to_string()).help(HELP))
+        let end = part(&text, at..)
+            .chars()
+            .next()
+            .map_or(at, |c| at + c.len_utf8());
+        Error::invalid(
+            Problem::new("the baseline is not JSON")
+                .at(&source, at..end, error.to_string())
+                .help(HELP),
+        )
     })?;
-    let wrong = |what: String, help: &str| Error::invalid(Problem::new(format!("{name} {what}")).help(help));
+    let wrong = |what: String, help: &str| {
+        Error::invalid(Problem::new(format!("{name} {what}")).help(help))
+    };
     match value.get("schema_version").and_then(Value::as_str) {
         Some(BASELINE_SCHEMA) => {}
         Some(other) if other.starts_with("tprimat.baseline/") => {
             let what = format!("is a `{other}`; this tprimat reads `{BASELINE_SCHEMA}`");
-            return Err(wrong(what, "write it again with this version: `tprimat baseline -o FILE`"));
+            return Err(wrong(
+                what,
+                "write it again with this version: `tprimat baseline -o FILE`",
+            ));
         }
         Some(other) => return Err(wrong(format!("is not a baseline, but a `{other}`"), HELP)),
         None => {
-            let near = value.as_object().and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
-            let help = near.map_or_else(|| HELP.to_owned(), |near| format!("it has `{near}`, not `schema_version`"));
-            return Err(wrong("is not a baseline: it has no `schema_version`".to_owned(), &help));
+            let near = value
+                .as_object()
+                .and_then(|o| nearest("schema_version", o.keys().map(String::as_str)));
+            let help = near.map_or_else(
+                || HELP.to_owned(),
+                |near| format!("it has `{near}`, not `schema_version`"),
+            );
+            return Err(wrong(
+                "is not a baseline: it has no `schema_version`".to_owned(),
+                &help,
+            ));
         }
     }
-    let baseline: Baseline =
-        serde_json::from_value(value).map_err(|error| wrong(format!("is a damaged baseline: {error}"), HELP))?;
+    let baseline: Baseline = serde_json::from_value(value)
+        .map_err(|error| wrong(format!("is a damaged baseline: {error}"), HELP))?;
     match baseline.fault() {
-        Some(fault) => Err(wrong(format!("is a damaged baseline: {fault}"), HELP)),
+        Some(fault) => Err(wrong(
+            format!("is a damaged baseline: {}", sentences::fault(&fault)),
+            HELP,
+        )),
         None => Ok(baseline),
     }
 }
@@ -107,12 +191,28 @@ mod tests {
 
     #[test]
     fn shares_are_read_as_people_write_them() {
-        for (text, wanted) in
-            [("3%", 0.03), ("0.03", 0.03), (" 3 % ", 0.03), ("0", 0.0), ("0.5%", 0.005), ("99%", 0.99)]
-        {
+        for (text, wanted) in [
+            ("3%", 0.03),
+            ("0.03", 0.03),
+            (" 3 % ", 0.03),
+            ("0", 0.0),
+            ("0.5%", 0.005),
+            ("99%", 0.99),
+        ] {
             assert!((share(text).unwrap() - wanted).abs() < 1e-12, "{text}");
         }
-        for text in ["3", "", "%", "-1%", "100%", "nan", "inf", "NaN%", "3 percent", "1e999"] {
+        for text in [
+            "3",
+            "",
+            "%",
+            "-1%",
+            "100%",
+            "nan",
+            "inf",
+            "NaN%",
+            "3 percent",
+            "1e999",
+        ] {
             assert!(share(text).is_err(), "{text}");
         }
     }

@@ -1,26 +1,33 @@
 //! `graph`: the DAG as DOT or Mermaid.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use super::{
-    args::{GraphArgs, GraphFormat},
+    args::{Globals, GraphArgs, GraphFormat},
     flags::Measured,
     output::print,
     project,
+    session::Session,
 };
 use crate::{
     error::{Result, exit},
-    graph::{Dag, label},
-    plan::Plan,
+    graph::label,
 };
 
-pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
-    let measured = Measured { repeats: args.repeats.clone(), ..Measured::default() };
-    let plan = Plan::load(&project::request(at, &args.common, Some(&args.cells), &measured)?)?;
-    let dag = Dag::new(&plan)?;
+pub fn run(globals: &Globals, args: &GraphArgs) -> Result<i32> {
+    let measured = Measured {
+        repeats: args.repeats.clone(),
+        ..Measured::default()
+    };
+    let Session { plan, dag, .. } = Session::open(project::request(
+        globals,
+        &args.common,
+        Some(&args.cells),
+        &measured,
+    )?)?;
     let is_shown = |node| {
         let task = dag.task(node);
-        task.kind.is_over_all() || plan.cells[task.cell as usize].selected
+        task.kind.is_over_all() || plan.cells[task.cell].selected
     };
     let mut text = String::from(match args.format {
         GraphFormat::Dot => "digraph tprimat {\n  rankdir=LR;\n  node [shape=box];\n",
@@ -36,9 +43,21 @@ pub fn run(at: Option<&Path>, args: &GraphArgs) -> Result<i32> {
         };
     }
     for edge in dag.graph.edge_indices() {
-        if let Some((from, to)) = dag.graph.edge_endpoints(edge).filter(|(a, b)| is_shown(*a) && is_shown(*b)) {
-            let arrow = if matches!(args.format, GraphFormat::Dot) { "->" } else { "-->" };
-            let end = if matches!(args.format, GraphFormat::Dot) { ";" } else { "" };
+        if let Some((from, to)) = dag
+            .graph
+            .edge_endpoints(edge)
+            .filter(|(a, b)| is_shown(*a) && is_shown(*b))
+        {
+            let arrow = if matches!(args.format, GraphFormat::Dot) {
+                "->"
+            } else {
+                "-->"
+            };
+            let end = if matches!(args.format, GraphFormat::Dot) {
+                ";"
+            } else {
+                ""
+            };
             let _ = writeln!(text, "  n{} {arrow} n{}{end}", from.index(), to.index());
         }
     }

@@ -1,4 +1,5 @@
-//! `import`: logs and results that others measured, stored as they are and shown beside ours, labelled.
+//! `import`: logs and results that others measured, stored as they are and shown beside ours,
+//! labelled.
 
 use std::{
     collections::BTreeMap,
@@ -8,116 +9,200 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    args::ImportArgs,
+    args::{Globals, ImportArgs},
     flags::{Common, Measured},
+    imported_runs,
     output::{print, print_json},
     project,
+    session::Session,
 };
 use crate::{
-    analyze::Contract,
     cache::Cache,
     config,
     error::{Error, Problem, Result, exit},
-    execute::publish,
     files::Durability,
     import::{self, Guess, ImportedRun, Imports, Kind, Recorded, Source, Unit},
-    parse::{self, FailureClass},
+    job::FailureClass,
+    logs,
     plan::Plan,
+    publish,
+    results::Contract,
 };
 
-pub fn run(at: Option<&Path>, args: &ImportArgs) -> Result<i32> {
-    let common = Common { matrix: args.matrix.clone(), ..Common::default() };
-    let plan = match project::without_project(at, &common)? {
-        Some(request) => Plan::bare(&request)?,
-        None => Plan::load(&project::request(at, &common, None, &Measured::default())?)?,
+pub fn run(globals: &Globals, args: &ImportArgs) -> Result<i32> {
+    let common = Common::of(args.matrix.clone(), Vec::new());
+    let session = match project::without_project(globals, &common)? {
+        Some(request) => Session::bare(request)?,
+        None => Session::open(project::request(
+            globals,
+            &common,
+            None,
+            &Measured::default(),
+        )?)?,
     };
-    let (caches, names): (Vec<&String>, Vec<&String>) =
-        args.names.iter().partition(|name| cache_in(&plan, Path::new(name)).is_some());
+    let Session { plan, cache, .. } = &session;
+    let (caches, names): (Vec<&String>, Vec<&String>) = args
+        .names
+        .iter()
+        .partition(|name| cache_in(plan, Path::new(name)).is_some());
     if !caches.is_empty() {
-        if !names.is_empty() || !args.log.is_empty() || !args.result.is_empty() || !args.tfevents.is_empty() {
-            let problem =
-                Problem::new(format!("`{}` is a cache of tprimat, and other things are named too", caches[0]));
-            return Err(Error::invalid(problem.help("import caches by a command of their own")));
+        if !names.is_empty()
+            || !args.log.is_empty()
+            || !args.result.is_empty()
+            || !args.tfevents.is_empty()
+        {
+            let problem = Problem::new(format!(
+                "`{}` is a cache of tprimat, and other things are named too",
+                caches[0]
+            ));
+            return Err(Error::invalid(
+                problem.help("import caches by a command of their own"),
+            ));
         }
-        return adopt(&plan, &caches, args.json);
+        return adopt(&session, &caches, globals.json);
     }
-    // Older suites publish to the folder that is tprimat's now: what is left out is what tprimat published, not the folder.
-    let mut own = publish::published(&publish::output_root(&plan));
-    own.push(project::cache_dir(&plan));
+    // Older suites publish to the folder that is tprimat's now: what is left out is what tprimat
+    // published, not the folder.
+    let mut own = publish::published(&publish::output_root(plan));
+    own.push(plan.cache_dir());
     let (cell, units, skipped) = wanted(args, &own)?;
-    let cell = cell.map(|cell| canonical(&plan, &cell));
+    let cell = cell.map(|cell| canonical(plan, &cell));
     if plan.is_bare() {
         eprintln!(
             "note: there is no config.yaml here: models and platforms are the starter's, and imports are kept in {}",
-            project::cache_dir(&plan).display()
+            plan.cache_dir().display()
         );
     }
     if let Some(cell) = &cell {
-        check_names(&plan, cell);
+        check_names(plan, cell);
     }
-    let cache = Cache::open(&project::cache_dir(&plan))?;
     cache.ensure_writable()?;
-    for path in &skipped {
-        eprintln!("note: {} is neither a log nor a result; it is left out", path.display());
-    }
+    let (published, strange): (Vec<_>, Vec<_>) = skipped
+        .iter()
+        .map(|path| path.display().to_string())
+        .partition(|name| is_publication(name));
+    left_out(&strange);
+    let mut published = published.len();
     // In a folder a stranger is left out; a file that was named is a mistake.
     let lenient = units.len() > 1 || args.names.iter().any(|n| Path::new(n).is_dir());
     let (mut told, mut done) = (Vec::new(), 0);
+    // A file of ours is a measurement of somebody's, and nobody may lose it in a list of strangers.
+    let mut broken = Vec::new();
     let mut known = Known::default();
     for unit in units {
-        match one(&plan, &cache, cell.as_deref(), &unit, &mut known) {
+        let into = Into {
+            cell: cell.as_deref(),
+            other_platform: args.other_platform,
+        };
+        match one(plan, cache, into, &unit, &mut known) {
             Ok(values) => {
                 done += 1;
                 for value in &values {
-                    if !args.json {
+                    if !globals.json {
                         print(value["text"].as_str().unwrap_or_default())?;
                     }
                 }
                 told.extend(values);
             }
+            Err(Error::Invalid(_)) if lenient && is_publication(&unit.name) => published += 1,
+            Err(Error::Invalid(problems)) if lenient && import::is_ours(&unit) => {
+                broken.extend(problems)
+            }
             Err(Error::Invalid(problems)) if lenient => {
-                problems.iter().for_each(|p| eprintln!("note: {} is left out: {}", unit.name, p.message));
+                // What names the file already need not name it twice.
+                let named = format!("{}: ", unit.name);
+                let why = |p: &Problem| {
+                    p.message
+                        .strip_prefix(&named)
+                        .unwrap_or(&p.message)
+                        .to_owned()
+                };
+                problems
+                    .iter()
+                    .for_each(|p| eprintln!("note: {} is left out: {}", unit.name, why(p)));
             }
             Err(other) => return Err(other),
         }
     }
-    if done == 0 {
-        return Err(Error::invalid(Problem::new("nothing was imported").help(expected())));
+    if published > 0 {
+        eprintln!(
+            "note: {} that tprimat publishes beside results, left out",
+            crate::words::plain::counted(published, "file")
+        );
     }
-    if args.json {
-        told.iter_mut().for_each(|v| drop(v.as_object_mut().map(|v| v.remove("text"))));
-        print_json(&json!({ "imported": told }))?;
+    if !broken.is_empty() {
+        return Err(Error::Invalid(broken));
+    }
+    if done == 0 {
+        return Err(Error::invalid(
+            Problem::new("nothing was imported").help(expected()),
+        ));
+    }
+    if globals.json {
+        told.iter_mut()
+            .for_each(|v| drop(v.as_object_mut().map(|v| v.remove("text"))));
+        print_json("imported", &json!({ "imported": told }))?;
     }
     Ok(exit::OK)
 }
 
-/// The cache that a path means: itself, or that of another project in it. This project's folder is one of logs and results.
+/// Tables, pictures, pages and locks that a report leaves beside its results.
+fn is_publication(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let stem = name.split('.').next().unwrap_or_default();
+    matches!(name, "tprimat.lock" | "report.html")
+        || matches!(stem, "compare" | "compare_repeats" | "curves")
+}
+
+/// One line for all files of folders that are neither logs nor results.
+fn left_out(names: &[String]) {
+    match names {
+        [] => {}
+        [one] => eprintln!("note: {one} is neither a log nor a result; it is left out"),
+        many => eprintln!(
+            "note: {} are neither logs nor results and are left out: {}",
+            crate::words::plain::counted(many.len(), "file"),
+            super::blocked::few(&many.iter().map(String::as_str).collect::<Vec<_>>())
+        ),
+    }
+}
+
+/// The cache that a path means: itself, or that of another project in it. This project's folder is
+/// one of logs and results.
 fn cache_in(plan: &Plan, path: &Path) -> Option<PathBuf> {
     let of_project = path.join("cache");
     if project::is_cache(path) {
         return Some(path.to_owned());
     }
-    let is_own = same_folder(&of_project, &project::cache_dir(plan));
-    (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own).then_some(of_project)
+    let is_own = same_folder(&of_project, &plan.cache_dir());
+    (path.join("config.yaml").is_file() && project::is_cache(&of_project) && !is_own)
+        .then_some(of_project)
 }
 
 fn same_folder(one: &Path, other: &Path) -> bool {
-    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+    one.canonicalize()
+        .is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
-/// Takes over what other caches hold: every run with its log and result, and what was imported there.
-fn adopt(plan: &Plan, names: &[&String], as_json: bool) -> Result<i32> {
-    let cache = Cache::open(&project::cache_dir(plan))?;
+/// Takes over what other caches hold: every run with its log and result, and what was imported
+/// there.
+fn adopt(session: &Session, names: &[&String], as_json: bool) -> Result<i32> {
+    let Session { plan, cache, .. } = session;
     cache.ensure_writable()?;
     let mut told = Vec::new();
     for name in names {
-        let Some(folder) = cache_in(plan, Path::new(name)) else { continue };
+        let Some(folder) = cache_in(plan, Path::new(name)) else {
+            continue;
+        };
         if same_folder(&folder, cache.root()) {
-            return Err(Error::invalid(Problem::new(format!("{} is this project's own cache", folder.display()))));
+            return Err(Error::invalid(Problem::new(format!(
+                "{} is this project's own cache",
+                folder.display()
+            ))));
         }
         let other = Cache::open(&folder)?;
         let adopted = cache.adopt(&other, &Imports::key())?;
-        let imports = Imports::adopt(&cache, &other)?;
+        let imports = Imports::adopt(cache, &other)?;
         if !as_json {
             print(&format!(
                 "{}: {} runs, {imports} imports and {} other records are new here\n",
@@ -131,14 +216,15 @@ fn adopt(plan: &Plan, names: &[&String], as_json: bool) -> Result<i32> {
         }));
     }
     if as_json {
-        print_json(&json!({ "adopted": told }))?;
+        print_json("adopted", &json!({ "adopted": told }))?;
     } else {
         eprintln!("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
     }
     Ok(exit::OK)
 }
 
-/// A cell's name with the ids that this project uses, where another name of a platform or a framework was given.
+/// A cell's name with the ids that this project uses, where another name of a platform or a
+/// framework was given.
 fn canonical(plan: &Plan, cell: &str) -> String {
     let mut parts: Vec<&str> = cell.splitn(3, '/').collect();
     if let [platform, framework, _] = &mut parts[..] {
@@ -151,15 +237,22 @@ fn canonical(plan: &Plan, cell: &str) -> String {
 }
 
 fn expected() -> String {
-    let formats: Vec<_> = parse::names().collect();
-    format!("expected a log ({}), a TensorBoard event file, or a result: {}", formats.join(", "), import::EXPECTED)
+    let formats: Vec<_> = logs::names().collect();
+    format!(
+        "expected a log ({}), a TensorBoard event file, or a result: {}",
+        formats.join(", "),
+        import::EXPECTED
+    )
 }
 
 /// The cell, where it is named, and the runs.
 fn wanted(args: &ImportArgs, own: &[PathBuf]) -> Result<(Option<String>, Vec<Unit>, Vec<PathBuf>)> {
     let named = |kind: Kind, files: &[PathBuf]| Unit {
         kind,
-        name: files.first().and_then(|f| f.file_name()).map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+        name: files
+            .first()
+            .and_then(|f| f.file_name())
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
         files: files.to_vec(),
     };
     let mut units = Vec::new();
@@ -180,11 +273,15 @@ fn wanted(args: &ImportArgs, own: &[PathBuf]) -> Result<(Option<String>, Vec<Uni
             && !Path::new(one).exists()
         {
             let problem = Problem::new(format!("`{one}` names a cell, but no file to import"));
-            return Err(Error::invalid(problem.help("give --log FILE, --result FILE or --tfevents FILE")));
+            return Err(Error::invalid(
+                problem.help("give --log FILE, --result FILE or --tfevents FILE"),
+            ));
         }
         if args.names.is_empty() {
             let problem = Problem::new("nothing to import is named");
-            return Err(Error::invalid(problem.help("`tprimat import CELL --log FILE`, or `tprimat import FOLDER`")));
+            return Err(Error::invalid(problem.help(
+                "`tprimat import CELL --log FILE`, or `tprimat import FOLDER`",
+            )));
         }
         let mut skipped = Vec::new();
         let paths: Vec<PathBuf> = args.names.iter().map(PathBuf::from).collect();
@@ -195,7 +292,9 @@ fn wanted(args: &ImportArgs, own: &[PathBuf]) -> Result<(Option<String>, Vec<Uni
         [cell] if import::is_id(cell) => Ok((Some(cell.clone()), units, Vec::new())),
         [other, ..] => {
             let problem = Problem::new(format!("`{other}` is not a cell"));
-            Err(Error::invalid(problem.help("platform/framework/model/parallelism, as `tprimat list` names them")))
+            Err(Error::invalid(problem.help(
+                "platform/framework/model/parallelism, as `tprimat list` names them",
+            )))
         }
     }
 }
@@ -206,7 +305,9 @@ fn check_names(plan: &Plan, cell: &str) {
     for (table, name) in [("hardware.platforms", parts[0]), ("models", parts[2])] {
         if !plan.config.children(table).any(|known| known == name) {
             let near = crate::error::nearest(name, plan.config.children(table));
-            let hint = near.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+            let hint = near
+                .map(|n| format!("; did you mean `{n}`?"))
+                .unwrap_or_default();
             eprintln!("note: config.yaml has no `{table}.{name}`: nothing is claimed by it{hint}");
         }
     }
@@ -234,11 +335,20 @@ impl Shown {
         }
     }
 
-    /// Is it the same configuration, run once more? Its file is called the same but for a date or a number, and nothing in it
-    /// says otherwise. Files of one and the same name are of several folders, which may be anybody's.
+    /// Is it the same configuration, run once more? Its file is called the same but for a date or a
+    /// number, and nothing in it says otherwise. Files of one and the same name are of several
+    /// folders, which may be anybody's.
     fn is_repeat_of(&self, other: &Self) -> bool {
-        let names = |shown: &Self| shown.name.as_deref().map(|name| (name.to_owned(), import::configuration(name)));
-        let (Some((own, configuration)), Some((its, of_other))) = (names(self), names(other)) else { return false };
+        let names = |shown: &Self| {
+            shown
+                .name
+                .as_deref()
+                .map(|name| (name.to_owned(), import::configuration(name)))
+        };
+        let (Some((own, configuration)), Some((its, of_other))) = (names(self), names(other))
+        else {
+            return false;
+        };
         own != its
             && configuration == of_other
             && (&self.format, &self.device) == (&other.format, &other.device)
@@ -246,15 +356,23 @@ impl Shown {
     }
 }
 
-/// The imports of each cell that was asked for: a folder may have thousands of one cell, and each is read once.
+/// The imports of each cell that was asked for: a folder may have thousands of one cell, and each
+/// is read once.
 #[derive(Default)]
 struct Known(BTreeMap<String, Vec<Shown>>);
 
 impl Known {
-    fn of(&mut self, plan: &Plan, cache: &Cache, imports: &Imports, cell: &str) -> Result<&[Shown]> {
+    fn of(
+        &mut self,
+        plan: &Plan,
+        cache: &Cache,
+        imports: &Imports,
+        cell: &str,
+    ) -> Result<&[Shown]> {
         if !self.0.contains_key(cell) {
             let runs = import::runs(cache, imports, cell, &import::claim_for(plan, cell))?;
-            self.0.insert(cell.to_owned(), runs.iter().map(Shown::of).collect());
+            self.0
+                .insert(cell.to_owned(), runs.iter().map(Shown::of).collect());
         }
         Ok(&self.0[cell])
     }
@@ -268,8 +386,9 @@ impl Known {
     }
 }
 
-/// The cell of a run that nobody named: that of earlier runs of the same configuration, which it repeats; else what its name
-/// and content tell; where another configuration has that cell, one that is named after the file.
+/// The cell of a run that nobody named: that of earlier runs of the same configuration, which it
+/// repeats; else what its name and content tell; where another configuration has that cell, one
+/// that is named after the file.
 fn cell_of(
     plan: &Plan,
     cache: &Cache,
@@ -281,7 +400,10 @@ fn cell_of(
 ) -> Result<String> {
     let plain = guess.cell();
     let base = |cell: &str| cell.split('@').next().unwrap_or_default().to_owned();
-    let near: Vec<&str> = imports.cells().filter(|cell| base(cell) == base(&plain)).collect();
+    let near: Vec<&str> = imports
+        .cells()
+        .filter(|cell| base(cell) == base(&plain))
+        .collect();
     let is_same_file: fn(&Shown, &Shown) -> bool = |a, b| a.id == b.id;
     for is_it in [is_same_file, Shown::is_repeat_of] {
         for cell in &near {
@@ -293,8 +415,15 @@ fn cell_of(
     }
     let mut cell = plain;
     // Named after its file, the run is a cell of its own.
-    let stem = unit.name.trim_end_matches(".json").trim_end_matches(".log").trim_end_matches(".txt");
-    let word: String = stem.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    let stem = unit
+        .name
+        .trim_end_matches(".json")
+        .trim_end_matches(".log")
+        .trim_end_matches(".txt");
+    let word: String = stem
+        .chars()
+        .map(|c| if c.is_alphanumeric() { c } else { '-' })
+        .collect();
     let mut number = 1;
     while near.contains(&&*cell) {
         guess.rest = vec![word.trim_matches('-').to_owned()];
@@ -308,60 +437,105 @@ fn cell_of(
 
 /// Why a file is refused that is nothing tprimat reads.
 fn neither(unit: &Unit) -> Error {
-    Error::invalid(Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()))
+    Error::invalid(
+        Problem::new(format!("{}: neither a log nor a result", unit.name)).help(expected()),
+    )
 }
 
-/// Stores a file, or the files of one run, as they are, if they can be read; then reads and files each run in them.
-fn one(plan: &Plan, cache: &Cache, cell: Option<&str>, unit: &Unit, known: &mut Known) -> Result<Vec<Value>> {
+/// Where a run goes that somebody imports.
+#[derive(Clone, Copy)]
+struct Into<'a> {
+    /// The cell that was named.
+    cell: Option<&'a str>,
+    /// A file of another vendor is no slip.
+    other_platform: bool,
+}
+
+/// Stores a file, or the files of one run, as they are, if they can be read; then reads and files
+/// each run in them.
+fn one(
+    plan: &Plan,
+    cache: &Cache,
+    into: Into<'_>,
+    unit: &Unit,
+    known: &mut Known,
+) -> Result<Vec<Value>> {
     if !import::recognise(unit)? {
         return Err(neither(unit));
     }
     let mut sources = Vec::new();
     for path in &unit.files {
         let (digest, size) = cache.put_file(path, Durability::Synced)?;
-        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         sources.push(Source { name, digest, size });
     }
     let (runs, own_cell) = import::parts(cache, Recorded::new(unit.kind, sources))?;
-    let cell = cell.map(str::to_owned).or(own_cell);
-    runs.into_iter().map(|run| filed(plan, cache, cell.as_deref(), unit, run, known)).collect()
+    let into = Into {
+        cell: into.cell.or(own_cell.as_deref()),
+        ..into
+    };
+    runs.into_iter()
+        .map(|run| filed(plan, cache, into, unit, run, known))
+        .collect()
 }
 
 /// Reads one run and files it under its cell.
 fn filed(
     plan: &Plan,
     cache: &Cache,
-    cell: Option<&str>,
+    Into {
+        cell,
+        other_platform,
+    }: Into<'_>,
     unit: &Unit,
     recorded: Recorded,
     known: &mut Known,
 ) -> Result<Value> {
-    let recorded = Recorded { is_guessed: cell.is_none(), ..recorded };
+    let recorded = Recorded {
+        is_guessed: cell.is_none(),
+        ..recorded
+    };
     let mut guess = import::guess(&unit.name, &plan.config);
     if cell.is_none() {
         guess.or(import::content_guess(cache, &recorded, plan)?);
     }
-    let read = |cell: &str| ImportedRun::read(cache, recorded.clone(), &import::claim_for(plan, cell));
+    let read =
+        |cell: &str| ImportedRun::read(cache, 1, recorded.clone(), &import::claim_for(plan, cell));
     let first = cell.map_or_else(|| guess.cell(), str::to_owned);
     let mut run = read(&first)?;
     if !run.result.trace.telemetry.is_empty() && run.result.trace.steps.is_empty() {
-        let message = format!("{}: readings of devices, and no step of a training", unit.name);
-        return Err(Error::invalid(Problem::new(message).help("`tprimat parse` shows them")));
+        let message = format!(
+            "{}: it has readings of devices and no training steps",
+            unit.name
+        );
+        return Err(Error::invalid(
+            Problem::new(message).help("`tprimat parse` shows them"),
+        ));
     }
     let failure = run.result.trace.failure.as_ref();
-    if run.result.trace.format == "unknown" && failure.is_none_or(|f| f.class == FailureClass::Unknown) {
+    if run.result.trace.format == "unknown"
+        && failure.is_none_or(|f| f.class == FailureClass::Unknown)
+    {
         return Err(neither(unit));
     }
     let imports = Imports::of(cache);
     let cell = match cell {
         Some(cell) => {
-            let others = known.of(plan, cache, &imports, cell)?;
-            let differs = |other: &Shown| import::other_workload(&run.result.contract, &other.contract);
-            if let Some(difference) = others.iter().filter(|other| other.id != recorded.id()).find_map(differs) {
-                let message = format!("`{cell}` holds an import of another workload: {difference}");
-                let help = format!("they are not repeats of each other; name another cell, as `{cell}@file=…`");
-                return Err(Error::Failed { message, help: Some(help) });
+            if !other_platform && let Some(differs) = &run.other_platform {
+                let message = format!("{} is not imported into `{cell}`: {differs}", unit.name);
+                let help = "name a cell of that platform; --other-platform imports it all the same, without a rate";
+                return Err(Error::invalid(Problem::new(message).help(help)));
             }
+            let others = known.of(plan, cache, &imports, cell)?;
+            let others = others.iter().filter(|other| other.id != recorded.id());
+            imported_runs::refuse_other_workload(
+                cell,
+                &run.result.contract,
+                others.map(|other| &other.contract),
+                &format!("name another cell, as `{cell}@file=…`, or take back what it holds"),
+            )?;
             cell.to_owned()
         }
         None => cell_of(plan, cache, &imports, unit, guess, &Shown::of(&run), known)?,
@@ -370,16 +544,38 @@ fn filed(
         run = read(&cell)?;
     }
     known.add(&cell, Shown::of(&run));
-    debug_assert!(config::is_plain_name(cell.split('/').next().unwrap_or_default()));
+    debug_assert!(config::is_plain_name(
+        cell.split('/').next().unwrap_or_default()
+    ));
+    let elsewhere = imports.elsewhere(&cell, &recorded);
     let (n, known) = Imports::add(cache, &cell, &recorded)?;
-    let mut text = import::tell(&cell, n, &run, &import::statistics(plan));
+    run.number = n;
+    let mut text = import::brief(&cell, &run, &import::statistics(plan));
     if known {
         text += "  imported before: the same bytes are one run\n";
+    }
+    if let Some(other) = &elsewhere {
+        text += &format!(
+            "  the same bytes are imported as {other} too; `tprimat attempts set-aside {other} --reason TEXT` takes \
+             that one back\n"
+        );
+    }
+    let kept = Imports::of(cache).kept(&cell, cache)?;
+    if let Some(why) = kept
+        .into_iter()
+        .find(|run| run.number == n)
+        .and_then(|run| run.set_aside)
+    {
+        text += &format!(
+            "  it does not count, for it was set aside ({}); `tprimat attempts restore {cell}#{n}` lets it count\n",
+            why.reason
+        );
     }
     Ok(json!({
         "cell": cell,
         "repeat": n,
         "known": known,
+        "same_bytes_as": elsewhere,
         "kind": recorded.kind,
         "sources": recorded.sources,
         "format": run.result.trace.format,

@@ -1,21 +1,25 @@
-//! `init`: a starter project, or what is missing beside a config.yaml. Recipes and templates are in the binary.
+//! `init`: a starter project, or what is missing beside a config.yaml. Recipes and templates are in
+//! the binary.
 
 use std::path::{Path, PathBuf};
 
-use super::args::InitArgs;
+use super::args::{Globals, InitArgs};
 use crate::{
     config::Config,
     error::{Error, Result, Source, exit},
     files::{Durability, read_to_string, write_atomically},
-    matrix::{self, Selection, Wanted},
-    recipe::{RecipeSet, embedded_file, embedded_under},
+    matrix::{self, ImpliedNames, Selection},
+    recipe::RecipeSet,
+    shipped::{shipped_file, shipped_under},
 };
 
 const MATRIX: &str = "pipelines/matrix.toml";
+/// Where editors find the form of a matrix, as shipped matrices say it.
+const EDITORS: &[u8] = b"#:schema ../schemas/matrix.json\n";
 const IGNORE: &[u8] = b"/cache/\n/output/\n/.venv/\n";
 
-pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
-    let root = match (at, &args.folder) {
+pub fn run(globals: &Globals, args: &InitArgs) -> Result<i32> {
+    let root = match (globals.directory.as_deref(), &args.folder) {
         (Some(at), Some(folder)) => at.join(folder),
         (Some(at), None) => at.to_owned(),
         (None, folder) => folder.clone().unwrap_or_else(|| PathBuf::from(".")),
@@ -25,13 +29,22 @@ pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
     if has_config {
         eprintln!("kept config.yaml");
     } else {
-        files.push(("config.yaml".into(), embedded_file("config.yaml").unwrap_or_default().to_vec()));
+        files.push((
+            "config.yaml".into(),
+            shipped_file("config.yaml").unwrap_or_default().to_vec(),
+        ));
         // They name what the starter config.yaml declares.
-        files.extend(embedded_under("pipelines/").map(|(name, bytes)| (format!("pipelines/{name}"), bytes.to_vec())));
+        files.extend(
+            shipped_under("pipelines/")
+                .map(|(name, bytes)| (format!("pipelines/{name}"), bytes.to_vec())),
+        );
     }
+    files.extend(super::schema::for_editors()?);
     if args.matrix {
         files.retain(|(name, _)| name != MATRIX);
-        files.push((MATRIX.into(), implied(&root, &files)?));
+        let mut text = EDITORS.to_vec();
+        text.extend(implied(&root, &files)?);
+        files.push((MATRIX.into(), text));
     }
     for (name, bytes) in files {
         let path = root.join(&name);
@@ -43,9 +56,13 @@ pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
         }
     }
     if has_config {
-        eprintln!("next: `tprimat check` says how config.yaml is understood, `tprimat plan` shows what would run");
+        eprintln!(
+            "next: `tprimat check` says how config.yaml is understood, `tprimat plan` shows what would run"
+        );
     } else {
-        eprintln!("next: `tprimat plan quickstart.toml` shows what would run, `tprimat build quickstart.toml` runs it");
+        eprintln!(
+            "next: `tprimat plan quickstart.toml` shows what would run, `tprimat build quickstart.toml` runs it"
+        );
     }
     Ok(exit::OK)
 }
@@ -53,14 +70,26 @@ pub fn run(at: Option<&Path>, args: &InitArgs) -> Result<i32> {
 /// The matrix that the folder's config.yaml implies, or the one about to be written there.
 fn implied(root: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     let env = super::project::environment();
-    let starter = files.iter().find(|(name, _)| name == "config.yaml").map(|(_, bytes)| bytes.clone());
+    let starter = files
+        .iter()
+        .find(|(name, _)| name == "config.yaml")
+        .map(|(_, bytes)| bytes.clone());
     let text = match starter {
         Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         None => read_to_string(&root.join("config.yaml"))?,
     };
     let config = Config::load(Source::new("config.yaml", text), &env, &[])?;
-    let Selection { frameworks, strategies, .. } = Selection::default().with_environment(&env);
-    let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
+    let Selection {
+        frameworks,
+        strategies,
+        ..
+    } = Selection::default().with_environment(&env);
+    let wanted = ImpliedNames {
+        frameworks: &frameworks,
+        strategies: &strategies,
+    };
     let recipes = RecipeSet::load(root)?;
-    Ok(matrix::implied(&config, wanted, &recipes.ids()).map_err(Error::Invalid)?.into_bytes())
+    Ok(matrix::implied(&config, wanted, &recipes.ids())
+        .map_err(Error::Invalid)?
+        .into_bytes())
 }

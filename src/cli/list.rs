@@ -1,67 +1,143 @@
 //! `list`: the cells of the matrix, what is known of each, and the imported ones.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::{
-    args::ListArgs,
-    flags::Insist,
+    args::{Globals, ListArgs},
+    flags::{Cells, MatrixSelection},
     output::{print, print_json},
     project,
+    session::Session,
 };
 use crate::{
-    analyze::{RepeatStatus, Summary},
-    cache::{Cache, TaskKind},
-    error::{Result, exit},
+    cache::{Cache, SetAside, TaskKind},
+    error::{Error, Result, exit},
+    figures::{RepeatStatus, Summary},
     graph::{Dag, State, Statuses},
     import::{self, Imports},
-    plan::{Plan, Support},
+    matrix::{Cell, CellId, Selection},
+    plan::{Plan, PlanRequest, Support},
 };
 
-pub fn run(at: Option<&Path>, args: &ListArgs) -> Result<i32> {
-    let wanted = &args.wanted;
-    let plan = match project::without_project(at, &wanted.common)? {
-        Some(_) => project::plan_or_imports(at, &wanted.common, &wanted.measured)?,
-        None => Plan::load(&project::wanted(at, wanted)?)?,
-    };
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let imports = Imports::of(&cache);
+pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
+    let selection = &args.selection;
+    let (mut session, imported) = open(globals, selection)?;
+    if args.last.failed {
+        project::keep_failed(&mut session.plan, &session.cache)?;
+    }
+    let (_, statuses) = session.look()?;
+    let Session {
+        plan, cache, dag, ..
+    } = &session;
+    let imports = Imports::of(cache);
     let mut rows = Vec::new();
-    for (at, cell) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
+    for (at, cell) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
         let supported = matches!(cell.support, Support::Ready(_));
         let mut row = json!({ "cell": cell.id, "repeats": cell.repeats, "supported": supported });
         if let Support::Unsupported(why) = &cell.support {
             row["reason"] = json!(why);
         }
-        let summary = if supported { measured(&dag, &statuses, &cache, at)? } else { None };
+        let summary = if supported {
+            measured(dag, &statuses, cache, at)?
+        } else {
+            None
+        };
         match summary {
             Some(summary) => row["contradicted"] = json!(contradicted(&summary)),
-            None if !imports.digests(&cell.id).is_empty() => tell_imports(&mut row, &plan, &cache, &imports)?,
-            None => {}
+            None => tell_imports(&mut row, plan, cache, &imports)?,
         }
         rows.push(row);
     }
-    for cell in imports.cells().filter(|id| plan.find(id).is_err()) {
+    // What failed elsewhere is not run again here.
+    for cell in imported
+        .iter()
+        .filter(|id| !args.last.failed && plan.find(id).is_err())
+    {
         let mut row = json!({ "cell": cell, "matrix": false });
-        tell_imports(&mut row, &plan, &cache, &imports)?;
+        tell_imports(&mut row, plan, cache, &imports)?;
         rows.push(row);
     }
-    if args.wanted.json {
-        print_json(&rows)?;
+    if globals.json {
+        print_json("list", &json!({ "cells": rows }))?;
     } else {
         print(&rows.iter().map(line).collect::<String>())?;
     }
     Ok(exit::OK)
 }
 
-fn measured(dag: &Dag, statuses: &Statuses, cache: &Cache, cell: usize) -> Result<Option<Summary>> {
-    let id = u32::try_from(cell).unwrap_or(u32::MAX);
-    let status = statuses.get(dag.node(TaskKind::Aggregate, id, 0));
-    let Some(output) = status.outputs().first().filter(|_| status.state == State::Fresh) else { return Ok(None) };
+/// The project, and the imported cells that pass the filters, also those whose imports were all set
+/// aside.
+fn open(globals: &Globals, selection: &MatrixSelection) -> Result<(Session, Vec<String>)> {
+    let MatrixSelection {
+        common, measured, ..
+    } = selection;
+    if project::without_project(globals, common)?.is_some() {
+        let session = Session::open_or_imports(globals, common, measured)?;
+        let (_, imports) = selected(&session, &selection.cells)?;
+        return Ok((session, imports));
+    }
+    let request = project::matrix_request(globals, selection)?;
+    let whole = PlanRequest {
+        selection: Selection::default(),
+        ..request.clone()
+    };
+    match Session::open(request) {
+        // A filter may be meant for imports alone.
+        Err(error @ Error::NothingSelected { .. }) => {
+            let mut session = Session::open(whole)?;
+            let (of_matrix, imports) = selected(&session, &selection.cells).map_err(|_| error)?;
+            let cells = session.plan.cells.iter_mut().zip(of_matrix);
+            cells.for_each(|(cell, is_selected)| cell.selected = is_selected);
+            Ok((session, imports))
+        }
+        opened => {
+            let session = opened?;
+            let imports = selected(&session, &selection.cells).map_or_else(|_| Vec::new(), |s| s.1);
+            Ok((session, imports))
+        }
+    }
+}
+
+/// Which cells of the matrix pass the filters, and the names of the imported ones that do.
+fn selected(session: &Session, filters: &Cells) -> Result<(Vec<bool>, Vec<String>)> {
+    let imports = Imports::of(&session.cache);
+    let of_matrix = &session.plan.matrix.cells;
+    let mut cells: Vec<Cell> = of_matrix.iter().cloned().collect();
+    cells.extend(imports.kept_cells().map(Cell::of_id));
+    let part = Selection {
+        only: filters.only.clone(),
+        skip: filters.skip.clone(),
+        where_: filters.where_.clone(),
+        ..Selection::default()
+    };
+    if cells.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let mut passes = part.select(&cells)?;
+    let of_imports = passes.split_off(session.plan.cells.len());
+    let imported = imports.kept_cells().zip(of_imports);
+    let imported = imported
+        .filter(|(_, passes)| *passes)
+        .map(|(cell, _)| cell.to_owned());
+    Ok((passes, imported.collect()))
+}
+
+fn measured(
+    dag: &Dag,
+    statuses: &Statuses,
+    cache: &Cache,
+    cell: CellId,
+) -> Result<Option<Summary>> {
+    let status = statuses.get(dag.node(TaskKind::Aggregate, cell, 0));
+    let Some(output) = status
+        .outputs()
+        .first()
+        .filter(|_| status.state == State::Fresh)
+    else {
+        return Ok(None);
+    };
     let bytes = cache.get(&output.digest)?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
@@ -81,6 +157,15 @@ fn contradicted(summary: &Summary) -> Vec<String> {
 
 fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) -> Result<()> {
     let cell = row["cell"].as_str().unwrap_or_default().to_owned();
+    let set_aside = imports.set_aside_of(&cell, cache)?;
+    if !set_aside.is_empty() {
+        let told =
+            |(number, why): &(u32, SetAside)| json!({ "repeat": number, "reason": why.reason });
+        row["set_aside"] = set_aside.iter().map(told).collect();
+    }
+    if imports.digests(&cell).is_empty() {
+        return Ok(());
+    }
     let runs = import::runs(cache, imports, &cell, &import::claim_for(plan, &cell))?;
     let summary = import::summary(&runs, &import::statistics(plan));
     row["imported"] = json!(runs.iter().map(|r| r.recorded.from()).collect::<Vec<_>>());
@@ -92,7 +177,11 @@ fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) 
 /// `CELL  (unsupported: why)  (imported from a.log)  (contradicted: seq_length)`
 fn line(row: &Value) -> String {
     let words = |name: &str| -> Option<String> {
-        let all: Vec<&str> = row[name].as_array()?.iter().filter_map(Value::as_str).collect();
+        let all: Vec<&str> = row[name]
+            .as_array()?
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         (!all.is_empty()).then(|| all.join(", "))
     };
     let mut line = row["cell"].as_str().unwrap_or_default().to_owned();
@@ -100,8 +189,20 @@ fn line(row: &Value) -> String {
         _ = write!(line, "  (unsupported: {why})");
     }
     if let Some(files) = words("imported") {
-        let where_ = if row["matrix"] == false { ", not in the matrix" } else { "" };
+        let where_ = if row["matrix"] == false {
+            ", not in the matrix"
+        } else {
+            ""
+        };
         _ = write!(line, "  (imported from {files}{where_})");
+    }
+    if let Some(all) = row["set_aside"].as_array() {
+        let reasons: Vec<&str> = all
+            .iter()
+            .filter_map(|why| why["reason"].as_str())
+            .collect();
+        let imports = crate::words::plain::counted(all.len(), "import");
+        _ = write!(line, "  ({imports} set aside: {})", reasons.join("; "));
     }
     if row["failed"].as_u64().unwrap_or(0) > 0 {
         line += "  (failed)";

@@ -1,53 +1,93 @@
-//! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; `-f` follows one that is being written.
+//! `logs CELL`: the log of the attempt that counts, or of any other, byte for byte; `-f` follows
+//! one that is being written.
 
 use std::{collections::BTreeMap, io::Write, path::Path, time::Duration};
 
 use super::{
-    args::LogsArgs,
+    args::{Globals, LogsArgs},
     attempts,
-    flags::Insist,
+    flags::is_matrix,
+    imported_runs::{self, ImportedLine},
     project::{self, split_repeat},
+    session::{Project, Session},
 };
 use crate::{
     cache::{Attempt, Cache, TaskKind},
     error::{Error, Result, exit},
-    execute::{self, Secrets},
-    graph::Dag,
+    execute::{self, Secrets, reading},
+    matrix::Selection,
     plan::{Plan, Support},
 };
 
-pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
     let asked = match (&args.attempt, &args.cell) {
-        (Some(id), _) => return of_attempt(at, id),
-        (None, cell) => cell.as_deref().unwrap_or_default(),
+        (Some(id), _) => return of_attempt(globals, id, Part::of(args)),
+        (None, Some(cell)) if !args.failed => cell,
+        (None, _) => return of_failed(globals, args),
     };
-    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
+    let session = Session::open(project::request(
+        globals,
+        &args.common,
+        None,
+        &args.measured,
+    )?)?;
+    let Session { plan, cache, .. } = &session;
     let (id, repeat) = split_repeat(asked)?;
-    let (cell, repeat) = (plan.find(id)?, repeat.unwrap_or(1));
+    let imports = imported_runs::of(cache, asked)?;
+    let cell = match plan.find(id) {
+        Err(_) if !imports.is_empty() => return of_imports(cache, &imports),
+        cell => cell?,
+    };
+    let repeat = repeat.unwrap_or(1);
     let id = &plan.cells[cell].id;
+    let cannot_run = matches!(plan.cells[cell].support, Support::Unsupported(_))
+        || repeat > plan.cells[cell].repeats;
+    if cannot_run && !imports.is_empty() {
+        return of_imports(cache, &imports);
+    }
     if let Support::Unsupported(why) = &plan.cells[cell].support {
-        return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
+        return Err(Error::Failed {
+            message: format!("`{id}` is unsupported: {why}"),
+            help: None,
+        });
     }
-    let cache_dir = project::cache_dir(&plan);
-    let cache = Cache::open(&cache_dir)?;
-    let dag = Dag::new(&plan)?;
     if repeat > plan.cells[cell].repeats {
-        return Err(Error::NothingSelected { message: format!("`{id}` has no repeat {repeat}"), help: None });
+        return Err(Error::NothingSelected {
+            message: format!("`{id}` has no repeat {repeat}"),
+            help: None,
+        });
     }
-    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let status = statuses.get(dag.node(TaskKind::Train, cell as u32, repeat));
+    let (engine, statuses) = session.look()?;
+    let status = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
     // A run under this name that has other settings is not this cell's, whoever started it.
     if args.follow
-        && let Some(dir) = status.key.and_then(|key| execute::live_run(&cache_dir.join("runs"), &key))
+        && let Some(dir) = status
+            .key
+            .and_then(|key| execute::live_run(&cache.root().join("runs"), &key))
     {
-        let declared = plan.prepared(cell).map(|prepared| prepared.resolved.env.clone()).unwrap_or_default();
+        let declared = plan
+            .prepared(cell)
+            .map(|prepared| prepared.resolved.env.clone())
+            .unwrap_or_default();
         return follow(&dir, &declared);
     }
-    // A failed attempt that will be tried again is not the one that counts, but its log is what people ask for.
-    let attempts = status.key.map(|key| cache.attempts(&key)).unwrap_or_default();
-    let attempt = status.attempt().map(|a| (**a).clone()).or_else(|| attempts.last().cloned());
-    let bytes = attempt.map(|attempt| log_of(&cache, &attempt)).transpose()?.flatten();
+    // A failed attempt that will be tried again is not the one that counts, but its log is what
+    // people ask for.
+    let attempts = status
+        .key
+        .map(|key| cache.attempts(&key))
+        .unwrap_or_default();
+    let attempt = status
+        .attempt()
+        .map(|a| (**a).clone())
+        .or_else(|| attempts.last().cloned());
+    let bytes = attempt
+        .map(|attempt| log_of(cache, &attempt, Part::of(args)))
+        .transpose()?
+        .flatten();
+    if bytes.is_none() && !imports.is_empty() {
+        return of_imports(cache, &imports);
+    }
     let bytes = bytes.ok_or_else(|| Error::Failed {
         message: format!("there is no log of `{id}#{repeat}` as it is configured now"),
         help: Some(format!(
@@ -58,10 +98,30 @@ pub fn run(at: Option<&Path>, args: &LogsArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-fn of_attempt(at: Option<&Path>, id: &str) -> Result<i32> {
-    let cache = attempts::open(at)?;
+/// What imported runs of a cell have as logs: one as it came, several each below its name.
+fn of_imports(cache: &Cache, imports: &[ImportedLine]) -> Result<i32> {
+    let mut files = Vec::new();
+    for run in imports {
+        files.extend(run.logs(cache)?);
+    }
+    match &files[..] {
+        [] => return Err(imported_runs::no_log(imports)),
+        [(_, log)] => write(log)?,
+        files => {
+            for (name, log) in files {
+                write(format!("==> {name} <==\n").as_bytes())?;
+                write(log)?;
+                write(if log.ends_with(b"\n") { b"\n" } else { b"\n\n" })?;
+            }
+        }
+    }
+    Ok(exit::OK)
+}
+
+fn of_attempt(globals: &Globals, id: &str, part: Part) -> Result<i32> {
+    let cache = Project::open(globals, &[])?.cache()?;
     let attempt = attempts::find(&cache, id)?;
-    let bytes = log_of(&cache, &attempt)?.ok_or_else(|| Error::Failed {
+    let bytes = log_of(&cache, &attempt, part)?.ok_or_else(|| Error::Failed {
         message: format!("the log of attempt {} is gone from the cache", attempt.id),
         help: None,
     })?;
@@ -69,15 +129,83 @@ fn of_attempt(at: Option<&Path>, id: &str) -> Result<i32> {
     Ok(exit::OK)
 }
 
-fn log_of(cache: &Cache, attempt: &Attempt) -> Result<Option<Vec<u8>>> {
-    Ok(attempt.log().map(|log| cache.get(&log.digest)).transpose()?.flatten())
+/// The logs of all failed runs, each below its name, as `tail` prints several files.
+fn of_failed(globals: &Globals, args: &LogsArgs) -> Result<i32> {
+    let mut request = project::request(globals, &args.common, None, &args.measured)?;
+    // The one word that is there is a matrix, unless it is a cell of it.
+    match &args.cell {
+        Some(word) if request.matrix.is_none() && is_matrix(word) => {
+            request.matrix = Some(word.clone());
+        }
+        Some(cell) => request.selection = Selection::of_cell(cell),
+        None => {}
+    }
+    let mut plan = Plan::load(&request)?;
+    let cache = Cache::open(&plan.cache_dir())?;
+    project::keep_failed(&mut plan, &cache)?;
+    let past = reading::PastMeasurements::of(&cache, &plan);
+    for cell in plan.cells.iter().filter(|cell| cell.selected) {
+        for (repeat, attempt) in project::last_failures(&past, cell) {
+            write(format!("==> {}#{repeat} (attempt {}) <==\n", cell.id, attempt.id).as_bytes())?;
+            let log = log_of(&cache, attempt, Part::Log)?
+                .unwrap_or_else(|| b"(its log is gone from the cache)".to_vec());
+            write(&log)?;
+            write(if log.ends_with(b"\n") { b"\n" } else { b"\n\n" })?;
+        }
+    }
+    Ok(exit::OK)
 }
 
-/// The log itself is masked only once the run has ended, so what is shown before is masked here: by the secrets of whoever asks,
-/// by those that are declared, and by those that the run was given, which only its processes know. Nothing is shown before
-/// these are known, or the run is over.
+/// What is asked for of an attempt.
+#[derive(Clone, Copy)]
+enum Part {
+    Log,
+    /// Of one node of several.
+    Node(usize),
+    Stacks,
+}
+
+impl Part {
+    fn of(args: &LogsArgs) -> Self {
+        match args.node {
+            _ if args.stacks => Self::Stacks,
+            0 => Self::Log,
+            node => Self::Node(node),
+        }
+    }
+}
+
+fn log_of(cache: &Cache, attempt: &Attempt, part: Part) -> Result<Option<Vec<u8>>> {
+    let (name, what) = match part {
+        Part::Log => ("log".to_owned(), "log".to_owned()),
+        Part::Node(node) => (format!("log.node-{node}"), format!("log of a node {node}")),
+        Part::Stacks => (
+            "stacks.txt".to_owned(),
+            "stacks of its processes".to_owned(),
+        ),
+    };
+    let Some(output) = attempt.outputs.iter().find(|output| output.name == name) else {
+        return match part {
+            Part::Log => Ok(None),
+            _ => Err(Error::NothingSelected {
+                message: format!("attempt {} has no {what}", attempt.id),
+                help: None,
+            }),
+        };
+    };
+    cache.get(&output.digest)
+}
+
+/// The log itself is masked only once the run has ended, so what is shown before is masked here: by
+/// the secrets of whoever asks, by those that are declared, and by those that the run was given.
+/// Its processes know these in full, its folder by digests of their words, for a run of which no
+/// process is left. Nothing is shown before the processes are asked, or the run is over.
 fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
-    let mut others = vec![Secrets::of_caller(), Secrets::of(declared)];
+    let mut others = vec![
+        Secrets::of_caller(),
+        Secrets::of(declared),
+        Secrets::noted(dir),
+    ];
     let mut log = execute::Growing::new(&dir.join("log"));
     let (mut pending, mut is_known) = (Vec::new(), false);
     loop {
@@ -100,15 +228,29 @@ fn follow(dir: &Path, declared: &BTreeMap<String, String>) -> Result<i32> {
     }
 }
 
-/// Masks what has come and says how much of it may be shown: whole lines, so that no secret is seen in two halves. A progress
-/// bar ends its lines by a carriage return; a line without an end is shown but for as much as may begin a secret.
-fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -> usize {
+/// Masks what has come and says how much of it may be shown: whole lines, so that no secret is seen
+/// in two halves. A progress bar ends its lines by a carriage return; a line without an end is
+/// shown but for as much as may begin a secret.
+pub(super) fn showable(pending: &mut [u8], is_over: bool, secrets: &[Secrets]) -> usize {
     const LONGEST_LINE: usize = 64 << 10;
-    let whole = pending.iter().rposition(|byte| b"\n\r".contains(byte)).map_or(0, |last| last + 1);
-    let end = if is_over || pending.len() - whole > LONGEST_LINE { pending.len() } else { whole };
-    secrets.iter().for_each(|secrets| secrets.mask(&mut pending[..end]));
+    let whole = pending
+        .iter()
+        .rposition(|byte| b"\n\r".contains(byte))
+        .map_or(0, |last| last + 1);
+    let end = if is_over || pending.len() - whole > LONGEST_LINE {
+        pending.len()
+    } else {
+        whole
+    };
+    secrets
+        .iter()
+        .for_each(|secrets| secrets.mask(&mut pending[..end]));
     let held_back = secrets.iter().map(Secrets::longest).max().unwrap_or(0);
-    if is_over || end == whole { end } else { whole.max(end.saturating_sub(held_back)) }
+    if is_over || end == whole {
+        end
+    } else {
+        whole.max(end.saturating_sub(held_back))
+    }
 }
 
 fn write(bytes: &[u8]) -> Result<()> {
@@ -125,13 +267,18 @@ mod tests {
 
     #[test]
     fn what_may_be_the_beginning_of_a_secret_is_held_back() {
-        let secrets = [Secrets::of(&[("A_TOKEN".to_owned(), "abcdefghij".to_owned())].into())];
+        let secrets = [Secrets::of(
+            &[("A_TOKEN".to_owned(), "abcdefghij".to_owned())].into(),
+        )];
         let shown = |text: &str, is_over| {
             let mut pending = text.as_bytes().to_vec();
             let end = showable(&mut pending, is_over, &secrets);
             String::from_utf8(pending[..end].to_vec()).unwrap()
         };
-        assert_eq!(shown("one abcdefghij\ntwo abcde", false), "one **********\n");
+        assert_eq!(
+            shown("one abcdefghij\ntwo abcde", false),
+            "one **********\n"
+        );
         assert_eq!(shown("10%\rtwo", false), "10%\r");
         assert_eq!(shown("two abcdefghij", true), "two **********");
         let long = "x".repeat(70 << 10);

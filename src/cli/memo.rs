@@ -1,29 +1,42 @@
 //! The memo of a build that left nothing to do: a no-op is then a few comparisons.
 //!
-//! It holds the evidence of the plan (every file, folder and absence, as they were when the plan read them), the cache's
-//! fingerprint, and every published file. If all of that still stands, so does the verdict. It is disposable: any doubt,
-//! and the plan is made anew.
+//! It holds the evidence of the plan (every file, folder and absence, as they were when the plan
+//! read them), the cache's fingerprint, and every published file. If all of that still stands, so
+//! does the verdict. It is disposable: any doubt, and the plan is made anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{args::BuildArgs, build::cache_dir_of};
+use super::{args::BuildArgs, detached, remote, session::Project};
 use crate::{
-    analyze::is_secret,
     cache::{Cache, TaskKind},
+    config::Config,
     digest::Digest,
-    execute::publish,
     files::{Evidence, Known, Standing},
     graph::{BUILD, Engine, Statuses},
     plan::PlanRequest,
+    publish,
+    words::secret::is_secret,
 };
 
-/// Variables that change from shell to shell. A project that reads one of them names it in config.yaml, and there the memo
-/// covers it.
-const IDLE_VARIABLES: &[&str] =
-    &["_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "WINDOWID"];
+/// Variables that change from shell to shell, and the folder of a detached build, which builds the
+/// same. A project that reads one of them names it in config.yaml, and there the memo covers it.
+const IDLE_VARIABLES: &[&str] = &[
+    "_",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "COLUMNS",
+    "LINES",
+    "TERM",
+    "SSH_TTY",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "WINDOWID",
+    detached::FOLDER,
+];
 
 #[derive(Serialize, Deserialize)]
 struct Memo {
@@ -31,45 +44,84 @@ struct Memo {
     evidence: Evidence,
     /// Variables that config.yaml names, and digests of what they held.
     variables: BTreeMap<String, Digest>,
+    /// The keys of the plan's runs, for which the remote cache is asked.
+    keys: BTreeSet<Digest>,
     verdict: Value,
 }
 
-/// What the memo is filed under: the binary, the request, the caller's environment without its secrets, which are hashed
-/// nowhere.
+/// A build that had nothing to do, if the remote cache has nothing new.
+pub struct Idle {
+    pub config: Config,
+    pub cache: Cache,
+    pub keys: BTreeSet<Digest>,
+    pub verdict: Value,
+}
+
+/// What the memo is filed under: the binary, the request, the caller's environment without its
+/// secrets, which are hashed nowhere.
 pub fn name(request: &PlanRequest, args: &BuildArgs) -> Digest {
-    let env: BTreeMap<_, _> =
-        request.env.iter().filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name)).collect();
-    let PlanRequest { root, matrix, sets, selection, repeats, allow_drift, executor, .. } = request;
+    let env: BTreeMap<_, _> = request
+        .env
+        .iter()
+        .filter(|(name, _)| !IDLE_VARIABLES.contains(&name.as_str()) && !is_secret(name))
+        .collect();
+    let PlanRequest {
+        root,
+        matrix,
+        sets,
+        selection,
+        repeats,
+        allow_drift,
+        executor,
+        ..
+    } = request;
     // A matrix may be named from the current folder.
     let folder = matrix.as_ref().and_then(|_| std::env::current_dir().ok());
-    let asked = (args.cached_only, args.require_complete, args.insist.retry_failed);
+    let asked = (
+        args.cached_only,
+        args.require_complete,
+        args.overrides.retry_failed,
+    );
     Digest::of(format!(
         "{BUILD} {root:?} {matrix:?} {sets:?} {selection:?} {repeats:?} {allow_drift} {executor:?} {asked:?} {folder:?} {env:?}"
     ))
 }
 
 /// The verdict of the last build, if nothing that it depends on has changed.
-pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<String> {
-    let root = cache_dir_of(request)?;
-    let cache = Cache::open(&root).ok()?;
+pub fn nothing_to_do(request: &PlanRequest, name: &Digest) -> Option<Idle> {
+    // The config alone: the plan is what a memo spares.
+    let project = Project::of(request.clone()).ok()?;
+    let cache = project.cache().ok()?;
     // What a killed build left must be swept, and only the whole path does that.
-    if std::fs::read_dir(root.join("runs"))
-        .is_ok_and(|runs| runs.flatten().any(|r| !r.file_name().to_string_lossy().starts_with('.')))
-    {
+    if std::fs::read_dir(cache.root().join("runs")).is_ok_and(|runs| {
+        runs.flatten()
+            .any(|r| !r.file_name().to_string_lossy().starts_with('.'))
+    }) {
         return None;
     }
     let mut memo: Memo = serde_json::from_slice(&cache.load_memo(name)?).ok()?;
-    if memo.cache != cache.fingerprint() || memo.variables.iter().any(|(name, was)| digest_of(request, name) != *was) {
+    if memo.cache != cache.fingerprint()
+        || memo
+            .variables
+            .iter()
+            .any(|(name, was)| digest_of(request, name) != *was)
+    {
         return None;
     }
     match memo.evidence.check() {
         Standing::Changed(_) => None,
         Standing::Holds { renewed } => {
             if renewed {
-                // What a build has just written is too young to be trusted by its stamp; from now on it is.
+                // What a build has just written is too young to be trusted by its stamp; from now
+                // on it is.
                 write(&cache, name, &memo);
             }
-            Some(memo.verdict.to_string())
+            Some(Idle {
+                config: project.config,
+                cache,
+                keys: memo.keys,
+                verdict: memo.verdict,
+            })
         }
     }
 }
@@ -86,15 +138,23 @@ fn digest_of(request: &PlanRequest, variable: &str) -> Digest {
 }
 
 /// Files a memo, if all that the verdict rests on can be named.
-pub fn store(engine: &Engine, statuses: &Statuses, request: &PlanRequest, name: &Digest, verdict: &Value) {
+pub fn store(
+    engine: &Engine,
+    statuses: &Statuses,
+    request: &PlanRequest,
+    name: &Digest,
+    verdict: &Value,
+) {
     let plan = engine.plan;
     // Facts that were probed can change with no file changing. A secret is hashed nowhere.
     if !plan.facts.are_all_locked() || plan.config.variables().iter().any(|name| is_secret(name)) {
         return;
     }
-    let Ok(mut evidence) = plan.reads.evidence() else { return };
+    let Ok(mut evidence) = plan.reads.evidence() else {
+        return;
+    };
     let output = publish::output_dir(plan);
-    let report = statuses.get(engine.dag.node(TaskKind::Report, 0, 0));
+    let report = statuses.get(engine.dag.over_all(TaskKind::Report));
     for published in report.outputs() {
         let path = output.join(&published.name);
         match Known::of(&path) {
@@ -102,7 +162,22 @@ pub fn store(engine: &Engine, statuses: &Statuses, request: &PlanRequest, name: 
             _ => return,
         }
     }
-    let variables = plan.config.variables().iter().map(|name| (name.clone(), digest_of(request, name))).collect();
+    let variables = plan
+        .config
+        .variables()
+        .iter()
+        .map(|name| (name.clone(), digest_of(request, name)))
+        .collect();
     let cache = engine.cache.fingerprint();
-    write(engine.cache, name, &Memo { cache, evidence, variables, verdict: verdict.clone() });
+    write(
+        engine.cache,
+        name,
+        &Memo {
+            cache,
+            evidence,
+            variables,
+            keys: remote::train_keys(engine, statuses),
+            verdict: verdict.clone(),
+        },
+    );
 }

@@ -1,7 +1,8 @@
 //! Arguments → a request → an exit code. One file a subcommand.
-/// In place of the standard one, in all of `cli`: what is said may quote strangers.
+/// In place of the standard one, in all of `cli`: what is said may quote strangers, and `--quiet`
+/// leaves it out.
 macro_rules! eprintln {
-    ($($argument:tt)*) => { $crate::cli::output::say(&format!($($argument)*)) };
+    ($($argument:tt)*) => { $crate::cli::output::note(&format!($($argument)*)) };
 }
 
 mod args;
@@ -9,9 +10,11 @@ mod attempts;
 mod baseline;
 mod blocked;
 mod build;
+mod cache;
 mod check;
 mod clean;
 mod compare;
+mod complete;
 mod config;
 mod data;
 mod detached;
@@ -24,6 +27,7 @@ mod graph;
 mod history;
 mod image;
 mod import;
+mod imported_runs;
 mod init;
 mod list;
 mod lock;
@@ -35,21 +39,26 @@ mod plan;
 mod profile;
 mod project;
 mod recipe;
+mod remote;
 mod render;
 mod report;
 mod schema;
+mod session;
 mod show;
 mod targets;
+mod tensorboard;
+mod verbosity;
+mod watch;
 
 use std::{path::Path, process::ExitCode};
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::{
-    error::{Error, exit},
+    error::{Error, Problem, exit},
     execute,
 };
-use args::{Cli, Command};
+use args::{Cli, Command, CompareFormat};
 
 /// Parses the arguments, runs the subcommand, renders its error.
 #[must_use]
@@ -59,20 +68,44 @@ pub fn main() -> ExitCode {
     let hidden: Option<fn(&Path) -> i32> = match arguments.next() {
         Some(word) if word == execute::SUPERVISE_ARGUMENT => Some(execute::supervise),
         Some(word) if word == execute::JOB_ARGUMENT => Some(execute::supervise_job),
+        Some(word) if word == execute::NODE_ARGUMENT => Some(execute::supervise_node),
         _ => None,
     };
     if let Some(supervise) = hidden {
-        return exit_code(arguments.next().map_or(exit::USAGE, |dir| supervise(dir.as_ref())));
+        return exit_code(
+            arguments
+                .next()
+                .map_or(exit::USAGE, |dir| supervise(dir.as_ref())),
+        );
+    }
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == complete::ARGUMENT) {
+        let words: Vec<String> = words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        let _ = output::print(&complete::candidates(&words));
+        return exit_code(exit::OK);
     }
     execute::explain_cut_files();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let command = Cli::command().color(verbosity::choose_colours());
+    let parsed = command.try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(mut cli) => {
+            cli.command.in_order();
+            verbosity::set(&cli.globals);
+            cli
+        }
         Err(error) => {
             let _ = error.print();
-            return exit_code(if error.use_stderr() { exit::USAGE } else { exit::OK });
+            return exit_code(if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::OK
+            });
         }
     };
-    let as_json = cli.command.as_json();
+    let as_json = cli.globals.json
+        || matches!(&cli.command, Command::Compare(args) if args.format == CompareFormat::Json);
     match run(cli) {
         Ok(code) => exit_code(code),
         Err(error) => {
@@ -83,44 +116,63 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<i32, Error> {
-    let at = cli.directory.as_deref();
+    let globals = &cli.globals;
+    if globals.quiet && globals.verbose {
+        let problem = Problem::new("--quiet and --verbose ask for opposite things");
+        return Err(Error::invalid(problem.help("leave one of them out")));
+    }
+    if globals.json && cli.command.is_without_json() {
+        let problem = Problem::new("this command prints no JSON");
+        return Err(Error::invalid(problem.help("leave out --json")));
+    }
     match cli.command {
-        Command::Build(args) if args.dry_run => plan::run(at, &args.into_plan()),
-        Command::Build(args) => build::run(at, &args),
-        Command::Plan(args) => plan::run(at, &args),
-        Command::Explain(args) => explain::run(at, &args),
-        Command::Fit(args) => fit::run(at, &args),
-        Command::List(args) => list::run(at, &args),
-        Command::Show(args) => show::run(at, &args),
-        Command::Attempts(args) => attempts::run(at, &args),
-        Command::History(args) => history::run(at, &args),
-        Command::Render(args) => render::run(at, &args),
-        Command::Logs(args) => logs::run(at, &args),
-        Command::Doctor(args) => doctor::run(at, &args),
-        Command::Status(args) => detached::status(at, &args),
-        Command::Attach(args) => detached::attach(at, &args),
-        Command::Stop(args) => detached::stop(at, &args),
-        Command::Compare(args) => compare::run(at, &args),
-        Command::Baseline(args) => baseline::run(at, &args),
-        Command::Gate(args) => gate::run(at, &args),
-        Command::Report(args) => report::run(at, &args),
-        Command::Import(args) => import::run(at, &args),
-        Command::Parse(args) => parse::run(&args),
-        Command::Check(args) => check::run(at, &args),
-        Command::Config(args) => config::run(at, &args),
-        Command::Recipe(args) => recipe::run(at, &args),
-        Command::Graph(args) => graph::run(at, &args),
-        Command::Data(args) => data::run(&args),
-        Command::Lock(args) => lock::run(at, &args),
-        Command::Image(args) => image::run(at, &args),
-        Command::Shell(args) => image::shell(at, &args),
-        Command::Clean(args) => clean::run(at, &args),
-        Command::Init(args) => init::run(at, &args),
+        Command::Build(mut args) => {
+            // Whoever names the cells that failed wants them run again, also those whose failure
+            // would be the same.
+            args.overrides.retry_failed |= args.last.failed;
+            if args.dry_run {
+                plan::run(globals, &args.into_plan())
+            } else {
+                build::run(globals, &args)
+            }
+        }
+        Command::Plan(mut args) => {
+            args.overrides.retry_failed |= args.last.failed;
+            plan::run(globals, &args)
+        }
+        Command::Explain(args) => explain::run(globals, &args),
+        Command::Fit(args) => fit::run(globals, &args),
+        Command::List(args) => list::run(globals, &args),
+        Command::Show(args) => show::run(globals, &args),
+        Command::Attempts(args) => attempts::run(globals, &args),
+        Command::History(args) => history::run(globals, &args),
+        Command::Render(args) => render::run(globals, &args),
+        Command::Logs(args) => logs::run(globals, &args),
+        Command::Doctor(args) => doctor::run(globals, &args),
+        Command::Status => detached::status(globals),
+        Command::Watch(args) => watch::run(globals, &args),
+        Command::Attach(args) => detached::attach(globals, &args),
+        Command::Stop(args) => detached::stop(globals, &args),
+        Command::Compare(args) => compare::run(globals, &args),
+        Command::Baseline(args) => baseline::run(globals, &args),
+        Command::Gate(args) => gate::run(globals, &args),
+        Command::Report(args) => report::run(globals, &args),
+        Command::Import(args) => import::run(globals, &args),
+        Command::Parse(args) => parse::run(globals, &args),
+        Command::Check(args) => check::run(globals, &args),
+        Command::Config(args) => config::run(globals, &args),
+        Command::Recipe(args) => recipe::run(globals, &args),
+        Command::Graph(args) => graph::run(globals, &args),
+        Command::Data(args) => data::run(globals, &args),
+        Command::Cache(args) => cache::run(globals, &args),
+        Command::Lock(args) => lock::run(globals, &args),
+        Command::Image(args) => image::run(globals, &args),
+        Command::Shell(args) => image::shell(globals, &args),
+        Command::Clean(args) => clean::run(globals, &args),
+        Command::Init(args) => init::run(globals, &args),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => {
-            let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "tprimat", &mut script);
-            output::print(&String::from_utf8_lossy(&script))?;
+            output::print(&complete::script(args.shell))?;
             Ok(exit::OK)
         }
     }

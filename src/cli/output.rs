@@ -1,4 +1,4 @@
-//! Data to stdout, talk to stderr; errors are rendered here and nowhere else.
+//! Data to stdout, everything said beside it to stderr; errors are rendered here and nowhere else.
 
 use std::{
     borrow::Cow,
@@ -6,16 +6,20 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::verbosity::{Verbosity, verbosity};
 use crate::{
     error::{Error, Problem, Result, Source},
     execute::masked,
-    plain,
     report::{Ink, Page, Paint},
+    sentences,
+    words::plain,
 };
 
-/// Prints data, in which whatever a stranger wrote is harmless and no secret of the caller's environment is seen.
+/// Prints data, in which whatever a stranger wrote is harmless and no secret of the caller's
+/// environment is seen.
 pub fn print(text: &str) -> Result<()> {
     let colours = match page().paint {
         Paint::Colour => Ink::all_codes(),
@@ -24,8 +28,8 @@ pub fn print(text: &str) -> Result<()> {
     print_commands(&quiet(&masked(&plain::coloured(text, &colours))))
 }
 
-/// Prints text that is to be obeyed, by a CI system; whoever made it has escaped what is quoted in it. A closed pipe ends the
-/// program quietly: the reader has all it wanted.
+/// Prints text that is to be obeyed, by a CI system; whoever made it has escaped what is quoted in
+/// it. A closed pipe ends the program quietly: the reader has all it wanted.
 pub fn print_commands(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -34,15 +38,46 @@ pub fn print_commands(text: &str) -> Result<()> {
     }
 }
 
-/// Prints one JSON value.
-pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+/// Prints one JSON object, named by `schema_version`: `tprimat.<form>/1`. A change that breaks its
+/// readers raises the number.
+pub fn print_json(form: &str, value: &impl Serialize) -> Result<()> {
+    print_document(&Versioned {
+        schema_version: format!("tprimat.{form}/1"),
+        value,
+    })
+}
+
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    schema_version: String,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+/// Prints one JSON value that names its own form, or has none, like a setting's value.
+pub fn print_document(value: &impl Serialize) -> Result<()> {
     print(&json_text(value)?)
 }
 
 /// One JSON value as it is printed or written to a file.
-pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
-    let text = serde_json::to_string_pretty(value).map_err(|e| Error::Cache(format!("cannot print JSON: {e}")))?;
+pub fn json_text(value: &impl Serialize) -> Result<String> {
+    let text = sentences::in_words(|| serde_json::to_string_pretty(value));
+    let text = text.map_err(|e| Error::Internal(format!("cannot print JSON: {e}")))?;
     Ok(plain::json(&text).into_owned() + "\n")
+}
+
+/// Says what a caller who asked for quiet need not know.
+pub fn note(text: &str) {
+    if verbosity() > Verbosity::Quiet {
+        say(text);
+    }
+}
+
+/// Says what only a caller who asked for more wants to know.
+pub fn detail(text: &str) {
+    if verbosity() == Verbosity::Verbose {
+        say(text);
+    }
 }
 
 /// Says something to the caller, on stderr, which cannot be written to any more if this fails.
@@ -50,27 +85,56 @@ pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}", quiet(&masked(&plain::lines(text))));
 }
 
-/// On a CI system no line is a command to it.
-fn quiet(text: &str) -> Cow<'_, str> {
-    let is_ci = ["GITHUB_ACTIONS", "TF_BUILD"].iter().any(|name| std::env::var_os(name).is_some());
-    if is_ci { plain::without_commands(text) } else { Cow::Borrowed(text) }
+/// Asks the person at the terminal; without one, `command` needs --yes.
+pub fn confirmed(command: &str, question: &str) -> Result<bool> {
+    if !io::stdin().is_terminal() {
+        let problem = Problem::new(format!("`{command}` asks first, and there is no terminal"));
+        return Err(Error::invalid(problem.help("pass --yes")));
+    }
+    let _ = write!(io::stderr(), "{question} [y/N] ");
+    let mut line = String::new();
+    io::stdin()
+        .read_line(&mut line)
+        .map_err(Error::io("cannot read", "stdin"))?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// How stdout shows tables: as wide as `$COLUMNS`, the terminal, or a file; in colours where it is a terminal that has
-/// them and nobody forbids them (`NO_COLOR`, `CLICOLOR`, `TERM=dumb`).
+/// On a CI system no line is a command to it.
+fn quiet(text: &str) -> Cow<'_, str> {
+    let is_ci = ["GITHUB_ACTIONS", "TF_BUILD"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some());
+    if is_ci {
+        plain::without_commands(text)
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// How stdout shows tables: as wide as `$COLUMNS`, the terminal, or a file; in the colours that
+/// [`super::verbosity`] decided.
 #[must_use]
 pub fn page() -> Page {
     let is_terminal = io::stdout().is_terminal();
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let file = Page::file();
-    let width = columns.or_else(|| is_terminal.then(terminal_columns).flatten()).unwrap_or(file.width);
-    let paint = if console::colors_enabled() && !forbids_colour() { Paint::Colour } else { Paint::Plain };
-    Page { width, paint, most_notes: if is_terminal { Some(12) } else { file.most_notes } }
-}
-
-/// As no-color.org has it: set, and not empty.
-fn forbids_colour() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+    let width = columns
+        .or_else(|| is_terminal.then(terminal_columns).flatten())
+        .unwrap_or(file.width);
+    let paint = if console::colors_enabled() {
+        Paint::Colour
+    } else {
+        Paint::Plain
+    };
+    Page {
+        width,
+        paint,
+        most_notes: if is_terminal {
+            Some(12)
+        } else {
+            file.most_notes
+        },
+    }
 }
 
 fn terminal_columns() -> Option<usize> {
@@ -81,7 +145,7 @@ fn terminal_columns() -> Option<usize> {
 /// Renders an error: for people on stderr with carets, or as the one JSON value on stdout.
 pub fn report(error: &Error, as_json: bool) {
     if as_json {
-        let _ = print_json(&to_json(error));
+        let _ = print_json("error", &to_json(error));
         return;
     }
     match error {
@@ -107,15 +171,20 @@ pub fn report(error: &Error, as_json: bool) {
 
 /// Every place stays where it is, for what is replaced keeps its length.
 fn harmless(problem: &Problem) -> Problem {
-    let place = problem
-        .place
-        .as_ref()
-        .map(|(source, span)| (Source::new(plain::line(&source.name), plain::lines(&source.text)), span.clone()));
+    let place = problem.place.as_ref().map(|(source, span)| {
+        (
+            Source::new(plain::line(&source.name), plain::lines(&source.text)),
+            span.clone(),
+        )
+    });
     Problem {
         message: plain::lines(&problem.message).into_owned(),
         place,
         label: plain::line(&problem.label).into_owned(),
-        help: problem.help.as_deref().map(|help| plain::lines(help).into_owned()),
+        help: problem
+            .help
+            .as_deref()
+            .map(|help| plain::lines(help).into_owned()),
     }
 }
 
@@ -160,14 +229,24 @@ impl std::error::Error for Rendered {}
 
 impl miette::Diagnostic for Rendered {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.0.help.as_ref().map(|h| Box::new(h) as Box<dyn fmt::Display>)
+        self.0
+            .help
+            .as_ref()
+            .map(|h| Box::new(h) as Box<dyn fmt::Display>)
     }
     fn source_code(&self) -> Option<&dyn miette::SourceCode> {
-        self.0.place.as_ref().map(|_| self as &dyn miette::SourceCode)
+        self.0
+            .place
+            .as_ref()
+            .map(|_| self as &dyn miette::SourceCode)
     }
     fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
         let (_, span) = self.0.place.as_ref()?;
-        Some(Box::new(std::iter::once(miette::LabeledSpan::new(Some(self.0.label.clone()), span.start, span.len()))))
+        Some(Box::new(std::iter::once(miette::LabeledSpan::new(
+            Some(self.0.label.clone()),
+            span.start,
+            span.len(),
+        ))))
     }
 }
 
@@ -179,7 +258,11 @@ impl miette::SourceCode for Rendered {
         before: usize,
         after: usize,
     ) -> Result<Box<dyn miette::SpanContents<'a> + 'a>, miette::MietteError> {
-        let (source, _) = self.0.place.as_ref().ok_or(miette::MietteError::OutOfBounds)?;
+        let (source, _) = self
+            .0
+            .place
+            .as_ref()
+            .ok_or(miette::MietteError::OutOfBounds)?;
         let contents = source.text.read_span(span, before, after)?;
         Ok(Box::new(miette::MietteSpanContents::new_named(
             source.name.clone(),

@@ -3,32 +3,40 @@
 use std::{fmt::Write as _, fs::File, io::Read, path::Path};
 
 use super::{
-    args::ParseArgs,
+    args::{Globals, ParseArgs},
     output::{print, print_json},
+    project,
 };
 use crate::{
     error::{Error, Problem, Result, exit},
-    parse::{self, LogSection, Parser, TelemetrySample, Trace},
+    logs::{self, LogSection, Parser, TelemetrySample, Trace},
+    recipe::RecipeSet,
 };
 
 const CHUNK: usize = 1 << 20;
 
-pub fn run(args: &ParseArgs) -> Result<i32> {
+pub fn run(globals: &Globals, args: &ParseArgs) -> Result<i32> {
     let parser = match &args.format {
-        Some(format) => parser(format)?,
+        Some(format) => parser(globals, format)?,
         None => Parser::detecting(),
     };
     let trace = read(parser, &args.file)?;
     if trace.format == "unknown" && trace.failure.is_none() && trace.telemetry.is_empty() {
         let problem = Problem::new(format!("{}: no log format recognised", args.file.display()));
         if is_json(&args.file) {
-            let help = format!("a JSON file may be a result: `tprimat import {}` reads those", args.file.display());
+            let help = format!(
+                "a JSON file may be a result: `tprimat import {}` reads those",
+                args.file.display()
+            );
             return Err(Error::invalid(problem.help(help)));
         }
-        return Err(Error::invalid(problem.help(format!("formats: {}", names().join(", ")))));
+        return Err(Error::invalid(problem.help(format!(
+            "formats: {}; `--format RECIPE` reads it with the `[log] patterns` of a recipe of the project",
+            names().join(", ")
+        ))));
     }
-    if args.json {
-        print_json(&trace)?
+    if globals.json {
+        print_json("trace", &trace)?
     } else {
         print(&text(&trace))?
     }
@@ -37,21 +45,35 @@ pub fn run(args: &ParseArgs) -> Result<i32> {
 
 /// One JSON value, as results are, and no log of JSON lines.
 fn is_json(file: &Path) -> bool {
-    crate::files::read(file).is_ok_and(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).is_ok())
+    crate::files::read(file)
+        .is_ok_and(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).is_ok())
 }
 
 fn names() -> Vec<&'static str> {
-    parse::names().chain(["tfevents"]).collect()
+    logs::names().chain(["tfevents"]).collect()
 }
 
-fn parser(format: &str) -> Result<Parser> {
-    Parser::new(&LogSection::named(format)).map_err(|_| {
+/// The parser of a format, or of a recipe of this project: its format with its patterns.
+fn parser(globals: &Globals, format: &str) -> Result<Parser> {
+    let known = Parser::new(&LogSection::named(format));
+    let root = project::root(globals).ok().filter(|_| known.is_err());
+    let recipes = root.map(|root| RecipeSet::load(&root)).transpose()?;
+    if let Some(recipe) = recipes.and_then(|mut recipes| recipes.recipes.remove(format)) {
+        let log = &recipe.file.log;
+        return Parser::new(log).map_err(|error| Error::invalid(Problem::new(error.to_string())));
+    }
+    known.map_err(|_| {
         if format == "regex" {
             let problem = Problem::new("the format `regex` is made up by a recipe's patterns");
-            return Error::invalid(problem.help("a recipe's `[log] patterns` are read by `build`"));
+            let help = "name the recipe: `--format RECIPE` reads the log with its `[log] patterns`";
+            return Error::invalid(problem.help(help));
         }
         let near = crate::error::nearest(format, names()).map(|n| format!("did you mean `{n}`? "));
-        let help = format!("{}formats: {}", near.unwrap_or_default(), names().join(", "));
+        let help = format!(
+            "{}formats: {}",
+            near.unwrap_or_default(),
+            names().join(", ")
+        );
         Error::invalid(Problem::new(format!("`{format}` is not a log format")).help(help))
     })
 }
@@ -77,7 +99,11 @@ pub fn read(mut parser: Parser, file: &Path) -> Result<Trace> {
 fn text(trace: &Trace) -> String {
     let finished = if trace.finished { ", finished" } else { "" };
     let readings = trace.telemetry.len();
-    let counted = if readings > 0 { format!("{readings} readings") } else { format!("{} steps", trace.steps.len()) };
+    let counted = if readings > 0 {
+        format!("{readings} readings")
+    } else {
+        format!("{} steps", trace.steps.len())
+    };
     let mut text = format!("format {}, {counted}{finished}\n", trace.format);
     if readings > 0 {
         text += &telemetry(&trace.telemetry);
@@ -93,7 +119,8 @@ fn text(trace: &Trace) -> String {
             step.step,
             show(step.step_time_seconds),
             show(step.loss),
-            step.learning_rate.map_or_else(|| "–".to_owned(), |v| format!("{v:.3e}")),
+            step.learning_rate
+                .map_or_else(|| "–".to_owned(), |v| format!("{v:.3e}")),
             show(step.grad_norm)
         );
     }
@@ -101,7 +128,12 @@ fn text(trace: &Trace) -> String {
         let _ = writeln!(text, "anomaly {}: {}", anomaly.kind, anomaly.detail);
     }
     if let Some(failure) = &trace.failure {
-        let _ = writeln!(text, "failure {}: {}", failure.class.name(), failure.evidence.join(" | "));
+        let _ = writeln!(
+            text,
+            "failure {}: {}",
+            failure.class.name(),
+            failure.evidence.join(" | ")
+        );
     }
     text
 }
@@ -124,12 +156,17 @@ fn telemetry(samples: &[TelemetrySample]) -> String {
         ("clock MHz", &|s| plain(s.clock_mhz)),
         ("memory clock MHz", &|s| plain(s.memory_clock_mhz)),
     ];
-    let used = columns.into_iter().filter(|(_, show)| samples.iter().any(|s| show(s).is_some()));
+    let used = columns
+        .into_iter()
+        .filter(|(_, show)| samples.iter().any(|s| show(s).is_some()));
     let used: Vec<_> = used.collect();
     let mut table = tabled::builder::Builder::default();
     table.push_record(used.iter().map(|(name, _)| (*name).to_owned()));
     for sample in samples {
-        table.push_record(used.iter().map(|(_, show)| show(sample).unwrap_or_else(|| "–".to_owned())));
+        table.push_record(
+            used.iter()
+                .map(|(_, show)| show(sample).unwrap_or_else(|| "–".to_owned())),
+        );
     }
     format!("{}\n", table.build().with(tabled::settings::Style::blank()))
 }

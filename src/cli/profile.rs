@@ -2,41 +2,62 @@
 
 use serde_json::json;
 
-use super::{args::BuildArgs, output::print_json};
+use super::{
+    args::{BuildArgs, Globals},
+    output::{print_json, say},
+};
 use crate::{
     error::{Error, Problem, Result, exit},
-    execute::{self, Event, Look, Profiler, Talk, TrainHost, publish},
+    execute::{self, Event, EventSink, ProbeDepth, Profiler, TrainHost},
+    matrix::CellId,
     plan::{Place, Plan},
+    publish,
     recipe::Recipe,
 };
 
-/// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to the vendor.
+/// The profiler that was asked for: by flag, or by `experiment.profiling: true`, which leaves it to
+/// the vendor.
 pub fn asked(plan: &Plan, args: &BuildArgs) -> bool {
-    let configured = plan.config.get("experiment.profiling").and_then(serde_json::Value::as_bool);
+    let configured = plan
+        .config
+        .get("experiment.profiling")
+        .and_then(serde_json::Value::as_bool);
     args.profile.is_some() || configured == Some(true)
 }
 
-pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Result<i32> {
-    let note = |message: String| talk.report(&Event::Note { message });
+pub fn run(
+    plan: &Plan,
+    globals: &Globals,
+    args: &BuildArgs,
+    host: &TrainHost,
+    events: &EventSink,
+) -> Result<i32> {
+    let note = |message: String| events.report(&Event::Note { message });
     if args.profile.is_none() {
         note("experiment.profiling is true: cells are profiled, none is measured".into());
     }
     let mut cells = Vec::new();
     let mut problems = Vec::new();
-    for (cell, planned) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
-        let Some(prepared) = plan.prepared(cell) else { continue };
+    for (cell, planned) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
+        let Some(prepared) = plan.prepared(cell) else {
+            continue;
+        };
         if let Err(why) = prepared.facts.here(prepared.job()) {
             note(format!("{} is not profiled: {why}", planned.id));
             continue;
         }
-        if prepared.resolved.execution.place == Place::Slurm {
+        if prepared.resolved.execution.place != Place::Local {
             note(format!(
                 "{} is not profiled: profiles are made on this host; --executor local on a node makes one",
                 planned.id
             ));
             continue;
         }
-        let profiler = args.profile.map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
+        let is_there = |command: &str| crate::host::which(command, &host.caller_env).is_some();
+        let asked: Profiler = args
+            .profile
+            .map_or_else(|| Profiler::of(prepared.job().vendor), Into::into);
+        let profiler = asked.or_older(is_there);
         let recipe = plan.recipe(cell);
         problems.extend(execute::preflight(
             recipe,
@@ -44,15 +65,20 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
             prepared,
             plan.facts.python(&recipe.file.id),
             host,
-            Look::ByAsking,
+            ProbeDepth::ByAsking,
         ));
         if profiler == Profiler::Torch
             && let Some(why) = without_torchs_profiler(recipe)
         {
-            let problem = Problem::new(format!("the trainer of `{}` cannot start torch's profiler", recipe.file.id));
-            problems.push(problem.help(format!("{why}; --profile nsys or rocprof wraps any trainer")));
+            let problem = Problem::new(format!(
+                "the trainer of `{}` cannot start torch's profiler",
+                recipe.file.id
+            ));
+            problems.push(problem.help(format!(
+                "{why}; --profile nsys or rocprof wraps any trainer"
+            )));
         }
-        if let Some(command) = profiler.command().filter(|c| crate::host::which(c, &host.caller_env).is_none()) {
+        if let Some(command) = profiler.command().filter(|command| !is_there(command)) {
             let problem = Problem::new(format!("the profiler `{command}` is not there"));
             problems.push(problem.help("it is looked up in PATH; --profile torch needs none"));
         }
@@ -73,10 +99,22 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
     let (mut made, mut failed) = (Vec::new(), 0);
     for (cell, profiler) in cells {
         let id = &plan.cells[cell].id;
-        note(format!("{id}: runs once under a profiler; this is not a measurement"));
-        match execute::profile(plan, cell, profiler, host, (&output, &file_name(plan, cell)), interrupts) {
+        note(format!(
+            "{id}: runs once under a profiler; this is not a measurement"
+        ));
+        match execute::profile(
+            plan,
+            cell,
+            profiler,
+            host,
+            (&output, &file_name(plan, cell)),
+            interrupts,
+        ) {
             Ok(trace) => {
-                note(format!("{id}: {}", trace.strip_prefix(&plan.root).unwrap_or(&trace).display()));
+                note(format!(
+                    "{id}: {}",
+                    trace.strip_prefix(&plan.root).unwrap_or(&trace).display()
+                ));
                 made.push(json!({ "cell": id, "trace": trace }));
             }
             Err(error) => {
@@ -84,22 +122,31 @@ pub fn run(plan: &Plan, args: &BuildArgs, host: &TrainHost, talk: &Talk) -> Resu
                     return Err(Error::Interrupted(signal));
                 }
                 failed += 1;
-                eprintln!("error: {error}");
-                if let Error::Failed { help: Some(help), .. } = &error {
-                    eprintln!("  help: {help}");
+                say(&format!("error: {error}"));
+                if let Error::Failed {
+                    help: Some(help), ..
+                } = &error
+                {
+                    say(&format!("  help: {help}"));
                 }
             }
         }
     }
-    if args.wanted.json {
-        print_json(&json!({ "profiles": made, "failed": failed }))?;
+    if globals.json {
+        print_json("profiles", &json!({ "profiles": made, "failed": failed }))?;
     }
     Ok(if failed > 0 { exit::FAILED } else { exit::OK })
 }
 
 /// Why no trainer of the recipe heeds $TPRIMAT_PROFILE_DIR.
 fn without_torchs_profiler(recipe: &Recipe) -> Option<&'static str> {
-    if recipe.file.require.programs.iter().any(|program| program == "tprimat-native") {
+    if recipe
+        .file
+        .require
+        .programs
+        .iter()
+        .any(|program| program == "tprimat-native")
+    {
         return Some("it is a part of Python's torch, and tprimat-native runs without Python");
     }
     // Only programs that print our events have our callback at their steps.
@@ -107,9 +154,15 @@ fn without_torchs_profiler(recipe: &Recipe) -> Option<&'static str> {
 }
 
 /// `profile_<platform>_<framework>_<model>_<strategy>`, with further axes behind it.
-fn file_name(plan: &Plan, cell: usize) -> String {
+fn file_name(plan: &Plan, cell: CellId) -> String {
     let of = &plan.matrix.cells[cell];
-    let axes = of.axes.iter().map(|(axis, value)| format!("_{axis}-{value}"));
-    let name = format!("profile_{}_{}_{}_{}", of.platform, of.framework, of.model, of.parallelism);
+    let axes = of
+        .axes
+        .iter()
+        .map(|(axis, value)| format!("_{axis}-{value}"));
+    let name = format!(
+        "profile_{}_{}_{}_{}",
+        of.platform, of.framework, of.model, of.parallelism
+    );
     publish::safe_name(&axes.fold(name, |name, axis| name + &axis))
 }

@@ -1,33 +1,38 @@
-//! Common ground of the subcommands: the project root, the plan, the cache, the engine.
+//! Common ground of the subcommands: the project's root, what is to be planned, what is said of a
+//! plan.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
-use serde_json::json;
+use rayon::prelude::*;
 
-use super::flags::{Cells, Common, Insist, Measured, Wanted};
+use super::{
+    args::Globals,
+    blocked,
+    flags::{Cells, Common, MatrixSelection, Measured},
+};
 use crate::{
-    analyze::{self, CellInput, GateInput},
-    cache::{Cache, TaskKind},
+    cache::{Attempt, Cache},
     error::{Error, Problem, Result},
-    execute::{
-        derived,
-        reading::{self, Reach},
-    },
-    files,
-    graph::{CodeDigests, Dag, Engine, Options},
+    execute::{history::run_of, reading},
+    figures, files,
     import::Imports,
-    matrix::Selection,
-    plan::{CellPlan, Place, Plan, PlanRequest, Support, Vendor},
+    job::{RunOutcome, Vendor},
+    matrix::{CellId, Selection},
+    plan::{CellPlan, Place, Plan, PlanRequest, Support},
+    sentences,
 };
 
 /// The nearest folder, from `at` upwards, with a config.yaml.
-pub fn root(at: Option<&Path>) -> Result<PathBuf> {
-    let start = start(at)?;
+pub fn root(globals: &Globals) -> Result<PathBuf> {
+    let start = start(globals)?;
     let root = above(&start).ok_or_else(|| {
-        let problem = Problem::new(format!("there is no config.yaml in {} or above it", start.display()));
+        let problem = Problem::new(format!(
+            "there is no config.yaml in {} or above it",
+            start.display()
+        ));
         Error::invalid(problem.help("`tprimat init` writes a starter project"))
     })?;
     // Anybody may put a config.yaml into /tmp, which is above many a folder.
@@ -36,34 +41,36 @@ pub fn root(at: Option<&Path>) -> Result<PathBuf> {
     Ok(root)
 }
 
-fn start(at: Option<&Path>) -> Result<PathBuf> {
+fn start(globals: &Globals) -> Result<PathBuf> {
+    let at = globals.directory.as_deref();
     let start = at.map_or_else(std::env::current_dir, |dir| dir.canonicalize());
-    start.map_err(Error::io("cannot find the folder", at.unwrap_or(Path::new("."))))
+    start.map_err(Error::io(
+        "cannot find the folder",
+        at.unwrap_or(Path::new(".")),
+    ))
 }
 
 fn above(start: &Path) -> Option<PathBuf> {
-    start.ancestors().find(|dir| dir.join("config.yaml").is_file()).map(Path::to_owned)
+    start
+        .ancestors()
+        .find(|dir| dir.join("config.yaml").is_file())
+        .map(Path::to_owned)
 }
 
-/// The plan of a project. In a folder without one, what is needed to read imports that its cache has.
-pub fn plan_or_imports(at: Option<&Path>, common: &Common, measured: &Measured) -> Result<Plan> {
-    match request(at, common, None, measured) {
-        Ok(request) => Plan::load(&request),
-        Err(error) => match without_project(at, common)? {
-            Some(request) if is_cache(&request.root.join("cache")) => Plan::bare(&request),
-            _ => Err(error),
-        },
-    }
-}
-
-/// The request of a command that needs no project, where there is none: the folder itself is its root.
-pub fn without_project(at: Option<&Path>, common: &Common) -> Result<Option<PlanRequest>> {
-    let root = start(at)?;
+/// The request of a command that needs no project, where there is none: the folder itself is its
+/// root.
+pub fn without_project(globals: &Globals, common: &Common) -> Result<Option<PlanRequest>> {
+    let root = start(globals)?;
     // A project of somebody else's is refused, not passed over.
-    if above(&root).is_some() || common.matrix.is_some() {
+    if above(&root).is_some() || common.matrix().is_some() {
         return Ok(None);
     }
-    Ok(Some(PlanRequest { root, sets: common.sets.clone(), env: environment(), ..PlanRequest::default() }))
+    Ok(Some(PlanRequest {
+        root,
+        sets: common.sets.clone(),
+        env: environment(),
+        ..PlanRequest::default()
+    }))
 }
 
 /// Did tprimat make this folder for its cache?
@@ -81,48 +88,157 @@ pub fn environment() -> BTreeMap<String, String> {
 }
 
 /// What is to be planned; `cells` where the command is of some cells only.
-pub fn request(at: Option<&Path>, common: &Common, cells: Option<&Cells>, measured: &Measured) -> Result<PlanRequest> {
+pub fn request(
+    globals: &Globals,
+    common: &Common,
+    cells: Option<&Cells>,
+    measured: &Measured,
+) -> Result<PlanRequest> {
     let env = environment();
     Ok(PlanRequest {
-        root: root(at)?,
-        matrix: common.matrix.clone(),
+        root: root(globals)?,
+        matrix: common.matrix().cloned(),
         sets: common.sets.clone(),
-        selection: cells.map(|cells| selection(cells, &env)).transpose()?.unwrap_or_default(),
+        selection: cells
+            .map(|cells| selection(cells, &env))
+            .transpose()?
+            .unwrap_or_default(),
         repeats: measured.repeats.repeats,
         env,
         allow_drift: measured.drift.allow_drift,
-        executor: measured.executor.clone(),
+        executor: measured.executor().map(str::to_owned),
     })
 }
 
 /// The same where a command takes all of that.
-pub fn wanted(at: Option<&Path>, Wanted { common, cells, measured, .. }: &Wanted) -> Result<PlanRequest> {
-    request(at, common, Some(cells), measured)
+pub fn matrix_request(
+    globals: &Globals,
+    MatrixSelection {
+        common,
+        cells,
+        measured,
+        ..
+    }: &MatrixSelection,
+) -> Result<PlanRequest> {
+    request(globals, common, Some(cells), measured)
 }
 
 fn selection(cells: &Cells, env: &BTreeMap<String, String>) -> Result<Selection> {
-    let Cells { only, skip, where_, shard } = cells.clone();
+    let Cells {
+        only,
+        skip,
+        where_,
+        shard,
+    } = cells.clone();
     let shard = shard.as_deref().map(Selection::parse_shard).transpose()?;
-    Ok(Selection { only, skip, where_, shard, ..Selection::default() }.with_environment(env))
+    Ok(Selection {
+        only,
+        skip,
+        where_,
+        shard,
+        ..Selection::default()
+    }
+    .with_environment(env))
 }
 
-/// Where the cache of a project is.
+/// The failed runs of a cell: of each repeat that is planned the last run, whatever its settings
+/// were, if it failed.
 #[must_use]
-pub fn cache_dir(plan: &Plan) -> PathBuf {
-    let name = plan.config.get("paths.cache").and_then(|v| v.as_str()).unwrap_or("cache");
-    plan.root.join(name)
+pub fn last_failures<'a>(
+    past: &'a reading::PastMeasurements,
+    cell: &CellPlan,
+) -> Vec<(u32, &'a Attempt)> {
+    let mut last: BTreeMap<u32, &Attempt> = BTreeMap::new();
+    for (repeat, attempt) in past.of_name(&cell.id) {
+        if repeat <= cell.repeats && attempt.set_aside.is_none() {
+            let newest = last.entry(repeat).or_insert(attempt);
+            if attempt.recorded >= newest.recorded {
+                *newest = attempt;
+            }
+        }
+    }
+    last.into_iter()
+        .filter(|(_, attempt)| attempt.outcome != RunOutcome::Ok)
+        .collect()
+}
+
+/// `--failed`: of the selected cells only those whose last run failed.
+pub fn keep_failed(plan: &mut Plan, cache: &Cache) -> Result<()> {
+    let past = reading::PastMeasurements::of(cache, plan);
+    plan.cells
+        .iter_mut()
+        .for_each(|cell| cell.selected &= !last_failures(&past, cell).is_empty());
+    let others = failed_in_no_cell(plan, cache);
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    let elsewhere = (!others.is_empty()).then(|| {
+        format!(
+            "{} failed too, and the matrix `{}` does not have it: --matrix NAME looks at the one that has",
+            blocked::few(&others),
+            plan.matrix.name
+        )
+    });
+    if plan.cells.iter().any(|cell| cell.selected) {
+        elsewhere.iter().for_each(|told| eprintln!("note: {told}"));
+        return Ok(());
+    }
+    let message = "--failed selects nothing: no cell's last run failed".to_owned();
+    Err(Error::NothingSelected {
+        message,
+        help: elsewhere,
+    })
+}
+
+/// Cells that the matrix does not have, and whose last run failed.
+fn failed_in_no_cell(plan: &Plan, cache: &Cache) -> BTreeSet<String> {
+    let known: BTreeSet<&str> = plan.cells.iter().map(|cell| cell.id.as_str()).collect();
+    let mut last: BTreeMap<String, Attempt> = BTreeMap::new();
+    for attempt in cache.all_attempts() {
+        let Some((cell, _)) = run_of(&attempt.task) else {
+            continue;
+        };
+        let is_newest = last
+            .get(&attempt.task)
+            .is_none_or(|other| attempt.recorded >= other.recorded);
+        if !known.contains(cell) && attempt.set_aside.is_none() && is_newest {
+            last.insert(attempt.task.clone(), attempt);
+        }
+    }
+    let failed = last
+        .into_values()
+        .filter(|attempt| attempt.outcome != RunOutcome::Ok);
+    failed
+        .filter_map(|attempt| Some(run_of(&attempt.task)?.0.to_owned()))
+        .collect()
 }
 
 /// What recipes do not hand to their trainers, a sentence a recipe.
 #[must_use]
 pub fn not_handed_over(plan: &Plan) -> Vec<String> {
+    // Each job that differs takes some 30 renderings, so they are made on all cores; the loop finds
+    // them done.
+    plan.cells
+        .par_ids()
+        .for_each(|cell| drop(plan.unreached(cell)));
     let mut notes = Vec::new();
-    for cell in 0..plan.cells.len() {
-        let fields: Vec<&str> = plan.unreached(cell).iter().map(|unreached| unreached.field).collect();
-        if let Some(first) = fields.first() {
+    for cell in plan.cells.ids() {
+        let unreached = plan.unreached(cell);
+        for is_of_speed in [true, false] {
+            let fields: Vec<&str> = unreached
+                .iter()
+                .filter(|unreached| unreached.is_of_speed == is_of_speed)
+                .map(|unreached| unreached.field)
+                .collect();
+            let Some(first) = fields.first() else {
+                continue;
+            };
             let id = &plan.recipe(cell).file.id;
+            let what = if is_of_speed {
+                "its cells have no rate unless the log states these settings"
+            } else {
+                "its losses are those of another setting"
+            };
             let note = format!(
-                "recipe `{id}` does not hand over {}: its cells have no rate unless the log states these settings; use `{{{{ job.{first} }}}}` in its templates, hand the whole job over with `reads_job = true`, or say in an `[[ignored]]` why a field means nothing to it",
+                "recipe `{id}` does not hand over {}: {what}; use `{{{{ job.{first} }}}}` in its templates, hand the whole job over with `reads_job = true`, or say in an `[[ignored]]` why a field means nothing to it",
                 fields.join(", ")
             );
             if !notes.contains(&note) {
@@ -138,10 +254,15 @@ pub fn say_notes(plan: &Plan) {
     if let Some(implied) = plan.told_implied() {
         eprintln!("note: {implied}");
     }
+    for unmet in &plan.unmet {
+        eprintln!("note: {unmet}");
+    }
     match plan.notes.len() {
         0 => {}
         1 => eprintln!("note: {}", plan.notes[0]),
-        n => eprintln!("note: {n} settings were adapted or read in an older spelling; `tprimat check` lists them"),
+        n => eprintln!(
+            "note: {n} settings were adapted or read in an older spelling; `tprimat check` lists them"
+        ),
     }
     for note in not_handed_over(plan).into_iter().chain(not_identical(plan)) {
         eprintln!("note: {note}");
@@ -151,47 +272,49 @@ pub fn say_notes(plan: &Plan) {
 /// Cells of which the matrix says that nothing but platform and framework differs, and more does.
 #[must_use]
 pub fn not_identical(plan: &Plan) -> Vec<String> {
-    let ready = (0..plan.cells.len()).filter_map(|at| Some((at, plan.prepared(at)?)));
-    analyze::not_identical(ready.map(|(at, prepared)| {
+    let ready = plan
+        .cells
+        .ids()
+        .filter_map(|at| Some((at, plan.prepared(at)?)));
+    let found = figures::not_identical(ready.map(|(at, prepared)| {
         let cell = &plan.matrix.cells[at];
-        ((&cell.model, &cell.axes), plan.cells[at].id.as_str(), &*cell.parallelism, prepared.job())
-    }))
-}
-
-/// Settings of the later stages, as their keys cover them.
-pub fn engine<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, insist: &Insist) -> Engine<'a> {
-    let settings = crate::execute::derived::Settings::of(plan);
-    Engine {
-        plan,
-        dag,
-        cache,
-        code: CodeDigests::default(),
-        options: Options { retry_failed: insist.retry_failed, force: insist.force, replace: false },
-        compare_settings: json!(settings.compare),
-    }
-}
-
-/// The same for those who run what is stale, or say what would.
-pub fn planner<'a>(plan: &'a Plan, dag: &'a Dag, cache: &'a Cache, insist: &Insist) -> Engine<'a> {
-    let engine = engine(plan, dag, cache, insist);
-    Engine { options: Options { replace: true, ..engine.options.clone() }, ..engine }
+        (
+            (&cell.model, &cell.axes),
+            plan.cells[at].id.as_str(),
+            &*cell.parallelism,
+            prepared.job(),
+        )
+    }));
+    found.iter().map(sentences::not_identical).collect()
 }
 
 /// An error if this host contradicts tprimat.lock in what the selected cells would run with.
 pub fn refuse_drift(plan: &Plan) -> Result<()> {
-    let mut frameworks: BTreeMap<&str, (Vendor, BTreeSet<&str>)> = BTreeMap::new();
-    for (cell, planned) in plan.cells.iter().enumerate().filter(|(_, c)| c.selected) {
-        let Support::Ready(prepared) = &planned.support else { continue };
+    let mut here: BTreeMap<&str, (Vendor, BTreeSet<&str>, Vec<CellId>)> = BTreeMap::new();
+    for (cell, planned) in plan.cells.with_ids().filter(|(_, c)| c.selected) {
+        let Support::Ready(prepared) = &planned.support else {
+            continue;
+        };
         // A node of a batch system is looked at by the job.
         if prepared.here().is_ok() && prepared.resolved.execution.place == Place::Local {
             let of = &plan.matrix.cells[cell];
-            let entry = frameworks.entry(&of.platform).or_insert_with(|| (prepared.job().vendor, BTreeSet::new()));
-            entry.1.insert(&of.framework);
+            let new = || (prepared.job().vendor, BTreeSet::new(), Vec::new());
+            let (_, frameworks, cells) = here.entry(&of.platform).or_insert_with(new);
+            frameworks.insert(&of.framework);
+            cells.push(cell);
         }
     }
-    for (platform, (vendor, frameworks)) in frameworks {
-        let recipes: Vec<_> = frameworks.iter().map(|f| &plan.recipes.recipes[*f]).collect();
-        let drift = plan.facts.drift(platform, vendor, &recipes)?;
+    for (platform, (vendor, frameworks, cells)) in here {
+        let recipes: Vec<_> = frameworks
+            .iter()
+            .map(|f| &plan.recipes.recipes[*f])
+            .collect();
+        let mut drift = plan.facts.drift(platform, vendor, &recipes)?;
+        drift.retain(|diff| {
+            cells
+                .iter()
+                .any(|cell| blocked::concerns(plan, *cell, &diff.name))
+        });
         if !drift.is_empty() {
             return Err(plan.facts.drift_error(platform, &drift));
         }
@@ -199,33 +322,19 @@ pub fn refuse_drift(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The cells of a matrix with their summaries, as far as they are fresh; runs and writes nothing.
-pub fn gate_inputs(plan: &Plan) -> Result<Vec<GateInput>> {
-    let cache = Cache::open(&cache_dir(plan))?;
-    let dag = Dag::new(plan)?;
-    let engine = engine(plan, &dag, &cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let inputs = derived::cell_inputs(reading::cell_seeds(&engine, &statuses, Reach::Complete)?, &cache)?;
-    let catalogue = derived::Settings::of(plan).compare.catalogue;
-    let key = |cell: u32| statuses.get(dag.node(TaskKind::Train, cell, 1)).key.map(|key| key.to_string());
-    let gated = |((input, planned), id): ((CellInput, &CellPlan), u32)| GateInput {
-        key: (planned.repeats > 0 && input.imported.is_empty() && matches!(planned.support, Support::Ready(_)))
-            .then(|| key(id))
-            .flatten(),
-        selected: planned.selected,
-        impossible: analyze::impossible(&input, &catalogue),
-        input,
-    };
-    Ok(inputs.into_iter().zip(&plan.cells).zip(0u32..).map(gated).collect())
-}
-
-/// What a cell's name on the command line stands for: the id, and the position of a cell that the matrix has; a cell that
-/// it has not may have been imported.
-pub fn named(plan: &Plan, imports: &Imports, name: &str) -> Result<(String, Option<usize>)> {
+/// What a cell's name on the command line stands for: the id, and the position of a cell that the
+/// matrix has; a cell that it has not may have been imported.
+pub fn named(plan: &Plan, imports: &Imports, name: &str) -> Result<(String, Option<CellId>)> {
     let is_imported = !imports.digests(name).is_empty();
     match plan.find(name) {
-        Ok(cell) if plan.cells[cell].id == name || !is_imported => Ok((plan.cells[cell].id.clone(), Some(cell))),
-        Err(error) => imports.named(name).map(|id| (id.to_owned(), None)).ok_or(error),
+        Ok(cell) if plan.cells[cell].id == name || !is_imported => {
+            Ok((plan.cells[cell].id.clone(), Some(cell)))
+        }
+        Err(error) => imports
+            .named(name)
+            .or_else(|| imports.named_kept(name))
+            .map(|id| (id.to_owned(), None))
+            .ok_or(error),
         Ok(_) => Ok((name.to_owned(), None)),
     }
 }
@@ -237,7 +346,8 @@ pub fn split_repeat(text: &str) -> Result<(&str, Option<u32>)> {
         Some((cell, repeat)) => match repeat.parse() {
             Ok(repeat) if repeat > 0 => Ok((cell, Some(repeat))),
             _ => Err(Error::invalid(
-                Problem::new(format!("`#{repeat}` is not a repeat")).help("repeats count from 1: CELL#2"),
+                Problem::new(format!("`#{repeat}` is not a repeat"))
+                    .help("repeats count from 1: CELL#2"),
             )),
         },
     }

@@ -5,13 +5,13 @@ use std::path::Path;
 use serde_json::json;
 
 use super::{
-    args::{RecipeArgs, RecipeCommand, RecipeCopyArgs, RecipeShowArgs},
+    args::{Globals, RecipeArgs, RecipeCommand, RecipeCopyArgs, RecipeShowArgs},
     output::{print, print_json},
     project,
 };
 use crate::{
     config,
-    error::{Error, Problem, Result, exit, nearest},
+    error::{Error, Problem, Result, did_you_mean, exit},
     files::{Durability, write_atomically},
     recipe::{Files, RecipeSet, library_files, recipe_files},
 };
@@ -19,8 +19,8 @@ use crate::{
 /// The name under which `recipe show` knows the files that recipes share.
 const LIBRARY: &str = "lib";
 
-pub fn run(at: Option<&Path>, args: &RecipeArgs) -> Result<i32> {
-    let project = project::root(at);
+pub fn run(globals: &Globals, args: &RecipeArgs) -> Result<i32> {
+    let project = project::root(globals);
     // The shipped recipes can be looked at anywhere; a copy needs a project to go to.
     let root = match &args.command {
         RecipeCommand::Copy(_) => project?,
@@ -28,7 +28,7 @@ pub fn run(at: Option<&Path>, args: &RecipeArgs) -> Result<i32> {
     };
     let recipes = RecipeSet::load(&root)?;
     match &args.command {
-        RecipeCommand::List(args) => list(&root, &recipes, args.json),
+        RecipeCommand::List => list(&root, &recipes, globals.json),
         RecipeCommand::Show(args) => show(&root, &recipes, args),
         RecipeCommand::Copy(args) => copy(&root, &recipes, args),
     }
@@ -41,9 +41,11 @@ fn list(root: &Path, recipes: &RecipeSet, as_json: bool) -> Result<i32> {
         for (id, recipe) in &recipes.recipes {
             let source = if is_own(id) { "project" } else { "shipped" };
             let file = &recipe.file;
-            rows.push(json!({ "id": id, "name": file.name, "vendors": file.vendors, "source": source }));
+            rows.push(
+                json!({ "id": id, "name": file.name, "vendors": file.vendors, "source": source }),
+            );
         }
-        print_json(&rows)?;
+        print_json("recipes", &json!({ "recipes": rows }))?;
         return Ok(exit::OK);
     }
     let width = recipes.recipes.keys().map(String::len).max().unwrap_or(0);
@@ -59,46 +61,69 @@ fn list(root: &Path, recipes: &RecipeSet, as_json: bool) -> Result<i32> {
 fn show(root: &Path, recipes: &RecipeSet, args: &RecipeShowArgs) -> Result<i32> {
     let files = files_of(root, recipes, &args.id)?;
     let Some(name) = &args.file else {
-        print(&files.keys().map(|name| format!("{name}\n")).collect::<String>())?;
+        print(
+            &files
+                .keys()
+                .map(|name| format!("{name}\n"))
+                .collect::<String>(),
+        )?;
         return Ok(exit::OK);
     };
     let Some(bytes) = files.get(name.as_str()) else {
         let problem = Problem::new(format!("recipe `{}` has no file `{name}`", args.id));
-        return Err(Error::invalid(match nearest(name, files.keys().map(String::as_str)) {
-            Some(near) => problem.help(format!("did you mean `{near}`?")),
-            None => problem.help(format!("`tprimat recipe show {}` lists its files", args.id)),
-        }));
+        let help = did_you_mean(name, files.keys().map(String::as_str));
+        let help =
+            help.unwrap_or_else(|| format!("`tprimat recipe show {}` lists its files", args.id));
+        return Err(Error::invalid(problem.help(help)));
     };
     print(&String::from_utf8_lossy(bytes))?;
     Ok(exit::OK)
 }
 
-/// Writes a recipe's folder into the project. Templates come with it, so that the copy stands alone.
+/// Writes a recipe's folder into the project. Templates come with it, so that the copy stands
+/// alone.
 fn copy(root: &Path, recipes: &RecipeSet, args: &RecipeCopyArgs) -> Result<i32> {
     let files = files_of(root, recipes, &args.id)?;
     let new = args.new_id.as_deref().unwrap_or(&args.id);
     if !config::is_plain_name(new) {
         let problem = Problem::new(format!("`{new}` cannot be the name of a recipe"));
-        return Err(Error::invalid(problem.help("a name has letters, digits, `-` and `_`")));
+        return Err(Error::invalid(
+            problem.help("a name has letters, digits, `-` and `_`"),
+        ));
     }
     let folder = root.join("recipes").join(new);
     if folder.exists() {
-        let problem = Problem::new(format!("recipes/{new} is there already; nothing was written"));
-        return Err(Error::invalid(problem.help("`--as NAME` takes another name")));
+        let problem = Problem::new(format!(
+            "recipes/{new} is there already; nothing was written"
+        ));
+        return Err(Error::invalid(
+            problem.help("`--as NAME` takes another name"),
+        ));
     }
     for (name, bytes) in &files {
-        let renamed = (name == "recipe.toml").then(|| with_id(&String::from_utf8_lossy(bytes), &args.id, new));
+        let renamed = (name == "recipe.toml")
+            .then(|| with_id(&String::from_utf8_lossy(bytes), &args.id, new));
         let bytes = renamed.as_ref().map_or(bytes.as_ref(), String::as_bytes);
         write_atomically(&folder.join(name), bytes, Durability::Plain)?;
         eprintln!("wrote recipes/{new}/{name}");
     }
-    eprintln!("next: change recipes/{new}, then `tprimat check`; docs/recipes.md explains each key");
+    eprintln!(
+        "next: change recipes/{new}, then `tprimat check`; docs/recipes.md explains each key"
+    );
     Ok(exit::OK)
 }
 
-/// recipe.toml with another `id`; comments and order are kept.
+/// recipe.toml with another `id`; comments and order are kept. The aliases stay with the recipe
+/// that was copied.
 fn with_id(text: &str, old: &str, new: &str) -> String {
-    text.replacen(&format!("id = \"{old}\""), &format!("id = \"{new}\""), 1)
+    let renamed = text.replacen(&format!("id = \"{old}\""), &format!("id = \"{new}\""), 1);
+    if old == new {
+        return renamed;
+    }
+    let lines = renamed.split_inclusive('\n');
+    lines
+        .filter(|line| !line.starts_with("aliases = "))
+        .collect()
 }
 
 fn files_of(root: &Path, recipes: &RecipeSet, id: &str) -> Result<Files> {
@@ -107,10 +132,9 @@ fn files_of(root: &Path, recipes: &RecipeSet, id: &str) -> Result<Files> {
     }
     let Some(recipe) = recipes.recipes.get(id) else {
         let problem = Problem::new(format!("there is no recipe `{id}`"));
-        return Err(Error::invalid(match nearest(id, recipes.ids()) {
-            Some(near) => problem.help(format!("did you mean `{near}`?")),
-            None => problem.help(format!("expected one of: {}", recipes.ids().join(", "))),
-        }));
+        let help = did_you_mean(id, recipes.ids());
+        let help = help.unwrap_or_else(|| format!("expected one of: {}", recipes.ids().join(", ")));
+        return Err(Error::invalid(problem.help(help)));
     };
     recipe_files(root, id, &recipe.file.launch.templates)
 }

@@ -1,52 +1,71 @@
-//! `render CELL`: what a cell would launch, before anything runs: its settings with their origins, its degrees, its files.
+//! `render CELL`: what a cell would launch, before anything runs: its settings with their origins,
+//! its degrees, its files.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
 use super::{
-    args::RenderArgs,
+    args::{Globals, RenderArgs},
     output::{print, print_json},
     project, targets,
 };
 use crate::{
     config::{View, plain},
     error::{Error, Problem, Result, exit},
+    execute::job_json,
     files::{Durability, read, write_atomically},
+    matrix::CellId,
     plan::{Plan, Prepared, Support},
     recipe::{Rendered, context},
 };
 
-pub fn run(at: Option<&Path>, args: &RenderArgs) -> Result<i32> {
-    let plan = Plan::load(&project::request(at, &args.common, None, &args.measured)?)?;
+pub fn run(globals: &Globals, args: &RenderArgs) -> Result<i32> {
+    let plan = Plan::load(&project::request(
+        globals,
+        &args.common,
+        None,
+        &args.measured,
+    )?)?;
     // Repeats launch the same files.
     let cell = plan.find(project::split_repeat(&args.cell)?.0)?;
     let launch = Launch::of(&plan, cell)?;
     let Some(folder) = &args.output else {
-        if args.json {
-            print_json(&launch.json())?
+        if globals.json {
+            print_json("launch", &launch.json())?
         } else {
             print(&launch.text())?
         }
         return Ok(exit::OK);
     };
     targets::refuse_folder(&plan, "-o", folder)?;
-    let job = serde_json::to_vec_pretty(launch.prepared.job()).unwrap_or_default();
-    let files = launch.files.iter().map(|file| (file.name.as_str(), file.bytes.as_slice()));
-    let files: Vec<_> =
-        files.chain([("job.json", job.as_slice())]).map(|(name, bytes)| (folder.join(name), bytes)).collect();
-    if let Some((other, _)) =
-        files.iter().find(|(path, bytes)| path.exists() && !read(path).is_ok_and(|b| b == **bytes))
+    let job = job_json(launch.prepared.job());
+    let files = launch
+        .files
+        .iter()
+        .map(|file| (file.name.as_str(), file.bytes.as_slice()));
+    let files: Vec<_> = files
+        .chain([("job.json", job.as_slice())])
+        .map(|(name, bytes)| (folder.join(name), bytes))
+        .collect();
+    if let Some((other, _)) = files
+        .iter()
+        .find(|(path, bytes)| path.exists() && !read(path).is_ok_and(|b| b == **bytes))
     {
-        let problem = Problem::new(format!("{} is there already, and is something else", other.display()));
-        return Err(Error::invalid(problem.help("nothing was written; name another folder")));
+        let problem = Problem::new(format!(
+            "{} is there already, and is something else",
+            other.display()
+        ));
+        return Err(Error::invalid(
+            problem.help("nothing was written; name another folder"),
+        ));
     }
     for (path, bytes) in files {
         write_atomically(&path, bytes, Durability::Plain)?;
         eprintln!("wrote {}", path.display());
     }
-    if args.json {
-        print_json(&launch.json())?;
+    if globals.json {
+        print_json("launch", &launch.json())?;
     }
     Ok(exit::OK)
 }
@@ -54,7 +73,7 @@ pub fn run(at: Option<&Path>, args: &RenderArgs) -> Result<i32> {
 /// A cell that can be launched, with what its launch consists of.
 pub struct Launch<'a> {
     plan: &'a Plan,
-    cell: usize,
+    cell: CellId,
     prepared: &'a Prepared,
     files: Vec<Rendered>,
 }
@@ -68,27 +87,48 @@ struct Setting {
 
 impl<'a> Launch<'a> {
     /// An error where the cell is unsupported, or its templates refuse the job.
-    pub fn of(plan: &'a Plan, cell: usize) -> Result<Self> {
+    pub fn of(plan: &'a Plan, cell: CellId) -> Result<Self> {
         let prepared = match &plan.cells[cell].support {
             Support::Ready(prepared) => prepared,
             Support::Unsupported(why) => {
                 let message = format!("`{}` is unsupported: {why}", plan.cells[cell].id);
-                return Err(Error::Failed { message, help: None });
+                return Err(Error::Failed {
+                    message,
+                    help: None,
+                });
             }
         };
         let context = context(prepared.job());
         let render = |(name, _): &(String, _)| plan.recipes.templates.render(name, &context);
-        let files = plan.recipe(cell).templates.iter().map(render).collect::<Result<_>>()?;
-        Ok(Self { plan, cell, prepared, files })
+        let files = plan
+            .recipe(cell)
+            .templates
+            .iter()
+            .map(render)
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            plan,
+            cell,
+            prepared,
+            files,
+        })
     }
 
     /// The settings that the job is made of, in the order of config.yaml.
     fn settings(&self) -> Vec<Setting> {
         let of = &self.plan.matrix.cells[self.cell];
         let recipe = self.plan.recipe(self.cell);
-        let view = self.plan.config.view(&recipe.defaults, &of.overlay).of_cell(&of.platform, of.vendor, &of.framework);
+        let view = self
+            .plan
+            .config
+            .view(&recipe.defaults, &of.overlay)
+            .of_cell(&of.platform, of.vendor, &of.framework);
         let mut found = Vec::new();
-        for table in [format!("models.{}", of.model), "training".to_owned(), format!("frameworks.{}", of.framework)] {
+        for table in [
+            format!("models.{}", of.model),
+            "training".to_owned(),
+            format!("frameworks.{}", of.framework),
+        ] {
             collect(&view, &table, &mut found);
         }
         found
@@ -128,20 +168,44 @@ impl<'a> Launch<'a> {
             p.context_parallel_size,
             p.data_parallel_size,
             p.num_gpus,
-            if p.sharding.is_empty() { String::new() } else { format!(", sharding {}", p.sharding) },
+            if p.sharding.is_empty() {
+                String::new()
+            } else {
+                format!(", sharding {}", p.sharding)
+            },
         );
         let _ = writeln!(
             text,
             "batch   {} sequences of {} tokens a step = micro-batch {} × DP {} × accumulation {}",
-            d.global_batch_size, d.seq_length, d.micro_batch_size, p.data_parallel_size, d.gradient_accumulation_steps
+            d.global_batch_size,
+            d.seq_length,
+            d.micro_batch_size,
+            p.data_parallel_size,
+            d.gradient_accumulation_steps
         );
-        let _ = writeln!(text, "model   {} parameters, counted from the shape", job.model.num_parameters);
-        let _ = writeln!(text, "run     {}\n\nsettings", recipe.launch.command.join(" "));
+        let _ = writeln!(
+            text,
+            "model   {} parameters, counted from the shape",
+            job.model.num_parameters
+        );
+        let _ = writeln!(
+            text,
+            "run     {}\n\nsettings",
+            recipe.launch.command.join(" ")
+        );
         let settings = self.settings();
-        let width = settings.iter().map(|s| s.path.len() + plain(&s.value).len() + 3).filter(|w| *w <= 72).max();
+        let width = settings
+            .iter()
+            .map(|s| s.path.len() + plain(&s.value).len() + 3)
+            .filter(|w| *w <= 72)
+            .max();
         for Setting { path, value, from } in settings {
             let setting = format!("{path} = {}", plain(&value));
-            let _ = writeln!(text, "  {setting:<width$}  # {from}", width = width.unwrap_or(0));
+            let _ = writeln!(
+                text,
+                "  {setting:<width$}  # {from}",
+                width = width.unwrap_or(0)
+            );
         }
         for note in &self.prepared.resolved.notes {
             let _ = writeln!(text, "  note: {note}");
@@ -154,17 +218,31 @@ impl<'a> Launch<'a> {
             let _ = writeln!(text, "  {name}={value}");
         }
         for file in &self.files {
-            let _ = write!(text, "\n── {} ──\n{}", file.name, String::from_utf8_lossy(&file.bytes));
+            let _ = write!(
+                text,
+                "\n── {} ──\n{}",
+                file.name,
+                String::from_utf8_lossy(&file.bytes)
+            );
         }
         text
     }
 }
 
-/// The single values at and below `path`; where the platform or the framework states one, under its own path.
+/// The single values at and below `path`; where the platform or the framework states one, under its
+/// own path.
 fn collect(view: &View<'_>, path: &str, found: &mut Vec<Setting>) {
     if let (Some(value), Some((stated, origin))) = (view.get(path), view.origin(path)) {
-        let from = if stated == path { origin.to_string() } else { format!("{stated}, {origin}") };
-        found.push(Setting { path: path.to_owned(), value: value.clone(), from });
+        let from = if stated == path {
+            origin.to_string()
+        } else {
+            format!("{stated}, {origin}")
+        };
+        found.push(Setting {
+            path: path.to_owned(),
+            value: value.clone(),
+            from,
+        });
         return;
     }
     for key in view.children(path) {

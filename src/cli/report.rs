@@ -1,41 +1,84 @@
-//! `report`: what a build publishes, or its page alone, of a matrix or of two named cells, from what the cache has.
+//! `report`: what a build publishes, or its page alone, of a matrix or of two named cells, from
+//! what the cache has.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use serde_json::json;
 
 use super::{
-    args::ReportArgs,
-    compare::{Made, compared},
+    args::{Globals, ReportArgs},
+    compare::{ComparisonView, compared},
     output::{print, print_json},
     targets::{refuse_files, refuse_folder},
+    tensorboard,
 };
 use crate::{
+    cache::CacheError,
     error::{Error, Problem, Result},
     execute::{
         derived::{self, Report},
-        publish,
+        history::{Warmups, histories},
     },
     files::{Durability, write_atomically},
-    matrix,
-    report::PAGE,
+    matrix, publish,
+    report::{self, PAGE, Picture},
+    words::plain::counted,
 };
 
-pub fn run(at: Option<&Path>, args: &ReportArgs) -> Result<i32> {
-    compared(at, &args.compared, |of| {
+pub fn run(globals: &Globals, args: &ReportArgs) -> Result<i32> {
+    compared(globals, &args.compared, |of| {
         let place = Place::of(args.output.as_deref(), of)?;
-        let report = derived::report_of(of.engine, of.statuses, of.comparison, of.named)?;
+        let more: Vec<Picture> = if args.history {
+            history(of)?.into_iter().collect()
+        } else {
+            Vec::new()
+        };
+        let report = derived::report_of(of.engine, of.statuses, of.comparison, of.named, &more)?;
+        if let Some(folder) = &args.tensorboard {
+            let files = tensorboard::write(of.engine.plan, of.comparison, folder)?;
+            let files = counted(files, "run");
+            eprintln!(
+                "curves of {files}: tensorboard --logdir {}",
+                folder.display()
+            );
+        }
         let page = place.write(of, &report)?;
-        if !args.json {
+        if !globals.json {
             return print(&format!("{}\n", page.display()));
         }
-        print_json(&json!({
-            "report": page,
-            "comparable": of.comparison.comparable,
-            "cells": of.comparison.rows.len(),
-            "without_figures": of.comparison.absent.len(),
-        }))
+        print_json(
+            "report",
+            &json!({
+                "report": page,
+                "comparable": of.comparison.comparable,
+                "cells": of.comparison.rows.len(),
+                "without_figures": of.comparison.absent.len(),
+            }),
+        )
     })
+}
+
+/// The speed over time of the cells that were measured more than once.
+fn history(of: &ComparisonView) -> Result<Option<Picture>> {
+    let engine = of.engine;
+    let comparison = of.comparison;
+    let rows = comparison.rows.iter().map(|row| row.cell.as_str());
+    let absent = comparison.absent.iter().map(|cell| cell.cell.as_str());
+    let shown: BTreeSet<&str> = rows.chain(absent).collect();
+    let warmups = Warmups::of(Some(engine.plan), &engine.plan.config);
+    let is_wanted = |cell: &str| shown.contains(cell);
+    let mut cells = histories(engine.cache, &warmups, is_wanted, |_| true)?.cells;
+    cells.retain(|cell| cell.measurements.len() > 1);
+    if cells.is_empty() {
+        eprintln!(
+            "note: no cell of the report was measured more than once, so it shows no history"
+        );
+        return Ok(None);
+    }
+    report::history_picture(&cells, None).map(Some)
 }
 
 /// Where a report goes.
@@ -47,18 +90,25 @@ enum Place {
 }
 
 impl Place {
-    fn of(asked: Option<&Path>, of: &Made) -> Result<Self> {
+    fn of(asked: Option<&Path>, of: &ComparisonView) -> Result<Self> {
         const HELP: &str = "-o DIR for all files, -o FILE.html for the page alone";
         let builds = publish::output_dir(of.engine.plan);
-        let is_same = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
-        let Some(path) = asked else {
+        let is_same = |a: &Path, b: &Path| {
+            a.canonicalize()
+                .is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+        };
+        let imports = publish::output_root(of.engine.plan).join("imports");
+        let path = match asked {
+            Some(path) => path,
             // Without a matrix there are no builds that publish there.
-            return if of.named.is_empty() || of.engine.plan.is_bare() {
-                Ok(Self::Folder(builds))
-            } else {
-                let problem = Problem::new("a report that is not of a whole matrix needs -o");
-                Err(Error::invalid(problem.help(HELP)))
-            };
+            None if of.named.is_empty() || of.engine.plan.is_bare() => {
+                return Ok(Self::Folder(builds));
+            }
+            None if of.is_of_imports => &imports,
+            None => {
+                let problem = Problem::new("a report of some cells needs -o");
+                return Err(Error::invalid(problem.help(HELP)));
+            }
         };
         if !path.is_dir() && path.extension().is_some_and(|ending| ending == "html") {
             refuse_files(of.engine.plan, &[("-o", Some(path))], &[])?;
@@ -67,39 +117,63 @@ impl Place {
         refuse_folder(of.engine.plan, "-o", path)?;
         let own = Some(&of.engine.plan.matrix.name).filter(|_| of.named.is_empty());
         let matrices = matrix::names(&of.engine.plan.root).unwrap_or_default();
-        let of_another = publish::published_in(path).into_iter().find(|m| Some(m) != own && matrices.contains(m));
+        let of_another = publish::published_in(path)
+            .into_iter()
+            .find(|m| Some(m) != own && matrices.contains(m));
         if let Some(other) = of_another.filter(|_| !is_same(path, &builds)) {
-            let problem = Problem::new(format!("{} holds what was published of the matrix `{other}`", path.display()));
-            return Err(Error::invalid(problem.help("nothing was written; name another folder with -o")));
+            let problem = Problem::new(format!(
+                "{} holds what was published of the matrix `{other}`",
+                path.display()
+            ));
+            return Err(Error::invalid(
+                problem.help("nothing was written; name another folder with -o"),
+            ));
         }
         if !of.named.is_empty() && is_same(path, &builds) {
-            let problem = Problem::new(format!("{} holds what builds publish of a whole matrix", path.display()));
+            let problem = Problem::new(format!(
+                "{} holds what builds publish of a whole matrix",
+                path.display()
+            ));
             return Err(Error::invalid(problem.help(HELP)));
         }
         Ok(Self::Folder(path.to_owned()))
     }
 
     /// Writes the report and says where its page is.
-    fn write(self, of: &Made, report: &Report) -> Result<PathBuf> {
+    fn write(self, of: &ComparisonView, report: &Report) -> Result<PathBuf> {
         let cache = of.engine.cache;
         match self {
             Self::Folder(folder) => {
                 let published = report.publish(&folder, cache)?;
-                published.notes.iter().for_each(|note| eprintln!("note: {note}"));
+                published
+                    .notes
+                    .iter()
+                    .for_each(|note| eprintln!("note: {note}"));
                 if published.is_written {
                     return Ok(folder.join(PAGE));
                 }
                 let message = format!(
-                    "no cell of `{}` has figures, so nothing was published; {} stays as it was",
+                    "no cell of `{}` has figures, so nothing was published; {} {}",
                     of.engine.plan.matrix.name,
-                    folder.display()
+                    folder.display(),
+                    if published.is_marked {
+                        "keeps the figures of an earlier build, marked as outdated"
+                    } else {
+                        "stays as it was"
+                    }
                 );
-                Err(Error::Failed { message, help: Some("`tprimat plan` says why; `tprimat build` measures".into()) })
+                Err(Error::Failed {
+                    message,
+                    help: Some("`tprimat plan` says why; `tprimat build` measures".into()),
+                })
             }
             Self::Page(path) => {
                 let stored = report.outputs.iter().find(|o| o.name == PAGE);
                 let bytes = stored.map(|o| cache.get(&o.digest)).transpose()?.flatten();
-                let bytes = bytes.ok_or_else(|| Error::Cache("the page is gone from the cache".into()))?;
+                let bytes = bytes.ok_or_else(|| CacheError::Gone {
+                    what: "the page".to_owned(),
+                    again: "build again",
+                })?;
                 write_atomically(&path, &bytes, Durability::Plain)?;
                 Ok(path)
             }

@@ -1,25 +1,24 @@
 //! `show CELL` → its summary; `show CELL#2` → one result.
 
-use std::path::Path;
-
 use super::{
-    args::ShowArgs,
-    flags::Insist,
-    output::{page, print, print_json},
+    args::{Globals, ShowArgs},
+    output::{page, print, print_document},
     project::{self, split_repeat},
     render::Launch,
+    session::Session,
 };
 use crate::{
-    cache::Cache,
+    cache::{Attempt, Cache, TaskKind},
     error::{Error, Result},
     execute::{
         derived,
-        reading::{self, Reach},
+        reading::{self, FigureScope},
     },
-    graph::Dag,
+    graph::outcome_text,
     import::{self, Imports},
+    job::RunOutcome,
     plan::{Plan, Support},
-    report,
+    report, sentences,
 };
 
 /// YAML without the per-step series, which `--json` has.
@@ -36,80 +35,169 @@ fn for_people(mut value: serde_json::Value) -> Result<String> {
         }
     }
     strip(&mut value);
-    serde_yaml::to_string(&value).map_err(|e| Error::Cache(format!("cannot print: {e}")))
+    serde_yaml::to_string(&value).map_err(|e| Error::Internal(format!("cannot print: {e}")))
 }
 
-pub fn run(at: Option<&Path>, args: &ShowArgs) -> Result<i32> {
-    let plan = project::plan_or_imports(at, &args.common, &args.measured)?;
+pub fn run(globals: &Globals, args: &ShowArgs) -> Result<i32> {
+    let session = Session::open_or_imports(globals, &args.common, &args.measured)?;
+    let Session { plan, cache, .. } = &session;
     let (asked, repeat) = split_repeat(&args.cell)?;
-    let cache = Cache::open(&project::cache_dir(&plan))?;
-    let imports = Imports::of(&cache);
-    let (id, cell) = project::named(&plan, &imports, asked)?;
+    let imports = Imports::of(cache);
+    let (id, cell) = project::named(plan, &imports, asked)?;
     let id = id.as_str();
-    let Some(cell) = cell else { return imported(&plan, &cache, &imports, id, args) };
+    let Some(cell) = cell else {
+        return imported(plan, cache, &imports, id, args, globals.json);
+    };
     let has_imports = !imports.digests(id).is_empty();
     if has_imports && matches!(plan.cells[cell].support, Support::Unsupported(_)) {
-        return imported(&plan, &cache, &imports, id, args);
+        return imported(plan, cache, &imports, id, args, globals.json);
     }
     if let Support::Unsupported(why) = &plan.cells[cell].support {
-        return Err(Error::Failed { message: format!("`{id}` is unsupported: {why}"), help: None });
+        return Err(Error::Failed {
+            message: format!("`{id}` is unsupported: {why}"),
+            help: None,
+        });
     }
     if repeat.is_some_and(|r| r > plan.cells[cell].repeats) {
-        let help = Some(format!("the matrix asks for {}; --repeats asks for more", plan.cells[cell].repeats));
-        return Err(Error::NothingSelected { message: format!("`{}` is not among the repeats", args.cell), help });
+        if has_imports {
+            return imported(plan, cache, &imports, id, args, globals.json);
+        }
+        let help = Some(format!(
+            "the matrix asks for {}; --repeats asks for more",
+            plan.cells[cell].repeats
+        ));
+        return Err(Error::NothingSelected {
+            message: format!("`{}` is not among the repeats", args.cell),
+            help,
+        });
     }
-    let dag = Dag::new(&plan)?;
-    let engine = project::engine(&plan, &dag, &cache, &Insist::default());
-    let statuses = engine.evaluate_all()?;
-    let seeds = reading::cell_seeds(&engine, &statuses, Reach::Everything)?;
+    let (engine, statuses) = session.look()?;
+    let seeds = reading::cell_seeds(&engine, &statuses, FigureScope::Everything)?;
     let found = match repeat {
-        None => seeds[cell].measured(&cache)?.map(|(value, standing)| (value, standing.clone())),
+        None => seeds[cell]
+            .measured(cache)?
+            .map(|(value, standing)| (value, standing.clone())),
         Some(repeat) => reading::repeat(&engine, &statuses, cell, repeat)?
             .and_then(|(result, standing)| Some((serde_json::to_value(result).ok()?, standing))),
     };
     let Some((mut value, standing)) = found else {
         if has_imports {
-            return imported(&plan, &cache, &imports, id, args);
+            return imported(plan, cache, &imports, id, args, globals.json);
         }
-        if repeat.is_none() && !args.json {
-            eprintln!("note: nothing of `{id}` was measured; this is what `tprimat build` launches");
-            print(&Launch::of(&plan, cell)?.text())?;
+        if let Some(why) = import::told_set_aside(cache, &imports, id)? {
+            eprintln!("note: nothing was measured, and {why}");
+        }
+        let past = reading::PastMeasurements::of(cache, plan);
+        let mut failures = project::last_failures(&past, &plan.cells[cell]);
+        failures.retain(|(n, _)| repeat.is_none_or(|repeat| repeat == *n));
+        if let Some((n, attempt)) = failures.first() {
+            let train = statuses.get(engine.dag.node(TaskKind::Train, cell, *n));
+            let is_present = train.key == Some(attempt.key);
+            return failed(id, *n, attempt, is_present, globals.json);
+        }
+        if repeat.is_none() && !globals.json {
+            eprintln!(
+                "note: nothing of `{id}` was measured; this is what `tprimat build` launches"
+            );
+            print(&Launch::of(plan, cell)?.text())?;
             return Ok(crate::error::exit::OK);
         }
         let help = "`tprimat plan` says why; `tprimat build` measures it; `tprimat render` shows what it launches";
         let message = format!("nothing of `{}` was measured", args.cell);
-        return Err(Error::Failed { message, help: Some(help.into()) });
+        return Err(Error::Failed {
+            message,
+            help: Some(help.into()),
+        });
     };
     if has_imports {
         eprintln!("note: `{id}` has imports too; what was measured here is shown");
     }
-    if args.json {
+    if globals.json {
         if !standing.is_present() {
             value["standing"] = serde_json::json!(standing);
         }
-        print_json(&value)?;
+        // A summary and a result name their own form.
+        print_document(&value)?;
         return Ok(crate::error::exit::OK);
     }
     if repeat.is_none() {
         // Beside the other cells: that is where prices, peaks, speed-ups and scaling come from.
-        let comparison = derived::compare_cells(seeds, &derived::Settings::of(&plan).compare, &cache)?;
+        let comparison =
+            derived::compare_cells(seeds, &derived::Settings::of(plan).compare, cache)?;
         if let Some(text) = report::cell_text(&comparison, &plan.cells[cell].id, &page()) {
             print(&text)?;
             return Ok(crate::error::exit::OK);
         }
     }
-    let standing: String = standing.words().iter().map(|words| format!("# {words}\n")).collect();
+    let standing: String = sentences::standing(&standing)
+        .iter()
+        .map(|words| format!("# {words}\n"))
+        .collect();
     let marks = standing + &contradictions(&value);
     print(&(marks + &for_people(value)?))?;
     Ok(crate::error::exit::OK)
 }
 
-/// Lines that stand above everything else: which repeats, or which fields of one, contradict the job.
+/// A cell without figures whose last run failed: why, where its log is, and what to do.
+fn failed(
+    id: &str,
+    repeat: u32,
+    attempt: &Attempt,
+    is_present: bool,
+    as_json: bool,
+) -> Result<i32> {
+    let RunOutcome::Failed {
+        class, evidence, ..
+    } = &attempt.outcome
+    else {
+        return Ok(crate::error::exit::OK);
+    };
+    let before = if is_present {
+        ""
+    } else {
+        ", before its settings or files were edited"
+    };
+    let why = format!(
+        "`{id}` has no figures: repeat {repeat} failed ({}){before}",
+        outcome_text(attempt)
+    );
+    let log = format!("`tprimat logs --attempt {}` prints its log", attempt.id);
+    if as_json {
+        return Err(Error::Failed {
+            message: format!("{why}: {}", evidence.join("; ")),
+            help: Some(log),
+        });
+    }
+    let mut text = format!("{why}\n");
+    for line in evidence {
+        text += &format!("    {line}\n");
+    }
+    let advice = report::advice(*class, id).replace("CELL", id);
+    text += &format!(
+        "{log}\nwhat to do: {advice}\n`tprimat plan` says whether the next build runs it again; `tprimat render {id}` shows what it \
+         launches\n"
+    );
+    print(&text)?;
+    Ok(crate::error::exit::OK)
+}
+
+/// Lines that stand above everything else: which repeats, or which fields of one, contradict the
+/// job.
 fn contradictions(value: &serde_json::Value) -> String {
-    let list = |value: &serde_json::Value, path: &str| value.pointer(path).and_then(|v| v.as_array()).cloned();
-    let text = |value: &serde_json::Value, path: &str| value.pointer(path).map(ToString::to_string).unwrap_or_default();
+    let list = |value: &serde_json::Value, path: &str| {
+        value.pointer(path).and_then(|v| v.as_array()).cloned()
+    };
+    let text = |value: &serde_json::Value, path: &str| {
+        value
+            .pointer(path)
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    };
     let mut lines = String::new();
-    for repeat in list(value, "/repeats").unwrap_or_default().iter().filter(|r| r["status"]["status"] == "contradicted")
+    for repeat in list(value, "/repeats")
+        .unwrap_or_default()
+        .iter()
+        .filter(|r| r["status"]["status"] == "contradicted")
     {
         lines += &format!(
             "# CONTRADICTED, not counted: repeat {} in {}\n",
@@ -130,30 +218,44 @@ fn contradictions(value: &serde_json::Value) -> String {
 }
 
 /// What the imports of a cell say; CELL#N is one of them.
-fn imported(plan: &Plan, cache: &Cache, imports: &Imports, id: &str, args: &ShowArgs) -> Result<i32> {
+fn imported(
+    plan: &Plan,
+    cache: &Cache,
+    imports: &Imports,
+    id: &str,
+    args: &ShowArgs,
+    as_json: bool,
+) -> Result<i32> {
     let (_, repeat) = split_repeat(&args.cell)?;
     let statistics = import::statistics(plan);
     let runs = import::runs(cache, imports, id, &import::claim_for(plan, id))?;
     match repeat {
         Some(n) => {
-            let found = usize::try_from(n).ok().and_then(|n| runs.get(n - 1));
-            let run = found.ok_or_else(|| Error::NothingSelected {
-                message: format!("`{id}` has no import {n}"),
-                help: Some(format!("there are {}", runs.len())),
-            })?;
-            if args.json {
-                print_json(&labelled(&run.result, run)?)?
+            let found = runs.iter().find(|run| run.number == n);
+            let run = found.ok_or_else(|| not_counted(imports, cache, id, n))?;
+            if as_json {
+                print_document(&labelled(&run.result, run)?)?
             } else {
-                print(&import::tell(id, n as usize, run, &statistics))?;
+                print(&import::tell(id, run, &statistics))?;
             }
         }
         None => {
-            let summary = import::summary(&runs, &statistics);
-            if args.json {
+            if runs.is_empty()
+                && let Some(why) = import::told_set_aside(cache, imports, id)?
+            {
+                return Err(Error::NothingSelected {
+                    message: format!("nothing of `{id}` counts: {why}"),
+                    help: Some(format!("`tprimat attempts {id}` lists its imports")),
+                });
+            }
+            let dropped = import::set_aside(cache, imports, id)?;
+            let summary = import::summary(&runs, &statistics).disclosing(dropped);
+            if as_json {
                 let from: Vec<_> = runs.iter().map(|r| &r.recorded).collect();
-                let mut value = serde_json::to_value(&summary).map_err(|e| Error::Cache(e.to_string()))?;
+                let value = sentences::in_words(|| serde_json::to_value(&summary));
+                let mut value = value.map_err(|e| Error::Internal(format!("cannot print: {e}")))?;
                 value["imported"] = serde_json::json!(from);
-                print_json(&value)?;
+                print_document(&value)?;
             } else {
                 print(&import::show(id, &runs, &summary, &statistics))?;
             }
@@ -162,9 +264,36 @@ fn imported(plan: &Plan, cache: &Cache, imports: &Imports, id: &str, args: &Show
     Ok(crate::error::exit::OK)
 }
 
+/// Why `CELL#n` shows no import.
+fn not_counted(imports: &Imports, cache: &Cache, id: &str, n: u32) -> Error {
+    let kept = imports.kept(id, cache).unwrap_or_default();
+    let set_aside = kept
+        .iter()
+        .find(|run| run.number == n)
+        .and_then(|run| run.set_aside.as_ref());
+    let (message, help) = match set_aside {
+        Some(why) => (
+            format!("the import `{id}#{n}` was set aside: {}", why.reason),
+            format!("`tprimat attempts restore {id}#{n}` lets it count again"),
+        ),
+        None => (
+            format!("`{id}` has no import {n}"),
+            format!("`tprimat attempts {id}` lists them"),
+        ),
+    };
+    Error::NothingSelected {
+        message,
+        help: Some(help),
+    }
+}
+
 /// A result that says where it is from.
-fn labelled(result: &crate::analyze::RunResult, run: &import::ImportedRun) -> Result<serde_json::Value> {
-    let mut value = serde_json::to_value(result).map_err(|e| Error::Cache(e.to_string()))?;
+fn labelled(
+    result: &crate::results::RunResult,
+    run: &import::ImportedRun,
+) -> Result<serde_json::Value> {
+    let mut value =
+        serde_json::to_value(result).map_err(|e| Error::Internal(format!("cannot print: {e}")))?;
     value["imported"] = serde_json::json!(run.recorded);
     Ok(value)
 }

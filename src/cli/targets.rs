@@ -1,17 +1,20 @@
-//! What a command may not write over: the project's own inputs, what it reads itself, and what it writes elsewhere.
+//! What a command may not write over: the project's own inputs, what it reads itself, and what it
+//! writes elsewhere.
 
 use std::path::{Path, PathBuf};
 
-use super::project::cache_dir;
 use crate::{
     error::{Error, Problem, Result},
     plan::Plan,
 };
 
-/// Refuses files to write (option, path) that are an input of the project, lie in one of its own folders, are `read` by the
-/// command, or are named twice.
+/// Refuses files to write (option, path) that are an input of the project, lie in one of its own
+/// folders, are `read` by the command, or are named twice.
 pub fn refuse_files(plan: &Plan, files: &[(&str, Option<&Path>)], read: &[&Path]) -> Result<()> {
-    let files: Vec<(&str, &Path)> = files.iter().filter_map(|(option, path)| Some((*option, (*path)?))).collect();
+    let files: Vec<(&str, &Path)> = files
+        .iter()
+        .filter_map(|(option, path)| Some((*option, (*path)?)))
+        .collect();
     for (i, (option, path)) in files.iter().enumerate() {
         let at = place(path);
         let is_at = |other: &Path| place(other) == at;
@@ -47,30 +50,54 @@ pub fn refuse_folder(plan: &Plan, option: &str, path: &Path) -> Result<()> {
 fn refuse(option: &str, path: &Path, what: Option<String>) -> Result<()> {
     let Some(what) = what else { return Ok(()) };
     let problem = Problem::new(format!("{option} {}: {what}", path.display()));
-    Err(Error::invalid(problem.help("nothing was written; name another place")))
+    Err(Error::invalid(
+        problem.help("nothing was written; name another place"),
+    ))
 }
 
-/// Refuses a file to write in one of the project's own folders, where no plan says which files it reads.
+/// Refuses a file to write in one of the project's own folders, where no plan says which files it
+/// reads.
 pub fn refuse_in_project(root: &Path, cache: &Path, option: &str, path: &Path) -> Result<()> {
     let at = place(path);
-    let what = if at.is_dir() { Some("this is a folder, not a file".to_owned()) } else { folder_of(root, cache, &at) };
+    let what = if at.is_dir() {
+        Some("this is a folder, not a file".to_owned())
+    } else {
+        folder_of(root, cache, &at)
+    };
     refuse(option, path, what)
 }
 
 fn own_folder(plan: &Plan, at: &Path) -> Option<String> {
-    folder_of(&plan.root, &cache_dir(plan), at)
+    folder_of(&plan.root, &plan.cache_dir(), at)
 }
 
 fn folder_of(root: &Path, cache: &Path, at: &Path) -> Option<String> {
     let folders = ["recipes", "templates", "pipelines"].map(|name| root.join(name));
-    let own = folders.into_iter().chain([cache.to_owned()]).find(|folder| at.starts_with(place(folder)))?;
-    Some(format!("{} is a folder of the project's own", own.strip_prefix(root).unwrap_or(&own).display()))
+    let own = folders
+        .into_iter()
+        .chain([cache.to_owned()])
+        .find(|folder| at.starts_with(place(folder)))?;
+    Some(format!(
+        "{} is a folder of the project's own",
+        own.strip_prefix(root).unwrap_or(&own).display()
+    ))
 }
 
 /// A path without links and `..`, as far as it exists.
 fn place(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let real = |known: &Path| Some(known.canonicalize().ok()?.join(path.strip_prefix(known).ok()?));
+    let real = |known: &Path| {
+        Some(
+            known
+                .canonicalize()
+                .ok()?
+                .join(path.strip_prefix(known).ok()?),
+        )
+    };
     // Without the slash at the end that joining nothing leaves: a file has none.
-    path.ancestors().find_map(real).unwrap_or_else(|| path.clone()).components().collect()
+    path.ancestors()
+        .find_map(real)
+        .unwrap_or_else(|| path.clone())
+        .components()
+        .collect()
 }

@@ -13,7 +13,8 @@ impl Config {
         self.tree.nested(self.tree.node(super::tree::ROOT))
     }
 
-    /// `export TPRIMAT_TRAINING_DATA_SEQ_LENGTH=4096`, one line a value. Lists are JSON; what is null is left out.
+    /// `export TPRIMAT_TRAINING_DATA_SEQ_LENGTH=4096`, one line a value. Lists are JSON; what is
+    /// null is left out.
     #[must_use]
     pub fn shell_export(&self) -> String {
         let mut lines = String::new();
@@ -38,6 +39,14 @@ impl Config {
 }
 
 fn variable_name(path: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-    std::iter::once("TPRIMAT_".to_owned()).chain(path.chars().map(|c| plain(c).to_string())).collect()
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_uppercase()
+        } else {
+            '_'
+        }
+    };
+    std::iter::once("TPRIMAT_".to_owned())
+        .chain(path.chars().map(|c| plain(c).to_string()))
+        .collect()
 }

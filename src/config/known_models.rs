@@ -1,4 +1,5 @@
-//! Shapes of models that config.yaml only names: from the built-in table, or from a Hugging Face config.json.
+//! Shapes of models that config.yaml only names: from the built-in table, or from a Hugging Face
+//! config.json.
 
 use std::sync::LazyLock;
 
@@ -61,7 +62,10 @@ impl KnownModel {
             ("qkv_bias", json!(self.qkv_bias)),
         ];
         shape.extend(optional("head_dim", self.head_dim));
-        shape.extend(optional("max_position_embeddings", self.max_position_embeddings));
+        shape.extend(optional(
+            "max_position_embeddings",
+            self.max_position_embeddings,
+        ));
         shape.extend(optional("rope_theta", self.rope_theta));
         if let Some(factor) = self.rope_factor {
             shape.extend([
@@ -82,16 +86,25 @@ pub(super) fn fill(config: &mut Config) {
         if config.get(&format!("models.{id}.hf_config")).is_some() {
             continue;
         }
-        let Some(known) = named(config, &id) else { continue };
+        let Some(known) = named(config, &id) else {
+            continue;
+        };
         let shape = known.shape();
         let lacks = |key: &str| config.get(&format!("models.{id}.{key}")).is_none();
-        let needed =
-            ["architecture", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size"];
+        let needed = [
+            "architecture",
+            "num_layers",
+            "hidden_size",
+            "ffn_hidden_size",
+            "num_attention_heads",
+            "vocab_size",
+        ];
         if !needed.iter().any(|key| lacks(key)) {
             continue;
         }
         if let Some(other) = contradiction(config, &id, known, &shape) {
-            config.notes.push(other);
+            config.notes.push(other.clone());
+            config.unlike.push((id, other));
             continue;
         }
         complete(config, &id, shape, format!("built in: {}", known.name));
@@ -105,13 +118,18 @@ fn complete(config: &mut Config, id: &str, shape: Vec<(&'static str, Value)>, fr
     // Scaling is one thing: a part of it is not completed from elsewhere.
     let is_scaled = config.contains(&format!("models.{id}.rope_scaling"));
     for (key, value) in shape {
-        let stated = config.tree.leaf(&format!("models.{id}.{key}")).is_some_and(|(_, layer)| *layer >= Layer::File);
+        let stated = config
+            .tree
+            .leaf(&format!("models.{id}.{key}"))
+            .is_some_and(|(_, layer)| *layer >= Layer::File);
         if stated || key.starts_with("rope_scaling") && is_scaled {
             continue;
         }
         let mut keys = vec!["models", id];
         keys.extend(key.split('.'));
-        let node = keys.iter().try_fold(super::tree::ROOT, |node, key| config.tree.enter(node, key));
+        let node = keys
+            .iter()
+            .try_fold(super::tree::ROOT, |node, key| config.tree.enter(node, key));
         if let Some(node) = node {
             config.tree.set(node, value, layer);
         }
@@ -122,8 +140,16 @@ impl Config {
     /// The files that models name as their `hf_config`: the model's id, and the path as written.
     #[must_use]
     pub fn hf_configs(&self) -> Vec<(String, String)> {
-        let path = |id: &str| Some(self.get(&format!("models.{id}.hf_config"))?.as_str()?.to_owned());
-        self.children("models").filter_map(|id| Some((id.to_owned(), path(id)?))).collect()
+        let path = |id: &str| {
+            Some(
+                self.get(&format!("models.{id}.hf_config"))?
+                    .as_str()?
+                    .to_owned(),
+            )
+        };
+        self.children("models")
+            .filter_map(|id| Some((id.to_owned(), path(id)?)))
+            .collect()
     }
 
     /// Takes from a Hugging Face `config.json` what a model does not state.
@@ -140,11 +166,14 @@ impl Config {
     }
 }
 
-/// The keys of config.yaml that a Hugging Face `config.json` states; the error completes "the file …".
+/// The keys of config.yaml that a Hugging Face `config.json` states; the error completes "the file
+/// …".
 fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
     let architecture = file["model_type"].as_str().unwrap_or_default();
     if !["llama", "qwen2", "mistral", "gpt2"].contains(&architecture) {
-        return Err(format!("has the model_type {architecture:?}; llama, qwen2, mistral and gpt2 are known"));
+        return Err(format!(
+            "has the model_type {architecture:?}; llama, qwen2, mistral and gpt2 are known"
+        ));
     }
     let is_gpt2 = architecture == "gpt2";
     let mut shape = vec![("architecture", json!(architecture))];
@@ -159,7 +188,10 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
         ("rope_theta", ["rope_theta", ""]),
         ("norm_eps", ["rms_norm_eps", "layer_norm_epsilon"]),
     ] {
-        let stated = names.iter().map(|name| &file[*name]).find(|value| value.is_number());
+        let stated = names
+            .iter()
+            .map(|name| &file[*name])
+            .find(|value| value.is_number());
         shape.extend(stated.map(|value| (key, value.clone())));
     }
     // Transformers 5 writes the rotary settings into one table.
@@ -167,7 +199,14 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
     if !is_gpt2 && !file["rope_theta"].is_number() {
         let theta = &rotary["rope_theta"];
         // What the file leaves out is what transformers takes for it.
-        shape.push(("rope_theta", if theta.is_number() { theta.clone() } else { json!(10_000.0) }));
+        shape.push((
+            "rope_theta",
+            if theta.is_number() {
+                theta.clone()
+            } else {
+                json!(10_000.0)
+            },
+        ));
     }
     if is_gpt2 {
         let hidden = file["n_embd"].as_u64().ok_or("has no n_embd")?;
@@ -177,20 +216,34 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
         shape.push(("max_position_embeddings", file["n_positions"].clone()));
     }
     // What the file leaves out is what transformers takes for it.
-    shape.push(("tie_embeddings", json!(file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2))));
+    shape.push((
+        "tie_embeddings",
+        json!(file["tie_word_embeddings"].as_bool().unwrap_or(is_gpt2)),
+    ));
     let has_bias = is_gpt2 || architecture == "qwen2" || file["attention_bias"] == true;
     shape.push(("qkv_bias", json!(has_bias)));
-    let is_scaled = rotary["rope_type"].as_str().is_some_and(|kind| kind != "default");
-    let scaling = if is_scaled { rotary } else { &file["rope_scaling"] };
+    let is_scaled = rotary["rope_type"]
+        .as_str()
+        .is_some_and(|kind| kind != "default");
+    let scaling = if is_scaled {
+        rotary
+    } else {
+        &file["rope_scaling"]
+    };
     if scaling.is_object() {
         for (to, from) in [
             ("rope_scaling.factor", "factor"),
             ("rope_scaling.low_freq_factor", "low_freq_factor"),
             ("rope_scaling.high_freq_factor", "high_freq_factor"),
-            ("rope_scaling.original_max_position_embeddings", "original_max_position_embeddings"),
+            (
+                "rope_scaling.original_max_position_embeddings",
+                "original_max_position_embeddings",
+            ),
         ] {
             if !scaling[from].is_number() {
-                return Err(format!("scales RoPE in a way that is not known here: it has no {from}"));
+                return Err(format!(
+                    "scales RoPE in a way that is not known here: it has no {from}"
+                ));
             }
             shape.push((to, scaling[from].clone()));
         }
@@ -200,34 +253,65 @@ fn hf_shape(file: &Value) -> Result<Vec<(&'static str, Value)>, String> {
 
 /// The entry that a model's names mean, if they mean one.
 fn named(config: &Config, id: &str) -> Option<&'static KnownModel> {
-    let text = |key: &str| config.get(&format!("models.{id}.{key}")).and_then(Value::as_str);
-    let tokenizer = text("tokenizer_path").map(|path| path.trim_end_matches('/').rsplit('/').next().unwrap_or(path));
+    let text = |key: &str| {
+        config
+            .get(&format!("models.{id}.{key}"))
+            .and_then(Value::as_str)
+    };
+    let tokenizer = text("tokenizer_path").map(|path| {
+        path.trim_end_matches('/')
+            .rsplit('/')
+            .next()
+            .unwrap_or(path)
+    });
     let recipe = text("nemo_recipe").map(|recipe| recipe.split('.').next().unwrap_or(recipe));
     let names = [text("name"), text("full_name"), tokenizer, recipe, Some(id)];
     names.into_iter().flatten().find_map(|name| {
         let plain = plain(name);
-        known_models().iter().find(|model| model.names.iter().any(|known| self::plain(known) == plain))
+        known_models()
+            .iter()
+            .find(|model| model.names.iter().any(|known| self::plain(known) == plain))
     })
 }
 
 /// Without case, blanks and punctuation.
 fn plain(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+    name.chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
 }
 
-/// A stated key that is not the known model's: then the name says something else, and nothing is filled in.
-fn contradiction(config: &Config, id: &str, known: &KnownModel, shape: &[(&str, Value)]) -> Option<Problem> {
+/// A stated key that is not the known model's: then the name says something else, and nothing is
+/// filled in.
+fn contradiction(
+    config: &Config,
+    id: &str,
+    known: &KnownModel,
+    shape: &[(&str, Value)],
+) -> Option<Problem> {
     let counted = ("num_parameters", json!(known.num_parameters));
     for (key, value) in shape.iter().chain([&counted]) {
         let path = format!("models.{id}.{key}");
-        let Some(stated) = config.get(&path) else { continue };
+        let Some(stated) = config.get(&path) else {
+            continue;
+        };
         let (a, b) = (stated.as_f64(), value.as_f64());
         // A count of parameters is rounded in a name.
         let within = if *key == "num_parameters" { 0.02 } else { 1e-9 };
-        let agrees = stated == value || a.zip(b).is_some_and(|(a, b)| (a - b).abs() <= within * b.abs());
+        let agrees = stated == value
+            || a.zip(b)
+                .is_some_and(|(a, b)| (a - b).abs() <= within * b.abs());
         if !agrees {
-            let message = format!("`models.{id}` is named like {}, whose {key} is {value}, not {stated}", known.name);
-            return Some(config.problem_at(&path, message, "nothing is taken from the built-in table of models"));
+            let message = format!(
+                "`models.{id}` is named like {}, whose {key} is {value}, not {stated}",
+                known.name
+            );
+            return Some(config.problem_at(
+                &path,
+                message,
+                "nothing is taken from the built-in table of models",
+            ));
         }
     }
     None
@@ -255,14 +339,21 @@ mod tests {
                 ffn_hidden_size: model.ffn_hidden_size,
                 num_attention_heads: model.num_attention_heads,
                 num_kv_heads: model.num_kv_heads,
-                head_dim: model.head_dim.unwrap_or(model.hidden_size / model.num_attention_heads),
+                head_dim: model
+                    .head_dim
+                    .unwrap_or(model.hidden_size / model.num_attention_heads),
                 vocab_size: model.vocab_size,
                 max_position_embeddings: model.max_position_embeddings.unwrap_or(0),
                 tie_embeddings: model.tie_embeddings,
                 qkv_bias: model.qkv_bias,
                 ..ModelShape::default()
             };
-            assert_eq!(count_parameters(&shape), Some(model.num_parameters), "{}", model.name);
+            assert_eq!(
+                count_parameters(&shape),
+                Some(model.num_parameters),
+                "{}",
+                model.name
+            );
         }
     }
 
@@ -271,8 +362,13 @@ mod tests {
         let text = "models: { q: { hf_config: q/config.json, num_layers: 2 } }\n";
         let of = |json: &str| {
             let mut config = crate::config::tests::load(text, &[], &[]).unwrap();
-            assert_eq!(config.hf_configs(), [("q".to_owned(), "q/config.json".to_owned())]);
-            config.complete_from_hf("q", "q/config.json", json).map(|()| config)
+            assert_eq!(
+                config.hf_configs(),
+                [("q".to_owned(), "q/config.json".to_owned())]
+            );
+            config
+                .complete_from_hf("q", "q/config.json", json)
+                .map(|()| config)
         };
         let file = r#"{ "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944,
             "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "rms_norm_eps": 1e-6, "rope_theta": 1e6 }"#;
@@ -283,12 +379,23 @@ mod tests {
             (Some(2.0), Some(18944.0), Some(1e-6))
         );
         assert_eq!(config.get("models.q.qkv_bias"), Some(&json!(true)));
-        let origin = config.effective().find(|(path, ..)| *path == "models.q.hidden_size").unwrap().2;
+        let origin = config
+            .effective()
+            .find(|(path, ..)| *path == "models.q.hidden_size")
+            .unwrap()
+            .2;
         assert_eq!(origin.to_string(), "q/config.json");
-        for (json, why) in [("[", "is not JSON"), ("{\"model_type\": \"mamba\"}", "has the model_type \"mamba\"")] {
+        for (json, why) in [
+            ("[", "is not JSON"),
+            (
+                "{\"model_type\": \"mamba\"}",
+                "has the model_type \"mamba\"",
+            ),
+        ] {
             let problem = of(json).unwrap_err();
             assert!(
-                problem.message.contains(why) && problem.position() == Some(("config.yaml".into(), 1, 27)),
+                problem.message.contains(why)
+                    && problem.position() == Some(("config.yaml".into(), 1, 27)),
                 "{problem}"
             );
         }

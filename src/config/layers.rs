@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     ops::Range,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
@@ -14,6 +15,7 @@ use super::{
     parallelism::{self, ParallelismBlock},
     read::Reader,
     resolve::{self, Leaf},
+    schema::Paths,
     shape::shapes,
     spans::{Place, Spans},
     tree::{NodeId, ROOT, Tree},
@@ -22,9 +24,9 @@ use super::{
     view::{Setting, Values, View},
 };
 use crate::{
-    analyze::{SECRET, public_value},
     error::{Error, Problem, Result, Source},
-    plan::Vendor,
+    job::Vendor,
+    words::secret::{SECRET, public_value},
 };
 
 /// Where an effective value comes from; weakest first.
@@ -98,6 +100,8 @@ pub struct Config {
     sets: Vec<Arc<Source>>,
     /// What a reader should know of how the file was understood; nothing is wrong.
     pub(super) notes: Vec<Problem>,
+    /// Models named like a built-in one that is of another shape, and how it differs.
+    pub(super) unlike: Vec<(String, Problem)>,
     /// Variables that texts of the file name as `${NAME}`.
     pub(super) variables: BTreeSet<String>,
     /// Where shapes of models come from that the file does not state.
@@ -109,18 +113,27 @@ pub struct Config {
 }
 
 impl Config {
-    /// `env` is the process environment, handed in so that loading is a pure function. `sets`: `PATH=VALUE`, VALUE in YAML.
-    pub fn load(source: Arc<Source>, env: &BTreeMap<String, String>, sets: &[String]) -> Result<Self> {
+    /// `env` is the process environment, handed in so that loading is a pure function. `sets`:
+    /// `PATH=VALUE`, VALUE in YAML.
+    pub fn load(
+        source: Arc<Source>,
+        env: &BTreeMap<String, String>,
+        sets: &[String],
+    ) -> Result<Self> {
         match Self::read(source, env, sets) {
             (Some(config), problems) if problems.is_empty() => Ok(config),
             (_, problems) => Err(Error::Invalid(problems)),
         }
     }
 
-    /// Like [`Config::load`], but keeps what is right beside all that is wrong, so that a matrix can be checked as well.
-    /// No config: the file is not YAML, and there is at least one problem.
+    /// Like [`Config::load`], but keeps what is right beside all that is wrong, so that a matrix
+    /// can be checked as well. No config: the file is not YAML, and there is at least one problem.
     #[must_use]
-    pub fn read(source: Arc<Source>, env: &BTreeMap<String, String>, sets: &[String]) -> (Option<Self>, Vec<Problem>) {
+    pub fn read(
+        source: Arc<Source>,
+        env: &BTreeMap<String, String>,
+        sets: &[String],
+    ) -> (Option<Self>, Vec<Problem>) {
         let mut config = Self {
             source,
             tree: Tree::default(),
@@ -130,6 +143,7 @@ impl Config {
             environment: std::array::from_fn(|_| None),
             sets: sets.iter().map(|set| Source::new("--set", set)).collect(),
             notes: Vec::new(),
+            unlike: Vec::new(),
             variables: BTreeSet::new(),
             translations: Vec::new(),
             faulty: Vec::new(),
@@ -146,19 +160,37 @@ impl Config {
         config.apply_entry_defaults();
         config.blocks = parallelism::blocks(&config.tree);
         problems.extend(check::check(&config));
-        let place = |problem: &Problem| problem.place.as_ref().filter(|(source, _)| *source == config.source).cloned();
-        config.faulty = problems.iter().filter_map(place).map(|(_, span)| span).collect();
+        let (implausible, unlikely) = super::plausible::look(&config);
+        problems.extend(implausible);
+        config.notes.extend(unlikely);
+        let place = |problem: &Problem| {
+            problem
+                .place
+                .as_ref()
+                .filter(|(source, _)| *source == config.source)
+                .cloned()
+        };
+        config.faulty = problems
+            .iter()
+            .filter_map(place)
+            .map(|(_, span)| span)
+            .collect();
         (Some(config), problems)
     }
 
-    /// Is something wrong in the table that would hold `path`? Then it may be there, misspelt, and is not said to be missing.
+    /// Is something wrong in the table that would hold `path`? Then it may be there, misspelt, and
+    /// is not said to be missing.
     #[must_use]
     pub fn is_faulty_around(&self, path: &str) -> bool {
         if self.faulty.is_empty() {
             return false;
         }
         // One model is often made from another by an anchor, whose mistakes it shares.
-        let mut above = if path.starts_with("models.") { "models.any" } else { path };
+        let mut above = if path.starts_with("models.") {
+            "models.any"
+        } else {
+            path
+        };
         let table = loop {
             match above.rsplit_once('.') {
                 None => break 0..self.source.text.len(),
@@ -168,10 +200,13 @@ impl Config {
                 break place.key.start..place.value.end;
             }
         };
-        self.faulty.iter().any(|span| table.start <= span.start && span.end <= table.end)
+        self.faulty
+            .iter()
+            .any(|span| table.start <= span.start && span.end <= table.end)
     }
 
-    /// Variables of the caller that config.yaml names: what they hold is a part of the configuration.
+    /// Variables of the caller that config.yaml names: what they hold is a part of the
+    /// configuration.
     #[must_use]
     pub fn variables(&self) -> &BTreeSet<String> {
         &self.variables
@@ -179,9 +214,15 @@ impl Config {
 
     fn apply_environment(&mut self, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
         for (index, (variable, path)) in VARIABLES.iter().enumerate() {
-            // As in a shell's `${X:-…}`, empty is unset; and a platform that the file lacks has nothing to set.
-            let Some(text) = env.get(*variable).filter(|text| !text.is_empty()) else { continue };
-            let path = match path.strip_prefix("hardware.platforms.").and_then(|rest| rest.split_once('.')) {
+            // As in a shell's `${X:-…}`, empty is unset; and a platform that the file lacks has
+            // nothing to set.
+            let Some(text) = env.get(*variable).filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            let path = match path
+                .strip_prefix("hardware.platforms.")
+                .and_then(|rest| rest.split_once('.'))
+            {
                 None => (*path).to_owned(),
                 Some((platform, key)) => match self.platforms_named(platform)[..] {
                     [] => continue,
@@ -201,15 +242,25 @@ impl Config {
             let all = 0..source.text.len();
             let Some((path, text)) = source.text.split_once('=') else {
                 let problem = Problem::new(format!("--set {} has no value", source.text));
-                problems.push(problem.at(source, all, "expected PATH=VALUE").help("as in --set training.seed=7"));
+                problems.push(
+                    problem
+                        .at(source, all, "expected PATH=VALUE")
+                        .help("as in --set training.seed=7"),
+                );
                 continue;
             };
-            if let Err((problem, is_path)) =
-                resolve::resolve(&self.tree, path.trim()).map_err(|problem| (problem, true)).and_then(|_| {
-                    self.apply(path.trim(), text.trim(), Layer::Set(index)).map_err(|problem| (problem, false))
+            if let Err((problem, is_path)) = resolve::resolve(&self.tree, path.trim())
+                .map_err(|problem| (problem, true))
+                .and_then(|_| {
+                    self.apply(path.trim(), text.trim(), Layer::Set(index))
+                        .map_err(|problem| (problem, false))
                 })
             {
-                let span = if is_path { 0..path.len() } else { after_equals(source) };
+                let span = if is_path {
+                    0..path.len()
+                } else {
+                    after_equals(source)
+                };
                 problems.push(placed(problem, source, span));
             }
         }
@@ -218,8 +269,12 @@ impl Config {
     fn apply(&mut self, path: &str, text: &str, layer: Layer) -> Result<(), Problem> {
         let value = resolve::parse_text(&self.tree, path, text)?;
         for (keys, value) in resolve::typed(&self.tree, path, value)? {
-            let node = keys.iter().try_fold(ROOT, |node, key| self.tree.enter(node, key));
-            let Some(node) = node else { return Err(Problem::new(format!("`{path}` is another key's path"))) };
+            let node = keys
+                .iter()
+                .try_fold(ROOT, |node, key| self.tree.enter(node, key));
+            let Some(node) = node else {
+                return Err(Problem::new(format!("`{path}` is another key's path")));
+            };
             if !value.is_null() || is_of_environment(&self.tree, node) {
                 self.tree.set(node, value, layer);
             } else if self.tree.node(node).children.is_empty() {
@@ -234,12 +289,17 @@ impl Config {
     fn apply_defaults(&mut self, parent: NodeId, defaults: &Value) {
         for (key, value) in defaults.as_object().into_iter().flatten() {
             let known = self.tree.child(self.tree.node(parent), key);
-            let (is_new, is_leaf) = (known.is_none(), known.is_some_and(|node| node.leaf.is_some()));
+            let (is_new, is_leaf) = (
+                known.is_none(),
+                known.is_some_and(|node| node.leaf.is_some()),
+            );
             let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
             if is_leaf || is_empty || value.is_null() {
                 continue;
             }
-            let Some(node) = self.tree.enter(parent, key) else { continue };
+            let Some(node) = self.tree.enter(parent, key) else {
+                continue;
+            };
             if value.is_object() {
                 self.apply_defaults(node, value);
             } else if is_new {
@@ -251,7 +311,9 @@ impl Config {
     /// The defaults of tables whose keys are the user's: each entry has them.
     fn apply_entry_defaults(&mut self) {
         for (table, defaults) in super::shape::entry_defaults() {
-            let Some(node) = self.tree.find(table) else { continue };
+            let Some(node) = self.tree.find(table) else {
+                continue;
+            };
             for entry in node.children.clone() {
                 if self.tree.node(entry).leaf.is_none() {
                     self.apply_defaults(entry, defaults);
@@ -274,7 +336,10 @@ impl Config {
         while let Some((node, shape)) = stack.pop() {
             let (node, shape) = (self.tree.node(node), shapes().get(shape));
             if let Some(why) = &shape.descriptive {
-                let is_stated = node.leaf.as_ref().is_none_or(|(_, layer)| *layer >= Layer::File);
+                let is_stated = node
+                    .leaf
+                    .as_ref()
+                    .is_none_or(|(_, layer)| *layer >= Layer::File);
                 if is_stated && why != "a text for people" && self.place(&node.path).is_some() {
                     found.push(node.path.to_string());
                 }
@@ -295,6 +360,23 @@ impl Config {
         &self.source.name
     }
 
+    /// The folder of a project's measurements.
+    #[must_use]
+    pub fn cache_dir(&self, root: &Path) -> PathBuf {
+        self.folder(root, "paths.cache", Paths::default().cache)
+    }
+
+    /// The folder that a project publishes to.
+    #[must_use]
+    pub fn output_dir(&self, root: &Path) -> PathBuf {
+        self.folder(root, "paths.output", Paths::default().output)
+    }
+
+    /// `default`: for a config.yaml with mistakes, which is read on to find the others.
+    fn folder(&self, root: &Path, path: &str, default: String) -> PathBuf {
+        root.join(self.get(path).and_then(Value::as_str).unwrap_or(&default))
+    }
+
     /// The effective value of a dotted path; none for tables and for what nobody states.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
@@ -303,22 +385,32 @@ impl Config {
 
     /// Where the value of a path comes from; none where there is none.
     pub(super) fn origin_at(&self, path: &str) -> Option<Origin> {
-        self.tree.leaf(path).map(|(_, layer)| self.origin_of(path, *layer))
+        self.tree
+            .leaf(path)
+            .map(|(_, layer)| self.origin_of(path, *layer))
     }
 
     fn origin_of(&self, path: &str, layer: Layer) -> Origin {
         match layer {
             Layer::Default => Origin::Default,
             Layer::Model(index) => Origin::Model(self.model_sources[index].clone()),
-            Layer::File => Origin::File { source: self.source.clone(), span: self.nearest_span(path) },
+            Layer::File => Origin::File {
+                source: self.source.clone(),
+                span: self.nearest_span(path),
+            },
             Layer::Environment(index) => Origin::Environment(VARIABLES[index].0.to_owned()),
             Layer::Set(_) => Origin::Set,
         }
     }
 
-    /// The keys below `path` in file order; the ids, where it is `models`, `hardware.platforms` or `parallelism`.
+    /// The keys below `path` in file order; the ids, where it is `models`, `hardware.platforms` or
+    /// `parallelism`.
     pub fn children(&self, path: &str) -> impl Iterator<Item = &str> {
-        self.tree.find(path).into_iter().flat_map(|node| self.tree.children(node)).map(super::tree::Node::key)
+        self.tree
+            .find(path)
+            .into_iter()
+            .flat_map(|node| self.tree.children(node))
+            .map(super::tree::Node::key)
     }
 
     /// Is there such a value or table?
@@ -329,12 +421,20 @@ impl Config {
 
     /// Every effective value in file order.
     pub fn effective(&self) -> impl Iterator<Item = (&str, &Value, Origin)> {
-        self.tree.leaves().map(|(path, value, layer)| (&**path, value, self.origin_of(path, layer)))
+        self.tree
+            .leaves()
+            .map(|(path, value, layer)| (&**path, value, self.origin_of(path, layer)))
     }
 
-    /// A problem at the value of `path`, wherever that was given; at the nearest parent's key where it was not.
+    /// A problem at the value of `path`, wherever that was given; at the nearest parent's key where
+    /// it was not.
     #[must_use]
-    pub fn problem_at(&self, path: &str, message: impl Into<String>, label: impl Into<String>) -> Problem {
+    pub fn problem_at(
+        &self,
+        path: &str,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Problem {
         let given = match self.tree.leaf(path).map(|(_, layer)| *layer) {
             Some(Layer::Environment(index)) => self.environment[index].as_ref(),
             Some(Layer::Set(index)) => self.sets.get(index),
@@ -346,19 +446,24 @@ impl Config {
         }
     }
 
-    /// The `--set` that gave the value of `path`, on all platforms or on one, and where in it the path stands.
+    /// The `--set` that gave the value of `path`, on all platforms or on one, and where in it the
+    /// path stands.
     #[must_use]
     pub fn set_of(&self, path: &str) -> Option<(&Arc<Source>, Range<usize>)> {
         let platforms = self.children("platform_optimizations");
         let of_platform = |id: &str| {
             let keys = super::view::platform_keys(path).iter();
-            keys.map(|key| format!("platform_optimizations.{id}.{key}")).collect::<Vec<_>>()
+            keys.map(|key| format!("platform_optimizations.{id}.{key}"))
+                .collect::<Vec<_>>()
         };
         let paths = std::iter::once(path.to_owned()).chain(platforms.flat_map(of_platform));
         for path in paths {
             if let Some((_, Layer::Set(index))) = self.tree.leaf(&path) {
                 let source = self.sets.get(*index)?;
-                return Some((source, 0..source.text.find('=').unwrap_or(source.text.len())));
+                return Some((
+                    source,
+                    0..source.text.find('=').unwrap_or(source.text.len()),
+                ));
             }
         }
         None
@@ -370,11 +475,13 @@ impl Config {
 
     /// Where the file spells `path`, if it does.
     pub(super) fn place(&self, path: &str) -> Option<Place> {
-        self.spans().find(self.spelled.get(path).map_or(path, String::as_str))
+        self.spans()
+            .find(self.spelled.get(path).map_or(path, String::as_str))
     }
 
-    /// Declared variables of runs that have the name of a secret and a value that stands in config.yaml: such a value is in
-    /// no key, and a setting of that name would be believed to be measured.
+    /// Declared variables of runs that have the name of a secret and a value that stands in
+    /// config.yaml: such a value is in no key, and a setting of that name would be believed to be
+    /// measured.
     #[must_use]
     pub fn literal_secrets(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -386,7 +493,12 @@ impl Config {
                     let value = self.get(&path).map(super::plain).unwrap_or_default();
                     let is_written = || {
                         let span = self.place(&path).map_or(0..0, |place| place.value);
-                        !self.source.text.get(span).unwrap_or_default().contains("${")
+                        !self
+                            .source
+                            .text
+                            .get(span)
+                            .unwrap_or_default()
+                            .contains("${")
                     };
                     if public_value(name, &value) == SECRET && is_written() {
                         found.push(path);
@@ -397,21 +509,23 @@ impl Config {
         found
     }
 
-    /// The bytes of the value of `path` in config.yaml, or of the key of the nearest table above it.
+    /// The bytes of the value of `path` in config.yaml, or of the key of the nearest table above
+    /// it.
     pub(super) fn nearest_span(&self, path: &str) -> Range<usize> {
         let mut path = path;
         loop {
             if let Some(place) = self.place(path) {
                 return place.caret();
             }
-            match path.rfind('.') {
-                Some(dot) => path = &path[..dot],
+            match path.rsplit_once('.') {
+                Some((parent, _)) => path = parent,
                 None => return 0..0,
             }
         }
     }
 
-    /// The canonical form of a path that a person wrote, if config.yaml may hold such a value or table.
+    /// The canonical form of a path that a person wrote, if config.yaml may hold such a value or
+    /// table.
     pub fn resolve(&self, path: &str) -> Result<Arc<str>, Problem> {
         resolve::resolve(&self.tree, path).map(|resolved| resolved.keys.join(".").into())
     }
@@ -421,10 +535,14 @@ impl Config {
         Leaf::find(&self.tree, path)
     }
 
-    /// `value` as the schema wants it at `path`, a table as its leaves. Problems come without a place.
+    /// `value` as the schema wants it at `path`, a table as its leaves. Problems come without a
+    /// place.
     pub fn typed(&self, path: &str, value: Value) -> Result<Vec<(Arc<str>, Value)>, Problem> {
         let leaves = resolve::typed(&self.tree, path, value)?;
-        Ok(leaves.into_iter().map(|(keys, value)| (keys.join(".").into(), value)).collect())
+        Ok(leaves
+            .into_iter()
+            .map(|(keys, value)| (keys.join(".").into(), value))
+            .collect())
     }
 
     /// The effective entries of a table, nested; empty where there is none.
@@ -434,7 +552,8 @@ impl Config {
         self.view(&NO_DEFAULTS, &[]).table(path)
     }
 
-    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults (weaker).
+    /// This config between a cell's settings (stronger, but for `--set`) and its recipe's defaults
+    /// (weaker).
     #[must_use]
     pub fn view<'a>(&'a self, recipe_defaults: &'a Values, overlay: &'a [Setting]) -> View<'a> {
         View::new(self, recipe_defaults, overlay)
@@ -443,27 +562,40 @@ impl Config {
     /// Stated, or told by the platform's id.
     #[must_use]
     pub fn vendor(&self, platform: &str) -> Option<Vendor> {
-        let stated = self.get(&format!("hardware.platforms.{platform}.vendor")).and_then(Value::as_str);
+        let stated = self
+            .get(&format!("hardware.platforms.{platform}.vendor"))
+            .and_then(Value::as_str);
         vendor_named(stated.unwrap_or(platform))
     }
 
-    /// The platforms that `name` may mean: the one of that id, else those of the vendor of that name.
+    /// The platforms that `name` may mean: the one of that id, else those of the vendor of that
+    /// name.
     #[must_use]
     pub fn platforms_named(&self, name: &str) -> Vec<&str> {
         let ids = || self.children("hardware.platforms");
         if let Some(id) = ids().find(|id| *id == name) {
             return vec![id];
         }
-        let Some(vendor) = vendor_named(name) else { return Vec::new() };
-        let shipped = ids().find(|id| vendor_named(id) == Some(vendor) && self.vendor(id) == Some(vendor));
-        shipped.map_or_else(|| ids().filter(|id| self.vendor(id) == Some(vendor)).collect(), |id| vec![id])
+        let Some(vendor) = vendor_named(name) else {
+            return Vec::new();
+        };
+        let shipped =
+            ids().find(|id| vendor_named(id) == Some(vendor) && self.vendor(id) == Some(vendor));
+        shipped.map_or_else(
+            || ids().filter(|id| self.vendor(id) == Some(vendor)).collect(),
+            |id| vec![id],
+        )
     }
 }
 
-/// Is the node a variable of an `env` table? There null is a statement: it takes away what a weaker table sets.
+/// Is the node a variable of an `env` table? There null is a statement: it takes away what a weaker
+/// table sets.
 pub(super) fn is_of_environment(tree: &Tree<Layer>, node: NodeId) -> bool {
     let node = tree.node(node);
-    let table = node.path.strip_suffix(node.key()).and_then(|path| path.strip_suffix('.'));
+    let table = node
+        .path
+        .strip_suffix(node.key())
+        .and_then(|path| path.strip_suffix('.'));
     table.is_some_and(|table| table.ends_with(".env"))
 }
 

@@ -1,16 +1,18 @@
 //! config.yaml + environment + `--set` → [`Config`]: every value with its origin.
 //!
-//! Unaware of matrices, recipes and jobs: a matrix lends its settings and a recipe its defaults to a [`View`].
+//! Unaware of matrices, recipes and jobs: a matrix lends its settings and a recipe its defaults to
+//! a [`View`].
 
 mod check;
 mod dialect;
 mod environment;
-mod expand;
 mod export;
+mod interpolate;
 mod known_models;
 mod layers;
 mod names;
 mod parallelism;
+mod plausible;
 mod read;
 mod reference;
 mod resolve;
@@ -23,7 +25,9 @@ mod view;
 
 pub use environment::VARIABLES;
 pub use layers::{Config, Origin};
-pub use names::{framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names};
+pub use names::{
+    framework_named, framework_names, is_plain_name, plain, strings, vendor_named, vendor_names,
+};
 pub use parallelism::ParallelismBlock;
 pub use reference::reference;
 pub use resolve::{Leaf, MAX_PARTS};

@@ -1,8 +1,9 @@
 //! Which block of `parallelism.<strategy>` a cell takes.
 //!
-//! A block may stand under the strategy itself or under a model, a platform and a framework, each optional, in this
-//! order; a block that names the model wins over one that does not, then platform, then framework. The most specific
-//! block wins whole: nothing is inherited from a wider one.
+//! A block may stand under the strategy itself or under a model, a platform and a framework, each
+//! optional, in this order; a block that names the model wins over one that does not, then
+//! platform, then framework. The most specific block wins whole: nothing is inherited from a wider
+//! one.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,7 +17,7 @@ use super::{
     vendor_names,
     view::{Setting, View},
 };
-use crate::plan::Vendor;
+use crate::job::Vendor;
 
 /// What one block states; `None` = it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub struct ParallelismBlock {
     pub ga: Option<u64>,
     pub sharding: Option<String>,
     pub num_gpus: Option<u64>,
+    pub nodes: Option<u64>,
 }
 
 impl ParallelismBlock {
@@ -40,6 +42,7 @@ impl ParallelismBlock {
             "data_parallel_size" => &mut self.dp,
             "gradient_accumulation_steps" => &mut self.ga,
             "num_gpus" => &mut self.num_gpus,
+            "nodes" => &mut self.nodes,
             "sharding" => {
                 self.sharding = value.as_str().map(str::to_owned);
                 return true;
@@ -79,7 +82,8 @@ pub(super) fn blocks(tree: &Tree<Layer>) -> HashMap<Arc<str>, ParallelismBlock> 
 type Levels<'a> = [Vec<&'a str>; 3];
 
 impl View<'_> {
-    /// The path of the block that the cell takes, and what the block states. None: the strategy says nothing for it.
+    /// The path of the block that the cell takes, and what the block states. None: the strategy
+    /// says nothing for it.
     #[must_use]
     pub fn parallelism(
         &self,
@@ -91,13 +95,18 @@ impl View<'_> {
     ) -> Option<(Arc<str>, ParallelismBlock)> {
         let levels = [
             vec![model],
-            std::iter::once(platform).chain(vendor_names(vendor).iter().copied()).collect(),
-            std::iter::once(framework).chain(framework_names(framework).iter().copied()).collect(),
+            std::iter::once(platform)
+                .chain(vendor_names(vendor).iter().copied())
+                .collect(),
+            std::iter::once(framework)
+                .chain(framework_names(framework).iter().map(String::as_str))
+                .collect(),
         ];
         let root = join("parallelism", strategy);
         let tree = &self.config.tree;
         let own = tree.find(&root).and_then(|node| self.best(node, &levels));
-        let mut best = own.and_then(|node| Some((rank(&node.path, &root, &levels)?, node.path.clone())));
+        let mut best =
+            own.and_then(|node| Some((rank(&node.path, &root, &levels)?, node.path.clone())));
         let settings: Vec<(&str, &str, &Setting)> = self.settings_below(&root).collect();
         for (block, _, _) in &settings {
             if let Some(rank) = rank(block, &root, &levels)
@@ -128,7 +137,9 @@ impl View<'_> {
         let tree = &self.config.tree;
         for (depth, names) in levels.iter().enumerate() {
             for name in names {
-                let found = tree.child(node, name).and_then(|child| self.best(child, &levels[depth + 1..]));
+                let found = tree
+                    .child(node, name)
+                    .and_then(|child| self.best(child, &levels[depth + 1..]));
                 if found.is_some() {
                     return found;
                 }
@@ -138,7 +149,8 @@ impl View<'_> {
     }
 }
 
-/// How specific a block is for a cell: model 4, platform 2, framework 1. None: it is for other cells.
+/// How specific a block is for a cell: model 4, platform 2, framework 1. None: it is for other
+/// cells.
 fn rank(block: &str, root: &str, levels: &Levels<'_>) -> Option<u32> {
     let mut rest = block.strip_prefix(root)?;
     let mut rank = 0;
@@ -155,9 +167,16 @@ fn rank(block: &str, root: &str, levels: &Levels<'_>) -> Option<u32> {
     rest.is_empty().then_some(rank)
 }
 
-/// Every table key below `parallelism`, with the levels that it may belong to; for the check of names.
-pub(super) fn walk(tree: &Tree<Layer>, mut visit: impl FnMut(&Node<Layer>, usize) -> Option<usize>) {
-    let strategies = tree.child(tree.node(ROOT), "parallelism").into_iter().flat_map(|node| tree.children(node));
+/// Every table key below `parallelism`, with the levels that it may belong to; for the check of
+/// names.
+pub(super) fn walk(
+    tree: &Tree<Layer>,
+    mut visit: impl FnMut(&Node<Layer>, usize) -> Option<usize>,
+) {
+    let strategies = tree
+        .child(tree.node(ROOT), "parallelism")
+        .into_iter()
+        .flat_map(|node| tree.children(node));
     let mut stack: Vec<_> = strategies.map(|node| (node, 0)).collect();
     while let Some((node, level)) = stack.pop() {
         for child in tree.children(node).filter(|child| !is_field(child.key())) {

@@ -11,13 +11,25 @@ use super::schema::ConfigFile;
 const SECTIONS: &[(&str, &str)] = &[
     ("experiment", "the report, and `build` for profiling"),
     ("hardware", "the job (vendor, devices), `fit`, tprimat.lock"),
-    ("models", "the job of every recipe; FLOPs and parameter counts"),
+    (
+        "models",
+        "the job of every recipe; FLOPs and parameter counts",
+    ),
     ("training", "the job of every recipe"),
     ("parallelism", "the job of every recipe"),
-    ("platform_optimizations", "the environment and settings of a platform's runs"),
+    (
+        "platform_optimizations",
+        "the environment and settings of a platform's runs",
+    ),
     ("frameworks", "the recipe of that id"),
-    ("execution", "`build`, `image` and `shell` (docs/executors.md)"),
-    ("benchmarking", "repeats, warm-up, prices and peaks of the comparison"),
+    (
+        "execution",
+        "`build`, `image` and `shell` (docs/executors.md)",
+    ),
+    (
+        "benchmarking",
+        "repeats, warm-up, prices and peaks of the comparison",
+    ),
     ("comparison", "the comparison"),
     ("paths", "every command"),
     ("profiling", "`build --profile`"),
@@ -30,9 +42,15 @@ pub fn reference() -> String {
     let schema: Value = schema_for!(ConfigFile).into();
     let mut page = String::new();
     for (name, value) in schema["properties"].as_object().into_iter().flatten() {
-        let reader = SECTIONS.iter().find(|(section, _)| section == name).map_or("", |(_, reader)| reader);
+        let reader = SECTIONS
+            .iter()
+            .find(|(section, _)| section == name)
+            .map_or("", |(_, reader)| reader);
         let _ = writeln!(page, "## {name}\n\nRead by: {reader}.\n");
-        let _ = writeln!(page, "| key | type | default | meaning |\n|---|---|---|---|");
+        let _ = writeln!(
+            page,
+            "| key | type | default | meaning |\n|---|---|---|---|"
+        );
         rows(&schema, value, name, 0, &mut page);
         page.push('\n');
     }
@@ -44,7 +62,9 @@ const DEEPEST: usize = 8;
 
 fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String) {
     let at = target(root, value);
-    let said = value["description"].as_str().or_else(|| at["description"].as_str());
+    let said = value["description"]
+        .as_str()
+        .or_else(|| at["description"].as_str());
     let is_table = at["properties"].is_object() || at["additionalProperties"].is_object();
     if !is_table || said.is_some() {
         let default = match value.get("default").unwrap_or(&Value::Null) {
@@ -53,11 +73,30 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
             Value::Array(items) if items.is_empty() => String::new(),
             other => format!("`{other}`"),
         };
-        let descriptive = value["x-descriptive"].as_str().map(|why| format!("For people only: {why}."));
-        let meaning: Vec<String> = said.map(str::to_owned).into_iter().chain(descriptive).collect();
+        let descriptive = value["x-descriptive"]
+            .as_str()
+            .map(|why| format!("For people only: {why}."));
+        let aliases: Vec<String> = value["x-aliases"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|a| Some(format!("`{}`", a.as_str()?)))
+            .collect();
+        let also = (!aliases.is_empty()).then(|| format!("Also spelled {}.", aliases.join(", ")));
+        let meaning: Vec<String> = said
+            .map(str::to_owned)
+            .into_iter()
+            .chain(also)
+            .chain(descriptive)
+            .collect();
         let line = |text: &str| text.replace('\n', " ").replace('|', "\\|");
-        let _ =
-            writeln!(page, "| `{path}` | {} | {} | {} |", line(&kind(&at)), line(&default), line(&meaning.join(" ")));
+        let _ = writeln!(
+            page,
+            "| `{path}` | {} | {} | {} |",
+            line(&kind(&at)),
+            line(&default),
+            line(&meaning.join(" "))
+        );
     }
     if depth == DEEPEST {
         return;
@@ -65,9 +104,13 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
     for (name, value) in at["properties"].as_object().into_iter().flatten() {
         rows(root, value, &format!("{path}.{name}"), depth + 1, page);
     }
-    if let Some(entry) = at.get("additionalProperties").filter(|entry| entry.is_object()) {
+    if let Some(entry) = at
+        .get("additionalProperties")
+        .filter(|entry| entry.is_object())
+    {
         let inner = target(root, entry);
-        if inner["properties"].is_object() && depth < 3 {
+        // A block of the same keys again is told once.
+        if inner["properties"].is_object() && inner != at {
             rows(root, entry, &format!("{path}.<id>"), depth + 1, page);
         }
     }
@@ -75,11 +118,16 @@ fn rows(root: &Value, value: &Value, path: &str, depth: usize, page: &mut String
 
 /// What a value refers to; of alternatives, the first that is not null.
 fn target(root: &Value, value: &Value) -> Value {
-    let named = |reference: &str| root["$defs"][reference.rsplit('/').next().unwrap_or_default()].clone();
+    let named =
+        |reference: &str| root["$defs"][reference.rsplit('/').next().unwrap_or_default()].clone();
     if let Some(reference) = value["$ref"].as_str() {
         return named(reference);
     }
-    let any = value["anyOf"].as_array().into_iter().flatten().find(|v| v["type"] != "null");
+    let any = value["anyOf"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|v| v["type"] != "null");
     match any.and_then(|v| v["$ref"].as_str()) {
         Some(reference) => named(reference),
         None => any.cloned().unwrap_or_else(|| value.clone()),
@@ -88,14 +136,22 @@ fn target(root: &Value, value: &Value) -> Value {
 
 fn kind(at: &Value) -> String {
     if let Some(words) = at["enum"].as_array() {
-        let words: Vec<String> = words.iter().filter(|w| !w.is_null()).map(ToString::to_string).collect();
+        let words: Vec<String> = words
+            .iter()
+            .filter(|w| !w.is_null())
+            .map(ToString::to_string)
+            .collect();
         return words.join(", ");
     }
     match &at["type"] {
         Value::String(kind) if kind == "object" => "table".to_owned(),
         Value::String(kind) => kind.clone(),
         Value::Array(kinds) => {
-            let kinds: Vec<&str> = kinds.iter().filter_map(Value::as_str).filter(|k| *k != "null").collect();
+            let kinds: Vec<&str> = kinds
+                .iter()
+                .filter_map(Value::as_str)
+                .filter(|k| *k != "null")
+                .collect();
             kinds.join(" or ")
         }
         _ => "any".to_owned(),

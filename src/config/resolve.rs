@@ -1,6 +1,7 @@
 //! Paths and values that people write outside config.yaml: `--set`, axes, overrides, variables.
 
 use std::sync::Arc;
+use tprimat_words::part;
 
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use super::{
     tree::{Node, ROOT, Tree},
     vendor_named,
 };
-use crate::error::{Problem, nearest};
+use crate::error::{Problem, did_you_mean};
 
 /// Tables whose keys are ids that config.yaml declares: only there can a new one be made.
 const DECLARED: [&str; 3] = ["models", "hardware.platforms", "parallelism"];
@@ -42,10 +43,18 @@ pub struct Leaf {
 impl Leaf {
     pub(super) fn find(tree: &Tree<Layer>, path: &str) -> Result<Self, Problem> {
         let resolved = resolve(tree, path)?;
-        let leaf = Self { path: resolved.keys.join(".").into(), shape: resolved.shape };
-        let holds_keys = tree.find(&leaf.path).is_some_and(|node| !node.children.is_empty());
+        let leaf = Self {
+            path: resolved.keys.join(".").into(),
+            shape: resolved.shape,
+        };
+        let holds_keys = tree
+            .find(&leaf.path)
+            .is_some_and(|node| !node.children.is_empty());
         if holds_keys || resolved.shape().is_only_table() {
-            return Err(labelled(format!("`{path}` is a table, not a value"), "set one of its keys".into()));
+            return Err(labelled(
+                format!("`{path}` is a table, not a value"),
+                "set one of its keys".into(),
+            ));
         }
         Ok(leaf)
     }
@@ -59,7 +68,8 @@ impl Leaf {
 /// Keys of one path: deeper tables would take more of the stack than there is.
 pub const MAX_PARTS: usize = 32;
 
-/// Follows a dotted path through the schema, spelling aliases out. Keys that hold dots are known from the tree.
+/// Follows a dotted path through the schema, spelling aliases out. Keys that hold dots are known
+/// from the tree.
 pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Problem> {
     let mut shape_id = shapes().root;
     let mut node = Some(tree.node(ROOT));
@@ -67,11 +77,21 @@ pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Proble
     let mut at = String::new();
     let mut rest = path;
     if path.matches('.').count() >= MAX_PARTS {
-        return Err(labelled(format!("a path has at most {MAX_PARTS} keys"), "too many keys".into()));
+        return Err(labelled(
+            format!("a path has at most {MAX_PARTS} keys"),
+            "too many keys".into(),
+        ));
     }
     while !rest.is_empty() || keys.is_empty() {
-        if node.is_some_and(|node| node.leaf.as_ref().is_some_and(|(value, _)| !value.is_null())) {
-            return Err(labelled(format!("`{at}` is a value, not a table"), format!("nothing is below `{at}`")));
+        if node.is_some_and(|node| {
+            node.leaf
+                .as_ref()
+                .is_some_and(|(value, _)| !value.is_null())
+        }) {
+            return Err(labelled(
+                format!("`{at}` is a value, not a table"),
+                format!("nothing is below `{at}`"),
+            ));
         }
         let shape = shapes().get(shape_id);
         let known = node.and_then(|node| tree.longest_key(node, rest));
@@ -85,7 +105,11 @@ pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Proble
         let Some((name, field)) = shape.field(key).filter(|_| !key.is_empty()) else {
             return Err(shape.unknown_key(&at, key));
         };
-        let name = if at == "frameworks" { framework_named(name).unwrap_or(name) } else { name };
+        let name = if at == "frameworks" {
+            framework_named(name).unwrap_or(name)
+        } else {
+            name
+        };
         if is_narrower && declared.is_none() && !super::parallelism::is_field(name) {
             check_names_a_cell(tree, shape, &at, key)?;
         }
@@ -93,38 +117,69 @@ pub(super) fn resolve(tree: &Tree<Layer>, path: &str) -> Result<Resolved, Proble
         at = super::shape::join(&at, name);
         node = tree.find(&at);
         keys.push(name.to_owned());
-        rest = rest[key.len()..].strip_prefix('.').unwrap_or("");
+        rest = part(rest, key.len()..).strip_prefix('.').unwrap_or("");
     }
-    Ok(Resolved { keys, shape: shape_id })
+    Ok(Resolved {
+        keys,
+        shape: shape_id,
+    })
 }
 
 fn undeclared(table: &str, id: &str, ids: &[&str]) -> Problem {
-    let help = match nearest(id, ids.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("config.yaml declares {}", if ids.is_empty() { "none".into() } else { ids.join(", ") }),
-    };
-    labelled(format!("unknown id `{id}` in `{table}`"), format!("`{table}` has no `{id}`")).help(help)
+    let help = did_you_mean(id, ids.iter().copied()).unwrap_or_else(|| {
+        format!(
+            "config.yaml declares {}",
+            if ids.is_empty() {
+                "none".into()
+            } else {
+                ids.join(", ")
+            }
+        )
+    });
+    labelled(
+        format!("unknown id `{id}` in `{table}`"),
+        format!("`{table}` has no `{id}`"),
+    )
+    .help(help)
 }
 
 /// Below a strategy only a model, a platform or a framework may stand.
-fn check_names_a_cell(tree: &Tree<Layer>, shape: &Shape, table: &str, key: &str) -> Result<(), Problem> {
+fn check_names_a_cell(
+    tree: &Tree<Layer>,
+    shape: &Shape,
+    table: &str,
+    key: &str,
+) -> Result<(), Problem> {
     if vendor_named(key).is_some() || framework_named(key).is_some() {
         return Ok(());
     }
-    let ids = |table: &str| tree.find(table).into_iter().flat_map(|node| tree.children(node)).map(Node::key);
-    let known = CELL_NAMES.into_iter().flat_map(ids).chain(shape.field_names());
+    let ids = |table: &str| {
+        tree.find(table)
+            .into_iter()
+            .flat_map(|node| tree.children(node))
+            .map(Node::key)
+    };
+    let known = CELL_NAMES
+        .into_iter()
+        .flat_map(ids)
+        .chain(shape.field_names());
     let message = format!("unknown key `{table}.{key}`");
-    let problem = labelled(message, "no model, platform or framework has this name".into());
-    Err(match nearest(key, known) {
-        Some(near) => problem.help(format!("did you mean `{near}`?")),
-        None => problem,
+    let problem = labelled(
+        message,
+        "no model, platform or framework has this name".into(),
+    );
+    Err(Problem {
+        help: did_you_mean(key, known),
+        ..problem
     })
 }
 
 /// The declared model, platform or framework that `rest` begins with; it may hold dots.
 fn declared_name<'a>(tree: &'a Tree<Layer>, rest: &str) -> Option<&'a str> {
     let tables = CELL_NAMES.into_iter().filter_map(|table| tree.find(table));
-    tables.filter_map(|node| tree.longest_key(node, rest)).max_by_key(|key| key.len())
+    tables
+        .filter_map(|node| tree.longest_key(node, rest))
+        .max_by_key(|key| key.len())
 }
 
 fn labelled(message: String, label: String) -> Problem {
@@ -140,8 +195,12 @@ pub(super) fn parse_text(tree: &Tree<Layer>, path: &str, text: &str) -> Result<V
     if shape.wants_string() && !text.is_empty() && !is_quoted && !matches!(text, "null" | "~") {
         return Ok(Value::String(text.to_owned()));
     }
-    let yaml: serde_yaml::Value = serde_yaml::from_str(text)
-        .map_err(|error| labelled(format!("the value of `{path}` is not YAML: {error}"), "not YAML".into()))?;
+    let yaml: serde_yaml::Value = serde_yaml::from_str(text).map_err(|error| {
+        labelled(
+            format!("the value of `{path}` is not YAML: {error}"),
+            "not YAML".into(),
+        )
+    })?;
     json_of(yaml).map_err(|why| labelled(format!("the value of `{path}` {why}"), why))
 }
 
@@ -149,12 +208,29 @@ pub(super) fn parse_text(tree: &Tree<Layer>, path: &str, text: &str) -> Result<V
 pub(super) fn json_of(yaml: serde_yaml::Value) -> Result<Value, String> {
     use serde_yaml::Value as Yaml;
     Ok(match yaml {
-        Yaml::Sequence(items) => Value::Array(items.into_iter().map(json_of).collect::<Result<_, _>>()?),
-        Yaml::Mapping(entries) => {
-            let entry = |(key, value)| Ok((key_of(&key).ok_or("has a key that is not a text")?, json_of(value)?));
-            Value::Object(entries.into_iter().map(entry).collect::<Result<_, String>>()?)
+        Yaml::Sequence(items) => {
+            Value::Array(items.into_iter().map(json_of).collect::<Result<_, _>>()?)
         }
-        Yaml::Tagged(tagged) => return Err(format!("has the tag {}, and tags mean nothing here", tagged.tag)),
+        Yaml::Mapping(entries) => {
+            let entry = |(key, value)| {
+                Ok((
+                    key_of(&key).ok_or("has a key that is not a text")?,
+                    json_of(value)?,
+                ))
+            };
+            Value::Object(
+                entries
+                    .into_iter()
+                    .map(entry)
+                    .collect::<Result<_, String>>()?,
+            )
+        }
+        Yaml::Tagged(tagged) => {
+            return Err(format!(
+                "has the tag {}, and tags mean nothing here",
+                tagged.tag
+            ));
+        }
         scalar => scalar_of(scalar)?,
     })
 }
@@ -169,7 +245,11 @@ pub(super) fn key_of(key: &serde_yaml::Value) -> Option<String> {
 }
 
 /// Checks `value` against the schema at `path`; a table becomes its leaves.
-pub(super) fn typed(tree: &Tree<Layer>, path: &str, value: Value) -> Result<Vec<(Vec<String>, Value)>, Problem> {
+pub(super) fn typed(
+    tree: &Tree<Layer>,
+    path: &str,
+    value: Value,
+) -> Result<Vec<(Vec<String>, Value)>, Problem> {
     let resolved = resolve(tree, path)?;
     let shape = resolved.shape();
     if let Value::Object(entries) = value {

@@ -1,11 +1,12 @@
 //! The keys of config.yaml: their types, bounds, built-in defaults and documentation.
 //!
 //! These structs are never filled from a file: `shape` compiles their JSON Schema into what the
-//! reader checks against, and their `Default`s are the lowest layer: the only table of defaults there is.
-//! `None` means that a key has no default.
+//! reader checks against, and their `Default`s are the lowest layer: the only table of defaults
+//! there is. `None` means that a key has no default.
 //!
-//! Every key either changes what is trained, measured or printed, or is marked `x-descriptive` with the reason why it
-//! changes nothing (a test changes each and looks). A null in config.yaml is the same as leaving the line out.
+//! Every key either changes what is trained, measured or printed, or is marked `x-descriptive` with
+//! the reason why it changes nothing (a test changes each and looks). A null in config.yaml is the
+//! same as leaving the line out.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +23,16 @@ pub struct ConfigFile {
     /// By id; the id is what a matrix names.
     pub models: BTreeMap<String, Model>,
     pub training: Training,
-    /// By strategy; below that optionally by model, platform and framework, in this order. The most specific block wins whole.
+    /// By strategy; below that optionally by model, platform and framework, in this order. The most
+    /// specific block wins whole.
     pub parallelism: BTreeMap<String, Parallelism>,
-    /// By platform id, or by vendor for all its platforms. What it states of the training replaces `training.*` there.
+    /// By platform id, or by vendor for all its platforms. What it states of the training replaces
+    /// `training.*` there.
     pub platform_optimizations: BTreeMap<String, PlatformOptimizations>,
     /// By framework id; keys that are not listed go to the trainer as they are.
     pub frameworks: BTreeMap<String, Framework>,
-    /// By platform id, or by vendor for all its platforms: where and in what its runs are started. In no key, but for the
-    /// digest of a container's image.
+    /// By platform id, or by vendor for all its platforms: where and in what its runs are started.
+    /// In no key, but for the digest of a container's image.
     pub execution: BTreeMap<String, Execution>,
     pub benchmarking: Benchmarking,
     pub comparison: Comparison,
@@ -48,7 +51,8 @@ pub struct Experiment {
     pub description: Option<String>,
     #[schemars(extend("type" = ["string", "number", "null"], "x-descriptive" = "a text for people"))]
     pub version: Option<String>,
-    /// The strategy of the matrix that config.yaml implies; `PARALLEL` is stronger. Any other text describes.
+    /// The strategy of the matrix that config.yaml implies; `PARALLEL` is stronger. A text of
+    /// several words only describes.
     pub methodology: Option<String>,
     /// Run under a profiler; such runs are never measurements.
     pub profiling: Option<bool>,
@@ -78,16 +82,18 @@ pub struct Platform {
     pub software_stack: Value,
     /// The platform's framework in the matrix that config.yaml implies.
     pub framework: Option<String>,
-    /// Environment of every run on this platform. A null takes away what `platform_optimizations` sets.
+    /// Environment of every run on this platform. A null takes away what `platform_optimizations`
+    /// sets.
     pub env: BTreeMap<String, Scalar>,
 }
 
-/// The shape of a model. Keys that are left out come from the built-in table of models if `name`, `full_name`,
-/// `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys agree with it.
-/// Where `hf_config` names a file, they come from there instead.
+/// The shape of a model. Keys that are left out come from the built-in table of models if `name`,
+/// `full_name`, `tokenizer_path`, `nemo_recipe` or the id names one of it, and the stated keys
+/// agree with it. Where `hf_config` names a file, they come from there instead.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
+    /// What the model is looked up by in the built-in table; else for people.
     pub name: Option<String>,
     /// Also what results of older suites are recognised by.
     pub full_name: Option<String>,
@@ -96,12 +102,16 @@ pub struct Model {
     /// An assertion: what is used is the count made from the shape.
     #[schemars(range(min = 1))]
     pub num_parameters: Option<u64>,
+    /// Decoder layers.
     #[schemars(range(min = 1))]
     pub num_layers: Option<u64>,
+    /// Width of the residual stream.
     #[schemars(range(min = 1))]
     pub hidden_size: Option<u64>,
+    /// Width inside the feed-forward block.
     #[schemars(range(min = 1))]
     pub ffn_hidden_size: Option<u64>,
+    /// Query heads of a layer.
     #[schemars(range(min = 1))]
     pub num_attention_heads: Option<u64>,
     /// Groups of grouped-query attention; absent = one a head.
@@ -116,25 +126,32 @@ pub struct Model {
     /// Learned positions (gpt2).
     #[schemars(range(min = 1))]
     pub max_position_embeddings: Option<u64>,
+    /// Base of the rotary position embedding.
     #[schemars(range(min = 0))]
     pub rope_theta: Option<f64>,
     pub rope_scaling: Option<RopeScaling>,
+    /// Added to the mean square in RMSNorm, or to the variance in LayerNorm.
     #[schemars(range(min = 0))]
     pub norm_eps: f64,
+    /// The output layer shares the weights of the token embedding.
     pub tie_embeddings: bool,
+    /// Q, K and V have a bias, as in Qwen 2.
     pub qkv_bias: bool,
     /// Prefix of a Megatron `.bin`/`.idx` pair; absent = seeded synthetic tokens.
     pub dataset_path: Option<String>,
-    /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts may well agree on.
+    /// What jobs and tprimat.lock call the dataset; absent = the last part of its path, which hosts
+    /// may well agree on.
     pub dataset_name: Option<String>,
     /// A tokenizer.json, or a folder that has one.
     pub tokenizer_path: Option<String>,
-    /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the like.
+    /// As `dataset_name`; absent = the last part of the path that is not `tokenizer.json` or the
+    /// like.
     pub tokenizer_name: Option<String>,
     /// A Hugging Face `config.json` of the project, for the keys that are left out.
     pub hf_config: Option<String>,
     /// A recipe of `nemo.collections.llm.recipes`; a trailing `.pretrain_recipe` is left off.
     pub nemo_recipe: Option<String>,
+    /// A file of the Primus checkout's examples; its name tells the preset.
     pub primus_config: Option<String>,
 }
 
@@ -173,12 +190,16 @@ impl Default for Model {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RopeScaling {
+    /// By how much long wavelengths are stretched.
     #[schemars(range(min = 1))]
     pub factor: Option<f64>,
+    /// Wavelengths above original length / this are stretched whole.
     #[schemars(range(min = 0))]
     pub low_freq_factor: Option<f64>,
+    /// Wavelengths below original length / this are left as they are.
     #[schemars(range(min = 0))]
     pub high_freq_factor: Option<f64>,
+    /// The sequence length, in tokens, that the frequencies were made for.
     #[schemars(range(min = 1))]
     pub original_max_position_embeddings: Option<u64>,
 }
@@ -192,14 +213,17 @@ pub struct Training {
     pub precision: Precision,
     /// `torch.compile`.
     pub compile: bool,
+    /// The mode of `torch.compile`.
     #[schemars(extend("enum" = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]))]
     pub compile_mode: String,
+    /// Activations are computed again in the backward pass, layer by layer, which saves memory.
     pub activation_checkpointing: bool,
     /// Every how many layers one is checkpointed; 1 = every layer.
     #[schemars(range(min = 1))]
     pub sac_frequency: u64,
     /// Optimiser state on the CPU.
     pub offload: bool,
+    /// Decides the first weights and the synthetic tokens.
     pub seed: u64,
     /// Standard deviation of the normal distribution that matrices begin with.
     #[schemars(range(min = 0))]
@@ -252,18 +276,24 @@ pub struct Duration {
 pub struct Optimizer {
     /// `adamw`; `adam` means the same, as in Megatron and NeMo.
     pub r#type: String,
+    /// The highest rate, at the end of warm-up.
     #[schemars(range(min = 0))]
     pub learning_rate: Option<f64>,
     /// End of the cosine schedule.
     #[schemars(range(min = 0))]
     pub min_learning_rate: f64,
+    /// Optimiser steps in which the rate rises from 0.
     pub warmup_steps: u64,
+    /// Decoupled, as in AdamW; on tensors of two or more dimensions.
     #[schemars(range(min = 0))]
     pub weight_decay: f64,
+    /// Decay of the first moment.
     #[schemars(range(min = 0, max = 1))]
     pub beta1: f64,
+    /// Decay of the second moment.
     #[schemars(range(min = 0, max = 1))]
     pub beta2: f64,
+    /// Added to the root of the second moment.
     #[schemars(range(min = 0))]
     pub eps: f64,
     /// Global gradient-norm limit; 0 = no clipping.
@@ -294,6 +324,7 @@ impl Default for Optimizer {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Precision {
+    /// What the products of the linear layers read: with `fp8` the rest is bf16.
     #[schemars(extend("enum" = ["fp32", "bf16", "fp8"]))]
     pub default: String,
     /// E4M3 forward, E5M2 backward.
@@ -304,29 +335,47 @@ pub struct Precision {
 
 impl Default for Precision {
     fn default() -> Self {
-        Self { default: "bf16".into(), fp8_hybrid: true, fp8_param: false }
+        Self {
+            default: "bf16".into(),
+            fp8_hybrid: true,
+            fp8_param: false,
+        }
     }
 }
 
-/// Degrees of parallelism of one block, and narrower blocks below it by model, platform or framework.
+/// Degrees of parallelism of one block, and narrower blocks below it by model, platform or
+/// framework.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct Parallelism {
+    /// Devices that share each layer.
     #[schemars(range(min = 1), extend("x-aliases" = ["TP", "tp"]))]
     pub tensor_model_parallel_size: Option<u64>,
+    /// Stages of layers.
     #[schemars(range(min = 1), extend("x-aliases" = ["PP", "pp"]))]
     pub pipeline_model_parallel_size: Option<u64>,
+    /// Devices that share each sequence.
     #[schemars(range(min = 1), extend("x-aliases" = ["CP", "cp"]))]
     pub context_parallel_size: Option<u64>,
+    /// Copies that train on different sequences; absent = the GPUs that are left.
     #[schemars(range(min = 1), extend("x-aliases" = ["DP", "dp"]))]
     pub data_parallel_size: Option<u64>,
     /// An assertion: GA is derived from GBS = MBS × DP × GA.
     #[schemars(range(min = 1), extend("x-aliases" = ["GA", "ga"]))]
     pub gradient_accumulation_steps: Option<u64>,
+    /// How data-parallel devices share the training state: `none` (also `ddp`, `no_shard`): not at
+    /// all; `zero1` (`distributed_optimizer`, `optim`): optimizer states; `zero2`
+    /// (`shard_grad_op`): and gradients; `zero3` (`fsdp`, `fsdp2`, `full_shard`): and weights;
+    /// `hsdp`: within groups. Absent = what the framework does by itself. A recipe refuses those
+    /// that it does not have.
     pub sharding: Option<String>,
     /// TP × PP × CP × DP; absent = the platform's.
     #[schemars(range(min = 1))]
     pub num_gpus: Option<u64>,
+    /// Hosts that share the GPUs evenly; absent = as many as `num_gpus` needs. Several need the
+    /// `slurm` executor, and a recipe with `nodes = true`.
+    #[schemars(range(min = 1))]
+    pub nodes: Option<u64>,
     #[serde(flatten)]
     pub narrower: BTreeMap<String, Parallelism>,
 }
@@ -368,17 +417,25 @@ pub struct Framework {
     pub precision: Option<String>,
     /// More options of the recipe.
     pub settings: BTreeMap<String, Value>,
-    /// The Python of this framework's trainer, or the folder of its virtual environment, in place of `paths.python`. In no key:
-    /// the versions of its packages are.
+    /// The Python of this framework's trainer, or the folder of its virtual environment, in place
+    /// of `paths.python`. In no key: the versions of its packages are.
     pub python: Option<String>,
     /// After which a run is ended: `90s`, `30m`, `6h`.
     pub timeout: Option<String>,
+    /// A run without a step for this many times its median step time is ended, as class `hang`;
+    /// absent = 100, 0 = never.
+    #[schemars(range(min = 0))]
+    pub hang_factor: Option<f64>,
+    /// And for at least this long; absent = 10m.
+    pub hang_least: Option<String>,
     /// May run beside other runs.
     pub share: Option<bool>,
-    /// Environment of every run; part of the key. A null takes away what the recipe or the platform sets.
+    /// Environment of every run; part of the key. A null takes away what the recipe or the platform
+    /// sets.
     pub env: BTreeMap<String, Scalar>,
-    /// Project files that the command reads, as globs: part of the key. Files that the command names are inputs without being
-    /// listed; `"!GLOB"` takes files back, such as one that the run itself writes.
+    /// Project files that the command reads, as globs: part of the key. Files that the command
+    /// names are inputs without being listed; `"!GLOB"` takes files back, such as one that the run
+    /// itself writes.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub inputs: Option<Vec<String>>,
     /// Base image of the container: a name, or one by vendor.
@@ -388,8 +445,9 @@ pub struct Framework {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Execution {
-    /// `local`, `container`, `docker`, `podman`, `apptainer`, `slurm`, `slurm+container` or `slurm+apptainer`; absent = the
-    /// recipe's, else `local`. `--executor` is stronger.
+    /// `local`, `container`, `docker`, `podman`, `apptainer`, `slurm`, `slurm+container`,
+    /// `slurm+apptainer` or `allocation`; absent = the recipe's, else `local`. `--executor` is
+    /// stronger.
     pub executor: Option<String>,
     pub container: ExecutionContainer,
     pub slurm: ExecutionSlurm,
@@ -401,11 +459,13 @@ pub struct ExecutionContainer {
     /// Absent = the first of docker, podman and apptainer that is installed.
     #[schemars(extend("enum" = ["docker", "podman", "apptainer", "singularity", "pyxis", null]))]
     pub engine: Option<String>,
-    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`, which `tprimat image build` makes.
+    /// A name, or one by framework; absent = `tprimat/<framework>:<vendor>`, which `tprimat image
+    /// build` makes.
     pub image: Value,
     /// Python inside the image; absent = `python3`.
     pub python: Option<String>,
-    /// Folders of the host that runs need beside the project, data and checkouts: `/data`, `/data:/inside`, `/data:/inside:ro`.
+    /// Folders of the host that runs need beside the project, data and checkouts: `/data`,
+    /// `/data:/inside`, `/data:/inside:ro`.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub mounts: Option<Vec<String>>,
     /// More arguments of the engine.
@@ -417,20 +477,28 @@ pub struct ExecutionContainer {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionSlurm {
+    /// sbatch's `--account`.
     pub account: Option<String>,
+    /// sbatch's `--partition`.
     pub partition: Option<String>,
+    /// sbatch's `--qos`.
     pub qos: Option<String>,
+    /// sbatch's `--constraint`: features of the nodes.
     pub constraint: Option<String>,
     /// Absent = `gpu:N` for a job of N GPUs.
     pub gres: Option<String>,
     /// The job's limit, as sbatch reads it: `04:00:00`.
     pub time: Option<String>,
+    /// CPU cores of each job; absent = what the cluster gives a job by itself, often a single one.
+    #[schemars(range(min = 1))]
+    pub cpus: Option<u64>,
     /// Whole nodes.
     pub exclusive: Option<bool>,
     /// More options of sbatch.
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub options: Option<Vec<String>>,
-    /// How many jobs of one build may be in the queue at once; absent = `--jobs`.
+    /// How many jobs of one build may be in the queue at once; absent = `--jobs`. Within an
+    /// allocation: how many runs at once; absent = one.
     #[schemars(range(min = 1))]
     pub max_jobs: Option<u64>,
     /// Cancel the jobs on Ctrl-C; absent = they go on, and the next build takes them up.
@@ -491,7 +559,10 @@ pub struct Runs {
 
 impl Default for Runs {
     fn default() -> Self {
-        Self { default_num_runs: 5, cooldown_seconds: 0.0 }
+        Self {
+            default_num_runs: 5,
+            cooldown_seconds: 0.0,
+        }
     }
 }
 
@@ -510,13 +581,19 @@ pub struct CloudCost {
     /// Of one device, above 0.
     #[schemars(range(min = 0))]
     pub per_gpu_hour: Option<f64>,
+    /// Costs in different currencies are not compared.
     pub currency: String,
+    /// Where the price is from; shown beside the costs.
     pub source: Option<String>,
 }
 
 impl Default for CloudCost {
     fn default() -> Self {
-        Self { per_gpu_hour: None, currency: "USD".into(), source: None }
+        Self {
+            per_gpu_hour: None,
+            currency: "USD".into(),
+            source: None,
+        }
     }
 }
 
@@ -528,6 +605,7 @@ pub struct HardwareSpec {
     /// Board power of one device; needs a `source` too.
     #[schemars(range(min = 0))]
     pub tdp_watts: Option<f64>,
+    /// Where the figures are from; shown beside what is computed with them.
     pub source: Option<String>,
 }
 
@@ -536,11 +614,17 @@ pub struct HardwareSpec {
 pub struct Paths {
     /// Where results, tables and pictures are published.
     pub output: String,
+    /// Where measurements are kept.
     pub cache: String,
+    /// Where builds share their runs with other caches: `file:///FOLDER`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, or `none`.
+    pub remote: Option<String>,
     /// Python of the trainers.
     pub python: Option<String>,
+    /// A checkout of Primus; `$PRIMUS_PATH` is stronger.
     pub primus: Option<String>,
+    /// A checkout of Megatron-LM; `$MEGATRON_PATH` is stronger.
     pub megatron: Option<String>,
+    /// A checkout of Megatron-DeepSpeed; `$MEGATRON_DEEPSPEED_PATH` is stronger.
     pub megatron_deepspeed: Option<String>,
 }
 
@@ -549,6 +633,7 @@ impl Default for Paths {
         Self {
             output: "output".into(),
             cache: "cache".into(),
+            remote: None,
             python: None,
             primus: None,
             megatron: None,
@@ -567,7 +652,9 @@ pub struct Validation {
 
 impl Default for Validation {
     fn default() -> Self {
-        Self { num_parameters_tolerance: 0.02 }
+        Self {
+            num_parameters_tolerance: 0.02,
+        }
     }
 }
 

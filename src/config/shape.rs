@@ -22,7 +22,8 @@ pub(super) struct Shapes {
     pub root: ShapeId,
 }
 
-/// What one value may be. Null is always allowed and means "not stated": as if the line were left out.
+/// What one value may be. Null is always allowed and means "not stated": as if the line were left
+/// out.
 #[derive(Default)]
 pub(super) struct Shape {
     boolean: bool,
@@ -46,12 +47,20 @@ pub(super) struct Shape {
 impl Shapes {
     fn of_config() -> Self {
         let schema = schemars::schema_for!(ConfigFile).to_value();
-        let mut shapes = Self { all: Vec::new(), root: 0 };
+        let mut shapes = Self {
+            all: Vec::new(),
+            root: 0,
+        };
         shapes.root = shapes.compile(&schema, &schema["$defs"], &mut HashMap::new());
         shapes
     }
 
-    fn compile(&mut self, schema: &Value, definitions: &Value, known: &mut HashMap<String, ShapeId>) -> ShapeId {
+    fn compile(
+        &mut self,
+        schema: &Value,
+        definitions: &Value,
+        known: &mut HashMap<String, ShapeId>,
+    ) -> ShapeId {
         if let Some(reference) = schema["$ref"].as_str() {
             let name = reference.rsplit('/').next().unwrap_or(reference);
             if let Some(id) = known.get(name) {
@@ -60,7 +69,10 @@ impl Shapes {
             known.insert(name.to_owned(), self.all.len());
             return self.compile(&definitions[name], definitions, known);
         }
-        if let Some(some) = schema["anyOf"].as_array().and_then(|any| any.iter().find(|s| s["type"] != "null")) {
+        if let Some(some) = schema["anyOf"]
+            .as_array()
+            .and_then(|any| any.iter().find(|s| s["type"] != "null"))
+        {
             return self.compile(some, definitions, known);
         }
         let id = self.all.len();
@@ -85,8 +97,14 @@ impl Shapes {
             ..Shape::default()
         };
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-            shape.aliases.extend(strings(&field["x-aliases"]).into_iter().map(|alias| (alias, name.clone())));
-            shape.fields.push((name.clone(), self.compile(field, definitions, known)));
+            shape.aliases.extend(
+                strings(&field["x-aliases"])
+                    .into_iter()
+                    .map(|alias| (alias, name.clone())),
+            );
+            shape
+                .fields
+                .push((name.clone(), self.compile(field, definitions, known)));
         }
         if shape.table {
             shape.additional = match &schema["additionalProperties"] {
@@ -107,7 +125,12 @@ impl Shapes {
 }
 
 fn strings(list: &Value) -> Vec<String> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 impl Shape {
@@ -131,7 +154,11 @@ impl Shape {
 
     /// The canonical name and the shape of what `key` holds.
     pub fn field<'a>(&'a self, key: &'a str) -> Option<(&'a str, ShapeId)> {
-        let canonical = self.aliases.iter().find(|(alias, _)| alias == key).map_or(key, |(_, name)| name);
+        let canonical = self
+            .aliases
+            .iter()
+            .find(|(alias, _)| alias == key)
+            .map_or(key, |(_, name)| name);
         match self.fields.iter().find(|(name, _)| name == canonical) {
             Some((name, id)) => Some((name, *id)),
             None => self.additional.map(|id| (key, id)),
@@ -139,19 +166,36 @@ impl Shape {
     }
 
     pub fn field_names(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|(name, _)| name.as_str()).chain(self.aliases.iter().map(|(alias, _)| alias.as_str()))
+        self.fields
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .chain(self.aliases.iter().map(|(alias, _)| alias.as_str()))
     }
 
     /// The problem of `key` being none of the table's.
     pub fn unknown_key(&self, table: &str, key: &str) -> Problem {
         let path = join(table, key);
-        let label = if table.is_empty() { "not a section".into() } else { format!("not a key of `{table}`") };
+        let label = if table.is_empty() {
+            "not a section".into()
+        } else {
+            format!("not a key of `{table}`")
+        };
         let help = match nearest(key, self.field_names()) {
+            _ if is_of_experts(key) => {
+                "expert parallelism is not supported: models with experts cannot be planned".into()
+            }
             _ if let Some(here) = self.called_here(key) => format!("write `{here}`"),
             Some(name) => format!("did you mean `{name}`?"),
             None if let Some(there) = called(key) => format!("write {there}"),
             None if self.fields.is_empty() => "it holds a value, not a table".into(),
-            None => format!("known: {}", self.fields.iter().map(|f| f.0.as_str()).collect::<Vec<_>>().join(", ")),
+            None => format!(
+                "known: {}",
+                self.fields
+                    .iter()
+                    .map(|f| f.0.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
         };
         let mut problem = Problem::new(format!("unknown key `{path}`")).help(help);
         problem.label = label;
@@ -160,8 +204,12 @@ impl Shape {
 
     /// The fields of this very table that a foreign name stands for.
     fn called_here(&self, key: &str) -> Option<String> {
-        let names = stands_for(key)?.iter().map(|path| path.rsplit('.').next().unwrap_or(path));
-        let names: Vec<&str> = names.filter(|name| self.fields.iter().any(|(field, _)| field == name)).collect();
+        let names = stands_for(key)?
+            .iter()
+            .map(|path| path.rsplit('.').next().unwrap_or(path));
+        let names: Vec<&str> = names
+            .filter(|name| self.fields.iter().any(|(field, _)| field == name))
+            .collect();
         (!names.is_empty()).then(|| names.join("` and `"))
     }
 
@@ -170,52 +218,83 @@ impl Shape {
         let accepted = match &value {
             Value::Null => return Ok(value),
             Value::Bool(_) => self.boolean,
-            Value::String(text) if self.string && !self.choices.is_empty() => match self.choice(text) {
-                Some(choice) => return Ok(choice.into()),
-                None => false,
-            },
+            Value::String(text) if self.string && !self.choices.is_empty() => {
+                match self.choice(text) {
+                    Some(choice) => return Ok(choice.into()),
+                    None => false,
+                }
+            }
             Value::String(_) => self.string,
             Value::Number(number) => return self.accept_number(path, number),
             Value::Array(_) => self.list,
             Value::Object(_) => self.table,
         };
-        if accepted { Ok(value) } else { Err(self.mismatch(path, &value)) }
+        if accepted {
+            Ok(value)
+        } else {
+            Err(self.mismatch(path, &value))
+        }
     }
 
     /// The choice that a text stands for: `BF16` and `bfloat16` are `bf16`.
     fn choice(&self, text: &str) -> Option<&str> {
         let plain = text.trim().to_lowercase();
-        let plain = PRECISIONS.iter().find(|(other, _)| *other == plain).map_or(plain.as_str(), |(_, own)| own);
-        self.choices.iter().map(String::as_str).find(|choice| *choice == text || choice.to_lowercase() == plain)
+        let plain = PRECISIONS
+            .iter()
+            .find(|(other, _)| *other == plain)
+            .map_or(plain.as_str(), |(_, own)| own);
+        self.choices
+            .iter()
+            .map(String::as_str)
+            .find(|choice| *choice == text || choice.to_lowercase() == plain)
     }
 
     fn accept_number(&self, path: &str, number: &Number) -> Result<Value, Problem> {
         let value = Value::Number(number.clone());
         let size = number.as_f64().unwrap_or(f64::NAN);
-        let fits = self.minimum.is_none_or(|least| size >= least) && self.maximum.is_none_or(|most| size <= most);
+        let fits = self.minimum.is_none_or(|least| size >= least)
+            && self.maximum.is_none_or(|most| size <= most);
         let accepted = match (self.number, self.integer) {
-            // What may also be a text is printed as it was written; elsewhere 1.0 and 1 are one value with one name.
+            // What may also be a text is printed as it was written; elsewhere 1.0 and 1 are one
+            // value with one name.
             (true, _) if self.string => Some(value.clone()),
-            (true, _) => whole(size).filter(|_| number.is_f64()).or_else(|| Some(value.clone())),
+            (true, _) => whole(size)
+                .filter(|_| number.is_f64())
+                .or_else(|| Some(value.clone())),
             (false, true) if number.is_f64() => whole(size),
             (false, true) => Some(value.clone()),
             (false, false) => None,
         };
-        accepted.filter(|_| fits).ok_or_else(|| self.mismatch(path, &value))
+        accepted
+            .filter(|_| fits)
+            .ok_or_else(|| self.mismatch(path, &value))
     }
 
     pub fn mismatch(&self, path: &str, found: &Value) -> Problem {
         let wanted = self.wanted();
-        let mut problem = Problem::new(format!("`{path}` must be {wanted}, not {}", describe(found)));
+        let mut problem = Problem::new(format!(
+            "`{path}` must be {wanted}, not {}",
+            describe(found)
+        ));
         problem.label = format!("expected {wanted}");
         if let Value::String(text) = found {
             if let Some(choice) = nearest(text, self.choices.iter().map(String::as_str)) {
                 problem = problem.help(format!("did you mean `{choice}`?"));
             } else if !self.string && text.trim().replace('_', "").parse::<f64>().is_ok() {
-                problem = problem.help(format!("write {} without quotes", text.trim().replace('_', "")));
+                problem = problem.help(format!(
+                    "write {} without quotes",
+                    text.trim().replace('_', "")
+                ));
             }
         } else if self.wants_string() && !matches!(found, Value::Array(_) | Value::Object(_)) {
             problem = problem.help(format!("write \"{found}\" in quotes"));
+        } else if let Some((table, platform)) = path.rsplit_once('.')
+            && table.ends_with(".cloud_costs")
+            && found.is_number()
+        {
+            problem = problem.help(format!(
+                "an hour of one GPU: `{platform}: {{ per_gpu_hour: {found} }}`"
+            ));
         }
         problem
     }
@@ -232,13 +311,20 @@ impl Shape {
         }
         let kinds = [
             (self.boolean, "true or false".to_owned()),
-            (self.integer && !self.number, format!("a whole number{bounds}")),
+            (
+                self.integer && !self.number,
+                format!("a whole number{bounds}"),
+            ),
             (self.number, format!("a number{bounds}")),
             (self.string, "a text".to_owned()),
             (self.list, "a list".to_owned()),
             (self.table, "a table".to_owned()),
         ];
-        kinds.into_iter().filter_map(|(is, name)| is.then_some(name)).collect::<Vec<_>>().join(" or ")
+        kinds
+            .into_iter()
+            .filter_map(|(is, name)| is.then_some(name))
+            .collect::<Vec<_>>()
+            .join(" or ")
     }
 }
 
@@ -254,52 +340,147 @@ const PRECISIONS: [(&str, &str); 6] = [
 
 /// Keys of other programs and of older scripts, and the keys of config.yaml that they stand for.
 const ELSEWHERE: &[(&[&str], &[&str])] = &[
-    (&["lr", "max_lr", "peak_lr"], &["training.optimizer.learning_rate"]),
-    (&["min_lr", "lr_min"], &["training.optimizer.min_learning_rate"]),
-    (&["betas", "adam_betas"], &["training.optimizer.beta1", "training.optimizer.beta2"]),
+    (
+        &["lr", "max_lr", "peak_lr"],
+        &["training.optimizer.learning_rate"],
+    ),
+    (
+        &["min_lr", "lr_min"],
+        &["training.optimizer.min_learning_rate"],
+    ),
+    (
+        &["betas", "adam_betas"],
+        &["training.optimizer.beta1", "training.optimizer.beta2"],
+    ),
     (&["adam_beta1"], &["training.optimizer.beta1"]),
     (&["adam_beta2"], &["training.optimizer.beta2"]),
-    (&["adam_eps", "epsilon", "adam_epsilon"], &["training.optimizer.eps"]),
-    (&["wd", "decay"], &["training.optimizer.weight_decay"]),
-    (&["warmup", "warmup_iters", "lr_warmup_iters", "num_warmup_steps"], &["training.optimizer.warmup_steps"]),
-    (&["grad_clip", "gradient_clip", "gradient_clip_val", "max_grad_norm"], &["training.optimizer.clip_grad"]),
-    (&["optimizer_type", "optim"], &["training.optimizer.type"]),
-    (&["gbs", "global_batch", "train_batch_size"], &["training.data.global_batch_size"]),
     (
-        &["mbs", "bsz", "micro_batch", "batch_size", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"],
+        &["adam_eps", "epsilon", "adam_epsilon"],
+        &["training.optimizer.eps"],
+    ),
+    (&["wd", "decay"], &["training.optimizer.weight_decay"]),
+    (
+        &[
+            "warmup",
+            "warmup_iters",
+            "lr_warmup_iters",
+            "num_warmup_steps",
+        ],
+        &["training.optimizer.warmup_steps"],
+    ),
+    (
+        &[
+            "grad_clip",
+            "gradient_clip",
+            "gradient_clip_val",
+            "max_grad_norm",
+        ],
+        &["training.optimizer.clip_grad"],
+    ),
+    (&["optimizer_type", "optim"], &["training.optimizer.type"]),
+    (
+        &["gbs", "global_batch", "train_batch_size"],
+        &["training.data.global_batch_size"],
+    ),
+    (
+        &[
+            "mbs",
+            "bsz",
+            "micro_batch",
+            "batch_size",
+            "per_device_train_batch_size",
+            "train_micro_batch_size_per_gpu",
+        ],
         &["training.data.micro_batch_size"],
     ),
     (
-        &["seq_len", "seqlen", "sequence_length", "max_seq_length", "max_seq_len", "block_size", "encoder_seq_length"],
+        &[
+            "seq_len",
+            "seqlen",
+            "sequence_length",
+            "max_seq_length",
+            "max_seq_len",
+            "block_size",
+            "encoder_seq_length",
+        ],
         &["training.data.seq_length"],
     ),
     (
-        &["steps", "iters", "num_steps", "total_steps", "max_iters", "training_steps"],
+        &[
+            "steps",
+            "iters",
+            "num_steps",
+            "total_steps",
+            "max_iters",
+            "training_steps",
+        ],
         &["training.duration.train_iters"],
     ),
-    (&["dtype", "torch_dtype", "mixed_precision"], &["training.precision.default"]),
-    (&["recompute", "activation_recompute", "recompute_granularity"], &["training.activation_checkpointing"]),
+    (
+        &["dtype", "torch_dtype", "mixed_precision"],
+        &["training.precision.default"],
+    ),
+    (
+        &["recompute", "activation_recompute", "recompute_granularity"],
+        &["training.activation_checkpointing"],
+    ),
     (&["torch_compile", "pt_compile"], &["training.compile"]),
-    (&["cpu_offload", "optimizer_cpu_offload"], &["training.offload"]),
-    (&["gpus", "gpus_per_node", "devices", "ngpus"], &["num_gpus"]),
-    (&["layers", "n_layers", "n_layer", "num_hidden_layers"], &["num_layers"]),
+    (
+        &["cpu_offload", "optimizer_cpu_offload"],
+        &["training.offload"],
+    ),
+    (
+        &["gpus", "gpus_per_node", "devices", "ngpus"],
+        &["num_gpus"],
+    ),
+    (
+        &["layers", "n_layers", "n_layer", "num_hidden_layers"],
+        &["num_layers"],
+    ),
     (&["dim", "d_model", "n_embd"], &["hidden_size"]),
-    (&["intermediate_size", "ffn_dim", "ffn_size"], &["ffn_hidden_size"]),
-    (&["heads", "n_heads", "n_head", "num_heads"], &["num_attention_heads"]),
-    (&["n_kv_heads", "num_key_value_heads", "num_query_groups"], &["num_kv_heads"]),
-    (&["rms_norm_eps", "norm_epsilon", "layernorm_epsilon"], &["norm_eps"]),
+    (
+        &["intermediate_size", "ffn_dim", "ffn_size"],
+        &["ffn_hidden_size"],
+    ),
+    (
+        &["heads", "n_heads", "n_head", "num_heads"],
+        &["num_attention_heads"],
+    ),
+    (
+        &["n_kv_heads", "num_key_value_heads", "num_query_groups"],
+        &["num_kv_heads"],
+    ),
+    (
+        &["rms_norm_eps", "norm_epsilon", "layernorm_epsilon"],
+        &["norm_eps"],
+    ),
     (&["tie_word_embeddings"], &["tie_embeddings"]),
     (&["attention_bias", "add_qkv_bias"], &["qkv_bias"]),
 ];
 
+/// Degrees of expert parallelism, which are one letter away from `CP` and mean something else.
+fn is_of_experts(key: &str) -> bool {
+    let key = key.to_lowercase();
+    key == "ep" || key == "etp" || key.starts_with("expert_")
+}
+
 fn stands_for(key: &str) -> Option<&'static [&'static str]> {
     let key = key.to_lowercase().replace('-', "_");
-    ELSEWHERE.iter().find(|(names, _)| names.contains(&key.as_str())).map(|(_, keys)| *keys)
+    ELSEWHERE
+        .iter()
+        .find(|(names, _)| names.contains(&key.as_str()))
+        .map(|(_, keys)| *keys)
 }
 
 /// The keys that a foreign name stands for, for people.
 pub(super) fn called(key: &str) -> Option<String> {
-    Some(stands_for(key)?.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(" and "))
+    Some(
+        stands_for(key)?
+            .iter()
+            .map(|key| format!("`{key}`"))
+            .collect::<Vec<_>>()
+            .join(" and "),
+    )
 }
 
 /// The integer that a float stands for, if it does so exactly.
@@ -326,7 +507,11 @@ pub(super) fn describe(value: &Value) -> String {
 
 /// `table.key`, or `key` at the top.
 pub(super) fn join(table: &str, key: &str) -> String {
-    if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
+    if table.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{table}.{key}")
+    }
 }
 
 /// The built-in defaults, nested; null where there is none.
@@ -340,7 +525,10 @@ pub(super) fn defaults() -> &'static Value {
 pub fn framework_keys() -> Vec<&'static str> {
     let shapes = shapes();
     let of = |id: ShapeId, key: &'static str| shapes.get(id).field(key).map_or(id, |(_, id)| id);
-    shapes.get(of(of(shapes.root, "frameworks"), "any")).field_names().collect()
+    shapes
+        .get(of(of(shapes.root, "frameworks"), "any"))
+        .field_names()
+        .collect()
 }
 
 /// Tables whose keys are the user's, and the defaults of each entry.
@@ -348,7 +536,10 @@ pub(super) fn entry_defaults() -> &'static [(&'static str, Value)] {
     static DEFAULTS: LazyLock<[(&str, Value); 2]> = LazyLock::new(|| {
         [
             ("models", plain(&Model::default())),
-            ("benchmarking.enhanced_metrics.cloud_costs", plain(&CloudCost::default())),
+            (
+                "benchmarking.enhanced_metrics.cloud_costs",
+                plain(&CloudCost::default()),
+            ),
         ]
     });
     &*DEFAULTS

@@ -61,7 +61,11 @@ pub(super) struct Place {
 impl Place {
     /// What a caret should point at: the value, or the key of a table or of nothing.
     pub fn caret(&self) -> Range<usize> {
-        if self.is_table || self.value.is_empty() { self.key.clone() } else { self.value.clone() }
+        if self.is_table || self.value.is_empty() {
+            self.key.clone()
+        } else {
+            self.value.clone()
+        }
     }
 }
 
@@ -82,14 +86,19 @@ impl Spans {
                         *key = Some((value.into_owned(), trim(text, range)));
                         continue;
                     }
-                    (Kind::Scalar { plain: style == ScalarStyle::Plain }, anchor)
+                    (
+                        Kind::Scalar {
+                            plain: style == ScalarStyle::Plain,
+                        },
+                        anchor,
+                    )
                 }
                 Event::Alias(anchor) => (Kind::Alias(anchor), 0),
                 Event::SequenceStart(anchor, _) => (Kind::List(Vec::new()), anchor),
                 Event::MappingStart(anchor, _) => (Kind::Table(Vec::new()), anchor),
                 Event::SequenceEnd | Event::MappingEnd => {
                     if let Some((done, _)) = open.pop() {
-                        spans.close(done, range.start);
+                        spans.close(text, done, range.start);
                     }
                     continue;
                 }
@@ -98,14 +107,22 @@ impl Spans {
             };
             let nests = matches!(kind, Kind::List(_) | Kind::Table(_));
             let id = spans.nodes.len();
-            spans.nodes.push(Node { range: if nests { range } else { trim(text, range) }, kind });
+            spans.nodes.push(Node {
+                range: if nests { range } else { trim(text, range) },
+                kind,
+            });
             if anchor != 0 {
                 spans.anchors.insert(anchor, id);
             }
             if let Some((parent, key)) = open.last_mut() {
                 match (&mut spans.nodes[*parent].kind, key.take()) {
-                    (Kind::Table(entries), Some((key, key_range))) => entries.push(Entry { key, key_range, value: id }),
-                    // A key that is itself a list or a table: the reader refuses it by its own means.
+                    (Kind::Table(entries), Some((key, key_range))) => entries.push(Entry {
+                        key,
+                        key_range,
+                        value: id,
+                    }),
+                    // A key that is itself a list or a table: the reader refuses it by its own
+                    // means.
                     (Kind::Table(_), None) => *key = Some((String::new(), 0..0)),
                     (Kind::List(items), _) => items.push(id),
                     (Kind::Scalar { .. } | Kind::Alias(_), _) => {}
@@ -118,21 +135,36 @@ impl Spans {
         spans
     }
 
-    /// Ends a list or table: a flow one at its bracket, a block one with what it last holds, for its end event comes
-    /// only where the next thing begins.
-    fn close(&mut self, id: usize, bracket: usize) {
+    /// Ends a list or table: a flow one at its bracket, a block one with what it last holds, for
+    /// its end event comes only where the next thing begins.
+    fn close(&mut self, text: &str, id: usize, bracket: usize) {
         let Node { range, kind } = &self.nodes[id];
-        let is_flow = !range.is_empty();
+        // An anchor, too, is a part of where it begins: `b: &anchor` above a block.
+        let opens = text
+            .get(range.clone())
+            .is_some_and(|s| s.contains(['[', '{']));
+        let is_flow = opens && matches!(text.as_bytes().get(bracket), Some(b']' | b'}'));
         let last = match kind {
-            Kind::Table(entries) => entries.last().map(|e| self.nodes[e.value].range.end.max(e.key_range.end)),
+            Kind::Table(entries) => entries
+                .last()
+                .map(|e| self.nodes[e.value].range.end.max(e.key_range.end)),
             Kind::List(items) => items.last().map(|item| self.nodes[*item].range.end),
             Kind::Scalar { .. } | Kind::Alias(_) => None,
         };
-        let end = if is_flow { bracket + 1 } else { last.unwrap_or(range.start) };
+        let end = if is_flow {
+            bracket + 1
+        } else {
+            last.unwrap_or(range.start)
+        };
         if let Kind::Table(entries) = kind {
             let mut seen = HashSet::new();
-            let again = entries.iter().filter(|entry| !seen.insert(entry.key.as_str()));
-            self.duplicates.extend(again.map(|e| Duplicate { key: e.key.clone(), second: e.key_range.clone() }));
+            let again = entries
+                .iter()
+                .filter(|entry| !seen.insert(entry.key.as_str()));
+            self.duplicates.extend(again.map(|e| Duplicate {
+                key: e.key.clone(),
+                second: e.key_range.clone(),
+            }));
         }
         self.nodes[id].range.end = end;
     }
@@ -142,7 +174,9 @@ impl Spans {
     }
 
     fn find_below(&self, table: usize, rest: &str, depth: usize) -> Option<Place> {
-        let Kind::Table(entries) = &self.target(table)?.kind else { return None };
+        let Kind::Table(entries) = &self.target(table)?.kind else {
+            return None;
+        };
         let below = |entry: &Entry| {
             let after = rest.strip_prefix(entry.key.as_str())?;
             if after.is_empty() {
@@ -158,7 +192,9 @@ impl Spans {
         }
         let merged = entries.iter().find(|entry| entry.key == "<<")?.value;
         match &self.target(merged)?.kind {
-            Kind::List(items) => items.iter().find_map(|item| self.find_below(*item, rest, depth + 1)),
+            Kind::List(items) => items
+                .iter()
+                .find_map(|item| self.find_below(*item, rest, depth + 1)),
             _ => self.find_below(merged, rest, depth + 1),
         }
     }
@@ -169,7 +205,10 @@ impl Spans {
             key: entry.key_range.clone(),
             value: node.range.clone(),
             is_table: matches!(node.kind, Kind::Table(_)),
-            is_plain: matches!(self.target(entry.value).map(|n| &n.kind), Some(Kind::Scalar { plain: true })),
+            is_plain: matches!(
+                self.target(entry.value).map(|n| &n.kind),
+                Some(Kind::Scalar { plain: true })
+            ),
         }
     }
 
@@ -191,8 +230,13 @@ fn trim(text: &str, range: Range<usize>) -> Range<usize> {
         return range.start..range.start + shown.trim_end().len();
     };
     while let Some((at, c)) = characters.next() {
-        let is_doubled = quote == '\'' && shown[at + 1..].starts_with('\'');
-        if c == '\\' && quote == '"' || c == quote && is_doubled {
+        let is_doubled = c == '\''
+            && quote == '\''
+            && characters
+                .clone()
+                .next()
+                .is_some_and(|(_, next)| next == quote);
+        if c == '\\' && quote == '"' || is_doubled {
             characters.next();
         } else if c == quote {
             return range.start..range.start + at + 1;
@@ -212,17 +256,28 @@ impl ByteOffsets {
         if text.is_ascii() {
             return Self::Same(text.len());
         }
-        Self::Of(text.char_indices().map(|(at, _)| at).chain([text.len()]).collect())
+        Self::Of(
+            text.char_indices()
+                .map(|(at, _)| at)
+                .chain([text.len()])
+                .collect(),
+        )
     }
     fn at(&self, character: usize) -> usize {
         match self {
             Self::Same(end) => character.min(*end),
-            Self::Of(offsets) => offsets.get(character).or(offsets.last()).copied().unwrap_or(0),
+            Self::Of(offsets) => offsets
+                .get(character)
+                .or(offsets.last())
+                .copied()
+                .unwrap_or(0),
         }
     }
 }
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const TEXT: &str = "a: 1\nb:\n  é: [1, 2]   # x\n  d: {x: 1, y: 2}\n  'q r': |\n    block\n    text\n  e:\n  \
@@ -234,7 +289,11 @@ mod tests {
         let spans = Spans::of(TEXT);
         let quoted = "q: \"a # \\\" b\" # c\ns: 'it''s' # d\nt: x\n";
         for (path, caret) in [("q", "\"a # \\\" b\""), ("s", "'it''s'"), ("t", "x")] {
-            assert_eq!(&quoted[Spans::of(quoted).find(path).unwrap().caret()], caret, "{path}");
+            assert_eq!(
+                &quoted[Spans::of(quoted).find(path).unwrap().caret()],
+                caret,
+                "{path}"
+            );
         }
         let cases = [
             ("a", "1"),
@@ -258,10 +317,65 @@ mod tests {
         assert!(!spans.find("llama-3.1.n").unwrap().is_plain);
     }
 
+    proptest! {
+        /// Whatever stands before, in or behind a value, no range ends within a character.
+        #[test]
+        fn ranges_end_where_characters_do(pieces in prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..16)) {
+            let text = pieces.concat();
+            let spans = Spans::of(&text);
+            let keys = spans.duplicates.iter().map(|duplicate| &duplicate.second);
+            let entries = spans.nodes.iter().filter_map(|node| match &node.kind {
+                Kind::Table(entries) => Some(entries),
+                _ => None,
+            });
+            let ranges = spans.nodes.iter().map(|node| &node.range);
+            for range in keys.chain(ranges).chain(entries.flatten().map(|entry| &entry.key_range)) {
+                prop_assert!(text.get(range.clone()).is_some(), "{range:?} of {text:?}");
+            }
+        }
+    }
+
+    /// Of these, texts are made that a YAML reader mostly takes.
+    const PIECES: [&str; 20] = [
+        "a: ",
+        "é: ",
+        "- ",
+        "\n",
+        "\n  ",
+        "\n    ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ", ",
+        "'é'",
+        "\"€\\\"😀\"",
+        "'",
+        "\"",
+        "ü # ö\n",
+        "&x ",
+        "*x",
+        "|\n  é\n",
+        "? ",
+    ];
+
+    #[test]
+    fn the_caret_of_a_quoted_value_with_wide_characters_is_the_value() {
+        for value in ["'é'", "'a''é€'", "\"😀\\\"é\"", "'é' ", "é"] {
+            let text = format!("ü: {value} # ö\n");
+            let caret = Spans::of(&text).find("ü").unwrap().caret();
+            assert_eq!(&text[caret], value.trim_end());
+        }
+    }
+
     #[test]
     fn duplicate_keys_are_found_at_any_depth() {
         let spans = Spans::of("a: 1\nb: {x: 1, x: 2}\na: 3\n");
-        let keys: Vec<_> = spans.duplicates.iter().map(|d| (d.key.as_str(), d.second.start)).collect();
+        let keys: Vec<_> = spans
+            .duplicates
+            .iter()
+            .map(|d| (d.key.as_str(), d.second.start))
+            .collect();
         assert_eq!(keys, [("x", 15), ("a", 21)]);
     }
 

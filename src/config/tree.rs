@@ -4,6 +4,7 @@
 //! keeps its whole path, and the index finds it in one hash.
 
 use std::{collections::HashMap, sync::Arc};
+use tprimat_words::part;
 
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ pub(super) struct Node<T> {
 
 impl<T> Node<T> {
     pub fn key(&self) -> &str {
-        &self.path[self.key_start..]
+        part(&self.path, self.key_start..)
     }
 }
 
@@ -33,8 +34,16 @@ pub(super) struct Tree<T> {
 
 impl<T> Default for Tree<T> {
     fn default() -> Self {
-        let root = Node { path: "".into(), key_start: 0, children: Vec::new(), leaf: None };
-        Self { nodes: vec![root], index: HashMap::new() }
+        let root = Node {
+            path: "".into(),
+            key_start: 0,
+            children: Vec::new(),
+            leaf: None,
+        };
+        Self {
+            nodes: vec![root],
+            index: HashMap::new(),
+        }
     }
 }
 
@@ -43,29 +52,49 @@ impl<T: Copy> Tree<T> {
         &self.nodes[id]
     }
     pub fn find(&self, path: &str) -> Option<&Node<T>> {
-        if path.is_empty() { Some(&self.nodes[ROOT]) } else { self.index.get(path).map(|id| &self.nodes[*id]) }
+        if path.is_empty() {
+            Some(&self.nodes[ROOT])
+        } else {
+            self.index.get(path).map(|id| &self.nodes[*id])
+        }
     }
     pub fn leaf(&self, path: &str) -> Option<&(Value, T)> {
         self.find(path)?.leaf.as_ref()
     }
     pub fn child(&self, parent: &Node<T>, key: &str) -> Option<&Node<T>> {
-        parent.children.iter().map(|id| &self.nodes[*id]).find(|node| node.key() == key)
+        parent
+            .children
+            .iter()
+            .map(|id| &self.nodes[*id])
+            .find(|node| node.key() == key)
     }
     pub fn children(&self, parent: &Node<T>) -> impl Iterator<Item = &Node<T>> + use<'_, T> {
-        let ids: &[NodeId] = self.index_of(parent).map_or(&[], |id| &self.nodes[id].children);
+        let ids: &[NodeId] = self
+            .index_of(parent)
+            .map_or(&[], |id| &self.nodes[id].children);
         ids.iter().map(|id| &self.nodes[*id])
     }
     fn index_of(&self, node: &Node<T>) -> Option<NodeId> {
-        if node.path.is_empty() { Some(ROOT) } else { self.index.get(&node.path).copied() }
+        if node.path.is_empty() {
+            Some(ROOT)
+        } else {
+            self.index.get(&node.path).copied()
+        }
     }
     /// The longest key below `parent` that `rest` begins with, as a whole segment.
     pub fn longest_key<'a>(&'a self, parent: &Node<T>, rest: &str) -> Option<&'a str> {
-        let is_segment =
-            |key: &&str| rest.strip_prefix(*key).is_some_and(|after| after.is_empty() || after.starts_with('.'));
-        self.children(parent).map(Node::key).filter(is_segment).max_by_key(|key| key.len())
+        let is_segment = |key: &&str| {
+            rest.strip_prefix(*key)
+                .is_some_and(|after| after.is_empty() || after.starts_with('.'))
+        };
+        self.children(parent)
+            .map(Node::key)
+            .filter(is_segment)
+            .max_by_key(|key| key.len())
     }
 
-    /// The node of `key` below `parent`, made if need be; `None` if another spelling of the path is taken.
+    /// The node of `key` below `parent`, made if need be; `None` if another spelling of the path is
+    /// taken.
     pub fn enter(&mut self, parent: NodeId, key: &str) -> Option<NodeId> {
         let path = super::shape::join(&self.nodes[parent].path, key);
         if let Some(id) = self.index.get(path.as_str()) {
@@ -117,14 +146,22 @@ impl<T: Copy> Tree<T> {
             stack.extend(node.children.iter().rev());
             Some(node)
         })
-        .filter_map(|node| node.leaf.as_ref().map(|(value, tag)| (&node.path, value, *tag)))
+        .filter_map(|node| {
+            node.leaf
+                .as_ref()
+                .map(|(value, tag)| (&node.path, value, *tag))
+        })
     }
 
     /// Everything below a node as one nested value.
     pub fn nested(&self, node: &Node<T>) -> Value {
         match &node.leaf {
             Some((value, _)) => value.clone(),
-            None => Value::Object(self.children(node).map(|n| (n.key().to_owned(), self.nested(n))).collect()),
+            None => Value::Object(
+                self.children(node)
+                    .map(|n| (n.key().to_owned(), self.nested(n)))
+                    .collect(),
+            ),
         }
     }
 }

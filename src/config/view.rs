@@ -1,7 +1,8 @@
-//! A [`Config`] as one cell sees it: with the matrix's settings above, a recipe's defaults below, and what its platform
-//! and its framework do differently in place of what holds for all.
+//! A [`Config`] as one cell sees it: with the matrix's settings above, a recipe's defaults below,
+//! and what its platform and its framework do differently in place of what holds for all.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use tprimat_words::part;
 
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use super::{
     tree::{Node, ROOT, Tree},
     vendor_names,
 };
-use crate::{error::Problem, plan::Vendor};
+use crate::{error::Problem, job::Vendor};
 
 /// One value that a matrix gives to a cell, by an axis or an override. Its path is canonical.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,13 +33,18 @@ impl Values {
     /// From nested tables. `name` is the recipe's, for problems.
     #[must_use]
     pub fn new(name: impl Into<String>, nested: &Value) -> Self {
-        let mut values = Self { name: name.into(), tree: Tree::default() };
+        let mut values = Self {
+            name: name.into(),
+            tree: Tree::default(),
+        };
         values.insert(ROOT, nested);
         values
     }
 
     fn insert(&mut self, node: usize, nested: &Value) {
-        let Value::Object(entries) = nested else { return self.tree.set(node, nested.clone(), ()) };
+        let Value::Object(entries) = nested else {
+            return self.tree.set(node, nested.clone(), ());
+        };
         for (key, value) in entries {
             if let Some(child) = self.tree.enter(node, key) {
                 self.insert(child, value);
@@ -47,13 +53,17 @@ impl Values {
     }
 }
 
-/// Settings of the training that `platform_optimizations.<p>` may state for a platform. Activations are recomputed where
-/// either of the two keys says so: one is Megatron's name, the other Hugging Face's.
+/// Settings of the training that `platform_optimizations.<p>` may state for a platform. Activations
+/// are recomputed where either of the two keys says so: one is Megatron's name, the other Hugging
+/// Face's.
 const PLATFORM_KEYS: [(&str, &[&str]); 4] = [
     (PRECISION, &["precision"]),
     ("training.precision.fp8_hybrid", &["fp8_hybrid"]),
     ("training.precision.fp8_param", &["fp8_param"]),
-    ("training.activation_checkpointing", &["activation_checkpointing", "gradient_checkpointing"]),
+    (
+        "training.activation_checkpointing",
+        &["activation_checkpointing", "gradient_checkpointing"],
+    ),
 ];
 /// The one that `frameworks.<id>.precision` may state as well; the platform's is stronger.
 const PRECISION: &str = "training.precision.default";
@@ -63,7 +73,10 @@ pub(super) const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// The platform's keys that stand for a setting of the training.
 pub(super) fn platform_keys(path: &str) -> &'static [&'static str] {
-    PLATFORM_KEYS.iter().find(|(of, _)| *of == path).map_or(&[], |(_, keys)| keys)
+    PLATFORM_KEYS
+        .iter()
+        .find(|(of, _)| *of == path)
+        .map_or(&[], |(_, keys)| keys)
 }
 
 impl View<'_> {
@@ -72,10 +85,21 @@ impl View<'_> {
     pub fn is_faulty_around(&self, path: &str) -> bool {
         self.config.is_faulty_around(path)
     }
+
+    /// How a model differs from the built-in one that its name means, where nothing was taken from
+    /// that for this reason.
+    #[must_use]
+    pub fn unlike_built_in(&self, model: &str) -> Option<&Problem> {
+        let mut unlike = self.config.unlike.iter();
+        unlike
+            .find(|(id, _)| id == model)
+            .map(|(_, problem)| problem)
+    }
 }
 
-/// Precedence: `--set` > the matrix > environment > config.yaml > recipe defaults > built-in defaults. Of one layer, what
-/// the cell's platform states is stronger than what its framework states, and that than what holds for all.
+/// Precedence: `--set` > the matrix > environment > config.yaml > recipe defaults > built-in
+/// defaults. Of one layer, what the cell's platform states is stronger than what its framework
+/// states, and that than what holds for all.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub(super) config: &'a Config,
@@ -128,18 +152,32 @@ impl From<Layer> for Strength {
 
 impl<'a> View<'a> {
     pub(super) fn new(config: &'a Config, recipe: &'a Values, overlay: &'a [Setting]) -> Self {
-        Self { config, recipe, overlay, cell: None }
+        Self {
+            config,
+            recipe,
+            overlay,
+            cell: None,
+        }
     }
 
     /// The same with what the platform and the framework state of the training.
     #[must_use]
     pub fn of_cell(self, platform: &'a str, vendor: Vendor, framework: &'a str) -> Self {
-        Self { cell: Some(CellNames { platform, vendor, framework }), ..self }
+        Self {
+            cell: Some(CellNames {
+                platform,
+                vendor,
+                framework,
+            }),
+            ..self
+        }
     }
 
     fn find(&self, path: &str) -> Option<Hit<'a>> {
         let general = self.find_general(path);
-        let strength = general.as_ref().map_or(Strength::Default, |hit| hit.strength);
+        let strength = general
+            .as_ref()
+            .map_or(Strength::Default, |hit| hit.strength);
         let narrower = self.of_platform(path).or_else(|| self.of_framework(path));
         narrower.filter(|hit| hit.strength >= strength).or(general)
     }
@@ -149,7 +187,9 @@ impl<'a> View<'a> {
         let cell = self.cell?;
         let mut first = None;
         for key in platform_keys(path) {
-            let Some(hit) = self.platform_key(cell, key) else { continue };
+            let Some(hit) = self.platform_key(cell, key) else {
+                continue;
+            };
             if hit.value == &Value::Bool(true) {
                 return Some(hit);
             }
@@ -160,7 +200,8 @@ impl<'a> View<'a> {
 
     /// A key of `platform_optimizations`: of the block of the platform's id, else of its vendor's.
     fn platform_key(&self, cell: CellNames<'_>, key: &str) -> Option<Hit<'a>> {
-        for name in std::iter::once(cell.platform).chain(vendor_names(cell.vendor).iter().copied()) {
+        for name in std::iter::once(cell.platform).chain(vendor_names(cell.vendor).iter().copied())
+        {
             let block = format!("platform_optimizations.{name}");
             if let Some(hit) = self.find_narrower(format!("{block}.{key}")) {
                 return Some(hit);
@@ -179,12 +220,22 @@ impl<'a> View<'a> {
 
     fn find_narrower(&self, path: String) -> Option<Hit<'a>> {
         let hit = self.find_general(&path)?;
-        Some(Hit { narrower: Some(path), ..hit })
+        Some(Hit {
+            narrower: Some(path),
+            ..hit
+        })
     }
 
     /// What holds for all platforms and frameworks.
     fn find_general(&self, path: &str) -> Option<Hit<'a>> {
-        let hit = |value, found, strength| Some(Hit { narrower: None, value, found, strength });
+        let hit = |value, found, strength| {
+            Some(Hit {
+                narrower: None,
+                value,
+                found,
+                strength,
+            })
+        };
         let node = self.config.tree.find(path);
         let own = node.and_then(|node| node.leaf.as_ref());
         if !matches!(own, Some((_, Layer::Set(_))))
@@ -204,7 +255,8 @@ impl<'a> View<'a> {
 
     /// Does config.yaml state a value where the recipe has a table?
     fn is_below_a_value(&self, path: &str) -> bool {
-        path.match_indices('.').any(|(dot, _)| self.config.tree.leaf(&path[..dot]).is_some())
+        path.match_indices('.')
+            .any(|(dot, _)| self.config.tree.leaf(part(path, ..dot)).is_some())
     }
 
     /// The effective value of a canonical dotted path; none for tables and for what nobody states.
@@ -216,7 +268,9 @@ impl<'a> View<'a> {
     /// Where the effective value comes from, and the path that states it.
     #[must_use]
     pub fn origin(&self, path: &str) -> Option<(String, Origin)> {
-        let Hit { narrower, found, .. } = self.find(path)?;
+        let Hit {
+            narrower, found, ..
+        } = self.find(path)?;
         let path = narrower.unwrap_or_else(|| path.to_owned());
         let origin = match found {
             Found::Overlay(setting) => setting.origin.clone(),
@@ -226,18 +280,31 @@ impl<'a> View<'a> {
         Some((path, origin))
     }
 
-    /// Settings of the training that the cell's platform or framework states, where something else states them
-    /// otherwise: the path that counts, and the other one with its value.
+    /// Settings of the training that the cell's platform or framework states, where something else
+    /// states them otherwise: the path that counts, and the other one with its value.
     #[must_use]
     pub fn overruled(&self) -> Vec<(String, String, &'a Value)> {
         let mut overruled = Vec::new();
         for (path, keys) in PLATFORM_KEYS {
-            let Some(Hit { narrower: Some(counts), value, .. }) = self.find(path) else { continue };
+            let Some(Hit {
+                narrower: Some(counts),
+                value,
+                ..
+            }) = self.find(path)
+            else {
+                continue;
+            };
             let framework = self.of_framework(path);
-            let twins =
-                self.cell.into_iter().flat_map(|cell| keys.iter().filter_map(move |key| self.platform_key(cell, key)));
+            let twins = self.cell.into_iter().flat_map(|cell| {
+                keys.iter()
+                    .filter_map(move |key| self.platform_key(cell, key))
+            });
             for other in twins.chain(framework).filter(|other| other.value != value) {
-                overruled.push((counts.clone(), other.narrower.unwrap_or_default(), other.value));
+                overruled.push((
+                    counts.clone(),
+                    other.narrower.unwrap_or_default(),
+                    other.value,
+                ));
             }
         }
         overruled
@@ -245,20 +312,37 @@ impl<'a> View<'a> {
 
     /// A problem at the value of `path`, in whichever file, variable or `--set` gave it.
     #[must_use]
-    pub fn problem_at(&self, path: &str, message: impl Into<String>, label: impl Into<String>) -> Problem {
+    pub fn problem_at(
+        &self,
+        path: &str,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Problem {
         let hit = self.find(path);
-        let path = hit.as_ref().and_then(|hit| hit.narrower.as_deref()).unwrap_or(path);
+        let path = hit
+            .as_ref()
+            .and_then(|hit| hit.narrower.as_deref())
+            .unwrap_or(path);
         match hit.as_ref().map(|hit| &hit.found) {
             Some(Found::Overlay(setting)) => match &setting.origin {
-                Origin::Matrix { source, span } => Problem::new(message).at(source, span.clone(), label),
+                Origin::Matrix { source, span } => {
+                    Problem::new(message).at(source, span.clone(), label)
+                }
                 _ => Problem::new(message),
             },
-            Some(Found::Recipe) => Problem::new(message).help(format!("a default of the recipe {}", self.recipe.name)),
+            Some(Found::Recipe) => {
+                Problem::new(message).help(format!("a default of the recipe {}", self.recipe.name))
+            }
             Some(Found::Config) | None => self.config.problem_at(path, message, label),
         }
     }
 
-    fn typed<T>(&self, path: &str, wanted: &str, cast: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>, Problem> {
+    fn typed<T>(
+        &self,
+        path: &str,
+        wanted: &str,
+        cast: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
         match self.get(path) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => cast(value).map(Some).ok_or_else(|| {
@@ -293,17 +377,30 @@ impl<'a> View<'a> {
         keys
     }
 
-    /// The keys below `path` that the matrix or the recipe has, whether or not config.yaml has them too.
+    /// The keys below `path` that the matrix or the recipe has, whether or not config.yaml has them
+    /// too.
     fn keys_beside(&self, path: &str) -> Vec<&'a str> {
         let mut keys = Vec::new();
         for setting in self.overlay {
-            let below = setting.path.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'));
+            let below = setting
+                .path
+                .strip_prefix(path)
+                .and_then(|rest| rest.strip_prefix('.'));
             if let Some(rest) = below {
-                let known = self.config.tree.find(path).and_then(|node| self.config.tree.longest_key(node, rest));
+                let known = self
+                    .config
+                    .tree
+                    .find(path)
+                    .and_then(|node| self.config.tree.longest_key(node, rest));
                 keys.push(known.unwrap_or_else(|| rest.split('.').next().unwrap_or(rest)));
             }
         }
-        if let Some(node) = self.recipe.tree.find(path).filter(|_| self.config.tree.leaf(path).is_none()) {
+        if let Some(node) = self
+            .recipe
+            .tree
+            .find(path)
+            .filter(|_| self.config.tree.leaf(path).is_none())
+        {
             keys.extend(self.recipe.tree.children(node).map(Node::key));
         }
         keys
@@ -332,8 +429,8 @@ impl<'a> View<'a> {
         Some(Value::Object(keys.into_iter().filter_map(entry).collect()))
     }
 
-    /// Environment of every run on a platform: of `platform_optimizations` (the id's, else the vendor's), then of
-    /// `hardware.platforms`.
+    /// Environment of every run on a platform: of `platform_optimizations` (the id's, else the
+    /// vendor's), then of `hardware.platforms`.
     #[must_use]
     pub fn platform_env(&self, platform: &str, vendor: Vendor) -> BTreeMap<&'a str, Cow<'a, str>> {
         let tree = &self.config.tree;
@@ -344,16 +441,34 @@ impl<'a> View<'a> {
             .and_then(|node| names().find_map(|name| tree.child(node, name)))
             .map(|node| join(&node.path, "env"));
         // A matrix may set what config.yaml has no block for.
-        let overlaid = |table: &String| self.overlay.iter().any(|s| s.path.starts_with(&format!("{table}.")));
-        let beside: Vec<String> = names().map(of).filter(|t| Some(t) != shared.as_ref() && overlaid(t)).collect();
+        let overlaid = |table: &String| {
+            self.overlay
+                .iter()
+                .any(|s| s.path.starts_with(&format!("{table}.")))
+        };
+        let beside: Vec<String> = names()
+            .map(of)
+            .filter(|t| Some(t) != shared.as_ref() && overlaid(t))
+            .collect();
         let own = format!("hardware.platforms.{platform}.env");
         let mut env = BTreeMap::new();
-        let cell = CellNames { platform, vendor, framework: "" };
+        let cell = CellNames {
+            platform,
+            vendor,
+            framework: "",
+        };
         if let Some(hit) = self.platform_key(cell, "cuda_alloc_conf") {
             set_variable(&mut env, ALLOCATOR, Some(hit.value));
         }
-        for table in shared.into_iter().chain(beside.into_iter().rev()).chain([own]) {
-            let own = tree.find(&table).into_iter().flat_map(|node| tree.children(node));
+        for table in shared
+            .into_iter()
+            .chain(beside.into_iter().rev())
+            .chain([own])
+        {
+            let own = tree
+                .find(&table)
+                .into_iter()
+                .flat_map(|node| tree.children(node));
             own.for_each(|node| set_variable(&mut env, node.key(), self.get(&node.path)));
             for name in self.keys_beside(&table) {
                 set_variable(&mut env, name, self.get(&join(&table, name)));
@@ -364,7 +479,11 @@ impl<'a> View<'a> {
 }
 
 /// Null unsets.
-fn set_variable<'a>(env: &mut BTreeMap<&'a str, Cow<'a, str>>, name: &'a str, value: Option<&'a Value>) {
+fn set_variable<'a>(
+    env: &mut BTreeMap<&'a str, Cow<'a, str>>,
+    name: &'a str,
+    value: Option<&'a Value>,
+) {
     match value {
         Some(Value::String(text)) => env.insert(name, Cow::Borrowed(text)),
         Some(Value::Null) | None => env.remove(name),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use super::{Dtype, Writer, prefix_of};
-use crate::error::{Error, Problem, Result, nearest};
+use crate::error::{Error, Problem, Result, did_you_mean};
 
 /// No document may be larger: memory is flat whatever the input.
 const LARGEST_DOCUMENT: usize = 64 << 20;
@@ -21,7 +21,14 @@ const BATCH_BYTES: usize = 4 << 20;
 const BATCH_DOCUMENTS: usize = 4096;
 
 /// What models are known to call the token that ends a document.
-const EOD_NAMES: [&str; 6] = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>"];
+const EOD_NAMES: [&str; 6] = [
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<eod>",
+];
 
 /// What to encode, and how.
 pub struct Encode<'a> {
@@ -65,23 +72,49 @@ pub fn encode(what: &Encode) -> Result<Encoded> {
     let encoded = panic::catch_unwind(panic::AssertUnwindSafe(|| encode_all(what)));
     panic::set_hook(hook);
     encoded.unwrap_or_else(|cause| {
-        let why = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+        let why = cause
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| cause.downcast_ref::<&str>().copied());
         Err(failed(
             what.tokenizer,
-            &format!("the tokenizer library gave up on it: {}", why.unwrap_or("no reason given")),
+            &format!(
+                "the tokenizer library gave up on it: {}",
+                why.unwrap_or("no reason given")
+            ),
         ))
     })
 }
 
 fn encode_all(what: &Encode) -> Result<Encoded> {
-    let file = if what.tokenizer.is_dir() { what.tokenizer.join("tokenizer.json") } else { what.tokenizer.to_owned() };
+    let file = if what.tokenizer.is_dir() {
+        what.tokenizer.join("tokenizer.json")
+    } else {
+        what.tokenizer.to_owned()
+    };
     let mut tokenizer = load(&file)?;
-    let vocab_size = u64::from(tokenizer.get_vocab(true).into_values().max().map_or(0, |id| id.saturating_add(1)));
-    let eod = what.append_eod.as_ref().map(|eod| eod_token(eod, &tokenizer, &file)).transpose()?;
+    let vocab_size = u64::from(
+        tokenizer
+            .get_vocab(true)
+            .into_values()
+            .max()
+            .map_or(0, |id| id.saturating_add(1)),
+    );
+    let eod = what
+        .append_eod
+        .as_ref()
+        .map(|eod| eod_token(eod, &tokenizer, &file))
+        .transpose()?;
     // Documents are whole, whatever a tokenizer.json was saved with.
     tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(|e| failed(&file, &e.to_string()))?;
-    let formats = what.inputs.iter().map(|path| format_of(path)).collect::<Result<Vec<_>>>()?;
+    tokenizer
+        .with_truncation(None)
+        .map_err(|e| failed(&file, &e.to_string()))?;
+    let formats = what
+        .inputs
+        .iter()
+        .map(|path| format_of(path))
+        .collect::<Result<Vec<_>>>()?;
     let dtype = Dtype::for_vocabulary(vocab_size);
     let writer = Writer::create(&prefix_of(what.output), dtype)?;
     let mut batch = Batch {
@@ -97,11 +130,18 @@ fn encode_all(what: &Encode) -> Result<Encoded> {
         let mut lines = Lines::open(path)?;
         match format {
             Format::Text => paragraphs(&mut lines, &mut |text| batch.add(text))?,
-            Format::JsonLines => json_lines(&mut lines, what.json_key, &mut |text| batch.add(text))?,
+            Format::JsonLines => {
+                json_lines(&mut lines, what.json_key, &mut |text| batch.add(text))?
+            }
         }
     }
     batch.flush()?;
-    let Batch { writer, documents, skipped, .. } = batch;
+    let Batch {
+        writer,
+        documents,
+        skipped,
+        ..
+    } = batch;
     let tokens = writer.num_tokens();
     writer.finish()?;
     Ok(Encoded {
@@ -125,9 +165,9 @@ fn format_of(path: &Path) -> Result<Format> {
         Some("jsonl" | "ndjson") => Ok(Format::JsonLines),
         _ => {
             let problem = Problem::new(format!("{} is neither .txt nor .jsonl", path.display()));
-            Err(Error::invalid(
-                problem.help(".txt: documents with blank lines between; .jsonl: one JSON object a line"),
-            ))
+            Err(Error::invalid(problem.help(
+                ".txt: documents with blank lines between; .jsonl: one JSON object a line",
+            )))
         }
     }
 }
@@ -136,7 +176,9 @@ fn load(file: &Path) -> Result<Tokenizer> {
     let bytes = crate::files::read(file)?;
     Tokenizer::from_bytes(&bytes).map_err(|e| {
         let problem = Problem::new(format!("{} is not a tokenizer: {e}", file.display()));
-        Error::invalid(problem.help("expected the tokenizer.json of a model on the Hugging Face hub"))
+        Error::invalid(
+            problem.help("expected the tokenizer.json of a model on the Hugging Face hub"),
+        )
     })
 }
 
@@ -147,15 +189,23 @@ fn eod_token(eod: &Eod, tokenizer: &Tokenizer, file: &Path) -> Result<(String, u
         Eod::Named(name) => name.clone(),
         Eod::Detect => {
             let beside = crate::files::read(&file.with_file_name("tokenizer_config.json")).ok();
-            let config: Value = beside.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-            let stated = config["eos_token"].as_str().or_else(|| config["eos_token"]["content"].as_str());
+            let config: Value = beside
+                .and_then(|text| serde_json::from_slice(&text).ok())
+                .unwrap_or_default();
+            let stated = config["eos_token"]
+                .as_str()
+                .or_else(|| config["eos_token"]["content"].as_str());
             let candidates: Vec<_> = EOD_NAMES.iter().filter_map(|name| known(name)).collect();
             match (stated.map(str::to_owned), &candidates[..]) {
                 (Some(name), _) => name,
                 (None, [one]) => return Ok(one.clone()),
                 (None, several) => {
                     let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
-                    let found = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
+                    let found = if names.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        names.join(" and ")
+                    };
                     let problem = Problem::new(format!(
                         "{} does not say which token ends a document: {found} of the usual ones is in it",
                         file.display()
@@ -168,10 +218,10 @@ fn eod_token(eod: &Eod, tokenizer: &Tokenizer, file: &Path) -> Result<(String, u
     known(&name).ok_or_else(|| {
         let problem = Problem::new(format!("{} has no token `{name}`", file.display()));
         let added = tokenizer.get_added_tokens_decoder();
-        let near = nearest(&name, added.values().map(|token| token.content.as_str())).map(str::to_owned);
-        Error::invalid(match near {
-            Some(near) => problem.help(format!("did you mean `{near}`?")),
-            None => problem,
+        let names = added.values().map(|token| token.content.as_str());
+        Error::invalid(Problem {
+            help: did_you_mean(&name, names),
+            ..problem
         })
     })
 }
@@ -191,12 +241,18 @@ impl Batch {
     fn add(&mut self, text: String) -> Result<()> {
         self.bytes += text.len();
         self.texts.push(text);
-        if self.bytes >= BATCH_BYTES || self.texts.len() >= BATCH_DOCUMENTS { self.flush() } else { Ok(()) }
+        if self.bytes >= BATCH_BYTES || self.texts.len() >= BATCH_DOCUMENTS {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     fn flush(&mut self) -> Result<()> {
         self.bytes = 0;
-        let encodings = self.tokenizer.encode_batch_fast(std::mem::take(&mut self.texts), false);
+        let encodings = self
+            .tokenizer
+            .encode_batch_fast(std::mem::take(&mut self.texts), false);
         let encodings = encodings.map_err(|e| failed(Path::new("the text"), &e.to_string()))?;
         let mut tokens = Vec::new();
         for encoding in encodings {
@@ -205,7 +261,14 @@ impl Batch {
                 continue;
             }
             tokens.clear();
-            tokens.extend(encoding.get_ids().iter().copied().chain(self.eod).map(i64::from));
+            tokens.extend(
+                encoding
+                    .get_ids()
+                    .iter()
+                    .copied()
+                    .chain(self.eod)
+                    .map(i64::from),
+            );
             self.writer.sequence(&tokens)?;
             self.writer.end_document()?;
             self.documents += 1;
@@ -215,7 +278,10 @@ impl Batch {
 }
 
 fn failed(what: &Path, why: &str) -> Error {
-    Error::Failed { message: format!("{} cannot be tokenized: {why}", what.display()), help: None }
+    Error::Failed {
+        message: format!("{} cannot be tokenized: {why}", what.display()),
+        help: None,
+    }
 }
 
 /// A file line by line, in bounded memory.
@@ -229,7 +295,12 @@ struct Lines<'a> {
 impl<'a> Lines<'a> {
     fn open(path: &'a Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("cannot read", path))?;
-        Ok(Self { path, reader: BufReader::with_capacity(1 << 20, file), bytes: Vec::new(), number: 0 })
+        Ok(Self {
+            path,
+            reader: BufReader::with_capacity(1 << 20, file),
+            bytes: Vec::new(),
+            number: 0,
+        })
     }
 
     /// The next line without its end; `None` after the last one.
@@ -237,7 +308,9 @@ impl<'a> Lines<'a> {
         self.bytes.clear();
         self.number += 1;
         let mut limited = (&mut self.reader).take(LARGEST_DOCUMENT as u64 + 1);
-        let read = limited.read_until(b'\n', &mut self.bytes).map_err(Error::io("cannot read", self.path))?;
+        let read = limited
+            .read_until(b'\n', &mut self.bytes)
+            .map_err(Error::io("cannot read", self.path))?;
         if read == 0 {
             return Ok(None);
         }
@@ -247,9 +320,13 @@ impl<'a> Lines<'a> {
         let end = self
             .bytes
             .strip_suffix(b"\n")
-            .map_or(self.bytes.len(), |line| line.strip_suffix(b"\r").unwrap_or(line).len());
+            .map_or(self.bytes.len(), |line| {
+                line.strip_suffix(b"\r").unwrap_or(line).len()
+            });
         self.bytes.truncate(end);
-        std::str::from_utf8(&self.bytes).map(Some).map_err(|_| wrong_line(self.path, self.number, "is not UTF-8"))
+        std::str::from_utf8(&self.bytes)
+            .map(Some)
+            .map_err(|_| wrong_line(self.path, self.number, "is not UTF-8"))
     }
 
     fn wrong(&self, why: &str) -> Error {
@@ -258,7 +335,10 @@ impl<'a> Lines<'a> {
 }
 
 fn wrong_line(path: &Path, number: u64, why: &str) -> Error {
-    Error::invalid(Problem::new(format!("{}: line {number} {why}", path.display())))
+    Error::invalid(Problem::new(format!(
+        "{}: line {number} {why}",
+        path.display()
+    )))
 }
 
 /// Documents are what stands between blank lines.
@@ -276,13 +356,19 @@ fn paragraphs(lines: &mut Lines, each: &mut dyn FnMut(String) -> Result<()>) -> 
         }
         text.push_str(line);
         if text.len() > LARGEST_DOCUMENT {
-            return Err(lines.wrong("is within a document of more than 64 MiB; put blank lines between documents"));
+            return Err(lines.wrong(
+                "is within a document of more than 64 MiB; put blank lines between documents",
+            ));
         }
     }
     if text.is_empty() { Ok(()) } else { each(text) }
 }
 
-fn json_lines(lines: &mut Lines, key: &str, each: &mut dyn FnMut(String) -> Result<()>) -> Result<()> {
+fn json_lines(
+    lines: &mut Lines,
+    key: &str,
+    each: &mut dyn FnMut(String) -> Result<()>,
+) -> Result<()> {
     loop {
         let parsed = match lines.next()? {
             None => return Ok(()),
@@ -298,10 +384,15 @@ fn json_lines(lines: &mut Lines, key: &str, each: &mut dyn FnMut(String) -> Resu
             Some(Value::String(text)) => each(text)?,
             Some(_) => return Err(lines.wrong(&format!("has no text under `{key}`"))),
             None => {
-                let problem =
-                    Problem::new(format!("{}: line {} has no key `{key}`", lines.path.display(), lines.number));
+                let problem = Problem::new(format!(
+                    "{}: line {} has no key `{key}`",
+                    lines.path.display(),
+                    lines.number
+                ));
                 let keys: Vec<&str> = object.keys().map(String::as_str).take(8).collect();
-                return Err(Error::invalid(problem.help(format!("--json-key names it; it has {}", keys.join(", ")))));
+                return Err(Error::invalid(
+                    problem.help(format!("--json-key names it; it has {}", keys.join(", "))),
+                ));
             }
         }
     }
@@ -327,7 +418,8 @@ mod tests {
         fn new(files: &[(&str, &str)]) -> Self {
             let desk = Self(tempfile::tempdir().unwrap());
             for (name, text) in files.iter().chain(&[("tokenizer.json", TOKENIZER)]) {
-                files::write_atomically(&desk.path(name), text.as_bytes(), Durability::Plain).unwrap();
+                files::write_atomically(&desk.path(name), text.as_bytes(), Durability::Plain)
+                    .unwrap();
             }
             desk
         }
@@ -347,9 +439,16 @@ mod tests {
         fn documents(&self) -> Vec<Vec<i64>> {
             let dataset = Dataset::open(&self.path("out")).unwrap();
             let mut tokens = Vec::new();
-            dataset.index().dtype().decode(dataset.bin(), |t| tokens.push(t));
+            dataset
+                .index()
+                .dtype()
+                .decode(dataset.bin(), |t| tokens.push(t));
             let mut rest = tokens.into_iter();
-            dataset.index().lengths().map(|n| rest.by_ref().take(n as usize).collect()).collect()
+            dataset
+                .index()
+                .lengths()
+                .map(|n| rest.by_ref().take(n as usize).collect())
+                .collect()
         }
     }
 
@@ -358,7 +457,9 @@ mod tests {
         let text = "\none two\nten\n\n   \nten what\r\n\n";
         let lines = "{\"text\": \"two two\", \"id\": 1}\n\n{\"text\": \"  \"}\n{\"text\": \"one\"}";
         let desk = Desk::new(&[("a.txt", text), ("b.jsonl", lines)]);
-        let encoded = desk.encode(&["a.txt", "b.jsonl"], Some(Eod::Detect)).unwrap();
+        let encoded = desk
+            .encode(&["a.txt", "b.jsonl"], Some(Eod::Detect))
+            .unwrap();
         let expected = Encoded {
             documents: 4,
             tokens: 12,
@@ -368,16 +469,28 @@ mod tests {
             eod_token: Some("</s>".into()),
         };
         assert_eq!(encoded, expected);
-        assert_eq!(desk.documents(), [&[0, 1, 2, 4][..], &[2, 3, 4], &[1, 1, 4], &[0, 4]]);
-        assert_eq!(verify(&desk.path("out"), Some(5)).unwrap().problems, Vec::<String>::new());
+        assert_eq!(
+            desk.documents(),
+            [&[0, 1, 2, 4][..], &[2, 3, 4], &[1, 1, 4], &[0, 4]]
+        );
+        assert_eq!(
+            verify(&desk.path("out"), Some(5)).unwrap().problems,
+            Vec::<String>::new()
+        );
     }
 
     #[test]
     fn what_cannot_be_encoded_leaves_nothing() {
-        let files = [("bad.jsonl", "{\"text\": \"one\"}\n{\"txt\": \"one\"}"), ("a.md", "one"), ("a.txt", "one")];
+        let files = [
+            ("bad.jsonl", "{\"text\": \"one\"}\n{\"txt\": \"one\"}"),
+            ("a.md", "one"),
+            ("a.txt", "one"),
+        ];
         let desk = Desk::new(&files);
         let told = |inputs: &[&str], eod| desk.encode(inputs, eod).unwrap_err().to_string();
-        assert!(told(&["a.txt", "bad.jsonl"], None).ends_with("bad.jsonl: line 2 has no key `text`"));
+        assert!(
+            told(&["a.txt", "bad.jsonl"], None).ends_with("bad.jsonl: line 2 has no key `text`")
+        );
         assert!(told(&["a.txt", "a.md"], None).contains("neither .txt nor .jsonl"));
         assert!(told(&["a.txt"], Some(Eod::Named("<s>".into()))).contains("no token `<s>`"));
         assert!(!desk.path("out.bin").exists() && !desk.path("out.idx").exists());
@@ -386,6 +499,9 @@ mod tests {
 
     #[test]
     fn large_vocabularies_need_more_bytes() {
-        assert_eq!((Dtype::for_vocabulary(65_499), Dtype::for_vocabulary(65_500)), (Dtype::U16, Dtype::I32));
+        assert_eq!(
+            (Dtype::for_vocabulary(65_499), Dtype::for_vocabulary(65_500)),
+            (Dtype::U16, Dtype::I32)
+        );
     }
 }

@@ -20,15 +20,22 @@ const TOKENIZER_FILES: [&str; 8] = [
     "vocab.txt",
 ];
 
-/// BLAKE3 over a line `tprimat-dataset 1 DTYPE SEQUENCES DOCUMENT_INDICES MODES`, the lengths (i32), the document indices
-/// (i64), the modes if there are any, and all tokens as they are stored; little-endian. Offsets are left out: they follow
-/// from the lengths. A dataset with a fault in its structure has no fingerprint.
+/// BLAKE3 over a line `tprimat-dataset 1 DTYPE SEQUENCES DOCUMENT_INDICES MODES`, the lengths
+/// (i32), the document indices (i64), the modes if there are any, and all tokens as they are
+/// stored; little-endian. Offsets are left out: they follow from the lengths. A dataset with a
+/// fault in its structure has no fingerprint.
 pub fn fingerprint(prefix: &Path) -> Result<(Digest, verify::Report)> {
     let dataset = super::open(prefix)?;
     let report = verify::structure(&dataset);
     if !report.problems.is_empty() {
         let shown = dataset.prefix().display();
-        return Err(Error::Invalid(report.problems.iter().map(|p| Problem::new(format!("{shown}: {p}"))).collect()));
+        return Err(Error::Invalid(
+            report
+                .problems
+                .iter()
+                .map(|p| Problem::new(format!("{shown}: {p}")))
+                .collect(),
+        ));
     }
     let index = dataset.index();
     let modes = index.modes().unwrap_or_default();
@@ -41,7 +48,12 @@ pub fn fingerprint(prefix: &Path) -> Result<(Digest, verify::Report)> {
     );
     let mut hasher = blake3::Hasher::new();
     hasher.update(head.as_bytes());
-    for table in [index.lengths_bytes(), index.documents_bytes(), modes, dataset.bin()] {
+    for table in [
+        index.lengths_bytes(),
+        index.documents_bytes(),
+        modes,
+        dataset.bin(),
+    ] {
         hasher.update_rayon(table);
     }
     Ok((Digest(*hasher.finalize().as_bytes()), report))
@@ -55,13 +67,18 @@ pub fn tokenizer_fingerprint(path: &Path) -> Result<Digest> {
     }
     let mut text = String::from("tprimat-tokenizer 1\n");
     let mut found = false;
-    for name in TOKENIZER_FILES.iter().filter(|name| path.join(name).is_file()) {
+    for name in TOKENIZER_FILES
+        .iter()
+        .filter(|name| path.join(name).is_file())
+    {
         found = true;
         let _ = writeln!(text, "{name} {}", of_file(&path.join(name))?);
     }
     if !found {
         let problem = Problem::new(format!("{} holds no tokenizer", path.display()));
-        return Err(Error::invalid(problem.help(format!("expected one of {}", TOKENIZER_FILES.join(", ")))));
+        return Err(Error::invalid(
+            problem.help(format!("expected one of {}", TOKENIZER_FILES.join(", "))),
+        ));
     }
     Ok(Digest::of(text))
 }
@@ -80,7 +97,9 @@ mod tests {
         let prefix = folder.path().join("any");
         let mut writer = Writer::create(&prefix, dtype).unwrap();
         for document in documents {
-            document.iter().for_each(|sequence| writer.sequence(sequence).unwrap());
+            document
+                .iter()
+                .for_each(|sequence| writer.sequence(sequence).unwrap());
             writer.end_document().unwrap();
         }
         writer.finish().unwrap();
@@ -104,11 +123,19 @@ mod tests {
     fn a_tokenizer_is_a_file_or_the_files_of_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
-            files::write_atomically(&folder.path().join(name), text.as_bytes(), Durability::Plain).unwrap();
+            files::write_atomically(
+                &folder.path().join(name),
+                text.as_bytes(),
+                Durability::Plain,
+            )
+            .unwrap();
         };
         assert!(tokenizer_fingerprint(folder.path()).is_err());
         write("tokenizer.json", "{}");
-        assert_eq!(tokenizer_fingerprint(&folder.path().join("tokenizer.json")).unwrap(), Digest::of("{}"));
+        assert_eq!(
+            tokenizer_fingerprint(&folder.path().join("tokenizer.json")).unwrap(),
+            Digest::of("{}")
+        );
         let before = tokenizer_fingerprint(folder.path()).unwrap();
         write("model.safetensors", "weights");
         assert_eq!(tokenizer_fingerprint(folder.path()).unwrap(), before);

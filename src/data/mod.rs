@@ -1,7 +1,7 @@
 //! Token files: Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`.
 //!
-//! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them, [`fingerprint()`] names their
-//! content, [`encode()`] makes them from text.
+//! `tprimat_samples` reads them as trainers do; here [`verify()`] tells what is wrong with them,
+//! [`fingerprint()`] names their content, [`encode()`] makes them from text.
 
 mod encode;
 mod fingerprint;

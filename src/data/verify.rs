@@ -39,7 +39,10 @@ pub fn verify(prefix: &Path, vocab_size: Option<u64>) -> Result<Report> {
     let mut report = structure(&dataset);
     let dtype = dataset.index().dtype();
     if dtype.is_integer() {
-        let ranges = dataset.bin().par_chunks(PART).filter_map(|part| range(dtype, part));
+        let ranges = dataset
+            .bin()
+            .par_chunks(PART)
+            .filter_map(|part| range(dtype, part));
         if let Some((min, max)) = ranges.reduce_with(|a, b| (a.0.min(b.0), a.1.max(b.1))) {
             (report.min_token, report.max_token) = (Some(min), Some(max));
             report.problems.extend(out_of_range(min, max, vocab_size));
@@ -48,26 +51,41 @@ pub fn verify(prefix: &Path, vocab_size: Option<u64>) -> Result<Report> {
     Ok(report)
 }
 
-/// A check of milliseconds: the ends of both files, and tokens from all over. What is wrong, if anything.
+/// A check of milliseconds: the ends of both files, and tokens from all over. What is wrong, if
+/// anything.
 pub fn verify_sampled(prefix: &Path, vocab_size: u64, seq_length: u64) -> Result<Vec<String>> {
     let dataset = super::open(prefix)?;
     let (index, bin) = (dataset.index(), dataset.bin());
     let dtype = index.dtype();
-    let mut problems: Vec<String> = [wrong_type(dtype), wrong_size(&index, bin)].into_iter().flatten().collect();
+    let mut problems: Vec<String> = [wrong_type(dtype), wrong_size(&index, bin)]
+        .into_iter()
+        .flatten()
+        .collect();
     if !problems.is_empty() {
         return Ok(problems);
     }
     let tokens = bin.len() / dtype.size();
     if (tokens as u64) < seq_length {
-        problems.push(format!("it has {tokens} tokens, less than one sequence of {seq_length}"));
+        problems.push(format!(
+            "it has {tokens} tokens, less than one sequence of {seq_length}"
+        ));
     }
     let between = tokens.saturating_sub(STRETCH) / STRETCHES;
     let stretch = |i: usize| {
         let first = i * between * dtype.size();
-        range(dtype, &bin[first..bin.len().min(first + STRETCH * dtype.size())])
+        range(
+            dtype,
+            &bin[first..bin.len().min(first + STRETCH * dtype.size())],
+        )
     };
-    let last = range(dtype, &bin[bin.len().saturating_sub(STRETCH * dtype.size())..]);
-    if let Some((min, max)) = (0..STRETCHES).filter_map(stretch).chain(last).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    let last = range(
+        dtype,
+        &bin[bin.len().saturating_sub(STRETCH * dtype.size())..],
+    );
+    if let Some((min, max)) = (0..STRETCHES)
+        .filter_map(stretch)
+        .chain(last)
+        .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     {
         problems.extend(out_of_range(min, max, Some(vocab_size)));
     }
@@ -80,7 +98,10 @@ pub(super) fn structure(dataset: &Dataset) -> Report {
     let dtype = index.dtype();
     let mut problems: Vec<String> = wrong_type(dtype).into_iter().collect();
     if index.num_trailing_bytes() > 0 {
-        problems.push(format!("the .idx has {} bytes after its last table", index.num_trailing_bytes()));
+        problems.push(format!(
+            "the .idx has {} bytes after its last table",
+            index.num_trailing_bytes()
+        ));
     }
     let mut negative = Places::default();
     let mut misplaced = Places::default();
@@ -89,7 +110,9 @@ pub(super) fn structure(dataset: &Dataset) -> Report {
     let mut expected = Some(0i64);
     for (sequence, (length, pointer)) in index.lengths().zip(index.pointers()).enumerate() {
         if let Some(expected) = expected.filter(|expected| *expected != pointer) {
-            misplaced.add(sequence, || format!("at byte {pointer}, by the lengths before it {expected}"));
+            misplaced.add(sequence, || {
+                format!("at byte {pointer}, by the lengths before it {expected}")
+            });
         }
         let Ok(length) = u64::try_from(length) else {
             negative.add(sequence, || format!("{length} tokens"));
@@ -99,7 +122,9 @@ pub(super) fn structure(dataset: &Dataset) -> Report {
         empty += u64::from(length == 0);
         tokens = tokens.saturating_add(length);
         let bytes = i64::try_from(length * dtype.size() as u64).ok();
-        expected = expected.zip(bytes).and_then(|(begin, bytes)| begin.checked_add(bytes));
+        expected = expected
+            .zip(bytes)
+            .and_then(|(begin, bytes)| begin.checked_add(bytes));
     }
     problems.extend(negative.problem("sequences have a negative length"));
     problems.extend(misplaced.problem("sequences are out of place"));
@@ -120,14 +145,22 @@ pub(super) fn structure(dataset: &Dataset) -> Report {
 }
 
 fn wrong_type(dtype: Dtype) -> Option<String> {
-    (!dtype.is_integer()).then(|| format!("its numbers are {}, and tokens are whole numbers", dtype.name()))
+    (!dtype.is_integer()).then(|| {
+        format!(
+            "its numbers are {}, and tokens are whole numbers",
+            dtype.name()
+        )
+    })
 }
 
 fn wrong_size(index: &Index, bin: &[u8]) -> Option<String> {
     let described = index.end_of_tokens();
     match described {
         Some(end) if end == bin.len() as u64 => None,
-        Some(end) => Some(format!("the .bin has {} bytes, the .idx describes {end}", bin.len())),
+        Some(end) => Some(format!(
+            "the .bin has {} bytes, the .idx describes {end}",
+            bin.len()
+        )),
         None => Some("the last sequence of the .idx has no place in a .bin".to_owned()),
     }
 }
@@ -136,7 +169,8 @@ fn wrong_size(index: &Index, bin: &[u8]) -> Option<String> {
 fn documents(index: &Index, problems: &mut Vec<String>) -> u64 {
     let sequences = index.num_sequences() as u64;
     let Some(first) = index.document_indices().next() else {
-        problems.push("the document table is empty; even one of no document begins with 0".to_owned());
+        problems
+            .push("the document table is empty; even one of no document begins with 0".to_owned());
         return 0;
     };
     if first != 0 {
@@ -144,7 +178,11 @@ fn documents(index: &Index, problems: &mut Vec<String>) -> u64 {
     }
     let mut falling = Places::default();
     let mut empty = 0;
-    for (document, (begin, end)) in index.document_indices().zip(index.document_indices().skip(1)).enumerate() {
+    for (document, (begin, end)) in index
+        .document_indices()
+        .zip(index.document_indices().skip(1))
+        .enumerate()
+    {
         empty += u64::from(begin == end);
         if end < begin {
             falling.add(document, || format!("from sequence {begin} to {end}"));
@@ -153,7 +191,9 @@ fn documents(index: &Index, problems: &mut Vec<String>) -> u64 {
     problems.extend(falling.problem("documents end before they begin"));
     let last = index.document_indices().next_back().unwrap_or(first);
     if u64::try_from(last) != Ok(sequences) {
-        problems.push(format!("the document table ends at sequence {last}, there are {sequences}"));
+        problems.push(format!(
+            "the document table ends at sequence {last}, there are {sequences}"
+        ));
     }
     empty
 }
@@ -166,7 +206,9 @@ fn out_of_range(min: i64, max: i64, vocab_size: Option<u64>) -> Vec<String> {
     if let Some(vocab_size) = vocab_size
         && u64::try_from(max).is_ok_and(|max| max >= vocab_size)
     {
-        problems.push(format!("the largest token is {max}, the vocabulary has {vocab_size}"));
+        problems.push(format!(
+            "the largest token is {max}, the vocabulary has {vocab_size}"
+        ));
     }
     problems
 }
@@ -197,7 +239,10 @@ impl Places {
     }
     fn problem(self, what: &str) -> Option<String> {
         let (place, how) = self.first?;
-        Some(format!("{what}: {}, the first one is number {place} ({how})", self.count))
+        Some(format!(
+            "{what}: {}, the first one is number {place} ({how})",
+            self.count
+        ))
     }
 }
 
@@ -250,26 +295,54 @@ mod tests {
             problems: vec![],
         };
         assert_eq!(report, expected);
-        assert_eq!(verify_sampled(&folder.path().join("d"), 10, 8).unwrap(), Vec::<String>::new());
-        assert_eq!(verify_sampled(&folder.path().join("d"), 9, 9).unwrap().len(), 2);
+        assert_eq!(
+            verify_sampled(&folder.path().join("d"), 10, 8).unwrap(),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            verify_sampled(&folder.path().join("d"), 9, 9)
+                .unwrap()
+                .len(),
+            2
+        );
         let small = verify(&folder.path().join("d"), Some(9)).unwrap();
-        assert_eq!(small.problems, ["the largest token is 9, the vocabulary has 9"]);
+        assert_eq!(
+            small.problems,
+            ["the largest token is 9, the vocabulary has 9"]
+        );
     }
 
     #[test]
     fn each_fault_is_told_and_only_that_one() {
         let (lengths, pointers, documents) = (HEADER, HEADER + 12, HEADER + 36);
         let one = |problems: Vec<String>, part: &str| {
-            assert!(problems.len() == 1 && problems[0].contains(part), "{part}: {problems:?}");
+            assert!(
+                problems.len() == 1 && problems[0].contains(part),
+                "{part}: {problems:?}"
+            );
         };
-        one(told(|idx| idx[pointers + 8] = 12), "1, the first one is number 1 (at byte 12");
+        one(
+            told(|idx| idx[pointers + 8] = 12),
+            "1, the first one is number 1 (at byte 12",
+        );
         one(told(|idx| idx[documents] = 1), "begins with 1");
         one(told(|idx| idx[documents + 8] = 3), "from sequence 3 to 2");
-        one(told(|idx| idx[documents + 24] = 2), "ends at sequence 2, there are 3");
+        one(
+            told(|idx| idx[documents + 24] = 2),
+            "ends at sequence 2, there are 3",
+        );
         one(told(|idx| idx.extend([0; 4])), "4 bytes after");
-        one(told(|idx| idx[lengths + 8] = 4), "16 bytes, the .idx describes 18");
+        one(
+            told(|idx| idx[lengths + 8] = 4),
+            "16 bytes, the .idx describes 18",
+        );
         let negative = told(|idx| idx[lengths + 7] = 0x80);
-        assert!(negative.iter().any(|p| p.starts_with("sequences have a negative length: 1")), "{negative:?}");
+        assert!(
+            negative
+                .iter()
+                .any(|p| p.starts_with("sequences have a negative length: 1")),
+            "{negative:?}"
+        );
         let float = told(|idx| idx[17] = 7);
         assert!(float.iter().any(|p| p.contains("float32")), "{float:?}");
     }
@@ -282,8 +355,16 @@ mod tests {
             let bytes = files::read(&path).unwrap();
             files::write_atomically(&path, &bytes[..size], Durability::Plain).unwrap();
             let problems = verify(&folder.path().join("d"), None).unwrap().problems;
-            assert_eq!(problems, [format!("the .bin has {size} bytes, the .idx describes 16")]);
-            assert_eq!(verify_sampled(&folder.path().join("d"), 10, 1).unwrap().len(), 1);
+            assert_eq!(
+                problems,
+                [format!("the .bin has {size} bytes, the .idx describes 16")]
+            );
+            assert_eq!(
+                verify_sampled(&folder.path().join("d"), 10, 1)
+                    .unwrap()
+                    .len(),
+                1
+            );
             files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
         }
     }

@@ -32,11 +32,20 @@ impl Writer {
         let [idx, bin] = Dataset::paths(prefix);
         if let Some(there) = [&idx, &bin].into_iter().find(|path| path.exists()) {
             let problem = Problem::new(format!("{} is there already", there.display()));
-            return Err(Error::invalid(problem.help("remove it, or write to another prefix")));
+            return Err(Error::invalid(
+                problem.help("remove it, or write to another prefix"),
+            ));
         }
         let bin_file = Staged::create(&bin)?;
-        let folder = bin.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let table = || tempfile::tempfile_in(folder).map(BufWriter::new).map_err(Error::io("cannot write to", folder));
+        let folder = bin
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let table = || {
+            tempfile::tempfile_in(folder)
+                .map(BufWriter::new)
+                .map_err(Error::io("cannot write to", folder))
+        };
         let mut writer = Self {
             prefix: prefix.to_owned(),
             dtype,
@@ -53,8 +62,12 @@ impl Writer {
 
     /// One more sequence of the document under way.
     pub fn sequence(&mut self, tokens: &[i64]) -> Result<()> {
-        let length = i32::try_from(tokens.len())
-            .map_err(|_| failed(format!("a sequence of {} tokens is longer than the format allows", tokens.len())))?;
+        let length = i32::try_from(tokens.len()).map_err(|_| {
+            failed(format!(
+                "a sequence of {} tokens is longer than the format allows",
+                tokens.len()
+            ))
+        })?;
         for &token in tokens {
             self.token(token)?;
         }
@@ -76,7 +89,8 @@ impl Writer {
     pub fn finish(mut self) -> Result<()> {
         let [idx_path, _] = Dataset::paths(&self.prefix);
         let mut idx = Staged::create(&idx_path)?;
-        self.index(&mut idx).map_err(Error::io("cannot write", &idx_path))?;
+        self.index(&mut idx)
+            .map_err(Error::io("cannot write", &idx_path))?;
         // The index last: where it is, its tokens are.
         self.bin.commit(Durability::Synced)?;
         idx.commit(Durability::Synced)
@@ -131,7 +145,10 @@ impl Writer {
 }
 
 fn failed(message: String) -> Error {
-    Error::Failed { message, help: None }
+    Error::Failed {
+        message,
+        help: None,
+    }
 }
 
 fn read_back(file: &mut BufWriter<File>) -> io::Result<&mut File> {
@@ -147,14 +164,27 @@ mod tests {
     use super::*;
     use crate::data::verify;
 
-    const DTYPES: [Dtype; 6] = [Dtype::U8, Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64, Dtype::U16];
+    const DTYPES: [Dtype; 6] = [
+        Dtype::U8,
+        Dtype::I8,
+        Dtype::I16,
+        Dtype::I32,
+        Dtype::I64,
+        Dtype::U16,
+    ];
 
     #[test]
     fn a_token_that_does_not_fit_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::create(&folder.path().join("d"), Dtype::U16).unwrap();
         writer.sequence(&[65_535]).unwrap();
-        assert!(writer.sequence(&[65_536]).unwrap_err().to_string().contains("65536"));
+        assert!(
+            writer
+                .sequence(&[65_536])
+                .unwrap_err()
+                .to_string()
+                .contains("65536")
+        );
         drop(writer);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
@@ -163,10 +193,17 @@ mod tests {
     fn what_is_there_is_not_written_over() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("d");
-        Writer::create(&prefix, Dtype::U16).unwrap().finish().unwrap();
+        Writer::create(&prefix, Dtype::U16)
+            .unwrap()
+            .finish()
+            .unwrap();
         assert!(Writer::create(&prefix, Dtype::U16).is_err());
         let report = verify(&prefix, None).unwrap();
-        assert_eq!((report.documents, report.tokens, report.problems), (0, 0, vec![]), "an empty one is a good one");
+        assert_eq!(
+            (report.documents, report.tokens, report.problems),
+            (0, 0, vec![]),
+            "an empty one is a good one"
+        );
     }
 
     proptest! {

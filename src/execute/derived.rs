@@ -8,31 +8,31 @@ use std::{
     sync::Arc,
 };
 
-use petgraph::graph::NodeIndex;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
-use super::{
-    publish::{self, Edition, Published},
-    run::TELEMETRY,
-};
+use super::run::TELEMETRY;
 use crate::{
-    analyze::{
-        self, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped, Left, PeakOverride, Peaks, Price,
-        RunFacts, RunOutcome, RunResult, Standing, Statistics, Summary, Tdp,
-    },
-    cache::{Attempt, AttemptOutcome, Cache, Output, TaskKind},
+    cache::{Attempt, Cache, CacheError, Output, TaskKind},
     config::Config,
     digest::Digest,
     error::{Error, Result},
+    figures::{
+        self, AbsentState, Catalogue, CellInput, CellState, CompareSettings, Comparison, Dropped,
+        PeakOverride, Peaks, Price, Standing, Statistics, Summary, Tdp,
+    },
     files::Durability,
-    graph::{Engine, Made, Statuses},
+    graph::{Artifacts, ComparedCell, Engine, FiguresFrom, Statuses, TaskId},
     import::{self, Claims},
-    matrix,
-    parse::{Failure, LogSection},
-    plan::{Job, Plan, Prepared, Support},
+    job::Job,
+    logs::LogSection,
+    matrix::{self, CellId, PerCell},
+    plan::{Plan, Prepared},
+    publish::{self, Publication, Published},
     recipe::{Rendered, Unreached},
-    report::{self, Drawn},
+    report::{self, PagePicture},
+    results::{AttemptOutputs, RunFacts, RunResult},
+    sentences,
 };
 
 /// Settings of the later stages; each is in the key of the task that reads it.
@@ -50,7 +50,15 @@ impl Settings {
     #[must_use]
     pub fn of(plan: &Plan) -> Self {
         let catalogue = catalogue(&plan.config);
-        Self { compare: CompareAll { settings: CompareSettings::default(), catalogue } }
+        Self {
+            compare: CompareAll {
+                settings: CompareSettings {
+                    across: plan.matrix.across.clone(),
+                    ..CompareSettings::default()
+                },
+                catalogue,
+            },
+        }
     }
 }
 
@@ -62,22 +70,53 @@ pub fn catalogue(config: &Config) -> Catalogue {
     let mut tdp = BTreeMap::new();
     for (platform, spec) in &specs {
         // Figures without a source are refused by the config's own check.
-        let source = spec.get("source").and_then(Value::as_str).unwrap_or_default();
+        let source = spec
+            .get("source")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if let Some(watts) = spec.get("tdp_watts").and_then(Value::as_f64) {
-            tdp.insert(platform.clone(), Tdp { watts, source: source.to_owned() });
+            tdp.insert(
+                platform.clone(),
+                Tdp {
+                    watts,
+                    source: source.to_owned(),
+                },
+            );
         }
-        for (precision, flops) in spec.get("peak_flops").and_then(Value::as_object).into_iter().flatten() {
+        for (precision, flops) in spec
+            .get("peak_flops")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             if let Some(flops) = flops.as_f64() {
-                let (platform, precision, source) = (platform.clone(), precision.clone(), source.to_owned());
-                overrides.push(PeakOverride { platform, precision, tflops: flops / 1e12, source });
+                let (platform, precision, source) =
+                    (platform.clone(), precision.clone(), source.to_owned());
+                overrides.push(PeakOverride {
+                    platform,
+                    precision,
+                    tflops: flops / 1e12,
+                    source,
+                });
             }
         }
     }
     let costs = config.table("benchmarking.enhanced_metrics.cloud_costs");
-    let prices = costs.iter().filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?))).collect();
+    let prices = costs
+        .iter()
+        .filter_map(|(platform, cost)| Some((platform.clone(), price(cost)?)))
+        .collect();
     let platforms = config.children("hardware.platforms");
-    let vendors = platforms.filter_map(|id| Some((id.to_owned(), config.vendor(id)?))).collect();
-    Catalogue { peaks: Peaks { overrides }, prices, tdp, vendors, target_loss: target_loss(config) }
+    let vendors = platforms
+        .filter_map(|id| Some((id.to_owned(), config.vendor(id)?)))
+        .collect();
+    Catalogue {
+        peaks: Peaks { overrides },
+        prices,
+        tdp,
+        vendors,
+        target_loss: target_loss(config),
+    }
 }
 
 /// `comparison.target_loss`: one number for all models, or one for each.
@@ -85,15 +124,25 @@ fn target_loss(config: &Config) -> BTreeMap<String, f64> {
     const PATH: &str = "comparison.target_loss";
     let models = config.children("models");
     let by_model = config.table(PATH);
-    let of = |model: &str| config.get(PATH).or_else(|| by_model.get(model)).and_then(Value::as_f64);
-    models.filter_map(|model| Some((model.to_owned(), of(model)?))).collect()
+    let of = |model: &str| {
+        config
+            .get(PATH)
+            .or_else(|| by_model.get(model))
+            .and_then(Value::as_f64)
+    };
+    models
+        .filter_map(|model| Some((model.to_owned(), of(model)?)))
+        .collect()
 }
 
 /// None where the configuration names no rate.
 fn price(cost: &Value) -> Option<Price> {
     let text = |name: &str| cost.get(name).and_then(Value::as_str).map(str::to_owned);
     Some(Price {
-        per_gpu_hour: cost.get("per_gpu_hour").and_then(Value::as_f64).filter(|p| p.is_finite())?,
+        per_gpu_hour: cost
+            .get("per_gpu_hour")
+            .and_then(Value::as_f64)
+            .filter(|p| p.is_finite())?,
         currency: text("currency").map_or_else(|| "USD".to_owned(), |c| c.trim().to_uppercase()),
         source: text("source"),
     })
@@ -102,10 +151,24 @@ fn price(cost: &Value) -> Option<Price> {
 /// What one derived task needs, owned.
 pub enum DerivedWork {
     Render(Vec<Rendered>),
-    Parse { attempt: Arc<Attempt>, job: Box<Job>, log: LogSection, unreached: Vec<Unreached> },
-    Aggregate { results: Vec<(u32, Digest)>, dropped: Vec<Dropped>, statistics: Statistics },
-    Compare { cells: Vec<CellSeed>, settings: Box<CompareAll> },
-    Plot { comparison: Option<Output> },
+    Parse {
+        attempt: Arc<Attempt>,
+        job: Box<Job>,
+        log: LogSection,
+        unreached: Vec<Unreached>,
+    },
+    Aggregate {
+        results: Vec<(u32, Digest)>,
+        dropped: Vec<Dropped>,
+        statistics: Statistics,
+    },
+    Compare {
+        cells: Vec<CellSeed>,
+        settings: Box<CompareAll>,
+    },
+    Plot {
+        comparison: Option<Output>,
+    },
     Report(Box<ReportWork>),
 }
 
@@ -124,16 +187,28 @@ impl CellSeed {
     /// A cell of imports only; no matrix needs to have it.
     #[must_use]
     pub fn imported(plan: &Plan, cell: &str) -> Self {
-        let state = CellState::Missing { reason: "nothing was imported".to_owned() };
+        let state = CellState::Missing {
+            reason: "nothing was imported".to_owned(),
+        };
         let input = import::input(cell, &[], state);
         let claims = (import::claim_for(plan, cell), import::statistics(plan));
-        Self { input, summary: None, imported: Some(Box::new(claims)) }
+        Self {
+            input,
+            summary: None,
+            imported: Some(Box::new(claims)),
+        }
     }
 
-    /// Is there anything to show of it, a figure or a failure?
+    /// The cell's name.
+    #[must_use]
+    pub fn cell(&self) -> &str {
+        &self.input.cell
+    }
+
+    /// Is there anything to show of its own runs, a figure or a failure?
     #[must_use]
     pub fn has_run(&self) -> bool {
-        self.summary.is_some() || self.imported.is_some() || matches!(self.input.state, CellState::Failed { .. })
+        self.summary.is_some() || matches!(self.input.state, CellState::Failed { .. })
     }
 }
 
@@ -160,22 +235,39 @@ struct PublishedCell {
 
 /// Collects what the task at `node` needs.
 #[must_use]
-pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> DerivedWork {
+pub fn prepare(engine: &Engine, node: TaskId, statuses: &Statuses) -> DerivedWork {
     let task = engine.dag.task(node);
-    let cell = task.cell as usize;
-    let digest_of =
-        |kind, cell, repeat| statuses.get(engine.dag.node(kind, cell, repeat)).outputs().first().map(|o| o.digest);
-    let comparison = || statuses.get(engine.dag.node(TaskKind::Compare, 0, 0)).outputs().first().cloned();
+    let cell = task.cell;
+    let digest_of = |kind, cell, repeat| {
+        statuses
+            .get(engine.dag.node(kind, cell, repeat))
+            .outputs()
+            .first()
+            .map(|o| o.digest)
+    };
+    let comparison = || {
+        statuses
+            .get(engine.dag.over_all(TaskKind::Compare))
+            .outputs()
+            .first()
+            .cloned()
+    };
     match task.kind {
-        TaskKind::Render => DerivedWork::Render(match &statuses.get(node).made {
-            Made::Rendered(_, files) => files.clone(),
+        TaskKind::Render => DerivedWork::Render(match &statuses.get(node).artifacts {
+            Artifacts::Rendered(_, files) => files.clone(),
             _ => Vec::new(),
         }),
         TaskKind::Parse | TaskKind::Train => {
             let train = statuses.get(engine.dag.node(TaskKind::Train, task.cell, task.repeat));
-            let prepared = engine.plan.prepared(cell).expect("a stale cell is supported");
+            let prepared = engine
+                .plan
+                .prepared(cell)
+                .expect("a stale cell is supported");
             DerivedWork::Parse {
-                attempt: train.attempt().expect("parse is stale only after an attempt").clone(),
+                attempt: train
+                    .attempt()
+                    .expect("parse is stale only after an attempt")
+                    .clone(),
                 job: Box::new(prepared.job().clone()),
                 log: engine.plan.recipe(cell).file.log.clone(),
                 unreached: engine.plan.unreached(cell).to_vec(),
@@ -185,22 +277,45 @@ pub fn prepare(engine: &Engine, node: NodeIndex, statuses: &Statuses) -> Derived
             results: (1..=engine.plan.cells[cell].repeats)
                 .filter_map(|r| Some((r, digest_of(TaskKind::Parse, task.cell, r)?)))
                 .collect(),
-            dropped: engine.dropped(task.cell, statuses).into_iter().cloned().collect(),
-            statistics: engine.plan.prepared(cell).map(|p| p.resolved.statistics.clone()).unwrap_or_default(),
+            dropped: engine
+                .dropped(task.cell, statuses)
+                .into_iter()
+                .cloned()
+                .collect(),
+            statistics: engine
+                .plan
+                .prepared(cell)
+                .map(|p| p.resolved.statistics.clone())
+                .unwrap_or_default(),
         },
         TaskKind::Compare => DerivedWork::Compare {
-            cells: cell_seeds(engine, statuses),
+            cells: cell_seeds(engine, statuses).into_iter().collect(),
             settings: Box::new(Settings::of(engine.plan).compare),
         },
-        TaskKind::Plot => DerivedWork::Plot { comparison: comparison() },
+        TaskKind::Plot => DerivedWork::Plot {
+            comparison: comparison(),
+        },
         TaskKind::Report => {
-            let pictures = statuses.get(engine.dag.node(TaskKind::Plot, 0, 0)).outputs().to_vec();
-            DerivedWork::Report(Box::new(report_work(engine, statuses, comparison(), pictures)))
+            let pictures = statuses
+                .get(engine.dag.over_all(TaskKind::Plot))
+                .outputs()
+                .to_vec();
+            DerivedWork::Report(Box::new(report_work(
+                engine,
+                statuses,
+                comparison(),
+                pictures,
+            )))
         }
     }
 }
 
-fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Output>, pictures: Vec<Output>) -> ReportWork {
+fn report_work(
+    engine: &Engine,
+    statuses: &Statuses,
+    comparison: Option<Output>,
+    pictures: Vec<Output>,
+) -> ReportWork {
     let cells = published_cells(engine, statuses);
     let mut keeps: BTreeSet<String> = file_names(engine.plan).into_iter().collect();
     for cell in &cells {
@@ -218,7 +333,7 @@ fn report_work(engine: &Engine, statuses: &Statuses, comparison: Option<Output>,
 }
 
 /// A cell's names, as the later stages show them.
-fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<String>) -> CellInput {
+fn input(plan: &Plan, cell: CellId, state: CellState, same_launch_as: Option<String>) -> CellInput {
     let of = &plan.matrix.cells[cell];
     CellInput {
         cell: plan.cells[cell].id.clone(),
@@ -226,71 +341,108 @@ fn input(plan: &Plan, cell: usize, state: CellState, same_launch_as: Option<Stri
         framework: of.framework.to_string(),
         model: of.model.to_string(),
         parallelism: of.parallelism.to_string(),
-        axes: of.axes.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        axes: of
+            .axes
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
         repeats_wanted: plan.cells[cell].repeats,
         state,
         same_launch_as,
         imported: Vec::new(),
-        environment: plan.prepared(cell).map(Prepared::environment).unwrap_or_default(),
+        environment: plan
+            .prepared(cell)
+            .map(Prepared::environment)
+            .unwrap_or_default(),
         standing: Standing::default(),
     }
 }
 
 /// A cell of the plan, of which nothing is known yet.
-pub(super) fn own_input(engine: &Engine, cell: usize) -> CellInput {
-    input(engine.plan, cell, CellState::Missing { reason: String::new() }, None)
+pub(super) fn own_input(engine: &Engine, cell: CellId) -> CellInput {
+    input(
+        engine.plan,
+        cell,
+        CellState::Missing {
+            reason: String::new(),
+        },
+        None,
+    )
 }
 
 #[must_use]
-pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> Vec<CellSeed> {
+pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> PerCell<CellSeed> {
     let plan = engine.plan;
-    let twins = engine.same_launch(statuses);
-    let states = engine.cell_states(statuses);
-    let mut seeds = Vec::with_capacity(states.len());
-    for (cell, (_, state)) in states.into_iter().enumerate() {
-        let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
-        let summary = text("summary").and_then(|d| d.parse().ok());
-        if state.get("imported").is_some() {
-            seeds.push(CellSeed::imported(plan, &plan.cells[cell].id));
-            continue;
-        }
-        let failure = state.get("failure").and_then(|failure| Failure::deserialize(failure).ok());
-        let missing = match (text("unsupported"), text("failed"), text("missing")) {
-            (Some(why), ..) => CellState::Unsupported { reason: why },
-            (_, Some(why), _) | (.., Some(why)) => CellState::Missing { reason: why },
-            _ => CellState::Missing { reason: "its summary is gone from the cache".into() },
+    let seed = |(cell, compared): (CellId, ComparedCell)| {
+        let mut own_summary = None;
+        let state = match compared.from {
+            FiguresFrom::Imports { .. } => {
+                return CellSeed::imported(plan, &plan.cells[cell].id);
+            }
+            FiguresFrom::Summary { summary, .. } => {
+                own_summary = Some(summary);
+                CellState::Missing {
+                    reason: "its summary is gone from the cache".into(),
+                }
+            }
+            FiguresFrom::Failure { failure } => CellState::Failed {
+                class: failure.class,
+                evidence: failure.evidence,
+            },
+            FiguresFrom::Failed { failed: reason } | FiguresFrom::Missing { missing: reason } => {
+                CellState::Missing { reason }
+            }
+            FiguresFrom::Unsupported {
+                unsupported: reason,
+            } => CellState::Unsupported { reason },
         };
-        let state = failure.map_or(missing, |Failure { class, evidence }| CellState::Failed { class, evidence });
-        let twin = twins[cell].map(|first| plan.cells[first].id.clone());
-        seeds.push(CellSeed { input: input(plan, cell, state, twin), summary, imported: None });
-    }
-    seeds
+        CellSeed {
+            input: input(plan, cell, state, compared.same_launch_as),
+            summary: own_summary,
+            imported: None,
+        }
+    };
+    let compared = engine.compared_cells(statuses).into_with_ids();
+    compared.map(seed).collect()
 }
 
 /// `train_<platform>_<framework>_<model>.json`, longer where that would name two cells.
-fn file_names(plan: &Plan) -> Vec<String> {
-    let short = |c: usize| {
+fn file_names(plan: &Plan) -> PerCell<String> {
+    let short = |c: CellId| {
         let of = &plan.matrix.cells[c];
-        publish::safe_name(&format!("train_{}_{}_{}", of.platform, of.framework, of.model))
+        publish::safe_name(&format!(
+            "train_{}_{}_{}",
+            of.platform, of.framework, of.model
+        ))
     };
-    let long = |c: usize| {
+    let long = |c: CellId| {
         let of = &plan.matrix.cells[c];
-        let axes: String = of.axes.iter().map(|(axis, value)| format!("_{axis}-{value}")).collect();
+        let axes: String = of
+            .axes
+            .iter()
+            .map(|(axis, value)| format!("_{axis}-{value}"))
+            .collect();
         publish::safe_name(&format!("{}_{}{axes}", short(c), of.parallelism))
     };
-    // Signs that no file name should have are written alike, so that even the long names of two cells may be the same.
-    let whole = |c: usize| format!("{}_{}", long(c), Digest::of(&plan.cells[c].id).short());
-    let mut names: Vec<String> = (0..plan.cells.len()).map(short).collect();
+    // Signs that no file name should have are written alike, so that even the long names of two
+    // cells may be the same.
+    let whole = |c: CellId| format!("{}_{}", long(c), Digest::of(&plan.cells[c].id).short());
+    let mut names = plan.cells.map(short);
     lengthen(&mut names, long);
     lengthen(&mut names, whole);
-    names.into_iter().map(|name| format!("{name}.json")).collect()
+    names
+        .into_iter()
+        .map(|name| format!("{name}.json"))
+        .collect()
 }
 
 /// Replaces the names that two have by longer ones.
-fn lengthen(names: &mut [String], longer: impl Fn(usize) -> String) {
+fn lengthen(names: &mut PerCell<String>, longer: impl Fn(CellId) -> String) {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
-    names.iter().for_each(|name| *count.entry(name.clone()).or_insert(0) += 1);
-    for (c, name) in names.iter_mut().enumerate() {
+    names
+        .iter()
+        .for_each(|name| *count.entry(name.clone()).or_insert(0) += 1);
+    for (c, name) in names.with_ids_mut() {
         if count[name] > 1 {
             *name = longer(c);
         }
@@ -301,23 +453,26 @@ fn published_cells(engine: &Engine, statuses: &Statuses) -> Vec<PublishedCell> {
     let plan = engine.plan;
     let files = file_names(plan);
     let mut cells = Vec::new();
-    for (id, (cell, planned)) in (0u32..).zip(plan.cells.iter().enumerate()) {
-        let Support::Ready(prepared) = &planned.support else { continue };
-        let aggregate = statuses.get(engine.dag.node(TaskKind::Aggregate, id, 0));
-        let (crate::graph::State::Fresh, Some(summary), Some(key)) =
-            (aggregate.state, aggregate.outputs().first(), aggregate.key)
-        else {
+    for (cell, prepared) in engine.published(statuses) {
+        let aggregate = engine.dag.node(TaskKind::Aggregate, cell, 0);
+        let (Some(summary), Some(key)) = (
+            statuses.first_output(aggregate),
+            statuses.get(aggregate).key,
+        ) else {
             continue;
         };
         cells.push(PublishedCell {
             file: files[cell].clone(),
-            input: input(plan, cell, CellState::Missing { reason: String::new() }, None),
-            summary: summary.digest,
-            results: (1..=planned.repeats)
-                .filter_map(|r| {
-                    Some((r, statuses.get(engine.dag.node(TaskKind::Parse, id, r)).outputs().first()?.digest))
-                })
-                .collect(),
+            input: input(
+                plan,
+                cell,
+                CellState::Missing {
+                    reason: String::new(),
+                },
+                None,
+            ),
+            summary,
+            results: engine.results(cell, statuses),
             job: Box::new(prepared.job().clone()),
             key,
         });
@@ -337,11 +492,25 @@ pub struct Derived {
 pub fn run(work: DerivedWork, cache: &Cache) -> Result<Derived> {
     match work {
         DerivedWork::Report(work) => {
-            let (outputs, has_figures) = report_outputs(&work, cache)?;
-            let published = publish::publish(&work.output_dir, &work.edition(&outputs, has_figures), cache)?;
-            Ok(Derived { outputs: if published.is_written { outputs } else { Vec::new() }, notes: published.notes })
+            let (outputs, figures) = report_outputs(&work, cache)?;
+            let published = publish::publish(
+                &work.output_dir,
+                &work.publication(&outputs, &figures),
+                cache,
+            )?;
+            Ok(Derived {
+                outputs: if published.is_written {
+                    outputs
+                } else {
+                    Vec::new()
+                },
+                notes: published.notes,
+            })
         }
-        other => Ok(Derived { outputs: outputs_of(other, cache)?, notes: Vec::new() }),
+        other => Ok(Derived {
+            outputs: outputs_of(other, cache)?,
+            notes: Vec::new(),
+        }),
     }
 }
 
@@ -350,26 +519,40 @@ fn outputs_of(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     match work {
         DerivedWork::Render(files) => files.iter().map(|f| put(&f.name, &f.bytes)).collect(),
-        DerivedWork::Parse { attempt, job, log: section, unreached } => {
+        DerivedWork::Parse {
+            attempt,
+            job,
+            log: section,
+            unreached,
+        } => {
             let result = result_of(cache, &attempt, &job, &section, &unreached)?;
             Ok(vec![put("result.json", &json_bytes(&result)?)?])
         }
-        DerivedWork::Aggregate { results, dropped, statistics } => {
-            let results = results.iter().map(|(r, d)| Ok((*r, read::<RunResult>(cache, d, "result.json")?)));
+        DerivedWork::Aggregate {
+            results,
+            dropped,
+            statistics,
+        } => {
+            let results = results
+                .iter()
+                .map(|(r, d)| Ok((*r, read::<RunResult>(cache, d, "result.json")?)));
             let results: Vec<_> = results.collect::<Result<_>>()?;
-            let summary = analyze::summarize(&results, &statistics).disclosing(dropped);
+            let summary = figures::summarize(&results, &statistics).disclosing(dropped);
             Ok(vec![put("summary.json", &json_bytes(&summary)?)?])
         }
         DerivedWork::Compare { cells, settings } => {
             let comparison = compare_cells(cells, &settings, cache)?;
-            Ok(vec![put_comparison(cache, &comparison)?])
+            let contradicted = comparison.contradicted();
+            Ok(vec![
+                put_comparison(cache, &comparison)?,
+                put(CONTRADICTED, &json_bytes(&contradicted)?)?,
+            ])
         }
         DerivedWork::Plot { comparison } => {
             let comparison = read_comparison(cache, comparison.as_ref())?;
             let mut outputs = Vec::new();
             for picture in report::pictures(&comparison)?.drawn {
-                outputs.push(put(&format!("{}.png", picture.file()), &picture.png)?);
-                outputs.push(put(&format!("{}.svg", picture.file()), picture.svg.as_bytes())?);
+                outputs.extend(put_picture(cache, &picture)?);
             }
             Ok(outputs)
         }
@@ -387,15 +570,23 @@ pub(super) fn result_of(
 ) -> Result<RunResult> {
     let bytes = match attempt.log() {
         // However large it is: the record says how large.
-        Some(log) => cache.get_at_most(&log.digest, log.size)?.ok_or_else(|| gone(&log.digest, "log"))?,
+        Some(log) => cache
+            .get_at_most(&log.digest, log.size)?
+            .ok_or_else(|| gone(&log.digest, "log"))?,
         None => Vec::new(),
     };
-    let output = |name: &str| attempt.outputs.iter().find(|o| o.name == name).map(|o| &o.digest);
+    let output = |name: &str| {
+        attempt
+            .outputs
+            .iter()
+            .find(|o| o.name == name)
+            .map(|o| &o.digest)
+    };
     let get = |digest: Option<&Digest>| digest.map_or(Ok(None), |digest| cache.get(digest));
     let sampled = output(TELEMETRY);
     // Without the times the log still says all else.
     let (times, samples) = (get(output("times"))?.unwrap_or_default(), get(sampled)?);
-    let left = Left {
+    let left = AttemptOutputs {
         log: &bytes,
         section,
         times: &times,
@@ -404,7 +595,14 @@ pub(super) fn result_of(
         repeats_planned: attempt.repeats_planned,
         suspect: attempt.suspect.clone(),
     };
-    Ok(left.result(job, &unreached.iter().map(|field| field.setting).collect::<Vec<_>>()))
+    Ok(left.result(
+        job,
+        &unreached
+            .iter()
+            .filter(|field| field.is_of_speed)
+            .map(|field| field.setting)
+            .collect::<Vec<_>>(),
+    ))
 }
 
 /// What is known of a run besides its log.
@@ -414,34 +612,92 @@ pub(super) fn facts_of(attempt: &Attempt) -> RunFacts {
         host: attempt.host.clone(),
         started_at: Some(attempt.started_at),
         ended_at: Some(attempt.ended_at),
-        outcome: match &attempt.outcome {
-            AttemptOutcome::Ok => RunOutcome::Ok,
-            AttemptOutcome::Failed { class, evidence, status } => {
-                RunOutcome::Failed { class: *class, evidence: evidence.clone(), status: status.clone() }
-            }
-        },
+        outcome: attempt.outcome.clone(),
     }
 }
 
 fn put(cache: &Cache, name: &str, bytes: &[u8]) -> Result<Output> {
     let digest = cache.put(bytes, Durability::Plain)?;
-    Ok(Output { name: name.to_owned(), digest, size: bytes.len() as u64 })
+    Ok(Output {
+        name: name.to_owned(),
+        digest,
+        size: bytes.len() as u64,
+    })
+}
+
+fn put_picture(cache: &Cache, picture: &report::Picture) -> Result<[Output; 2]> {
+    let file = picture.file();
+    Ok([
+        put(cache, &format!("{file}.png"), &picture.png)?,
+        put(cache, &format!("{file}.svg"), picture.svg.as_bytes())?,
+    ])
 }
 
 impl ReportWork {
-    fn edition<'a>(&'a self, outputs: &'a [Output], has_figures: bool) -> Edition<'a> {
-        let Self { matrix, keeps, known, .. } = self;
-        Edition { matrix, outputs, keeps, known: known.as_ref(), has_figures }
+    fn publication<'a>(
+        &'a self,
+        outputs: &'a [Output],
+        figures: &'a FiguresShown,
+    ) -> Publication<'a> {
+        let Self {
+            matrix,
+            keeps,
+            known,
+            ..
+        } = self;
+        Publication {
+            matrix,
+            outputs,
+            keeps,
+            known: known.as_ref(),
+            has_figures: matches!(figures, FiguresShown::Some),
+            refused: match figures {
+                FiguresShown::Refused(why) => Some(why),
+                FiguresShown::Some | FiguresShown::None => None,
+            },
+        }
+    }
+}
+
+/// Has any cell figures?
+enum FiguresShown {
+    Some,
+    /// Nothing ran.
+    None,
+    /// Cells ran, and why they have none.
+    Refused(String),
+}
+
+impl FiguresShown {
+    fn of(comparison: &Comparison) -> Self {
+        const TOLD: usize = 3;
+        if !comparison.rows.is_empty() {
+            return Self::Some;
+        }
+        let ran: Vec<String> = comparison
+            .absent
+            .iter()
+            .filter(|cell| !matches!(cell.state, AbsentState::Missing | AbsentState::Unsupported))
+            .map(|cell| format!("{} ({})", cell.cell, sentences::said(&cell.reason)))
+            .collect();
+        match &ran[..] {
+            [] => Self::None,
+            ran if ran.len() <= TOLD => Self::Refused(ran.join(", ")),
+            ran => {
+                let (told, more) = (ran[..TOLD].join(", "), ran.len() - TOLD);
+                Self::Refused(format!("{told} and {more} more"))
+            }
+        }
     }
 }
 
 /// The files of a report, and whether any cell has figures.
-fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool)> {
+fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, FiguresShown)> {
     let put = |name: &str, bytes: &[u8]| put(cache, name, bytes);
     let comparison = read_comparison(cache, work.comparison.as_ref())?;
     let mut outputs = work.pictures.clone();
-    // As compare made it: to write it once more would give the same bytes.
-    outputs.extend(work.comparison.clone());
+    // Between tasks it is values; what is published has the sentences in their place.
+    outputs.push(sentences::in_words(|| put_comparison(cache, &comparison))?);
     let drawn = drawn(cache, &work.pictures)?;
     for (name, text) in report::files(&comparison, &drawn, &work.matrix)? {
         outputs.push(put(name, text.as_bytes())?);
@@ -456,72 +712,138 @@ fn report_outputs(work: &ReportWork, cache: &Cache) -> Result<(Vec<Output>, bool
                 results.push((*repeat, read::<RunResult>(cache, digest, "result.json")?));
             }
         }
-        let input = CellInput { state: CellState::Ok { summary: Box::new(summary) }, ..cell.input.clone() };
+        let input = CellInput {
+            state: CellState::Ok {
+                summary: Box::new(summary),
+            },
+            ..cell.input.clone()
+        };
         let row = rows.get(input.cell.as_str()).copied();
-        if let Some(unified) = analyze::unified(&input, Some(&cell.key.to_string()), &cell.job, &results, row) {
-            outputs.push(put(&cell.file, &json_bytes(&unified)?)?);
+        if let Some(unified) = figures::unified(
+            &input,
+            Some(&cell.key.to_string()),
+            &cell.job,
+            &results,
+            row,
+        ) {
+            outputs.push(put(
+                &cell.file,
+                &sentences::in_words(|| json_bytes(&unified))?,
+            )?);
         }
     }
-    Ok((outputs, !comparison.rows.is_empty()))
+    Ok((outputs, FiguresShown::of(&comparison)))
 }
 
 /// The pictures that a page shows: those that are drawn as lines.
-fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<Drawn>> {
+fn drawn(cache: &Cache, pictures: &[Output]) -> Result<Vec<PagePicture>> {
     let svg = |output: &Output| {
         let name = output.name.strip_suffix(".svg")?;
-        let text = need(cache, &output.digest, &output.name).map(|b| String::from_utf8_lossy(&b).into_owned());
-        Some(text.map(|svg| Drawn::new(name, svg)))
+        let text = need(cache, &output.digest, &output.name)
+            .map(|b| String::from_utf8_lossy(&b).into_owned());
+        Some(text.map(|svg| PagePicture::new(name, svg)))
     };
     pictures.iter().filter_map(svg).collect()
 }
 
-/// Makes the report of a comparison that no build made, of the named cells alone where there are any; it publishes nothing.
-pub fn report_of(engine: &Engine, statuses: &Statuses, comparison: &Comparison, named: &[String]) -> Result<Report> {
+/// Makes the report of a comparison that no build made, of the named cells alone where there are
+/// any, with `more` pictures; it publishes nothing.
+pub fn report_of(
+    engine: &Engine,
+    statuses: &Statuses,
+    comparison: &Comparison,
+    named: &[String],
+    more: &[report::Picture],
+) -> Result<Report> {
     let cache = engine.cache;
     let stored = Some(put_comparison(cache, comparison)?);
-    let pictures = outputs_of(DerivedWork::Plot { comparison: stored.clone() }, cache)?;
+    let mut pictures = outputs_of(
+        DerivedWork::Plot {
+            comparison: stored.clone(),
+        },
+        cache,
+    )?;
+    for picture in more {
+        pictures.extend(put_picture(cache, picture)?);
+    }
     let mut work = report_work(engine, statuses, stored, pictures);
     if !named.is_empty() {
         work.matrix = named.join(" and ");
         work.cells.retain(|cell| named.contains(&cell.input.cell));
         (work.keeps, work.known) = (BTreeSet::new(), None);
     }
-    let (outputs, has_figures) = report_outputs(&work, cache)?;
-    Ok(Report { work, outputs, has_figures })
+    let (outputs, figures) = report_outputs(&work, cache)?;
+    Ok(Report {
+        work,
+        outputs,
+        figures,
+    })
 }
 
 /// A report that no build made.
 pub struct Report {
     work: ReportWork,
     pub outputs: Vec<Output>,
-    has_figures: bool,
+    figures: FiguresShown,
 }
 
 impl Report {
-    /// Writes all of its files into a folder; nothing where it has no figures and what was published there has.
+    /// Writes all of its files into a folder; nothing where it has no figures and what was
+    /// published there has.
     pub fn publish(&self, folder: &Path, cache: &Cache) -> Result<Published> {
-        publish::publish(folder, &self.work.edition(&self.outputs, self.has_figures), cache)
+        publish::publish(
+            folder,
+            &self.work.publication(&self.outputs, &self.figures),
+            cache,
+        )
     }
 }
 
 /// Compares cells whose summaries are in the cache.
-pub fn compare_cells(cells: Vec<CellSeed>, settings: &CompareAll, cache: &Cache) -> Result<Comparison> {
-    Ok(analyze::compare(&cell_inputs(cells, cache)?, &settings.settings, &settings.catalogue))
+pub fn compare_cells(
+    cells: impl IntoIterator<Item = CellSeed>,
+    settings: &CompareAll,
+    cache: &Cache,
+) -> Result<Comparison> {
+    Ok(figures::compare(
+        &cell_inputs(cells, cache)?,
+        &settings.settings,
+        &settings.catalogue,
+    ))
 }
 
 /// Reads the cells' summaries.
-pub fn cell_inputs(cells: Vec<CellSeed>, cache: &Cache) -> Result<Vec<CellInput>> {
-    let mut inputs = Vec::with_capacity(cells.len());
+pub fn cell_inputs(
+    cells: impl IntoIterator<Item = CellSeed>,
+    cache: &Cache,
+) -> Result<Vec<CellInput>> {
+    let mut inputs = Vec::new();
     let imports = import::Imports::of(cache);
-    for CellSeed { mut input, summary, imported } in cells {
+    for CellSeed {
+        mut input,
+        summary,
+        imported,
+    } in cells
+    {
         if let Some((claims, statistics)) = imported.as_deref() {
             let runs = import::runs(cache, &imports, &input.cell, claims)?;
             if !runs.is_empty() {
-                let summary = import::summary(&runs, statistics);
-                input = import::input(&input.cell, &runs, CellState::Ok { summary: Box::new(summary) });
+                let dropped = import::set_aside(cache, &imports, &input.cell)?;
+                let summary = import::summary(&runs, statistics).disclosing(dropped);
+                input = import::input(
+                    &input.cell,
+                    &runs,
+                    CellState::Ok {
+                        summary: Box::new(summary),
+                    },
+                );
+            } else if let Some(reason) = import::told_set_aside(cache, &imports, &input.cell)? {
+                input.state = CellState::Missing { reason };
             }
         } else if let Some(digest) = summary {
-            input.state = CellState::Ok { summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?) };
+            input.state = CellState::Ok {
+                summary: Box::new(read::<Summary>(cache, &digest, "summary.json")?),
+            };
         }
         inputs.push(input);
     }
@@ -530,15 +852,33 @@ pub fn cell_inputs(cells: Vec<CellSeed>, cache: &Cache) -> Result<Vec<CellInput>
 
 /// The comparison that a plot or a report shows.
 pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Comparison> {
-    let Output { name, digest, .. } = stored.ok_or_else(|| Error::Cache("the comparison has no record".into()))?;
+    let Output { name, digest, .. } =
+        stored.ok_or_else(|| Error::Internal("the comparison has no record".to_owned()))?;
     let read = cache.get_json(digest)?.ok_or_else(|| gone(digest, name))?;
-    read.map_err(|e| not_ours(digest, name, &e))
+    read.map_err(|e| not_ours(digest, name, e))
 }
 
-/// Stores the comparison as a stream: for ten thousand cells its text is some hundred MiB, and is never whole in memory.
+/// How many runs of which cell the last comparison found contradicted; `outputs` are its task's. A
+/// file of its own, since the comparison of many cells takes longer to read than all else of a
+/// plan.
+pub fn read_contradicted(cache: &Cache, outputs: &[Output]) -> Result<Vec<(String, usize)>> {
+    let Some(output) = outputs.iter().find(|output| output.name == CONTRADICTED) else {
+        return Ok(Vec::new());
+    };
+    read(cache, &output.digest, CONTRADICTED)
+}
+
+const CONTRADICTED: &str = "contradicted.json";
+
+/// Stores the comparison as a stream: for ten thousand cells its text is some hundred MiB, and is
+/// never whole in memory.
 fn put_comparison(cache: &Cache, comparison: &Comparison) -> Result<Output> {
     let (digest, size) = cache.put_json(comparison, Durability::Plain)?;
-    Ok(Output { name: "compare.json".to_owned(), digest, size })
+    Ok(Output {
+        name: "compare.json".to_owned(),
+        digest,
+        size,
+    })
 }
 
 pub(super) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>> {
@@ -546,19 +886,28 @@ pub(super) fn need(cache: &Cache, digest: &Digest, name: &str) -> Result<Vec<u8>
 }
 
 fn gone(digest: &Digest, name: &str) -> Error {
-    Error::Cache(format!("`{name}` ({}) is gone from the cache or damaged; build again", digest.short()))
+    CacheError::Gone {
+        what: format!("`{name}` ({})", digest.short()),
+        again: "build again",
+    }
+    .into()
 }
 
 fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest, name: &str) -> Result<T> {
-    serde_json::from_slice(&need(cache, digest, name)?).map_err(|e| not_ours(digest, name, &e))
+    serde_json::from_slice(&need(cache, digest, name)?).map_err(|e| not_ours(digest, name, e))
 }
 
-fn not_ours(digest: &Digest, name: &str, e: &serde_json::Error) -> Error {
-    Error::Cache(format!("`{name}` ({}) is not what this version writes: {e}", digest.short()))
+fn not_ours(digest: &Digest, name: &str, source: serde_json::Error) -> Error {
+    CacheError::OtherVersion {
+        what: format!("`{name}` ({})", digest.short()),
+        source,
+    }
+    .into()
 }
 
 fn json_bytes(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| Error::Cache(format!("cannot write JSON: {e}")))?;
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -1,7 +1,7 @@
 //! Who owns a device: one flock file each in a folder that all tprimats of a host share.
 //!
-//! The kernel drops a lock when its holder dies, so nothing here goes stale; what the file says about
-//! its holder is only for people.
+//! The kernel drops a lock when its holder dies, so nothing here goes stale; what the file says
+//! about its holder is only for people.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -59,14 +59,22 @@ pub(super) enum Claim {
 pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) -> Result<Claim> {
     let path = lock_path(folder, device)?;
     let mut file = open(&path).map_err(Error::io("cannot open the device lock", &path))?;
-    let locked = if exclusive { file.try_lock() } else { file.try_lock_shared() };
+    let locked = if exclusive {
+        file.try_lock()
+    } else {
+        file.try_lock_shared()
+    };
     match locked {
         Ok(()) => {
             let signed = sign(&mut file, run_id).is_ok();
             Ok(Claim::Got(DeviceLock { file, signed }))
         }
         Err(TryLockError::WouldBlock) => Ok(Claim::Busy(holder(&mut file))),
-        Err(TryLockError::Error(source)) => Err(Error::Io { what: "cannot lock", path, source }),
+        Err(TryLockError::Error(source)) => Err(Error::Io {
+            what: "cannot lock",
+            path,
+            source,
+        }),
     }
 }
 
@@ -75,7 +83,11 @@ pub(super) fn claim(folder: &Path, device: &str, exclusive: bool, run_id: &str) 
 pub fn device_holder(folder: &Path, device: &str) -> Option<Option<Holder>> {
     let path = folder.join(format!("{device}.lock"));
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .ok()?;
     // For an instant only: a run that asks meanwhile asks again.
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Some(holder(&mut file)),
@@ -86,23 +98,36 @@ pub fn device_holder(folder: &Path, device: &str) -> Option<Option<Holder>> {
 fn lock_path(folder: &Path, device: &str) -> Result<PathBuf> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if device.is_empty() || device.starts_with('.') || !device.chars().all(plain) {
-        return Err(Error::Failed { message: format!("`{device}` cannot be the name of a device"), help: None });
+        return Err(Error::Failed {
+            message: format!("`{device}` cannot be the name of a device"),
+            help: None,
+        });
     }
     files::create_shared_dir(folder)?;
     Ok(folder.join(format!("{device}.lock")))
 }
 
-/// Another user's lock file can be locked, though not signed. The folder may be open to all, so whatever else lies under
-/// the name is an error: a link, a pipe that would be waited for, a second name of somebody's file.
+/// Another user's lock file can be locked, though not signed. The folder may be open to all, so
+/// whatever else lies under the name is an error: a link, a pipe that would be waited for, a second
+/// name of somebody's file.
 fn open(path: &Path) -> io::Result<File> {
     let with = |write: bool, create: bool| {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        OpenOptions::new().read(true).write(write).create_new(create).mode(OPEN_TO_ALL).custom_flags(flags).open(path)
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .create_new(create)
+            .mode(OPEN_TO_ALL)
+            .custom_flags(flags)
+            .open(path)
     };
     let opened = with(true, false).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => match with(true, true) {
-            // Made readable and writable for all whatever our umask, or it would shut other users out for ever.
-            Ok(file) => fchmod(&file, Mode::from_bits_truncate(OPEN_TO_ALL)).map(|()| file).map_err(io::Error::from),
+            // Made readable and writable for all whatever our umask, or it would shut other users
+            // out for ever.
+            Ok(file) => fchmod(&file, Mode::from_bits_truncate(OPEN_TO_ALL))
+                .map(|()| file)
+                .map_err(io::Error::from),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => with(true, false),
             Err(error) => Err(error),
         },
@@ -112,15 +137,17 @@ fn open(path: &Path) -> io::Result<File> {
     let file = opened?;
     let found = file.metadata()?;
     if !found.is_file() || found.nlink() > 1 {
-        let message =
-            "it is not a lock file, but a pipe, a folder or a second name of some file; its owner must remove it";
+        let message = "it is not a lock file, but a pipe, a folder or a second name of some file; its owner must remove it";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(file)
 }
 
 fn sign(file: &mut File, run_id: &str) -> io::Result<()> {
-    let holder = Holder { pid: std::process::id(), run_id: run_id.to_owned() };
+    let holder = Holder {
+        pid: std::process::id(),
+        run_id: run_id.to_owned(),
+    };
     file.set_len(0)?;
     file.rewind()?;
     file.write_all(serde_json::to_string(&holder)?.as_bytes())
@@ -131,7 +158,10 @@ fn holder(file: &mut File) -> Option<Holder> {
     file.take(4096).read_to_string(&mut text).ok()?;
     let holder: Holder = serde_json::from_str(&text).ok()?;
     // One of several sharers may have signed and gone.
-    Path::new("/proc").join(holder.pid.to_string()).exists().then_some(holder)
+    Path::new("/proc")
+        .join(holder.pid.to_string())
+        .exists()
+        .then_some(holder)
 }
 
 impl Drop for DeviceLock {
@@ -153,21 +183,41 @@ mod tests {
     #[test]
     fn exclusive_keeps_everyone_out_and_says_who_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        let Claim::Got(held) = try_claim(folder.path(), true, "run-a") else { panic!("it was free") };
+        let Claim::Got(held) = try_claim(folder.path(), true, "run-a") else {
+            panic!("it was free")
+        };
         for exclusive in [true, false] {
-            let Claim::Busy(holder) = try_claim(folder.path(), exclusive, "run-b") else { panic!("it was held") };
-            assert_eq!(holder, Some(Holder { pid: std::process::id(), run_id: "run-a".into() }));
+            let Claim::Busy(holder) = try_claim(folder.path(), exclusive, "run-b") else {
+                panic!("it was held")
+            };
+            assert_eq!(
+                holder,
+                Some(Holder {
+                    pid: std::process::id(),
+                    run_id: "run-a".into()
+                })
+            );
         }
         drop(held);
-        assert!(matches!(try_claim(folder.path(), true, "run-b"), Claim::Got(_)));
+        assert!(matches!(
+            try_claim(folder.path(), true, "run-b"),
+            Claim::Got(_)
+        ));
     }
 
     #[test]
     fn sharers_keep_only_the_exclusive_out() {
         let folder = tempfile::tempdir().unwrap();
-        let Claim::Got(_a) = try_claim(folder.path(), false, "a") else { panic!("it was free") };
-        let Claim::Got(_b) = try_claim(folder.path(), false, "b") else { panic!("it is shared") };
-        assert!(matches!(try_claim(folder.path(), true, "c"), Claim::Busy(Some(_))));
+        let Claim::Got(_a) = try_claim(folder.path(), false, "a") else {
+            panic!("it was free")
+        };
+        let Claim::Got(_b) = try_claim(folder.path(), false, "b") else {
+            panic!("it is shared")
+        };
+        assert!(matches!(
+            try_claim(folder.path(), true, "c"),
+            Claim::Busy(Some(_))
+        ));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a build tells while it runs, and who listens: plain lines, bars, JSON lines.
 //!
-//! Talk goes to standard error. A listener that cannot be written to any more falls silent; a build
+//! EventSink goes to standard error. A listener that cannot be written to any more falls silent; a build
 //! never fails for it.
 
 use std::{
@@ -12,107 +12,18 @@ use std::{
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use tprimat_live::{CellCounts, Event, Outcome};
 
 use super::secrets::masked;
 use crate::{
     error::{Error, Result},
     files::unix_now,
-    parse::FailureClass,
-    plain::{self, counted},
+    words::plain::{self, counted},
 };
 
-/// What an outcome of a task is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    Ok,
-    Failed,
-    Waiting,
-    Unsupported,
-    /// The build was interrupted before the task was done; nothing of it is kept.
-    Interrupted,
-}
-
-impl Outcome {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Failed => "failed",
-            Self::Waiting => "waiting",
-            Self::Unsupported => "unsupported",
-            Self::Interrupted => "interrupted",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    BuildStarted {
-        tasks: usize,
-        /// How many of them will run.
-        stale: usize,
-    },
-    TaskStarted {
-        task: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        cell: Option<String>,
-        /// Counted from 1; only a task that measures has one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        repeat: Option<u32>,
-        /// Why the task is stale.
-        reason: String,
-    },
-    /// The task was started and cannot go on yet.
-    TaskWaiting {
-        task: String,
-        #[serde(rename = "for")]
-        what_for: String,
-    },
-    /// An optimiser step of a running trainer, as its log has it.
-    Step {
-        task: String,
-        step: u64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        steps_total: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        step_time_seconds: Option<f64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        loss: Option<f64>,
-        /// Over all ranks.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tokens_per_second: Option<f64>,
-    },
-    TaskFinished {
-        task: String,
-        outcome: Outcome,
-        seconds: f64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        class: Option<FailureClass>,
-        /// Lines of the log that say so.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        evidence: Vec<String>,
-    },
-    /// Something a person should know that belongs to no task.
-    Note { message: String },
-    BuildFinished {
-        ok: usize,
-        failed: usize,
-        waiting: usize,
-        unsupported: usize,
-        /// Runs that ended well and still count for nothing: they contradict their job, were disturbed, or measured nothing.
-        #[serde(default)]
-        contradicted: usize,
-        #[serde(default)]
-        suspect: usize,
-        #[serde(default)]
-        unmeasured: usize,
-        seconds: f64,
-    },
-}
+/// What is said of a run that tprimat itself ended.
+pub const INTERRUPTED: &str = "tprimat was interrupted";
 
 /// Listens to a build.
 pub trait Reporter: Send {
@@ -138,9 +49,14 @@ struct Quietly<W> {
 
 impl<W: Write> Quietly<W> {
     fn line(&mut self, line: &str) {
-        let Some(writer) = &mut self.writer else { return };
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
         // One write a line, so that lines of several processes do not mix.
-        if let Err(error) = writer.write_all(format!("{line}\n").as_bytes()).and_then(|()| writer.flush()) {
+        if let Err(error) = writer
+            .write_all(format!("{line}\n").as_bytes())
+            .and_then(|()| writer.flush())
+        {
             self.writer = None;
             if error.kind() != io::ErrorKind::BrokenPipe {
                 let _ = writeln!(io::stderr(), "progress is not written any more: {error}");
@@ -156,7 +72,11 @@ pub struct JsonLines<W> {
 
 impl<W: Write> JsonLines<W> {
     pub fn new(writer: W) -> Self {
-        Self { sink: Quietly { writer: Some(writer) } }
+        Self {
+            sink: Quietly {
+                writer: Some(writer),
+            },
+        }
     }
 }
 
@@ -167,43 +87,79 @@ impl JsonLines<Box<dyn Write + Send>> {
             return Ok(Self::new(Box::new(io::stdout())));
         }
         // A stream, read while it grows (or a named pipe): it cannot be replaced as a whole.
-        let file = OpenOptions::new().create(true).write(true).truncate(true).open(target);
-        Ok(Self::new(Box::new(file.map_err(Error::io("cannot write", target))?)))
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .open(target);
+        Ok(Self::new(Box::new(
+            file.map_err(Error::io("cannot write", target))?,
+        )))
     }
 }
 
-#[derive(Serialize)]
-struct Stamped<'a> {
-    time: f64,
+/// A line of the event stream.
+#[derive(Serialize, Deserialize)]
+pub struct Stamped<E> {
+    /// Seconds since 1970.
+    pub time: f64,
     #[serde(flatten)]
-    event: &'a Event,
+    pub event: E,
 }
 
 impl<W: Write + Send> Reporter for JsonLines<W> {
     fn report(&mut self, event: &Event) {
-        if let Ok(line) = serde_json::to_string(&Stamped { time: unix_now(), event }) {
+        if let Ok(line) = serde_json::to_string(&Stamped {
+            time: unix_now(),
+            event,
+        }) {
             self.sink.line(&plain::json(&masked(&line)));
         }
     }
+}
+
+/// How much of a build is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Amount {
+    /// Only what failed.
+    Failures,
+    /// Measurements. Parsing and its like are worth a line only when they go wrong.
+    #[default]
+    Measurements,
+    EveryTask,
 }
 
 /// Lines for a log or a pipe; of the steps of one task at most one in `every`.
 pub struct PlainLines<W> {
     sink: Quietly<W>,
     every: Duration,
+    amount: Amount,
     /// Running measurements, with the time of the last step that was told.
     running: HashMap<String, Option<Instant>>,
 }
 
 impl<W: Write> PlainLines<W> {
-    pub fn new(writer: W, every: Duration) -> Self {
-        Self { sink: Quietly { writer: Some(writer) }, every, running: HashMap::new() }
+    pub fn new(writer: W, every: Duration, amount: Amount) -> Self {
+        Self {
+            sink: Quietly {
+                writer: Some(writer),
+            },
+            every,
+            amount,
+            running: HashMap::new(),
+        }
     }
 }
 
 impl<W: Write + Send> Reporter for PlainLines<W> {
     fn report(&mut self, event: &Event) {
+        let tells_all = self.amount == Amount::EveryTask;
         match event {
+            Event::TaskFinished {
+                outcome: Outcome::Failed,
+                ..
+            } => {}
+            _ if self.amount == Amount::Failures => return,
             Event::Step { task, .. } => {
                 let now = Instant::now();
                 let last = self.running.insert(task.clone(), Some(now)).flatten();
@@ -212,11 +168,10 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
                     return;
                 }
             }
-            // Parsing and its like are worth a line only when they go wrong.
-            Event::TaskStarted { repeat: None, .. } => return,
+            Event::TaskStarted { repeat: None, .. } if !tells_all => return,
             Event::TaskStarted { task, .. } => drop(self.running.insert(task.clone(), None)),
             Event::TaskFinished { task, outcome, .. }
-                if self.running.remove(task).is_none() && *outcome == Outcome::Ok =>
+                if self.running.remove(task).is_none() && *outcome == Outcome::Ok && !tells_all =>
             {
                 return;
             }
@@ -231,19 +186,25 @@ pub struct Bars {
     all: MultiProgress,
     tasks: ProgressBar,
     running: HashMap<String, ProgressBar>,
+    tells_all: bool,
 }
 
 impl Bars {
     #[must_use]
-    pub fn new() -> Self {
-        Self::on(ProgressDrawTarget::stderr())
+    pub fn new(amount: Amount) -> Self {
+        Self::on(ProgressDrawTarget::stderr(), amount)
     }
 
-    fn on(target: ProgressDrawTarget) -> Self {
+    fn on(target: ProgressDrawTarget, amount: Amount) -> Self {
         let all = MultiProgress::with_draw_target(target);
         let tasks = all.add(ProgressBar::no_length());
         tasks.set_style(style("{pos}/{len} tasks  {elapsed}"));
-        Self { all, tasks, running: HashMap::new() }
+        Self {
+            all,
+            tasks,
+            running: HashMap::new(),
+            tells_all: amount == Amount::EveryTask,
+        }
     }
 
     fn say(&self, event: &Event) {
@@ -251,14 +212,10 @@ impl Bars {
     }
 }
 
-impl Default for Bars {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
 }
 
 impl Reporter for Bars {
@@ -268,20 +225,36 @@ impl Reporter for Bars {
                 self.tasks.set_length(*stale as u64);
                 self.tasks.enable_steady_tick(Duration::from_secs(1));
             }
-            Event::TaskStarted { task, repeat: Some(_), .. } => {
-                let bar = self.all.insert_before(&self.tasks, ProgressBar::no_length());
+            Event::TaskStarted {
+                task,
+                repeat: Some(_),
+                ..
+            } => {
+                let bar = self
+                    .all
+                    .insert_before(&self.tasks, ProgressBar::no_length());
                 bar.set_style(style("{prefix}  {msg}  {elapsed}"));
                 bar.set_prefix(plain::line(task).into_owned());
                 bar.set_message("starting");
                 self.running.insert(task.clone(), bar);
             }
+            Event::TaskStarted { .. } if self.tells_all => self.say(event),
             Event::TaskStarted { .. } => {}
             Event::TaskWaiting { task, what_for } => match self.running.get(task) {
-                Some(bar) => bar.set_message(plain::line(&format!("waiting for {what_for}")).into_owned()),
+                Some(bar) => {
+                    bar.set_message(plain::line(&format!("waiting for {what_for}")).into_owned())
+                }
                 None => self.say(event),
             },
-            Event::Step { task, step, steps_total, .. } => {
-                let Some(bar) = self.running.get(task) else { return };
+            Event::Step {
+                task,
+                step,
+                steps_total,
+                ..
+            } => {
+                let Some(bar) = self.running.get(task) else {
+                    return;
+                };
                 if let Some(total) = steps_total.filter(|total| bar.length() != Some(*total)) {
                     bar.set_length(total);
                     bar.set_style(style("{prefix} [{bar:20}] {msg}  {eta} left"));
@@ -296,8 +269,7 @@ impl Reporter for Bars {
                     self.all.remove(bar);
                 }
                 self.tasks.inc(1);
-                // Parsing and its like are worth a line only when they go wrong.
-                if bar.is_some() || *outcome != Outcome::Ok {
+                if bar.is_some() || *outcome != Outcome::Ok || self.tells_all {
                     self.say(event);
                 }
             }
@@ -311,7 +283,17 @@ impl Reporter for Bars {
 }
 
 fn step_words(event: &Event) -> String {
-    let Event::Step { step, steps_total, loss, tokens_per_second, .. } = event else { return String::new() };
+    let Event::Step {
+        step,
+        steps_total,
+        loss,
+        tokens_per_second,
+        power_watts,
+        ..
+    } = event
+    else {
+        return String::new();
+    };
     let mut words = match steps_total {
         Some(total) => format!("step {step}/{total}"),
         None => format!("step {step}"),
@@ -320,7 +302,10 @@ fn step_words(event: &Event) -> String {
         words += &format!("  loss {loss:.4}");
     }
     if let Some(rate) = tokens_per_second {
-        words += &format!("  {rate:.0} tokens/s");
+        words += &format!("  {} tokens/s", crate::report::number(*rate));
+    }
+    if let Some(watts) = power_watts {
+        words += &format!("  {watts:.0} W");
     }
     words
 }
@@ -333,39 +318,72 @@ fn sentence(event: &Event) -> String {
 
 fn words(event: &Event) -> String {
     match event {
-        Event::BuildStarted { tasks, stale } => format!("{stale} of {tasks} tasks to run"),
+        Event::BuildStarted {
+            tasks, stale: 0, ..
+        } => format!("none of {tasks} tasks is to run"),
+        Event::BuildStarted { tasks, stale, .. } => format!("{stale} of {tasks} tasks to run"),
         Event::TaskStarted { task, reason, .. } => format!("{task}: started ({reason})"),
         Event::TaskWaiting { task, what_for } => format!("{task}: waiting for {what_for}"),
         Event::Step { task, .. } => format!("{task}: {}", step_words(event)),
-        Event::TaskFinished { task, outcome, seconds, class, evidence } => {
+        Event::TaskFinished {
+            task,
+            outcome,
+            seconds,
+            class,
+            evidence,
+            what_to_do,
+        } => {
             let name = class.map_or_else(String::new, |class| format!(" ({})", class.name()));
             let mut text = format!("{task}: {}{name} after {seconds:.1} s", outcome.name());
             for line in evidence {
                 text += &format!("\n    {line}");
             }
-            if let Some(class) = class {
-                text += &format!("\n    what to do: {}", crate::report::advice(*class));
+            if let Some(advice) = what_to_do {
+                text += &format!("\n    what to do: {advice}");
             }
             text
         }
         Event::Note { message } => format!("note: {message}"),
-        Event::BuildFinished { ok, failed, waiting, unsupported, contradicted, suspect, unmeasured, seconds } => {
-            let mut text = format!("{} ok, {failed} failed", counted(*ok, "task"));
-            for (count, word) in [(waiting, "waiting"), (unsupported, "unsupported")] {
-                if *count > 0 {
-                    text += &format!(", {count} {word}");
+        Event::BuildFinished {
+            cells,
+            contradicted,
+            suspect,
+            unmeasured,
+            seconds,
+            ..
+        } => {
+            let parts = [
+                (cells.done, "done"),
+                (cells.failed, "failed"),
+                (cells.waiting, "waiting"),
+                (cells.unsupported, "unsupported"),
+                (cells.not_measured, "not measured"),
+            ];
+            let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<_> = parts.collect();
+            let mut text = counted(cells.all(), "cell");
+            text += &match parts[..] {
+                [(_, word)] => format!(" {word}"),
+                _ => {
+                    let each = parts.iter().map(|(count, word)| format!("{count} {word}"));
+                    format!(": {}", each.collect::<Vec<_>>().join(", "))
                 }
-            }
-            text += &format!(" in {seconds:.1} s");
+            };
+            text += &format!(" after {seconds:.1} s");
             let uncounted = [
                 (contradicted, "contradicted by their logs"),
                 (suspect, "disturbed"),
                 (unmeasured, "with nothing to measure"),
             ];
             let uncounted = uncounted.into_iter().filter(|(count, _)| **count > 0);
-            let uncounted: Vec<String> = uncounted.map(|(count, what)| format!("{count} {what}")).collect();
+            let uncounted: Vec<String> = uncounted
+                .map(|(count, what)| format!("{count} {what}"))
+                .collect();
             if !uncounted.is_empty() {
-                text += &format!("; runs that ended well and do not count: {}", uncounted.join(", "));
+                text += &format!(
+                    "; runs that ended well and do not count: {}",
+                    uncounted.join(", ")
+                );
             }
             text
         }
@@ -385,29 +403,50 @@ mod tests {
             step_time_seconds: Some(0.1),
             loss: Some(5.123_456),
             tokens_per_second: Some(1234.6),
+            power_watts: Some(2801.4),
         };
         vec![
-            Event::BuildStarted { tasks: 12, stale: 2 },
-            Event::TaskStarted { task: task(), cell: None, repeat: Some(2), reason: "never run".into() },
-            Event::TaskWaiting { task: task(), what_for: "device cpu, held by pid 7 (run x)".into() },
+            Event::BuildStarted {
+                tasks: 12,
+                stale: 2,
+                queue: Vec::new(),
+            },
+            Event::TaskStarted {
+                task: task(),
+                cell: None,
+                repeat: Some(2),
+                reason: "never run".into(),
+            },
+            Event::TaskWaiting {
+                task: task(),
+                what_for: "device cpu, held by pid 7 (run x)".into(),
+            },
             step(1),
             step(2),
             Event::TaskFinished {
                 task: task(),
                 outcome: Outcome::Failed,
                 seconds: 3.21,
-                class: Some(FailureClass::Oom),
+                class: Some(crate::job::FailureClass::Oom),
                 evidence: vec!["out of memory".into()],
+                what_to_do: Some("look".into()),
             },
             Event::BuildFinished {
                 ok: 1,
-                failed: 1,
+                failed: 4,
+                cells: CellCounts {
+                    done: 1,
+                    failed: 2,
+                    unsupported: 3,
+                    ..CellCounts::default()
+                },
                 waiting: 0,
                 unsupported: 3,
                 contradicted: 2,
                 suspect: 0,
                 unmeasured: 1,
                 seconds: 4.0,
+                output: None,
             },
         ]
     }
@@ -415,7 +454,7 @@ mod tests {
     #[test]
     fn plain_lines_are_few_and_say_what_a_person_needs() {
         let mut bytes = Vec::new();
-        let mut plain = PlainLines::new(&mut bytes, Duration::MAX);
+        let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
         for event in a_build() {
             plain.report(&event);
         }
@@ -423,13 +462,52 @@ mod tests {
 2 of 12 tasks to run
 train cpu/native/llama/single#2: started (never run)
 train cpu/native/llama/single#2: waiting for device cpu, held by pid 7 (run x)
-train cpu/native/llama/single#2: step 1/50  loss 5.1235  1235 tokens/s
+train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W
 train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
-    what to do: `tprimat fit CELL` lists what to change, cheapest first, with the memory it predicts for each; then build again
-1 task ok, 1 failed, 3 unsupported in 4.0 s; runs that ended well and do not count: 2 contradicted by their logs, 1 with nothing to measure
+    what to do: look
+6 cells: 1 done, 2 failed, 3 unsupported after 4.0 s; runs that ended well and do not count: 2 contradicted by their logs, 1 with nothing to measure
 ";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_quiet_build_tells_what_failed_and_a_verbose_one_every_task() {
+        let told = |amount| {
+            let mut bytes = Vec::new();
+            let mut plain = PlainLines::new(&mut bytes, Duration::MAX, amount);
+            let parse = || "parse cpu/native/llama/single#1".to_owned();
+            plain.report(&Event::TaskStarted {
+                task: parse(),
+                cell: None,
+                repeat: None,
+                reason: "never run".into(),
+            });
+            plain.report(&Event::TaskFinished {
+                task: parse(),
+                outcome: Outcome::Ok,
+                seconds: 0.1,
+                class: None,
+                evidence: Vec::new(),
+                what_to_do: None,
+            });
+            for event in a_build() {
+                plain.report(&event);
+            }
+            String::from_utf8(bytes).unwrap()
+        };
+        let quiet = told(Amount::Failures);
+        let failure = "train cpu/native/llama/single#2: failed (oom) after 3.2 s\n    out of memory\n    what to do: look\n";
+        assert_eq!(quiet, failure);
+        let all = told(Amount::EveryTask);
+        for part in [
+            "parse cpu/native/llama/single#1: started (never run)\n",
+            "parse cpu/native/llama/single#1: ok after 0.1 s\n",
+            failure,
+        ] {
+            assert!(all.contains(part), "{all}");
+        }
+        assert!(!told(Amount::Measurements).contains("parse"));
     }
 
     #[test]
@@ -445,12 +523,16 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
             .map(|line| serde_json::from_slice(line).unwrap())
             .collect();
         assert_eq!(lines, a_build());
-        assert!(String::from_utf8(bytes).unwrap().contains(r#""event":"task_waiting""#));
+        assert!(
+            String::from_utf8(bytes)
+                .unwrap()
+                .contains(r#""event":"task_waiting""#)
+        );
     }
 
     #[test]
     fn bars_go_when_their_tasks_are_done() {
-        let mut bars = Bars::on(ProgressDrawTarget::hidden());
+        let mut bars = Bars::on(ProgressDrawTarget::hidden(), Amount::default());
         let events = a_build();
         for event in &events[..5] {
             bars.report(event);
@@ -475,7 +557,7 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
             }
         }
         let (sender, receiver) = std::sync::mpsc::channel();
-        let mut plain = PlainLines::new(Closed(sender), Duration::ZERO);
+        let mut plain = PlainLines::new(Closed(sender), Duration::ZERO, Amount::default());
         for event in a_build() {
             plain.report(&event);
         }

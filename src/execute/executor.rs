@@ -1,18 +1,23 @@
-//! The seam between what is run and where: an executor takes the spec of a run and answers with how it goes and how it ended.
+//! The seam between what is run and where: an executor takes the spec of a run and answers with how
+//! it goes and how it ended.
 //!
-//! Whoever adds one implements [`Executor`] for starting and [`Run`] for the run that was started, adds a word to
-//! `plan::execution`, and an arm to [`TrainHost::executor`]. Nothing else knows which one it is: the scheduler, keys, parsing
-//! and reports see a run folder and a [`RunExit`]. docs/executors.md goes through it step by step.
+//! Whoever adds one implements [`Executor`] for starting and [`Run`] for the run that was started,
+//! adds a word to `plan::execution`, and an arm to [`TrainHost::executor`]. Nothing else knows
+//! which one it is: the scheduler, keys, parsing and reports see a run folder and a [`RunExit`].
+//! docs/executors.md goes through it step by step.
 //!
 //! What an executor must keep:
 //!
-//! 1. The run folder is the run: the trainer's bytes are in `log`, `exit.json` appears once, whole, when no process of the run
-//!    is left, and not before.
-//! 2. `start` returns when somebody else is responsible for the end of the run, also if tprimat is killed the next instant.
-//! 3. One attempt runs once: whatever dies in between, a second `start` of the same run folder starts nothing.
-//! 4. What cannot be reached is not gone: `wait` goes on waiting.
+//! 1. The run folder is the run: the trainer's bytes are in `log`, `exit.json` appears once, whole,
+//!    when no process of the run is left, and not before.
+//! 2. `start` returns when somebody else is responsible for the end of the run, also if tprimat is
+//!    killed the next instant.
+//! 3. One attempt runs once: whatever dies in between, a second `start` of the same run folder
+//!    starts nothing.
+//! 4. What cannot be reached is not gone: `wait` goes on waiting. What ended well and is not seen
+//!    is not lost: [`End::Unseen`].
 
-use std::path::{Path, PathBuf};
+use std::{fs::File, path::PathBuf};
 
 use super::{
     run::{self, RunExit, RunSpec, RunState, Running},
@@ -26,9 +31,10 @@ pub trait Executor {
     /// Starts the run whose launch files are in `spec.dir`, and returns at once.
     fn start(&self, spec: &RunSpec) -> Result<Box<dyn Run>>;
 
-    /// Takes up the run of a tprimat that died, where runs outlive their tprimat; `None`: there is nothing to take up.
-    fn attach(&self, _dir: &Path) -> Result<Option<(RunSpec, Box<dyn Run>)>> {
-        Ok(None)
+    /// Takes up the run of a tprimat that died; `None` where runs never outlive their tprimat.
+    /// `owner`: the lock of its run folder, held.
+    fn attach(&self, _spec: &RunSpec, _owner: File) -> Option<Box<dyn Run>> {
+        None
     }
 }
 
@@ -39,12 +45,23 @@ pub trait Run: Send + Sync {
     fn terminate(&self);
     /// Ends the run without grace.
     fn kill(&self);
-    /// Blocks until the run is over and no process of it is left. [`crate::error::Error::Interrupted`]: it goes on without us.
-    fn wait(&self) -> Result<RunExit>;
-    /// After such a `wait`: what goes on, and what the caller can do about it, in a sentence.
-    fn goes_on(&self) -> Option<String> {
-        None
-    }
+    /// Blocks until the run is over and no process of it is left, or until nobody is to wait any
+    /// more.
+    fn wait(&self) -> Result<End>;
+}
+
+/// How the wait for a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    Over(RunExit),
+    /// The run goes on without this tprimat; in a sentence what goes on, and what the caller can do
+    /// about it.
+    GoesOn(String),
+    /// No job was ever submitted for the run, so nothing has run and nothing will.
+    NeverWas,
+    /// The run is over, and how it ended cannot be seen here yet; in a sentence. Its folder stays,
+    /// and nothing is run instead.
+    Unseen(String),
 }
 
 /// On this host, below a supervisor that is a child of tprimat.
@@ -69,8 +86,8 @@ impl Run for Running {
     fn kill(&self) {
         Self::kill(self);
     }
-    fn wait(&self) -> Result<RunExit> {
-        Self::wait(self)
+    fn wait(&self) -> Result<End> {
+        Self::wait(self).map(End::Over)
     }
 }
 
@@ -78,8 +95,14 @@ impl TrainHost {
     #[must_use]
     pub fn executor(&self, place: Place) -> Box<dyn Executor> {
         match place {
-            Place::Local => Box::new(Local { tprimat: self.tprimat.clone() }),
-            Place::Slurm => Box::new(Slurm { tprimat: self.tprimat.clone(), env: self.caller_env.clone() }),
+            // A step of the allocation has its supervisor's conductor here, so it ends with tprimat.
+            Place::Local | Place::Allocation => Box::new(Local {
+                tprimat: self.tprimat.clone(),
+            }),
+            Place::Slurm => Box::new(Slurm {
+                tprimat: self.tprimat.clone(),
+                commands: self.slurm.clone(),
+            }),
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Ctrl-C and its kin: the first signal asks, the second kills, the third ends tprimat on the spot
 //! (whose supervisors then end their runs, for their lifelines close).
+//!
+//! Only what was asked is noted here. `schedule.rs` reads it and ends each run, for which `run.rs`
+//! closes its lifeline; `supervisor.rs` then sends signals to every process of the run, which
+//! `process.rs` finds.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -33,10 +37,18 @@ impl Interrupts {
 
 /// Handles SIGINT, SIGTERM and SIGHUP from now on; one that was ignored (`nohup`) stays ignored.
 pub fn install_interrupt_handler() -> Result<Interrupts> {
-    let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::SA_RESTART, SigSet::empty());
+    let action = SigAction::new(
+        SigHandler::Handler(on_signal),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let failed = |e| Error::Failed { message: format!("cannot handle {signal}: {e}"), help: None };
-        // SAFETY: the handler touches atomics only, and may call `_exit`, which is async-signal-safe.
+        let failed = |e| Error::Failed {
+            message: format!("cannot handle {signal}: {e}"),
+            help: None,
+        };
+        // SAFETY: the handler touches atomics only, and may call `_exit`, which is
+        // async-signal-safe.
         let before = unsafe { sigaction(signal, &action) }.map_err(failed)?;
         if matches!(before.handler(), SigHandler::SigIgn) {
             // SAFETY: puts back what was there.
@@ -46,11 +58,17 @@ pub fn install_interrupt_handler() -> Result<Interrupts> {
     Ok(Interrupts(()))
 }
 
-/// Files that are mapped into memory (datasets, the cache's index) end a process with SIGBUS when somebody cuts them meanwhile. From
-/// now on it says so and ends with an error, instead of a core dump.
+/// Files that are mapped into memory (datasets, the cache's index) end a process with SIGBUS when
+/// somebody cuts them meanwhile. From now on it says so and ends with an error, instead of a core
+/// dump.
 pub fn explain_cut_files() {
-    let action = SigAction::new(SigHandler::Handler(on_cut_file), SaFlags::empty(), SigSet::empty());
-    // SAFETY: the handler writes and exits, both of which are async-signal-safe. Where it cannot be set, the signal acts as before.
+    let action = SigAction::new(
+        SigHandler::Handler(on_cut_file),
+        SaFlags::empty(),
+        SigSet::empty(),
+    );
+    // SAFETY: the handler writes and exits, both of which are async-signal-safe. Where it cannot be
+    // set, the signal acts as before.
     let _ = unsafe { sigaction(Signal::SIGBUS, &action) };
 }
 

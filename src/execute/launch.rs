@@ -2,62 +2,83 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use petgraph::graph::NodeIndex;
-
-use super::{train::TrainWork, watch::Watched};
+use super::{error::LaunchError, hang::Hang, price, train::TrainWork, watched_inputs::Watched};
 use crate::{
     cache::{Output, TaskKind},
     data::prefix_of,
     digest::Digest,
-    error::{Error, Result},
-    graph::{Engine, Statuses, label},
-    plan::{DataKind, Input, Plan, Prepared},
+    error::Result,
+    graph::{Engine, Statuses, TaskId, doubtful, label},
+    job::Job,
+    matrix::CellId,
+    plan::{DataKind, Input, Place, Plan, Prepared},
 };
 
 /// For the train task at `node`.
 pub fn train_work(
     engine: &Engine,
-    node: NodeIndex,
+    node: TaskId,
     statuses: &Statuses,
     devices: Vec<usize>,
     preimage: &str,
 ) -> Result<TrainWork> {
     let task = engine.dag.task(node);
     let render = statuses.get(engine.dag.node(TaskKind::Render, task.cell, 0));
-    let key = statuses.get(node).key.expect("a stale train task has a key");
-    let launch_files = launch_files(engine, task.cell as usize, render.outputs())?;
+    let key = statuses
+        .get(node)
+        .key
+        .expect("a stale train task has a key");
+    let launch_files = launch_files(engine, task.cell, render.outputs())?;
+    let work = launch(engine.plan, task.cell, launch_files);
+    let seen = engine.cache.attempts(&key).into_iter().chain(doubtful(
+        engine.cache,
+        preimage,
+        &work.guessed(),
+    ));
     Ok(TrainWork {
         label: label(engine.plan, &task),
         key,
         preimage: preimage.to_owned(),
         generation: engine.cache.generation(&key),
-        repeats_planned: Some(engine.plan.cells[task.cell as usize].repeats),
-        seen: engine.cache.attempts(&key).into_iter().map(|a| a.id).collect(),
+        repeats_planned: Some(engine.plan.cells[task.cell].repeats),
+        estimated_seconds: Some(task.cell)
+            .filter(|_| work.execution.place == Place::Allocation)
+            .and_then(|cell| price::seconds_of_run(engine, statuses, cell)),
+        seen: seen.map(|attempt| attempt.id).collect(),
         devices,
-        ..launch(engine.plan, task.cell as usize, launch_files)
+        ..work
     })
 }
 
-/// What runs is made now from the project's templates. The cache says what its digests are, as the key has it, and no more: who else
-/// may write to a cache must not choose what this user runs.
-fn launch_files(engine: &Engine, cell: usize, recorded: &[Output]) -> Result<Vec<(String, Vec<u8>)>> {
+/// What runs is made now from the project's templates. The cache says what its digests are, as the
+/// key has it, and no more: who else may write to a cache must not choose what this user runs.
+fn launch_files(
+    engine: &Engine,
+    cell: CellId,
+    recorded: &[Output],
+) -> Result<Vec<(String, Vec<u8>)>> {
     let prepared = engine.plan.prepared(cell).expect("what runs is supported");
     let files = engine.rendered(cell, prepared.job())?;
     let is_same = files.len() == recorded.len()
-        && files.iter().zip(recorded).all(|(file, known)| file.name == known.name && file.digest == known.digest);
+        && files
+            .iter()
+            .zip(recorded)
+            .all(|(file, known)| file.name == known.name && file.digest == known.digest);
     if !is_same {
-        return Err(Error::Cache(format!(
-            "the cache records other launch files of `{}` than its templates make: somebody changed {}, or what a template reads. \
-             Nothing was run; remove the cache's record by moving the cache away, or name another one in paths.cache",
-            engine.plan.cells[cell].id,
-            engine.cache.root().display()
-        )));
+        let (cell, cache) = (
+            engine.plan.cells[cell].id.clone(),
+            engine.cache.root().to_owned(),
+        );
+        return Err(LaunchError::OtherLaunchFiles { cell, cache }.into());
     }
-    Ok(files.into_iter().map(|file| (file.name, file.bytes)).collect())
+    Ok(files
+        .into_iter()
+        .map(|file| (file.name, file.bytes))
+        .collect())
 }
 
 /// How a cell is run, whatever for: without a key, and without devices.
-pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) -> TrainWork {
+pub fn launch(plan: &Plan, cell: CellId, launch_files: Vec<(String, Vec<u8>)>) -> TrainWork {
     let prepared = plan.prepared(cell).expect("what runs is supported");
     let (recipe, job) = (plan.recipe(cell), prepared.job());
     let checkouts = plan.facts.checkouts(recipe).into_iter();
@@ -69,55 +90,144 @@ pub fn launch(plan: &Plan, cell: usize, launch_files: Vec<(String, Vec<u8>)>) ->
         repeats_planned: None,
         seen: Default::default(),
         launch_files,
-        recipe_files: recipe.files.iter().map(|(name, bytes, _)| (name.clone(), bytes.to_vec())).collect(),
+        recipe_files: recipe
+            .files
+            .iter()
+            .map(|(name, bytes, _)| (name.clone(), bytes.to_vec()))
+            .collect(),
         watched: watched(plan, cell, prepared),
-        needs_native: recipe.file.require.programs.iter().any(|program| program == "tprimat-native"),
+        needs_native: recipe
+            .file
+            .require
+            .programs
+            .iter()
+            .any(|program| program == "tprimat-native"),
         job: job.clone(),
         statistics: prepared.resolved.statistics.clone(),
-        job_json: recipe.file.launch.reads_job.then(|| serde_json::to_vec_pretty(job).unwrap_or_default()),
+        job_json: recipe.file.launch.reads_job.then(|| job_json(job)),
         command: recipe.file.launch.command.clone(),
         declared_env: prepared.resolved.env.clone(),
         data_env: data_env(&plan.root, prepared),
         pass_env: recipe.file.launch.pass_env.clone(),
         python: plan.facts.python(&recipe.file.id).to_owned(),
-        checkouts: checkouts.filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?))).collect(),
+        checkouts: checkouts
+            .filter_map(|(checkout, path)| Some((checkout.variable.clone(), path?)))
+            .collect(),
         log_section: recipe.file.log.clone(),
         timeout_seconds: prepared.resolved.timeout_seconds,
+        estimated_seconds: None,
+        hang: prepared.resolved.hang.map(|(factor, least_seconds)| Hang {
+            factor,
+            least_seconds,
+            steps: job.train_iters,
+            log: recipe.file.log.clone(),
+        }),
         exclusive: !prepared.resolved.share,
         execution: prepared.resolved.execution.clone(),
-        image: prepared.image.as_ref().and_then(|image| image.digest.clone().ok()),
-        facts: plan.facts.pinned(&plan.matrix.cells[cell].platform),
+        image: prepared
+            .image
+            .as_ref()
+            .and_then(|image| image.digest.clone().ok()),
+        facts: prepared.facts.section.clone(),
+        packages: packages(prepared),
         devices: Vec::new(),
     }
 }
 
+/// The job as its trainer reads it. On how many nodes it runs is said to its launcher alone, which
+/// has it from the launch files.
+#[must_use]
+pub fn job_json(job: &Job) -> Vec<u8> {
+    let mut job = serde_json::to_value(job).unwrap_or_default();
+    if let Some(parallelism) = job["parallelism"].as_object_mut() {
+        parallelism.shift_remove("num_nodes");
+    }
+    serde_json::to_vec_pretty(&job).unwrap_or_default()
+}
+
+/// The versions of packages that the cell's key is made of.
+fn packages(prepared: &Prepared) -> BTreeMap<String, String> {
+    let known = prepared.facts.known.iter().flatten();
+    let package =
+        known.filter_map(|(name, value)| Some((name.strip_prefix("package.")?, value.as_str()?)));
+    package
+        .map(|(name, version)| (name.to_owned(), version.to_owned()))
+        .collect()
+}
+
 /// What the plan knows by content and the run reads where it lies.
-fn watched(plan: &Plan, cell: usize, prepared: &Prepared) -> Vec<Watched> {
+fn watched(plan: &Plan, cell: CellId, prepared: &Prepared) -> Vec<Watched> {
     let mut all = Vec::new();
-    for Input { name, digest, is_guessed } in &prepared.inputs.files {
+    for Input {
+        name,
+        digest,
+        is_guessed,
+    } in &prepared.inputs.files
+    {
         let path = plan.root.join(name);
-        let stamp = plan.reads.known(&path).filter(|known| known.digest == *digest).map(|known| known.stamp);
+        let stamp = plan
+            .reads
+            .known(&path)
+            .filter(|known| known.digest == *digest)
+            .map(|known| known.stamp);
         all.push(Watched::file(name, path, *digest, stamp).guessed(*is_guessed));
     }
-    all.extend(prepared.inputs.absent.iter().map(|name| Watched::absent(name, plan.root.join(name))));
+    all.extend(
+        prepared
+            .inputs
+            .absent
+            .iter()
+            .map(|name| Watched::absent(name, plan.root.join(name))),
+    );
     for file in &prepared.data {
         if let Ok(digest) = file.digest {
             let stamps = plan.facts.data_stamps(&file.path, digest);
-            all.push(Watched::data(file.kind, &file.name, file.path.clone(), digest, stamps));
+            all.push(Watched::data(
+                file.kind,
+                &file.name,
+                file.path.clone(),
+                digest,
+                stamps,
+            ));
         }
     }
+    if let Some((image, file)) = prepared
+        .image
+        .as_ref()
+        .and_then(|image| Some((image, image.file.as_ref()?)))
+        && let Some(digest) = image
+            .digest
+            .as_ref()
+            .ok()
+            .and_then(|text| text.strip_prefix("blake3:")?.parse().ok())
+    {
+        let stamp = plan.facts.data_stamps(file, digest).pop();
+        all.push(Watched::file(
+            format!("the image {}", image.name),
+            file.clone(),
+            digest,
+            stamp,
+        ));
+    }
     for (checkout, path) in plan.facts.checkouts(plan.recipe(cell)) {
-        let (Some(path), Ok(known)) = (path, &prepared.facts.known) else { continue };
+        let (Some(path), Ok(known)) = (path, &prepared.facts.known) else {
+            continue;
+        };
         let prefix = format!("checkout.{}.", checkout.variable);
-        let facts = known.iter().filter_map(|(name, value)| Some((name.strip_prefix(&prefix)?, value.as_str()?)));
-        let facts: BTreeMap<String, String> = facts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let facts = known
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(&prefix)?, value.as_str()?)));
+        let facts: BTreeMap<String, String> = facts
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .collect();
         let name = format!("the checkout in ${}", checkout.variable);
         all.push(Watched::checkout(name, path, &checkout.file, facts));
     }
     all
 }
 
-/// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name on a hub.
+/// Where a run finds its data: absolute, and in no key. A tokenizer that is no file here is a name
+/// on a hub.
 fn data_env(root: &Path, prepared: &Prepared) -> BTreeMap<String, String> {
     let variable = |kind: DataKind| format!("TPRIMAT_{}", kind.name().to_uppercase());
     let place = |(kind, path): (&DataKind, &String)| {

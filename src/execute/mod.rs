@@ -1,48 +1,66 @@
 //! DAG → outcomes: supervised runs, device ownership, progress.
 
-mod contained;
 pub mod container;
+mod container_run;
 pub mod derived;
 mod devices;
+mod error;
+mod event_sink;
 mod events;
 mod executor;
+mod hang;
 pub mod history;
-mod inside;
+mod image_contents;
+mod inbox;
+mod ingest;
 mod interrupt;
 mod launch;
-mod looked;
+mod leftovers;
+mod log_times;
+mod nodes;
 mod preflight;
 mod price;
 mod process;
 mod profile;
 mod progress;
-pub mod publish;
 pub mod reading;
+mod recover_runs;
 mod run;
 mod schedule;
 mod secrets;
 mod slurm;
 mod supervisor;
-mod sweep;
-mod talk;
+mod takeover;
 mod train;
-mod watch;
+mod watched_inputs;
 
-pub use contained::ContainerSpec;
+pub use container_run::ContainerSpec;
 pub use devices::{Holder, device_holder};
-pub use events::{Bars, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters};
-pub use executor::{Executor, Run};
+pub use error::{IngestError, LaunchError};
+pub use event_sink::EventSink;
+pub use events::{
+    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters, Stamped,
+};
+pub use executor::{End, Executor, Run};
+pub use hang::Hang;
 pub use interrupt::{Interrupts, explain_cut_files, install_interrupt_handler};
-pub use preflight::{Look, preflight, preflight_data};
+pub use launch::job_json;
+pub use leftovers::{GpuHolder, ProcessOwner, end_leftovers, gpu_holders};
+pub use nodes::{NODE_ARGUMENT, supervise_node};
+pub use preflight::{ProbeDepth, preflight, preflight_command, preflight_data};
 pub use price::{ASSUMED_MFU, Basis, CellPrice, Prices, Runs};
 pub use profile::{Profiler, profile};
 pub use progress::Growing;
-pub use run::{ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, start};
-pub use schedule::{BuildOptions, BuildSummary, build, sweep_up};
+pub use recover_runs::{Leftover, sweep};
+pub use run::{
+    ExitKind, RunExit, RunSpec, RunState, Running, SUPERVISE_ARGUMENT, TELEMETRY, start,
+};
+pub use schedule::{BuildOptions, BuildSummary, build};
 pub use secrets::{Secrets, masked};
-pub use slurm::{JOB_ARGUMENT, JobSpec};
+pub use slurm::{Commands, JOB_ARGUMENT, JobSpec};
 pub use supervisor::{supervise, supervise_job};
-pub use sweep::{Leftover, sweep};
-pub use talk::Talk;
-pub use train::{Gpu, TrainHost, dropped_env, environment_of, is_over, left_behind, live_run};
-pub use watch::Watched;
+pub use takeover::{
+    Folders, environment_of, is_over, left_behind, live_run, live_run_of, sweep_up,
+};
+pub use train::{Gpu, Share, TrainHost, dropped_env};
+pub use watched_inputs::Watched;

@@ -1,15 +1,17 @@
-//! What must be there before the first second of training: commands, programs, Python modules, checkouts.
+//! What must be there before the first second of training: commands, programs, Python modules,
+//! checkouts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
-use super::{TrainHost, inside, watch::check_native};
+use serde_json::Value;
+
+use super::{TrainHost, image_contents, watched_inputs::check_native};
 use crate::{
     data,
-    error::{Problem, Result},
+    error::{Problem, Result, did_you_mean},
     graph::CodeDigests,
     host::{self, Engine, python_packages, which},
     plan::{Container, DataKind, Image, Prepared},
@@ -18,15 +20,15 @@ use crate::{
 
 /// How a recipe's needs are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ProbeDepth {
     /// Only at files: whoever plans or checks a project starts no program that it names.
     AtFiles,
     /// Also by asking the interpreter and tprimat-native, which know best what they have.
     ByAsking,
 }
 
-/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are; `prepared`: a cell of it;
-/// `python`: the interpreter that runs the recipe.
+/// What a recipe needs and this host lacks. `checkouts`: with where config.yaml says that they are;
+/// `prepared`: a cell of it; `python`: the interpreter that runs the recipe.
 #[must_use]
 pub fn preflight(
     recipe: &Recipe,
@@ -34,13 +36,23 @@ pub fn preflight(
     prepared: &Prepared,
     python: &Path,
     host: &TrainHost,
-    look: Look,
+    look: ProbeDepth,
 ) -> Vec<Problem> {
     let require = &recipe.file.require;
     let mut problems = Vec::new();
-    if let (Some(container), Some(image)) = (&prepared.resolved.execution.container, &prepared.image) {
-        problems.extend(checkouts.iter().filter_map(|(at, path)| absent_checkout(recipe, at, path.as_deref())));
-        if require.programs.iter().any(|program| program == "tprimat-native") {
+    if let (Some(container), Some(image)) =
+        (&prepared.resolved.execution.container, &prepared.image)
+    {
+        problems.extend(
+            checkouts
+                .iter()
+                .filter_map(|(at, path)| absent_checkout(recipe, at, path.as_deref())),
+        );
+        if require
+            .programs
+            .iter()
+            .any(|program| program == "tprimat-native")
+        {
             problems.extend(native_problem(recipe, python, host, look));
         }
         problems.extend(inside_problems(recipe, container, image, host, look));
@@ -48,13 +60,25 @@ pub fn preflight(
     }
     for command in &require.commands {
         if which(command, &host.caller_env).is_none() {
-            problems.push(missing(recipe, &format!("the command `{command}`"), "it is looked up in PATH"));
+            problems.push(missing(
+                recipe,
+                &format!("the command `{command}`"),
+                "it is looked up in PATH",
+            ));
         }
     }
-    if require.programs.iter().any(|program| program == "tprimat-native") {
+    if require
+        .programs
+        .iter()
+        .any(|program| program == "tprimat-native")
+    {
         problems.extend(native_problem(recipe, python, host, look));
     }
-    problems.extend(checkouts.iter().filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())));
+    problems.extend(
+        checkouts
+            .iter()
+            .filter_map(|(checkout, path)| absent_checkout(recipe, checkout, path.as_deref())),
+    );
     if !require.python_modules.is_empty() {
         match absent_modules(python, &host.caller_env, &require.python_modules, look) {
             Err(why) => problems.push(missing(
@@ -69,26 +93,37 @@ pub fn preflight(
             Ok(absent) => {
                 let packages: Vec<&str> =
                     absent.iter().map(|module| require.pip.get(module).unwrap_or(module).as_str()).collect();
+                let pinned = if crate::shipped::shipped_under(&format!("recipes/{}/requirements.", recipe.file.id)).next().is_some() {
+                    format!("; `tprimat recipe show {}` lists the files that pin all of them", recipe.file.id)
+                } else {
+                    String::new()
+                };
                 let help = format!(
-                    "`{} -m pip install {}`; `tprimat recipe show {}` lists the files that pin all of them",
+                    "`{} -m pip install {}`{pinned}",
                     python.display(),
                     packages.join(" "),
-                    recipe.file.id
                 );
                 let names: Vec<String> = absent.iter().map(|module| format!("`{module}`")).collect();
                 let message = match &names[..] {
-                    [one] => format!("recipe `{}` needs the Python module {one}, which is not there", recipe.file.id),
+                    [one] => format!("recipe `{}` needs the Python module {one}, which `{}` does not have installed", recipe.file.id, python.display()),
                     all => {
                         let all = all.join(", ");
-                        format!("recipe `{}` needs the Python modules {all}, which are not there", recipe.file.id)
+                        format!("recipe `{}` needs the Python modules {all}, which `{}` does not have installed", recipe.file.id, python.display())
                     }
                 };
                 problems.push(Problem::new(message).help(help));
             }
         }
     }
-    // Versions that cannot be read would be in no key, and other versions would pass for the same measurement.
-    let packages: Vec<&str> = recipe.file.lock.packages.iter().map(String::as_str).collect();
+    // Versions that cannot be read would be in no key, and other versions would pass for the same
+    // measurement.
+    let packages: Vec<&str> = recipe
+        .file
+        .lock
+        .packages
+        .iter()
+        .map(String::as_str)
+        .collect();
     if problems.is_empty()
         && let Err(error) = python_packages(python, &host.caller_env, &packages)
     {
@@ -107,54 +142,99 @@ fn inside_problems(
     container: &Container,
     image: &Image,
     host: &TrainHost,
-    look: Look,
+    look: ProbeDepth,
 ) -> Vec<Problem> {
     let (id, name) = (&recipe.file.id, &image.name);
     let engine = match Engine::find(container.engine, &host.caller_env) {
         Ok(engine) => engine,
         Err(why) => {
             let help = "install it, or name another one in execution.<platform>.container.engine";
-            return vec![Problem::new(format!("recipe `{id}` is to run in a container, and {why}")).help(help)];
+            return vec![
+                Problem::new(format!("recipe `{id}` is to run in a container, and {why}"))
+                    .help(help),
+            ];
         }
     };
     let digest = match &image.here {
         Ok(Some(digest)) => digest,
         Ok(None) => {
-            let help = format!("`tprimat image build {id} --platform …` makes one, `tprimat image pull` fetches one");
-            return vec![Problem::new(format!("recipe `{id}` runs in the image {name}, which is not here")).help(help)];
+            let help = format!(
+                "`tprimat image build {id} --platform …` makes one, `tprimat image pull` fetches one"
+            );
+            return vec![
+                Problem::new(format!(
+                    "recipe `{id}` runs in the image {name}, which is not here"
+                ))
+                .help(help),
+            ];
         }
         Err(why) => {
             let help = "is the engine's service running, and may you use it?";
-            return vec![Problem::new(format!("recipe `{id}` runs in the image {name}: {why}")).help(help)];
+            return vec![
+                Problem::new(format!("recipe `{id}` runs in the image {name}: {why}")).help(help),
+            ];
         }
     };
-    if look == Look::AtFiles {
+    if look == ProbeDepth::AtFiles {
         // What is in an image is known by starting it only.
         return Vec::new();
     }
     let require = &recipe.file.require;
-    let wanted = inside::Wanted { require, packages: &recipe.file.lock.packages, python: &container.python };
-    let memos = host.runs.with_file_name("memos");
-    let seen = match inside::look(&engine, &host.caller_env, (name, digest), wanted, &memos) {
-        Ok(seen) => seen,
-        Err(why) => return vec![Problem::new(format!("recipe `{id}`: {why}"))],
+    let wanted = image_contents::Requirements {
+        require,
+        packages: &recipe.file.lock.packages,
+        python: &container.python,
     };
+    let memos = host.runs.with_file_name("memos");
+    let place = image
+        .file
+        .as_ref()
+        .map_or_else(|| name.clone(), |file| file.display().to_string());
+    let seen =
+        match image_contents::look(&engine, &host.caller_env, (&place, digest), wanted, &memos) {
+            Ok(seen) => seen,
+            Err(why) => return vec![Problem::new(format!("recipe `{id}`: {why}"))],
+        };
     let needs_python = !require.python_modules.is_empty() && !seen.has_python;
     let python = needs_python.then(|| format!("a Python (`{}`)", container.python));
-    let commands = seen.absent_commands.iter().map(|name| format!("the command `{name}`"));
-    let modules = seen.absent_modules.iter().map(|name| format!("the Python module `{name}`"));
-    let help = format!("`tprimat image build {id} --platform …` installs what recipes/{id}/requirements.*.txt lists");
-    let problem =
-        |what| Problem::new(format!("recipe `{id}` needs {what}, which is not in the image {name}")).help(help.clone());
-    python.into_iter().chain(commands).chain(modules).map(problem).collect()
+    let commands = seen
+        .absent_commands
+        .iter()
+        .map(|name| format!("the command `{name}`"));
+    let modules = seen
+        .absent_modules
+        .iter()
+        .map(|name| format!("the Python module `{name}`"));
+    let help = format!(
+        "`tprimat image build {id} --platform …` installs what recipes/{id}/requirements.*.txt lists"
+    );
+    let problem = |what| {
+        Problem::new(format!(
+            "recipe `{id}` needs {what}, which is not in the image {name}"
+        ))
+        .help(help.clone())
+    };
+    python
+        .into_iter()
+        .chain(commands)
+        .chain(modules)
+        .map(problem)
+        .collect()
 }
 
-/// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one may run.
-fn native_problem(recipe: &Recipe, python: &Path, host: &TrainHost, look: Look) -> Option<Problem> {
-    const HELP: &str =
-        "build it with `cargo build --release -p tprimat-native` beside tprimat, or name it in $TPRIMAT_NATIVE";
-    let Some(path) = &host.native else { return Some(missing(recipe, "the program `tprimat-native`", HELP)) };
-    if host.native_seen.get().is_some() || look == Look::AtFiles {
+/// Keys name the sources of the shipped trainer that this tprimat was built from, so no other one
+/// may run.
+fn native_problem(
+    recipe: &Recipe,
+    python: &Path,
+    host: &TrainHost,
+    look: ProbeDepth,
+) -> Option<Problem> {
+    const HELP: &str = "build it with `cargo build --release -p tprimat-native` beside tprimat, or name it in $TPRIMAT_NATIVE";
+    let Some(path) = &host.native else {
+        return Some(missing(recipe, "the program `tprimat-native`", HELP));
+    };
+    if host.native_seen.get().is_some() || look == ProbeDepth::AtFiles {
         return None;
     }
     match check_native(path, python, &CodeDigests::default().native) {
@@ -163,38 +243,133 @@ fn native_problem(recipe: &Recipe, python: &Path, host: &TrainHost, look: Look) 
             None
         }
         Err(why) => {
-            let message = format!("recipe `{}` cannot run {}: {why}", recipe.file.id, path.display());
+            let message = format!(
+                "recipe `{}` cannot run {}: {why}",
+                recipe.file.id,
+                path.display()
+            );
             Some(Problem::new(message).help(HELP))
         }
     }
 }
 
-fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {
-    Problem::new(format!("recipe `{}` needs {what}, which is not there", recipe.file.id)).help(help)
+/// What the command of a cell's own (`frameworks.<id>.command`) would not find when it starts: its
+/// program, or the script that an interpreter is given. Of a script for a shell only a plain one is
+/// looked at: others may make what they name.
+#[must_use]
+pub fn preflight_command(root: &Path, prepared: &Prepared, host: &TrainHost) -> Option<Problem> {
+    const SCRIPTS: [(&str, &str); 3] = [("python", ".py"), ("bash", ".sh"), ("sh", ".sh")];
+    let sets_path = prepared.resolved.env.contains_key("PATH");
+    if sets_path || prepared.resolved.execution.container.is_some() {
+        return None;
+    }
+    let words: Vec<String> = match prepared.job().framework.get("command")? {
+        Value::String(script)
+            if script
+                .chars()
+                .all(|c| c.is_alphanumeric() || " ._-/+:,@".contains(c)) =>
+        {
+            script.split_whitespace().map(str::to_owned).collect()
+        }
+        Value::Array(words) => {
+            let words = words.iter().map(|word| word.as_str().map(str::to_owned));
+            words.collect::<Option<_>>()?
+        }
+        _ => return None,
+    };
+    let absent = |what: &str, help: String| {
+        Some(Problem::new(format!("the command needs {what}, which is not there")).help(help))
+    };
+    let (program, rest) = words.split_first()?;
+    let name = program.rsplit('/').next().unwrap_or(program);
+    if program.contains('/') {
+        if !root.join(program).exists() {
+            let help = format!("`{program}` is looked for below the project");
+            return absent(&format!("the program `{program}`"), help);
+        }
+    } else if which(program, &host.caller_env).is_none() && !is_of_shell(program) {
+        let help = "it is looked up in PATH; the line to correct is `command` of the framework";
+        return absent(&format!("the program `{program}`"), help.to_owned());
+    }
+    let script = rest.first()?;
+    let is_script = SCRIPTS
+        .iter()
+        .any(|(interpreter, ending)| name.starts_with(interpreter) && script.ends_with(ending));
+    if !is_script || script.starts_with('-') || script.contains('$') || root.join(script).exists() {
+        return None;
+    }
+    let folder = root.join(script);
+    let beside: Vec<String> = std::fs::read_dir(folder.parent()?)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let file = script.rsplit('/').next().unwrap_or(script);
+    let otherwise = || "its path begins at the project's folder".to_owned();
+    let help = did_you_mean(file, beside.iter().map(String::as_str)).unwrap_or_else(otherwise);
+    absent(&format!("the file `{script}`"), help)
 }
 
-/// What is wrong with the datasets that cells are about to train on, as far as milliseconds can tell; each is looked at once.
+/// Words that a shell knows without a file.
+fn is_of_shell(word: &str) -> bool {
+    const WORDS: [&str; 12] = [
+        "exec", "cd", "source", ".", "export", "set", "time", "true", "false", "echo", "eval",
+        "command",
+    ];
+    WORDS.contains(&word) || word.contains('=')
+}
+
+fn missing(recipe: &Recipe, what: &str, help: &str) -> Problem {
+    Problem::new(format!(
+        "recipe `{}` needs {what}, which is not there",
+        recipe.file.id
+    ))
+    .help(help)
+}
+
+/// What is wrong with the datasets that cells are about to train on, as far as milliseconds can
+/// tell; each is looked at once.
 pub fn preflight_data(cells: &[&Prepared]) -> Result<Vec<Problem>> {
     let mut asked = BTreeSet::new();
     for cell in cells {
         let (vocab_size, seq_length) = (cell.job().model.vocab_size, cell.job().data.seq_length);
-        let datasets = cell.data.iter().filter(|file| file.kind == DataKind::Dataset);
+        let datasets = cell
+            .data
+            .iter()
+            .filter(|file| file.kind == DataKind::Dataset);
         asked.extend(datasets.map(|file| (&file.path, vocab_size, seq_length)));
     }
     let mut problems = Vec::new();
     for (path, vocab_size, seq_length) in asked {
-        let help = format!("`tprimat data verify {} --vocab-size {vocab_size}` looks at all of it", path.display());
+        let help = format!(
+            "`tprimat data verify {} --vocab-size {vocab_size}` looks at all of it",
+            path.display()
+        );
         let found = data::verify_sampled(path, vocab_size, seq_length)?;
-        problems.extend(found.iter().map(|why| Problem::new(format!("{}: {why}", path.display())).help(help.clone())));
+        problems.extend(
+            found
+                .iter()
+                .map(|why| Problem::new(format!("{}: {why}", path.display())).help(help.clone())),
+        );
     }
     Ok(problems)
 }
 
 fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) -> Option<Problem> {
-    let Checkout { variable, setting, file, help } = checkout;
+    let Checkout {
+        variable,
+        setting,
+        file,
+        help,
+    } = checkout;
     let what = match path {
-        None => format!("a checkout: neither ${variable} nor {setting} in config.yaml says where it is"),
-        Some(path) if !path.is_dir() => format!("its checkout at {} ({setting}, ${variable})", path.display()),
+        None => {
+            format!("a checkout: neither ${variable} nor {setting} in config.yaml says where it is")
+        }
+        Some(path) if !path.is_dir() => format!(
+            "its checkout at {} ({setting}, ${variable})",
+            path.display()
+        ),
         Some(path) if !path.join(file).is_file() => {
             return Some(
                 Problem::new(format!(
@@ -209,37 +384,25 @@ fn absent_checkout(recipe: &Recipe, checkout: &Checkout, path: Option<&Path>) ->
     };
     let message = match path {
         None => format!("recipe `{}` needs {what}", recipe.file.id),
-        Some(_) => format!("recipe `{}` needs {what}, which is not there", recipe.file.id),
+        Some(_) => format!(
+            "recipe `{}` needs {what}, which is not there",
+            recipe.file.id
+        ),
     };
     Some(Problem::new(message).help(help.clone()))
 }
 
-/// What an interpreter needs to find itself and the packages of its user.
-const ASKED_WITH: [&str; 4] = ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH"];
-
-/// Modules that cannot be found; none is imported, for torch alone takes seconds.
+/// Modules that cannot be found.
 fn absent_modules(
     python: &Path,
     env: &BTreeMap<String, String>,
     modules: &[String],
-    look: Look,
+    look: ProbeDepth,
 ) -> Result<Vec<String>, String> {
-    if look == Look::AtFiles {
-        // Whoever wraps an interpreter so that its folders cannot be told learns at the build what is missing.
-        return Ok(host::absent_modules(python, env, modules).unwrap_or_default());
+    match look {
+        // Whoever wraps an interpreter so that its folders cannot be told learns at the build what
+        // is missing.
+        ProbeDepth::AtFiles => Ok(host::absent_modules(python, env, modules).unwrap_or_default()),
+        ProbeDepth::ByAsking => image_contents::absent_modules(python, env, modules),
     }
-    const PROGRAM: &str = "import sys, importlib.util as u\nsys.path = [p for p in sys.path if p]\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
-    let output = Command::new(python)
-        .args(["-E", "-c", PROGRAM])
-        .args(modules)
-        // The caller's secrets are no business of a look at what is installed.
-        .env_clear()
-        .envs(ASKED_WITH.iter().filter_map(|name| Some((name, env.get(*name)?))))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| e.to_string())?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("failed").to_owned());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
 }

@@ -1,9 +1,9 @@
 //! Which processes belong to a run, and how all of them are ended. Linux only: it reads /proc.
 //!
-//! A process belongs to a run if it descends from the run's supervisor (a subreaper, so orphans come
-//! to it whatever session they opened), or if `TPRIMAT_RUN_ID` in its environment names the run
-//! (which still holds after the supervisor is gone). A process that overwrote its environment *and*
-//! lost its supervisor cannot be told from a stranger's, and is left alone.
+//! A process belongs to a run if it descends from the run's supervisor (a subreaper, so orphans
+//! come to it whatever session they opened), or if `TPRIMAT_RUN_ID` in its environment names the
+//! run (which still holds after the supervisor is gone). A process that overwrote its environment
+//! *and* lost its supervisor cannot be told from a stranger's, and is left alone.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -43,6 +43,8 @@ struct Stat {
     started: u64,
     /// Nothing runs in it any more; it only waits to be reaped.
     dead: bool,
+    /// By SIGSTOP, Ctrl-Z, `scontrol suspend` or a debugger.
+    stopped: bool,
 }
 
 impl Stat {
@@ -50,15 +52,20 @@ impl Stat {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The name stands in parentheses and may hold any byte, so fields are counted from the last `)`.
+    /// The name stands in parentheses and may hold any byte, so fields are counted from the last
+    /// `)`.
     fn parse(text: &str) -> Option<Self> {
-        let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+        let fields: Vec<&str> = text
+            .get(text.rfind(')')? + 1..)?
+            .split_ascii_whitespace()
+            .collect();
         let threads: u64 = fields.get(17)?.parse().ok()?;
         Some(Self {
             parent: fields.get(1)?.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,
             // A main thread that ended before the others shows as a zombie too.
             dead: matches!(*fields.first()?, "Z" | "X") && threads <= 1,
+            stopped: matches!(*fields.first()?, "T" | "t"),
         })
     }
 }
@@ -85,12 +92,19 @@ pub(super) struct Ended {
 impl Tree {
     /// Seen from anywhere: found by their environment alone.
     pub fn marked(run_id: &str) -> Self {
-        Self { mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(), root: None, guard: None }
+        Self {
+            mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(),
+            root: None,
+            guard: None,
+        }
     }
 
     /// Seen from the run's supervisor: its descendants as well.
     pub fn below_this_process(run_id: &str) -> Self {
-        Self { root: i32::try_from(std::process::id()).ok(), ..Self::marked(run_id) }
+        Self {
+            root: i32::try_from(std::process::id()).ok(),
+            ..Self::marked(run_id)
+        }
     }
 
     pub fn without(&mut self, guard: Option<i32>) {
@@ -98,16 +112,38 @@ impl Tree {
     }
 
     pub fn members(&self) -> Vec<Process> {
-        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let stats: HashMap<i32, Stat> = pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        let pids = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let stats: HashMap<i32, Stat> =
+            pids.filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
         let this = i32::try_from(std::process::id()).unwrap_or(0);
         stats
             .iter()
             .filter(|&(&pid, stat)| pid > 1 && pid != this && Some(pid) != self.guard && !stat.dead)
-            .filter(|&(&pid, _)| self.descends(pid, |pid| stats.get(&pid).copied()) || self.is_marked(pid))
-            .map(|(&pid, stat)| Process { pid, started: stat.started })
+            .filter(|&(&pid, _)| {
+                self.descends(pid, |pid| stats.get(&pid).copied()) || self.is_marked(pid)
+            })
+            .map(|(&pid, stat)| Process {
+                pid,
+                started: stat.started,
+            })
             .collect()
+    }
+
+    pub fn pids(&self) -> Vec<i32> {
+        let mut pids: Vec<i32> = self.members().iter().map(|process| process.pid).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    /// Is one of them stopped, so that the run cannot go on?
+    pub fn is_stopped(&self) -> bool {
+        let is_stopped = |process: &Process| Stat::of(process.pid).is_some_and(|s| s.stopped);
+        self.members().iter().any(is_stopped)
     }
 
     /// Is this one of them? Looks at no process but this one and those above it.
@@ -135,16 +171,30 @@ impl Tree {
     }
 
     fn marks(&self, environment: &[u8]) -> bool {
-        environment.split(|&b| b == 0).any(|entry| entry == self.mark)
+        environment
+            .split(|&b| b == 0)
+            .any(|entry| entry == self.mark)
     }
 
-    /// The environment of a process of the run, as far as it is text; `None` where there is no such process.
+    /// The environment of a process of the run, as far as it is text; `None` where there is no such
+    /// process.
     pub fn environment(&self) -> Option<BTreeMap<String, String>> {
-        let pids = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+        let pids = fs::read_dir("/proc")
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path());
         let environments = pids.filter_map(|process| fs::read(process.join("environ")).ok());
-        let found = environments.filter(|environment| self.marks(environment)).max_by_key(Vec::len)?;
-        let entries = found.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
-        Some(entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        let found = environments
+            .filter(|environment| self.marks(environment))
+            .max_by_key(Vec::len)?;
+        let entries = found
+            .split(|&b| b == 0)
+            .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='));
+        Some(
+            entries
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        )
     }
 
     /// Ends every process of the run: SIGTERM, at most `grace`, then SIGKILL until none is left.
@@ -161,14 +211,24 @@ impl Tree {
             hurry |= tick();
             let members = self.members();
             // A process may fork and exit behind a look at /proc, so one empty look is not enough.
-            empty_looks = if members.is_empty() { empty_looks + 1 } else { 0 };
+            empty_looks = if members.is_empty() {
+                empty_looks + 1
+            } else {
+                0
+            };
             if empty_looks == 2 {
-                return Ended { count: asked.len(), survivors: 0 };
+                return Ended {
+                    count: asked.len(),
+                    survivors: 0,
+                };
             }
             let spent = begun.elapsed();
             let force = hurry || spent >= grace;
             if !members.is_empty() && spent >= grace.saturating_add(PATIENCE) {
-                return Ended { count: asked.len(), survivors: members.len() };
+                return Ended {
+                    count: asked.len(),
+                    survivors: members.len(),
+                };
             }
             for process in members {
                 let new = asked.insert(process);
@@ -219,41 +279,99 @@ mod tests {
     fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
         let rest = "S 77 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 3 0 4242 0 0";
         let stat = Stat::parse(&format!("12 (a) Z (b c) {rest}")).unwrap();
-        assert_eq!(stat, Stat { parent: 77, started: 4242, dead: false });
+        assert_eq!(
+            stat,
+            Stat {
+                parent: 77,
+                started: 4242,
+                dead: false,
+                stopped: false
+            }
+        );
         assert_eq!(Stat::parse("12 (cut off"), None);
         assert_eq!(Stat::parse("12 (short) S 77"), None);
     }
 
     #[test]
     fn a_zombie_is_dead_unless_other_threads_of_it_still_run() {
-        let stat =
-            |threads| Stat::parse(&format!("12 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 9 0")).unwrap();
+        let stat = |threads| {
+            Stat::parse(&format!(
+                "12 (x) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 9 0"
+            ))
+            .unwrap()
+        };
         assert!(stat(1).dead);
         assert!(!stat(2).dead);
     }
 
     #[test]
+    fn a_tree_with_a_stopped_process_is_stopped() {
+        let id = format!("stopped-test-{}", std::process::id());
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env(RUN_ID_VARIABLE, &id)
+            .spawn()
+            .expect("sleep exists");
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let is = |stopped| {
+            let tree = Tree::marked(&id);
+            (0..5000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                tree.is_stopped() == stopped && !tree.members().is_empty()
+            })
+        };
+        assert!(is(false));
+        kill(pid, Signal::SIGSTOP).unwrap();
+        assert!(is(true));
+        kill(pid, Signal::SIGKILL).unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
     fn a_process_is_known_by_its_mark_and_ended() {
         let id = format!("process-test-{}", std::process::id());
-        let mut child =
-            std::process::Command::new("sleep").arg("60").env(RUN_ID_VARIABLE, &id).spawn().expect("sleep exists");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env(RUN_ID_VARIABLE, &id)
+            .spawn()
+            .expect("sleep exists");
         let pid = i32::try_from(child.id()).unwrap();
         // The kernel shows the environment a moment after the program has begun.
-        let is_seen = |_| Tree::marked(&id).has(pid) || (thread::sleep(Duration::from_millis(1)), false).1;
+        let is_seen =
+            |_| Tree::marked(&id).has(pid) || (thread::sleep(Duration::from_millis(1)), false).1;
         assert!((0..5000).any(is_seen) && !Tree::marked("another").has(pid));
-        assert!(Tree::below_this_process("another").has(pid), "a child needs no mark");
-        assert!(Tree::marked(&id[..id.len() - 1]).members().is_empty(), "a prefix of the id is another run");
+        assert!(
+            Tree::below_this_process("another").has(pid),
+            "a child needs no mark"
+        );
+        assert!(
+            Tree::marked(&id[..id.len() - 1]).members().is_empty(),
+            "a prefix of the id is another run"
+        );
         let ended = Tree::marked(&id).end(Duration::from_secs(5), &mut || false);
-        assert_eq!(ended, Ended { count: 1, survivors: 0 });
+        assert_eq!(
+            ended,
+            Ended {
+                count: 1,
+                survivors: 0
+            }
+        );
         assert!(!child.wait().unwrap().success());
     }
 
     #[test]
     fn a_reused_pid_is_not_signalled() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep exists");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep exists");
         let pid = i32::try_from(child.id()).unwrap();
         let started = Stat::of(pid).unwrap().started;
-        Process { pid, started: started + 1 }.signal(Signal::SIGKILL);
+        Process {
+            pid,
+            started: started + 1,
+        }
+        .signal(Signal::SIGKILL);
         assert!(child.try_wait().unwrap().is_none());
         Process { pid, started }.signal(Signal::SIGKILL);
         assert!(!child.wait().unwrap().success());

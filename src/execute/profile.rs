@@ -1,5 +1,5 @@
-//! One run of a cell under a profiler. It is not a measurement: it has no key, its folder is none that a sweep takes in, and
-//! nothing of it reaches the cache. What stays is the profiler's trace.
+//! One run of a cell under a profiler. It is not a measurement: it has no key, its folder is none
+//! that a sweep takes in, and nothing of it reaches the cache. What stays is the profiler's trace.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,15 +9,17 @@ use std::{
 use super::{
     interrupt::Interrupts,
     launch::launch,
+    recover_runs::{making, remove, sweep},
     run::{ExitKind, RunSpec, start},
-    sweep::{making, remove, sweep},
     train::{TrainHost, attempt_id, prepare},
 };
 use crate::{
     error::{Error, Result},
-    files,
-    parse::{self, ExitSummary},
-    plan::{Plan, Vendor},
+    files::{self, Durability},
+    job::Vendor,
+    logs::{self, ExitSummary},
+    matrix::CellId,
+    plan::Plan,
     recipe::context,
 };
 
@@ -25,8 +27,10 @@ use crate::{
 pub enum Profiler {
     /// NVIDIA Nsight Systems.
     Nsys,
-    /// ROCm's rocprofv3.
+    /// ROCm's rocprofv3, from ROCm 6.2 on.
     Rocprof,
+    /// `rocprof --stats` of older ROCm.
+    RocprofStats,
     /// torch's own, in trainers that heed `$TPRIMAT_PROFILE_DIR`.
     Torch,
 }
@@ -48,16 +52,25 @@ impl Profiler {
         match self {
             Self::Nsys => Some("nsys"),
             Self::Rocprof => Some("rocprofv3"),
+            Self::RocprofStats => Some("rocprof"),
             Self::Torch => None,
         }
+    }
+
+    /// The one that serves in its place on a host of older ROCm; `is_there`: is this command in
+    /// PATH?
+    #[must_use]
+    pub fn or_older(self, is_there: impl Fn(&str) -> bool) -> Self {
+        let is_older = self == Self::Rocprof && !is_there("rocprofv3") && is_there("rocprof");
+        if is_older { Self::RocprofStats } else { self }
     }
 
     /// What the trace is called in the run folder, and what ends its published name.
     fn trace(self) -> (&'static str, &'static str) {
         match self {
             Self::Nsys => ("profile.nsys-rep", ".nsys-rep"),
-            // A folder: tables and a .pftrace for each process.
-            Self::Rocprof => ("profile", ".rocprof"),
+            // A folder: tables, and of rocprofv3 a .pftrace for each process.
+            Self::Rocprof | Self::RocprofStats => ("profile", ".rocprof"),
             Self::Torch => ("profile/trace.json", ".json"),
         }
     }
@@ -65,9 +78,45 @@ impl Profiler {
     fn wrap(self, spec: &mut RunSpec) -> Result<()> {
         let path = |name: &str| spec.dir.join(name).to_string_lossy().into_owned();
         let mut words: Vec<String> = match self {
-            Self::Nsys => vec!["nsys".into(), "profile".into(), "--output".into(), path("profile.nsys-rep")],
+            Self::Nsys => vec![
+                "nsys".into(),
+                "profile".into(),
+                "--output".into(),
+                path("profile.nsys-rep"),
+            ],
             Self::Rocprof => {
-                vec!["rocprofv3".into(), "--runtime-trace".into(), "--output-directory".into(), path("profile")]
+                vec![
+                    "rocprofv3".into(),
+                    "--runtime-trace".into(),
+                    "--output-directory".into(),
+                    path("profile"),
+                ]
+            }
+            Self::RocprofStats => {
+                // This one hands the command to a shell as one text, so the words are quoted in a
+                // script beside it.
+                let words = spec.argv.iter().map(String::as_str);
+                let command = shlex::try_join(words).map_err(|e| Error::Failed {
+                    message: format!("rocprof cannot be given this command: {e}"),
+                    help: None,
+                })?;
+                let script = format!("exec {command}\n");
+                files::write_atomically(
+                    &spec.dir.join("profiled.sh"),
+                    script.as_bytes(),
+                    Durability::Plain,
+                )?;
+                files::create_dir_all(&spec.dir.join("profile"))?;
+                let words = [
+                    "rocprof",
+                    "--stats",
+                    "-o",
+                    "profile/results.csv",
+                    "bash",
+                    "./profiled.sh",
+                ];
+                spec.argv = words.map(str::to_owned).into();
+                return Ok(());
             }
             Self::Torch => {
                 let folder = path("profile");
@@ -95,10 +144,11 @@ impl Profiler {
     }
 }
 
-/// Runs one cell under `profiler`; the path of the trace, below `output`, named `name` and the trace's own ending.
+/// Runs one cell under `profiler`; the path of the trace, below `output`, named `name` and the
+/// trace's own ending.
 pub fn profile(
     plan: &Plan,
-    cell: usize,
+    cell: CellId,
     profiler: Profiler,
     host: &TrainHost,
     place: (&Path, &str),
@@ -106,17 +156,18 @@ pub fn profile(
 ) -> Result<PathBuf> {
     let prepared = plan.prepared(cell).expect("what is profiled is supported");
     let context = context(prepared.job());
-    let rendered = plan
-        .recipe(cell)
-        .templates
-        .iter()
-        .map(|(name, _)| plan.recipes.templates.render(name, &context).map(|file| (file.name, file.bytes)));
+    let rendered = plan.recipe(cell).templates.iter().map(|(name, _)| {
+        plan.recipes
+            .templates
+            .render(name, &context)
+            .map(|file| (file.name, file.bytes))
+    });
     let mut work = launch(plan, cell, rendered.collect::<Result<_>>()?);
     if prepared.job().vendor != Vendor::Cpu {
         work.devices = (0..prepared.job().parallelism.num_gpus as usize).collect();
     }
     // Not where runs are: no sweep may take a profiled run for a measured one.
-    let folder = host.runs.with_file_name("profiles");
+    let folder = host.profiles();
     for left in sweep(&folder, &host.caller_env)? {
         remove(&left.dir);
     }
@@ -181,11 +232,12 @@ fn ended(status: &ExitKind, log: &Path) -> Result<()> {
         ExitKind::Code(code) => summary.code = Some(*code),
         ExitKind::Signal(signal) => summary.signal = Some(*signal),
         ExitKind::Timeout => summary.timed_out = true,
+        ExitKind::Hung(evidence) => summary.launch_error = Some(evidence.join("; ")),
         ExitKind::Killed(why) | ExitKind::Lost(why) | ExitKind::LaunchFailed(why) => {
             summary.launch_error = Some(why.clone())
         }
     }
-    let failure = parse::classify(&std::fs::read(log).unwrap_or_default(), &summary);
+    let failure = logs::classify(&std::fs::read(log).unwrap_or_default(), &summary);
     Err(Error::Failed {
         message: format!("the profiled run failed: {}", failure.evidence.join("; ")),
         help: Some(format!("its log is {}", log.display())),

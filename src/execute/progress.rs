@@ -22,7 +22,10 @@ pub struct Growing {
 impl Growing {
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: None }
+        Self {
+            path: path.to_owned(),
+            file: None,
+        }
     }
 
     /// Hands on what was appended since the last call. A file that is not there yet has nothing.
@@ -44,7 +47,9 @@ impl Growing {
         // Only what is there now: a log that grows faster than it is read must not keep us here.
         let mut left = length.saturating_sub(file.stream_position()?);
         while left > 0 {
-            let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            let most = usize::try_from(left)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
             let read = file.read(&mut buffer[..most])?;
             if read == 0 {
                 break;
@@ -75,11 +80,14 @@ struct Lines {
 impl Tail {
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self { bytes: Growing::new(path), lines: Lines::default() }
+        Self {
+            bytes: Growing::new(path),
+            lines: Lines::default(),
+        }
     }
 
-    /// Hands on the lines that were completed since the last call; a carriage return ends a line too
-    /// (progress bars), and empty lines are left out. A file that is not there yet has none.
+    /// Hands on the lines that were completed since the last call; a carriage return ends a line
+    /// too (progress bars), and empty lines are left out. A file that is not there yet has none.
     pub fn poll(&mut self, on_line: &mut dyn FnMut(&str)) -> io::Result<()> {
         let Self { bytes, lines } = self;
         bytes.poll(&mut |bytes| lines.feed(bytes, on_line))
@@ -139,7 +147,11 @@ mod tests {
             lines
         };
         assert!(poll().is_empty(), "the file is not there yet");
-        let mut log = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let mut log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .unwrap();
         log.write_all(b"step 1\r\nste").unwrap();
         assert_eq!(poll(), ["step 1"]);
         assert!(poll().is_empty());

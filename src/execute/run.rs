@@ -1,11 +1,13 @@
 //! One supervised run, seen from tprimat: start it, ask how it goes, end it, learn how it ended.
 //!
-//! The run folder holds `spec.json`, `state.json`, `log` (the trainer's own bytes), `times`, `telemetry.jsonl`,
-//! `exit.json` and two locks. Their holders tell a sweep whose turn it is: `owner.lock` the tprimat
-//! that asked for the run and will take in what it left, `supervisor.lock` its supervisor.
+//! The run folder holds `spec.json`, `state.json`, `log` (the trainer's own bytes), `times`,
+//! `telemetry.jsonl`, `exit.json` and two locks. Their holders tell a sweep whose turn it is:
+//! `owner.lock` the tprimat that asked for the run and will take in what it left, `supervisor.lock`
+//! its supervisor.
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs::{File, OpenOptions},
     io::{self, PipeWriter, Write},
     os::{
@@ -31,21 +33,22 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    contained::{Contained, ContainerSpec},
+    container_run::{Contained, ContainerSpec},
     devices::Holder,
+    hang::Hang,
     process::Tree,
     slurm::JobSpec,
-    watch::Watched,
+    watched_inputs::Watched,
 };
 use crate::{
     cache::Undeclared,
     error::{Error, Result},
     files::{self, Durability},
-    plan::Vendor,
+    job::Vendor,
 };
 
 /// What was sampled beside the run, in the run folder and among an attempt's outputs.
-pub(super) const TELEMETRY: &str = "telemetry.jsonl";
+pub const TELEMETRY: &str = "telemetry.jsonl";
 
 /// `tprimat __supervise DIR` is the supervisor of the run in DIR.
 pub const SUPERVISE_ARGUMENT: &str = "__supervise";
@@ -76,6 +79,9 @@ pub struct RunSpec {
     pub job: Option<JobSpec>,
     /// Counted from the trainer's start, not from the wait for devices.
     pub timeout_seconds: Option<f64>,
+    /// When the run counts as hung; none where nobody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hang: Option<Hang>,
     /// Between SIGTERM and SIGKILL.
     pub grace_seconds: f64,
     /// Names of device locks: `cpu`, `gpu-<uuid>`.
@@ -98,7 +104,8 @@ pub struct RunSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunExit {
     pub status: ExitKind,
-    /// Seconds since 1970 at which the trainer started; where it never did, at which that was given up.
+    /// Seconds since 1970 at which the trainer started; where it never did, at which that was given
+    /// up.
     pub started_at: f64,
     pub ended_at: f64,
     /// Seconds spent waiting for devices.
@@ -110,12 +117,16 @@ pub struct RunExit {
     /// Names of watched inputs that were written while it ran, or just before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// Where it ran; absent in folders of an older tprimat, whose runs were on the host of their build.
+    /// Where it ran; absent in folders of an older tprimat, whose runs were on the host of their
+    /// build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The same of what nobody declares and the command names.
     #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
     pub undeclared: Undeclared,
+    /// Nodes of several that left no word, where others did; in words which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_nodes: Option<String>,
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -127,10 +138,13 @@ pub enum ExitKind {
     Code(i32),
     Signal(i32),
     Timeout,
+    /// It made no more steps, and in words since when and where its processes were.
+    Hung(Vec<String>),
     Interrupted,
     /// The trainer never ran: why.
     LaunchFailed(String),
-    /// Ended from outside, and in words by whom: the kernel for lack of host memory, a batch system for another job.
+    /// Ended from outside, and in words by whom: the kernel for lack of host memory, a batch system
+    /// for another job.
     Killed(String),
     /// What it ran in is lost, and in words how: a node, a container engine.
     Lost(String),
@@ -141,8 +155,9 @@ pub enum ExitKind {
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     Starting,
-    /// A batch system has it, and says why it does not start.
+    /// A batch system has it, or is to get it.
     Queued {
+        /// What it waits for, in words that follow "waiting for".
         reason: String,
     },
     WaitingForDevice {
@@ -158,9 +173,32 @@ pub enum RunState {
     Ending,
 }
 
+impl RunExit {
+    /// What a person should know of it, if anything.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        let survivors = (self.survivors > 0)
+            .then(|| format!("{} processes of it could not be ended", self.survivors));
+        let all: Vec<String> = self.note.iter().cloned().chain(survivors).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
 impl RunSpec {
+    /// Is it a batch job, which may outlive its tprimat?
+    pub(super) fn is_batch(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| !job.is_step)
+    }
+
+    /// The nodes of its job; one where it is no job.
+    pub(super) fn nodes(&self) -> usize {
+        self.job.as_ref().map_or(1, |job| job.nodes.max(1))
+    }
+
     pub(super) fn grace(&self) -> Duration {
-        Duration::try_from_secs_f64(self.grace_seconds).unwrap_or(Duration::ZERO).min(MOST_GRACE)
+        Duration::try_from_secs_f64(self.grace_seconds)
+            .unwrap_or(Duration::ZERO)
+            .min(MOST_GRACE)
     }
 }
 
@@ -199,28 +237,35 @@ pub struct Running {
     _owner: File,
 }
 
-/// Starts `spec` under a supervisor, which is `tprimat` (the binary) itself. One run, one folder: launch
-/// files may be there before, an earlier run may not.
+/// Starts `spec` under a supervisor, which is `tprimat` (the binary) itself. One run, one folder:
+/// launch files may be there before, an earlier run may not.
 pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     let dir = &spec.dir;
     files::create_dir_all(dir)?;
     let owner = take_lock(&owner_lock_path(dir))?;
     let supervisor_lock = take_lock(&supervisor_lock_path(dir))?;
-    let text = serde_json::to_vec_pretty(spec)
-        .map_err(|e| Error::Failed { message: format!("cannot describe run {}: {e}", spec.run_id), help: None })?;
+    let text = serde_json::to_vec_pretty(spec).map_err(|e| Error::Failed {
+        message: format!("cannot describe run {}: {e}", spec.run_id),
+        help: None,
+    })?;
     files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
     let log_path = supervisor_log_path(dir);
     // Appended to by the supervisor alone, line by line.
-    let log =
-        OpenOptions::new().create(true).append(true).open(&log_path).map_err(Error::io("cannot open", &log_path))?;
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&log_path)
+        .map_err(Error::io("cannot open", &log_path))?;
     let spawn = || -> io::Result<(Child, PipeWriter)> {
         let (lifeline_end, lifeline) = io::pipe()?;
         let child = Command::new(tprimat)
             .arg(SUPERVISE_ARGUMENT)
             .arg(dir)
             .env_clear()
-            // Where the host keeps its driver's library is needed to sample; the trainer has an environment of its own.
+            // Where the host keeps its driver's library is needed to sample; the trainer has an
+            // environment of its own.
             .envs(std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH", path)))
+            .envs(of_allocation(spec))
             .stdin(lifeline_end)
             // Handed down locked, so there is no instant at which nobody holds it.
             .stdout(supervisor_lock)
@@ -228,8 +273,9 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
             .spawn()?;
         Ok((child, lifeline))
     };
-    let (mut child, mut lifeline) = spawn().map_err(Error::io("cannot start the supervisor", tprimat))?;
-    if let Err(error) = send_environment(&mut lifeline, &spec.env) {
+    let (mut child, mut lifeline) =
+        spawn().map_err(Error::io("cannot start the supervisor", tprimat))?;
+    if let Err(error) = send_frame(&mut lifeline, &spec.env) {
         drop(lifeline);
         let _ = child.wait();
         let said = supervisor_said(dir).unwrap_or_else(|| error.to_string());
@@ -246,11 +292,22 @@ pub fn start(spec: &RunSpec, tprimat: &Path) -> Result<Running> {
     })
 }
 
-/// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A folder
-/// that has one already is refused.
+/// By what srun knows the allocation that a run is a step of.
+fn of_allocation(spec: &RunSpec) -> impl Iterator<Item = (OsString, OsString)> {
+    let is_needed = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name == "PATH" || name == "HOME" || name.starts_with("SLURM_")
+    };
+    std::env::vars_os().filter(move |(name, _)| spec.job.is_some() && is_needed(name))
+}
+
+/// Puts a new lock in place that is held from its first instant: a sweep never finds it free. A
+/// folder that has one already is refused.
 pub(super) fn take_lock(path: &Path) -> Result<File> {
     let take = || -> io::Result<File> {
-        let lock = tempfile::Builder::new().prefix(".tmp-").tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
+        let lock = tempfile::Builder::new()
+            .prefix(".tmp-")
+            .tempfile_in(path.parent().unwrap_or(Path::new(".")))?;
         lock.as_file().try_lock()?;
         Ok(lock.persist_noclobber(path)?)
     };
@@ -258,7 +315,10 @@ pub(super) fn take_lock(path: &Path) -> Result<File> {
 }
 
 /// First the length in 8 bytes, then JSON.
-fn send_environment(lifeline: &mut PipeWriter, env: &BTreeMap<String, String>) -> io::Result<()> {
+pub(super) fn send_frame(
+    lifeline: &mut impl Write,
+    env: &BTreeMap<String, String>,
+) -> io::Result<()> {
     let text = serde_json::to_vec(env)?;
     lifeline.write_all(&(text.len() as u64).to_le_bytes())?;
     lifeline.write_all(&text)
@@ -291,8 +351,9 @@ impl Running {
         }
     }
 
-    /// Blocks until the run is over and no process of it is left. The supervisor may linger: a thread of it that hangs in a
-    /// driver keeps its process, but the run has ended when it says so.
+    /// Blocks until the run is over and no process of it is left. The supervisor may linger: a
+    /// thread of it that hangs in a driver keeps its process, but the run has ended when it says
+    /// so.
     pub fn wait(&self) -> Result<RunExit> {
         let pid = Pid::from_raw(lock(&self.supervisor).id().cast_signed());
         if let Some(exit) = self.outlived_by(pid) {
@@ -301,25 +362,33 @@ impl Running {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         // Without reaping and without the lock: `kill` must get through meanwhile.
         while waitid(Id::Pid(pid), look) == Err(Errno::EINTR) {}
-        let status =
-            lock(&self.supervisor).wait().map_err(Error::io("cannot wait for the supervisor of", &self.spec.dir))?;
+        let status = lock(&self.supervisor).wait().map_err(Error::io(
+            "cannot wait for the supervisor of",
+            &self.spec.dir,
+        ))?;
         match read_exit(&self.spec.dir) {
             Some(exit) => Ok(exit),
             None => self.without_supervisor(status),
         }
     }
 
-    /// How the run ended, if its supervisor is still there [`LINGERING`] later; none once that has ended.
+    /// How the run ended, if its supervisor is still there [`LINGERING`] later; none once that has
+    /// ended.
     fn outlived_by(&self, supervisor: Pid) -> Option<RunExit> {
         // Before Linux 5.3 there is none, and only the process's end counts.
         let fd = pidfd(supervisor)?;
         let mut told: Option<Instant> = None;
         loop {
-            match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::from(1000u16)) {
+            match poll(
+                &mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)],
+                PollTimeout::from(1000u16),
+            ) {
                 Ok(0) | Err(Errno::EINTR) => {}
                 _ => return None,
             }
-            let Some(exit) = read_exit(&self.spec.dir) else { continue };
+            let Some(exit) = read_exit(&self.spec.dir) else {
+                continue;
+            };
             if told.get_or_insert_with(Instant::now).elapsed() >= LINGERING {
                 return Some(exit);
             }
@@ -341,7 +410,10 @@ impl Running {
             };
             let said = supervisor_said(&self.spec.dir).unwrap_or_else(in_code);
             let message = format!("the supervisor of run {} failed: {said}", self.spec.run_id);
-            return Err(Error::Failed { message, help: None });
+            return Err(Error::Failed {
+                message,
+                help: None,
+            });
         };
         let now = files::unix_now();
         let started = match self.state() {
@@ -359,6 +431,7 @@ impl Running {
             changed: Vec::new(),
             host: hostname(),
             undeclared: Undeclared::default(),
+            lost_nodes: None,
             note: Some(format!("the supervisor was ended by signal {signal}")),
         })
     }
@@ -374,7 +447,9 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
 }
 
 pub(super) fn hostname() -> Option<String> {
-    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok())
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
 }
 
 pub(super) fn read_exit(dir: &Path) -> Option<RunExit> {
@@ -388,8 +463,22 @@ fn supervisor_said(dir: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(tail).trim().to_owned()).filter(|said| !said.is_empty())
 }
 
+/// The last bytes of a file, at most so many; none where it cannot be read.
+pub(super) fn tail_of(path: &Path, most: u64) -> Vec<u8> {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().unwrap_or_default()
+}
+
 /// What these locks guard stays sound when a thread panics.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -408,6 +497,7 @@ mod tests {
             container: None,
             job: None,
             timeout_seconds: None,
+            hang: None,
             grace_seconds: 1.0,
             devices: vec!["cpu".into()],
             sampled: None,
@@ -417,8 +507,17 @@ mod tests {
             meta: serde_json::json!({"key": 1}),
         };
         let text = serde_json::to_string(&spec).unwrap();
-        assert!(!text.contains("secret") && !text.contains("HF_TOKEN"), "{text}");
+        assert!(
+            !text.contains("secret") && !text.contains("HF_TOKEN"),
+            "{text}"
+        );
         let back: RunSpec = serde_json::from_str(&text).unwrap();
-        assert_eq!(back, RunSpec { env: BTreeMap::new(), ..spec });
+        assert_eq!(
+            back,
+            RunSpec {
+                env: BTreeMap::new(),
+                ..spec
+            }
+        );
     }
 }

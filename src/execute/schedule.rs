@@ -1,33 +1,36 @@
 //! DAG → outcomes: runs what is stale, in an order that is fair to measurements.
 //!
 //! Derived tasks (render, parse, aggregate, compare, plot, report) run on up to `jobs` threads.
-//! Training tasks own the host by default: while one is measured, nothing else runs. Shared ones run beside
-//! each other, up to `jobs`. Repeats are interleaved (every cell's #1, then every #2), so that drift of
-//! the machine does not pose as a difference between cells.
+//! Training tasks own the host by default: while one is measured, nothing else runs. Shared ones
+//! run beside each other, up to `jobs`. Repeats are interleaved (every cell's #1, then every #2),
+//! so that drift of the machine does not pose as a difference between cells.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::mpsc,
     time::{Duration, Instant},
 };
 
-use petgraph::{Direction, graph::NodeIndex};
+use petgraph::Direction;
 
 use super::{
-    Talk,
+    EventSink,
     derived::{self, Derived, DerivedWork},
-    events::{Event, Outcome},
+    events::{Event, INTERRUPTED, Outcome},
     interrupt::Interrupts,
     launch,
-    sweep::{is_abandoned, remove},
-    train::{RunningSet, TrainHost, TrainWork, Trained, ingest, train},
+    train::{RunningSet, TrainHost, TrainWork, Trained, train},
 };
 use crate::{
-    cache::{Attempt, AttemptOutcome, Cache, TaskKind},
+    cache::{Attempt, TaskKind},
     digest::Digest,
     error::{Error, Result},
-    graph::{Engine, Made, State, Status, Statuses, label},
-    plan::{Place, Support},
+    graph::{Artifacts, Engine, State, Status, Statuses, TaskId, label},
+    job::{FailureClass, RunOutcome},
+    matrix::CellId,
+    plan::{Place, Plan, Support},
+    report,
 };
 
 pub struct BuildOptions {
@@ -62,17 +65,17 @@ enum Finished {
 struct Scheduler<'a> {
     engine: &'a Engine<'a>,
     options: &'a BuildOptions,
-    talk: &'a Talk,
+    events: &'a EventSink,
     /// Stale tasks that each stale task still waits for.
-    pending: HashMap<NodeIndex, usize>,
-    derived: VecDeque<NodeIndex>,
+    pending: HashMap<TaskId, usize>,
+    derived: VecDeque<TaskId>,
     /// Ordered by repeat, then cell.
-    trains: BTreeSet<(u32, u32, NodeIndex)>,
+    trains: BTreeSet<(u32, CellId, TaskId)>,
     /// Train keys in flight; the same key under a second cell waits for the first.
-    keys: HashMap<Digest, Vec<NodeIndex>>,
+    keys: HashMap<Digest, Vec<TaskId>>,
     /// Those that this build trained.
     trained: HashSet<Digest>,
-    running: HashMap<NodeIndex, Running>,
+    running: HashMap<TaskId, Running>,
     free_gpus: Vec<usize>,
     /// Does a batch system take some of the trainings?
     has_jobs: bool,
@@ -85,14 +88,14 @@ struct Scheduler<'a> {
 }
 
 /// What a training needs of this host.
-struct Wants {
+struct DevicesNeeded {
     exclusive: bool,
     is_job: bool,
     gpus: usize,
 }
 
 /// What a task was given of this host.
-struct Held {
+struct DevicesGranted {
     exclusive: bool,
     is_job: bool,
     gpus: Vec<usize>,
@@ -116,25 +119,35 @@ pub fn build(
     options: &BuildOptions,
     host: &TrainHost,
     interrupts: Interrupts,
-    talk: &Talk,
+    events: &EventSink,
 ) -> Result<BuildSummary> {
-    let stale: Vec<NodeIndex> = engine
+    let stale: Vec<TaskId> = engine
         .dag
         .order
         .iter()
         .copied()
         .filter(|n| statuses.get(*n).state == State::Stale && engine.is_wanted(*n))
         .collect();
-    let wanted: BTreeSet<NodeIndex> = stale.iter().copied().collect();
-    talk.report(&Event::BuildStarted { tasks: engine.dag.graph.node_count(), stale: stale.len() });
+    let wanted: BTreeSet<TaskId> = stale.iter().copied().collect();
+    events.report(&Event::BuildStarted {
+        tasks: engine.dag.graph.node_count(),
+        stale: stale.len(),
+        queue: stale
+            .iter()
+            .map(|node| label(engine.plan, &engine.dag.task(*node)))
+            .collect(),
+    });
     let mut scheduler = Scheduler {
         engine,
         options,
-        talk,
+        events,
         pending: stale
             .iter()
             .map(|node| {
-                let before = engine.dag.graph.neighbors_directed(*node, Direction::Incoming);
+                let before = engine
+                    .dag
+                    .graph
+                    .neighbors_directed(*node, Direction::Incoming);
                 (*node, before.filter(|b| wanted.contains(b)).count())
             })
             .collect(),
@@ -145,7 +158,7 @@ pub fn build(
         running: HashMap::new(),
         free_gpus: (0..host.gpus.len()).collect(),
         has_jobs: engine.plan.cells.iter().any(|cell| match &cell.support {
-            Support::Ready(prepared) => prepared.resolved.execution.place == Place::Slurm,
+            Support::Ready(prepared) => prepared.resolved.execution.place != Place::Local,
             Support::Unsupported(_) => false,
         }),
         cool_until: None,
@@ -155,12 +168,16 @@ pub fn build(
         told: HashSet::new(),
     };
     let set = RunningSet::default();
-    let ready: Vec<_> = stale.iter().copied().filter(|n| scheduler.pending[n] == 0).collect();
+    let ready: Vec<_> = stale
+        .iter()
+        .copied()
+        .filter(|n| scheduler.pending[n] == 0)
+        .collect();
     for node in ready {
         scheduler.ready(node, statuses)?;
     }
     std::thread::scope(|scope| {
-        let (send, receive) = mpsc::channel::<(NodeIndex, Finished)>();
+        let (send, receive) = mpsc::channel::<(TaskId, Finished)>();
         let mut signals = 0;
         loop {
             if interrupts.asked().is_some() && signals == 0 {
@@ -176,10 +193,16 @@ pub fn build(
                     let (send, set) = (send.clone(), &set);
                     scope.spawn(move || {
                         let finished = match work {
-                            Work::Derived(work) => Finished::Derived(derived::run(*work, engine.cache)),
-                            Work::Train(work) => {
-                                Finished::Trained(Box::new(train(&work, host, engine.cache, set, talk)))
+                            Work::Derived(work) => {
+                                Finished::Derived(derived::run(*work, engine.cache))
                             }
+                            Work::Train(work) => Finished::Trained(Box::new(train(
+                                &work,
+                                host,
+                                engine.cache,
+                                set,
+                                events,
+                            ))),
                         };
                         let _ = send.send((node, finished));
                     });
@@ -216,7 +239,7 @@ impl Scheduler<'_> {
     }
 
     /// All that `node` waits for is done: look again, for it may be fresh now.
-    fn ready(&mut self, node: NodeIndex, statuses: &mut Statuses) -> Result<()> {
+    fn ready(&mut self, node: TaskId, statuses: &mut Statuses) -> Result<()> {
         if self.engine.dag.task(node).kind == TaskKind::Compare {
             self.look_at_twins(statuses)?;
         }
@@ -238,9 +261,13 @@ impl Scheduler<'_> {
     /// What was trained may be the measurement of cells that are not selected as well.
     fn look_at_twins(&self, statuses: &mut Statuses) -> Result<()> {
         let Engine { plan, dag, .. } = self.engine;
-        for (id, (cell, planned)) in (0u32..).zip(plan.cells.iter().enumerate()) {
-            let train = |repeat| statuses.get(dag.node(TaskKind::Train, id, repeat)).key;
-            let is_twin = || (1..=planned.repeats).filter_map(train).any(|key| self.trained.contains(&key));
+        for (cell, planned) in plan.cells.with_ids() {
+            let train = |repeat| statuses.get(dag.node(TaskKind::Train, cell, repeat)).key;
+            let is_twin = || {
+                (1..=planned.repeats)
+                    .filter_map(train)
+                    .any(|key| self.trained.contains(&key))
+            };
             if !planned.selected && matches!(planned.support, Support::Ready(_)) && is_twin() {
                 for (node, status) in self.engine.evaluate_cell(cell)? {
                     statuses.set(node, status);
@@ -250,8 +277,13 @@ impl Scheduler<'_> {
         Ok(())
     }
 
-    fn done(&mut self, node: NodeIndex, statuses: &mut Statuses) -> Result<()> {
-        let after: Vec<_> = self.engine.dag.graph.neighbors_directed(node, Direction::Outgoing).collect();
+    fn done(&mut self, node: TaskId, statuses: &mut Statuses) -> Result<()> {
+        let after: Vec<_> = self
+            .engine
+            .dag
+            .graph
+            .neighbors_directed(node, Direction::Outgoing)
+            .collect();
         for next in after {
             if let Some(count) = self.pending.get_mut(&next) {
                 *count -= 1;
@@ -264,20 +296,30 @@ impl Scheduler<'_> {
     }
 
     /// The next task that may start now.
-    fn next(&mut self, statuses: &mut Statuses) -> Option<(NodeIndex, Work)> {
-        let is_full = self.here().any(|r| r.exclusive) || self.here().count() >= self.options.jobs.max(1);
+    fn next(&mut self, statuses: &mut Statuses) -> Option<(TaskId, Work)> {
+        let is_full =
+            self.here().any(|r| r.exclusive) || self.here().count() >= self.options.jobs.max(1);
         if let Some(node) = self.derived.front().copied().filter(|_| !is_full) {
             self.derived.pop_front();
             let preimage = self.engine.preimage(node, statuses).unwrap_or_default();
             let work = derived::prepare(self.engine, node, statuses);
-            let held = Held { exclusive: false, is_job: false, gpus: Vec::new() };
+            let held = DevicesGranted {
+                exclusive: false,
+                is_job: false,
+                gpus: Vec::new(),
+            };
             self.start(node, held, preimage, statuses);
             return Some((node, Work::Derived(Box::new(work))));
         }
         let (repeat, cell, node, key, wants) = self.choose(is_full, statuses)?;
-        let Wants { exclusive, is_job, gpus: needed } = wants;
+        let DevicesNeeded {
+            exclusive,
+            is_job,
+            gpus: needed,
+        } = wants;
         self.trains.remove(&(repeat, cell, node));
-        // Another cell with the same launch may have been measured since: then there is nothing to run.
+        // Another cell with the same launch may have been measured since: then there is nothing to
+        // run.
         match self.engine.evaluate(node, statuses) {
             Ok(status) if status.state != State::Stale => {
                 statuses.set(node, status);
@@ -296,7 +338,16 @@ impl Scheduler<'_> {
             Ok(work) => work,
             Err(error) => return self.give_up(error),
         };
-        self.start(node, Held { exclusive, is_job, gpus }, preimage, statuses);
+        self.start(
+            node,
+            DevicesGranted {
+                exclusive,
+                is_job,
+                gpus,
+            },
+            preimage,
+            statuses,
+        );
         Some((node, Work::Train(Box::new(work))))
     }
 
@@ -305,20 +356,37 @@ impl Scheduler<'_> {
         self.running.values().filter(|running| !running.is_job)
     }
 
-    /// The training that may start now, in the order of repeats. Those of this host keep their order among themselves, so that
-    /// none that needs all of it waits for ever; jobs of a batch system pass them.
-    fn choose(&mut self, is_full: bool, statuses: &Statuses) -> Option<(u32, u32, NodeIndex, Digest, Wants)> {
+    /// The training that may start now, in the order of repeats. Those of this host keep their
+    /// order among themselves, so that none that needs all of it waits for ever; jobs of a batch
+    /// system pass them.
+    fn choose(
+        &mut self,
+        is_full: bool,
+        statuses: &Statuses,
+    ) -> Option<(u32, CellId, TaskId, Digest, DevicesNeeded)> {
         let jobs = self.running.len() - self.here().count();
         let mut is_full = is_full || self.cool_until.is_some_and(|until| Instant::now() < until);
         let (mut later, mut found) = (Vec::new(), None);
         for &(repeat, cell, node) in &self.trains {
-            let prepared = self.engine.plan.prepared(cell as usize)?;
-            let (place, slurm) = (prepared.resolved.execution.place, &prepared.resolved.execution.slurm);
+            let prepared = self.engine.plan.prepared(cell)?;
+            let (place, slurm) = (
+                prepared.resolved.execution.place,
+                &prepared.resolved.execution.slurm,
+            );
             if is_full && !self.has_jobs {
                 break;
             }
-            let most = slurm.max_jobs.map_or(self.options.jobs, |most| usize::try_from(most).unwrap_or(usize::MAX));
-            let has_no_room = if place == Place::Slurm { jobs >= most.max(1) } else { is_full };
+            let most = slurm.max_jobs.map_or(self.options.jobs, |most| {
+                usize::try_from(most).unwrap_or(usize::MAX)
+            });
+            // A step of an allocation has its nodes to itself, as a run has this host, which may be
+            // one of them; where several are wanted, Slurm keeps them apart.
+            let is_job = match place {
+                Place::Local => false,
+                Place::Slurm => true,
+                Place::Allocation => slurm.max_jobs.is_some_and(|most| most > 1),
+            };
+            let has_no_room = if is_job { jobs >= most.max(1) } else { is_full };
             if has_no_room {
                 continue;
             }
@@ -327,15 +395,20 @@ impl Scheduler<'_> {
                 later.push((repeat, cell, node, key));
                 continue;
             }
-            let (gpus, vendor) = (prepared.job().parallelism.num_gpus as usize, prepared.job().vendor);
-            let wants = match place {
-                Place::Slurm => Wants { exclusive: false, is_job: true, gpus: 0 },
-                Place::Local => {
-                    let gpus = if vendor == crate::plan::Vendor::Cpu { 0 } else { gpus };
-                    Wants { exclusive: !prepared.resolved.share, is_job: false, gpus }
-                }
+            let (gpus, vendor) = (
+                prepared.job().parallelism.num_gpus as usize,
+                prepared.job().vendor,
+            );
+            let is_of_this_host = place == Place::Local && vendor != crate::job::Vendor::Cpu;
+            let wants = DevicesNeeded {
+                exclusive: !is_job && !prepared.resolved.share,
+                is_job,
+                gpus: if is_of_this_host { gpus } else { 0 },
             };
-            if !wants.is_job && (wants.exclusive && self.here().next().is_some() || wants.gpus > self.free_gpus.len()) {
+            if !wants.is_job
+                && (wants.exclusive && self.here().next().is_some()
+                    || wants.gpus > self.free_gpus.len())
+            {
                 is_full = true;
                 continue;
             }
@@ -355,46 +428,70 @@ impl Scheduler<'_> {
         None
     }
 
-    fn start(&mut self, node: NodeIndex, held: Held, preimage: String, statuses: &Statuses) {
+    fn start(&mut self, node: TaskId, held: DevicesGranted, preimage: String, statuses: &Statuses) {
         let task = self.engine.dag.task(node);
         let name = label(self.engine.plan, &task);
         let status = statuses.get(node);
         let present = || self.engine.present(node, statuses);
-        let reason = status.reason.as_ref().map(|r| r.describe(self.engine.cache, task.kind, &name, present));
-        let cell = matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse | TaskKind::Aggregate)
-            .then(|| self.engine.plan.cells[task.cell as usize].id.clone());
-        self.talk.report(&Event::TaskStarted {
+        let reason = status
+            .reason
+            .as_ref()
+            .map(|r| r.describe(self.engine, task.kind, &name, present));
+        let cell = matches!(
+            task.kind,
+            TaskKind::Render | TaskKind::Train | TaskKind::Parse | TaskKind::Aggregate
+        )
+        .then(|| self.engine.plan.cells[task.cell].id.clone());
+        self.events.report(&Event::TaskStarted {
             task: name,
             cell,
             // Only what measures has one: people watch runs, not bookkeeping.
             repeat: (task.kind == TaskKind::Train).then_some(task.repeat),
             reason: reason.unwrap_or_default(),
         });
-        let Held { exclusive, is_job, gpus } = held;
+        let DevicesGranted {
+            exclusive,
+            is_job,
+            gpus,
+        } = held;
         let (since, key) = (Instant::now(), status.key);
-        let running = Running { is_job, since, kind: task.kind, exclusive, gpus, key, preimage };
+        let running = Running {
+            is_job,
+            since,
+            kind: task.kind,
+            exclusive,
+            gpus,
+            key,
+            preimage,
+        };
         self.running.insert(node, running);
     }
 
-    fn finished(&mut self, node: NodeIndex, finished: Finished, statuses: &mut Statuses) {
+    fn finished(&mut self, node: TaskId, finished: Finished, statuses: &mut Statuses) {
         if let Err(error) = self.take_in(node, finished, statuses) {
             self.stopping = true;
             self.error.get_or_insert(error);
         }
     }
 
-    fn take_in(&mut self, node: NodeIndex, finished: Finished, statuses: &mut Statuses) -> Result<()> {
-        let Some(run) = self.running.remove(&node) else { return Ok(()) };
+    fn take_in(&mut self, node: TaskId, finished: Finished, statuses: &mut Statuses) -> Result<()> {
+        let Some(run) = self.running.remove(&node) else {
+            return Ok(());
+        };
         self.free_gpus.extend(&run.gpus);
         self.free_gpus.sort_unstable();
         self.summary.ran += 1;
         let name = label(self.engine.plan, &self.engine.dag.task(node));
         let seconds = run.since.elapsed().as_secs_f64();
-        let key = run.key.ok_or_else(|| Error::Cache(format!("task `{name}` ran without a key")))?;
+        let key = run
+            .key
+            .ok_or_else(|| Error::Internal(format!("task `{name}` ran without a key")))?;
         match finished {
             Finished::Derived(outputs) => {
                 let Derived { outputs, notes } = outputs?;
-                notes.into_iter().for_each(|message| self.talk.report(&Event::Note { message }));
+                notes
+                    .into_iter()
+                    .for_each(|message| self.events.report(&Event::Note { message }));
                 let entry = crate::cache::Entry {
                     key,
                     kind: run.kind,
@@ -405,69 +502,102 @@ impl Scheduler<'_> {
                 self.record_nested(node)?;
                 self.engine.cache.record_entry(&entry)?;
                 statuses.set(node, Status::fresh(key, outputs));
-                self.talk.report(&ended_well(name, seconds));
+                self.events.report(&ended_well(name, seconds));
             }
             Finished::Trained(attempt) => {
                 self.record_nested(node)?;
-                let cell = self.engine.dag.task(node).cell as usize;
-                let idle = self.engine.plan.prepared(cell).map_or(0.0, |p| p.resolved.cooldown_seconds);
+                let cell = self.engine.dag.task(node).cell;
+                let idle = self
+                    .engine
+                    .plan
+                    .prepared(cell)
+                    .map_or(0.0, |p| p.resolved.cooldown_seconds);
                 if run.exclusive {
-                    self.cool_until = Some(Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default());
+                    self.cool_until = Some(
+                        Instant::now() + Duration::try_from_secs_f64(idle).unwrap_or_default(),
+                    );
                 }
                 let mut waiting = self.keys.remove(&key).unwrap_or_default();
                 let attempt = match (*attempt)? {
                     Trained::Attempt(attempt) => *attempt,
-                    Trained::Outdated(why) => {
+                    Trained::Nothing(why) => {
                         waiting.push(node);
-                        return self.not_started(&waiting, &why, statuses);
+                        return self.nothing_recorded(&waiting, &why, statuses);
                     }
                 };
                 self.trained.insert(key);
-                // Those that did not come so far share it too, also one that does not count: a build measures a key once.
+                // Trainings with the same key that have not started take this attempt too, even if
+                // it does not count: a build measures a key once.
                 self.trains.retain(|(.., other)| {
                     let shares = statuses.get(*other).key == Some(key);
                     waiting.extend(shares.then_some(*other));
                     !shares
                 });
                 self.summary.count(&attempt);
-                if let Some(told) = attempt.undeclared.told().filter(|told| self.told.insert(told.clone())) {
-                    self.talk.report(&Event::Note { message: format!("{name}: {told}") });
+                if let Some(told) = attempt
+                    .undeclared
+                    .told()
+                    .filter(|told| self.told.insert(told.clone()))
+                {
+                    self.events.report(&Event::Note {
+                        message: format!("{name}: {told}"),
+                    });
                 }
                 if let Some(why) = &attempt.suspect {
                     let what = match &attempt.outcome {
-                        AttemptOutcome::Ok => "was disturbed and is not counted",
-                        AttemptOutcome::Failed { .. } => "may not fail again, so the next build tries it once more",
+                        RunOutcome::Ok => "was disturbed and is not counted",
+                        RunOutcome::Failed { .. } => {
+                            "may not fail again, so the next build tries it once more"
+                        }
                     };
-                    self.talk.report(&Event::Note { message: format!("{name} {what}: {why}") });
+                    self.events.report(&Event::Note {
+                        message: format!("{name} {what}: {why}"),
+                    });
                 }
-                // How long it ran: it may have waited for a device, or for another tprimat that ran the same.
+                // How long it ran: it may have waited for a device, or for another tprimat that ran
+                // the same.
                 let seconds = (attempt.ended_at - attempt.started_at).clamp(0.0, f64::MAX);
                 let state = match &attempt.outcome {
-                    AttemptOutcome::Ok => {
-                        self.talk.report(&ended_well(name, seconds));
+                    RunOutcome::Ok => {
+                        self.events.report(&ended_well(name, seconds));
                         State::Fresh
                     }
-                    AttemptOutcome::Failed { class, evidence, status } => {
+                    RunOutcome::Failed {
+                        class,
+                        evidence,
+                        status,
+                    } => {
                         self.summary.failed += 1;
                         self.stopping |= self.options.fail_fast;
                         let mut evidence = evidence.clone();
-                        if !evidence.contains(status) {
+                        let is_interrupted = evidence.iter().any(|line| line == INTERRUPTED);
+                        if !evidence.contains(status) && !is_interrupted {
                             evidence.push(status.clone());
                         }
-                        self.talk.report(&Event::TaskFinished {
+                        self.events.report(&Event::TaskFinished {
                             task: name,
                             outcome: Outcome::Failed,
                             seconds,
                             class: Some(*class),
                             evidence,
+                            what_to_do: Some(match is_interrupted {
+                                true => "nothing: the next build runs it again".to_owned(),
+                                false => advice_on(self.engine.plan, cell, *class),
+                            }),
                         });
                         State::Failed
                     }
                 };
                 // What was dropped before is so still; this attempt is the one that stands.
                 let dropped = statuses.get(node).dropped.clone();
-                let made = Made::Attempt(std::sync::Arc::new(attempt));
-                let status = Status { state, reason: None, key: Some(key), made, dropped };
+                let artifacts = Artifacts::Attempt(std::sync::Arc::new(attempt));
+                let status = Status {
+                    state,
+                    reason: None,
+                    key: Some(key),
+                    artifacts,
+                    dropped,
+                };
                 for other in waiting {
                     statuses.set(other, status.clone());
                     self.done(other, statuses)?;
@@ -478,29 +608,44 @@ impl Scheduler<'_> {
         self.done(node, statuses)
     }
 
-    /// What these trainings would read is not what the plan knows: a run of it would be filed under a wrong key.
-    fn not_started(&mut self, nodes: &[NodeIndex], why: &str, statuses: &mut Statuses) -> Result<()> {
+    /// These trainings have no attempt, and in words why: what they would read is not what the plan
+    /// knows, say.
+    fn nothing_recorded(
+        &mut self,
+        nodes: &[TaskId],
+        why: &str,
+        statuses: &mut Statuses,
+    ) -> Result<()> {
         self.stopping |= self.options.fail_fast;
         for &node in nodes {
             self.summary.failed += 1;
-            self.talk.report(&Event::TaskFinished {
+            self.events.report(&Event::TaskFinished {
                 task: label(self.engine.plan, &self.engine.dag.task(node)),
                 outcome: Outcome::Failed,
                 seconds: 0.0,
                 class: None,
                 evidence: vec![why.to_owned()],
+                what_to_do: None,
             });
-            statuses.set(node, Status { key: statuses.get(node).key, ..Status::failed(why) });
+            statuses.set(
+                node,
+                Status {
+                    key: statuses.get(node).key,
+                    ..Status::failed(why)
+                },
+            );
             self.done(node, statuses)?;
         }
         Ok(())
     }
 
     /// Stores the job's text, so that `explain` can look inside later.
-    fn record_nested(&self, node: NodeIndex) -> Result<()> {
+    fn record_nested(&self, node: TaskId) -> Result<()> {
         let task = self.engine.dag.task(node);
-        if matches!(task.kind, TaskKind::Render | TaskKind::Train | TaskKind::Parse)
-            && let Some(prepared) = self.engine.plan.prepared(task.cell as usize)
+        if matches!(
+            task.kind,
+            TaskKind::Render | TaskKind::Train | TaskKind::Parse
+        ) && let Some(prepared) = self.engine.plan.prepared(task.cell)
         {
             self.engine.cache.record_preimage(&prepared.job_text())?;
         }
@@ -509,31 +654,30 @@ impl Scheduler<'_> {
 }
 
 fn ended_well(task: String, seconds: f64) -> Event {
-    Event::TaskFinished { task, outcome: Outcome::Ok, seconds, class: None, evidence: Vec::new() }
+    Event::TaskFinished {
+        task,
+        outcome: Outcome::Ok,
+        seconds,
+        class: None,
+        evidence: Vec::new(),
+        what_to_do: None,
+    }
 }
 
-/// Takes in what earlier builds left behind when they were killed.
-pub fn sweep_up(cache: &Cache, host: &TrainHost, talk: &Talk) -> Result<()> {
-    for leftover in super::sweep::sweep(&host.runs, &host.caller_env)? {
-        match ingest(cache, &leftover.spec, leftover.exit.as_ref(), &leftover.log, &host.hostname) {
-            Ok(attempt) => {
-                let outcome = crate::graph::outcome_text(&attempt);
-                talk.report(&Event::Note {
-                    message: format!("took in a run that an earlier build left: {} ({outcome})", attempt.task),
-                });
-                remove(&leftover.dir);
-            }
-            // A folder that says nothing is not a measurement; everything else is worth an error.
-            Err(Error::Cache(why)) => talk.report(&Event::Note { message: format!("left alone: {why}") }),
-            Err(other) => return Err(other),
-        }
-    }
-    for swept in super::contained::sweep(&host.runs, &host.caller_env, |dir| dir.exists() && !is_abandoned(dir)) {
-        let message = match swept {
-            Ok(name) => format!("removed the container {name}, which an earlier build left"),
-            Err(why) => format!("containers that earlier builds left may still be there: {why}"),
+/// What to do about a failure of this class, with the cell's own name in the commands.
+fn advice_on(plan: &Plan, cell: CellId, class: FailureClass) -> String {
+    let quoted =
+        |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned);
+    let mut name = quoted(&plan.cells[cell].id);
+    if let Some(matrix) = &plan.argument {
+        // Some commands take cells or a matrix in that place, so the matrix is named by its option
+        // where there is one.
+        let option = if class == FailureClass::Oom {
+            "--matrix "
+        } else {
+            ""
         };
-        talk.report(&Event::Note { message });
+        name += &format!(" {option}{}", quoted(matrix));
     }
-    Ok(())
+    report::advice(class, &plan.cells[cell].id).replace("CELL", &name)
 }

@@ -1,6 +1,7 @@
-//! Values that nobody may read, known because a trainer gets them: a trainer may print its environment, and an error message
-//! may quote an address with a password in it. They are overwritten where the trainer's bytes are kept, so that whatever is
-//! made of a log later (evidence, tables, pages, comments on a pull request) has none.
+//! Values that nobody may read, known because a trainer gets them: a trainer may print its
+//! environment, and an error message may quote an address with a password in it. They are
+//! overwritten where the trainer's bytes are kept, so that whatever is made of a log later
+//! (evidence, tables, pages, comments on a pull request) has none.
 
 use std::{
     borrow::Cow,
@@ -9,12 +10,20 @@ use std::{
     io,
     ops::Range,
     os::unix::fs::FileExt,
+    path::{Path, PathBuf},
     sync::LazyLock,
 };
+use tprimat_words::part;
 
 use aho_corasick::AhoCorasick;
+use serde::{Deserialize, Serialize};
 
-use crate::analyze::{is_secret, passwords_in};
+use crate::{
+    digest::Digest,
+    error::Result,
+    files::{self, Durability},
+    words::secret::{is_secret, passwords_in},
+};
 
 /// A shorter value cannot be told from an ordinary word or number of a log.
 const SHORTEST: usize = 8;
@@ -24,29 +33,141 @@ const CHUNK: usize = 1 << 20;
 /// Searches for the secret values of an environment.
 pub struct Secrets {
     search: Option<AhoCorasick>,
+    words: Words,
     longest: usize,
+}
+
+/// What a run folder has of the secrets that the run was given, so that its log can be masked by
+/// somebody who does not know them: the words of the values by their lengths and by 32 bits of a
+/// salted digest, from which no word follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Words {
+    salt: String,
+    known: BTreeSet<(usize, u32)>,
+}
+
+impl Words {
+    fn of(env: &BTreeMap<String, String>) -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let mut words = Self {
+            salt: String::new(),
+            known: BTreeSet::new(),
+        };
+        for _ in 0..2 {
+            words.salt += &format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        }
+        for value in values(env) {
+            let parts = word_places(value.as_bytes())
+                .map(|place| part(&value, place))
+                .filter(|part| is_tellable(part));
+            let known: Vec<_> = parts
+                .map(|part| (part.len(), words.digest(part.as_bytes())))
+                .collect();
+            words.known.extend(known);
+        }
+        words
+    }
+
+    fn digest(&self, word: &[u8]) -> u32 {
+        let digest = Digest::of([self.salt.as_bytes(), word].concat());
+        u32::from_le_bytes([digest.0[0], digest.0[1], digest.0[2], digest.0[3]])
+    }
+
+    fn places(&self, bytes: &[u8]) -> Vec<Range<usize>> {
+        let lengths: BTreeSet<usize> = self.known.iter().map(|(length, _)| *length).collect();
+        let is_known = |place: &Range<usize>| {
+            lengths.contains(&place.len())
+                && self
+                    .known
+                    .contains(&(place.len(), self.digest(&bytes[place.clone()])))
+        };
+        word_places(bytes).filter(is_known).collect()
+    }
+}
+
+/// Unbroken runs of the characters that tokens consist of.
+fn word_places(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let is_in_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-".contains(byte);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at + bytes[at..].iter().position(is_in_word)?;
+        at = bytes[start..]
+            .iter()
+            .position(|byte| !is_in_word(byte))
+            .map_or(bytes.len(), |length| start + length);
+        Some(start..at)
+    })
+}
+
+/// The secret values of an environment, in all spellings that are looked for.
+fn values(env: &BTreeMap<String, String>) -> BTreeSet<String> {
+    let mut values: BTreeSet<String> = BTreeSet::new();
+    for (name, value) in env {
+        if is_secret(name) {
+            // A key of several lines may be printed line by line.
+            let parts = value.lines().chain([value.as_str()]).map(str::trim);
+            values.extend(parts.filter(|part| is_tellable(part)).flat_map(spellings));
+        }
+        for password in passwords_in(value) {
+            // With the `@` behind it.
+            values.insert(part(value, password.start..=password.end).to_owned());
+            let secret = part(value, password).rsplit(':').next().unwrap_or_default();
+            values.extend(
+                Some(secret)
+                    .filter(|secret| is_tellable(secret))
+                    .map(str::to_owned),
+            );
+        }
+    }
+    values
+}
+
+fn words_path(run: &Path) -> PathBuf {
+    run.join("secrets.json")
 }
 
 impl Secrets {
     #[must_use]
     pub fn of(env: &BTreeMap<String, String>) -> Self {
-        let mut values: BTreeSet<String> = BTreeSet::new();
-        for (name, value) in env {
-            if is_secret(name) {
-                // A key of several lines may be printed line by line.
-                let parts = value.lines().chain([value.as_str()]).map(str::trim);
-                values.extend(parts.filter(|part| is_tellable(part)).flat_map(spellings));
-            }
-            for password in passwords_in(value) {
-                values.insert(value[password.start..value.len().min(password.end + 1)].to_owned());
-                let secret = value[password].rsplit(':').next().unwrap_or_default();
-                values.extend(Some(secret).filter(|secret| is_tellable(secret)).map(str::to_owned));
-            }
-        }
+        let values = values(env);
         let longest = values.iter().map(String::len).max().unwrap_or(0);
         // A search that cannot be built is larger than any environment makes it.
-        let search = (longest > 0).then(|| AhoCorasick::new(&values).expect("an environment is no larger than this"));
-        Self { search, longest }
+        let search = (longest > 0)
+            .then(|| AhoCorasick::new(&values).expect("an environment is no larger than this"));
+        Self {
+            search,
+            longest,
+            words: Words::default(),
+        }
+    }
+
+    /// Notes in a run's folder what masks its secrets without naming them.
+    pub fn note(env: &BTreeMap<String, String>, run: &Path) -> Result<()> {
+        let words = Words::of(env);
+        if words.known.is_empty() {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(&words).unwrap_or_default();
+        files::write_atomically(&words_path(run), &text, Durability::Plain)
+    }
+
+    /// Those that a run was given, as its folder has them: whole words of eight characters or more.
+    #[must_use]
+    pub fn noted(run: &Path) -> Self {
+        let bytes = files::read(&words_path(run)).unwrap_or_default();
+        let words: Words = serde_json::from_slice(&bytes).unwrap_or_default();
+        // A word is known once the character after it is seen.
+        let longest = words
+            .known
+            .iter()
+            .map(|(length, _)| length.saturating_add(1).min(CHUNK))
+            .max()
+            .unwrap_or(0);
+        Self {
+            search: None,
+            longest,
+            words,
+        }
     }
 
     /// No secret has more bytes.
@@ -67,7 +188,10 @@ impl Secrets {
     /// Overwrites every secret value by as many `*`; line breaks stay.
     pub fn mask(&self, bytes: &mut [u8]) {
         for place in self.places(bytes) {
-            bytes[place].iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b'*');
+            bytes[place]
+                .iter_mut()
+                .filter(|byte| **byte != b'\n')
+                .for_each(|byte| *byte = b'*');
         }
     }
 
@@ -81,9 +205,10 @@ impl Secrets {
         Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The same in a file that nobody writes to any more. Its length stays, and so does what is known of its offsets.
+    /// The same in a file that nobody writes to any more. Its length stays, and so does what is
+    /// known of its offsets.
     pub fn mask_file(&self, file: &File) -> io::Result<()> {
-        if self.search.is_none() {
+        if self.longest == 0 {
             return Ok(());
         }
         let mut buffer = vec![0; CHUNK + self.longest];
@@ -92,7 +217,10 @@ impl Secrets {
             let read = read_at(file, &mut buffer, at)?;
             for place in self.places(&buffer[..read]) {
                 let mut stars = buffer[place.clone()].to_vec();
-                stars.iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b'*');
+                stars
+                    .iter_mut()
+                    .filter(|byte| **byte != b'\n')
+                    .for_each(|byte| *byte = b'*');
                 file.write_all_at(&stars, at + place.start as u64)?;
             }
             if read < buffer.len() {
@@ -104,8 +232,15 @@ impl Secrets {
     }
 
     fn places(&self, bytes: &[u8]) -> Vec<Range<usize>> {
-        let Some(search) = &self.search else { return Vec::new() };
-        search.find_overlapping_iter(bytes).map(|found| found.range()).collect()
+        let found = self
+            .search
+            .iter()
+            .flat_map(|search| search.find_overlapping_iter(bytes));
+        let mut places: Vec<Range<usize>> = found.map(|found| found.range()).collect();
+        if !self.words.known.is_empty() {
+            places.extend(self.words.places(bytes));
+        }
+        places
     }
 }
 
@@ -126,11 +261,17 @@ fn spellings(value: &str) -> Vec<String> {
     let mut in_address = String::new();
     for byte in value.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => in_address.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                in_address.push(char::from(byte))
+            }
             other => in_address += &format!("%{other:02X}"),
         }
     }
-    vec![value.to_owned(), quoted.trim_matches('"').to_owned(), in_address]
+    vec![
+        value.to_owned(),
+        quoted.trim_matches('"').to_owned(),
+        in_address,
+    ]
 }
 
 fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
@@ -153,7 +294,11 @@ mod tests {
     use super::*;
 
     fn secrets(env: &[(&str, &str)]) -> Secrets {
-        Secrets::of(&env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect())
+        Secrets::of(
+            &env.iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect(),
+        )
     }
 
     #[test]
@@ -168,12 +313,21 @@ mod tests {
             ("PATH", "/usr/bin:/usr/local/bin"),
         ]);
         for (text, masked) in [
-            ("clone https://u:hf_SuperSecret123@hub", "clone https://u:*****************@hub"),
+            (
+                "clone https://u:hf_SuperSecret123@hub",
+                "clone https://u:*****************@hub",
+            ),
             ("one mnopqrstuvwx two", "one ************ two"),
             (r#"{"a":"p\"ss w/rd"}"#, r#"{"a":"**********"}"#),
             ("x=p%22ss%20w%2Frd", "x=***************"),
-            ("via http://user:pw@proxy:3128", "via http://********proxy:3128"),
-            ("short 12345678 /usr/bin:/usr/local/bin user", "short 12345678 /usr/bin:/usr/local/bin user"),
+            (
+                "via http://user:pw@proxy:3128",
+                "via http://********proxy:3128",
+            ),
+            (
+                "short 12345678 /usr/bin:/usr/local/bin user",
+                "short 12345678 /usr/bin:/usr/local/bin user",
+            ),
         ] {
             assert_eq!(secrets.mask_text(text), masked);
         }
@@ -185,7 +339,59 @@ mod tests {
     #[test]
     fn the_longer_of_two_values_is_masked_whole() {
         let secrets = secrets(&[("A_TOKEN", "abcdefgh"), ("B_TOKEN", "abcdefghijkl")]);
-        assert_eq!(secrets.mask_text("abcdefghijkl abcdefgh"), "************ ********");
+        assert_eq!(
+            secrets.mask_text("abcdefghijkl abcdefgh"),
+            "************ ********"
+        );
+    }
+
+    #[test]
+    fn a_run_folder_masks_secrets_that_it_does_not_name() {
+        let env = [
+            ("HF_TOKEN", "hf_SuperSecret123"),
+            ("DATABASE", "postgres://me:pgSuperSecret789@db/x"),
+            ("PATH", "/usr/local/bin"),
+        ];
+        let env: BTreeMap<String, String> = env
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        Secrets::note(&env, folder.path()).unwrap();
+        Secrets::note(&env, other.path()).unwrap();
+        let texts = [&folder, &other]
+            .map(|run| String::from_utf8(files::read(&words_path(run.path())).unwrap()).unwrap());
+        assert!(
+            !texts[0].contains("SuperSecret") && texts[0] != texts[1],
+            "{texts:?}"
+        );
+        let noted = Secrets::noted(folder.path());
+        for (text, masked) in [
+            (
+                "clone https://u:hf_SuperSecret123@hub",
+                "clone https://u:*****************@hub",
+            ),
+            ("HF_TOKEN=hf_SuperSecret123", "HF_TOKEN=*****************"),
+            (
+                "postgres://me:pgSuperSecret789@db",
+                "postgres://me:****************@db",
+            ),
+            (
+                "/usr/local/bin hf_SuperSecret124 hf_SuperSecret1234",
+                "/usr/local/bin hf_SuperSecret124 hf_SuperSecret1234",
+            ),
+        ] {
+            assert_eq!(noted.mask_text(text), masked);
+        }
+        assert_eq!(
+            Secrets::noted(Path::new("/nonexistent")).mask_text("hf_SuperSecret123"),
+            "hf_SuperSecret123"
+        );
+        // Nothing is noted of a run without secrets.
+        let empty = tempfile::tempdir().unwrap();
+        Secrets::note(&BTreeMap::new(), empty.path()).unwrap();
+        assert!(!words_path(empty.path()).exists());
     }
 
     proptest! {

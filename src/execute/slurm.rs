@@ -1,72 +1,65 @@
-//! Runs as batch jobs: one job a run, which holds the run's supervisor on its node. Project and cache are on a file system that
-//! the nodes share.
+//! Runs as batch jobs: one job a run, which holds the run's supervisor on its node. Project and
+//! cache are on a file system that the nodes share.
 //!
 //! | what happens | what follows |
 //! |---|---|
 //! | tprimat dies, Ctrl-C | the job goes on; the next build finds it by its name and takes it up |
 //! | tprimat dies within the submission | Slurm is asked for a job of that name before another one is submitted |
-//! | the job starts twice all the same | the second one finds `claim` in the run folder, and ends |
+//! | the job starts twice all the same | the one that makes `claim` in the run folder runs; the others end, and tprimat follows the claim |
 //! | slurmctld does not answer | it is asked again until it does |
-//! | the job ends without `exit.json` | Slurm says why: lost node, preempted, out of time, out of memory, cancelled |
+//! | the job ended well, and `exit.json` is not seen here | it is waited for, then left in its folder: nothing is run instead |
+//! | the job ended otherwise, without `exit.json` | Slurm says why: lost node, preempted, out of time, out of memory, cancelled |
 //! | the node differs from tprimat.lock | nothing runs there; the failure names the lines |
+//! | Ctrl-C with `cancel_on_interrupt` | `scancel` until Slurm takes it; a second Ctrl-C leaves the job |
+
+mod end;
+mod node;
+mod queue;
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::Command,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
+use end::{After, after, ended_unseen, exit_of_ended, unseen};
+pub(super) use end::{Left, explained, left};
+pub use node::JobSpec;
+pub(super) use node::{claim, is_of_this_job, settle_in, take};
+pub use queue::Commands;
+use queue::{is_final, is_passing};
 
 use super::{
-    executor::{Executor, Run},
-    run::{ExitKind, RunExit, RunSpec, RunState, owner_lock_path, read_exit, spec_path, state_path, take_lock},
-    sweep,
+    executor::{End, Executor, Run},
+    recover_runs,
+    run::{RunSpec, RunState, lock, owner_lock_path, read_exit, spec_path, state_path, take_lock},
 };
 use crate::{
-    cache::Undeclared,
     error::{Error, Result},
-    files::{self, Durability, unix_now},
-    host::{self, Fact, ask, last_line},
-    plan::{Slurm as Settings, Vendor},
+    files::{self, Durability},
+    job::Vendor,
 };
 
 /// `tprimat __job DIR` is the supervisor of the run in DIR, inside its job.
 pub const JOB_ARGUMENT: &str = "__job";
 
-/// A command of Slurm that takes longer does not answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the run folder is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two questions to Slurm, first and last: a cluster has many users.
 const QUESTIONS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));
-/// How long after a job's end its files may take to be seen here.
-const SETTLE: Duration = Duration::from_secs(5);
-
-/// What the job of a run must know beside its spec.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JobSpec {
-    pub vendor: Vendor,
-    pub num_gpus: usize,
-    /// What tprimat.lock pins of the platform: the node must agree, or nothing runs there.
-    pub facts: BTreeMap<String, Fact>,
-    pub settings: Settings,
-}
+/// How long beyond its grace a job that was told to end may take before Slurm ends it.
+const CANCELLED: Duration = Duration::from_secs(30);
+/// The claim of a tprimat that takes a run back before any job has it.
+const WITHDRAWN: &str = "withdrawn";
 
 /// Submits to the cluster of this host.
 pub struct Slurm {
     pub tprimat: PathBuf,
-    /// The caller's: PATH to Slurm's commands, and where its configuration is.
-    pub env: BTreeMap<String, String>,
+    pub commands: Commands,
 }
 
 /// A run that is a job, or is about to be.
@@ -75,14 +68,24 @@ pub struct Job {
     slurm: Commands,
     tprimat: PathBuf,
     id: Mutex<Option<String>>,
-    /// What the queue says of it.
+    /// What the run waits for, as far as the queue says it.
     reason: Mutex<String>,
-    /// Nobody waits for it any more; it goes on.
-    is_left: AtomicBool,
-    is_cancelled: AtomicBool,
-    /// An earlier tprimat started it. Its folder may have come with a project, so it is never what a new job runs.
+    intent: Mutex<JobIntent>,
+    /// An earlier tprimat started it. Its folder may have come with a project, so it is never what
+    /// a new job runs.
     is_attached: bool,
     _owner: File,
+}
+
+/// What is to become of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobIntent {
+    /// It is waited for.
+    Wait,
+    /// It is cancelled, and its end waited for.
+    Cancel,
+    /// Nobody waits for it any more; it goes on.
+    Leave,
 }
 
 impl Executor for Slurm {
@@ -94,34 +97,28 @@ impl Executor for Slurm {
         let environment = serde_json::to_vec(&spec.env).unwrap_or_default();
         write_private(&environment_path(dir), &environment)
             .map_err(Error::io("cannot write", environment_path(dir)))?;
-        let text = serde_json::to_vec_pretty(spec)
-            .map_err(|e| Error::Failed { message: format!("cannot describe run {}: {e}", spec.run_id), help: None })?;
+        let text = serde_json::to_vec_pretty(spec).map_err(|e| Error::Failed {
+            message: format!("cannot describe run {}: {e}", spec.run_id),
+            help: None,
+        })?;
         // From here on the run folder says that there is or will be a job.
         files::write_atomically(&spec_path(dir), &text, Durability::Synced)?;
         Ok(Box::new(self.job(spec.clone(), owner, false)))
     }
 
-    fn attach(&self, dir: &Path) -> Result<Option<(RunSpec, Box<dyn Run>)>> {
-        let Ok(owner) = OpenOptions::new().read(true).write(true).open(owner_lock_path(dir)) else { return Ok(None) };
-        if owner.try_lock().is_err() {
-            return Ok(None);
-        }
-        let spec = files::read(&spec_path(dir)).ok().and_then(|text| serde_json::from_slice::<RunSpec>(&text).ok());
-        let Some(spec) = spec.filter(|spec| spec.job.is_some() && spec.dir == dir) else { return Ok(None) };
-        Ok(Some((spec.clone(), Box::new(self.job(spec, owner, true)))))
+    fn attach(&self, spec: &RunSpec, owner: File) -> Option<Box<dyn Run>> {
+        Some(Box::new(self.job(spec.clone(), owner, true)))
     }
 }
 
 impl Slurm {
     fn job(&self, spec: RunSpec, owner: File, is_attached: bool) -> Job {
-        let id = fs::read_to_string(job_path(&spec.dir)).ok();
         Job {
-            slurm: Commands { env: self.env.clone() },
+            slurm: self.commands.clone(),
             tprimat: self.tprimat.clone(),
-            id: Mutex::new(id.map(|id| id.trim().to_owned())),
-            reason: Mutex::new("not submitted yet".into()),
-            is_left: AtomicBool::new(false),
-            is_cancelled: AtomicBool::new(false),
+            id: Mutex::new(noted(&job_path(&spec.dir))),
+            reason: Mutex::new("its submission to Slurm".into()),
+            intent: Mutex::new(JobIntent::Wait),
             is_attached,
             _owner: owner,
             spec,
@@ -129,11 +126,12 @@ impl Slurm {
     }
 }
 
-/// The job's id, as soon as it is known.
+/// The id of the job that was submitted last, as soon as it is known. Which job runs is said by the
+/// claim alone.
 fn job_path(dir: &Path) -> PathBuf {
     dir.join("job")
 }
-/// Which job runs it; made once.
+/// Which job runs it; made once, by that job.
 fn claim_path(dir: &Path) -> PathBuf {
     dir.join("claim")
 }
@@ -141,8 +139,25 @@ fn environment_path(dir: &Path) -> PathBuf {
     dir.join("environment")
 }
 
+/// What such a file names; nothing as long as it is empty.
+fn noted(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let is_id = |text: &str| {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_+".contains(c))
+    };
+    Some(text.trim().to_owned()).filter(|text| is_id(text))
+}
+
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -151,141 +166,243 @@ fn job_name(run_id: &str) -> String {
     format!("tprimat-{run_id}")
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Run for Job {
     fn state(&self) -> RunState {
+        let queued = || RunState::Queued {
+            reason: self.told(),
+        };
+        if *lock(&self.intent) == JobIntent::Cancel {
+            return queued();
+        }
         let text = fs::read(state_path(&self.spec.dir)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_else(|_| RunState::Queued { reason: self.told() })
+        serde_json::from_slice(&text).unwrap_or_else(|_| queued())
     }
 
     fn terminate(&self) {
-        match &self.spec.job {
-            Some(job) if job.settings.cancel_on_interrupt => self.cancel(),
-            _ => self.is_left.store(true, Ordering::SeqCst),
+        let cancels = self
+            .spec
+            .job
+            .as_ref()
+            .is_some_and(|job| job.settings.cancel_on_interrupt);
+        let mut intent = lock(&self.intent);
+        if *intent == JobIntent::Wait {
+            *intent = if cancels {
+                JobIntent::Cancel
+            } else {
+                JobIntent::Leave
+            };
+        }
+        if *intent == JobIntent::Leave {
+            self.slurm.hurry();
         }
     }
 
     fn kill(&self) {
-        self.terminate();
+        *lock(&self.intent) = JobIntent::Leave;
+        self.slurm.hurry();
     }
 
-    fn wait(&self) -> Result<RunExit> {
+    fn wait(&self) -> Result<End> {
         let (mut pause, most) = QUESTIONS;
         let mut asked: Option<Instant> = None;
-        let mut over_since: Option<Instant> = None;
+        let mut over: Option<(Instant, Option<String>)> = None;
+        let mut cancelling = Cancelling::default();
         loop {
-            if let Some(exit) = read_exit(&self.spec.dir) {
-                return Ok(self.explained(exit));
+            let exit = if over.is_some() {
+                exit_of_ended(&self.spec.dir)
+            } else {
+                read_exit(&self.spec.dir)
+            };
+            if let Some(exit) = exit {
+                if *lock(&self.intent) != JobIntent::Wait {
+                    return Ok(End::Over(exit));
+                }
+                return Ok(End::Over(explained(&self.spec.dir, &self.slurm, exit)));
             }
-            if self.is_left.load(Ordering::SeqCst) {
-                return Err(Error::Interrupted(0));
+            let intent = *lock(&self.intent);
+            if intent == JobIntent::Leave {
+                return self.left();
+            }
+            if intent == JobIntent::Cancel && !cancelling.is_begun {
+                cancelling.is_begun = true;
+                (asked, pause) = (None, QUESTIONS.0);
             }
             if asked.is_none_or(|asked| asked.elapsed() >= pause) {
                 asked = Some(Instant::now());
-                pause = pause.mul_f64(1.3).min(most);
-                match self.look()? {
-                    Standing::There => over_since = None,
+                if intent == JobIntent::Cancel && over.is_none() {
+                    self.cancel(&mut cancelling)?;
+                } else {
+                    pause = pause.mul_f64(1.3).min(most);
+                }
+                match self.look(pause / 2)? {
+                    Standing::There => over = None,
                     Standing::Silent => {}
-                    Standing::Over => drop(over_since.get_or_insert_with(Instant::now)),
+                    Standing::NeverWas => return Ok(End::NeverWas),
+                    Standing::Over(state) => {
+                        over.get_or_insert_with(|| (Instant::now(), state));
+                    }
                 }
             }
-            if over_since.is_some_and(|since| since.elapsed() >= SETTLE) {
-                let id = locked(&self.id).clone().unwrap_or_default();
-                return Ok(read_exit(&self.spec.dir).unwrap_or_else(|| ended_unseen(&self.spec, &self.slurm, &id)));
+            if let Some((since, state)) = &over {
+                match after(state.as_deref(), since.elapsed()) {
+                    After::Wait => {}
+                    After::Keep => {
+                        return Ok(End::Unseen(unseen(&self.spec.dir, &self.known_id())));
+                    }
+                    After::Ended => {
+                        let ended = || ended_unseen(&self.spec, &self.slurm, &self.known_id());
+                        return Ok(End::Over(
+                            exit_of_ended(&self.spec.dir).unwrap_or_else(ended),
+                        ));
+                    }
+                }
             }
             thread::sleep(LOOK);
         }
     }
-
-    fn goes_on(&self) -> Option<String> {
-        if !self.is_left.load(Ordering::SeqCst) {
-            return None;
-        }
-        let id = locked(&self.id).clone()?;
-        Some(format!("Slurm job {id} goes on: the next build takes it up, `scancel {id}` ends it"))
-    }
 }
 
 /// What Slurm says of a job, as far as a wait needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
     There,
-    Over,
+    /// With its last state, where Slurm still knows it.
+    Over(Option<String>),
     /// It does not answer. What cannot be reached is not gone.
     Silent,
+    /// An earlier tprimat died before it submitted the job, and nobody can submit it now.
+    NeverWas,
+}
+
+/// What was done so far to cancel a job.
+#[derive(Default)]
+struct Cancelling {
+    is_begun: bool,
+    /// Since when Slurm knows that it is to end.
+    told: Option<Instant>,
+    is_forced: bool,
 }
 
 impl Job {
     fn told(&self) -> String {
-        let id = locked(&self.id).clone().map_or_else(String::new, |id| format!("Slurm job {id}: "));
-        format!("{id}{}", locked(&self.reason))
+        lock(&self.reason).clone()
     }
 
     fn tell(&self, reason: String) {
-        *locked(&self.reason) = reason;
+        *lock(&self.reason) = reason;
     }
 
-    /// Submits what was not submitted, else asks how the job stands.
-    fn look(&self) -> Result<Standing> {
-        let known = locked(&self.id).clone();
-        let Some(id) = known else { return self.submit() };
-        match self.slurm.state(&id) {
-            Ok(Some((state, reason))) => {
-                let because = if reason == "None" { String::new() } else { format!(" ({reason})") };
-                self.tell(format!("{}{because}", state.to_lowercase()));
-                Ok(if is_final(&state) { Standing::Over } else { Standing::There })
+    fn known_id(&self) -> String {
+        lock(&self.id).clone().unwrap_or_default()
+    }
+
+    /// The job that is waited for. The one that claimed the folder runs, whichever submission this
+    /// tprimat has heard of.
+    fn current(&self) -> Result<Option<String>> {
+        let mut id = lock(&self.id);
+        if let Some(claimed) =
+            noted(&claim_path(&self.spec.dir)).filter(|claimed| Some(claimed) != id.as_ref())
+        {
+            files::write_atomically(
+                &job_path(&self.spec.dir),
+                claimed.as_bytes(),
+                Durability::Synced,
+            )?;
+            *id = Some(claimed);
+        }
+        Ok(id.clone())
+    }
+
+    /// Submits what was not submitted, else asks how the job stands; `age`: of an answer that
+    /// somebody else got.
+    fn look(&self, age: Duration) -> Result<Standing> {
+        let Some(id) = self.current()? else {
+            return self.submit();
+        };
+        match self.slurm.state(&id, age) {
+            Ok(Some(shown)) => {
+                if *lock(&self.intent) == JobIntent::Wait {
+                    let because = if shown.reason.is_empty() {
+                        String::new()
+                    } else {
+                        format!(": {}", shown.reason)
+                    };
+                    self.tell(format!(
+                        "Slurm job {id} ({}{because})",
+                        shown.state.to_lowercase()
+                    ));
+                }
+                Ok(if is_final(&shown.state) {
+                    Standing::Over(Some(shown.state))
+                } else {
+                    Standing::There
+                })
             }
-            Ok(None) => Ok(Standing::Over),
+            Ok(None) => Ok(Standing::Over(self.slurm.last_state(&id))),
             Err(why) => {
-                self.tell(format!("Slurm does not answer: {why}"));
+                self.tell(format!("Slurm, which does not answer: {why}"));
                 Ok(Standing::Silent)
             }
         }
     }
 
-    /// One attempt at it. A submission that nobody heard the answer of has happened, or has not: Slurm is asked first.
+    /// One attempt at it. A submission that nobody heard the answer of has happened, or has not:
+    /// Slurm is asked first.
     fn submit(&self) -> Result<Standing> {
         let name = job_name(&self.spec.run_id);
         match self.slurm.find(&name) {
             Ok(Some(id)) => return self.submitted(id),
             Ok(None) => {}
             Err(why) => {
-                self.tell(format!("Slurm does not answer: {why}"));
+                self.tell(format!("Slurm, which does not answer: {why}"));
                 return Ok(Standing::Silent);
             }
         }
-        if claim_path(&self.spec.dir).exists() {
-            // It was submitted and has run; its id was lost with whoever submitted it.
-            let id = fs::read_to_string(claim_path(&self.spec.dir)).unwrap_or_default();
-            *locked(&self.id) = Some(id.trim().to_owned());
-            return Ok(Standing::Over);
-        }
         if self.is_attached {
-            return Ok(Standing::Over);
+            // A job that comes to be seen later runs nothing: the run is withdrawn from it.
+            let is_withdrawn = node::take(&self.spec.dir, WITHDRAWN)?;
+            return Ok(if is_withdrawn {
+                Standing::NeverWas
+            } else {
+                Standing::Silent
+            });
         }
         let script = self.spec.dir.join("job.sh");
-        let line = [self.tprimat.to_string_lossy(), JOB_ARGUMENT.into(), self.spec.dir.to_string_lossy()];
-        let line = shlex::try_join(line.iter().map(AsRef::as_ref))
-            .map_err(|e| Error::Failed { message: e.to_string(), help: None })?;
-        files::write_atomically(&script, format!("#!/bin/sh\nexec {line}\n").as_bytes(), Durability::Plain)?;
+        let line = [
+            self.tprimat.to_string_lossy(),
+            JOB_ARGUMENT.into(),
+            self.spec.dir.to_string_lossy(),
+        ];
+        let line = shlex::try_join(line.iter().map(AsRef::as_ref)).map_err(|e| Error::Failed {
+            message: e.to_string(),
+            help: None,
+        })?;
+        files::write_atomically(
+            &script,
+            format!("#!/bin/sh\nexec {line}\n").as_bytes(),
+            Durability::Plain,
+        )?;
         let mut arguments = self.arguments(&name);
         arguments.push(script.to_string_lossy().into_owned());
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         match self.slurm.run("sbatch", &words) {
-            // With --parsable: the id, and the cluster's name behind a semicolon where there are several.
-            Ok(said) => self.submitted(said.trim().split(';').next().unwrap_or_default().to_owned()),
+            // With --parsable: the id, and the cluster's name behind a semicolon where there are
+            // several.
+            Ok(said) => {
+                self.submitted(said.trim().split(';').next().unwrap_or_default().to_owned())
+            }
             Err(why) if is_passing(&why) => {
-                self.tell(format!("sbatch does not get through: {why}"));
+                self.tell(format!("Slurm: sbatch does not get through: {why}"));
                 Ok(Standing::Silent)
             }
             Err(why) => {
-                sweep::remove(&self.spec.dir);
+                recover_runs::remove(&self.spec.dir);
                 Err(Error::Failed {
                     message: format!("sbatch refused the job: {why}"),
-                    help: Some("execution.<platform>.slurm in config.yaml says what it was asked for".into()),
+                    help: Some(
+                        "execution.<platform>.slurm in config.yaml says what it was asked for"
+                            .into(),
+                    ),
                 })
             }
         }
@@ -293,8 +410,8 @@ impl Job {
 
     fn submitted(&self, id: String) -> Result<Standing> {
         files::write_atomically(&job_path(&self.spec.dir), id.as_bytes(), Durability::Synced)?;
-        *locked(&self.id) = Some(id);
-        self.tell("submitted".into());
+        self.tell(format!("Slurm job {id} (submitted)"));
+        *lock(&self.id) = Some(id);
         Ok(Standing::There)
     }
 
@@ -309,10 +426,19 @@ impl Job {
             format!("--chdir={dir}"),
             // Nothing of the caller's shell that the run did not declare.
             "--export=PATH,HOME,LD_LIBRARY_PATH,TPRIMAT_LOCK_DIR".into(),
-            "--nodes=1".into(),
-            "--ntasks=1".into(),
+            format!("--nodes={}", self.spec.nodes()),
+            format!("--ntasks={}", self.spec.nodes()),
+            "--ntasks-per-node=1".into(),
         ];
-        let Some(JobSpec { vendor, num_gpus, settings, .. }) = &self.spec.job else { return arguments };
+        let Some(JobSpec {
+            vendor,
+            num_gpus,
+            settings,
+            ..
+        }) = &self.spec.job
+        else {
+            return arguments;
+        };
         let stated = [
             ("account", &settings.account),
             ("partition", &settings.partition),
@@ -328,263 +454,68 @@ impl Job {
             None => (*vendor != Vendor::Cpu).then(|| format!("gpu:{num_gpus}")),
         };
         arguments.extend(gres.map(|gres| format!("--gres={gres}")));
+        arguments.extend(settings.cpus.map(|cpus| format!("--cpus-per-task={cpus}")));
         arguments.extend(settings.exclusive.then(|| "--exclusive".to_owned()));
         arguments.extend(settings.options.iter().cloned());
         arguments
     }
 
-    /// SIGTERM to the supervisor in the job, which ends the run with grace; then the job itself.
-    fn cancel(&self) {
-        if self.is_cancelled.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let Some(id) = locked(&self.id).clone() else {
-            self.is_left.store(true, Ordering::SeqCst);
-            return;
+    /// One attempt at cancelling. SIGTERM goes to the supervisor in the job, which ends the run
+    /// with grace; Slurm ends what does not end by itself.
+    fn cancel(&self, so_far: &mut Cancelling) -> Result<()> {
+        let Some(id) = self.current()? else {
+            // Whether a submission was heard or not: no job runs what somebody else has claimed.
+            if node::take(&self.spec.dir, WITHDRAWN)? {
+                recover_runs::remove(&self.spec.dir);
+                return Err(Error::Interrupted(0));
+            }
+            return Ok(());
         };
+        let has_had_its_time = |told: Instant| told.elapsed() >= self.spec.grace() + CANCELLED;
+        let is_forced = so_far.told.is_some_and(has_had_its_time);
+        if so_far.told.is_some() && (!is_forced || so_far.is_forced) {
+            return Ok(());
+        }
         // A job that has not started has nothing to end with grace.
         let has_started = claim_path(&self.spec.dir).exists();
-        let arguments: &[&str] = if has_started { &["--full", "--signal=TERM", &id] } else { &[&id] };
-        if let Err(why) = self.slurm.run("scancel", arguments) {
-            self.tell(format!("scancel: {why}"));
-        }
-    }
-
-    /// A supervisor that was told to end does not know why, nor does a trainer that got the signal first; Slurm does.
-    fn explained(&self, exit: RunExit) -> RunExit {
-        let is_told = match exit.status {
-            ExitKind::Interrupted | ExitKind::Signal(9 | 15) => true,
-            ExitKind::Code(code) => [137, 143].contains(&code),
-            _ => false,
+        let gently = has_started && !is_forced;
+        let arguments: &[&str] = match gently {
+            // The supervisors are in a step. srun would end it without grace if it got the signal,
+            // which --full sends to it as well.
+            true if self.spec.nodes() > 1 => &["--signal=TERM", &id],
+            true => &["--full", "--signal=TERM", &id],
+            false => &[&id],
         };
-        if !is_told || self.is_cancelled.load(Ordering::SeqCst) {
-            return exit;
-        }
-        let id = locked(&self.id).clone().unwrap_or_default();
-        // The job's end may take a moment to be known.
-        let begun = Instant::now();
-        loop {
-            match self.slurm.fate(&id) {
-                Some(status) => return RunExit { status, ..exit },
-                None if begun.elapsed() >= SETTLE => return exit,
-                None => thread::sleep(LOOK),
+        match self.slurm.run("scancel", arguments) {
+            Ok(_) => {
+                self.tell(format!("the end of Slurm job {id}, which was told to end"));
+                so_far.told.get_or_insert_with(Instant::now);
+                so_far.is_forced = is_forced;
             }
+            Err(why) => self.tell(format!(
+                "Slurm to cancel job {id}, which it did not yet: {why}"
+            )),
         }
-    }
-}
-
-/// What became of a run whose tprimat is dead.
-pub(super) enum Left {
-    /// It goes on, or Slurm does not answer.
-    GoesOn,
-    /// Its tprimat died before the submission: nothing has run.
-    NeverWas,
-    Ended(Box<RunExit>),
-}
-
-pub(super) fn left(spec: &RunSpec, env: &BTreeMap<String, String>) -> Left {
-    let slurm = Commands { env: env.clone() };
-    let noted = fs::read_to_string(job_path(&spec.dir)).or_else(|_| fs::read_to_string(claim_path(&spec.dir)));
-    let id = match noted {
-        Ok(id) => id.trim().to_owned(),
-        Err(_) => match slurm.find(&job_name(&spec.run_id)) {
-            Ok(Some(id)) => id,
-            Ok(None) => return Left::NeverWas,
-            Err(_) => return Left::GoesOn,
-        },
-    };
-    let is_over = match slurm.state(&id) {
-        Ok(Some((state, _))) => is_final(&state),
-        Ok(None) => true,
-        Err(_) => false,
-    };
-    if !is_over {
-        return Left::GoesOn;
-    }
-    // Written just before the end, it may have come in between.
-    let unseen = || ended_unseen(spec, &slurm, &id);
-    Left::Ended(Box::new(read_exit(&spec.dir).unwrap_or_else(unseen)))
-}
-
-fn ended_unseen(spec: &RunSpec, slurm: &Commands, id: &str) -> RunExit {
-    let now = unix_now();
-    let state = fs::read(state_path(&spec.dir)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let started_at = if let Some(RunState::Running { since, .. }) = state { since } else { now };
-    let unknown = || ExitKind::Lost(format!("Slurm job {id} is over and left no word of how its run ended"));
-    let said = fs::read(spec.dir.join("supervisor.log")).unwrap_or_default();
-    let note = (!said.is_empty()).then(|| last_line(&said));
-    RunExit {
-        status: slurm.fate(id).unwrap_or_else(unknown),
-        started_at,
-        ended_at: now,
-        waited_seconds: 0.0,
-        leftover: 0,
-        survivors: 0,
-        changed: Vec::new(),
-        undeclared: Undeclared::default(),
-        host: None,
-        note,
-    }
-}
-
-/// Slurm's commands, as the caller would run them.
-struct Commands {
-    env: BTreeMap<String, String>,
-}
-
-impl Commands {
-    /// What it printed; in words why it failed.
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
-        let mut command =
-            Command::new(host::which(program, &self.env).ok_or(format!("there is no {program} in PATH"))?);
-        let said = ask(command.args(arguments).env_clear().envs(&self.env), PATIENCE)?;
-        if said.status.success() {
-            Ok(String::from_utf8_lossy(&said.stdout).into_owned())
-        } else {
-            Err(last_line(&said.stderr))
-        }
+        Ok(())
     }
 
-    /// State and reason of a job; `None`: Slurm answers, and knows no such job any more.
-    fn state(&self, id: &str) -> Result<Option<(String, String)>, String> {
-        match self.run("squeue", &["--noheader", "--states=all", "--format=%T|%r", "--jobs", id]) {
-            Ok(said) => Ok(said.lines().next().and_then(|line| line.trim().split_once('|')).map(owned)),
-            Err(why) if why.contains("Invalid job id") => Ok(None),
-            Err(why) => Err(why),
-        }
+    /// Nobody waits any more.
+    fn left(&self) -> Result<End> {
+        let Some(id) = self.current()? else {
+            return Err(Error::Interrupted(0));
+        };
+        Ok(End::GoesOn(format!(
+            "Slurm job {id} goes on: the next build takes it up, `scancel {id}` ends it"
+        )))
     }
-
-    fn find(&self, name: &str) -> Result<Option<String>, String> {
-        let named = format!("--name={name}");
-        let said = self.run("squeue", &["--noheader", "--states=all", "--format=%i", &named])?;
-        Ok(said.split_whitespace().next().map(str::to_owned))
-    }
-
-    /// Why a job ended that did not say so itself; `None`: it ended by itself, or nobody knows.
-    fn fate(&self, id: &str) -> Option<ExitKind> {
-        let shown = self.run("scontrol", &["--oneliner", "show", "job", id]).ok();
-        let shown =
-            shown.and_then(|text| text.split_whitespace().find_map(|w| w.strip_prefix("JobState=").map(str::to_owned)));
-        let state = shown.or_else(|| {
-            let arguments = ["--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", id];
-            let said = self.run("sacct", &arguments).ok()?;
-            said.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
-        })?;
-        fate_of(id, &state)
-    }
-}
-
-fn owned((a, b): (&str, &str)) -> (String, String) {
-    (a.to_owned(), b.to_owned())
-}
-
-fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
-    // `CANCELLED by 1000`
-    match state.split_whitespace().next().unwrap_or_default() {
-        "NODE_FAIL" => Some(ExitKind::Lost(format!("the node of Slurm job {id} failed"))),
-        "BOOT_FAIL" => Some(ExitKind::Lost(format!("the node of Slurm job {id} did not start"))),
-        "PREEMPTED" => Some(ExitKind::Killed(format!("Slurm preempted job {id} for another one"))),
-        "OUT_OF_MEMORY" => {
-            Some(ExitKind::Killed(format!("Slurm ended job {id}: it took more host memory than it had asked for")))
-        }
-        "CANCELLED" => Some(ExitKind::Killed(format!("Slurm job {id} was cancelled"))),
-        "TIMEOUT" | "DEADLINE" => Some(ExitKind::Timeout),
-        _ => None,
-    }
-}
-
-fn is_final(state: &str) -> bool {
-    const FINAL: [&str; 10] = [
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    ];
-    FINAL.contains(&state)
-}
-
-/// Will the same submission get through later?
-fn is_passing(why: &str) -> bool {
-    const PASSING: [&str; 6] = [
-        "Unable to contact",
-        "no answer in",
-        "Socket timed out",
-        "Connection refused",
-        "temporarily",
-        "Zero Bytes were transmitted",
-    ];
-    PASSING.iter().any(|part| why.contains(part))
-}
-
-/// What a job does before its run may start: it takes the run for itself, and completes the spec with what only the node knows.
-/// `None`: another job has it.
-pub(super) fn claim(dir: &Path) -> Result<Option<RunSpec>> {
-    let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    let path = claim_path(dir);
-    match OpenOptions::new().write(true).create_new(true).open(&path) {
-        Ok(mut file) => file.write_all(id.as_bytes()).map_err(Error::io("cannot write", &path))?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
-        Err(error) => return Err(Error::io("cannot make", path)(error)),
-    }
-    let unreadable =
-        |path: PathBuf| move |e: serde_json::Error| Error::Io { what: "cannot read", path, source: e.into() };
-    let path = environment_path(dir);
-    let env = serde_json::from_slice(&files::read(&path)?).map_err(unreadable(path.clone()))?;
-    let _ = fs::remove_file(&path);
-    let path = spec_path(dir);
-    let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(unreadable(path))?;
-    Ok(Some(RunSpec { dir: dir.to_owned(), env, ..spec }))
-}
-
-/// Gives a run the devices that Slurm gave its job; in words why it cannot run on this node.
-pub(super) fn settle_in(spec: &mut RunSpec) -> Result<(), String> {
-    let Some(job) = spec.job.clone() else { return Ok(()) };
-    let node = host::probe();
-    let name = node.hostname.clone().unwrap_or_else(|| "this node".into());
-    let Some(found) = node.section(job.vendor) else {
-        return Err(format!("{name} has no device of the platform; execution.<platform>.slurm chooses the nodes"));
-    };
-    // A job sees those GPUs only that it was given.
-    let differs = |(name, locked): &(&String, &Fact)| *name != "count" && found.facts.get(*name) != Some(locked);
-    let differences: Vec<String> = job
-        .facts
-        .iter()
-        .filter(differs)
-        .map(|(fact, locked)| {
-            let here = found.facts.get(fact).map_or_else(|| "nothing".to_owned(), ToString::to_string);
-            format!("{fact} is {here}, locked is {locked}")
-        })
-        .collect();
-    if !differences.is_empty() {
-        return Err(format!("{name} differs from tprimat.lock, so nothing was run on it: {}", differences.join("; ")));
-    }
-    let variable = match job.vendor {
-        Vendor::Cpu => return Ok(()),
-        Vendor::Nvd => "CUDA_VISIBLE_DEVICES",
-        Vendor::Amd => "HIP_VISIBLE_DEVICES",
-    };
-    let visible = std::env::var(variable).ok();
-    let mut given = node.usable(job.vendor, visible.as_deref());
-    if given.len() < job.num_gpus {
-        return Err(format!("Slurm gave the job {} GPUs on {name}, the run needs {}", given.len(), job.num_gpus));
-    }
-    given.truncate(job.num_gpus);
-    let locks = node.device_locks(job.vendor);
-    spec.devices = given.iter().filter_map(|index| locks.get(*index).cloned()).collect();
-    let ids: Vec<String> = given.iter().map(ToString::to_string).collect();
-    spec.env.insert(variable.to_owned(), ids.join(","));
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::plan::Slurm as Settings;
 
     fn job(settings: Settings, vendor: Vendor) -> Job {
         let facts = BTreeMap::new();
@@ -595,8 +526,18 @@ mod tests {
             env: BTreeMap::new(),
             cwd: "/".into(),
             container: None,
-            job: Some(JobSpec { vendor, num_gpus: 4, facts, settings }),
+            job: Some(JobSpec {
+                vendor,
+                num_gpus: 4,
+                nodes: 1,
+                is_step: false,
+                facts,
+                packages: BTreeMap::new(),
+                python: PathBuf::new(),
+                settings,
+            }),
             timeout_seconds: None,
+            hang: None,
             grace_seconds: 1.0,
             devices: Vec::new(),
             sampled: None,
@@ -605,54 +546,87 @@ mod tests {
             watched: Vec::new(),
             meta: serde_json::Value::Null,
         };
-        let slurm = Slurm { tprimat: "/bin/tprimat".into(), env: BTreeMap::new() };
+        let slurm = Slurm {
+            tprimat: "/bin/tprimat".into(),
+            commands: Commands::new(BTreeMap::new()),
+        };
         slurm.job(spec, tempfile::tempfile().unwrap(), false)
     }
 
     #[test]
     fn what_config_says_reaches_sbatch_and_nothing_else_does() {
-        let plain = job(Settings::default(), Vendor::Nvd).arguments("tprimat-r1").join(" ");
+        let plain = job(Settings::default(), Vendor::Nvd)
+            .arguments("tprimat-r1")
+            .join(" ");
         assert!(
-            plain.contains("--no-requeue") && plain.contains("--gres=gpu:4") && !plain.contains("--account"),
+            plain.contains("--no-requeue")
+                && plain.contains("--gres=gpu:4")
+                && !plain.contains("--account"),
             "{plain}"
         );
-        assert!(!job(Settings::default(), Vendor::Cpu).arguments("x").join(" ").contains("--gres"));
+        assert!(
+            !job(Settings::default(), Vendor::Cpu)
+                .arguments("x")
+                .join(" ")
+                .contains("--gres")
+        );
         let stated = Settings {
             account: Some("lab".into()),
             partition: Some("h100".into()),
             gres: Some(String::new()),
             time: Some("04:00:00".into()),
+            cpus: Some(96),
             exclusive: true,
             options: vec!["--mail-type=END".into()],
             ..Settings::default()
         };
         let stated = job(stated, Vendor::Nvd).arguments("x").join(" ");
-        for part in ["--account=lab", "--partition=h100", "--time=04:00:00", "--exclusive", "--mail-type=END"] {
+        for part in [
+            "--account=lab",
+            "--partition=h100",
+            "--time=04:00:00",
+            "--cpus-per-task=96",
+            "--exclusive",
+            "--mail-type=END",
+        ] {
             assert!(stated.contains(part), "{part}: {stated}");
         }
         assert!(!stated.contains("gres"), "{stated}");
     }
 
     #[test]
-    fn each_end_that_slurm_knows_is_told_apart() {
-        let is = |state: &str| fate_of("7", state);
-        assert!(matches!(is("NODE_FAIL"), Some(ExitKind::Lost(_))));
-        assert!(matches!(is("PREEMPTED"), Some(ExitKind::Killed(why)) if why.contains("preempted")));
-        assert!(matches!(is("OUT_OF_MEMORY"), Some(ExitKind::Killed(why)) if why.contains("host memory")));
-        assert!(matches!(is("CANCELLED by 1000"), Some(ExitKind::Killed(why)) if why.contains("cancelled")));
-        assert_eq!(is("TIMEOUT"), Some(ExitKind::Timeout));
-        assert_eq!((is("COMPLETED"), is("RUNNING"), is("")), (None, None, None));
+    fn a_run_is_claimed_once_and_its_environment_does_not_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = RunSpec {
+            dir: folder.path().to_owned(),
+            ..job(Settings::default(), Vendor::Cpu).spec
+        };
+        write_private(
+            &environment_path(folder.path()),
+            br#"{"HF_TOKEN":"secret"}"#,
+        )
+        .unwrap();
+        let text = serde_json::to_vec(&spec).unwrap();
+        files::write_atomically(&spec_path(folder.path()), &text, Durability::Plain).unwrap();
+        assert_eq!(
+            claim(folder.path()).unwrap().unwrap().env["HF_TOKEN"],
+            "secret"
+        );
+        assert!(!environment_path(folder.path()).exists());
+        assert_eq!(claim(folder.path()).unwrap(), None);
     }
 
     #[test]
-    fn a_run_is_claimed_once_and_its_environment_does_not_stay() {
+    fn a_job_is_the_one_that_claimed_the_folder_whatever_was_heard_of_its_submission() {
         let folder = tempfile::tempdir().unwrap();
-        let spec = RunSpec { dir: folder.path().to_owned(), ..job(Settings::default(), Vendor::Cpu).spec };
-        write_private(&environment_path(folder.path()), br#"{"HF_TOKEN":"secret"}"#).unwrap();
-        let text = serde_json::to_vec(&spec).unwrap();
-        files::write_atomically(&spec_path(folder.path()), &text, Durability::Plain).unwrap();
-        assert_eq!(claim(folder.path()).unwrap().unwrap().env["HF_TOKEN"], "secret");
-        assert!(!environment_path(folder.path()).exists());
-        assert_eq!(claim(folder.path()).unwrap(), None);
+        let mut one = job(Settings::default(), Vendor::Cpu);
+        one.spec.dir = folder.path().to_owned();
+        one.submitted("12".into()).unwrap();
+        assert_eq!(one.current().unwrap().as_deref(), Some("12"));
+        assert!(
+            node::take(folder.path(), "11").unwrap() && !node::take(folder.path(), "12").unwrap()
+        );
+        assert_eq!(one.current().unwrap().as_deref(), Some("11"));
+        assert_eq!(noted(&job_path(folder.path())).as_deref(), Some("11"));
     }
 }

@@ -12,12 +12,13 @@
 use std::{
     collections::BTreeMap,
     fs::{File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Write},
+    net::TcpListener,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::AsFd,
         unix::{fs::MetadataExt, process::CommandExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::{Duration, Instant},
 };
@@ -25,26 +26,28 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
         signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask},
-        signalfd::{SfdFlags, SignalFd},
     },
-    unistd::{getpid, getppid, setsid},
+    unistd::{getpid, getppid},
 };
 
 use super::{
-    contained::{Contained, ContainerSpec, Guard},
+    container_run::{Contained, ContainerSpec, Guard},
     devices::{self, Claim, DeviceLock},
+    hang::{self, HangWatch},
+    inbox::{Inbox, receive_environment, settle_down},
+    log_times::LogTimes,
+    nodes,
     process::{Ended, RUN_ID_VARIABLE, Tree, reap_orphans},
     run::{
-        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, hostname, log_path, spec_path, state_path,
-        supervisor_lock_path,
+        ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, hostname, log_path, spec_path,
+        state_path, supervisor_lock_path,
     },
     secrets::Secrets,
     slurm,
-    watch::{not_started, outdated, written},
+    watched_inputs::{not_started, outdated, written},
 };
 use crate::{
     cache::Undeclared,
@@ -62,31 +65,48 @@ const DEVICE_LOOK: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long the run's end waits for a last sample, when no process of the run is left.
 const LAST_SAMPLE: Duration = Duration::from_secs(2);
-/// No environment is larger; a length beyond it is not one that tprimat sent.
-const ENVIRONMENT_LIMIT: u64 = 64 << 20;
+/// Launchers that need a port take the one that this variable names.
+const PORT_VARIABLE: &str = "TPRIMAT_PORT";
 
-/// Body of `tprimat __supervise DIR`; returns the process's exit code: the error's number where it has one, for
-/// on a full disk the supervisor has no other way to say it.
+/// Body of `tprimat __supervise DIR`; returns the process's exit code: the error's number where it
+/// has one, for on a full disk the supervisor has no other way to say it.
 #[must_use]
 pub fn supervise(dir: &Path) -> i32 {
-    exit_code(prepare(dir).and_then(Supervisor::run))
+    exit_code(prepare(dir).and_then(|mut supervisor| {
+        if supervisor.spec.job.is_none() {
+            return supervisor.run();
+        }
+        // A step of the allocation that tprimat is in.
+        let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+        slurm::take(dir, &job)?;
+        let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);
+        supervisor.record(&exit)
+    }))
 }
 
-/// Body of `tprimat __job DIR`, the same within a batch job: nobody holds its lifeline, and what only the node knows is
-/// settled here.
+/// Body of `tprimat __job DIR`, the same within a batch job: nobody holds its lifeline, and what
+/// only the node knows is settled here.
 #[must_use]
 pub fn supervise_job(dir: &Path) -> i32 {
     exit_code(prepare_job(dir).and_then(|supervisor| match supervisor {
         // Another job has it.
         None => Ok(()),
+        Some(mut supervisor) if supervisor.spec.nodes() > 1 => {
+            let exit = nodes::conduct(&supervisor.spec, &mut supervisor.inbox);
+            supervisor.record(&exit)
+        }
         Some(mut supervisor) => match slurm::settle_in(&mut supervisor.spec) {
-            Ok(()) => supervisor.run(),
+            Ok(note) => {
+                supervisor.notes.extend(note);
+                supervisor.run()
+            }
             Err(why) => supervisor.record(&never_ran(ExitKind::LaunchFailed(why), 0.0)),
         },
     }))
 }
 
-fn exit_code(result: Result<()>) -> i32 {
+/// The exit code of a supervisor's process.
+pub(super) fn exit_code(result: Result<()>) -> i32 {
     match result {
         Ok(()) => 0,
         Err(error) => {
@@ -94,7 +114,9 @@ fn exit_code(result: Result<()>) -> i32 {
             let _ = writeln!(io::stderr(), "{error}");
             match error {
                 // Of an error with a path around it only the kind is left.
-                Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => libc::ENOSPC,
+                Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                    libc::ENOSPC
+                }
                 Error::Io { source, .. } => source.raw_os_error().unwrap_or(1),
                 _ => 1,
             }
@@ -102,46 +124,44 @@ fn exit_code(result: Result<()>) -> i32 {
     }
 }
 
-struct Supervisor {
-    spec: RunSpec,
+pub(super) struct Supervisor {
+    pub spec: RunSpec,
     tree: Tree,
-    inbox: Inbox,
-}
-
-fn settle_down(has_lifeline: bool) -> Result<Inbox> {
-    let broken = |what: &'static str| move |e: Errno| Error::Failed { message: format!("{what}: {e}"), help: None };
-    keep_files_to_ourselves();
-    let inbox = Inbox::open(has_lifeline).map_err(broken("cannot receive signals"))?;
-    // Fails only where this process leads a group already, which serves as well.
-    let _ = setsid();
-    prctl::set_child_subreaper(true).map_err(broken("cannot adopt orphans"))?;
-    Ok(inbox)
+    pub inbox: Inbox,
+    /// Where the samples of its devices go.
+    telemetry: PathBuf,
+    /// What a person should know of the run, for its exit.
+    pub notes: Vec<String>,
 }
 
 fn prepare_job(dir: &Path) -> Result<Option<Supervisor>> {
     let inbox = settle_down(false)?;
-    let Some(spec) = slurm::claim(dir)? else { return Ok(None) };
-    Ok(Some(Supervisor { tree: Tree::below_this_process(&spec.run_id), spec, inbox }))
+    let Some(spec) = slurm::claim(dir)? else {
+        return Ok(None);
+    };
+    Ok(Some(Supervisor::new(spec, inbox, dir.join(TELEMETRY))))
 }
 
 fn prepare(dir: &Path) -> Result<Supervisor> {
     let inbox = settle_down(true)?;
     check_claim(dir)?;
     let env = receive_environment().map_err(Error::io("cannot receive the environment of", dir))?;
+    let spec = read_spec(dir, env)?;
+    Ok(Supervisor::new(spec, inbox, dir.join(TELEMETRY)))
+}
+
+pub(super) fn read_spec(dir: &Path, env: BTreeMap<String, String>) -> Result<RunSpec> {
     let path = spec_path(dir);
     let spec: RunSpec = serde_json::from_slice(&files::read(&path)?).map_err(|e| Error::Io {
         what: "cannot read",
         path,
         source: e.into(),
     })?;
-    let spec = RunSpec { dir: dir.to_owned(), env, ..spec };
-    Ok(Supervisor { tree: Tree::below_this_process(&spec.run_id), spec, inbox })
-}
-
-/// The trainer gets no file that tprimat's own parent left open (make's job server, a shell's).
-fn keep_files_to_ourselves() {
-    // SAFETY: it sets a flag on descriptors and touches no memory. Before Linux 5.11 it does nothing.
-    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    Ok(RunSpec {
+        dir: dir.to_owned(),
+        env,
+        ..spec
+    })
 }
 
 /// Standard output must be the locked `supervisor.lock` of this run: proof that tprimat started us.
@@ -154,81 +174,16 @@ fn check_claim(dir: &Path) -> Result<()> {
     };
     match claimed() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Error::Failed { message: "only tprimat itself starts a supervisor".into(), help: None }),
-        Err(source) => Err(Error::Io { what: "cannot check", path, source }),
+        Ok(false) => Err(Error::Failed {
+            message: "only tprimat itself starts a supervisor".into(),
+            help: None,
+        }),
+        Err(source) => Err(Error::Io {
+            what: "cannot check",
+            path,
+            source,
+        }),
     }
-}
-
-fn receive_environment() -> io::Result<BTreeMap<String, String>> {
-    let mut lifeline = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut length = [0; 8];
-    lifeline.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > ENVIRONMENT_LIMIT {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut text = Vec::new();
-    lifeline.take(length).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
-}
-
-/// What reaches the supervisor: the end of its lifeline, signals, the deaths of children.
-struct Inbox {
-    signals: SignalFd,
-    /// Does standard input end when tprimat does?
-    has_lifeline: bool,
-    /// tprimat is gone, or wants the run to end.
-    lifeline_closed: bool,
-    /// A signal asked for the end.
-    asked: bool,
-    /// SIGQUIT, or a second signal: no more grace.
-    hurry: bool,
-}
-
-impl Inbox {
-    fn open(has_lifeline: bool) -> nix::Result<Self> {
-        let mut set = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD] {
-            set.add(signal);
-        }
-        // Blocked here, not in the trainer: `launch` unblocks them there.
-        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
-        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { signals, has_lifeline, lifeline_closed: false, asked: false, hurry: false })
-    }
-
-    fn stop(&self) -> bool {
-        self.lifeline_closed || self.asked || self.hurry
-    }
-
-    /// Waits for something to arrive, a child's death included, or at most `patience`.
-    fn wait(&mut self, patience: Duration) {
-        let stdin = io::stdin();
-        let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
-        let lifeline = PollFd::new(stdin.as_fd(), PollFlags::POLLIN);
-        let mut both = [signals, lifeline];
-        // Once closed it stays readable for ever.
-        let watched = if self.lifeline_closed || !self.has_lifeline { &mut both[..1] } else { &mut both[..] };
-        // Rounded up: a wait of less than 1 ms would spin.
-        let timeout = PollTimeout::try_from(patience + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
-        let _ = poll(watched, timeout);
-        if watched.get(1).is_some_and(|fd| fd.any() == Some(true)) {
-            self.lifeline_closed = is_closed(stdin.as_fd());
-        }
-        while let Ok(Some(info)) = self.signals.read_signal() {
-            match i32::try_from(info.ssi_signo).map(Signal::try_from) {
-                Ok(Ok(Signal::SIGCHLD)) => {}
-                Ok(Ok(Signal::SIGQUIT)) => self.hurry = true,
-                _ if self.asked => self.hurry = true,
-                _ => self.asked = true,
-            }
-        }
-    }
-}
-
-fn is_closed(lifeline: BorrowedFd) -> bool {
-    let mut byte = [0];
-    matches!(nix::unistd::read(lifeline, &mut byte), Ok(0))
 }
 
 /// Why the supervisor stopped watching the trainer.
@@ -237,23 +192,49 @@ enum Verdict {
     Stopped(ExitKind),
 }
 
+/// A port that was free just now.
+fn free_port() -> Result<u16> {
+    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
+    Ok(bound
+        .map_err(Error::io("cannot find a free port on", "127.0.0.1"))?
+        .port())
+}
+
 impl Supervisor {
+    /// `telemetry`: where the samples of its devices go.
+    pub fn new(spec: RunSpec, inbox: Inbox, telemetry: PathBuf) -> Self {
+        Self {
+            tree: Tree::below_this_process(&spec.run_id),
+            telemetry,
+            spec,
+            inbox,
+            notes: Vec::new(),
+        }
+    }
+
     fn run(mut self) -> Result<()> {
+        let exit = self.measure();
+        self.record(&exit)
+    }
+
+    /// The run from the wait for its devices to the end of its last process. The devices' locks go
+    /// after that.
+    pub fn measure(&mut self) -> RunExit {
         let asked = Instant::now();
         let devices = self.take_devices();
         let waited_seconds = asked.elapsed().as_secs_f64();
-        let exit = match &devices {
+        match &devices {
             Ok(Some(locks)) => self.train(locks, waited_seconds),
             Ok(None) => never_ran(ExitKind::Interrupted, waited_seconds),
             Err(error) => never_ran(ExitKind::LaunchFailed(error.to_string()), waited_seconds),
-        };
-        self.record(&exit)
-        // The device locks go only now, when no process of the run is left.
+        }
     }
 
     fn record(&self, exit: &RunExit) -> Result<()> {
-        let text = serde_json::to_vec_pretty(exit)
-            .map_err(|e| Error::Failed { message: format!("cannot describe the exit: {e}"), help: None })?;
+        let text = serde_json::to_vec_pretty(exit).map_err(|e| Error::Failed {
+            message: format!("cannot describe the exit: {e}"),
+            help: None,
+        })?;
         files::write_atomically(&exit_path(&self.spec.dir), &text, Durability::Synced)
     }
 
@@ -267,13 +248,21 @@ impl Supervisor {
         for device in names {
             let mut told = None;
             loop {
-                match devices::claim(&self.spec.lock_dir, &device, self.spec.exclusive, &self.spec.run_id)? {
+                match devices::claim(
+                    &self.spec.lock_dir,
+                    &device,
+                    self.spec.exclusive,
+                    &self.spec.run_id,
+                )? {
                     Claim::Got(lock) => {
                         locks.push(lock);
                         break;
                     }
                     Claim::Busy(holder) if told.as_ref() != Some(&holder) => {
-                        self.tell(&RunState::WaitingForDevice { device: device.clone(), holder: holder.clone() });
+                        self.tell(&RunState::WaitingForDevice {
+                            device: device.clone(),
+                            holder: holder.clone(),
+                        });
                         told = Some(holder);
                     }
                     Claim::Busy(_) => {}
@@ -293,15 +282,43 @@ impl Supervisor {
         let changed = outdated(&mut self.spec.watched);
         if !changed.is_empty() {
             let why = not_started(&changed, &self.spec.watched);
-            return RunExit { changed, ..never_ran(ExitKind::LaunchFailed(why), waited_seconds) };
+            return RunExit {
+                changed,
+                ..never_ran(ExitKind::LaunchFailed(why), waited_seconds)
+            };
         }
-        let contained = self.spec.container.as_ref().and_then(|spec| Contained::of(spec, &self.spec.run_id));
-        let guard = match contained.as_ref().map(|contained| self.guard(contained, locks)).transpose() {
+        // As late as can be: one that was free when the run was planned may be taken by now. Nodes
+        // of one run were told where they meet.
+        if !self.spec.env.contains_key(PORT_VARIABLE) {
+            match free_port() {
+                Ok(port) => drop(
+                    self.spec
+                        .env
+                        .insert(PORT_VARIABLE.to_owned(), port.to_string()),
+                ),
+                Err(why) => {
+                    return never_ran(ExitKind::LaunchFailed(why.to_string()), waited_seconds);
+                }
+            }
+        }
+        let contained = self
+            .spec
+            .container
+            .as_ref()
+            .and_then(|spec| Contained::of(spec, &self.spec.run_id));
+        let guard = match contained
+            .as_ref()
+            .map(|contained| self.guard(contained, locks))
+            .transpose()
+        {
             Ok(guard) => guard,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
         };
         let (begun, started_at) = (Instant::now(), unix_now());
-        self.tell(&RunState::Running { since: started_at, changed: Vec::new() });
+        self.tell(&RunState::Running {
+            since: started_at,
+            changed: Vec::new(),
+        });
         let (handle, mut times) = match self.launch() {
             Ok(launched) => launched,
             Err(why) => return never_ran(ExitKind::LaunchFailed(why), waited_seconds),
@@ -340,18 +357,32 @@ impl Supervisor {
         };
         // Once more, for a client that was making it until just now.
         let is_gone = contained.as_ref().is_none_or(Contained::remove);
-        drop(guard);
+        if is_gone {
+            drop(guard);
+        } else {
+            // It tries once more when this process has ended, and holds the devices' locks until
+            // then.
+            std::mem::forget(guard);
+        }
         if let Some(sampler) = sampler {
             sampler.wait(LAST_SAMPLE);
         }
         times.look();
         let masked = Secrets::of(&self.spec.env).mask_file(&times.log);
-        let mut note = times.sync().err().map(|e| format!("the log may not survive a power cut: {e}"));
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.extend(
+            times
+                .sync()
+                .err()
+                .map(|e| format!("the log may not survive a power cut: {e}")),
+        );
         if let Err(error) = masked {
-            note = Some(format!("tokens and passwords that the trainer printed may be in the log: {error}"));
+            notes.push(format!(
+                "tokens and passwords that the trainer printed may be in the log: {error}"
+            ));
         }
         if !is_gone {
-            note = Some("the container engine did not remove the run's container; the next build tries again".into());
+            notes.push("the container engine did not remove the run's container; the next build tries again".into());
         }
         let (changed, undeclared) = written(&self.spec.watched);
         RunExit {
@@ -363,14 +394,21 @@ impl Supervisor {
             survivors: ended.survivors,
             changed,
             undeclared,
+            lost_nodes: None,
             host: hostname(),
-            note,
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
         }
     }
 
-    fn guard(&mut self, contained: &Contained, locks: &[DeviceLock]) -> std::result::Result<Guard, String> {
+    fn guard(
+        &mut self,
+        contained: &Contained,
+        locks: &[DeviceLock],
+    ) -> std::result::Result<Guard, String> {
         let descriptors: Vec<_> = locks.iter().map(DeviceLock::descriptor).collect();
-        let guard = contained.guard(&descriptors).map_err(|e| format!("cannot start the container's guard: {e}"))?;
+        let guard = contained
+            .guard(&descriptors)
+            .map_err(|e| format!("cannot start the container's guard: {e}"))?;
         self.tree.without(guard.pid());
         Ok(guard)
     }
@@ -379,7 +417,11 @@ impl Supervisor {
     fn end_container(&mut self, contained: &Contained, handle: &duct::Handle) {
         let (asked, grace) = (Instant::now(), self.spec.grace());
         let is_told = contained.signal("TERM");
-        while is_told && exit_status(handle).is_none() && asked.elapsed() < grace && !self.inbox.hurry {
+        while is_told
+            && exit_status(handle).is_none()
+            && asked.elapsed() < grace
+            && !self.inbox.is_in_a_hurry()
+        {
             reap_orphans(pid_of(handle));
             self.inbox.wait(Duration::from_millis(50));
         }
@@ -393,40 +435,57 @@ impl Supervisor {
         env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
         let (argv, env, input) = match &spec.container {
             None => (spec.argv.clone(), env, None),
-            Some(container) => {
-                (container.command(&spec.argv), container.environment.clone(), Some(ContainerSpec::input(&env)))
-            }
+            Some(container) => (
+                container.command(&spec.argv),
+                self.engine_environment(container),
+                Some(ContainerSpec::input(&env)),
+            ),
         };
-        let Some((program, arguments)) = argv.split_first().filter(|_| !spec.argv.is_empty()) else {
+        let Some((program, arguments)) = argv.split_first().filter(|_| !spec.argv.is_empty())
+        else {
             return Err("the command is empty".into());
         };
         if !spec.cwd.is_dir() {
-            return Err(format!("cannot start `{program}`: its folder {} does not exist", spec.cwd.display()));
+            return Err(format!(
+                "cannot start `{program}`: its folder {} does not exist",
+                spec.cwd.display()
+            ));
         }
         let path = log_path(&spec.dir);
         let open = || -> io::Result<(File, LogTimes)> {
             // The trainer itself appends to it: nothing stands between its bytes and the file.
             let log = OpenOptions::new().create(true).append(true).open(&path)?;
             // A file of its own: what is appended to cannot be written to elsewhere.
-            let times = LogTimes::open(&spec.dir, OpenOptions::new().read(true).write(true).open(&path)?)?;
+            let times = LogTimes::open(
+                &spec.dir,
+                OpenOptions::new().read(true).write(true).open(&path)?,
+            )?;
             Ok((log, times))
         };
         let (log, times) = open().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-        let errors = log.try_clone().map_err(|e| format!("cannot open {}: {e}", path.display()))?;
+        let errors = log
+            .try_clone()
+            .map_err(|e| format!("cannot open {}: {e}", path.display()))?;
         let supervisor = getpid();
         let die_with_us = move |command: &mut Command| {
             command.process_group(0);
             let in_child = move || {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // What is blocked here would stay blocked there: not even SIGTERM would get through.
+                // What is blocked here would stay blocked there: not even SIGTERM would get
+                // through.
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
                 // A shell in the background ignores these, and so would the trainer.
                 for ignored in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
                     // SAFETY: the default action runs no code of ours.
                     unsafe { signal(ignored, SigHandler::SigDfl) }?;
                 }
-                // The supervisor may have died before the line that ties the trainer to it took hold.
-                if getppid() == supervisor { Ok(()) } else { Err(io::Error::from(Errno::ESRCH)) }
+                // The supervisor may have died before the line that ties the trainer to it took
+                // hold.
+                if getppid() == supervisor {
+                    Ok(())
+                } else {
+                    Err(io::Error::from(Errno::ESRCH))
+                }
             };
             // SAFETY: between fork and exec it makes system calls and allocates nothing.
             unsafe { command.pre_exec(in_child) };
@@ -449,21 +508,49 @@ impl Supervisor {
         Ok((handle, times))
     }
 
-    /// Looks at the run's devices beside it. Not before the trainer has started: nothing may keep it waiting.
+    /// What the engine's own program gets. A job's step (pyxis) must know which job it belongs to,
+    /// and that is this process's, not one that held the host of the submission.
+    fn engine_environment(&self, container: &ContainerSpec) -> BTreeMap<String, String> {
+        let mut environment = container.environment.clone();
+        if self.spec.job.is_some() {
+            environment.retain(|name, _| !name.starts_with("SLURM_") || name == "SLURM_CONF");
+            environment.extend(std::env::vars().filter(|(name, _)| name.starts_with("SLURM_")));
+        }
+        environment
+    }
+
+    /// Looks at the run's devices beside it. Not before the trainer has started: nothing may keep
+    /// it waiting.
     fn sampler(&self) -> Option<Sampler> {
         let spec = &self.spec;
         let mut env = spec.env.clone();
         env.insert(RUN_ID_VARIABLE.to_owned(), spec.run_id.clone());
-        let (devices, file) = (spec.devices.clone(), spec.dir.join(TELEMETRY));
+        let (devices, file) = (spec.devices.clone(), self.telemetry.clone());
         let tree = Tree::below_this_process(&spec.run_id);
-        let sampling = Sampling { vendor: spec.sampled?, devices, exclusive: spec.exclusive, env, file };
+        let sampling = Sampling {
+            vendor: spec.sampled?,
+            devices,
+            exclusive: spec.exclusive,
+            env,
+            file,
+        };
         Sampler::start(sampling, move |pid| tree.has(pid))
     }
 
-    fn watch(&mut self, handle: &duct::Handle, begun: Instant, since: f64, times: &mut LogTimes) -> Verdict {
+    fn watch(
+        &mut self,
+        handle: &duct::Handle,
+        begun: Instant,
+        since: f64,
+        times: &mut LogTimes,
+    ) -> Verdict {
         let (mut inputs_at, mut changed) = (begun + INPUT_LOOK, Vec::new());
-        let timeout = self.spec.timeout_seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let timeout = self
+            .spec
+            .timeout_seconds
+            .and_then(|s| Duration::try_from_secs_f64(s).ok());
         let trainer = pid_of(handle);
+        let mut hang = HangWatch::of(&self.spec, &log_path(&self.spec.dir));
         loop {
             reap_orphans(trainer);
             if let Some(status) = exit_status(handle) {
@@ -473,26 +560,44 @@ impl Supervisor {
             if Instant::now() >= inputs_at {
                 inputs_at = self.look_at_inputs(since, &mut changed);
             }
+            let (now, tree) = (Instant::now(), &self.tree);
+            let look = |hang: &mut HangWatch| hang.look(now, || tree.is_stopped());
+            if let Some(why) = hang.as_mut().and_then(look) {
+                let mut evidence = vec![why];
+                evidence.extend(hang::stacks(&self.spec, &self.tree.pids()));
+                return Verdict::Stopped(ExitKind::Hung(evidence));
+            }
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             if left == Some(Duration::ZERO) {
                 return Verdict::Stopped(ExitKind::Timeout);
             }
-            self.inbox.wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK)));
+            self.inbox
+                .wait(left.map_or(LOG_LOOK, |left| left.min(LOG_LOOK)));
             if self.inbox.stop() {
-                // It may have ended by itself just before: then that is how it ended, and its figures are whole.
-                return exit_status(handle).map_or(Verdict::Stopped(ExitKind::Interrupted), Verdict::Exited);
+                // It may have ended by itself just before: then that is how it ended, and its
+                // figures are whole.
+                return exit_status(handle)
+                    .map_or(Verdict::Stopped(ExitKind::Interrupted), Verdict::Exited);
             }
         }
     }
 
-    /// Tells of inputs that have another content now; when to look again, so that it takes a hundredth of one core at most.
+    /// Tells of inputs that have another content now; when to look again, so that it takes a
+    /// hundredth of one core at most.
     fn look_at_inputs(&mut self, since: f64, changed: &mut Vec<String>) -> Instant {
         let begun = Instant::now();
-        let seen = self.spec.watched.iter_mut().filter_map(|one| one.look().then(|| one.name.clone()));
+        let seen = self
+            .spec
+            .watched
+            .iter_mut()
+            .filter_map(|one| one.look().then(|| one.name.clone()));
         let known = changed.len();
         changed.extend(seen);
         if changed.len() > known {
-            self.tell(&RunState::Running { since, changed: changed.clone() });
+            self.tell(&RunState::Running {
+                since,
+                changed: changed.clone(),
+            });
         }
         let now = Instant::now();
         now + INPUT_LOOK.max((now - begun) * 100)
@@ -501,7 +606,10 @@ impl Supervisor {
     fn end_leftovers(&mut self, handle: &duct::Handle) -> Ended {
         let ended = Instant::now();
         let settle = SETTLE.min(self.spec.grace());
-        while !self.inbox.hurry && ended.elapsed() < settle && !self.tree.members().is_empty() {
+        while !self.inbox.is_in_a_hurry()
+            && ended.elapsed() < settle
+            && !self.tree.members().is_empty()
+        {
             reap_orphans(pid_of(handle));
             self.inbox.wait(Duration::from_millis(20));
         }
@@ -509,13 +617,15 @@ impl Supervisor {
     }
 
     fn end_tree(&mut self, handle: &duct::Handle) -> Ended {
-        let Self { spec, tree, inbox } = self;
+        let Self {
+            spec, tree, inbox, ..
+        } = self;
         tree.end(spec.grace(), &mut || {
             inbox.wait(Duration::ZERO);
             // The trainer is duct's to reap, the others are ours.
             let _ = exit_status(handle);
             reap_orphans(pid_of(handle));
-            inbox.hurry
+            inbox.is_in_a_hurry()
         })
     }
 
@@ -527,7 +637,7 @@ impl Supervisor {
     }
 }
 
-fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
+pub(super) fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
     let now = unix_now();
     RunExit {
         status,
@@ -538,13 +648,17 @@ fn never_ran(status: ExitKind, waited_seconds: f64) -> RunExit {
         survivors: 0,
         changed: Vec::new(),
         undeclared: Undeclared::default(),
+        lost_nodes: None,
         host: hostname(),
         note: None,
     }
 }
 
 fn pid_of(handle: &duct::Handle) -> Option<i32> {
-    handle.pids().first().and_then(|&pid| i32::try_from(pid).ok())
+    handle
+        .pids()
+        .first()
+        .and_then(|&pid| i32::try_from(pid).ok())
 }
 
 fn exit_status(handle: &duct::Handle) -> Option<ExitStatus> {
@@ -556,41 +670,5 @@ fn exit_kind(status: ExitStatus) -> ExitKind {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitKind::Code(code),
         (None, signal) => ExitKind::Signal(signal.unwrap_or_default()),
-    }
-}
-
-/// The sidecar `times`: a line `<unix time> <bytes of log by then>` whenever the log has grown.
-struct LogTimes {
-    log: File,
-    sidecar: File,
-    known: u64,
-}
-
-impl LogTimes {
-    fn open(dir: &Path, log: File) -> io::Result<Self> {
-        // Lines are added while the run goes on; whoever is killed meanwhile, those before stay.
-        let sidecar = OpenOptions::new().create(true).append(true).open(dir.join("times"))?;
-        let mut times = Self { log, sidecar, known: 0 };
-        times.write(0);
-        Ok(times)
-    }
-
-    fn look(&mut self) {
-        if let Ok(length) = self.log.metadata().map(|m| m.len())
-            && length != self.known
-        {
-            self.known = length;
-            self.write(length);
-        }
-    }
-
-    /// A line that cannot be written (a full disk) is missed, no more: the log is what counts.
-    fn write(&mut self, length: u64) {
-        let _ = writeln!(self.sidecar, "{:.6} {length}", unix_now());
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.log.sync_all()?;
-        self.sidecar.sync_all()
     }
 }

@@ -1,11 +1,11 @@
 //! One train task: from its key to an attempt in the cache.
 //!
-//! The run folder is made whole before the supervisor starts; what it left is in the cache before the
-//! folder goes. In between, whoever dies, the next build finds the folder (see `sweep`) and takes it in.
+//! The run folder is made whole before the supervisor starts; what it left is in the cache before
+//! the folder goes. In between, whoever dies, the next build finds the folder (see `sweep`) and
+//! takes it in.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::TcpListener,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
@@ -14,32 +14,33 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
-
 use super::{
-    Talk,
-    contained::{self, contain},
+    EventSink,
+    container_run::{self, contain},
     events::Event,
-    executor::Run,
-    process::Tree,
+    executor::{End, Run},
+    hang::Hang,
+    ingest::{Meta, ingest},
     progress::Tail,
-    run::{ExitKind, RunExit, RunSpec, RunState, TELEMETRY, exit_path, log_path, read_exit, spec_path},
-    schedule::sweep_up,
+    recover_runs::{making, remove},
+    run::{RunSpec, RunState, TELEMETRY, log_path},
     secrets::Secrets,
-    slurm::JobSpec,
-    sweep::{self, making, remove},
-    watch::{Watched, not_started, outdated},
+    slurm::{Commands, JobSpec},
+    takeover::{Folders, say_note, take_over},
+    watched_inputs::{Watched, not_started, outdated},
 };
 use crate::{
-    analyze::{RunResult, Signs, Statistics, memory_of_others},
-    cache::{Attempt, AttemptOutcome, Cache, KeyLock, Output},
+    cache::{Attempt, Cache, KeyLock},
     digest::Digest,
     error::{Error, Result},
+    figures::Statistics,
     files::{self, Durability, write_atomically},
-    graph::{filed_without, key::without_inputs},
+    graph::doubtful,
     host::Fact,
-    parse::{self, ExitSummary, FailureClass, LogSection},
-    plan::{Execution, Job, Place, Vendor},
+    job::{Job, RunOutcome, Vendor},
+    logs::{self, LogSection},
+    plan::{Execution, Place},
+    results::TelemetryLine,
 };
 
 /// All that one train task needs, owned: it runs on a thread of its own.
@@ -55,7 +56,7 @@ pub struct TrainWork {
     pub launch_files: Vec<(String, Vec<u8>)>,
     pub recipe_files: Vec<(String, Vec<u8>)>,
     pub job: Job,
-    /// By which it is judged what disturbed the run.
+    /// The warm-up: whether something disturbed the run is judged on the steps after it.
     pub statistics: Statistics,
     /// What the run reads outside its folder.
     pub watched: Vec<Watched>,
@@ -75,15 +76,33 @@ pub struct TrainWork {
     pub checkouts: Vec<(String, PathBuf)>,
     pub log_section: LogSection,
     pub timeout_seconds: Option<f64>,
+    /// When it counts as hung.
+    pub hang: Option<Hang>,
+    /// How long it may take; none where nothing is known of it.
+    pub estimated_seconds: Option<f64>,
     pub exclusive: bool,
     /// Where and in what it runs.
     pub execution: Execution,
     /// The digest of its container's image.
     pub image: Option<String>,
-    /// What tprimat.lock pins of the platform.
+    /// What its key says of the platform, and the rest of the section that those facts are from.
     pub facts: BTreeMap<String, Fact>,
-    /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu platform.
+    /// The packages in its key.
+    pub packages: BTreeMap<String, String>,
+    /// The devices given to this run, as positions in [`TrainHost::gpus`]; empty on the cpu
+    /// platform.
     pub devices: Vec<usize>,
+}
+
+impl TrainWork {
+    /// Files of the project that only the command names.
+    pub(super) fn guessed(&self) -> Vec<&str> {
+        self.watched
+            .iter()
+            .filter(|one| one.is_guessed && !one.is_absent())
+            .map(|one| one.name.as_str())
+            .collect()
+    }
 }
 
 /// What holds for every run of a build.
@@ -94,13 +113,41 @@ pub struct TrainHost {
     /// The tprimat binary, which is also the supervisor.
     pub tprimat: PathBuf,
     pub native: Option<PathBuf>,
-    /// The same as the pre-flight saw it.
+    /// The file of `native` as the pre-flight check saw it: shows whether it changed since.
     pub native_seen: OnceLock<Watched>,
     pub hostname: String,
     pub caller_env: BTreeMap<String, String>,
     pub grace_seconds: f64,
     /// The accelerators that runs may be given.
     pub gpus: Vec<Gpu>,
+    /// All runs of a build ask the same queue.
+    pub slurm: Commands,
+    pub folders: Folders,
+    /// The remote cache of the build.
+    pub sharing: Option<Arc<dyn Share>>,
+}
+
+/// Where a build shares its runs with other hosts while it goes on, so that builds at the same time
+/// do not run the same.
+pub trait Share: Send + Sync {
+    /// Takes in what others have measured of this key by now.
+    fn take(&self, key: &Digest, cache: &Cache, events: &EventSink) -> Result<()>;
+    /// Leaves a run that has just been filed; `is_stopped`: the build is being ended, and nothing
+    /// may delay it.
+    fn leave(
+        &self,
+        attempt: &Attempt,
+        cache: &Cache,
+        is_stopped: bool,
+        events: &EventSink,
+    ) -> Result<()>;
+}
+
+impl TrainHost {
+    /// Where profiled runs are, which no sweep may take for measured ones.
+    pub(super) fn profiles(&self) -> PathBuf {
+        self.runs.with_file_name("profiles")
+    }
 }
 
 /// An accelerator of this host.
@@ -116,29 +163,8 @@ pub struct Gpu {
     pub render_node: Option<PathBuf>,
 }
 
-/// What a run folder says about its run, for a tprimat that finds it later.
-#[derive(Serialize, Deserialize)]
-struct Meta {
-    key: Digest,
-    task: String,
-    preimage: String,
-    generation: u32,
-    #[serde(default)]
-    log_section: LogSection,
-    #[serde(default)]
-    repeats_planned: Option<u32>,
-    /// Absent in folders of an older tprimat, whose runs are not judged.
-    #[serde(default)]
-    job: Option<Job>,
-    #[serde(default)]
-    statistics: Statistics,
-}
-
-/// As much of a log's end as may tell why its run failed.
-const TAIL: u64 = 8 << 20;
-
 /// How often a key that another tprimat holds is looked at.
-const KEY_LOOK: Duration = Duration::from_millis(50);
+pub(super) const KEY_LOOK: Duration = Duration::from_millis(50);
 
 /// Variables that every child gets from the caller; their values are in no key.
 const PASSED: &[&str] = &[
@@ -158,14 +184,21 @@ const PASSED: &[&str] = &[
     "no_proxy",
 ];
 
-/// Families of variables that change what trainers do. They are never passed on by accident, and what was set is reported.
-const DROPPED: &[&str] =
-    &["NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_", "LD_", "PYTHON"];
+/// Families of variables that change what trainers do. They are never passed on by accident, and
+/// what was set is reported.
+const DROPPED: &[&str] = &[
+    "NCCL_", "RCCL_", "CUDA_", "HIP_", "HSA_", "ROCR_", "PYTORCH_", "TORCH_", "OMP_", "MKL_",
+    "LD_", "PYTHON",
+];
 
 /// Which variables of the caller change trainers and are not passed on.
 #[must_use]
 pub fn dropped_env(caller: &BTreeMap<String, String>) -> Vec<&str> {
-    caller.keys().map(String::as_str).filter(|name| DROPPED.iter().any(|family| name.starts_with(family))).collect()
+    caller
+        .keys()
+        .map(String::as_str)
+        .filter(|name| DROPPED.iter().any(|family| name.starts_with(family)))
+        .collect()
 }
 
 /// Lets the scheduler end what runs.
@@ -190,174 +223,195 @@ impl RunningSet {
         self.stopped.store(true, Ordering::SeqCst);
         self.lock().iter().for_each(|run| run.terminate());
     }
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
     pub fn kill(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.lock().iter().for_each(|run| run.kill());
     }
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<dyn Run>>> {
-        self.runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.runs
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 /// What became of a train task.
 pub enum Trained {
     Attempt(Box<Attempt>),
-    /// Nothing ran, since the run would read what the plan knows with other content; in words.
-    Outdated(String),
+    /// No attempt was recorded, and why: an input changed after the plan read it, or the run goes on
+    /// where this process cannot see its end.
+    Nothing(String),
 }
 
 /// Runs one train task, or takes the attempt that another tprimat made meanwhile.
-pub fn train(work: &TrainWork, host: &TrainHost, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<Trained> {
-    let _in_flight = in_flight(work, cache, running, talk)?;
-    take_in_what_is_left(work, host, cache, running, talk)?;
+pub fn train(
+    work: &TrainWork,
+    host: &TrainHost,
+    cache: &Cache,
+    running: &RunningSet,
+    events: &EventSink,
+) -> Result<Trained> {
+    let _in_flight = in_flight(work, cache, running, events)?;
+    if let Some(trained) = take_over(work, host, cache, running, events)? {
+        return Ok(trained);
+    }
     cache.refresh()?;
     if let Some(done) = made_meanwhile(cache, work) {
         return Ok(Trained::Attempt(Box::new(done)));
     }
-    if let Some(attempt) = attached(work, host, cache, running, talk)? {
-        return Ok(Trained::Attempt(Box::new(attempt)));
+    if let Some(sharing) = &host.sharing {
+        sharing.take(&work.key, cache, events)?;
+        if let Some(done) = made_meanwhile(cache, work) {
+            return Ok(Trained::Attempt(Box::new(done)));
+        }
     }
     let mut watched = work.watched.clone();
-    watched.extend(host.native_seen.get().filter(|_| work.needs_native).cloned());
+    watched.extend(
+        host.native_seen
+            .get()
+            .filter(|_| work.needs_native)
+            .cloned(),
+    );
     let outdated = outdated(&mut watched);
     if !outdated.is_empty() {
-        return Ok(Trained::Outdated(not_started(&outdated, &watched)));
+        return Ok(Trained::Nothing(not_started(&outdated, &watched)));
+    }
+    if work.execution.place == Place::Allocation
+        && let Some(why) = too_long(work, host)
+    {
+        return Ok(Trained::Nothing(why));
     }
     let id = attempt_id();
     let dir = host.runs.join(&id);
     let making = making(&host.runs)?;
-    let spec = RunSpec { watched, ..prepare(work, host, &id, &dir)? };
+    let spec = RunSpec {
+        watched,
+        ..prepare(work, host, &id, &dir)?
+    };
     let run: Arc<dyn Run> = host.executor(work.execution.place).start(&spec)?.into();
     drop(making);
-    let attempt = see_through(work, host, cache, running, talk, (&spec, run))?;
-    Ok(Trained::Attempt(Box::new(attempt)))
+    let trained = see_through(work, host, cache, running, events, (&spec, run))?;
+    Ok(trained.unwrap_or_else(|| Trained::Nothing("its job was never submitted".into())))
 }
 
-/// The attempt of a run of this key that goes on without its tprimat.
-fn attached(
+/// Why a run is not begun in the allocation that tprimat is in; `None` also where it is not known
+/// how long the run takes, or how long the allocation lasts.
+fn too_long(work: &TrainWork, host: &TrainHost) -> Option<String> {
+    let job = host.caller_env.get("SLURM_JOB_ID")?;
+    let (needed, left) = (work.estimated_seconds?, host.slurm.seconds_left(job)?);
+    (needed > left).then(|| {
+        format!(
+            "the allocation ends in {:.0} s, and this run took {:.0} s before",
+            left.max(0.0),
+            needed
+        )
+    })
+}
+
+/// Follows a run to its end and takes it into the cache. `None`: nothing has run, and its folder is
+/// gone.
+pub(super) fn see_through(
     work: &TrainWork,
     host: &TrainHost,
     cache: &Cache,
     running: &RunningSet,
-    talk: &Talk,
-) -> Result<Option<Attempt>> {
-    let folders = sweep::run_folders(&host.runs).into_iter();
-    let Some(dir) = folders.filter(|dir| sweep::is_elsewhere(dir)).find(|dir| key_of_run(dir) == Some(work.key)) else {
-        return Ok(None);
-    };
-    if !sweep::is_own_run(&dir) {
-        return Ok(None);
-    }
-    let Some((spec, run)) = host.executor(Place::Slurm).attach(&dir)? else { return Ok(None) };
-    let message = format!("{}: took up the run that an earlier build started ({})", work.label, spec.run_id);
-    talk.report(&Event::Note { message });
-    see_through(work, host, cache, running, talk, (&spec, run.into())).map(Some)
-}
-
-/// Follows a run to its end and takes it into the cache.
-fn see_through(
-    work: &TrainWork,
-    host: &TrainHost,
-    cache: &Cache,
-    running: &RunningSet,
-    talk: &Talk,
+    events: &EventSink,
     (spec, run): (&RunSpec, Arc<dyn Run>),
-) -> Result<Attempt> {
+) -> Result<Option<Trained>> {
     running.add(&run);
     let over = AtomicBool::new(false);
     let log = log_path(&spec.dir);
-    let exit = std::thread::scope(|scope| {
-        scope.spawn(|| follow(work, (&*run, &log), &over, talk));
-        let exit = run.wait();
+    let end = std::thread::scope(|scope| {
+        scope.spawn(|| follow(work, (&*run, &log), &over, events));
+        let end = run.wait();
         over.store(true, Ordering::SeqCst);
-        exit
+        end
     });
     running.remove(&run);
-    if let Some(message) = run.goes_on() {
-        talk.report(&Event::Note { message: format!("{}: {message}", work.label) });
-    }
-    let attempt = ingest(cache, spec, Some(&exit?), &log, &host.hostname)?;
+    let exit = match end? {
+        End::Over(exit) => exit,
+        End::Unseen(why) => return Ok(Some(Trained::Nothing(why))),
+        End::NeverWas => {
+            drop(run);
+            remove(&spec.dir);
+            return Ok(None);
+        }
+        End::GoesOn(message) => {
+            events.report(&Event::Note {
+                message: format!("{}: {message}", work.label),
+            });
+            return Err(Error::Interrupted(0));
+        }
+    };
+    say_note(&work.label, Some(&exit), events);
+    let attempt = ingest(cache, spec, Some(&exit), &log, &host.hostname)?;
     drop(run);
     remove(&spec.dir);
-    Ok(attempt.in_doubt())
+    if let Some(sharing) = &host.sharing {
+        sharing.leave(&attempt, cache, running.is_stopped(), events)?;
+    }
+    let in_doubt = doubtful(cache, &work.preimage, &work.guessed())
+        .into_iter()
+        .find(|other| other.id == attempt.id);
+    let attempt = in_doubt.unwrap_or(attempt);
+    Ok(Some(Trained::Attempt(Box::new(attempt))))
 }
 
 /// The lock of the key. Another tprimat may train it now, for hours: an interrupt ends the wait.
-fn in_flight(work: &TrainWork, cache: &Cache, running: &RunningSet, talk: &Talk) -> Result<KeyLock> {
+fn in_flight(
+    work: &TrainWork,
+    cache: &Cache,
+    running: &RunningSet,
+    events: &EventSink,
+) -> Result<KeyLock> {
     let mut is_told = false;
     loop {
         if let Some(lock) = cache.try_lock_key(&work.key)? {
             return Ok(lock);
         }
-        if running.stopped.load(Ordering::SeqCst) {
+        if running.is_stopped() {
             return Err(Error::Interrupted(0));
         }
         if !is_told {
             let what_for = "another tprimat, which runs the same training".to_owned();
-            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for });
+            events.report(&Event::TaskWaiting {
+                task: work.label.clone(),
+                what_for,
+            });
             is_told = true;
         }
         std::thread::sleep(KEY_LOOK);
     }
 }
 
-/// A tprimat that held the key may have died with a run that was over: that run is the measurement, and is not made again. Its
-/// supervisor may still be ending it.
-fn take_in_what_is_left(
-    work: &TrainWork,
-    host: &TrainHost,
-    cache: &Cache,
-    running: &RunningSet,
-    talk: &Talk,
-) -> Result<()> {
-    let mut is_told = false;
-    // While this build holds the key, no other one runs it: whoever made such a folder is dead, or takes one up just now.
-    while let Some(dir) = sweep::run_folders(&host.runs).into_iter().find(|dir| key_of_run(dir) == Some(work.key)) {
-        sweep_up(cache, host, talk)?;
-        if !dir.exists() {
-            continue;
-        }
-        if sweep::is_abandoned(&dir) || sweep::is_elsewhere(&dir) {
-            // Nobody can take it in: it cannot be read. Or it goes on, and is attached to.
-            return Ok(());
-        }
-        if running.stopped.load(Ordering::SeqCst) {
-            return Err(Error::Interrupted(0));
-        }
-        if !is_told {
-            let what_for = format!("the end of {}, which an earlier build left", dir.display());
-            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for });
-            is_told = true;
-        }
-        std::thread::sleep(KEY_LOOK);
-    }
-    Ok(())
-}
-
-/// What another tprimat did while this one waited for the key: a measurement, one that was disturbed just now, or a
-/// failure that would come again.
+/// What another tprimat did while this one waited for the key: a measurement, one that was
+/// disturbed just now, or a failure that would come again.
 fn made_meanwhile(cache: &Cache, work: &TrainWork) -> Option<Attempt> {
     let serves = |a: &Attempt| match &a.outcome {
-        _ if a.generation != work.generation || a.set_aside.is_some() => false,
-        AttemptOutcome::Ok => {
-            (a.suspect.is_none() || !work.seen.contains(&a.id)) && a.log().is_none_or(|log| cache.has(&log.digest))
+        // Another host may have measured it anew, under a later generation.
+        _ if a.generation < work.generation || a.set_aside.is_some() => false,
+        RunOutcome::Ok => {
+            (a.suspect.is_none() || !work.seen.contains(&a.id))
+                && a.log().is_none_or(|log| cache.has(&log.digest))
         }
-        AttemptOutcome::Failed { .. } => a.will_fail_again() && !work.seen.contains(&a.id),
+        RunOutcome::Failed { .. } => a.will_fail_again() && !work.seen.contains(&a.id),
     };
     let attempts = cache.attempts(&work.key);
-    let best =
-        attempts.iter().filter(|a| serves(a)).min_by_key(|a| (a.outcome != AttemptOutcome::Ok, a.suspect.is_some()));
+    let best = attempts
+        .iter()
+        .filter(|a| serves(a))
+        .min_by_key(|a| (a.outcome != RunOutcome::Ok, a.suspect.is_some()));
     best.cloned().or_else(|| {
-        // Or one that wrote files which only the command names: it is filed without them.
-        let guessed: Vec<&str> = work.watched.iter().filter(|w| w.is_guessed).map(|w| w.name.as_str()).collect();
-        let key = filed_without(cache, &work.preimage, &guessed)?;
-        let generation = cache.generation(&key);
-        let mut attempts = cache.attempts(&key).into_iter().filter(|a| !work.seen.contains(&a.id));
-        attempts.find(|a| a.generation == generation && a.is_valid()).map(Attempt::in_doubt)
+        // Or one under which files changed that only the command names: it is filed without them.
+        let mut attempts = doubtful(cache, &work.preimage, &work.guessed()).into_iter();
+        attempts.find(|a| a.outcome == RunOutcome::Ok && !work.seen.contains(&a.id))
     })
 }
 
-/// Sorts by time, and two hosts never make the same one.
+/// A new attempt's id: it begins with the time, so ids sort by it, and ends with random digits, so
+/// that two hosts never make the same one.
 pub(super) fn attempt_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     let now = jiff::Timestamp::now();
@@ -376,8 +430,16 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     }
     let mut env: BTreeMap<String, String> = BTreeMap::new();
     // A container has a PATH and a language of its own.
-    let passed = if work.execution.container.is_some() { contained::PASSED } else { PASSED };
-    for name in passed.iter().copied().chain(work.pass_env.iter().map(String::as_str)) {
+    let passed = if work.execution.container.is_some() {
+        container_run::PASSED
+    } else {
+        PASSED
+    };
+    for name in passed
+        .iter()
+        .copied()
+        .chain(work.pass_env.iter().map(String::as_str))
+    {
         if let Some(value) = host.caller_env.get(name) {
             env.insert(name.to_owned(), value.clone());
         }
@@ -389,7 +451,6 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
     set("TPRIMAT_RECIPE_DIR", path_text(&recipe_dir)?);
     set("TPRIMAT_PROJECT_DIR", path_text(&host.project)?);
     set("TPRIMAT_PYTHON", path_text(&work.python)?);
-    set("TPRIMAT_PORT", free_port()?.to_string());
     if let Some(native) = &host.native {
         set("TPRIMAT_NATIVE", path_text(native)?);
     }
@@ -401,16 +462,28 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         write_atomically(&path, job, Durability::Plain)?;
         set("TPRIMAT_JOB", path_text(&path)?);
     }
-    let given: Vec<&Gpu> = work.devices.iter().filter_map(|i| host.gpus.get(*i)).collect();
+    let given: Vec<&Gpu> = work
+        .devices
+        .iter()
+        .filter_map(|i| host.gpus.get(*i))
+        .collect();
     // Inside a container that was given these devices and no others, they are counted anew.
-    let is_renumbered = work.execution.container.is_some() && contained::hides_other_gpus(work, host);
-    let number = |(position, gpu): (usize, &&Gpu)| if is_renumbered { position } else { gpu.index }.to_string();
-    let ids = given.iter().enumerate().map(number).collect::<Vec<_>>().join(",");
+    let is_renumbered = container_run::counts_anew(work, host, &given);
+    let number = |(position, gpu): (usize, &&Gpu)| {
+        if is_renumbered { position } else { gpu.index }.to_string()
+    };
+    let ids = given
+        .iter()
+        .enumerate()
+        .map(number)
+        .collect::<Vec<_>>()
+        .join(",");
     match work.job.vendor {
         Vendor::Cpu => {}
         Vendor::Nvd => {
             set("CUDA_VISIBLE_DEVICES", ids);
-            // As NVML counts, where the ids are from; CUDA's own order begins with the fastest device.
+            // As NVML counts, where the ids are from; CUDA's own order begins with the fastest
+            // device.
             set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
         }
         Vendor::Amd => set("HIP_VISIBLE_DEVICES", ids),
@@ -430,54 +503,72 @@ pub(super) fn prepare(work: &TrainWork, host: &TrainHost, id: &str, dir: &Path) 
         statistics: work.statistics.clone(),
     };
     let container = contain(work, host, &given, (id, dir), &mut env)?;
+    Secrets::note(&env, dir)?;
     let of_job = || JobSpec {
         vendor: work.job.vendor,
-        num_gpus: work.job.parallelism.num_gpus as usize,
+        num_gpus: (work.job.parallelism.num_gpus / work.job.parallelism.num_nodes.max(1)) as usize,
+        nodes: work.job.parallelism.num_nodes as usize,
+        is_step: work.execution.place == Place::Allocation,
         facts: work.facts.clone(),
+        packages: work.packages.clone(),
+        python: work.python.clone(),
         settings: work.execution.slurm.clone(),
     };
     Ok(RunSpec {
         container,
-        job: (work.execution.place == Place::Slurm).then(of_job),
+        job: (work.execution.place != Place::Local).then(of_job),
         run_id: id.to_owned(),
         dir: dir.to_owned(),
         argv: work.command.clone(),
         env,
         cwd: dir.to_owned(),
         timeout_seconds: work.timeout_seconds,
+        hang: work.hang.clone(),
         grace_seconds: host.grace_seconds,
         devices,
         sampled: Some(work.job.vendor),
         exclusive: work.exclusive,
         lock_dir: host.lock_dir.clone(),
         watched: Vec::new(),
-        meta: serde_json::to_value(meta).map_err(|e| Error::Cache(e.to_string()))?,
+        meta: serde_json::to_value(meta)
+            .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?,
     })
 }
 
 fn path_text(path: &Path) -> Result<String> {
-    path.to_str().map(str::to_owned).ok_or_else(|| Error::Failed {
-        message: format!("the path {} is not UTF-8, so no script can be told of it", path.display()),
-        help: None,
-    })
-}
-
-/// A port that was free just now; launchers that need one take it from `$TPRIMAT_PORT`.
-fn free_port() -> Result<u16> {
-    let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
-    Ok(bound.map_err(Error::io("cannot find a free port on", "127.0.0.1"))?.port())
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Error::Failed {
+            message: format!(
+                "the path {} is not UTF-8, so no script can be told of it",
+                path.display()
+            ),
+            help: None,
+        })
 }
 
 /// Reports the run's progress until it is over.
-fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, talk: &Talk) {
+fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, events: &EventSink) {
     let mut tail = Tail::new(log);
-    let mut live = parse::Live::new(&work.log_section);
-    let tokens_per_step = work.job.data.global_batch_size.saturating_mul(work.job.data.seq_length);
+    let (mut samples, mut power_watts) = (Tail::new(&log.with_file_name(TELEMETRY)), None);
+    let mut live = logs::Live::new(&work.log_section);
+    let tokens_per_step = work
+        .job
+        .data
+        .global_batch_size
+        .saturating_mul(work.job.data.seq_length);
     let (mut waiting_for, mut changed) = (None, Vec::new());
     while !over.load(Ordering::SeqCst) {
+        // The header, and a line of a newer sampler, say nothing of the power.
+        let _ = samples.poll(&mut |line| {
+            power_watts = serde_json::from_str(line)
+                .ok()
+                .as_ref()
+                .and_then(TelemetryLine::power_watts);
+        });
         let _ = tail.poll(&mut |line| {
             if let Some(step) = live.feed(line.as_bytes()) {
-                talk.report(&Event::Step {
+                events.report(&Event::Step {
                     task: work.label.clone(),
                     step: step.step,
                     steps_total: Some(work.job.train_iters),
@@ -487,207 +578,41 @@ fn follow(work: &TrainWork, (run, log): (&dyn Run, &Path), over: &AtomicBool, ta
                         .step_time_seconds
                         .filter(|t| *t > 0.0)
                         .map(|t| step.tokens.unwrap_or(tokens_per_step) as f64 / t),
+                    power_watts,
                 });
             }
         });
-        let what_for = match run.state() {
+        let state = run.state();
+        let what_for = match &state {
             RunState::WaitingForDevice { device, holder } => {
-                let held = |h: super::Holder| format!(" held by process {} (run {})", h.pid, h.run_id);
-                Some(format!("{device}{}", holder.map(held).unwrap_or_default()))
+                let held =
+                    |h: &super::Holder| format!(" held by process {} (run {})", h.pid, h.run_id);
+                Some(format!(
+                    "{device}{}",
+                    holder.as_ref().map(held).unwrap_or_default()
+                ))
             }
-            RunState::Queued { reason } => Some(reason),
+            RunState::Queued { reason } => Some(reason.clone()),
             _ => None,
         };
         if let Some(what_for) = what_for.filter(|what_for| waiting_for.as_ref() != Some(what_for)) {
-            talk.report(&Event::TaskWaiting { task: work.label.clone(), what_for: what_for.clone() });
+            events.report(&Event::TaskWaiting {
+                task: work.label.clone(),
+                what_for: what_for.clone(),
+            });
             waiting_for = Some(what_for);
         }
-        if let RunState::Running { changed: seen, .. } = run.state()
+        if let RunState::Running { changed: seen, .. } = state
             && seen.len() > changed.len()
         {
             changed = seen;
-            let message = format!("{} will not count: {} changed while it runs", work.label, changed.join(", "));
-            talk.report(&Event::Note { message });
+            let message = format!(
+                "{} will not count: {} changed while it runs",
+                work.label,
+                changed.join(", ")
+            );
+            events.report(&Event::Note { message });
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-}
-
-/// Takes what a run left into the cache: the log first, then the attempt that names it.
-pub fn ingest(cache: &Cache, spec: &RunSpec, exit: Option<&RunExit>, log: &Path, hostname: &str) -> Result<Attempt> {
-    let meta: Meta = serde_json::from_value(spec.meta.clone())
-        .map_err(|e| Error::Cache(format!("the run folder {} is not readable: {e}", spec.dir.display())))?;
-    if let Ok(log) = std::fs::OpenOptions::new().read(true).write(true).open(log) {
-        // The supervisor has masked the log, unless it was killed before it could. Then the run's own environment is known
-        // where the same tprimat takes it in; later, what the caller has now is as good a guess as any.
-        for secrets in [Secrets::of(&spec.env), Secrets::of_caller()] {
-            secrets.mask_file(&log).map_err(Error::io("cannot mask secrets in the log of", &spec.dir))?;
-        }
-    }
-    let mut outputs = Vec::new();
-    for name in ["log", "times", TELEMETRY] {
-        let path = log.with_file_name(name);
-        if path.is_file() {
-            let (digest, size) = cache.put_file(&path, Durability::Synced)?;
-            outputs.push(Output { name: name.to_owned(), digest, size });
-        }
-    }
-    if !outputs.iter().any(|o| o.name == "log") {
-        let digest = cache.put(b"", Durability::Synced)?;
-        outputs.insert(0, Output { name: "log".to_owned(), digest, size: 0 });
-    }
-    let now = files::unix_now();
-    let (changed, undeclared) = exit.map(|exit| (exit.changed.clone(), exit.undeclared.clone())).unwrap_or_default();
-    let (mut key, mut preimage, mut generation) = (meta.key, meta.preimage, meta.generation);
-    if changed.is_empty() && !undeclared.changed.is_empty() {
-        // Nobody declares these files, and the run may have written them. Filed without them, it counts as soon as somebody
-        // says so; until then whoever plans finds it here and does not run it again.
-        preimage = without_inputs(&preimage, &undeclared.changed);
-        key = Digest::of(&preimage);
-        generation = cache.generation(&key);
-    }
-    let mut attempt = Attempt {
-        id: spec.run_id.clone(),
-        key,
-        task: meta.task,
-        preimage,
-        generation,
-        outcome: outcome(exit, log, &meta.log_section),
-        outputs,
-        started_at: exit.map_or(now, |e| e.started_at),
-        ended_at: exit.map_or(now, |e| e.ended_at),
-        host: exit.and_then(|exit| exit.host.clone()).unwrap_or_else(|| hostname.to_owned()),
-        suspect: None,
-        repeats_planned: meta.repeats_planned,
-        set_aside: None,
-        undeclared,
-        recorded: 0,
-    };
-    attempt.suspect = match changed.is_empty() {
-        false => Some(format!("inputs changed while it ran: {}", changed.join(", "))),
-        true => disturbance(&attempt, log, meta.job.as_ref(), &meta.log_section, &meta.statistics),
-    };
-    cache.record_attempt(&attempt)?;
-    Ok(attempt)
-}
-
-/// What disturbed a run that ended well, or took the memory of one that ran out of it. A good run's log is read only where
-/// the samples have signs of it.
-fn disturbance(
-    attempt: &Attempt,
-    log: &Path,
-    job: Option<&Job>,
-    section: &LogSection,
-    statistics: &Statistics,
-) -> Option<String> {
-    let signs = || Signs::read(&std::fs::read(log.with_file_name(TELEMETRY)).ok()?);
-    match &attempt.outcome {
-        AttemptOutcome::Failed { class: FailureClass::Oom, .. } => {
-            return signs().and_then(|signs| signs.others()).or_else(|| memory_of_others(&tail_of(log, TAIL)));
-        }
-        AttemptOutcome::Failed { .. } => return None,
-        AttemptOutcome::Ok => {}
-    }
-    let signs = signs()?;
-    let times = std::fs::read(log.with_file_name("times")).ok()?;
-    let trace = parse::parse_dated(section, &std::fs::read(log).ok()?, &times);
-    signs.judge(&RunResult::from(trace, job?, super::derived::facts_of(attempt)), statistics)
-}
-
-fn outcome(exit: Option<&RunExit>, log: &Path, section: &LogSection) -> AttemptOutcome {
-    let Some(exit) = exit else {
-        let evidence = vec!["the run ended without a record of how".to_owned()];
-        return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "unknown".into() };
-    };
-    let mut summary = ExitSummary::default();
-    let status = match &exit.status {
-        ExitKind::Code(0) => return ended_well(&tail_of(log, TAIL), section),
-        ExitKind::Code(code) => {
-            summary.code = Some(*code);
-            format!("exit {code}")
-        }
-        ExitKind::Signal(signal) => {
-            summary.signal = Some(*signal);
-            format!("signal {signal}")
-        }
-        ExitKind::Timeout => {
-            summary.timed_out = true;
-            "timeout".into()
-        }
-        ExitKind::Interrupted => {
-            let evidence = vec!["tprimat was interrupted".to_owned()];
-            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: "interrupted".into() };
-        }
-        ExitKind::Killed(why) => {
-            let evidence = vec![why.clone()];
-            return AttemptOutcome::Failed { class: FailureClass::Killed, evidence, status: why.clone() };
-        }
-        ExitKind::Lost(why) => {
-            let evidence = vec![why.clone()];
-            return AttemptOutcome::Failed { class: FailureClass::Node, evidence, status: why.clone() };
-        }
-        ExitKind::LaunchFailed(why) => {
-            summary.launch_error = Some(why.clone());
-            "launch failed".into()
-        }
-    };
-    let failure = parse::classify(&tail_of(log, TAIL), &summary);
-    AttemptOutcome::Failed { class: failure.class, evidence: failure.evidence, status }
-}
-
-/// Exit 0 is the trainer's word only if its log does not say otherwise.
-fn ended_well(log_tail: &[u8], section: &LogSection) -> AttemptOutcome {
-    match parse::parse(section, log_tail).failure {
-        None => AttemptOutcome::Ok,
-        Some(failure) => AttemptOutcome::Failed {
-            class: failure.class,
-            evidence: failure.evidence,
-            status: "exit 0, but the trainer reports an error".into(),
-        },
-    }
-}
-
-fn tail_of(path: &Path, most: u64) -> Vec<u8> {
-    use std::io::{Read, Seek, SeekFrom};
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
-        let mut bytes = Vec::new();
-        file.take(most).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().unwrap_or_default()
-}
-
-/// The folder of a run at this key that goes on now.
-#[must_use]
-pub fn live_run(runs: &Path, key: &Digest) -> Option<PathBuf> {
-    let folders = std::fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
-    folders.filter(|dir| !is_over(dir)).find(|dir| key_of_run(dir) == Some(*key))
-}
-
-/// What the processes of the run in this folder were started with, secrets included. It is in no file: only they have it.
-#[must_use]
-pub fn environment_of(dir: &Path) -> Option<BTreeMap<String, String>> {
-    Tree::marked(dir.file_name()?.to_str()?).environment()
-}
-
-/// Will nothing more be written into this run's folder? That is so too where tprimat and the supervisor were both killed.
-#[must_use]
-pub fn is_over(dir: &Path) -> bool {
-    !spec_path(dir).exists() || exit_path(dir).exists() || sweep::is_abandoned(dir)
-}
-
-/// Keys of runs that ended well, and that the next build takes in because the tprimat that asked for them is dead.
-#[must_use]
-pub fn left_behind(runs: &Path) -> BTreeSet<Digest> {
-    let folders = sweep::run_folders(runs).into_iter().filter(|dir| sweep::is_abandoned(dir));
-    let ended_well = folders.filter(|dir| read_exit(dir).is_some_and(|exit| exit.status == ExitKind::Code(0)));
-    ended_well.filter_map(|dir| key_of_run(&dir)).collect()
-}
-
-fn key_of_run(dir: &Path) -> Option<Digest> {
-    let spec: RunSpec = serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()?;
-    serde_json::from_value::<Meta>(spec.meta).ok().map(|meta| meta.key)
 }

@@ -1,4 +1,5 @@
-//! Digests of the code and the libraries that each task can call, taken at build time (`build.rs`, `crates/code`).
+//! Digests of the code and the libraries that each task can call, taken at build time (`build.rs`,
+//! `crates/code`).
 
 /// A changed parser makes parse stale and nothing before it; likewise for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The DAG: which tasks there are and what each waits for.
 //!
-//! Per cell `render`; per repeat `train → parse`; per cell `aggregate`; then `compare → plot → report`.
+//! Per cell `render`; per repeat `train → parse`; per cell `aggregate`; then `compare → plot →
+//! report`.
 
 use petgraph::{
     algo::toposort,
@@ -10,14 +11,18 @@ use petgraph::{
 use crate::{
     cache::TaskKind,
     error::{Error, Problem, Result},
+    matrix::{CellId, PerCell},
     plan::{Plan, Support},
 };
 
-/// One task. `cell` and `repeat` are 0 where the kind has none.
+/// A task, by its node.
+pub type TaskId = NodeIndex;
+
+/// One task. A task of the whole matrix (compare, plot, report) has the first cell and repeat 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
     pub kind: TaskKind,
-    pub cell: u32,
+    pub cell: CellId,
     /// Counted from 1.
     pub repeat: u32,
 }
@@ -25,19 +30,26 @@ pub struct Task {
 pub struct Dag {
     pub graph: DiGraph<Task, ()>,
     /// Every task after all that it waits for.
-    pub order: Vec<NodeIndex>,
-    /// Of each cell, the node of its render; its aggregate, and train and parse of each repeat, follow.
-    first: Vec<NodeIndex>,
+    pub order: Vec<TaskId>,
+    /// Of each cell, the node of its render; its aggregate, and train and parse of each repeat,
+    /// follow.
+    first: PerCell<TaskId>,
 }
 
 impl Dag {
     pub fn new(plan: &Plan) -> Result<Self> {
         let per_cell = plan.cells.first().map_or(1, |c| 2 + 2 * c.repeats as usize);
-        let mut graph = DiGraph::with_capacity(plan.cells.len() * per_cell + 3, plan.cells.len() * per_cell + 3);
+        let mut graph = DiGraph::with_capacity(
+            plan.cells.len() * per_cell + 3,
+            plan.cells.len() * per_cell + 3,
+        );
         let mut first = Vec::with_capacity(plan.cells.len());
-        let add = |graph: &mut DiGraph<Task, ()>, kind, cell, repeat| graph.add_node(Task { kind, cell, repeat });
-        let compare = add(&mut graph, TaskKind::Compare, 0, 0);
-        for (cell, plan) in (0u32..).zip(&plan.cells) {
+        let add = |graph: &mut DiGraph<Task, ()>, kind, cell, repeat| {
+            graph.add_node(Task { kind, cell, repeat })
+        };
+        let over_all = |graph: &mut _, kind| add(graph, kind, CellId::default(), 0);
+        let compare = over_all(&mut graph, TaskKind::Compare);
+        for (cell, plan) in plan.cells.with_ids() {
             let render = add(&mut graph, TaskKind::Render, cell, 0);
             first.push(render);
             if matches!(plan.support, Support::Unsupported(_)) {
@@ -53,8 +65,8 @@ impl Dag {
             }
             graph.add_edge(aggregate, compare, ());
         }
-        let plot = add(&mut graph, TaskKind::Plot, 0, 0);
-        let report = add(&mut graph, TaskKind::Report, 0, 0);
+        let plot = over_all(&mut graph, TaskKind::Plot);
+        let report = over_all(&mut graph, TaskKind::Report);
         graph.add_edge(compare, plot, ());
         graph.add_edge(compare, report, ());
         graph.add_edge(plot, report, ());
@@ -62,14 +74,18 @@ impl Dag {
             let label = label(plan, &graph[cycle.node_id()]);
             Error::invalid(Problem::new(format!("task `{label}` waits for itself")))
         })?;
-        Ok(Self { graph, order, first })
+        Ok(Self {
+            graph,
+            order,
+            first: first.into(),
+        })
     }
 
     /// # Panics
     /// If the plan does not have this task.
     #[must_use]
-    pub fn node(&self, kind: TaskKind, cell: u32, repeat: u32) -> NodeIndex {
-        let in_cell = |offset: u32| self.first[cell as usize].index() + offset as usize;
+    pub fn node(&self, kind: TaskKind, cell: CellId, repeat: u32) -> TaskId {
+        let in_cell = |offset: u32| self.first[cell].index() + offset as usize;
         let node = NodeIndex::new(match kind {
             TaskKind::Compare => 0,
             TaskKind::Render => in_cell(0),
@@ -79,12 +95,22 @@ impl Dag {
             TaskKind::Plot => self.graph.node_count() - 2,
             TaskKind::Report => self.graph.node_count() - 1,
         });
-        assert_eq!(self.graph[node], Task { kind, cell, repeat }, "the plan does not have this task");
+        assert_eq!(
+            self.graph[node],
+            Task { kind, cell, repeat },
+            "the plan does not have this task"
+        );
         node
     }
 
+    /// The one task of a kind that there is once for the whole matrix.
     #[must_use]
-    pub fn task(&self, node: NodeIndex) -> Task {
+    pub fn over_all(&self, kind: TaskKind) -> TaskId {
+        self.node(kind, CellId::default(), 0)
+    }
+
+    #[must_use]
+    pub fn task(&self, node: TaskId) -> Task {
         self.graph[node]
     }
 }
@@ -92,12 +118,14 @@ impl Dag {
 /// A task's name: `train cpu/native/llama-tiny/single#2`.
 #[must_use]
 pub fn label(plan: &Plan, task: &Task) -> String {
-    let kind = super::key::kind_name(task.kind);
+    let kind = task.kind.name();
     match task.kind {
-        TaskKind::Render | TaskKind::Aggregate => format!("{kind} {}", plan.cells[task.cell as usize].id),
+        TaskKind::Render | TaskKind::Aggregate => format!("{kind} {}", plan.cells[task.cell].id),
         TaskKind::Train | TaskKind::Parse => {
-            format!("{kind} {}#{}", plan.cells[task.cell as usize].id, task.repeat)
+            format!("{kind} {}#{}", plan.cells[task.cell].id, task.repeat)
         }
-        TaskKind::Compare | TaskKind::Plot | TaskKind::Report => format!("{kind} {}", plan.matrix.name),
+        TaskKind::Compare | TaskKind::Plot | TaskKind::Report => {
+            format!("{kind} {}", plan.matrix.name)
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! What each task's key covers. This file is the list; ARCHITECTURE.md repeats it, `explain` shows it.
+//! What each task's key covers. This file is the list; ARCHITECTURE.md repeats it, `explain` shows
+//! it.
 //!
 //! | task | its key covers | what must not touch it |
 //! |---|---|---|
@@ -9,39 +10,58 @@
 //! | compare | digests of the summaries, declared variables and lock facts of the cells, which of them launch the same, contract rules, prices, peaks, its source | anything else |
 //! | plot, report | digests of what they draw and publish (of a report also the jobs and results), their source | anything else |
 //!
-//! With the source of render, compare, plot and report go the libraries that shape what they make, as Cargo.lock pins them.
+//! With the source of render, compare, plot and report go the libraries that shape what they make,
+//! as Cargo.lock pins them.
 
 use serde_json::json;
 
-use super::{Engine, Status, Statuses, key::Preimage};
+use super::{Engine, Status, Statuses};
 use crate::{
-    analyze::{Dropped, public_value},
-    cache::{Attempt, AttemptOutcome, Output, TaskKind},
+    cache::{Attempt, Output, TaskKind},
     digest::Digest,
+    figures::Dropped,
+    job::RunOutcome,
+    matrix::CellId,
+    plan::preimage::Preimage,
+    words::secret::public_value,
 };
 
 /// A key and the text that it hashes.
 pub type Keyed = (Digest, String);
 
 impl Engine<'_> {
-    pub(super) fn render_key(&self, cell: usize) -> Option<Keyed> {
+    pub(super) fn render_key(&self, cell: CellId) -> Option<Keyed> {
         let prepared = self.plan.prepared(cell)?;
         let recipe = self.plan.recipe(cell);
         let image = Preimage::new(TaskKind::Render)
             .field("launch_files", &recipe.launch_digest)
             .field("code", &self.code.render)
             .field("job", &prepared.job_digest)
-            .fields("template", recipe.templates.iter().map(|(name, digest)| (name.as_str(), digest)));
+            .fields(
+                "template",
+                recipe
+                    .templates
+                    .iter()
+                    .map(|(name, digest)| (name.as_str(), digest)),
+            );
         Some(image.finish())
     }
 
-    pub(super) fn train_key(&self, cell: usize, repeat: u32, rendered: &[Output]) -> Option<Keyed> {
+    pub(super) fn train_key(
+        &self,
+        cell: CellId,
+        repeat: u32,
+        rendered: &[Output],
+    ) -> Option<Keyed> {
         let prepared = self.plan.prepared(cell)?;
         let facts = prepared.facts.known.as_ref().ok()?;
         let mut image = self
             .launch_image(cell, rendered)?
             .field("repeat", &repeat)
-            .fields("fact", facts.iter().map(|(name, value)| (name.as_str(), value)));
+            .fields(
+                "fact",
+                facts.iter().map(|(name, value)| (name.as_str(), value)),
+            );
         for file in &prepared.data {
             image = image.field(file.kind.name(), file.digest.as_ref().ok()?);
         }
@@ -52,9 +72,11 @@ impl Engine<'_> {
     }
 
     /// Names what a cell launches, also where the facts of its platform are not known.
-    pub(super) fn launch_digest(&self, cell: usize, rendered: &[Output]) -> Option<Digest> {
+    pub(super) fn launch_digest(&self, cell: CellId, rendered: &[Output]) -> Option<Digest> {
         let of = &self.plan.matrix.cells[cell];
-        let mut image = self.launch_image(cell, rendered)?.field("facts", &(&*of.platform, &*of.framework));
+        let mut image = self
+            .launch_image(cell, rendered)?
+            .field("facts", &(&*of.platform, &*of.framework));
         for file in &self.plan.prepared(cell)?.data {
             image = image.field(file.kind.name(), &file.name);
         }
@@ -65,7 +87,7 @@ impl Engine<'_> {
     }
 
     /// What a train key covers of the launch itself.
-    fn launch_image(&self, cell: usize, rendered: &[Output]) -> Option<Preimage> {
+    fn launch_image(&self, cell: CellId, rendered: &[Output]) -> Option<Preimage> {
         let prepared = self.plan.prepared(cell)?;
         let launch = &self.plan.recipe(cell).file.launch;
         let mut image = Preimage::new(TaskKind::Train)
@@ -74,15 +96,44 @@ impl Engine<'_> {
             // Devices are handed out at launch, so they count even where no launch file names them.
             .field("num_gpus", &prepared.job().parallelism.num_gpus)
             .field("vendor", &prepared.job().vendor)
-            .fields("rendered", rendered.iter().map(|o| (o.name.as_str(), o.digest)))
-            .fields("recipe", self.plan.recipe(cell).files.iter().map(|(name, _, digest)| (name.as_str(), digest)))
-            .fields("input", prepared.inputs.files.iter().map(|input| (input.name.as_str(), &input.digest)))
+            .fields(
+                "rendered",
+                rendered.iter().map(|o| (o.name.as_str(), o.digest)),
+            )
+            .fields(
+                "recipe",
+                self.plan
+                    .recipe(cell)
+                    .files
+                    .iter()
+                    .map(|(name, _, digest)| (name.as_str(), digest)),
+            )
+            .fields(
+                "input",
+                prepared
+                    .inputs
+                    .files
+                    .iter()
+                    .map(|input| (input.name.as_str(), &input.digest)),
+            )
             // A new token or password is the same measurement, and no record may hold one.
             .fields(
                 "env",
-                prepared.resolved.env.iter().map(|(name, value)| (name.as_str(), public_value(name, value))),
+                prepared
+                    .resolved
+                    .env
+                    .iter()
+                    .map(|(name, value)| (name.as_str(), public_value(name, value))),
             );
-        if self.plan.recipe(cell).file.require.programs.iter().any(|p| p == "tprimat-native") {
+        if self
+            .plan
+            .recipe(cell)
+            .file
+            .require
+            .programs
+            .iter()
+            .any(|p| p == "tprimat-native")
+        {
             image = image.field("program.tprimat-native", &self.code.native);
         }
         if launch.reads_job {
@@ -94,11 +145,11 @@ impl Engine<'_> {
         Some(image)
     }
 
-    pub(super) fn parse_key(&self, cell: usize, attempt: &Attempt) -> Option<Keyed> {
+    pub(super) fn parse_key(&self, cell: CellId, attempt: &Attempt) -> Option<Keyed> {
         let prepared = self.plan.prepared(cell)?;
         let outcome = match &attempt.outcome {
-            AttemptOutcome::Ok => json!("ok"),
-            AttemptOutcome::Failed { status, .. } => json!({ "failed": status }),
+            RunOutcome::Ok => json!("ok"),
+            RunOutcome::Failed { status, .. } => json!({ "failed": status }),
         };
         let mut image = Preimage::new(TaskKind::Parse)
             .field("attempt", &attempt.id)
@@ -106,22 +157,44 @@ impl Engine<'_> {
             .field("job", &prepared.job_digest)
             .field("log", &self.plan.recipe(cell).file.log)
             .field("code", &self.code.parse)
-            .fields("output", attempt.outputs.iter().map(|o| (o.name.as_str(), o.digest)));
+            .fields(
+                "output",
+                attempt.outputs.iter().map(|o| (o.name.as_str(), o.digest)),
+            );
         if let Some(why) = &attempt.suspect {
             image = image.field("suspect", why);
         }
         let unreached = self.plan.unreached(cell);
+        let unreached: Vec<&str> = unreached
+            .iter()
+            .filter(|field| field.is_of_speed)
+            .map(|field| field.setting)
+            .collect();
         if !unreached.is_empty() {
-            image = image.field("not_handed_over", &unreached.iter().map(|field| field.setting).collect::<Vec<_>>());
+            image = image.field("not_handed_over", &unreached);
         }
         Some(image.finish())
     }
 
-    pub(super) fn aggregate_key(&self, cell: usize, results: &[(u32, Digest)], dropped: &[&Dropped]) -> Keyed {
-        let numbered: Vec<(String, &Dropped)> = dropped.iter().map(|d| (d.repeat.to_string(), *d)).collect();
+    pub(super) fn aggregate_key(
+        &self,
+        cell: CellId,
+        results: &[(u32, Digest)],
+        dropped: &[&Dropped],
+    ) -> Keyed {
+        let numbered: Vec<(String, &Dropped)> =
+            dropped.iter().map(|d| (d.repeat.to_string(), *d)).collect();
         Preimage::new(TaskKind::Aggregate)
-            .fields("dropped", numbered.iter().map(|(repeat, dropped)| (repeat.as_str(), dropped)))
-            .field("statistics", &self.plan.prepared(cell).map(|p| &p.resolved.statistics))
+            .fields(
+                "dropped",
+                numbered
+                    .iter()
+                    .map(|(repeat, dropped)| (repeat.as_str(), dropped)),
+            )
+            .field(
+                "statistics",
+                &self.plan.prepared(cell).map(|p| &p.resolved.statistics),
+            )
             .field("code", &self.code.aggregate)
             .fields(
                 "result",
@@ -135,31 +208,71 @@ impl Engine<'_> {
             .finish()
     }
 
-    pub(super) fn compare_key(&self, cells: &[(String, serde_json::Value)]) -> Keyed {
+    /// Each cell's name, and what the comparison shows of it. Values, because their fields are
+    /// sorted by name: the text does not hang on the order in which a type declares them.
+    fn compared_values(&self, statuses: &Statuses) -> Vec<(&str, serde_json::Value)> {
+        let values = self.compared_cells(statuses).into_iter().map(|cell| {
+            serde_json::to_value(cell).expect("digests, counts and texts are always JSON")
+        });
+        let names = self.plan.cells.iter().map(|cell| cell.id.as_str());
+        names.zip(values).collect()
+    }
+
+    pub(super) fn compare_key(&self, statuses: &Statuses) -> Keyed {
+        let cells = self.compared_values(statuses);
         Preimage::new(TaskKind::Compare)
             .tree("settings", &self.compare_settings)
-            .field("order", &Digest::of(cells.iter().map(|(id, _)| format!("{id}\n")).collect::<String>()))
+            .field(
+                "order",
+                &Digest::of(
+                    cells
+                        .iter()
+                        .map(|(id, _)| format!("{id}\n"))
+                        .collect::<String>(),
+                ),
+            )
             .field("code", &self.code.compare)
-            .fields("cell", cells.iter().map(|(id, state)| (id.as_str(), state)))
+            .fields("cell", cells.iter().map(|(id, state)| (*id, state)))
             .finish()
     }
 
     pub(super) fn plot_key(&self, compare: &[Output]) -> Keyed {
         Preimage::new(TaskKind::Plot)
             .field("code", &self.code.plot)
-            .fields("compare", compare.iter().map(|o| (o.name.as_str(), o.digest)))
+            .fields(
+                "compare",
+                compare.iter().map(|o| (o.name.as_str(), o.digest)),
+            )
             .finish()
     }
 
     pub(super) fn report_key(&self, compare: &Status, plot: &Status, statuses: &Statuses) -> Keyed {
         let digest = |value: serde_json::Result<Vec<u8>>| Digest::of(value.unwrap_or_default());
+        let results = |cell| self.results(cell, statuses).into_iter().map(|(_, d)| d);
+        let published: Vec<(Digest, Vec<Digest>)> = self
+            .published(statuses)
+            .into_iter()
+            .map(|(cell, prepared)| (prepared.job_digest, results(cell).collect()))
+            .collect();
         Preimage::new(TaskKind::Report)
             .field("code", &self.code.report)
             .field("matrix", &self.plan.matrix.name)
-            .field("cells", &digest(serde_json::to_vec(&self.cell_states(statuses))))
-            .field("jobs_and_results", &digest(serde_json::to_vec(&self.published(statuses))))
-            .fields("compare", compare.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
-            .fields("plot", plot.outputs().iter().map(|o| (o.name.as_str(), o.digest)))
+            .field(
+                "cells",
+                &digest(serde_json::to_vec(&self.compared_values(statuses))),
+            )
+            .field("jobs_and_results", &digest(serde_json::to_vec(&published)))
+            .fields(
+                "compare",
+                compare
+                    .outputs()
+                    .iter()
+                    .map(|o| (o.name.as_str(), o.digest)),
+            )
+            .fields(
+                "plot",
+                plot.outputs().iter().map(|o| (o.name.as_str(), o.digest)),
+            )
             .finish()
     }
 }

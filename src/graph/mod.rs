@@ -1,17 +1,18 @@
 //! jobs → a petgraph DAG of tasks, their keys, their states and the reasons.
 mod code;
 mod dag;
-pub mod key;
 mod keys;
 mod reason;
 mod state;
 mod training;
 mod wording;
+mod work;
 
 pub use code::BUILD;
 pub use code::CodeDigests;
-pub use dag::{Dag, Task, label};
-pub use reason::{Present, Reason, changed_fields, outcome_text};
-pub use state::{Engine, Made, Options, State, Status, Statuses};
-pub use training::filed_without;
-pub use wording::worded;
+pub use dag::{Dag, Task, TaskId, label};
+pub use reason::{NEVER_RUN, Present, Reason, changed_fields, outcome_text};
+pub use state::{Artifacts, ComparedCell, Engine, FiguresFrom, Options, State, Status, Statuses};
+pub use training::doubtful;
+pub use wording::{worded, worded_of_task};
+pub use work::{Trainings, is_same_work, job_in};

@@ -1,11 +1,16 @@
 //! Why a task is in the state it is in, in words that name the field that changed.
 
-use super::state::REPLACEMENTS;
 use crate::{
-    analyze::public_value,
-    cache::{Attempt, AttemptOutcome, Cache, TaskKind},
+    cache::{Attempt, TaskKind},
     digest::Digest,
-    graph::key::{Change, changes},
+    graph::{
+        Engine, Trainings,
+        wording::{first_of, worded_of_task},
+    },
+    job::RunOutcome,
+    plan::preimage::{Change, changes},
+    publish::Unpublished,
+    words::secret::public_value,
 };
 
 /// What a task's key is made of now.
@@ -14,6 +19,9 @@ pub struct Present {
     /// The job, which the pre-image names by its digest; before a build the cache does not know it.
     pub job: Option<(Digest, String)>,
 }
+
+/// The reason of a task without a record of any kind.
+pub const NEVER_RUN: &str = "never run";
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
@@ -25,58 +33,85 @@ pub enum Reason {
     Upstream(String),
     /// The last attempt failed in a way that may not happen again.
     RetryTransient(String),
-    /// Something disturbed the last attempt, which is kept and not counted: what, and how many were replaced before.
-    Disturbed { why: String, replaced: usize },
+    /// Something disturbed the last attempt, which is kept and not counted: what, how many were
+    /// replaced before, and how many are replaced at most.
+    Disturbed {
+        why: String,
+        replaced: usize,
+        most: usize,
+    },
     /// `--retry-failed`.
     RetryFailed(String),
     /// The measurement was set aside, and why.
     SetAside(String),
-    /// `--remeasure` opened a new generation.
-    Remeasure(u32),
+    /// Somebody asked for a new measurement, with `--remeasure` or `--together`.
+    Remeasure,
     /// The published file is missing or not what was published.
-    Unpublished(String),
+    Unpublished(Unpublished),
     /// A plain sentence.
     Because(String),
 }
 
 impl Reason {
-    /// The reason in words. `task` is the task's label; `now` gives its present pre-image, where that is needed.
+    /// The reason in words. `task` is the task's label; `now` gives its present pre-image, where
+    /// that is needed.
     #[must_use]
-    pub fn describe(&self, cache: &Cache, kind: TaskKind, task: &str, now: impl FnOnce() -> Option<Present>) -> String {
+    pub fn describe(
+        &self,
+        engine: &Engine,
+        kind: TaskKind,
+        task: &str,
+        now: impl FnOnce() -> Option<Present>,
+    ) -> String {
         match self {
             Self::NoRecord => {
-                let changes = self::changed_fields(cache, kind, task, now);
+                let changes = self::changed_fields(engine, kind, task, now);
                 match changes.as_deref() {
-                    None => "never run".into(),
+                    None => NEVER_RUN.into(),
                     Some([]) => "its record is gone from the cache".into(),
-                    Some([one]) => one.to_string(),
-                    Some([one, rest @ ..]) => format!("{one} (and {} more)", rest.len()),
+                    Some(changes) => first_of(&worded_of_task(changes)),
                 }
             }
             Self::OutputLost(name) => format!("`{name}` is gone from the cache and needed"),
             Self::Upstream(label) => format!("{label} will run"),
-            Self::RetryTransient(status) => format!("the last attempt failed ({status}), perhaps not for good"),
-            Self::Disturbed { why, replaced } => {
-                let number = replaced + 1;
-                format!("the last attempt was disturbed: {why}; this is replacement {number} of {REPLACEMENTS}")
+            Self::RetryTransient(status) => {
+                format!(
+                    "the last attempt failed ({status}); this may be transient, so it runs again"
+                )
             }
-            Self::RetryFailed(status) => format!("--retry-failed; the last attempt failed ({status})"),
-            Self::SetAside(why) => format!("the measurement was set aside ({why}), so it is made again"),
-            Self::Remeasure(generation) => format!("--remeasure opened generation {generation}"),
-            Self::Unpublished(name) => format!("output `{name}` is missing or was changed"),
+            Self::Disturbed {
+                why,
+                replaced,
+                most,
+            } => {
+                let number = replaced + 1;
+                format!(
+                    "the last attempt was disturbed: {why}; this is replacement {number} of {most}"
+                )
+            }
+            Self::RetryFailed(status) => {
+                format!("--retry-failed; the last attempt failed ({status})")
+            }
+            Self::SetAside(why) => {
+                format!("the measurement was set aside ({why}), so it is made again")
+            }
+            Self::Remeasure => "measured anew on request".into(),
+            Self::Unpublished(file) => file.to_string(),
             Self::Because(text) => text.clone(),
         }
     }
 }
 
-/// What changed since this task last ran; `None` if it never did.
+/// What changed since this task last ran; `None` if it never did. Of a training, since the nearest
+/// one that did the same work.
 #[must_use]
 pub fn changed_fields(
-    cache: &Cache,
+    engine: &Engine,
     kind: TaskKind,
     task: &str,
     now: impl FnOnce() -> Option<Present>,
 ) -> Option<Vec<Change>> {
+    let cache = engine.cache;
     let last = cache.last_of(kind, task)?;
     let now = now()?;
     let nested = |digest: &Digest| {
@@ -86,10 +121,22 @@ pub fn changed_fields(
             .map(|(_, text)| text.clone())
             .or_else(|| cache.preimage(digest))
     };
-    let mut changes = changes(&last.preimage, &now.preimage, &nested);
+    let since = |old: &str| changes(old, &now.preimage, &nested);
+    let mut changes = since(&last.preimage);
+    // The last one under this name may be another matrix's.
+    if kind == TaskKind::Train
+        && let Some((_, job)) = &now.job
+    {
+        let trainings = engine.trainings.get_or_init(|| Trainings::of(cache));
+        if let Some(nearest) = trainings.nearest(cache, task, job, since) {
+            changes = since(&nearest.preimage);
+        }
+    }
     // Records of an older tprimat have the values of secrets.
     for change in &mut changes {
-        let Some(name) = change.field.strip_prefix("env.").map(str::to_owned) else { continue };
+        let Some(name) = change.field.strip_prefix("env.").map(str::to_owned) else {
+            continue;
+        };
         for value in [&mut change.old, &mut change.new].into_iter().flatten() {
             *value = public_value(&name, value).into_owned();
         }
@@ -101,8 +148,12 @@ pub fn changed_fields(
 #[must_use]
 pub fn outcome_text(attempt: &Attempt) -> String {
     match (&attempt.outcome, &attempt.suspect) {
-        (AttemptOutcome::Ok, _) => "ok".into(),
-        (AttemptOutcome::Failed { class, status, .. }, None) => format!("{}: {status}", class.name()),
-        (AttemptOutcome::Failed { class, status, .. }, Some(why)) => format!("{}: {status}; {why}", class.name()),
+        (RunOutcome::Ok, _) => "ok".into(),
+        (RunOutcome::Failed { class, status, .. }, None) => {
+            format!("{}: {status}", class.name())
+        }
+        (RunOutcome::Failed { class, status, .. }, Some(why)) => {
+            format!("{}: {status}; {why}", class.name())
+        }
     }
 }

@@ -3,22 +3,29 @@
 //! A dry run calls them in topological order; a build calls them again as tasks finish, so that a
 //! producer that re-ran with the same output leaves its consumers fresh (early cutoff).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
 
-use petgraph::graph::NodeIndex;
 use rayon::prelude::*;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{CodeDigests, Dag, Present, Reason, Task, label, training::unless_it_would_fail_too};
+use super::{CodeDigests, Dag, Present, Reason, Task, TaskId, Trainings, label};
 use crate::{
-    analyze::Dropped,
     cache::{Attempt, Cache, Output, TaskKind},
     digest::Digest,
     error::Result,
-    execute::publish,
+    figures::{Dropped, Statistics},
     import::{self, Imports},
-    plan::{CellPlan, Job, Plan, Prepared, Support},
+    job::Job,
+    logs::Failure,
+    matrix::{CellId, PerCell},
+    plan::{CellPlan, Plan, Prepared, Support},
+    publish,
     recipe::{Rendered, context},
+    words::plain::counted,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -34,9 +41,33 @@ pub enum State {
     Unsupported,
 }
 
+impl State {
+    pub const ALL: [Self; 6] = [
+        Self::Fresh,
+        Self::Stale,
+        Self::Failed,
+        Self::Waiting,
+        Self::Blocked,
+        Self::Unsupported,
+    ];
+
+    /// As JSON has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Stale => "stale",
+            Self::Failed => "failed",
+            Self::Waiting => "waiting",
+            Self::Blocked => "blocked",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
 /// What a task left, or would leave.
 #[derive(Clone, Debug, Default)]
-pub enum Made {
+pub enum Artifacts {
     #[default]
     Nothing,
     Outputs(Vec<Output>),
@@ -51,28 +82,41 @@ pub struct Status {
     pub state: State,
     pub reason: Option<Reason>,
     pub key: Option<Digest>,
-    pub made: Made,
-    /// Of a training: what was measured of it and does not count, where that is to be disclosed.
+    pub artifacts: Artifacts,
+    /// Measurements of a training that do not count but are to be disclosed.
     pub dropped: Option<Arc<Dropped>>,
 }
 
 impl Status {
     pub(super) fn new(state: State) -> Self {
-        Self { state, reason: None, key: None, made: Made::Nothing, dropped: None }
+        Self {
+            state,
+            reason: None,
+            key: None,
+            artifacts: Artifacts::Nothing,
+            dropped: None,
+        }
     }
     pub(super) fn because(state: State, reason: Reason) -> Self {
-        Self { reason: Some(reason), ..Self::new(state) }
+        Self {
+            reason: Some(reason),
+            ..Self::new(state)
+        }
     }
     #[must_use]
     pub fn fresh(key: Digest, outputs: Vec<Output>) -> Self {
-        Self { key: Some(key), made: Made::Outputs(outputs), ..Self::new(State::Fresh) }
+        Self {
+            key: Some(key),
+            artifacts: Artifacts::Outputs(outputs),
+            ..Self::new(State::Fresh)
+        }
     }
     #[must_use]
     pub fn failed(text: impl Into<String>) -> Self {
         Self::because(State::Failed, Reason::Because(text.into()))
     }
-    /// Where no parse was looked at on the way.
-    pub(super) fn alone(self) -> (Self, Option<Self>) {
+    /// For a training whose state was decided without looking at its parse.
+    pub(super) fn without_parse(self) -> (Self, Option<Self>) {
         (self, None)
     }
     pub(super) fn key(mut self, key: Digest) -> Self {
@@ -81,16 +125,16 @@ impl Status {
     }
     #[must_use]
     pub fn outputs(&self) -> &[Output] {
-        match &self.made {
-            Made::Nothing => &[],
-            Made::Outputs(outputs) | Made::Rendered(outputs, _) => outputs,
-            Made::Attempt(attempt) => &attempt.outputs,
+        match &self.artifacts {
+            Artifacts::Nothing => &[],
+            Artifacts::Outputs(outputs) | Artifacts::Rendered(outputs, _) => outputs,
+            Artifacts::Attempt(attempt) => &attempt.outputs,
         }
     }
     #[must_use]
     pub fn attempt(&self) -> Option<&Arc<Attempt>> {
-        match &self.made {
-            Made::Attempt(attempt) => Some(attempt),
+        match &self.artifacts {
+            Artifacts::Attempt(attempt) => Some(attempt),
             _ => None,
         }
     }
@@ -101,28 +145,82 @@ pub struct Statuses(Vec<Option<Status>>);
 
 impl Statuses {
     #[must_use]
-    pub fn get(&self, node: NodeIndex) -> &Status {
-        static UNKNOWN: Status =
-            Status { state: State::Stale, reason: None, key: None, made: Made::Nothing, dropped: None };
+    pub fn get(&self, node: TaskId) -> &Status {
+        static UNKNOWN: Status = Status {
+            state: State::Stale,
+            reason: None,
+            key: None,
+            artifacts: Artifacts::Nothing,
+            dropped: None,
+        };
         self.0[node.index()].as_ref().unwrap_or(&UNKNOWN)
     }
-    pub fn set(&mut self, node: NodeIndex, status: Status) {
+    /// Of a task that makes one file: its digest.
+    #[must_use]
+    pub fn first_output(&self, node: TaskId) -> Option<Digest> {
+        Some(self.get(node).outputs().first()?.digest)
+    }
+    pub fn set(&mut self, node: TaskId, status: Status) {
         self.0[node.index()] = Some(status);
     }
+}
+
+/// What the comparison shows of a cell; its JSON is in the keys of compare and report.
+#[derive(Serialize)]
+pub struct ComparedCell {
+    #[serde(flatten)]
+    pub from: FiguresFrom,
+    /// An earlier cell that launches the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_launch_as: Option<String>,
+}
+
+/// Where a cell's figures are from, or why it has none.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum FiguresFrom {
+    Summary {
+        summary: Digest,
+        repeats: u32,
+        environment: Digest,
+    },
+    Imports {
+        imported: Vec<Digest>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        set_aside: Vec<Digest>,
+        claims: Digest,
+        statistics: Statistics,
+        code: String,
+    },
+    /// It ran, and how it failed is known.
+    Failure {
+        failure: Failure,
+    },
+    /// It failed, in words.
+    Failed {
+        failed: String,
+    },
+    Missing {
+        missing: String,
+    },
+    Unsupported {
+        unsupported: String,
+    },
 }
 
 /// What the caller asked for that changes states.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub retry_failed: bool,
-    /// Cells that are predicted not to fit in memory are stale all the same.
+    /// Cells that are predicted not to fit in memory are stale nonetheless.
     pub force: bool,
-    /// Measurements that something disturbed are stale where a build would make them again. Who only reads what is there
-    /// sees them as they are.
+    /// Disturbed measurements that a build would replace are stale. Commands that only read
+    /// existing results leave this unset and see those measurements as they are.
     pub replace: bool,
 }
 
-/// How often a disturbed attempt is replaced, by generation. Then the last one stands, and is not counted.
+/// How often a disturbed attempt is replaced within one generation. After that the last one is shown,
+/// but not counted.
 pub const REPLACEMENTS: usize = 2;
 
 /// What must be there for a repeat to count as done.
@@ -142,13 +240,21 @@ pub struct Engine<'a> {
     pub code: CodeDigests,
     pub options: Options,
     pub compare_settings: Value,
+    /// What was trained before, looked up where a reason is asked for.
+    pub trainings: OnceLock<Trainings>,
+    /// Cells that a build sums up although they are not selected.
+    pub measured: BTreeSet<CellId>,
 }
 
 impl Engine<'_> {
     /// States of all tasks as things stand; runs and writes nothing.
     pub fn evaluate_all(&self) -> Result<Statuses> {
-        let cells: Vec<Result<Vec<(NodeIndex, Status)>>> =
-            (0..self.plan.cells.len()).into_par_iter().map(|cell| self.evaluate_cell(cell)).collect();
+        let cells: Vec<Result<Vec<(TaskId, Status)>>> = self
+            .plan
+            .cells
+            .par_ids()
+            .map(|cell| self.evaluate_cell(cell))
+            .collect();
         let mut statuses = Statuses(vec![None; self.dag.graph.node_count()]);
         for cell in cells {
             for (node, status) in cell? {
@@ -156,7 +262,7 @@ impl Engine<'_> {
             }
         }
         for kind in [TaskKind::Compare, TaskKind::Plot, TaskKind::Report] {
-            let node = self.dag.node(kind, 0, 0);
+            let node = self.dag.over_all(kind);
             let status = self.evaluate(node, &statuses)?;
             statuses.set(node, status);
         }
@@ -164,79 +270,118 @@ impl Engine<'_> {
     }
 
     /// All tasks of one cell; cells do not depend on each other.
-    pub(crate) fn evaluate_cell(&self, cell: usize) -> Result<Vec<(NodeIndex, Status)>> {
-        let id = u32::try_from(cell).expect("fewer than 2^32 cells");
+    pub(crate) fn evaluate_cell(&self, cell: CellId) -> Result<Vec<(TaskId, Status)>> {
         let render = self.render(cell)?;
         let mut all = Vec::with_capacity(2 + 2 * self.plan.cells[cell].repeats as usize);
         if render.state != State::Unsupported {
             let (mut repeats, mut aggregate) = self.repeats(cell, &render, Need::Outputs);
-            let is_lost = |reason: &Reason| matches!(reason, Reason::OutputLost(_) | Reason::Disturbed { .. });
-            if repeats.iter().any(|(train, _)| train.reason.as_ref().is_some_and(is_lost)) {
-                // A log and its result are lost, perhaps one whose repetition was disturbed. While the summary made of
-                // them is there, nothing stale needs them, and no GPU-hour is spent to have them again.
+            let is_lost = |reason: &Reason| {
+                matches!(reason, Reason::OutputLost(_) | Reason::Disturbed { .. })
+            };
+            if repeats
+                .iter()
+                .any(|(train, _)| train.reason.as_ref().is_some_and(is_lost))
+            {
+                // A log and its result are lost, perhaps one whose repetition was disturbed. While
+                // the summary made of them is there, nothing stale needs them, and no GPU-hour is
+                // spent to have them again.
                 let (lenient, summary) = self.repeats(cell, &render, Need::Records);
                 if summary.state == State::Fresh {
                     (repeats, aggregate) = (lenient, summary);
                 }
             }
             for (repeat, (train, parse)) in (1..).zip(repeats) {
-                all.push((self.dag.node(TaskKind::Train, id, repeat), train));
-                all.push((self.dag.node(TaskKind::Parse, id, repeat), parse));
+                all.push((self.dag.node(TaskKind::Train, cell, repeat), train));
+                all.push((self.dag.node(TaskKind::Parse, cell, repeat), parse));
             }
-            all.push((self.dag.node(TaskKind::Aggregate, id, 0), aggregate));
+            all.push((self.dag.node(TaskKind::Aggregate, cell, 0), aggregate));
         }
-        all.push((self.dag.node(TaskKind::Render, id, 0), render));
+        all.push((self.dag.node(TaskKind::Render, cell, 0), render));
         Ok(all)
     }
 
-    fn repeats(&self, cell: usize, render: &Status, need: Need) -> (Vec<(Status, Status)>, Status) {
+    fn repeats(
+        &self,
+        cell: CellId,
+        render: &Status,
+        need: Need,
+    ) -> (Vec<(Status, Status)>, Status) {
         let mut repeats: Vec<(Status, Status)> = Vec::new();
         for repeat in 1..=self.plan.cells[cell].repeats {
             let (train, parse) = self.train(cell, repeat, render, need);
-            let train = unless_it_would_fail_too(train, repeats.first().map(|(first, _)| first));
+            let first = repeats.first().map(|(first, _)| first);
+            let train = self.unless_it_would_fail_too(cell, render, train, first);
             let parse = parse.unwrap_or_else(|| self.parse(cell, repeat, &train, need));
             repeats.push((train, parse));
         }
         let trains = repeats.iter().map(|(train, _)| train);
-        let dropped = trains.filter_map(|train| train.dropped.as_deref()).collect::<Vec<_>>();
-        let parses = (1..).zip(repeats.iter().map(|(_, parse)| parse)).collect::<Vec<_>>();
+        let dropped = trains
+            .filter_map(|train| train.dropped.as_deref())
+            .collect::<Vec<_>>();
+        let parses = (1..)
+            .zip(repeats.iter().map(|(_, parse)| parse))
+            .collect::<Vec<_>>();
         let aggregate = self.aggregate(cell, &parses, &dropped);
         (repeats, aggregate)
     }
 
-    /// Does a build run this task if it is stale? Selected cells' tasks, and those over all cells.
+    /// Does a build run this task if it is stale? Selected cells' tasks, and those over all cells;
+    /// of other cells only what costs nothing.
     #[must_use]
-    pub fn is_wanted(&self, node: NodeIndex) -> bool {
-        let task = self.dag.task(node);
-        task.kind.is_over_all() || self.plan.cells[task.cell as usize].selected
+    pub fn is_wanted(&self, node: TaskId) -> bool {
+        let Task { kind, cell, .. } = self.dag.task(node);
+        let is_free = matches!(kind, TaskKind::Parse | TaskKind::Aggregate);
+        kind.is_over_all()
+            || self.plan.cells[cell].selected
+            || (is_free && self.measured.contains(&cell))
+    }
+
+    /// The cells that are not selected although all their runs are in the cache, where nobody has
+    /// summed them up: another host measured them, say.
+    #[must_use]
+    pub fn measured_elsewhere(&self, statuses: &Statuses) -> BTreeSet<CellId> {
+        let state = |kind, cell, repeat| statuses.get(self.dag.node(kind, cell, repeat)).state;
+        let cells = self.plan.cells.with_ids().filter(|(id, cell)| {
+            !cell.selected
+                && matches!(cell.support, Support::Ready(_))
+                && state(TaskKind::Aggregate, *id, 0) == State::Stale
+                && (1..=cell.repeats).all(|r| state(TaskKind::Train, *id, r) == State::Fresh)
+        });
+        cells.map(|(id, _)| id).collect()
     }
 
     /// State of one task, from the states of those it waits for.
-    pub fn evaluate(&self, node: NodeIndex, statuses: &Statuses) -> Result<Status> {
+    pub fn evaluate(&self, node: TaskId, statuses: &Statuses) -> Result<Status> {
         let Task { kind, cell, repeat } = self.dag.task(node);
         let of = |kind, repeat| statuses.get(self.dag.node(kind, cell, repeat));
-        let c = cell as usize;
         Ok(match kind {
-            TaskKind::Render => self.render(c)?,
+            TaskKind::Render => self.render(cell)?,
             TaskKind::Train => {
-                let (train, _) = self.train(c, repeat, of(TaskKind::Render, 0), Need::Outputs);
-                unless_it_would_fail_too(train, (repeat > 1).then(|| of(TaskKind::Train, 1)))
+                let render = of(TaskKind::Render, 0);
+                let (train, _) = self.train(cell, repeat, render, Need::Outputs);
+                let first = (repeat > 1).then(|| of(TaskKind::Train, 1));
+                self.unless_it_would_fail_too(cell, render, train, first)
             }
-            TaskKind::Parse => self.parse(c, repeat, of(TaskKind::Train, repeat), Need::Outputs),
+            TaskKind::Parse => self.parse(cell, repeat, of(TaskKind::Train, repeat), Need::Outputs),
             TaskKind::Aggregate => {
-                let parses: Vec<_> = (1..=self.plan.cells[c].repeats).map(|r| (r, of(TaskKind::Parse, r))).collect();
-                self.aggregate(c, &parses, &self.dropped(cell, statuses))
+                let parses: Vec<_> = (1..=self.plan.cells[cell].repeats)
+                    .map(|r| (r, of(TaskKind::Parse, r)))
+                    .collect();
+                self.aggregate(cell, &parses, &self.dropped(cell, statuses))
             }
             TaskKind::Compare => self.compare(statuses),
-            TaskKind::Plot => self.plot(of(TaskKind::Compare, 0)),
+            TaskKind::Plot => self.plot(statuses.get(self.dag.over_all(TaskKind::Compare))),
             TaskKind::Report => self.report(statuses),
         })
     }
 
-    fn render(&self, cell: usize) -> Result<Status> {
+    fn render(&self, cell: CellId) -> Result<Status> {
         let prepared = match &self.plan.cells[cell].support {
             Support::Unsupported(reason) => {
-                return Ok(Status::because(State::Unsupported, Reason::Because(reason.clone())));
+                return Ok(Status::because(
+                    State::Unsupported,
+                    Reason::Because(reason.clone()),
+                ));
             }
             Support::Ready(prepared) => prepared,
         };
@@ -245,122 +390,178 @@ impl Engine<'_> {
         if recorded.state == State::Fresh {
             return Ok(recorded);
         }
-        // Rendering is cheap and pure, so even a dry run does it: a template edit that renders the same bytes stops here.
+        // Rendering is cheap and pure, so even a dry run does it: a template edit that renders the
+        // same bytes stops here.
         let files = self.rendered(cell, prepared.job())?;
         let outputs = files
             .iter()
-            .map(|f| Output { name: f.name.clone(), digest: f.digest, size: f.bytes.len() as u64 })
+            .map(|f| Output {
+                name: f.name.clone(),
+                digest: f.digest,
+                size: f.bytes.len() as u64,
+            })
             .collect();
-        Ok(Status { made: Made::Rendered(outputs, files), ..recorded })
+        Ok(Status {
+            artifacts: Artifacts::Rendered(outputs, files),
+            ..recorded
+        })
     }
 
     /// The launch files of a cell, made now.
-    pub(crate) fn rendered(&self, cell: usize, job: &Job) -> Result<Vec<Rendered>> {
+    pub(crate) fn rendered(&self, cell: CellId, job: &Job) -> Result<Vec<Rendered>> {
         let context = context(job);
         let templates = &self.plan.recipe(cell).templates;
-        templates.iter().map(|(name, _)| self.plan.recipes.templates.render(name, &context)).collect()
+        templates
+            .iter()
+            .map(|(name, _)| self.plan.recipes.templates.render(name, &context))
+            .collect()
     }
 
     /// The state of parsing what an attempt left.
-    pub(super) fn parse_of(&self, cell: usize, attempt: &Attempt, need: Need) -> Status {
-        let (key, _) = self.parse_key(cell, attempt).expect("the cell is supported");
+    pub(super) fn parse_of(&self, cell: CellId, attempt: &Attempt, need: Need) -> Status {
+        let (key, _) = self
+            .parse_key(cell, attempt)
+            .expect("the cell is supported");
         match (need, self.cache.outputs(&key)) {
             (Need::Records, Some(outputs)) => Status::fresh(key, outputs),
             (_, outputs) => self.found(key, outputs),
         }
     }
 
-    fn parse(&self, cell: usize, repeat: u32, train: &Status, need: Need) -> Status {
+    fn parse(&self, cell: CellId, repeat: u32, train: &Status, need: Need) -> Status {
         match (train.state, train.attempt()) {
             (State::Fresh | State::Failed, Some(attempt)) => self.parse_of(cell, attempt, need),
             (State::Stale, _) => self.upstream(TaskKind::Train, cell, repeat),
-            (State::Failed, None) => Status { state: State::Failed, ..train.clone() },
-            (state, _) => Status { key: None, ..Status { state, ..train.clone() } },
+            (State::Failed, None) => train.clone(),
+            (_, _) => Status {
+                key: None,
+                ..train.clone()
+            },
         }
     }
 
     /// What was measured of a cell's repeats and does not count.
     #[must_use]
-    pub fn dropped<'s>(&self, cell: u32, statuses: &'s Statuses) -> Vec<&'s Dropped> {
+    pub fn dropped<'s>(&self, cell: CellId, statuses: &'s Statuses) -> Vec<&'s Dropped> {
         let train = |repeat| statuses.get(self.dag.node(TaskKind::Train, cell, repeat));
-        (1..=self.plan.cells[cell as usize].repeats).filter_map(|repeat| train(repeat).dropped.as_deref()).collect()
+        (1..=self.plan.cells[cell].repeats)
+            .filter_map(|repeat| train(repeat).dropped.as_deref())
+            .collect()
     }
 
-    fn aggregate(&self, cell: usize, parses: &[(u32, &Status)], dropped: &[&Dropped]) -> Status {
+    fn aggregate(&self, cell: CellId, parses: &[(u32, &Status)], dropped: &[&Dropped]) -> Status {
         if let Some((repeat, _)) = parses.iter().find(|(_, s)| s.state == State::Stale) {
             return self.upstream(TaskKind::Parse, cell, *repeat);
         }
-        let results: Vec<_> =
-            parses.iter().filter_map(|(repeat, s)| Some((*repeat, s.outputs().first()?.digest))).collect();
+        let results: Vec<_> = parses
+            .iter()
+            .filter_map(|(repeat, s)| Some((*repeat, s.outputs().first()?.digest)))
+            .collect();
         if results.is_empty() {
             return match parses.first() {
-                Some((_, first)) => Status { key: None, made: Made::Nothing, ..(*first).clone() },
-                None => Status::because(State::Waiting, Reason::Because("no repeats are asked for".into())),
+                Some((_, first)) => Status {
+                    key: None,
+                    artifacts: Artifacts::Nothing,
+                    ..(*first).clone()
+                },
+                None => Status::because(
+                    State::Waiting,
+                    Reason::Because("no repeats are asked for".into()),
+                ),
             };
         }
         self.recorded(self.aggregate_key(cell, &results, dropped).0)
     }
 
     fn compare(&self, statuses: &Statuses) -> Status {
-        let pending = (0u32..).zip(&self.plan.cells).find(|(id, cell)| {
-            cell.selected
+        let pending = self.plan.cells.with_ids().find(|(id, cell)| {
+            (cell.selected || self.measured.contains(id))
                 && matches!(cell.support, Support::Ready(_))
-                && statuses.get(self.dag.node(TaskKind::Aggregate, *id, 0)).state == State::Stale
+                && statuses
+                    .get(self.dag.node(TaskKind::Aggregate, *id, 0))
+                    .state
+                    == State::Stale
         });
         if let Some((id, _)) = pending {
-            return self.upstream(TaskKind::Aggregate, id as usize, 0);
+            return self.upstream(TaskKind::Aggregate, id, 0);
         }
-        self.recorded(self.compare_key(&self.cell_states(statuses)).0)
+        self.recorded(self.compare_key(statuses).0)
     }
 
     /// What compare and report see of each cell: its summary, or why there is none.
-    pub(crate) fn cell_states(&self, statuses: &Statuses) -> Vec<(String, Value)> {
+    pub(crate) fn compared_cells(&self, statuses: &Statuses) -> PerCell<ComparedCell> {
         let imports = Imports::of(self.cache);
         let twins = self.same_launch(statuses);
-        (0u32..)
-            .zip(&self.plan.cells)
-            .zip(twins)
-            .map(|((id, cell), twin)| {
-                let mut state = self.cell_state(id, cell, statuses);
-                if let Some(first) = twin {
-                    state["same_launch_as"] = json!(self.plan.cells[first].id);
+        let cells = self.plan.cells.with_ids();
+        let compared = cells.map(|(id, cell)| {
+            let from = self.figures_of(id, cell, statuses);
+            // What others measured stands in for what was not measured here, but never for a
+            // failure.
+            let imported = match &from {
+                FiguresFrom::Unsupported { .. } | FiguresFrom::Missing { .. } => {
+                    self.imported(&imports, &cell.id)
                 }
-                // What others measured stands in for what was not measured here, but never for a failure.
-                let has_none = state.get("unsupported").or(state.get("missing")).is_some();
-                let imported = has_none.then(|| self.imported(&imports, &cell.id)).flatten();
-                (cell.id.clone(), imported.unwrap_or(state))
-            })
+                _ => None,
+            };
+            let from = match from {
+                FiguresFrom::Missing { missing } => FiguresFrom::Missing {
+                    missing: match imports.count_set_aside(&cell.id) {
+                        0 => missing,
+                        n => format!("{missing}; {} set aside", counted(n, "import")),
+                    },
+                },
+                from => from,
+            };
+            let same_launch_as = twins[id].map(|first| self.plan.cells[first].id.clone());
+            ComparedCell {
+                same_launch_as: same_launch_as.filter(|_| imported.is_none()),
+                from: imported.unwrap_or(from),
+            }
+        });
+        compared.collect()
+    }
+
+    /// The digests of a cell's results, by repeat, as far as they exist.
+    pub(crate) fn results(&self, cell: CellId, statuses: &Statuses) -> Vec<(u32, Digest)> {
+        let result = |r| statuses.first_output(self.dag.node(TaskKind::Parse, cell, r));
+        (1..=self.plan.cells[cell].repeats)
+            .filter_map(|r| Some((r, result(r)?)))
             .collect()
     }
 
-    /// What is published of a cell besides its row: its job, and the results behind its summary.
-    pub(super) fn published(&self, statuses: &Statuses) -> Vec<(Digest, Vec<Digest>)> {
+    /// The cells of which a report publishes a file of their own: those with a summary.
+    pub(crate) fn published(&self, statuses: &Statuses) -> Vec<(CellId, &Prepared)> {
         let mut all = Vec::new();
-        for (id, cell) in (0u32..).zip(&self.plan.cells) {
-            let Support::Ready(prepared) = &cell.support else { continue };
-            if statuses.get(self.dag.node(TaskKind::Aggregate, id, 0)).state == State::Fresh {
-                let result =
-                    |r| statuses.get(self.dag.node(TaskKind::Parse, id, r)).outputs().first().map(|o| o.digest);
-                all.push((prepared.job_digest, (1..=cell.repeats).filter_map(result).collect()));
+        for (id, cell) in self.plan.cells.with_ids() {
+            // Of a cell that nothing supports there is no such task.
+            let Support::Ready(prepared) = &cell.support else {
+                continue;
+            };
+            let aggregate = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
+            if aggregate.state == State::Fresh {
+                all.push((id, &**prepared));
             }
         }
         all
     }
 
-    /// For each cell, an earlier cell that launches the same bytes in the same way, if there is one: they share one
-    /// measurement, so what differs between them never reached the trainer.
+    /// For each cell, an earlier cell that launches the same bytes in the same way, if there is
+    /// one: they share one measurement, so what differs between them never reached the trainer.
     #[must_use]
-    pub fn same_launch(&self, statuses: &Statuses) -> Vec<Option<usize>> {
-        let mut seen: BTreeMap<Digest, usize> = BTreeMap::new();
-        let mut twins = vec![None; self.plan.cells.len()];
-        for (id, (cell, planned)) in (0u32..).zip(self.plan.cells.iter().enumerate()) {
+    pub fn same_launch(&self, statuses: &Statuses) -> PerCell<Option<CellId>> {
+        let mut seen: BTreeMap<Digest, CellId> = BTreeMap::new();
+        let mut twins = self.plan.cells.map(|_| None);
+        for (cell, planned) in self.plan.cells.with_ids() {
             if matches!(planned.support, Support::Unsupported(_)) || planned.repeats == 0 {
                 continue;
             }
-            // Cells of one platform and framework have the same facts, even where those are not known.
-            let rendered = statuses.get(self.dag.node(TaskKind::Render, id, 0));
-            let key = statuses.get(self.dag.node(TaskKind::Train, id, 1)).key;
-            let Some(launch) = key.or_else(|| self.launch_digest(cell, rendered.outputs())) else { continue };
+            // Cells of one platform and framework have the same facts, even where those are not
+            // known.
+            let rendered = statuses.get(self.dag.node(TaskKind::Render, cell, 0));
+            let key = statuses.get(self.dag.node(TaskKind::Train, cell, 1)).key;
+            let Some(launch) = key.or_else(|| self.launch_digest(cell, rendered.outputs())) else {
+                continue;
+            };
             match seen.get(&launch) {
                 Some(first) => twins[cell] = Some(*first),
                 None => drop(seen.insert(launch, cell)),
@@ -370,67 +571,100 @@ impl Engine<'_> {
     }
 
     /// What the imports of a cell depend on, if it has any.
-    fn imported(&self, imports: &Imports, cell: &str) -> Option<Value> {
+    fn imported(&self, imports: &Imports, cell: &str) -> Option<FiguresFrom> {
         let runs = Some(imports.digests(cell)).filter(|runs| !runs.is_empty())?;
         let claims = serde_json::to_vec(&import::claim_for(self.plan, cell)).unwrap_or_default();
-        let statistics = import::statistics(self.plan);
-        let claims = Digest::of(claims);
-        Some(json!({ "imported": runs, "claims": claims, "statistics": statistics, "code": self.code.import }))
+        Some(FiguresFrom::Imports {
+            imported: runs.to_vec(),
+            set_aside: imports.set_aside_digests(cell),
+            claims: Digest::of(claims),
+            statistics: import::statistics(self.plan),
+            code: self.code.import.clone(),
+        })
     }
 
-    fn cell_state(&self, id: u32, cell: &CellPlan, statuses: &Statuses) -> Value {
+    fn figures_of(&self, id: CellId, cell: &CellPlan, statuses: &Statuses) -> FiguresFrom {
         if let Support::Unsupported(reason) = &cell.support {
-            return json!({ "unsupported": reason });
+            let unsupported = reason.clone();
+            return FiguresFrom::Unsupported { unsupported };
         }
         let status = statuses.get(self.dag.node(TaskKind::Aggregate, id, 0));
         if matches!(status.state, State::Stale | State::Waiting | State::Blocked)
             && let Some(failure) = self.only_failure(id, cell, statuses)
         {
-            return json!({ "failure": failure });
+            return FiguresFrom::Failure { failure };
         }
         match (status.state, status.outputs().first()) {
             (State::Fresh, Some(summary)) => {
-                let environment = self.plan.prepared(id as usize).map(Prepared::environment).unwrap_or_default();
+                let environment = self
+                    .plan
+                    .prepared(id)
+                    .map(Prepared::environment)
+                    .unwrap_or_default();
                 let environment = Digest::of(serde_json::to_vec(&environment).unwrap_or_default());
-                json!({ "summary": summary.digest, "repeats": cell.repeats, "environment": environment })
+                FiguresFrom::Summary {
+                    summary: summary.digest,
+                    repeats: cell.repeats,
+                    environment,
+                }
             }
             (State::Waiting | State::Blocked | State::Failed, _) => {
                 let why = match &status.reason {
                     Some(Reason::Because(text)) => text.clone(),
                     _ => String::new(),
                 };
-                let name = if status.state == State::Failed { "failed" } else { "missing" };
-                json!({ name: why })
+                if status.state == State::Failed {
+                    FiguresFrom::Failed { failed: why }
+                } else {
+                    FiguresFrom::Missing { missing: why }
+                }
             }
             _ => {
-                let why = if cell.selected { "stale: build first" } else { "stale, and not selected: build it first" };
+                let trained = (1..=cell.repeats).filter(|repeat| {
+                    let train = self.dag.node(TaskKind::Train, id, *repeat);
+                    statuses.get(train).state == State::Fresh
+                });
+                let why = match (trained.count(), cell.selected) {
+                    (0, true) => "not measured yet".to_owned(),
+                    (0, false) => "not measured: this build selected other cells".to_owned(),
+                    (some, true) => format!("{some} of {} repeats are measured", cell.repeats),
+                    (some, false) => format!(
+                        "{some} of {} repeats are measured, and this build selected other cells; `tprimat compare` shows what there is",
+                        cell.repeats
+                    ),
+                };
                 let failed = (1..=cell.repeats).find_map(|repeat| {
-                    match &statuses.get(self.dag.node(TaskKind::Train, id, repeat)).reason {
+                    match &statuses
+                        .get(self.dag.node(TaskKind::Train, id, repeat))
+                        .reason
+                    {
                         Some(Reason::RetryTransient(how) | Reason::RetryFailed(how)) => {
                             Some(format!("{why}; repeat {repeat} failed ({how})"))
                         }
                         _ => None,
                     }
                 });
-                json!({ "missing": failed.unwrap_or_else(|| why.to_owned()) })
+                FiguresFrom::Missing {
+                    missing: failed.unwrap_or_else(|| why.to_owned()),
+                }
             }
         }
     }
 
     fn plot(&self, compare: &Status) -> Status {
         if compare.state == State::Stale {
-            return self.upstream(TaskKind::Compare, 0, 0);
+            return self.upstream(TaskKind::Compare, CellId::default(), 0);
         }
         self.recorded(self.plot_key(compare.outputs()).0)
     }
 
     fn report(&self, statuses: &Statuses) -> Status {
         for kind in [TaskKind::Compare, TaskKind::Plot] {
-            if statuses.get(self.dag.node(kind, 0, 0)).state == State::Stale {
-                return self.upstream(kind, 0, 0);
+            if statuses.get(self.dag.over_all(kind)).state == State::Stale {
+                return self.upstream(kind, CellId::default(), 0);
             }
         }
-        let of = |kind| statuses.get(self.dag.node(kind, 0, 0));
+        let of = |kind| statuses.get(self.dag.over_all(kind));
         let (key, _) = self.report_key(of(TaskKind::Compare), of(TaskKind::Plot), statuses);
         let status = self.recorded(key);
         if status.state != State::Fresh {
@@ -439,7 +673,8 @@ impl Engine<'_> {
         let folder = publish::output_dir(self.plan);
         let unpublished = match status.outputs() {
             // A report without figures was not published over one that has some.
-            [] => (!publish::has_figures(&folder, &self.plan.matrix.name)).then(|| crate::report::PAGE.to_owned()),
+            [] => (!publish::has_figures(&folder, &self.plan.matrix.name))
+                .then(|| publish::Unpublished::missing(crate::report::PAGE)),
             outputs => publish::first_unpublished(self.cache, &folder, outputs),
         };
         match unpublished {
@@ -458,45 +693,56 @@ impl Engine<'_> {
             return Status::because(State::Stale, Reason::NoRecord).key(key);
         };
         match outputs.iter().find(|o| !self.cache.has(&o.digest)) {
-            Some(lost) => Status::because(State::Stale, Reason::OutputLost(lost.name.clone())).key(key),
+            Some(lost) => {
+                Status::because(State::Stale, Reason::OutputLost(lost.name.clone())).key(key)
+            }
             None => Status::fresh(key, outputs),
         }
     }
 
-    fn upstream(&self, kind: TaskKind, cell: usize, repeat: u32) -> Status {
-        let task = Task { kind, cell: u32::try_from(cell).unwrap_or(0), repeat };
+    fn upstream(&self, kind: TaskKind, cell: CellId, repeat: u32) -> Status {
+        let task = Task { kind, cell, repeat };
         Status::because(State::Stale, Reason::Upstream(label(self.plan, &task)))
     }
 
     /// The task's present pre-image with what it names, where it can be known.
     #[must_use]
-    pub fn present(&self, node: NodeIndex, statuses: &Statuses) -> Option<Present> {
+    pub fn present(&self, node: TaskId, statuses: &Statuses) -> Option<Present> {
         let task = self.dag.task(node);
-        let prepared = self.plan.prepared(task.cell as usize).filter(|_| !task.kind.is_over_all());
+        let prepared = self
+            .plan
+            .prepared(task.cell)
+            .filter(|_| !task.kind.is_over_all());
         let job = prepared.map(|p| (p.job_digest, p.job_text()));
-        Some(Present { preimage: self.preimage(node, statuses)?, job })
+        Some(Present {
+            preimage: self.preimage(node, statuses)?,
+            job,
+        })
     }
 
     /// The task's present pre-image, where it can be known.
     #[must_use]
-    pub fn preimage(&self, node: NodeIndex, statuses: &Statuses) -> Option<String> {
+    pub fn preimage(&self, node: TaskId, statuses: &Statuses) -> Option<String> {
         let Task { kind, cell, repeat } = self.dag.task(node);
         let of = |kind, repeat| statuses.get(self.dag.node(kind, cell, repeat));
-        let c = cell as usize;
         let keyed = match kind {
-            TaskKind::Render => self.render_key(c)?,
-            TaskKind::Train => self.train_key(c, repeat, of(TaskKind::Render, 0).outputs())?,
-            TaskKind::Parse => self.parse_key(c, of(TaskKind::Train, repeat).attempt()?)?,
+            TaskKind::Render => self.render_key(cell)?,
+            TaskKind::Train => self.train_key(cell, repeat, of(TaskKind::Render, 0).outputs())?,
+            TaskKind::Parse => self.parse_key(cell, of(TaskKind::Train, repeat).attempt()?)?,
             TaskKind::Aggregate => self.aggregate_key(
-                c,
-                &(1..=self.plan.cells[c].repeats)
-                    .filter_map(|r| Some((r, of(TaskKind::Parse, r).outputs().first()?.digest)))
-                    .collect::<Vec<_>>(),
+                cell,
+                &self.results(cell, statuses),
                 &self.dropped(cell, statuses),
             ),
-            TaskKind::Compare => self.compare_key(&self.cell_states(statuses)),
-            TaskKind::Plot => self.plot_key(of(TaskKind::Compare, 0).outputs()),
-            TaskKind::Report => self.report_key(of(TaskKind::Compare, 0), of(TaskKind::Plot, 0), statuses),
+            TaskKind::Compare => self.compare_key(statuses),
+            TaskKind::Plot => {
+                self.plot_key(statuses.get(self.dag.over_all(TaskKind::Compare)).outputs())
+            }
+            TaskKind::Report => self.report_key(
+                statuses.get(self.dag.over_all(TaskKind::Compare)),
+                statuses.get(self.dag.over_all(TaskKind::Plot)),
+                statuses,
+            ),
         };
         Some(keyed.1)
     }

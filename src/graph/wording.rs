@@ -1,9 +1,15 @@
-//! Changes of a training's pre-image in the words that a user knows: `driver 580.159 → 590.11`, `TP 2 → 4`, `train.py edited`.
+//! Changes of a task's pre-image in the words that a user knows: `driver 580.159 → 590.11`, `TP 2 →
+//! 4`, `train.py edited`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::key::Change;
-use crate::analyze::{ChangedSetting, public_value};
+use crate::{
+    figures::ChangedSetting,
+    job::Job,
+    plan::preimage::{Change, unescaped},
+    sentences::changed_setting,
+    words::secret::public_value,
+};
 
 /// What a field of a pre-image is about. Changes are told in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,20 +23,25 @@ enum Kind {
     Content,
 }
 
+/// Fields that are named after a file.
+const FILES: [&str; 4] = ["input.", "recipe.", "template.", "rendered."];
+
 /// A field as a user knows it.
 struct Field {
     kind: Kind,
     name: String,
 }
 
-/// Each change once, under the name that the user gave it. `default`: the job with all fields at their defaults, which
-/// pre-images leave out.
+/// Each change once, under the name that the user gave it. `default`: the job with all fields at
+/// their defaults, which pre-images leave out.
 #[must_use]
 pub fn worded(changes: &[Change], default: &Value) -> Vec<ChangedSetting> {
     let has = |name: &str| changes.iter().any(|change| change.field == name);
     let mut found: Vec<(Kind, ChangedSetting)> = Vec::new();
     for change in changes {
-        let Some(Field { kind, name }) = field(&change.field) else { continue };
+        let Some(Field { kind, name }) = field(&change.field) else {
+            continue;
+        };
         if follows(&change.field, &has, changes) {
             continue;
         }
@@ -46,11 +57,25 @@ pub fn worded(changes: &[Change], default: &Value) -> Vec<ChangedSetting> {
         let how = (kind == Kind::Content).then(|| match (&change.old, &change.new) {
             (None, _) => "added".to_owned(),
             (_, None) => "removed".to_owned(),
-            _ => "edited".to_owned(),
+            // A file is edited; a dataset, an image or a result is another one.
+            _ if FILES.iter().any(|prefix| change.field.starts_with(prefix)) => "edited".to_owned(),
+            _ => "changed".to_owned(),
         });
-        let (old, new) = if how.is_some() { (None, None) } else { (old, new) };
-        let changed = ChangedSetting { what: name, how, old, new };
-        if !found.iter().any(|(_, known)| known.what == changed.what && known.how == changed.how) {
+        let (old, new) = if how.is_some() {
+            (None, None)
+        } else {
+            (old, new)
+        };
+        let changed = ChangedSetting {
+            what: name,
+            how,
+            old,
+            new,
+        };
+        if !found
+            .iter()
+            .any(|(_, known)| known.what == changed.what && known.how == changed.how)
+        {
             found.push((kind, changed));
         }
     }
@@ -58,9 +83,48 @@ pub fn worded(changes: &[Change], default: &Value) -> Vec<ChangedSetting> {
     found.into_iter().map(|(_, changed)| changed).collect()
 }
 
+/// The same, against the defaults of this tprimat's job. A field that has no name of its own is
+/// told as the key has it, for nothing that changed may be kept back.
+#[must_use]
+pub fn worded_of_task(changes: &[Change]) -> Vec<ChangedSetting> {
+    let told = worded(changes, &json!(Job::default()));
+    if !told.is_empty() {
+        return told;
+    }
+    let raw = |change: &Change| ChangedSetting {
+        what: change.field.clone(),
+        how: None,
+        old: change
+            .old
+            .as_deref()
+            .map(|value| readable(&change.field, value)),
+        new: change
+            .new
+            .as_deref()
+            .map(|value| readable(&change.field, value)),
+    };
+    changes.iter().map(raw).collect()
+}
+
+/// `TP 2 → 4 (and 2 more changes)`
+#[must_use]
+pub fn first_of(changes: &[ChangedSetting]) -> String {
+    match changes {
+        [] => String::new(),
+        [one] => changed_setting(one),
+        [one, _] => format!("{} (and 1 more change)", changed_setting(one)),
+        [one, rest @ ..] => format!("{} (and {} more changes)", changed_setting(one), rest.len()),
+    }
+}
+
 /// None of a field that tells repeats apart.
 fn field(path: &str) -> Option<Field> {
-    let named = |kind, name: &str| Some(Field { kind, name: plain(name) });
+    let named = |kind, name: &str| {
+        Some(Field {
+            kind,
+            name: unescaped(name),
+        })
+    };
     if let Some(rest) = path.strip_prefix("job.") {
         return named(Kind::Setting, &setting(rest));
     }
@@ -70,13 +134,30 @@ fn field(path: &str) -> Option<Field> {
     if let Some(name) = path.strip_prefix("env.") {
         return named(Kind::Variable, name);
     }
-    for prefix in ["input.", "recipe.", "template.", "rendered."] {
+    for prefix in FILES {
         if let Some(file) = path.strip_prefix(prefix) {
             return named(Kind::Content, file);
         }
     }
+    for (prefix, what) in [
+        ("output.", "the run's"),
+        ("cell.", "the results of"),
+        ("result.", "the result of repeat"),
+        ("compare.", "the comparison's"),
+        ("plot.", "the picture"),
+    ] {
+        if let Some(name) = path.strip_prefix(prefix) {
+            return named(Kind::Content, &format!("{what} {name}"));
+        }
+    }
     match path {
         "repeat" => None,
+        "attempt" => named(Kind::Content, "the run that counts"),
+        "code" => named(Kind::Content, "tprimat's code for this task"),
+        "launch_files" => named(Kind::Setting, "names of the launch files"),
+        "log" => named(Kind::Content, "[log] of recipe.toml"),
+        "order" => named(Kind::Content, "the list of cells"),
+        "image" => named(Kind::Content, "the container's image"),
         "command" => named(Kind::Setting, "command"),
         "num_gpus" => named(Kind::Setting, "GPUs"),
         "program.tprimat-native" => named(Kind::Content, "the source of tprimat-native"),
@@ -99,7 +180,9 @@ fn setting(path: &str) -> String {
         "parallelism.num_gpus" => "GPUs",
         "initialisation.std" => "init_std",
         "optimizer.type" => "optimizer",
-        _ => path.strip_prefix("framework.").unwrap_or_else(|| path.rsplit('.').next().unwrap_or(path)),
+        _ => path
+            .strip_prefix("framework.")
+            .unwrap_or_else(|| path.rsplit('.').next().unwrap_or(path)),
     };
     known.to_owned()
 }
@@ -112,59 +195,67 @@ fn fact(path: &str) -> String {
     if let Some(checkout) = path.strip_prefix("checkout.") {
         return checkout.replace('.', " ");
     }
-    if path == "count" { "devices of the host".to_owned() } else { path.replace('_', " ") }
+    if path == "count" {
+        "devices of the host".to_owned()
+    } else {
+        path.replace('_', " ")
+    }
 }
 
 /// What follows from another change says nothing new.
 fn follows(path: &str, has: &impl Fn(&str) -> bool, changes: &[Change]) -> bool {
     let has_any = |names: &[&str]| names.iter().any(|name| has(&format!("job.{name}")));
     match path {
-        "job.data.gradient_accumulation_steps" => {
-            has_any(&["data.micro_batch_size", "data.global_batch_size", "parallelism.data_parallel_size"])
-        }
+        "job.data.gradient_accumulation_steps" => has_any(&[
+            "data.micro_batch_size",
+            "data.global_batch_size",
+            "parallelism.data_parallel_size",
+        ]),
         "job.parallelism.data_parallel_size" => has_any(&[
             "parallelism.tensor_model_parallel_size",
             "parallelism.pipeline_model_parallel_size",
             "parallelism.context_parallel_size",
             "parallelism.num_gpus",
         ]),
-        "job.model.num_parameters" => {
-            changes.iter().any(|c| c.field.starts_with("job.model.") && c.field != "job.model.num_parameters")
-        }
+        "job.model.num_parameters" => changes
+            .iter()
+            .any(|c| c.field.starts_with("job.model.") && c.field != "job.model.num_parameters"),
         _ => false,
     }
 }
 
 fn default_of(default: &Value, path: &str) -> Option<String> {
-    let value = path.split('.').try_fold(default, |value, part| value.get(part))?;
+    let value = path
+        .split('.')
+        .try_fold(default, |value, part| value.get(part))?;
     let is_unset = value.is_null() || value.as_str() == Some("");
     (!is_unset).then(|| readable(path, &value.to_string()))
 }
 
-/// A JSON value as people write it; a digest by its beginning, and of a variable only what may be shown.
+/// A JSON value as people write it; a digest by its beginning, and of a variable only what may be
+/// shown.
 fn readable(name: &str, json: &str) -> String {
     const MOST: usize = 60;
     let text = match serde_json::from_str::<Value>(json) {
         Ok(Value::String(text)) => text,
         Ok(Value::Array(items)) => {
-            let word = |item: &Value| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+            let word = |item: &Value| {
+                item.as_str()
+                    .map_or_else(|| item.to_string(), str::to_owned)
+            };
             items.iter().map(word).collect::<Vec<_>>().join(" ")
         }
         _ => json.to_owned(),
     };
     let text = public_value(name, &text).into_owned();
     if text.len() >= 40 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return text[..12].to_owned();
+        return text.chars().take(12).collect();
     }
-    if text.chars().count() > MOST { text.chars().take(MOST - 1).chain(['…']).collect() } else { text }
-}
-
-/// Names in pre-images have `%`, `=`, `.` and line breaks escaped.
-fn plain(name: &str) -> String {
-    ["%0A", "%3D", "%2E", "%25"]
-        .iter()
-        .zip([" ", "=", ".", "%"])
-        .fold(name.to_owned(), |name, (code, sign)| name.replace(code, sign))
+    if text.chars().count() > MOST {
+        text.chars().take(MOST - 1).chain(['…']).collect()
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -174,12 +265,20 @@ mod tests {
     use super::*;
 
     fn change(field: &str, old: Option<&str>, new: Option<&str>) -> Change {
-        Change { field: field.to_owned(), old: old.map(str::to_owned), new: new.map(str::to_owned) }
+        Change {
+            field: field.to_owned(),
+            old: old.map(str::to_owned),
+            new: new.map(str::to_owned),
+        }
     }
 
     fn words(changes: &[Change]) -> String {
         let default = json!({ "parallelism": { "tensor_model_parallel_size": 1 }, "model": { "dataset": null } });
-        worded(changes, &default).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        worded(changes, &default)
+            .iter()
+            .map(changed_setting)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     #[test]
@@ -187,7 +286,11 @@ mod tests {
         let digest = |n: u8| format!("\"{}\"", format!("{n:02x}").repeat(32));
         let changes = [
             change("env.NCCL_DEBUG", None, Some("\"INFO\"")),
-            change("env.HF_TOKEN", Some("\"hf_abcdefghijklmnop\""), Some("\"hf_qrstuvwxyzabcdef\"")),
+            change(
+                "env.HF_TOKEN",
+                Some("\"hf_abcdefghijklmnop\""),
+                Some("\"hf_qrstuvwxyzabcdef\""),
+            ),
             change("fact.driver", Some("\"580.159\""), Some("\"590.11\"")),
             change("fact.package.torch", Some("\"2.11.0\""), Some("\"2.12.0\"")),
             change(
@@ -198,7 +301,11 @@ mod tests {
             change("input.train.py", Some(&digest(1)), Some(&digest(2))),
             change("recipe.lib%2Dx.py", None, Some(&digest(2))),
             change("job.parallelism.data_parallel_size", Some("8"), Some("4")),
-            change("job.parallelism.tensor_model_parallel_size", None, Some("2")),
+            change(
+                "job.parallelism.tensor_model_parallel_size",
+                None,
+                Some("2"),
+            ),
             change("job.data.seq_length", Some("2048"), Some("4096")),
             change("job.model.dataset", None, Some("\"wiki\"")),
             change("repeat", Some("1"), Some("2")),
@@ -216,8 +323,10 @@ mod tests {
         let ga = change("job.data.gradient_accumulation_steps", Some("8"), Some("4"));
         assert_eq!(words(&[ga.clone(), mbs]), "micro_batch_size 1 → 2");
         assert_eq!(words(&[ga]), "gradient_accumulation_steps 8 → 4");
-        let devices =
-            [change("num_gpus", Some("4"), Some("8")), change("job.parallelism.num_gpus", Some("4"), Some("8"))];
+        let devices = [
+            change("num_gpus", Some("4"), Some("8")),
+            change("job.parallelism.num_gpus", Some("4"), Some("8")),
+        ];
         assert_eq!(words(&devices), "GPUs 4 → 8");
     }
 }

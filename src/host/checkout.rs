@@ -1,8 +1,9 @@
-//! What somebody else's repository on this host is, as keys know it: its commit, and what was changed on top of it.
+//! What somebody else's repository on this host is, as keys know it: its commit, and what was
+//! changed on top of it.
 //!
-//! The repository is read, never obeyed. Its own configuration may name programs (fsmonitor, filters, hooks, external diffs,
-//! remotes), so git gets a folder of ours as its GIT_DIR, with an empty configuration, and only the objects, the index and the
-//! exclude file of the repository.
+//! The repository is read, never obeyed. Its own configuration may name programs (fsmonitor,
+//! filters, hooks, external diffs, remotes), so git gets a folder of ours as its GIT_DIR, with an
+//! empty configuration, and only the objects, the index and the exclude file of the repository.
 
 use std::{
     collections::BTreeMap,
@@ -28,19 +29,25 @@ const DEEPEST: usize = 8;
 /// The mode of a submodule in trees and in the index.
 const GITLINK: &str = "160000";
 
-/// Facts of the checkout at `dir`: `commit`, and `dirty` where tracked files differ from it or untracked ones lie beside
-/// them. Where `dir` is not a git repository of its own, `content`, the digest of `file`, stands in. Empty: not there.
+/// Facts of the checkout at `dir`: `commit`, and `dirty` where tracked files differ from it or
+/// untracked ones lie beside them. Where `dir` is not a git repository of its own, `content`, the
+/// digest of `file`, stands in. Empty: not there.
 pub fn checkout_facts(dir: &Path, file: &str) -> Result<BTreeMap<String, String>> {
     let marker = dir.join(file);
     if !marker.is_file() {
         return Ok(BTreeMap::new());
     }
     let Some(repository) = Repository::at(dir)? else {
-        let digest = Digest::of_file(&marker).map_err(Error::io("cannot read the checkout's file", &marker))?;
+        let digest = Digest::of_file(&marker)
+            .map_err(Error::io("cannot read the checkout's file", &marker))?;
         return Ok([("content".to_owned(), digest.to_string())].into());
     };
     let mut facts = BTreeMap::new();
-    facts.extend(repository.changes(0)?.map(|digest| ("dirty".to_owned(), digest.to_string())));
+    facts.extend(
+        repository
+            .changes(0)?
+            .map(|digest| ("dirty".to_owned(), digest.to_string())),
+    );
     facts.insert("commit".to_owned(), repository.commit);
     Ok(facts)
 }
@@ -56,13 +63,16 @@ struct Repository {
 }
 
 impl Repository {
-    /// `None`: `dir` is no repository of its own, or has no commit. A plain copy inside another repository has that one's
-    /// commit, which says nothing of it; a bare repository has no work tree.
+    /// `None`: `dir` is no repository of its own, or has no commit. A plain copy inside another
+    /// repository has that one's commit, which says nothing of it; a bare repository has no work
+    /// tree.
     fn at(dir: &Path) -> Result<Option<Self>> {
         let dot_git = dir.join(".git");
         let git_dir = match fs::metadata(&dot_git) {
             Ok(found) if found.is_dir() => dot_git,
-            Ok(_) => match line_of(&dot_git).and_then(|line| Some(line.strip_prefix("gitdir: ")?.to_owned())) {
+            Ok(_) => match line_of(&dot_git)
+                .and_then(|line| Some(line.strip_prefix("gitdir: ")?.to_owned()))
+            {
                 Some(place) => dir.join(place),
                 None => return Ok(None),
             },
@@ -78,24 +88,39 @@ impl Repository {
                     "the checkout {} keeps its branches in a reftable, which tprimat cannot read",
                     dir.display()
                 ),
-                help: Some("`git refs migrate --ref-format=files` in it makes them plain files".into()),
+                help: Some(
+                    "`git refs migrate --ref-format=files` in it makes them plain files".into(),
+                ),
             });
         }
-        let Some(commit) = resolve(&git_dir, &common_dir, "HEAD") else { return Ok(None) };
-        Ok(Some(Self { work_tree: dir.to_owned(), git_dir, common_dir, commit }))
+        let Some(commit) = resolve(&git_dir, &common_dir, "HEAD") else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            work_tree: dir.to_owned(),
+            git_dir,
+            common_dir,
+            commit,
+        }))
     }
 
     /// Digest of every change that is not committed, in submodules too; `None`: as committed.
     fn changes(&self, depth: usize) -> Result<Option<Digest>> {
-        let own = self.private_git_dir().map_err(|error| self.failed(&error.to_string()))?;
+        let own = self
+            .private_git_dir()
+            .map_err(|error| self.failed(&error.to_string()))?;
         let silent = || self.failed("git did not answer");
         let index = self.honest_index(own.path()).ok_or_else(silent)?;
-        let git = |arguments: &[&str]| self.git(own.path(), &index, arguments, Vec::new()).ok_or_else(silent);
+        let git = |arguments: &[&str]| {
+            self.git(own.path(), &index, arguments, Vec::new())
+                .ok_or_else(silent)
+        };
         let mut text = git(&[
             "diff",
             "HEAD",
             "--binary",
-            // Git would start another git in each submodule, which obeys the submodule's configuration.
+            // Git would start another git in each submodule, which obeys the submodule's
+            // configuration.
             "--ignore-submodules=all",
             "--no-ext-diff",
             "--no-textconv",
@@ -105,7 +130,9 @@ impl Repository {
         for name in untracked.split(|&b| b == 0).filter(|name| !name.is_empty()) {
             // A file that vanishes while it is looked at was no input.
             if let Some(digest) = untracked_digest(&self.work_tree.join(OsStr::from_bytes(name))) {
-                text.extend_from_slice(format!("\nuntracked {} {digest}\n", String::from_utf8_lossy(name)).as_bytes());
+                text.extend_from_slice(
+                    format!("\nuntracked {} {digest}\n", String::from_utf8_lossy(name)).as_bytes(),
+                );
             }
         }
         let index = gitlinks(&git(&["ls-files", "--stage", "-z"])?);
@@ -113,19 +140,29 @@ impl Repository {
             true => BTreeMap::new(),
             false => gitlinks(&git(&["ls-tree", "-r", "-z", "HEAD"])?),
         };
-        for path in index.keys().chain(head.keys().filter(|path| !index.contains_key(*path))) {
+        for path in index
+            .keys()
+            .chain(head.keys().filter(|path| !index.contains_key(*path)))
+        {
             let place = String::from_utf8_lossy(path).into_owned();
             let inner = match depth < DEEPEST {
                 true => Self::at(&self.work_tree.join(OsStr::from_bytes(path)))?,
                 false => None,
             };
             // One that is not checked out is as the index has it.
-            let commit = inner.as_ref().map(|inner| &inner.commit).or_else(|| index.get(path));
+            let commit = inner
+                .as_ref()
+                .map(|inner| &inner.commit)
+                .or_else(|| index.get(path));
             if commit != head.get(path) {
                 let commit = commit.map_or("removed", String::as_str);
                 text.extend_from_slice(format!("\nsubmodule {place} {commit}\n").as_bytes());
             }
-            if let Some(digest) = inner.map(|inner| inner.changes(depth + 1)).transpose()?.flatten() {
+            if let Some(digest) = inner
+                .map(|inner| inner.changes(depth + 1))
+                .transpose()?
+                .flatten()
+            {
                 text.extend_from_slice(format!("\nsubmodule {place} dirty {digest}\n").as_bytes());
             }
         }
@@ -134,8 +171,11 @@ impl Repository {
 
     /// A GIT_DIR without any setting of the repository's.
     fn private_git_dir(&self) -> Result<tempfile::TempDir> {
-        let own = tempfile::tempdir().map_err(Error::io("cannot make a folder in", std::env::temp_dir()))?;
-        let write = |name: &str, text: &[u8]| write_atomically(&own.path().join(name), text, Durability::Plain);
+        let own = tempfile::tempdir()
+            .map_err(Error::io("cannot make a folder in", std::env::temp_dir()))?;
+        let write = |name: &str, text: &[u8]| {
+            write_atomically(&own.path().join(name), text, Durability::Plain)
+        };
         files::create_dir_all(&own.path().join("refs"))?;
         files::create_dir_all(&own.path().join("objects"))?;
         write("HEAD", format!("{}\n", self.commit).as_bytes())?;
@@ -150,7 +190,8 @@ impl Repository {
         // Where the index is kept in two parts, git looks for the shared one in its GIT_DIR.
         for entry in fs::read_dir(&self.git_dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if name.to_string_lossy().starts_with("sharedindex.") && entry.file_type().is_ok_and(|kind| kind.is_file())
+            if name.to_string_lossy().starts_with("sharedindex.")
+                && entry.file_type().is_ok_and(|kind| kind.is_file())
             {
                 let link = std::os::unix::fs::symlink(entry.path(), own.path().join(&name));
                 link.map_err(Error::io("cannot make a link in", own.path()))?;
@@ -159,15 +200,19 @@ impl Repository {
         Ok(own)
     }
 
-    /// Files may be marked in the index as never changed, or as left out of the work tree, and git then looks at none of their
-    /// edits. Where one of them is there all the same, git gets a copy of the index without the mark.
+    /// Files may be marked in the index as never changed, or as left out of the work tree, and git
+    /// then looks at none of their edits. Where one of them is there all the same, git gets a copy
+    /// of the index without the mark.
     fn honest_index(&self, git_dir: &Path) -> Option<PathBuf> {
         let own = absolute(&self.git_dir).join("index");
         let listed = self.git(git_dir, &own, &["ls-files", "-v", "-z"], Vec::new())?;
         let (mut unchanged, mut left_out) = (Vec::new(), Vec::new());
         for entry in listed.split(|&b| b == 0) {
-            let (Some(tag), Some(name)) = (entry.first(), entry.get(2..)) else { continue };
-            let is_there = || fs::symlink_metadata(self.work_tree.join(OsStr::from_bytes(name))).is_ok();
+            let (Some(tag), Some(name)) = (entry.first(), entry.get(2..)) else {
+                continue;
+            };
+            let is_there =
+                || fs::symlink_metadata(self.work_tree.join(OsStr::from_bytes(name))).is_ok();
             if tag.is_ascii_lowercase() {
                 unchanged.extend([name, b"\0"].concat());
             }
@@ -181,21 +226,36 @@ impl Repository {
         }
         let copy = git_dir.join("index");
         write_atomically(&copy, &files::read(&own).ok()?, Durability::Plain).ok()?;
-        for (mark, names) in [("--no-assume-unchanged", unchanged), ("--no-skip-worktree", left_out)] {
+        for (mark, names) in [
+            ("--no-assume-unchanged", unchanged),
+            ("--no-skip-worktree", left_out),
+        ] {
             if !names.is_empty() {
-                self.git(git_dir, &copy, &["update-index", mark, "-z", "--stdin"], names)?;
+                self.git(
+                    git_dir,
+                    &copy,
+                    &["update-index", mark, "-z", "--stdin"],
+                    names,
+                )?;
             }
         }
         Some(copy)
     }
 
     /// Standard output of a git command that ended well.
-    fn git(&self, git_dir: &Path, index: &Path, arguments: &[&str], input: Vec<u8>) -> Option<Vec<u8>> {
+    fn git(
+        &self,
+        git_dir: &Path,
+        index: &Path,
+        arguments: &[&str],
+        input: Vec<u8>,
+    ) -> Option<Vec<u8>> {
         if fs::symlink_metadata(index).is_ok_and(|index| !index.is_file()) {
             return None;
         }
         let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
-        // Not HOME and not XDG_CONFIG_HOME: a list of ignored files there would hide edits on one host and not on another.
+        // Not HOME and not XDG_CONFIG_HOME: a list of ignored files there would hide edits on one
+        // host and not on another.
         for name in ["PATH", "TMPDIR", "LD_LIBRARY_PATH"] {
             env.extend(std::env::var_os(name).map(|value| (name.into(), value)));
         }
@@ -214,7 +274,10 @@ impl Repository {
         env.extend(settings.map(|(name, value)| (name.into(), value.into())));
         env.insert("GIT_DIR".into(), git_dir.into());
         env.insert("GIT_WORK_TREE".into(), absolute(&self.work_tree).into());
-        env.insert("GIT_OBJECT_DIRECTORY".into(), absolute(&self.common_dir.join("objects")).into());
+        env.insert(
+            "GIT_OBJECT_DIRECTORY".into(),
+            absolute(&self.common_dir.join("objects")).into(),
+        );
         env.insert("GIT_INDEX_FILE".into(), index.into());
         let off = [
             "core.fsmonitor=false",
@@ -224,14 +287,24 @@ impl Repository {
             "core.attributesFile=/dev/null",
         ];
         let off = off.iter().flat_map(|setting| ["-c", setting]);
-        let command = duct::cmd("git", off.chain(arguments.iter().copied())).dir(&self.work_tree).full_env(env);
-        let output = command.stdin_bytes(input).stdout_capture().stderr_null().unchecked().run();
+        let command = duct::cmd("git", off.chain(arguments.iter().copied()))
+            .dir(&self.work_tree)
+            .full_env(env);
+        let output = command
+            .stdin_bytes(input)
+            .stdout_capture()
+            .stderr_null()
+            .unchecked()
+            .run();
         output.ok().filter(|o| o.status.success()).map(|o| o.stdout)
     }
 
     fn failed(&self, why: &str) -> Error {
         Error::Failed {
-            message: format!("cannot see what was changed in the checkout {}: {why}", self.work_tree.display()),
+            message: format!(
+                "cannot see what was changed in the checkout {}: {why}",
+                self.work_tree.display()
+            ),
             help: Some("`git -C DIR diff HEAD` must work there".into()),
         }
     }
@@ -248,9 +321,13 @@ fn resolve(git_dir: &Path, common_dir: &Path, name: &str) -> Option<String> {
     // A branch may stand for another one; no chain is longer.
     for _ in 0..5 {
         let line = line_of(&git_dir.join(&name)).or_else(|| line_of(&common_dir.join(&name)));
-        let Some(line) = line else { return packed(common_dir, &name) };
+        let Some(line) = line else {
+            return packed(common_dir, &name);
+        };
         match line.strip_prefix("ref: ") {
-            Some(next) if next.starts_with("refs/") && !next.split('/').any(|part| part == "..") => {
+            Some(next)
+                if next.starts_with("refs/") && !next.split('/').any(|part| part == "..") =>
+            {
                 next.clone_into(&mut name)
             }
             Some(_) => return None,
@@ -263,18 +340,23 @@ fn resolve(git_dir: &Path, common_dir: &Path, name: &str) -> Option<String> {
 fn packed(common_dir: &Path, name: &str) -> Option<String> {
     let text = read_small(&common_dir.join("packed-refs"), LIST)?;
     let mut entries = text.lines().filter_map(|line| line.split_once(' '));
-    entries.find(|(commit, of)| *of == name && is_commit(commit)).map(|(commit, _)| commit.to_owned())
+    entries
+        .find(|(commit, of)| *of == name && is_commit(commit))
+        .map(|(commit, _)| commit.to_owned())
 }
 
 fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Submodules by path, from `MODE … COMMIT … TAB PATH NUL`, which is what `ls-files --stage` and `ls-tree` print.
+/// Submodules by path, from `MODE … COMMIT … TAB PATH NUL`, which is what `ls-files --stage` and
+/// `ls-tree` print.
 fn gitlinks(listing: &[u8]) -> BTreeMap<Vec<u8>, String> {
     let mut links = BTreeMap::new();
     for entry in listing.split(|&b| b == 0) {
-        let Some(tab) = entry.iter().position(|&b| b == b'\t') else { continue };
+        let Some(tab) = entry.iter().position(|&b| b == b'\t') else {
+            continue;
+        };
         let words = String::from_utf8_lossy(&entry[..tab]).into_owned();
         let commit = words.split(' ').skip(1).find(|word| is_commit(word));
         if let Some(commit) = commit.filter(|_| words.starts_with(GITLINK)) {
@@ -288,7 +370,9 @@ fn gitlinks(listing: &[u8]) -> BTreeMap<Vec<u8>, String> {
 fn untracked_digest(path: &Path) -> Option<Digest> {
     match fs::read_link(path) {
         Ok(target) => Some(Digest::of(target.as_os_str().as_bytes())),
-        Err(_) => open_regular_no_link(path).and_then(|_| Digest::of_file(path)).ok(),
+        Err(_) => open_regular_no_link(path)
+            .and_then(|_| Digest::of_file(path))
+            .ok(),
     }
 }
 
@@ -313,15 +397,28 @@ mod tests {
 
     /// Git as people start it, with all of the repository's settings.
     fn git(dir: &Path, arguments: &[&str]) -> Vec<u8> {
-        let identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"];
-        let command = duct::cmd("git", identity.iter().chain(arguments)).dir(dir).stdout_capture();
+        let identity = [
+            "-c",
+            "user.name=t",
+            "-c",
+            "user.email=t@t",
+            "-c",
+            "commit.gpgsign=false",
+        ];
+        let command = duct::cmd("git", identity.iter().chain(arguments))
+            .dir(dir)
+            .stdout_capture();
         command.run().expect("git works here").stdout
     }
 
     fn repository(dir: &Path) {
         write(dir, "train.py", "print(1)\n");
         write(dir, ".gitignore", "*.so\n");
-        for arguments in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "x"]] {
+        for arguments in [
+            &["init", "-q"][..],
+            &["add", "."],
+            &["commit", "-q", "-m", "x"],
+        ] {
             git(dir, arguments);
         }
     }
@@ -337,17 +434,29 @@ mod tests {
         repository(dir.path());
         let clean = facts(dir.path());
         assert_eq!(clean.keys().collect::<Vec<_>>(), ["commit"]);
-        assert_eq!(clean["commit"], String::from_utf8(git(dir.path(), &["rev-parse", "HEAD"])).unwrap().trim());
+        assert_eq!(
+            clean["commit"],
+            String::from_utf8(git(dir.path(), &["rev-parse", "HEAD"]))
+                .unwrap()
+                .trim()
+        );
 
         write(dir.path(), "built.so", "ignored");
         write(dir.path(), ".git/info/exclude", "notes\n");
         write(dir.path(), "notes", "excluded");
-        assert_eq!(facts(dir.path()), clean, "what git ignores is a build product");
+        assert_eq!(
+            facts(dir.path()),
+            clean,
+            "what git ignores is a build product"
+        );
         write(dir.path(), "train.py", "print(2)\n");
         let edited = facts(dir.path());
         assert_eq!(edited["commit"], clean["commit"]);
         // The digest is of what git itself prints, so that what was measured before keeps its key.
-        let text = git(dir.path(), &["diff", "HEAD", "--binary", "--submodule=diff"]);
+        let text = git(
+            dir.path(),
+            &["diff", "HEAD", "--binary", "--submodule=diff"],
+        );
         assert_eq!(edited["dirty"], Digest::of(&text).to_string());
         write(dir.path(), "more.py", "x = 1\n");
         let more = facts(dir.path());
@@ -364,13 +473,28 @@ mod tests {
         repository(path);
         let clean = facts(path);
         git(path, &["update-index", "--assume-unchanged", "train.py"]);
-        git(path, &["update-index", "--skip-worktree", "left.py", "sparse.py"]);
+        git(
+            path,
+            &["update-index", "--skip-worktree", "left.py", "sparse.py"],
+        );
         fs::remove_file(path.join("sparse.py")).unwrap();
-        assert_eq!(facts(path), clean, "a file that is left out is as committed");
+        assert_eq!(
+            facts(path),
+            clean,
+            "a file that is left out is as committed"
+        );
         let plain = |name: &str| {
             write(path, name, "print(2)\n");
             let edited = facts(path);
-            write(path, name, if name == "train.py" { "print(1)\n" } else { "print(0)\n" });
+            write(
+                path,
+                name,
+                if name == "train.py" {
+                    "print(1)\n"
+                } else {
+                    "print(0)\n"
+                },
+            );
             assert_eq!(facts(path), clean, "{name} as committed");
             edited
         };
@@ -380,10 +504,20 @@ mod tests {
         fs::remove_file(path.join("sparse.py")).unwrap();
         // The marks are the user's, and stay.
         let marks = String::from_utf8(git(path, &["ls-files", "-v"])).unwrap();
-        assert!(marks.contains("h train.py") && marks.contains("S left.py"), "{marks}");
+        assert!(
+            marks.contains("h train.py") && marks.contains("S left.py"),
+            "{marks}"
+        );
         // What a user's list of ignored files names is there all the same.
         write(path, "ignored", "*.txt\n");
-        git(path, &["config", "core.excludesFile", path.join("ignored").to_str().unwrap()]);
+        git(
+            path,
+            &[
+                "config",
+                "core.excludesFile",
+                path.join("ignored").to_str().unwrap(),
+            ],
+        );
         let before = facts(path);
         write(path, "more.txt", "more");
         assert_ne!(facts(path), before);
@@ -411,7 +545,10 @@ mod tests {
         repository(outer.path());
         let copy = outer.path().join("copy");
         write(&copy, "train.py", "print(1)\n");
-        assert_eq!(facts(&copy), BTreeMap::from([("content".to_owned(), Digest::of("print(1)\n").to_string())]));
+        assert_eq!(
+            facts(&copy),
+            BTreeMap::from([("content".to_owned(), Digest::of("print(1)\n").to_string())])
+        );
     }
 
     #[test]
@@ -420,9 +557,20 @@ mod tests {
         let (inner, outer) = (dir.path().join("inner"), dir.path().join("outer"));
         repository(&inner);
         repository(&outer);
-        let add = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.to_str().unwrap(), "sub"];
+        let add = [
+            "-c",
+            "protocol.file.allow=always",
+            "submodule",
+            "add",
+            "-q",
+            inner.to_str().unwrap(),
+            "sub",
+        ];
         git(&outer, &add);
-        assert!(facts(&outer).contains_key("dirty"), "a submodule that no commit has");
+        assert!(
+            facts(&outer).contains_key("dirty"),
+            "a submodule that no commit has"
+        );
         git(&outer, &["commit", "-qm", "s"]);
         assert!(!facts(&outer).contains_key("dirty"));
         write(&outer.join("sub"), "train.py", "print(3)\n");
@@ -438,19 +586,35 @@ mod tests {
     #[test]
     fn no_program_that_the_repository_names_is_started() {
         let dir = tempfile::tempdir().unwrap();
-        let (repo, inner, mark) = (dir.path().join("repo"), dir.path().join("inner"), dir.path().join("mark"));
+        let (repo, inner, mark) = (
+            dir.path().join("repo"),
+            dir.path().join("inner"),
+            dir.path().join("mark"),
+        );
         repository(&repo);
         repository(&inner);
-        let add = ["-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.to_str().unwrap(), "sub"];
+        let add = [
+            "-c",
+            "protocol.file.allow=always",
+            "submodule",
+            "add",
+            "-q",
+            inner.to_str().unwrap(),
+            "sub",
+        ];
         git(&repo, &add);
         write(&repo, ".gitattributes", "*.py filter=evil diff=evil\n");
         git(&repo, &["add", "."]);
         git(&repo, &["commit", "-qm", "s"]);
         let program = format!("echo x >>{}; cat", mark.display());
         for place in [repo.clone(), repo.join("sub")] {
-            for name in
-                ["core.fsmonitor", "filter.evil.clean", "filter.evil.process", "diff.external", "diff.evil.command"]
-            {
+            for name in [
+                "core.fsmonitor",
+                "filter.evil.clean",
+                "filter.evil.process",
+                "diff.external",
+                "diff.evil.command",
+            ] {
                 git(&place, &["config", name, &program]);
             }
         }
@@ -459,12 +623,29 @@ mod tests {
         write(&repo, "train.py", "print(5)\n");
         assert!(facts(&repo).contains_key("dirty"));
         assert!(!mark.exists(), "a program of the repository ran");
-        let _ = duct::cmd!("git", "diff", "HEAD").dir(&repo).stdout_null().stderr_null().unchecked().run();
-        assert!(mark.exists(), "the attack works on plain git, else this test shows nothing");
+        let _ = duct::cmd!("git", "diff", "HEAD")
+            .dir(&repo)
+            .stdout_null()
+            .stderr_null()
+            .unchecked()
+            .run();
+        assert!(
+            mark.exists(),
+            "the attack works on plain git, else this test shows nothing"
+        );
 
         // A bare repository as plain files comes with any clone.
         let bare = dir.path().join("bare");
-        git(dir.path(), &["clone", "-q", "--bare", inner.to_str().unwrap(), bare.to_str().unwrap()]);
+        git(
+            dir.path(),
+            &[
+                "clone",
+                "-q",
+                "--bare",
+                inner.to_str().unwrap(),
+                bare.to_str().unwrap(),
+            ],
+        );
         write(&bare, "train.py", "print(1)\n");
         assert!(facts(&bare).contains_key("content"));
     }

@@ -1,7 +1,7 @@
 //! tprimat.lock: what each platform's numbers were pinned to.
 //!
-//! Written by tprimat and committed by people, as Cargo.lock is. Bytes are a function of the content:
-//! everything is sorted. A fact that could not be read is left out.
+//! Written by tprimat and committed by people, as Cargo.lock is. Bytes are a function of the
+//! content: everything is sorted. A fact that could not be read is left out.
 
 mod read;
 
@@ -38,7 +38,8 @@ pub struct Section {
     pub packages: BTreeMap<String, BTreeMap<String, String>>,
     /// `datasets`, `tokenizers` and `images`: name → digest of the content.
     pub data: BTreeMap<String, BTreeMap<String, String>>,
-    /// Recipe → variable of a checkout → `commit`, `dirty` or `content`. A checkout that is not there is left out.
+    /// Recipe → variable of a checkout → `commit`, `dirty` or `content`. A checkout that is not
+    /// there is left out.
     pub checkouts: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
 }
 
@@ -66,15 +67,23 @@ impl Lock {
     /// A file that is not there is a lock without sections: the first build writes it.
     pub fn load(path: &Path, reads: &ReadSet) -> Result<Self> {
         require_inside(path.parent().unwrap_or(path), path)?;
-        let Some(bytes) = reads.read(path).map_err(Error::io("cannot read", path))? else { return Ok(Self::default()) };
-        let name = path.file_name().map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
-        let text =
-            String::from_utf8(bytes).map_err(|_| Error::invalid(Problem::new(format!("{name} is not UTF-8"))))?;
+        let Some(bytes) = reads.read(path).map_err(Error::io("cannot read", path))? else {
+            return Ok(Self::default());
+        };
+        let name = path
+            .file_name()
+            .map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy());
+        let text = String::from_utf8(bytes)
+            .map_err(|_| Error::invalid(Problem::new(format!("{name} is not UTF-8"))))?;
         Self::parse(&Source::new(name, text)).map_err(Error::Invalid)
     }
 
     pub fn parse(source: &Arc<Source>) -> Result<Self, Vec<Problem>> {
-        read::Reader { source, problems: Vec::new() }.lock()
+        read::Reader {
+            source,
+            problems: Vec::new(),
+        }
+        .lock()
     }
 
     #[must_use]
@@ -94,7 +103,10 @@ impl Lock {
     pub fn to_toml(&self) -> String {
         let mut root = toml::Table::new();
         root.insert("version".into(), VERSION.into());
-        let platforms = self.platforms.iter().map(|(id, section)| (id.clone(), section.to_table().into()));
+        let platforms = self
+            .platforms
+            .iter()
+            .map(|(id, section)| (id.clone(), section.to_table().into()));
         if !self.platforms.is_empty() {
             root.insert("platform".into(), toml::Value::Table(platforms.collect()));
         }
@@ -113,7 +125,9 @@ impl Section {
 
     /// The packages of `recipe`, as `python_packages` found them.
     pub fn set_packages(&mut self, recipe: &str, found: &BTreeMap<String, Option<String>>) {
-        let installed = found.iter().filter_map(|(name, version)| Some((name.clone(), version.clone()?)));
+        let installed = found
+            .iter()
+            .filter_map(|(name, version)| Some((name.clone(), version.clone()?)));
         self.packages.insert(recipe.to_owned(), installed.collect());
     }
 
@@ -124,21 +138,34 @@ impl Section {
     }
 
     pub fn set_image(&mut self, name: &str, digest: &str) {
-        self.data.entry(IMAGES.to_owned()).or_default().insert(name.to_owned(), digest.to_owned());
+        self.data
+            .entry(IMAGES.to_owned())
+            .or_default()
+            .insert(name.to_owned(), digest.to_owned());
     }
 
     pub fn set_digest(&mut self, table: &str, name: &str, digest: Digest) {
-        self.data.entry(table.to_owned()).or_default().insert(name.to_owned(), digest.to_string());
+        self.data
+            .entry(table.to_owned())
+            .or_default()
+            .insert(name.to_owned(), digest.to_string());
     }
 
     pub fn extend_data(&mut self, data: &BTreeMap<String, BTreeMap<String, String>>) {
         for (table, digests) in data {
-            self.data.entry(table.clone()).or_default().extend(digests.clone());
+            self.data
+                .entry(table.clone())
+                .or_default()
+                .extend(digests.clone());
         }
     }
 
     /// The checkouts of `recipe`, by variable, as `checkout_facts` found them.
-    pub fn set_checkouts(&mut self, recipe: &str, found: BTreeMap<String, BTreeMap<String, String>>) {
+    pub fn set_checkouts(
+        &mut self,
+        recipe: &str,
+        found: BTreeMap<String, BTreeMap<String, String>>,
+    ) {
         let there = found.into_iter().filter(|(_, facts)| !facts.is_empty());
         self.checkouts.insert(recipe.to_owned(), there.collect());
     }
@@ -148,12 +175,19 @@ impl Section {
     #[must_use]
     pub fn diff(&self, probed: &Self) -> Vec<FactDiff> {
         let facts = |texts: &BTreeMap<String, String>| -> BTreeMap<String, Fact> {
-            texts.iter().map(|(name, text)| (name.clone(), Fact::Text(text.clone()))).collect()
+            texts
+                .iter()
+                .map(|(name, text)| (name.clone(), Fact::Text(text.clone())))
+                .collect()
         };
         let mut all = differences("", &self.facts, &probed.facts);
         for (recipe, locked) in &self.packages {
             if let Some(found) = probed.packages.get(recipe) {
-                all.extend(differences(&format!("recipe.{recipe}.packages."), &facts(locked), &facts(found)));
+                all.extend(differences(
+                    &format!("recipe.{recipe}.packages."),
+                    &facts(locked),
+                    &facts(found),
+                ));
             }
         }
         for (table, locked) in &self.data {
@@ -161,27 +195,46 @@ impl Section {
             let found = facts(probed.data.get(table).unwrap_or(&BTreeMap::new()));
             // Not every build looks at every dataset.
             locked.retain(|name, _| found.contains_key(name));
-            let found = found.into_iter().filter(|(name, _)| locked.contains_key(name)).collect();
+            let found = found
+                .into_iter()
+                .filter(|(name, _)| locked.contains_key(name))
+                .collect();
             all.extend(differences(&format!("{table}."), &locked, &found));
         }
         for (recipe, locked) in &self.checkouts {
             if let Some(found) = probed.checkouts.get(recipe) {
                 let (locked, found) = (facts(&flat(locked)), facts(&flat(found)));
-                all.extend(differences(&format!("recipe.{recipe}.checkouts."), &locked, &found));
+                all.extend(differences(
+                    &format!("recipe.{recipe}.checkouts."),
+                    &locked,
+                    &found,
+                ));
             }
         }
         all
     }
 
     fn to_table(&self) -> toml::Table {
-        let mut table: toml::Table = self.facts.iter().map(|(name, fact)| (name.clone(), fact.into())).collect();
+        let mut table: toml::Table = self
+            .facts
+            .iter()
+            .map(|(name, fact)| (name.clone(), fact.into()))
+            .collect();
         let texts = |texts: &BTreeMap<String, String>| -> toml::Value {
-            toml::Value::Table(texts.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect())
+            toml::Value::Table(
+                texts
+                    .iter()
+                    .map(|(name, text)| (name.clone(), text.clone().into()))
+                    .collect(),
+            )
         };
         let mut recipes = toml::Table::new();
         let mut put = |recipe: &String, name: &str, value: toml::Value| {
-            let of = recipes.entry(recipe.clone()).or_insert_with(|| toml::Table::new().into());
-            of.as_table_mut().map(|table| table.insert(name.to_owned(), value));
+            let of = recipes
+                .entry(recipe.clone())
+                .or_insert_with(|| toml::Table::new().into());
+            of.as_table_mut()
+                .map(|table| table.insert(name.to_owned(), value));
         };
         for (recipe, versions) in &self.packages {
             put(recipe, "packages", texts(versions));
@@ -190,14 +243,21 @@ impl Section {
             put(
                 recipe,
                 "checkouts",
-                toml::Value::Table(checkouts.iter().map(|(v, f)| (v.clone(), texts(f))).collect()),
+                toml::Value::Table(
+                    checkouts
+                        .iter()
+                        .map(|(v, f)| (v.clone(), texts(f)))
+                        .collect(),
+                ),
             );
         }
         if !recipes.is_empty() {
             table.insert("recipe".into(), recipes.into());
         }
         for (name, digests) in self.data.iter().filter(|(_, digests)| !digests.is_empty()) {
-            let digests = digests.iter().map(|(name, digest)| (name.clone(), digest.clone().into()));
+            let digests = digests
+                .iter()
+                .map(|(name, digest)| (name.clone(), digest.clone().into()));
             table.insert(name.clone(), toml::Value::Table(digests.collect()));
         }
         table
@@ -206,12 +266,18 @@ impl Section {
 
 /// `PRIMUS_PATH.commit` → text.
 fn flat(checkouts: &BTreeMap<String, BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    let all =
-        checkouts.iter().flat_map(|(variable, facts)| facts.iter().map(move |(name, text)| (variable, name, text)));
-    all.map(|(variable, name, text)| (format!("{variable}.{name}"), text.clone())).collect()
+    let all = checkouts
+        .iter()
+        .flat_map(|(variable, facts)| facts.iter().map(move |(name, text)| (variable, name, text)));
+    all.map(|(variable, name, text)| (format!("{variable}.{name}"), text.clone()))
+        .collect()
 }
 
-fn differences(prefix: &str, locked: &BTreeMap<String, Fact>, found: &BTreeMap<String, Fact>) -> Vec<FactDiff> {
+fn differences(
+    prefix: &str,
+    locked: &BTreeMap<String, Fact>,
+    found: &BTreeMap<String, Fact>,
+) -> Vec<FactDiff> {
     let mut names: Vec<&String> = locked.keys().chain(found.keys()).collect();
     names.sort();
     names.dedup();

@@ -1,4 +1,5 @@
-//! This machine: what it is (probe), what it draws and how warm it is (telemetry), and what a platform's numbers were pinned to (tprimat.lock).
+//! This machine: what it is (probe), what it draws and how warm it is (telemetry), and what a
+//! platform's numbers were pinned to (tprimat.lock).
 
 mod checkout;
 mod engine;
@@ -8,8 +9,8 @@ mod python;
 mod telemetry;
 
 pub use checkout::checkout_facts;
-pub use engine::{Engine, ask, engine_environment, last_line};
+pub use engine::{Engine, EngineKind, ask, ask_while, engine_environment, last_line};
 pub use lock::{Fact, FactDiff, IMAGES, Lock, Section};
-pub use probe::{CpuFacts, GpuFacts, HostFacts, probe};
+pub use probe::{CpuFacts, GpuFacts, HostFacts, probe, visibility};
 pub use python::{absent_modules, python_packages, which};
 pub use telemetry::{Sampler, Sampling};

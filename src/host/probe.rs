@@ -16,7 +16,7 @@ use super::{
     lock::{Fact, Section},
     telemetry::open_nvml,
 };
-use crate::plan::Vendor;
+use crate::job::Vendor;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HostFacts {
@@ -57,22 +57,44 @@ pub fn probe() -> HostFacts {
     let mut notes = Vec::new();
     let nvd = nvidia(&mut notes);
     HostFacts {
-        hostname: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
+        hostname: nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok()),
         cpu: cpu(&read("/proc/cpuinfo"), &read("/proc/meminfo")),
         nvd,
-        amd: if Path::new("/dev/kfd").exists() { amd(Path::new("/sys")) } else { Vec::new() },
+        amd: if Path::new("/dev/kfd").exists() {
+            amd(Path::new("/sys"))
+        } else {
+            Vec::new()
+        },
         notes,
     }
 }
 
+/// The variables by which a process is shown some of a vendor's GPUs, the one that Slurm itself
+/// sets first. Each counts among the devices that those before it leave.
+#[must_use]
+pub fn visibility(vendor: Vendor) -> &'static [&'static str] {
+    match vendor {
+        Vendor::Cpu => &[],
+        Vendor::Nvd => &["CUDA_VISIBLE_DEVICES"],
+        Vendor::Amd => &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"],
+    }
+}
+
 impl HostFacts {
-    /// The vendors whose runs this host can take, and with how many devices. A host's cores are one device.
+    /// The vendors whose runs this host can take, and with how many devices. A host's cores are one
+    /// device.
     #[must_use]
     pub fn platforms(&self) -> Vec<(Vendor, usize)> {
-        [(Vendor::Cpu, 1), (Vendor::Nvd, self.nvd.len()), (Vendor::Amd, self.amd.len())]
-            .into_iter()
-            .filter(|(_, count)| *count > 0)
-            .collect()
+        [
+            (Vendor::Cpu, 1),
+            (Vendor::Nvd, self.nvd.len()),
+            (Vendor::Amd, self.amd.len()),
+        ]
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .collect()
     }
 
     /// Names of the device locks, in the order of the vendor's own ids.
@@ -90,27 +112,39 @@ impl HostFacts {
         gpus.iter().enumerate().map(name).collect()
     }
 
-    /// Of a vendor's GPUs, the indices that this process may use: what the caller's `CUDA_VISIBLE_DEVICES` or
-    /// `HIP_VISIBLE_DEVICES` leaves, as a batch system sets it. Unset = all of them.
+    /// Of a vendor's GPUs, the indices that this process may use: what the variables of
+    /// [`visibility`] leave, as a batch system sets them. Unset = all of them.
     #[must_use]
-    pub fn usable(&self, vendor: Vendor, visible: Option<&str>) -> Vec<usize> {
+    pub fn usable(&self, vendor: Vendor, variable: &dyn Fn(&str) -> Option<String>) -> Vec<usize> {
         let gpus = match vendor {
             Vendor::Cpu => return Vec::new(),
             Vendor::Nvd => &self.nvd,
             Vendor::Amd => &self.amd,
         };
-        let Some(visible) = visible else { return (0..gpus.len()).collect() };
-        let find = |name: &str| match name.parse::<usize>() {
-            Ok(index) => Some(index).filter(|i| *i < gpus.len()),
-            Err(_) => {
-                gpus.iter().position(|g| g.uuid.as_deref().is_some_and(|u| !name.is_empty() && u.starts_with(name)))
-            }
-        };
-        // As CUDA reads it: the list ends at the first name that means nothing.
-        visible.split(',').map(|name| find(name.trim())).take_while(Option::is_some).flatten().collect()
+        let mut left: Vec<usize> = (0..gpus.len()).collect();
+        for visible in visibility(vendor).iter().filter_map(|name| variable(name)) {
+            let find = |name: &str| match name.parse::<usize>() {
+                Ok(index) => left.get(index).copied(),
+                Err(_) => left.iter().copied().find(|index| {
+                    gpus[*index]
+                        .uuid
+                        .as_deref()
+                        .is_some_and(|u| !name.is_empty() && u.starts_with(name))
+                }),
+            };
+            // As CUDA reads it: the list ends at the first name that means nothing.
+            left = visible
+                .split(',')
+                .map(|name| find(name.trim()))
+                .take_while(Option::is_some)
+                .flatten()
+                .collect();
+        }
+        left
     }
 
-    /// What a platform's numbers depend on, for tprimat.lock; without recipes. `None`: no such device here.
+    /// What a platform's numbers depend on, for tprimat.lock; without recipes. `None`: no such
+    /// device here.
     #[must_use]
     pub fn section(&self, vendor: Vendor) -> Option<Section> {
         let gpus = match vendor {
@@ -121,11 +155,26 @@ impl HostFacts {
         let mut section = Section::default();
         section.set("vendor", Some(vendor_name(vendor).into()));
         section.set("count", Some(number(gpus.len() as u64)));
-        section.set("accelerator", common(gpus, |gpu| gpu.name.clone().map(Fact::Text)));
-        section.set("memory_bytes", common(gpus, |gpu| gpu.memory_bytes.map(number)));
-        section.set("power_cap_watts", common(gpus, |gpu| gpu.power_cap_watts.map(number)));
-        section.set("partition", common(gpus, |gpu| gpu.partition.clone().map(Fact::Text)));
-        section.set("driver", common(gpus, |gpu| gpu.driver.clone().map(Fact::Text)));
+        section.set(
+            "accelerator",
+            common(gpus, |gpu| gpu.name.clone().map(Fact::Text)),
+        );
+        section.set(
+            "memory_bytes",
+            common(gpus, |gpu| gpu.memory_bytes.map(number)),
+        );
+        section.set(
+            "power_cap_watts",
+            common(gpus, |gpu| gpu.power_cap_watts.map(number)),
+        );
+        section.set(
+            "partition",
+            common(gpus, |gpu| gpu.partition.clone().map(Fact::Text)),
+        );
+        section.set(
+            "driver",
+            common(gpus, |gpu| gpu.driver.clone().map(Fact::Text)),
+        );
         (!gpus.is_empty()).then_some(section)
     }
 }
@@ -154,7 +203,8 @@ fn number(value: u64) -> Fact {
     Fact::Number(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// The value that all devices share, or all values there are (`A + B`); `None` if any cannot be read.
+/// The value that all devices share, or all values there are (`A + B`); `None` if any cannot be
+/// read.
 fn common(gpus: &[GpuFacts], fact: impl Fn(&GpuFacts) -> Option<Fact>) -> Option<Fact> {
     let mut facts = gpus.iter().map(fact).collect::<Option<Vec<Fact>>>()?;
     facts.sort();
@@ -162,7 +212,13 @@ fn common(gpus: &[GpuFacts], fact: impl Fn(&GpuFacts) -> Option<Fact>) -> Option
     match &facts[..] {
         [one] => Some(one.clone()),
         [] => None,
-        several => Some(Fact::Text(several.iter().map(Fact::to_string).collect::<Vec<_>>().join(" + "))),
+        several => Some(Fact::Text(
+            several
+                .iter()
+                .map(Fact::to_string)
+                .collect::<Vec<_>>()
+                .join(" + "),
+        )),
     }
 }
 
@@ -177,13 +233,18 @@ fn line(path: impl AsRef<Path>) -> Option<String> {
 
 fn cpu(cpuinfo: &str, meminfo: &str) -> CpuFacts {
     let value = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+        let line = text
+            .lines()
+            .find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
         Some(line.split_once(':')?.1.trim().to_owned()).filter(|value| !value.is_empty())
     };
-    let kilobytes = value(meminfo, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    let kilobytes = value(meminfo, "MemTotal")
+        .and_then(|text| text.strip_suffix(" kB")?.trim().parse::<u64>().ok());
     CpuFacts {
         model: value(cpuinfo, "model name"),
-        cores: std::thread::available_parallelism().ok().map(|cores| cores.get() as u64),
+        cores: std::thread::available_parallelism()
+            .ok()
+            .map(|cores| cores.get() as u64),
         memory_bytes: kilobytes.and_then(|kb| kb.checked_mul(1024)),
     }
 }
@@ -205,7 +266,10 @@ fn nvidia(notes: &mut Vec<String>) -> Vec<GpuFacts> {
                 name: device.name().ok(),
                 uuid: device.uuid().ok(),
                 memory_bytes: device.memory_info().ok().map(|memory| memory.total),
-                power_cap_watts: device.enforced_power_limit().ok().map(|milliwatts| u64::from(milliwatts) / 1000),
+                power_cap_watts: device
+                    .enforced_power_limit()
+                    .ok()
+                    .map(|milliwatts| u64::from(milliwatts) / 1000),
                 partition: match device.mig_mode() {
                     Ok(mode) => Some(if mode.current == 0 { "none" } else { "mig" }.into()),
                     Err(NvmlError::NotSupported) => Some("none".into()),
@@ -229,7 +293,12 @@ fn amd(sys: &Path) -> Vec<GpuFacts> {
         .flatten()
         .filter_map(|entry| {
             // `card0`, not its connectors (`card0-DP-1`).
-            let number = entry.file_name().to_str()?.strip_prefix("card")?.parse().ok()?;
+            let number = entry
+                .file_name()
+                .to_str()?
+                .strip_prefix("card")?
+                .parse()
+                .ok()?;
             Some((number, entry.path().join("device")))
         })
         .filter(|(_, device)| line(device.join("vendor")).as_deref() == Some("0x1002"))
@@ -247,33 +316,51 @@ fn amd(sys: &Path) -> Vec<GpuFacts> {
         .collect()
 }
 
-/// Ids of the nodes that compute (CPUs are nodes too, with no SIMD units), as /sys/class/drm writes them.
+/// Ids of the nodes that compute (CPUs are nodes too, with no SIMD units), as /sys/class/drm writes
+/// them.
 fn kfd_unique_ids(sys: &Path) -> Vec<String> {
-    let nodes = fs::read_dir(sys.join("class/kfd/kfd/topology/nodes")).into_iter().flatten().flatten();
+    let nodes = fs::read_dir(sys.join("class/kfd/kfd/topology/nodes"))
+        .into_iter()
+        .flatten()
+        .flatten();
     nodes
         .filter_map(|node| {
             let properties = read(node.path().join("properties"));
             let value = |name: &str| {
-                properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok())
+                properties.lines().find_map(|line| {
+                    line.strip_prefix(name)?
+                        .strip_prefix(' ')?
+                        .parse::<u64>()
+                        .ok()
+                })
             };
             value("simd_count").filter(|&count| count > 0)?;
-            value("unique_id").filter(|&id| id != 0).map(|id| format!("{id:016x}"))
+            value("unique_id")
+                .filter(|&id| id != 0)
+                .map(|id| format!("{id:016x}"))
         })
         .collect()
 }
 
 fn amd_gpu(device: &Path, driver: Option<String>) -> GpuFacts {
     let parsed = |path: PathBuf| line(path)?.parse::<u64>().ok();
-    let hwmon = fs::read_dir(device.join("hwmon")).into_iter().flatten().flatten().map(|entry| entry.path());
-    let partition =
-        match (line(device.join("current_compute_partition")), line(device.join("current_memory_partition"))) {
-            (Some(compute), Some(memory)) => Some(format!("{compute}/{memory}")),
-            (Some(one), None) | (None, Some(one)) => Some(one),
-            (None, None) => None,
-        };
+    let hwmon = fs::read_dir(device.join("hwmon"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let partition = match (
+        line(device.join("current_compute_partition")),
+        line(device.join("current_memory_partition")),
+    ) {
+        (Some(compute), Some(memory)) => Some(format!("{compute}/{memory}")),
+        (Some(one), None) | (None, Some(one)) => Some(one),
+        (None, None) => None,
+    };
     GpuFacts {
         // Without a product name, the exact SKU is not known, but its PCI id is.
-        name: line(device.join("product_name")).or_else(|| Some(format!("AMD {}", line(device.join("device"))?))),
+        name: line(device.join("product_name"))
+            .or_else(|| Some(format!("AMD {}", line(device.join("device"))?))),
         uuid: line(device.join("unique_id")),
         memory_bytes: parsed(device.join("mem_info_vram_total")),
         power_cap_watts: hwmon
@@ -282,10 +369,15 @@ fn amd_gpu(device: &Path, driver: Option<String>) -> GpuFacts {
             .map(|microwatts| microwatts / 1_000_000),
         partition,
         driver,
-        render_node: fs::read_dir(device.join("drm")).into_iter().flatten().flatten().find_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.starts_with("renderD").then(|| Path::new("/dev/dri").join(name))
-        }),
+        render_node: fs::read_dir(device.join("drm"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .find_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                name.starts_with("renderD")
+                    .then(|| Path::new("/dev/dri").join(name))
+            }),
     }
 }
 
@@ -295,13 +387,40 @@ mod tests {
 
     #[test]
     fn only_the_gpus_that_the_caller_was_given_are_used() {
-        let gpu = |uuid: &str| GpuFacts { uuid: Some(uuid.into()), ..GpuFacts::default() };
-        let host = HostFacts { nvd: vec![gpu("GPU-aa"), gpu("GPU-bb"), gpu("GPU-cc")], ..HostFacts::default() };
-        assert_eq!(host.usable(Vendor::Nvd, None), [0, 1, 2]);
-        assert_eq!(host.usable(Vendor::Nvd, Some("2,0")), [2, 0]);
-        assert_eq!(host.usable(Vendor::Nvd, Some("GPU-bb")), [1]);
-        assert_eq!(host.usable(Vendor::Nvd, Some("1,-1,2")), [1]);
-        assert!(host.usable(Vendor::Nvd, Some("")).is_empty());
+        let gpu = |uuid: &str| GpuFacts {
+            uuid: Some(uuid.into()),
+            ..GpuFacts::default()
+        };
+        let host = HostFacts {
+            nvd: vec![gpu("GPU-aa"), gpu("GPU-bb"), gpu("GPU-cc")],
+            ..HostFacts::default()
+        };
+        let usable = |cuda: Option<&str>| {
+            host.usable(Vendor::Nvd, &|name| {
+                cuda.filter(|_| name == "CUDA_VISIBLE_DEVICES")
+                    .map(str::to_owned)
+            })
+        };
+        assert_eq!(usable(None), [0, 1, 2]);
+        assert_eq!(usable(Some("2,0")), [2, 0]);
+        assert_eq!(usable(Some("GPU-bb")), [1]);
+        assert_eq!(usable(Some("1,-1,2")), [1]);
+        assert!(usable(Some("")).is_empty());
+        let amd = HostFacts {
+            amd: host.nvd.clone(),
+            ..HostFacts::default()
+        };
+        let usable = |rocr: Option<&str>, hip: Option<&str>| {
+            amd.usable(Vendor::Amd, &|name| match name {
+                "ROCR_VISIBLE_DEVICES" => rocr.map(str::to_owned),
+                _ => hip.map(str::to_owned),
+            })
+        };
+        assert_eq!(usable(Some("1,2"), None), [1, 2]);
+        assert_eq!(usable(None, Some("1,2")), [1, 2]);
+        // HIP counts among the devices that ROCR leaves.
+        assert_eq!(usable(Some("1,2"), Some("1")), [2]);
+        assert!(usable(Some("2"), Some("2")).is_empty());
     }
     use crate::files::{Durability, write_atomically};
 
@@ -322,12 +441,18 @@ mod tests {
         let facts = probe();
         assert_eq!(facts.platforms().first(), Some(&(Vendor::Cpu, 1)));
         assert_eq!(facts.device_locks(Vendor::Cpu), ["cpu"]);
-        assert_eq!(facts.section(Vendor::Cpu).unwrap().facts["vendor"], "cpu".into());
+        assert_eq!(
+            facts.section(Vendor::Cpu).unwrap().facts["vendor"],
+            "cpu".into()
+        );
     }
 
     #[test]
     fn cpu_facts_are_read_or_absent() {
-        let facts = cpu("processor\t: 0\nmodel name\t: Some: CPU @ 2GHz\n", "MemTotal:        2048 kB\n");
+        let facts = cpu(
+            "processor\t: 0\nmodel name\t: Some: CPU @ 2GHz\n",
+            "MemTotal:        2048 kB\n",
+        );
         assert_eq!(facts.model.as_deref(), Some("Some: CPU @ 2GHz"));
         assert_eq!(facts.memory_bytes, Some(2 << 20));
         let unknown = cpu("CPU implementer : 0x41\n", "");
@@ -336,15 +461,28 @@ mod tests {
 
     #[test]
     fn alike_gpus_are_one_line_and_unlike_ones_are_all_named() {
-        let mut facts = HostFacts { nvd: vec![h100("GPU-Aa-1"), h100("GPU-bb-2")], ..HostFacts::default() };
+        let mut facts = HostFacts {
+            nvd: vec![h100("GPU-Aa-1"), h100("GPU-bb-2")],
+            ..HostFacts::default()
+        };
         let section = facts.section(Vendor::Nvd).unwrap();
         assert_eq!(section.facts["accelerator"], "NVIDIA H100 80GB HBM3".into());
         assert_eq!(section.facts["count"], Fact::Number(2));
         assert_eq!(facts.device_locks(Vendor::Nvd), ["gpu-aa-1", "gpu-bb-2"]);
         facts.nvd[1].power_cap_watts = Some(350);
-        assert_eq!(facts.section(Vendor::Nvd).unwrap().facts["power_cap_watts"], "350 + 700".into());
+        assert_eq!(
+            facts.section(Vendor::Nvd).unwrap().facts["power_cap_watts"],
+            "350 + 700".into()
+        );
         facts.nvd[0].power_cap_watts = None;
-        assert!(!facts.section(Vendor::Nvd).unwrap().facts.contains_key("power_cap_watts"), "unknown is left out");
+        assert!(
+            !facts
+                .section(Vendor::Nvd)
+                .unwrap()
+                .facts
+                .contains_key("power_cap_watts"),
+            "unknown is left out"
+        );
         assert_eq!(facts.section(Vendor::Amd), None);
     }
 
@@ -355,7 +493,10 @@ mod tests {
             write_atomically(&sys.path().join(path), text.as_bytes(), Durability::Plain).unwrap();
         };
         put("module/amdgpu/version", "6.10.5\n");
-        for (card, id) in [("card10", "00000000000000ff"), ("card2", "1122334455667788")] {
+        for (card, id) in [
+            ("card10", "00000000000000ff"),
+            ("card2", "1122334455667788"),
+        ] {
             let device = format!("class/drm/{card}/device");
             put(&format!("{device}/vendor"), "0x1002\n");
             put(&format!("{device}/device"), "0x74a1\n");
@@ -365,7 +506,10 @@ mod tests {
             put(&format!("{device}/current_memory_partition"), "NPS1\n");
             put(&format!("{device}/hwmon/hwmon3/power1_cap"), "750000000\n");
         }
-        put("class/drm/card2/device/product_name", "AMD Instinct MI300X OAM\n");
+        put(
+            "class/drm/card2/device/product_name",
+            "AMD Instinct MI300X OAM\n",
+        );
         put("class/drm/card2/device/drm/card2/uevent", "");
         put("class/drm/card2/device/drm/renderD129/uevent", "");
         // A display card, and one of another vendor.
@@ -373,7 +517,10 @@ mod tests {
         put("class/drm/card0/device/unique_id", "00000000000000aa\n");
         put("class/drm/card1/device/vendor", "0x1a03\n");
         put("class/drm/card2-DP-1/status", "connected\n");
-        put("class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 96\nsimd_count 0\nunique_id 0\n");
+        put(
+            "class/kfd/kfd/topology/nodes/0/properties",
+            "cpu_cores_count 96\nsimd_count 0\nunique_id 0\n",
+        );
         for (node, id) in [("1", 0x1122_3344_5566_7788_u64), ("2", 0xff)] {
             put(
                 &format!("class/kfd/kfd/topology/nodes/{node}/properties"),

@@ -1,7 +1,9 @@
-//! Which Python packages a trainer would import, read from the metadata that installers leave beside the packages.
+//! Which Python packages a trainer would import, read from the metadata that installers leave
+//! beside the packages.
 //!
-//! No interpreter is started: a project names its own (`.venv`, `paths.python`), and planning a stranger's project must not
-//! run the stranger's program. The folders are those that `site` puts on `sys.path`, in that order.
+//! No interpreter is started: a project names its own (`.venv`, `paths.python`), and planning a
+//! stranger's project must not run the stranger's program. The folders are those that `site` puts
+//! on `sys.path`, in that order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +20,8 @@ use crate::{
 /// The headers of a METADATA file fit in here; its description need not.
 const HEADERS: u64 = 64 << 10;
 
-/// The installed version of each of `names`, by its name on the package index; `None`: not installed.
+/// The installed version of each of `names`, by its name on the package index; `None`: not
+/// installed.
 pub fn python_packages(
     python: &Path,
     env: &BTreeMap<String, String>,
@@ -27,7 +30,9 @@ pub fn python_packages(
     if names.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let folders = package_folders(python, env).map_err(|why| Error::Failed {
+    let Folders {
+        packages: folders, ..
+    } = folders_of(python, env).map_err(|why| Error::Failed {
         message: format!("cannot find the packages of {}: {why}", python.display()),
         help: Some("name the interpreter itself with paths.python or $TPRIMAT_PYTHON".into()),
     })?;
@@ -42,46 +47,49 @@ pub fn python_packages(
         }
     }
     let version = |name: &&str| found.get(&normal(name)).and_then(|path| version_in(path));
-    Ok(names.iter().map(|name| ((*name).to_owned(), version(name))).collect())
+    Ok(names
+        .iter()
+        .map(|name| ((*name).to_owned(), version(name)))
+        .collect())
 }
 
-/// Which of `modules` no folder of the interpreter seems to have, without starting it. A module counts as there if a folder
-/// has a file or a folder of its name, or if a distribution says that it installs it, as editable ones do.
+/// Which of `modules` no folder of the interpreter seems to have, without starting it. A module
+/// counts as there if a folder has a file or a folder of its name, or if a distribution says that
+/// it installs it, as editable ones do.
 pub fn absent_modules(
     python: &Path,
     env: &BTreeMap<String, String>,
     modules: &[String],
 ) -> Result<Vec<String>, String> {
-    let mut folders = package_folders(python, env)?;
-    let has_own_library = |folder: &PathBuf| folder.ends_with("site-packages") || folder.ends_with("dist-packages");
-    let libraries: Vec<PathBuf> =
-        folders.iter().filter(|f| has_own_library(f)).filter_map(|f| Some(f.parent()?.to_owned())).collect();
-    let libraries = libraries.into_iter().chain(own_library(python, env));
+    let Folders {
+        packages: mut folders,
+        library,
+    } = folders_of(python, env)?;
+    let has_own_library =
+        |folder: &PathBuf| folder.ends_with("site-packages") || folder.ends_with("dist-packages");
+    let libraries: Vec<PathBuf> = folders
+        .iter()
+        .filter(|f| has_own_library(f))
+        .filter_map(|f| Some(f.parent()?.to_owned()))
+        .collect();
+    let libraries = libraries.into_iter().chain(library);
     folders.extend(libraries.flat_map(|lib| [lib.join("lib-dynload"), lib]));
-    let declared: BTreeSet<String> = folders.iter().flat_map(|folder| declared_modules(folder)).collect();
+    let declared: BTreeSet<String> = folders
+        .iter()
+        .flat_map(|folder| declared_modules(folder))
+        .collect();
     let is_there = |module: &String| {
         let top = module.split('.').next().unwrap_or(module);
-        declared.contains(top) || folders.iter().any(|folder| has_module(folder, &module.replace('.', "/")))
+        declared.contains(top)
+            || folders
+                .iter()
+                .any(|folder| has_module(folder, &module.replace('.', "/")))
     };
-    Ok(modules.iter().filter(|module| !is_there(module)).cloned().collect())
-}
-
-/// The standard library of an interpreter; of a virtual environment that of the interpreter it was made with.
-fn own_library(python: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
-    let python = match python.to_str() {
-        Some(name) if !name.contains('/') => which(name, env)?,
-        _ => python.to_owned(),
-    };
-    let prefix = python.parent()?.parent()?;
-    if let Some(settings) = head_of(&prefix.join("pyvenv.cfg")) {
-        let version = only_version(prefix)?;
-        return Some(Path::new(setting(&settings, "home")?).parent()?.join(format!("lib/python{version}")));
-    }
-    let real = python.canonicalize().ok()?;
-    let prefix = real.parent()?.parent()?;
-    let named = real.file_name()?.to_str()?.strip_prefix("python").filter(|version| is_version(version));
-    let version = named.map(str::to_owned).or_else(|| only_version(prefix))?;
-    Some(prefix.join(format!("lib/python{version}")))
+    Ok(modules
+        .iter()
+        .filter(|module| !is_there(module))
+        .cloned()
+        .collect())
 }
 
 fn has_module(folder: &Path, name: &str) -> bool {
@@ -89,11 +97,18 @@ fn has_module(folder: &Path, name: &str) -> bool {
     if path.is_dir() || path.with_extension("py").is_file() {
         return true;
     }
-    let (Some(parent), Some(stem)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+    let (Some(parent), Some(stem)) = (
+        path.parent(),
+        path.file_name().and_then(|name| name.to_str()),
+    ) else {
         return false;
     };
     let is_extension = |name: &str| name.ends_with(".so") && name.split('.').next() == Some(stem);
-    fs::read_dir(parent).into_iter().flatten().flatten().any(|e| e.file_name().to_str().is_some_and(is_extension))
+    fs::read_dir(parent)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|e| e.file_name().to_str().is_some_and(is_extension))
 }
 
 /// The modules that distributions of a folder say they install.
@@ -101,8 +116,14 @@ fn declared_modules(folder: &Path) -> Vec<String> {
     let mut declared = Vec::new();
     for (name, metadata) in distributions(folder) {
         declared.push(name.replace('-', "_"));
-        let list = metadata.parent().and_then(|info| head_of(&info.join("top_level.txt")));
-        declared.extend(list.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
+        let list = metadata
+            .parent()
+            .and_then(|info| head_of(&info.join("top_level.txt")));
+        declared.extend(
+            list.iter()
+                .flat_map(|text| text.split_whitespace())
+                .map(str::to_owned),
+        );
     }
     declared
 }
@@ -111,12 +132,27 @@ fn declared_modules(folder: &Path) -> Vec<String> {
 #[must_use]
 pub fn which(name: &str, env: &BTreeMap<String, String>) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    let is_executable = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    env.get("PATH")?.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join(name)).find(is_executable)
+    let is_executable = |p: &PathBuf| {
+        p.metadata()
+            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    env.get("PATH")?
+        .split(':')
+        .filter(|dir| !dir.is_empty())
+        .map(|dir| Path::new(dir).join(name))
+        .find(is_executable)
 }
 
-/// The folders in which an interpreter looks for packages; in words why they cannot be found, if not.
-fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Result<Vec<PathBuf>, String> {
+/// Where an interpreter looks.
+struct Folders {
+    /// For packages, in the order of `sys.path`.
+    packages: Vec<PathBuf>,
+    /// For its standard library; of a virtual environment that of the interpreter it was made with.
+    library: Option<PathBuf>,
+}
+
+/// In words why they cannot be found, if not.
+fn folders_of(python: &Path, env: &BTreeMap<String, String>) -> Result<Folders, String> {
     let python = match python.to_str() {
         Some(name) if !name.contains('/') => which(name, env).ok_or("it is not in PATH")?,
         _ => python.to_owned(),
@@ -124,18 +160,31 @@ fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Result<Vec<
     let bin = python.parent().ok_or("it is not a file")?;
     let prefix = bin.parent().ok_or("it is not a file")?;
     let user = env.get("HOME").map(PathBuf::from);
-    let settings = [prefix.join("pyvenv.cfg"), bin.join("pyvenv.cfg")].iter().find_map(|path| head_of(path));
+    let settings = [prefix.join("pyvenv.cfg"), bin.join("pyvenv.cfg")]
+        .iter()
+        .find_map(|path| head_of(path));
     let mut folders = Vec::new();
+    let library;
     match settings {
         Some(settings) => {
-            let version = only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
+            let version =
+                only_version(prefix).ok_or("its virtual environment has no lib/python3.*")?;
             folders.extend(site_packages(prefix, &version));
-            if setting(&settings, "include-system-site-packages").is_some_and(|on| on.eq_ignore_ascii_case("true")) {
+            library = setting(&settings, "home")
+                .and_then(|home| library_of(Path::new(home).parent()?, &version));
+            if setting(&settings, "include-system-site-packages")
+                .is_some_and(|on| on.eq_ignore_ascii_case("true"))
+            {
                 let home = setting(&settings, "home").ok_or("pyvenv.cfg has no home")?;
-                folders.extend(system_folders(&Path::new(home).join("python3"), user.as_deref())?);
+                folders.extend(
+                    system_folders(&Path::new(home).join("python3"), user.as_deref())?.packages,
+                );
             }
         }
-        None => folders = system_folders(&python, user.as_deref())?,
+        None => {
+            let found = system_folders(&python, user.as_deref())?;
+            (folders, library) = (found.packages, found.library);
+        }
     }
     let mut all: Vec<PathBuf> = Vec::new();
     for folder in folders {
@@ -146,40 +195,65 @@ fn package_folders(python: &Path, env: &BTreeMap<String, String>) -> Result<Vec<
             }
         }
     }
-    Ok(all)
+    Ok(Folders {
+        packages: all,
+        library,
+    })
 }
 
 /// Of an interpreter that belongs to no virtual environment.
-fn system_folders(python: &Path, home: Option<&Path>) -> Result<Vec<PathBuf>, String> {
+fn system_folders(python: &Path, home: Option<&Path>) -> Result<Folders, String> {
     let real = python.canonicalize().map_err(|e| e.to_string())?;
     if head_of(&real).is_some_and(|text| text.starts_with("#!")) {
-        return Err(format!("{} is a script that starts some interpreter", real.display()));
+        return Err(format!(
+            "{} is a script that starts some interpreter",
+            real.display()
+        ));
     }
-    let prefix = real.parent().and_then(Path::parent).ok_or("it is not in a bin folder")?;
-    let named =
-        real.file_name().and_then(|name| name.to_str()?.strip_prefix("python")).ok_or("it is not called python")?;
+    let prefix = real
+        .parent()
+        .and_then(Path::parent)
+        .ok_or("it is not in a bin folder")?;
+    let named = real
+        .file_name()
+        .and_then(|name| name.to_str()?.strip_prefix("python"))
+        .ok_or("it is not called python")?;
     let version = match Some(named).filter(|version| is_version(version)) {
         Some(version) => version.to_owned(),
         None => only_version(prefix).ok_or("no lib/python3.* is beside it")?,
     };
-    let has_library = |lib: &str| prefix.join(lib).join(format!("python{version}/os.py")).is_file();
-    if !has_library("lib") && !has_library("lib64") {
-        return Err(format!("no lib/python{version} is beside it"));
-    }
+    let library = library_of(prefix, &version)
+        .ok_or_else(|| format!("no lib/python{version} is beside it"))?;
     let mut folders = Vec::new();
     folders.extend(home.map(|home| home.join(format!(".local/lib/python{version}/site-packages"))));
-    // Debian puts packages into dist-packages, and pip's below local; Fedora's pip does the latter as well.
+    // Debian puts packages into dist-packages, and pip's below local; Fedora's pip does the latter
+    // as well.
     for prefix in [prefix.join("local"), prefix.to_owned()] {
         folders.extend(site_packages(&prefix, &version));
         folders.extend(
-            [format!("lib/python{version}"), "lib/python3".into()].map(|l| prefix.join(l).join("dist-packages")),
+            [format!("lib/python{version}"), "lib/python3".into()]
+                .map(|l| prefix.join(l).join("dist-packages")),
         );
     }
-    Ok(folders)
+    Ok(Folders {
+        packages: folders,
+        library: Some(library),
+    })
+}
+
+fn library_of(prefix: &Path, version: &str) -> Option<PathBuf> {
+    let folders = ["lib", "lib64"].map(|lib| prefix.join(lib).join(format!("python{version}")));
+    folders
+        .into_iter()
+        .find(|folder| folder.join("os.py").is_file())
 }
 
 fn site_packages(prefix: &Path, version: &str) -> [PathBuf; 2] {
-    ["lib", "lib64"].map(|lib| prefix.join(lib).join(format!("python{version}/site-packages")))
+    ["lib", "lib64"].map(|lib| {
+        prefix
+            .join(lib)
+            .join(format!("python{version}/site-packages"))
+    })
 }
 
 /// `3.12`, and `3.13t`.
@@ -194,24 +268,46 @@ fn is_version(text: &str) -> bool {
 fn only_version(prefix: &Path) -> Option<String> {
     let mut versions = BTreeSet::new();
     for lib in ["lib", "lib64"] {
-        for entry in fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(prefix.join(lib))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let name = entry.file_name();
             let version = name.to_str().and_then(|name| name.strip_prefix("python"));
-            versions.extend(version.filter(|version| is_version(version)).map(str::to_owned));
+            versions.extend(
+                version
+                    .filter(|version| is_version(version))
+                    .map(str::to_owned),
+            );
         }
     }
     versions.pop_first().filter(|_| versions.is_empty())
 }
 
-/// Folders that `.pth` files add to the path, as editable installs do. Their lines of code are not run.
+/// Folders that `.pth` files add to the path, as editable installs do. Their lines of code are not
+/// run.
 fn folders_named_in(folder: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
     files.retain(|path| path.extension().is_some_and(|end| end == "pth"));
     files.sort();
     let texts = files.iter().filter_map(|path| head_of(path));
-    let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
-    let is_path = |line: &&String| !line.trim().is_empty() && !line.starts_with(['#']) && !line.starts_with("import");
-    lines.iter().filter(is_path).map(|line| folder.join(line.trim_end())).collect()
+    let lines: Vec<String> = texts
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let is_path = |line: &&String| {
+        !line.trim().is_empty() && !line.starts_with(['#']) && !line.starts_with("import")
+    };
+    lines
+        .iter()
+        .filter(is_path)
+        .map(|line| folder.join(line.trim_end()))
+        .collect()
 }
 
 /// Normal name → where its version stands, for every distribution of a folder.
@@ -219,7 +315,9 @@ fn distributions(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some((stem, end)) = name.to_str().and_then(|name| name.rsplit_once('.')) else { continue };
+        let Some((stem, end)) = name.to_str().and_then(|name| name.rsplit_once('.')) else {
+            continue;
+        };
         let path = entry.path();
         let metadata = match end {
             "dist-info" => path.join("METADATA"),
@@ -229,7 +327,8 @@ fn distributions(folder: &Path) -> Vec<(String, PathBuf)> {
         };
         found.push((normal(stem.split('-').next().unwrap_or(stem)), metadata));
     }
-    // Two versions of one package beside each other are a broken install; the answer must at least not change.
+    // Two versions of one package beside each other are a broken install; the answer must at least
+    // not change.
     found.sort();
     found
 }
@@ -247,18 +346,27 @@ fn normal(name: &str) -> String {
     normal
 }
 
-/// The version that a METADATA file states. It reaches the screen and tprimat.lock, so it must look like one.
+/// The version that a METADATA file states. It reaches the screen and tprimat.lock, so it must look
+/// like one.
 fn version_in(metadata: &Path) -> Option<String> {
     let text = head_of(metadata)?;
     let headers = text.lines().take_while(|line| !line.trim().is_empty());
-    let version = headers.filter_map(|line| line.split_once(':')).find(|(n, _)| n.eq_ignore_ascii_case("version"))?.1;
+    let version = headers
+        .filter_map(|line| line.split_once(':'))
+        .find(|(n, _)| n.eq_ignore_ascii_case("version"))?
+        .1;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".+-_!".contains(c);
     let version = version.trim();
-    (!version.is_empty() && version.len() <= 100 && version.chars().all(is_plain)).then(|| version.to_owned())
+    (!version.is_empty() && version.len() <= 100 && version.chars().all(is_plain))
+        .then(|| version.to_owned())
 }
 
 fn setting<'t>(settings: &'t str, name: &str) -> Option<&'t str> {
-    settings.lines().filter_map(|line| line.split_once('=')).find(|(key, _)| key.trim() == name).map(|(_, v)| v.trim())
+    settings
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .find(|(key, _)| key.trim() == name)
+        .map(|(_, v)| v.trim())
 }
 
 /// The beginning of a file, as text.
@@ -283,7 +391,10 @@ mod tests {
     }
 
     fn environment() -> BTreeMap<String, String> {
-        ["PATH", "HOME"].iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
+        ["PATH", "HOME"]
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+            .collect()
     }
 
     #[test]
@@ -294,35 +405,69 @@ mod tests {
             assert!(error.to_string().contains(program), "{error}");
         }
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), "bin/python3", "#!/bin/sh\nexec python3.12 \"$@\"\n");
-        let error = python_packages(&folder.path().join("bin/python3"), &env, &["torch"]).unwrap_err();
+        write(
+            folder.path(),
+            "bin/python3",
+            "#!/bin/sh\nexec python3.12 \"$@\"\n",
+        );
+        let error =
+            python_packages(&folder.path().join("bin/python3"), &env, &["torch"]).unwrap_err();
         assert!(error.to_string().contains("is a script"), "{error}");
-        assert!(python_packages(Path::new("/no/such/python"), &env, &[]).unwrap().is_empty(), "nothing to ask");
+        assert!(
+            python_packages(Path::new("/no/such/python"), &env, &[])
+                .unwrap()
+                .is_empty(),
+            "nothing to ask"
+        );
     }
 
     #[test]
     fn versions_are_read_as_the_index_compares_names() {
         let folder = tempfile::tempdir().unwrap();
         let (root, site) = (folder.path(), "lib/python3.12/site-packages");
-        write(root, "pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n");
-        write(root, &format!("{site}/flash_attn-2.7.dist-info/METADATA"), "Name: x\nVersion: 2.7+cu12\n\nVersion: 9\n");
-        write(root, &format!("{site}/Old.Style-1.egg-info/PKG-INFO"), "Version: 1.0\n");
-        write(root, &format!("{site}/evil-1.dist-info/METADATA"), "Version: 1\u{1b}]0;x\u{7}\n");
-        write(root, &format!("{site}/_editable.pth"), "# a comment\nimport os; os.abort()\n../../../source\n");
+        write(
+            root,
+            "pyvenv.cfg",
+            "home = /usr/bin\ninclude-system-site-packages = false\n",
+        );
+        write(
+            root,
+            &format!("{site}/flash_attn-2.7.dist-info/METADATA"),
+            "Name: x\nVersion: 2.7+cu12\n\nVersion: 9\n",
+        );
+        write(
+            root,
+            &format!("{site}/Old.Style-1.egg-info/PKG-INFO"),
+            "Version: 1.0\n",
+        );
+        write(
+            root,
+            &format!("{site}/evil-1.dist-info/METADATA"),
+            "Version: 1\u{1b}]0;x\u{7}\n",
+        );
+        write(
+            root,
+            &format!("{site}/_editable.pth"),
+            "# a comment\nimport os; os.abort()\n../../../source\n",
+        );
         write(root, "source/mine.egg-info/PKG-INFO", "Version: 0.1\n");
         let python = root.join("bin/python");
         assert_eq!(version(&python, "Flash-Attn").as_deref(), Some("2.7+cu12"));
         assert_eq!(version(&python, "old-style").as_deref(), Some("1.0"));
         assert_eq!(version(&python, "mine").as_deref(), Some("0.1"));
-        assert_eq!(version(&python, "evil"), None, "what is no version is not shown");
+        assert_eq!(
+            version(&python, "evil"),
+            None,
+            "what is no version is not shown"
+        );
         assert_eq!(version(&python, "torch"), None);
     }
 
-    /// The oracle is the interpreter itself: it finds those modules that its folders seem to have, and no other.
+    /// The oracle is the interpreter itself: it finds those modules that its folders seem to have,
+    /// and no other.
     #[test]
     fn modules_are_there_where_the_interpreter_finds_them() {
-        const PROGRAM: &str =
-            "import sys, importlib.util as u\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+        const PROGRAM: &str = "import sys, importlib.util as u\nprint(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
         let env = environment();
         let names = [
             "json",
@@ -337,15 +482,24 @@ mod tests {
         ];
         let modules: Vec<String> = names.map(str::to_owned).to_vec();
         for name in ["python3", "/usr/bin/python3"] {
-            let Ok(absent) = absent_modules(Path::new(name), &env, &modules) else { continue };
-            let output = std::process::Command::new(name).args(["-E", "-c", PROGRAM]).args(names).output().unwrap();
-            let told =
-                String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let Ok(absent) = absent_modules(Path::new(name), &env, &modules) else {
+                continue;
+            };
+            let output = std::process::Command::new(name)
+                .args(["-E", "-c", PROGRAM])
+                .args(names)
+                .output()
+                .unwrap();
+            let told = String::from_utf8_lossy(&output.stdout)
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>();
             assert_eq!(absent, told, "{name}");
         }
     }
 
-    /// The oracle is the interpreter itself, which the caller's PATH names: all that it knows is read alike.
+    /// The oracle is the interpreter itself, which the caller's PATH names: all that it knows is
+    /// read alike.
     #[test]
     fn every_version_is_what_the_interpreter_says() {
         const PROGRAM: &str = "import sys, json\nsys.path = [p for p in sys.path if p]\nfrom importlib import metadata\n\
@@ -354,13 +508,19 @@ mod tests {
         let env = environment();
         let mut asked = 0;
         for name in ["python3", "/usr/bin/python3"] {
-            let Ok(packages) = package_folders(Path::new(name), &env) else { continue };
+            let Ok(Folders { packages, .. }) = folders_of(Path::new(name), &env) else {
+                continue;
+            };
             assert!(!packages.is_empty(), "{name}");
-            let output = std::process::Command::new(name).args(["-E", "-c", PROGRAM]).output().unwrap();
+            let output = std::process::Command::new(name)
+                .args(["-E", "-c", PROGRAM])
+                .output()
+                .unwrap();
             let known: BTreeMap<String, String> = serde_json::from_slice(&output.stdout).unwrap();
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
             let read = python_packages(Path::new(name), &env, &names).unwrap();
-            let told: BTreeMap<String, Option<String>> = known.into_iter().map(|(n, v)| (n, Some(v))).collect();
+            let told: BTreeMap<String, Option<String>> =
+                known.into_iter().map(|(n, v)| (n, Some(v))).collect();
             assert_eq!(read, told, "{name}");
             asked += read.len();
         }

@@ -21,11 +21,15 @@ pub struct Unit {
 /// Folders within folders that are looked into.
 const DEPTH: usize = 6;
 
-/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are neither, and links: what a
-/// link in somebody's folder leads to may be any file of the caller's, which nobody named. Folders and files in `own` are what
-/// tprimat itself keeps and publishes here: nobody brings those along by naming a folder around them.
+/// All runs below the paths, in order of their names; `skipped` gets the files of folders that are
+/// neither, and links: what a link in somebody's folder leads to may be any file of the caller's,
+/// which nobody named. Folders and files in `own` are what tprimat itself keeps and publishes here:
+/// nobody brings those along by naming a folder around them.
 pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) -> Result<Vec<Unit>> {
-    let own: Vec<PathBuf> = own.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    let own: Vec<PathBuf> = own
+        .iter()
+        .filter_map(|path| path.canonicalize().ok())
+        .collect();
     let mut units = Vec::new();
     for path in paths {
         if path.is_dir() {
@@ -33,18 +37,34 @@ pub fn gather(paths: &[PathBuf], own: &[PathBuf], skipped: &mut Vec<PathBuf>) ->
         } else {
             let kind = kind_of(path).unwrap_or(Kind::Log);
             open_regular(path).map_err(Error::io("cannot read", path))?;
-            units.push(Unit { kind, name: file_name(path), files: vec![path.clone()] });
+            units.push(Unit {
+                kind,
+                name: file_name(path),
+                files: vec![path.clone()],
+            });
         }
     }
     if units.is_empty() {
-        let shown = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
+        let shown = paths
+            .iter()
+            .map(|p| p.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", ");
         let problem = Problem::new(format!("there is nothing to import in {shown}"));
-        return Err(Error::invalid(problem.help("logs end with .log, .txt or .out, results with .json")));
+        return Err(Error::invalid(
+            problem.help("logs end with .log, .txt or .out, results with .json"),
+        ));
     }
     Ok(units)
 }
 
-fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipped: &mut Vec<PathBuf>) -> Result<()> {
+fn folder(
+    at: &Path,
+    depth: usize,
+    own: &[PathBuf],
+    units: &mut Vec<Unit>,
+    skipped: &mut Vec<PathBuf>,
+) -> Result<()> {
     let entries = std::fs::read_dir(at).map_err(Error::io("cannot read", at))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -72,16 +92,28 @@ fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipp
         }
         match kind_of(&path).filter(|_| path.is_file()) {
             Some(Kind::Log) if let Some(rank) = rank_of(&name) => ranks.push((rank, path)),
-            Some(kind) => units.push(Unit { kind, name, files: vec![path] }),
+            Some(kind) => units.push(Unit {
+                kind,
+                name,
+                files: vec![path],
+            }),
             None => skipped.push(path),
         }
     }
     if let [(_, only)] = &ranks[..] {
-        units.push(Unit { kind: Kind::Log, name: file_name(only), files: vec![only.clone()] });
+        units.push(Unit {
+            kind: Kind::Log,
+            name: file_name(only),
+            files: vec![only.clone()],
+        });
     } else if !ranks.is_empty() {
         ranks.sort();
         let files = ranks.into_iter().map(|(_, path)| path).collect();
-        units.push(Unit { kind: Kind::Log, name: folder_name(at), files });
+        units.push(Unit {
+            kind: Kind::Log,
+            name: folder_name(at),
+            files,
+        });
     }
     Ok(())
 }
@@ -89,7 +121,11 @@ fn folder(at: &Path, depth: usize, own: &[PathBuf], units: &mut Vec<Unit>, skipp
 /// Logs directly in one rank's folder.
 fn files_in(at: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(at).map_err(Error::io("cannot read", at))?;
-    Ok(entries.flatten().map(|e| e.path()).filter(|p| is_log(p)).collect())
+    Ok(entries
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| is_log(p))
+        .collect())
 }
 
 fn is_log(path: &Path) -> bool {
@@ -110,13 +146,21 @@ fn kind_of(path: &Path) -> Option<Kind> {
 
 /// The rank in `rank-7.info.log`, `rank_7`, `log.rank7.txt`.
 fn rank_of(name: &str) -> Option<u32> {
-    let (_, after) = name.to_lowercase().split_once("rank").map(|(a, b)| (a.to_owned(), b.to_owned()))?;
-    let digits: String = after.trim_start_matches(['-', '_', '.']).chars().take_while(char::is_ascii_digit).collect();
+    let (_, after) = name
+        .to_lowercase()
+        .split_once("rank")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))?;
+    let digits: String = after
+        .trim_start_matches(['-', '_', '.'])
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
     digits.parse().ok()
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    path.file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 fn folder_name(path: &Path) -> String {
@@ -150,8 +194,16 @@ mod tests {
             write_atomically(&root.path().join(name), b"x", Durability::Plain).unwrap();
         }
         let mut skipped = Vec::new();
-        let units = gather(&[root.path().to_owned()], &[root.path().join("cache")], &mut skipped).unwrap();
-        let shown: Vec<_> = units.iter().map(|u| (u.name.as_str(), u.kind, u.files.len())).collect();
+        let units = gather(
+            &[root.path().to_owned()],
+            &[root.path().join("cache")],
+            &mut skipped,
+        )
+        .unwrap();
+        let shown: Vec<_> = units
+            .iter()
+            .map(|u| (u.name.as_str(), u.kind, u.files.len()))
+            .collect();
         assert_eq!(
             shown,
             [
@@ -164,8 +216,15 @@ mod tests {
                 ("training_llama.log", Kind::Log, 1),
             ]
         );
-        let ranks = units[4].files.iter().map(|f| file_name(f)).collect::<Vec<_>>();
-        assert_eq!(ranks, ["rank-0.debug.log", "rank-7.info.log", "rank-10.info.log"]);
+        let ranks = units[4]
+            .files
+            .iter()
+            .map(|f| file_name(f))
+            .collect::<Vec<_>>();
+        assert_eq!(
+            ranks,
+            ["rank-0.debug.log", "rank-7.info.log", "rank-10.info.log"]
+        );
         assert_eq!(skipped.len(), 1);
     }
 
@@ -177,18 +236,31 @@ mod tests {
         write_atomically(&folder.join("a.log"), b"x", Durability::Plain).unwrap();
         write_atomically(&folder.join("rank-0/info.log"), b"x", Durability::Plain).unwrap();
         for name in ["b.log", "c.json", "rank-0/debug.log", "rank-1"] {
-            let target = if name == "rank-1" { root.path() } else { &secret };
+            let target = if name == "rank-1" {
+                root.path()
+            } else {
+                &secret
+            };
             std::os::unix::fs::symlink(target, folder.join(name)).unwrap();
         }
         nix::unistd::mkfifo(&folder.join("d.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut skipped = Vec::new();
         let units = gather(&[folder], &[], &mut skipped).unwrap();
-        let files: Vec<_> = units.iter().flat_map(|u| &u.files).map(|f| file_name(f)).collect();
+        let files: Vec<_> = units
+            .iter()
+            .flat_map(|u| &u.files)
+            .map(|f| file_name(f))
+            .collect();
         assert_eq!(files, ["a.log", "info.log"]);
         let skipped: Vec<_> = skipped.iter().map(|f| file_name(f)).collect();
         assert_eq!(skipped, ["b.log", "c.json", "d.log", "rank-1"]);
         // One that the caller names is the caller's choice.
-        assert_eq!(gather(&[root.path().join("logs/b.log")], &[], &mut Vec::new()).unwrap().len(), 1);
+        assert_eq!(
+            gather(&[root.path().join("logs/b.log")], &[], &mut Vec::new())
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What GPUs are known to have, as far as older result files state it: to tell a figure that is another GPU's.
+//! What GPUs are known to have, as far as older result files state it: to tell a figure that is
+//! another GPU's.
 
 /// Part of a device's name, shader cores as such files count them, memory in GiB.
 const GPUS: [(&str, u64, f64); 9] = [
@@ -20,8 +21,14 @@ fn known(device: &str) -> Option<&'static (&'static str, u64, f64)> {
 /// Why `cores` is not what `device` has, if so.
 pub(super) fn wrong_cores(device: &str, cores: u64) -> Option<String> {
     let (name, right, _) = known(device).filter(|(_, right, _)| *right != cores)?;
-    let owner = GPUS.iter().find(|(_, of, _)| *of == cores).map(|(owner, ..)| format!(", the {owner}'s figure"));
-    Some(format!("gpu_cores is {cores}{}; the {name} has {right}", owner.unwrap_or_default()))
+    let owner = GPUS
+        .iter()
+        .find(|(_, of, _)| *of == cores)
+        .map(|(owner, ..)| format!(", the {owner}'s figure"));
+    Some(format!(
+        "gpu_cores is {cores}{}; the {name} has {right}",
+        owner.unwrap_or_default()
+    ))
 }
 
 /// Does `total_gb` count decimal gigabytes of this device's memory (`Some(true)`), or GiB?
@@ -42,7 +49,10 @@ mod tests {
     #[test]
     fn a_figure_of_another_gpu_is_told() {
         let told = wrong_cores("AMD Instinct MI300X", 16_896).unwrap();
-        assert_eq!(told, "gpu_cores is 16896, the H100's figure; the MI300X has 19456");
+        assert_eq!(
+            told,
+            "gpu_cores is 16896, the H100's figure; the MI300X has 19456"
+        );
         assert_eq!(wrong_cores("NVIDIA H100 80GB HBM3", 16_896), None);
         assert_eq!(wrong_cores("Some Device", 1), None);
     }

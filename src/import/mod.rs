@@ -1,10 +1,12 @@
 //! Logs and results that others measured → runs that stand beside ours, labelled; no GPU needed.
 //!
-//! An import is stored as it came, under its own name: it is under no train key, so no build ever takes it for a
-//! measurement. What it shows is read out of the stored bytes whenever it is asked for, by the parsers of the day.
+//! An import is stored as it came, under its own name: it is under no train key, so no build ever
+//! takes it for a measurement. What it shows is read out of the stored bytes whenever it is asked
+//! for, by the parsers of the day.
 mod gather;
 mod gpus;
 mod names;
+mod published;
 mod read;
 mod record;
 mod result;
@@ -13,10 +15,11 @@ mod text;
 
 pub use gather::{Unit, gather};
 pub use names::{Guess, configuration, guess};
-pub use read::{parts, recognise};
-pub use record::{Imports, Kind, Recorded, Source};
+pub use read::{is_ours, parts, recognise};
+pub use record::{Imports, KeptRun, Kind, Recorded, Source};
 pub use result::{EXPECTED, OldResult, read_result};
 pub use runs::{
-    Claims, ImportedRun, claim_for, content_guess, input, is_id, other_workload, runs, statistics, summary,
+    Claims, ImportedRun, claim_for, content_guess, input, is_id, other_workload, runs, set_aside,
+    statistics, summary, told_set_aside,
 };
-pub use text::{show, tell};
+pub use text::{brief, show, tell};

@@ -1,4 +1,5 @@
-//! What a file's name says of the cell that it is of, by the habits of the suites that wrote such files.
+//! What a file's name says of the cell that it is of, by the habits of the suites that wrote such
+//! files.
 
 use std::sync::LazyLock;
 
@@ -39,11 +40,17 @@ const NOISE: [&str; 18] = [
 ];
 
 impl Guess {
-    /// `platform/framework/model/imported`, what else the name says as `@file=…`; `unknown` for what nothing tells.
+    /// `platform/framework/model/imported`, what else the name says as `@file=…`; `unknown` for
+    /// what nothing tells.
     #[must_use]
     pub fn cell(&self) -> String {
         let part = |part: &Option<String>| part.clone().unwrap_or_else(|| "unknown".to_owned());
-        let mut cell = format!("{}/{}/{}/imported", part(&self.platform), part(&self.framework), part(&self.model));
+        let mut cell = format!(
+            "{}/{}/{}/imported",
+            part(&self.platform),
+            part(&self.framework),
+            part(&self.model)
+        );
         if !self.rest.is_empty() {
             cell += &format!("@file={}", self.rest.join("-"));
         }
@@ -64,7 +71,10 @@ impl Guess {
 pub fn guess(name: &str, config: &Config) -> Guess {
     let stem = configuration(name);
     let mut found = Guess::default();
-    let mut words: Vec<&str> = stem.split(['_', '-', ' ', '.']).filter(|w| !w.is_empty()).collect();
+    let mut words: Vec<&str> = stem
+        .split(['_', '-', ' ', '.'])
+        .filter(|w| !w.is_empty())
+        .collect();
     if let Some((model, from, to)) = model_in(&words, config) {
         found.model = Some(model);
         words.drain(from..to);
@@ -77,7 +87,9 @@ pub fn guess(name: &str, config: &Config) -> Guess {
         } else if let Some(framework) = framework.filter(|_| found.framework.is_none()) {
             found.framework = Some(framework);
         } else if !NOISE.contains(&word) {
-            found.rest.push(word.chars().filter(|c| c.is_alphanumeric()).collect());
+            found
+                .rest
+                .push(word.chars().filter(|c| c.is_alphanumeric()).collect());
         }
     }
     found.rest.retain(|word| !word.is_empty());
@@ -98,7 +110,10 @@ pub fn platform_named(word: &str, config: &Config) -> Option<String> {
 #[must_use]
 pub fn framework_of(word: &str, config: &Config) -> Option<String> {
     let word = word.to_lowercase();
-    let own = config.children("frameworks").find(|id| *id == word).map(str::to_owned);
+    let own = config
+        .children("frameworks")
+        .find(|id| *id == word)
+        .map(str::to_owned);
     own.or_else(|| framework_named(&word).map(str::to_owned))
 }
 
@@ -114,12 +129,21 @@ fn stem(name: &str) -> &str {
     stem
 }
 
-/// The model of the config that consecutive words name: by its id, or by its full name (`llama3.1_8B`).
+/// The model of the config that consecutive words name: by its id, or by its full name
+/// (`llama3.1_8B`).
 fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
-    let plain = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    let plain = |text: &str| {
+        text.chars()
+            .filter(|c| c.is_alphanumeric())
+            .collect::<String>()
+            .to_lowercase()
+    };
     let mut best: Option<(String, usize, usize)> = None;
     for id in config.children("models") {
-        let full = config.get(&format!("models.{id}.full_name")).and_then(|v| v.as_str()).map(plain);
+        let full = config
+            .get(&format!("models.{id}.full_name"))
+            .and_then(|v| v.as_str())
+            .map(plain);
         let (id_plain, full) = (plain(id), full.unwrap_or_default());
         for from in 0..words.len() {
             for to in from + 1..=words.len().min(from + 6) {
@@ -135,11 +159,13 @@ fn model_in(words: &[&str], config: &Config) -> Option<(String, usize, usize)> {
     best
 }
 
-/// The name without its ending, and without the words that only number runs of one configuration: a date, a time, a run.
+/// The name without its ending, and without the words that only number runs of one configuration: a
+/// date, a time, a run.
 #[must_use]
 pub fn configuration(name: &str) -> String {
     static NUMBERED: LazyLock<Regex> = LazyLock::new(|| {
-        let stamp = r"\d{4}-?\d{2}-?\d{2}(?:[t_-]?\d{2}[-_.h]?\d{2}(?:[-_.m]?\d{2})?)?z?|\d{6}|\d{9,13}";
+        let stamp =
+            r"\d{4}-?\d{2}-?\d{2}(?:[t_-]?\d{2}[-_.h]?\d{2}(?:[-_.m]?\d{2})?)?z?|\d{6}|\d{9,13}";
         let number = r"(?:run|rep|repeat|trial|attempt)[-_]?\d+";
         Regex::new(&format!(r"(?:^|[-_. ])(?:{stamp}|{number})(?:$|[-_. ])")).expect("a literal")
     });
@@ -165,7 +191,8 @@ models:
   llama-1b: { architecture: llama, full_name: Llama 3.2 1B }
   qwen: { architecture: qwen2, full_name: Qwen2.5 7B }
 ";
-        Config::load(Source::new("config.yaml", text), &BTreeMap::new(), &[]).unwrap_or_else(|e| panic!("{e}"))
+        Config::load(Source::new("config.yaml", text), &BTreeMap::new(), &[])
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
     #[test]
@@ -182,7 +209,11 @@ models:
         ] {
             assert_eq!(configuration(name), "benchmark_cuda_llama", "{name}");
         }
-        for name in ["benchmark_cuda_llama_8192.json", "benchmark_cuda_llama_c4.json", "benchmark_cuda_llama-1b.json"] {
+        for name in [
+            "benchmark_cuda_llama_8192.json",
+            "benchmark_cuda_llama_c4.json",
+            "benchmark_cuda_llama-1b.json",
+        ] {
             assert_ne!(configuration(name), "benchmark_cuda_llama", "{name}");
         }
     }
@@ -190,16 +221,37 @@ models:
     #[test]
     fn names_as_the_suites_wrote_them() {
         for (name, cell) in [
-            ("train_amd_prim_llama_c4.json", "amd/prim/llama/imported@file=c4"),
+            (
+                "train_amd_prim_llama_c4.json",
+                "amd/prim/llama/imported@file=c4",
+            ),
             ("train_nvd_nemo_llama.json", "nvd/nemo/llama/imported"),
-            ("train_nvidia_megatron_llama-1b.json", "nvd/mega/llama-1b/imported"),
+            (
+                "train_nvidia_megatron_llama-1b.json",
+                "nvd/mega/llama-1b/imported",
+            ),
             ("benchmark_rocm_llama.json", "amd/unknown/llama/imported"),
-            ("benchmark_cuda_llama_20260105_121933.json", "nvd/unknown/llama/imported"),
+            (
+                "benchmark_cuda_llama_20260105_121933.json",
+                "nvd/unknown/llama/imported",
+            ),
             ("training_llama.log", "unknown/unknown/llama/imported"),
-            ("log_mp_pretrain_qwen2.5_7B-pretrain.txt", "unknown/unknown/qwen/imported"),
-            ("log_mp_pretrain_llama3.1_8B-pretrain.txt", "unknown/unknown/llama/imported"),
-            ("primus-llama-full-stdout.log", "unknown/prim/llama/imported@file=full"),
-            ("nemo-llama.events.out.tfevents.1766052086", "unknown/nemo/llama/imported"),
+            (
+                "log_mp_pretrain_qwen2.5_7B-pretrain.txt",
+                "unknown/unknown/qwen/imported",
+            ),
+            (
+                "log_mp_pretrain_llama3.1_8B-pretrain.txt",
+                "unknown/unknown/llama/imported",
+            ),
+            (
+                "primus-llama-full-stdout.log",
+                "unknown/prim/llama/imported@file=full",
+            ),
+            (
+                "nemo-llama.events.out.tfevents.1766052086",
+                "unknown/nemo/llama/imported",
+            ),
             ("primus-llama-ranks", "unknown/prim/llama/imported"),
             ("noise", "unknown/unknown/unknown/imported@file=noise"),
         ] {

@@ -2,24 +2,26 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Kind, OldResult, Recorded, Source, Unit, read_result, result::published};
+use super::{Kind, OldResult, Recorded, Source, Unit, published, read_result};
 use crate::{
-    cache::Cache,
+    cache::{Cache, CacheError},
     error::{Error, Problem, Result},
     files::{open_regular, read_open},
-    parse::{Anomaly, ExitSummary, FailureClass, Parser, Trace, classify},
+    job::FailureClass,
+    logs::{Anomaly, ExitSummary, Parser, Trace, classify},
 };
 
 const CHUNK: usize = 1 << 20;
 /// Bytes of a log's end that causes of a failure are looked for in.
 const TAIL: usize = 4 << 20;
-/// A result file is one JSON value that has to be in memory, where it takes up to a hundred times as much.
+/// A result file is one JSON value that has to be in memory, where it takes up to a hundred times
+/// as much.
 const MAX_RESULT: u64 = 16 << 20;
 /// By then the parser knows the format of a log, or none.
 const MOST_UNKNOWN: u64 = 65 << 20;
 
-/// Is there anything in the files that can be read? Asked before they are stored: what turns out to be no log at all may be
-/// anything of the caller's.
+/// Is there anything in the files that can be read? Asked before they are stored: what turns out to
+/// be no log at all may be anything of the caller's.
 pub fn recognise(unit: &Unit) -> Result<bool> {
     for path in &unit.files {
         let unreadable = || Error::io("cannot read", path);
@@ -27,10 +29,8 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
         if unit.kind == Kind::Result {
             check_size(&unit.name, metadata.len())?;
             let bytes = read_open(&file, metadata.len(), MAX_RESULT).map_err(unreadable())?;
-            if published(&bytes).is_some() {
-                return Ok(true);
-            }
-            let failed = |why: String| Error::invalid(Problem::new(format!("{}: {why}", unit.name)));
+            let failed =
+                |why: String| Error::invalid(Problem::new(format!("{}: {why}", unit.name)));
             return read_result(&bytes, None).map(|_| true).map_err(failed);
         }
         let mut parser = Parser::detecting();
@@ -46,7 +46,8 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
         }
         let mut tail = Vec::new();
         let end = file.seek(SeekFrom::Start(metadata.len().saturating_sub(TAIL as u64)));
-        end.and_then(|_| (&file).take(TAIL as u64).read_to_end(&mut tail)).map_err(unreadable())?;
+        end.and_then(|_| (&file).take(TAIL as u64).read_to_end(&mut tail))
+            .map_err(unreadable())?;
         if parser.finish().format != "unknown"
             || classify(&tail, &ExitSummary::default()).class != FailureClass::Unknown
         {
@@ -56,11 +57,29 @@ pub fn recognise(unit: &Unit) -> Result<bool> {
     Ok(false)
 }
 
+/// Does it say of itself that tprimat published it as a result? Then a mistake in it is no
+/// stranger's file.
+#[must_use]
+pub fn is_ours(unit: &Unit) -> bool {
+    let (Kind::Result, [path]) = (unit.kind, &unit.files[..]) else {
+        return false;
+    };
+    let Ok((file, metadata)) = open_regular(path) else {
+        return false;
+    };
+    let bytes = read_open(&file, metadata.len(), MAX_RESULT).unwrap_or_default();
+    published::schema(&bytes).is_some_and(|schema| schema.starts_with("tprimat.unified/"))
+}
+
 fn check_size(name: &str, size: u64) -> Result<()> {
     if size <= MAX_RESULT {
         return Ok(());
     }
-    let message = format!("{name} has {} MiB; a result file has at most {} MiB", size >> 20, MAX_RESULT >> 20);
+    let message = format!(
+        "{name} has {} MiB; a result file has at most {} MiB",
+        size >> 20,
+        MAX_RESULT >> 20
+    );
     Err(Error::invalid(Problem::new(message)))
 }
 
@@ -69,23 +88,29 @@ pub(super) fn read(cache: &Cache, recorded: &Recorded) -> Result<OldResult> {
     match (recorded.kind, recorded.sources.as_slice()) {
         // The parser knows an event file by its first bytes.
         (Kind::Log | Kind::Events, sources) => log(cache, sources),
-        (Kind::Result, [source]) => {
-            read_result(&whole(cache, source)?, recorded.repeat).map_err(|why| unreadable(source, &why))
-        }
-        (Kind::Result, _) => {
-            Err(Error::Cache("the record of an imported result does not name exactly one file".to_owned()))
-        }
+        (Kind::Result, [source]) => read_result(&whole(cache, source)?, recorded.repeat)
+            .map_err(|why| unreadable(source, &why)),
+        (Kind::Result, _) => Err(Error::Internal(
+            "the record of an imported result does not name exactly one file".to_owned(),
+        )),
     }
 }
 
-/// The runs that a file holds: of tprimat's own results every repeat, of all others one. Their cell, where the file names it.
+/// The runs that a file holds: of tprimat's own results every repeat, of all others one. Their
+/// cell, where the file names it.
 pub fn parts(cache: &Cache, recorded: Recorded) -> Result<(Vec<Recorded>, Option<String>)> {
     let (Kind::Result, [source]) = (recorded.kind, recorded.sources.as_slice()) else {
         return Ok((vec![recorded], None));
     };
-    let Some(published) = published(&whole(cache, source)?) else { return Ok((vec![recorded], None)) };
-    let of_repeat = |repeat: &u32| Recorded { repeat: Some(*repeat), ..recorded.clone() };
-    Ok((published.repeats.iter().map(of_repeat).collect(), Some(published.cell)))
+    let Some(file) = published::read(&whole(cache, source)?) else {
+        return Ok((vec![recorded], None));
+    };
+    let file = file.map_err(|why| unreadable(source, &why))?;
+    let of_repeat = |repeat: u32| Recorded {
+        repeat: Some(repeat),
+        ..recorded.clone()
+    };
+    Ok((file.repeats().map(of_repeat).collect(), Some(file.cell)))
 }
 
 fn unreadable(source: &Source, why: &str) -> Error {
@@ -93,7 +118,11 @@ fn unreadable(source: &Source, why: &str) -> Error {
 }
 
 fn gone(source: &Source) -> Error {
-    Error::Cache(format!("`{}` is gone from the cache; import it again", source.name))
+    CacheError::Gone {
+        what: format!("`{}`", source.name),
+        again: "import it again",
+    }
+    .into()
 }
 
 fn whole(cache: &Cache, source: &Source) -> Result<Vec<u8>> {
@@ -110,7 +139,13 @@ fn stream(cache: &Cache, source: &Source, mut take: impl FnMut(&[u8])) -> Result
             Ok(0) => return Ok(()),
             Ok(n) => take(&chunk[..n]),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::Cache(format!("`{}` cannot be read from the cache: {e}", source.name))),
+            Err(error) => {
+                return Err(CacheError::Unreadable {
+                    name: source.name.clone(),
+                    source: error,
+                }
+                .into());
+            }
         }
     }
 }
@@ -123,7 +158,11 @@ fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
     for source in sources {
         if sources.len() > 1 && says_nothing(cache, source)? {
             let detail = format!("{} says nothing of the run; it is left out", source.name);
-            out.anomalies.push(Anomaly { kind: "empty_rank".to_owned(), detail });
+            out.anomalies.push(Anomaly {
+                kind: "empty_rank".to_owned(),
+                detail,
+                step: None,
+            });
             continue;
         }
         let mut feed = |chunk: &[u8]| {
@@ -142,13 +181,19 @@ fn log(cache: &Cache, sources: &[Source]) -> Result<OldResult> {
         // A log of a training without a step is the log of a failure.
         out.trace.failure = Some(classify(&tail, &ExitSummary::default()));
     }
-    out.log_tail = crate::parse::tail(&tail);
+    out.log_tail = crate::logs::tail(&tail);
     Ok(out)
 }
 
 fn says_nothing(cache: &Cache, source: &Source) -> Result<bool> {
     let mut parser = Parser::detecting();
     stream(cache, source, |chunk| parser.feed(chunk))?;
-    let Trace { steps, effective, num_parameters, memory, .. } = parser.finish();
+    let Trace {
+        steps,
+        effective,
+        num_parameters,
+        memory,
+        ..
+    } = parser.finish();
     Ok(steps.is_empty() && effective.0.is_empty() && num_parameters.is_none() && memory.is_empty())
 }

@@ -1,23 +1,28 @@
-//! What the cache keeps of imports: the raw files as objects, and one list of which cell each is of.
+//! What the cache keeps of imports: the raw files as objects, and one list of which cell each is
+//! of.
 //!
-//! The list is an entry under a key of its own that no task has, so that no build can take an import for its result.
+//! The list is an entry under a key of its own that no task has, so that no build can take an
+//! import for its result.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::{Cache, Entry, Output, TaskKind},
+    cache::{Cache, CacheError, Entry, Output, SetAside, TaskKind},
     config::{framework_named, vendor_named, vendor_names},
     digest::Digest,
     error::{Error, Result},
     files::{self, Durability},
+    results::IMPORT,
 };
 
 const SCHEMA: &str = "tprimat.import/1";
 /// Pre-image of the list's key; no task's pre-image begins so.
 const LIST: &str = "tprimat-imports 1\n";
 const RECORD: &str = "import.json";
+/// Beside the record of a run that was set aside.
+const SET_ASIDE: &str = "set-aside.json";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,7 +43,8 @@ pub struct Recorded {
     /// Which repeat it is of a file that has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<u32>,
-    /// Nobody named the cell: it was guessed from the file's name and content, and so was the model.
+    /// Nobody named the cell: it was guessed from the file's name and content, and so was the
+    /// model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_guessed: bool,
     /// Seconds since 1970.
@@ -88,16 +94,39 @@ impl Recorded {
     #[must_use]
     pub fn id(&self) -> String {
         let all: String = self.sources.iter().map(|s| s.digest.to_string()).collect();
-        let repeat = self.repeat.map(|repeat| format!("#{repeat}")).unwrap_or_default();
-        format!("import-{}", Digest::of(all + &repeat).short())
+        let repeat = self
+            .repeat
+            .map(|repeat| format!("#{repeat}"))
+            .unwrap_or_default();
+        format!("{IMPORT}{}", Digest::of(all + &repeat).short())
     }
 }
 
 /// All imports of a cache, by cell.
 #[derive(Clone, Debug, Default)]
 pub struct Imports {
+    /// Digests of the records that count.
     runs: BTreeMap<String, Vec<Digest>>,
+    /// Those that were set aside as well.
+    kept: BTreeMap<String, Vec<Kept>>,
     outputs: Vec<Output>,
+}
+
+/// An import as the list has it.
+#[derive(Clone, Debug)]
+struct Kept {
+    number: u32,
+    record: Digest,
+    set_aside: Option<Digest>,
+}
+
+/// One imported run of a cell, whether it counts or not.
+#[derive(Clone, Debug)]
+pub struct KeptRun {
+    /// As in `CELL#2`.
+    pub number: u32,
+    pub recorded: Recorded,
+    pub set_aside: Option<SetAside>,
 }
 
 fn key() -> Digest {
@@ -107,17 +136,49 @@ fn key() -> Digest {
 impl Imports {
     #[must_use]
     pub fn of(cache: &Cache) -> Self {
-        let outputs = cache.outputs(&key()).unwrap_or_default();
-        let mut runs: BTreeMap<String, Vec<Digest>> = BTreeMap::new();
+        Self::listed(cache.outputs(&key()).unwrap_or_default())
+    }
+
+    /// The imports of a list, as its record names them.
+    fn listed(outputs: Vec<Output>) -> Self {
+        let mut kept: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
         for output in &outputs {
-            // `CELL#2:import.json`; the raw files stand there too, so that nothing takes them for garbage.
-            if let Some((cell, RECORD)) =
-                output.name.rsplit_once(':').and_then(|(at, n)| Some((at.split_once('#')?.0, n)))
-            {
-                runs.entry(cell.to_owned()).or_default().push(output.digest);
+            // `CELL#2:import.json`; the raw files stand there too, so that nothing takes them for
+            // garbage.
+            let Some((cell, number, file)) = output.name.rsplit_once(':').and_then(|(at, file)| {
+                let (cell, number) = at.split_once('#')?;
+                Some((cell, number.parse::<u32>().ok()?, file))
+            }) else {
+                continue;
+            };
+            let runs = kept.entry(cell.to_owned()).or_default();
+            match file {
+                RECORD => runs.push(Kept {
+                    number,
+                    record: output.digest,
+                    set_aside: None,
+                }),
+                SET_ASIDE => runs
+                    .iter_mut()
+                    .filter(|run| run.number == number)
+                    .for_each(|run| run.set_aside = Some(output.digest)),
+                _ => {}
             }
         }
-        Self { runs, outputs }
+        let counts = |runs: &[Kept]| -> Vec<Digest> {
+            let counted = runs.iter().filter(|run| run.set_aside.is_none());
+            counted.map(|run| run.record).collect()
+        };
+        let runs = kept
+            .iter()
+            .map(|(cell, runs)| (cell.clone(), counts(runs)))
+            .filter(|(_, runs)| !runs.is_empty())
+            .collect();
+        Self {
+            runs,
+            kept,
+            outputs,
+        }
     }
 
     /// Cells that have imports, sorted.
@@ -125,34 +186,82 @@ impl Imports {
         self.runs.keys().map(String::as_str)
     }
 
-    /// The cell with imports that a name on the command line means: leading parts are enough where one cell has them.
+    /// The same with those whose imports were all set aside.
+    pub fn kept_cells(&self) -> impl Iterator<Item = &str> {
+        self.kept.keys().map(String::as_str)
+    }
+
+    /// How many imports of a cell were set aside.
+    #[must_use]
+    pub fn count_set_aside(&self, cell: &str) -> usize {
+        let kept = self.kept.get(cell).into_iter().flatten();
+        kept.filter(|run| run.set_aside.is_some()).count()
+    }
+
+    /// The imports of a cell that were set aside: number and reason.
+    pub fn set_aside_of(&self, cell: &str, cache: &Cache) -> Result<Vec<(u32, SetAside)>> {
+        let kept = self.kept.get(cell).into_iter().flatten();
+        kept.filter_map(|run| Some((run.number, run.set_aside?)))
+            .map(|(number, why)| Ok((number, read(cache, &why)?)))
+            .collect()
+    }
+
+    /// The cell with imports that a name on the command line means: leading parts are enough where
+    /// one cell has them.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&str> {
-        let parts = |text: &str| -> Vec<String> {
-            let path = text.split_once('@').map_or(text, |(path, _)| path);
-            let canonical = |(at, part): (usize, &str)| match at {
-                0 => vendor_named(part).map_or(part, |vendor| vendor_names(vendor)[0]).to_owned(),
-                1 => framework_named(part).unwrap_or(part).to_owned(),
-                _ => part.to_owned(),
-            };
-            path.split('/').enumerate().map(canonical).collect()
+        meant(self.runs.keys(), name)
+    }
+
+    /// The same among cells whose imports were all set aside as well.
+    #[must_use]
+    pub fn named_kept(&self, name: &str) -> Option<&str> {
+        meant(self.kept.keys(), name)
+    }
+
+    /// Every import of a cell, with why it does not count where it was set aside.
+    pub fn kept(&self, cell: &str, cache: &Cache) -> Result<Vec<KeptRun>> {
+        let read = |run: &Kept| {
+            Ok(KeptRun {
+                number: run.number,
+                recorded: read(cache, &run.record)?,
+                set_aside: run.set_aside.map(|why| read(cache, &why)).transpose()?,
+            })
         };
-        let wanted = parts(name);
-        let axes = name.split_once('@').map(|(_, axes)| axes);
-        let is_meant = |cell: &&str| {
-            let own = parts(cell);
-            let same_axes = axes.is_none_or(|axes| cell.split_once('@').is_some_and(|(_, own)| own == axes));
-            own.starts_with(&wanted) && same_axes
-        };
-        let mut meant = self.cells().filter(|cell| *cell == name).chain(self.cells().filter(is_meant));
-        let first = meant.next()?;
-        (first == name || meant.all(|cell| cell == first)).then_some(first)
+        self.kept
+            .get(cell)
+            .into_iter()
+            .flatten()
+            .map(read)
+            .collect()
+    }
+
+    /// Lets an import count no longer, or again. Nothing of it is deleted.
+    pub fn set_aside(cache: &Cache, cell: &str, number: u32, why: Option<&SetAside>) -> Result<()> {
+        let _alone = cache.lock_key(&key())?;
+        cache.refresh()?;
+        let mut outputs = Self::of(cache).outputs;
+        let name = format!("{cell}#{number}:{SET_ASIDE}");
+        outputs.retain(|output| output.name != name);
+        if let Some(why) = why {
+            outputs.push(stored(cache, name, why)?);
+        }
+        write(cache, outputs)
     }
 
     /// Takes over the imports of another cache, whose objects are here already. How many are new.
     pub fn adopt(cache: &Cache, other: &Cache) -> Result<usize> {
+        Self::take_over(cache, Self::of(other).all(other)?)
+    }
+
+    /// Takes over the imports of a list that came with its objects. How many are new.
+    pub fn take_in(cache: &Cache, list: Vec<Output>) -> Result<usize> {
+        Self::take_over(cache, Self::listed(list).all(cache)?)
+    }
+
+    fn take_over(cache: &Cache, imports: Vec<(String, Recorded)>) -> Result<usize> {
         let mut added = 0;
-        for (cell, recorded) in Self::of(other).all(other)? {
+        for (cell, recorded) in imports {
             added += usize::from(!Self::add(cache, &cell, &recorded)?.1);
         }
         Ok(added)
@@ -161,7 +270,11 @@ impl Imports {
     fn all(&self, cache: &Cache) -> Result<Vec<(String, Recorded)>> {
         let mut all = Vec::new();
         for cell in self.cells() {
-            all.extend(self.runs(cell, cache)?.into_iter().map(|recorded| (cell.to_owned(), recorded)));
+            all.extend(
+                self.counted(cell, cache)?
+                    .into_iter()
+                    .map(|(_, recorded)| (cell.to_owned(), recorded)),
+            );
         }
         Ok(all)
     }
@@ -178,43 +291,129 @@ impl Imports {
         self.runs.get(cell).map_or(&[], Vec::as_slice)
     }
 
-    pub fn runs(&self, cell: &str, cache: &Cache) -> Result<Vec<Recorded>> {
-        self.digests(cell).iter().map(|digest| read(cache, digest)).collect()
+    /// Digests of why imports of a cell were set aside, in order of import.
+    #[must_use]
+    pub fn set_aside_digests(&self, cell: &str) -> Vec<Digest> {
+        let kept = self.kept.get(cell).into_iter().flatten();
+        kept.filter_map(|run| run.set_aside).collect()
+    }
+
+    /// The imports of a cell that count, each with its number.
+    pub fn counted(&self, cell: &str, cache: &Cache) -> Result<Vec<(u32, Recorded)>> {
+        let counted = self.kept.get(cell).into_iter().flatten();
+        counted
+            .filter(|run| run.set_aside.is_none())
+            .map(|run| Ok((run.number, read(cache, &run.record)?)))
+            .collect()
+    }
+
+    /// An import of another cell that is of the same first file and counts, as `CELL#2`. No record
+    /// is read for it: a folder may have thousands.
+    #[must_use]
+    pub fn elsewhere(&self, cell: &str, recorded: &Recorded) -> Option<&str> {
+        let raw = recorded.sources.first()?.digest;
+        let counts = |name: &str| {
+            let (other, number) = name.split_once('#')?;
+            let number: u32 = number.parse().ok()?;
+            let runs = self.kept.get(other).filter(|_| other != cell)?;
+            let run = runs.iter().find(|run| run.number == number)?;
+            run.set_aside.is_none().then_some(())
+        };
+        let files = self.outputs.iter().filter(|output| output.digest == raw);
+        let mut names = files.filter_map(|output| output.name.strip_suffix(":raw"));
+        names.find(|name| counts(name).is_some())
     }
 
     /// Files one run under a cell; its number, and whether it was there before.
-    pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(usize, bool)> {
+    pub fn add(cache: &Cache, cell: &str, recorded: &Recorded) -> Result<(u32, bool)> {
         let _alone = cache.lock_key(&key())?;
         cache.refresh()?;
         let mut all = Self::of(cache);
-        let known = all.runs(cell, cache)?;
-        if let Some(at) = known.iter().position(|r| r.is(recorded)) {
-            return Ok((at + 1, true));
+        let known = all.kept(cell, cache)?;
+        if let Some(known) = known.iter().find(|k| k.recorded.is(recorded)) {
+            return Ok((known.number, true));
         }
-        let number = known.len() + 1;
-        let bytes = serde_json::to_vec_pretty(recorded).map_err(|e| Error::Cache(e.to_string()))?;
-        let digest = cache.put(&bytes, Durability::Synced)?;
+        let number = known.iter().map(|k| k.number).max().unwrap_or(0) + 1;
         let name = |file: &str| format!("{cell}#{number}:{file}");
-        all.outputs.push(Output { name: name(RECORD), digest, size: bytes.len() as u64 });
-        let raw = recorded.sources.iter().map(|s| Output { name: name("raw"), digest: s.digest, size: s.size });
+        all.outputs.push(stored(cache, name(RECORD), recorded)?);
+        let raw = recorded.sources.iter().map(|s| Output {
+            name: name("raw"),
+            digest: s.digest,
+            size: s.size,
+        });
         all.outputs.extend(raw);
-        cache.record_entry(&Entry {
-            key: key(),
-            kind: TaskKind::Parse,
-            task: "imports".to_owned(),
-            preimage: LIST.to_owned(),
-            outputs: all.outputs,
-        })?;
+        write(cache, all.outputs)?;
         Ok((number, false))
     }
 }
 
-fn read(cache: &Cache, digest: &Digest) -> Result<Recorded> {
-    let bytes = cache.get(digest)?.ok_or_else(|| {
-        Error::Cache(format!("the record of an import ({}) is gone from the cache; import it again", digest.short()))
+/// The cell that a name on the command line means: leading parts are enough where they fit one.
+fn meant<'a>(cells: impl Iterator<Item = &'a String> + Clone, name: &str) -> Option<&'a str> {
+    let cells = cells.map(String::as_str);
+    let parts = |text: &str| -> Vec<String> {
+        let path = text.split_once('@').map_or(text, |(path, _)| path);
+        let canonical = |(at, part): (usize, &str)| match at {
+            0 => vendor_named(part)
+                .map_or(part, |vendor| vendor_names(vendor)[0])
+                .to_owned(),
+            1 => framework_named(part).unwrap_or(part).to_owned(),
+            _ => part.to_owned(),
+        };
+        path.split('/').enumerate().map(canonical).collect()
+    };
+    let wanted = parts(name);
+    let axes = name.split_once('@').map(|(_, axes)| axes);
+    let is_meant = |cell: &&str| {
+        let own = parts(cell);
+        let same_axes =
+            axes.is_none_or(|axes| cell.split_once('@').is_some_and(|(_, own)| own == axes));
+        own.starts_with(&wanted) && same_axes
+    };
+    let mut meant = cells
+        .clone()
+        .filter(|cell| *cell == name)
+        .chain(cells.filter(is_meant));
+    let first = meant.next()?;
+    (first == name || meant.all(|cell| cell == first)).then_some(first)
+}
+
+fn stored(cache: &Cache, name: String, value: &impl Serialize) -> Result<Output> {
+    let bytes = serde_json::to_vec_pretty(value)
+        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
+    Ok(Output {
+        name,
+        digest: cache.put(&bytes, Durability::Synced)?,
+        size: bytes.len() as u64,
+    })
+}
+
+fn write(cache: &Cache, outputs: Vec<Output>) -> Result<()> {
+    cache.record_entry(&Entry {
+        key: key(),
+        kind: TaskKind::Parse,
+        task: "imports".to_owned(),
+        preimage: LIST.to_owned(),
+        outputs,
     })?;
-    serde_json::from_slice(&bytes)
-        .map_err(|e| Error::Cache(format!("the record of an import is not what this version writes: {e}")))
+    Ok(())
+}
+
+fn read<T: serde::de::DeserializeOwned>(cache: &Cache, digest: &Digest) -> Result<T> {
+    let bytes = cache.get(digest)?.ok_or_else(|| {
+        let what = format!("the record of an import ({})", digest.short());
+        Error::from(CacheError::Gone {
+            what,
+            again: "import it again",
+        })
+    })?;
+    let other_version = |source| {
+        CacheError::OtherVersion {
+            what: "the record of an import".to_owned(),
+            source,
+        }
+        .into()
+    };
+    serde_json::from_slice(&bytes).map_err(other_version)
 }
 
 #[cfg(test)]
@@ -223,7 +422,14 @@ mod tests {
 
     fn recorded(bytes: &[u8], cache: &Cache) -> Recorded {
         let digest = cache.put(bytes, Durability::Plain).unwrap();
-        Recorded::new(Kind::Log, vec![Source { name: "a.log".into(), digest, size: bytes.len() as u64 }])
+        Recorded::new(
+            Kind::Log,
+            vec![Source {
+                name: "a.log".into(),
+                digest,
+                size: bytes.len() as u64,
+            }],
+        )
     }
 
     #[test]
@@ -236,20 +442,32 @@ mod tests {
         assert_eq!(Imports::of(&cache).named("amd"), None);
         assert_eq!(Imports::add(&cache, cell, &one).unwrap(), (1, false));
         assert_eq!(Imports::add(&cache, cell, &two).unwrap(), (2, false));
-        assert_eq!(Imports::add(&cache, cell, &recorded(b"one", &cache)).unwrap(), (1, true));
+        assert_eq!(
+            Imports::add(&cache, cell, &recorded(b"one", &cache)).unwrap(),
+            (1, true)
+        );
         assert_eq!(Imports::add(&cache, "b/c/d/e", &one).unwrap(), (1, false));
         let again = Cache::open(&root).unwrap();
         let all = Imports::of(&again);
         assert_eq!(all.cells().collect::<Vec<_>>(), [cell, "b/c/d/e"]);
-        for name in [cell, "amd", "rocm/primus", "amd/prim/llama/x", "AMD/Primus/llama/x@file=a"] {
+        for name in [
+            cell,
+            "amd",
+            "rocm/primus",
+            "amd/prim/llama/x",
+            "AMD/Primus/llama/x@file=a",
+        ] {
             assert_eq!(all.named(name), Some(cell), "{name}");
         }
         for name in ["am", "nvd", "amd/prim/llama/x@file=b", "amd/prim/qwen"] {
             assert_eq!(all.named(name), None, "{name}");
         }
-        assert_eq!(all.runs(cell, &again).unwrap(), [one.clone(), two]);
+        assert_eq!(
+            all.counted(cell, &again).unwrap(),
+            [(1, one.clone()), (2, two)]
+        );
         assert_eq!((one.from().as_str(), one.id().len()), ("a.log", 19));
-        assert!(all.runs("nothing", &again).unwrap().is_empty());
+        assert!(all.counted("nothing", &again).unwrap().is_empty());
     }
 
     #[test]
@@ -265,7 +483,11 @@ mod tests {
             kind: TaskKind::Render,
             task: "t".into(),
             preimage: "k".into(),
-            outputs: vec![Output { name: "o".into(), digest: output, size: 9 }],
+            outputs: vec![Output {
+                name: "o".into(),
+                digest: output,
+                size: 9,
+            }],
         };
         theirs.record_entry(&entry).unwrap();
         let adopted = ours.adopt(theirs, &Imports::key()).unwrap();
@@ -277,8 +499,19 @@ mod tests {
         assert_eq!(Imports::adopt(ours, theirs).unwrap(), 1);
         assert_eq!(ours.get(&output).unwrap().unwrap(), b"an output");
         assert_eq!(ours.outputs(&entry.key).unwrap(), entry.outputs);
-        assert_eq!(Imports::of(ours).digests("a/b/c/d").len(), 2, "neither list hides the other");
+        assert_eq!(
+            Imports::of(ours).digests("a/b/c/d").len(),
+            2,
+            "neither list hides the other"
+        );
         let again = ours.adopt(theirs, &Imports::key()).unwrap();
-        assert_eq!((again.records, again.objects, Imports::adopt(ours, theirs).unwrap()), (0, 0, 0));
+        assert_eq!(
+            (
+                again.records,
+                again.objects,
+                Imports::adopt(ours, theirs).unwrap()
+            ),
+            (0, 0, 0)
+        );
     }
 }

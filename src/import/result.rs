@@ -1,16 +1,17 @@
 //! Result files of older suites: their labels are what is claimed, their series what is measured.
 //!
-//! Two schemas are read, and whatever lies between: `step_times`, `loss_values`, `learning_rates` with
-//! `training_config` and `parallelism_config` (ours is a superset of it), and the older `raw_step_times` with a
-//! `software_stack` of cuda, rocm, nemo or prim.
+//! Two schemas are read, and whatever lies between: `step_times`, `loss_values`, `learning_rates`
+//! with `training_config` and `parallelism_config` (ours is a superset of it), and the older
+//! `raw_step_times` with a `software_stack` of cuda, rocm, nemo or prim.
 
 use serde_json::Value;
 
-use super::{gpus, is_id};
+use super::{gpus, published};
 use crate::{
-    analyze::{Claim, Memory, PUBLISHED_RATE, PUBLISHED_STEP_TIME, RepeatStatus, Source, UNIFIED_SCHEMA, Unified},
-    parse::{Anomaly, DeviceLine, Failure, MemoryFigure, MemoryReport, Step, Trace},
-    plan::Job,
+    figures::Telemetry,
+    job::Job,
+    logs::{Anomaly, DeviceLine, MemoryFigure, MemoryReport, Step, Trace},
+    results::{Claim, PUBLISHED_RATE, PUBLISHED_STEP_TIME, StepTimeSource},
 };
 
 /// One file, read.
@@ -33,97 +34,51 @@ pub struct OldResult {
     pub ended_at: Option<f64>,
     /// What disturbed the run, as judged when it had ended.
     pub suspect: Option<String>,
-}
-
-/// What a file of tprimat's own holds.
-pub(super) struct Published {
-    pub cell: String,
-    /// Their numbers.
-    pub repeats: Vec<u32>,
-}
-
-/// `None` where the file is not one that tprimat published with its repeats.
-pub(super) fn published(bytes: &[u8]) -> Option<Published> {
-    let file: Unified = serde_json::from_slice(bytes).ok()?;
-    let repeats: Vec<u32> = file.repeats.iter().map(|r| r.repeat).collect();
-    (file.schema_version == UNIFIED_SCHEMA && !repeats.is_empty() && is_id(&file.cell))
-        .then_some(Published { cell: file.cell, repeats })
-}
-
-/// One repeat of a file that tprimat published: its own series, what its trainer stated, how it ended.
-fn of_repeat(file: &Unified, repeat: u32) -> Result<OldResult, String> {
-    let run = file.repeats.iter().find(|r| r.repeat == repeat).ok_or_else(|| format!("it has no repeat {repeat}"))?;
-    let mut out = OldResult {
-        platform: Some(file.platform.clone()),
-        framework: Some(file.framework.clone()),
-        strategies: vec![file.parallelism_config.strategy_name.clone()],
-        host: Some(run.host.clone()).filter(|host| !host.is_empty()),
-        started_at: run.started_at,
-        ended_at: run.ended_at,
-        ..OldResult::default()
-    };
-    // Whether it counts otherwise follows from its series again.
-    if let RepeatStatus::Failed { class, evidence } = &run.status {
-        out.trace.failure = Some(Failure { class: *class, evidence: evidence.clone() });
-    } else if let RepeatStatus::Suspect { reason } = &run.status {
-        out.suspect = Some(reason.clone());
-    }
-    let at = |series: &[Option<f64>], i: usize| series.get(i).copied().flatten();
-    let step = |i: usize| Step {
-        step: i as u64 + 1,
-        step_time_seconds: at(&run.step_times, i),
-        loss: at(&run.loss_values, i),
-        learning_rate: at(&run.learning_rates, i),
-        ..Step::default()
-    };
-    out.trace.format = "tprimat-json".to_owned();
-    out.trace.steps = (0..run.step_times.len()).map(step).collect();
-    out.trace.step_lines = run.step_times.len() as u64;
-    out.trace.finished = out.trace.failure.is_none();
-    for field in &file.contract.0 {
-        // What the trainer stated it stated in every repeat that counts; the rest is what the job said.
-        if field.source == Source::Declared {
-            let label = LABELS.iter().find(|(label, ..)| *label == field.field);
-            out.labels.extend(label.map(|(label, ..)| (*label, field.value.clone())));
-        } else {
-            out.trace.effective.0.insert(field.field.clone(), field.value.clone());
-        }
-    }
-    out.trace.versions.clone_from(&file.environment.versions);
-    let device = |name: &String| DeviceLine {
-        r#type: file.gpu_info.software_stack.clone().unwrap_or_else(|| "cuda".to_owned()),
-        name: Some(name.clone()),
-        count: file.gpu_info.device_count,
-    };
-    out.trace.device = file.gpu_info.device_name.as_ref().map(device);
-    let figure =
-        |m: &Memory| MemoryFigure { kind: m.kind.clone().into(), source: m.source.clone().into(), bytes: m.bytes };
-    let figures: Vec<MemoryFigure> = file.memory_metrics.all.iter().map(figure).collect();
-    if !figures.is_empty() {
-        out.trace.memory.push(MemoryReport { rank: None, after_step: None, figures });
-        out.trace.memory_lines = 1;
-    }
-    Ok(out)
+    /// What was sampled beside it, over the steps that its publisher measured.
+    pub telemetry: Option<Telemetry>,
+    /// How many repeats the plan wanted when the run was made.
+    pub repeats_planned: Option<u32>,
+    /// How its step times were made, where they are not the trainer's own.
+    pub step_time_source: Option<StepTimeSource>,
 }
 
 /// What was expected, for errors.
 pub const EXPECTED: &str = "a result has `step_times` or `raw_step_times`, and `training_config`";
 
-/// Reads a result file of any older schema, or one `repeat` of tprimat's own; `Err` says why it is none.
+/// Reads a result file of any older schema, or one `repeat` of tprimat's own; `Err` says why it is
+/// none.
 pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, String> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    if let Some(repeat) = repeat {
-        let file = serde_json::from_slice(text).map_err(|e| format!("not what tprimat publishes: {e}"))?;
-        return of_repeat(&file, repeat);
+    match (published::read(text), repeat) {
+        (Some(file), Some(repeat)) => return file?.run(repeat),
+        (Some(file), None) => {
+            let file = file?;
+            return file.run(file.repeats().next().unwrap_or(1));
+        }
+        (None, Some(_)) => return Err("not what tprimat publishes".to_owned()),
+        (None, None) => {}
     }
-    let file: Value = serde_json::from_slice(text).map_err(|e| format!("not JSON: {e}; {EXPECTED}"))?;
+    let file: Value =
+        serde_json::from_slice(text).map_err(|e| format!("not JSON: {e}; {EXPECTED}"))?;
     if !file.is_object() {
         return Err(format!("JSON, but not an object; {EXPECTED}"));
     }
-    let mut read = Reader { file: &file, out: OldResult::default() };
-    let name = ["step_times", "raw_step_times"].into_iter().find(|n| file.get(n).is_some_and(Value::is_array));
-    let Some(name) = name else { return Err(format!("JSON, but no result: {EXPECTED}")) };
-    read.out.trace.format = if name == "step_times" { "unified-json" } else { "raw-json" }.to_owned();
+    let mut read = Reader {
+        file: &file,
+        out: OldResult::default(),
+    };
+    let name = ["step_times", "raw_step_times"]
+        .into_iter()
+        .find(|n| file.get(n).is_some_and(Value::is_array));
+    let Some(name) = name else {
+        return Err(format!("JSON, but no result: {EXPECTED}"));
+    };
+    read.out.trace.format = if name == "step_times" {
+        "unified-json"
+    } else {
+        "raw-json"
+    }
+    .to_owned();
     read.names();
     read.labels();
     read.series(name);
@@ -138,19 +93,63 @@ pub fn read_result(bytes: &[u8], repeat: Option<u32>) -> Result<OldResult, Strin
 const LABELS: [(&str, &[&str], &[&str]); 12] = [
     ("global_batch_size", TRAINING, &["global_batch_size", "gbs"]),
     ("micro_batch_size", TRAINING, &["micro_batch_size", "mbs"]),
-    ("seq_length", TRAINING, &["sequence_length", "seq_length", "seq_len"]),
+    (
+        "seq_length",
+        TRAINING,
+        &["sequence_length", "seq_length", "seq_len"],
+    ),
     ("num_gpus", TRAINING, &["num_gpus", "world_size"]),
     ("train_iters", TRAINING, &["max_steps", "train_iters"]),
     ("precision", TRAINING, &["precision"]),
     ("learning_rate", TRAINING, &["learning_rate", "lr"]),
-    ("tensor_model_parallel_size", PARALLEL, &["tensor_model_parallel_size", "tensor_parallel_size", "TP", "tp"]),
-    ("pipeline_model_parallel_size", PARALLEL, &["pipeline_model_parallel_size", "pipeline_parallel_size", "PP", "pp"]),
-    ("context_parallel_size", PARALLEL, &["context_parallel_size", "CP", "cp"]),
-    ("data_parallel_size", PARALLEL, &["data_parallel_size", "data_parallel", "DP", "dp"]),
-    ("gradient_accumulation_steps", PARALLEL, &["gradient_accumulation_steps", "gradient_accumulation", "GA", "ga"]),
+    (
+        "tensor_model_parallel_size",
+        PARALLEL,
+        &[
+            "tensor_model_parallel_size",
+            "tensor_parallel_size",
+            "TP",
+            "tp",
+        ],
+    ),
+    (
+        "pipeline_model_parallel_size",
+        PARALLEL,
+        &[
+            "pipeline_model_parallel_size",
+            "pipeline_parallel_size",
+            "PP",
+            "pp",
+        ],
+    ),
+    (
+        "context_parallel_size",
+        PARALLEL,
+        &["context_parallel_size", "CP", "cp"],
+    ),
+    (
+        "data_parallel_size",
+        PARALLEL,
+        &["data_parallel_size", "data_parallel", "DP", "dp"],
+    ),
+    (
+        "gradient_accumulation_steps",
+        PARALLEL,
+        &[
+            "gradient_accumulation_steps",
+            "gradient_accumulation",
+            "GA",
+            "ga",
+        ],
+    ),
 ];
 const TRAINING: &[&str] = &["training_config"];
-const PARALLEL: &[&str] = &["parallelism_config", "parallelism", "parallel_config", "training_config"];
+const PARALLEL: &[&str] = &[
+    "parallelism_config",
+    "parallelism",
+    "parallel_config",
+    "training_config",
+];
 
 struct Reader<'a> {
     file: &'a Value,
@@ -159,68 +158,102 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn get(&self, tables: &[&str], names: &[&str]) -> Option<&Value> {
-        let found = tables.iter().filter_map(|t| self.file.get(t)).flat_map(|t| names.iter().filter_map(|n| t.get(n)));
+        let found = tables
+            .iter()
+            .filter_map(|t| self.file.get(t))
+            .flat_map(|t| names.iter().filter_map(|n| t.get(n)));
         found.into_iter().find(|v| !v.is_null())
     }
 
-    /// A file of ours: its figures are over all repeats, the series of one.
-    fn is_ours(&self) -> bool {
-        self.text("", "schema_version").as_deref() == Some(UNIFIED_SCHEMA)
-    }
-
     fn number(&self, table: &str, names: &[&str]) -> Option<f64> {
-        self.get(&[table], names)?.as_f64().filter(|v| v.is_finite())
+        self.get(&[table], names)?
+            .as_f64()
+            .filter(|v| v.is_finite())
     }
 
     fn text(&self, table: &str, name: &str) -> Option<String> {
-        let text = if table.is_empty() { self.file.get(name) } else { self.get(&[table], &[name]) };
-        text.and_then(Value::as_str).map(short).filter(|t| !t.is_empty())
+        let text = if table.is_empty() {
+            self.file.get(name)
+        } else {
+            self.get(&[table], &[name])
+        };
+        text.and_then(Value::as_str)
+            .map(short)
+            .filter(|t| !t.is_empty())
     }
 
     fn tell(&mut self, kind: &str, detail: String) {
-        self.out.anomalies.push(Anomaly { kind: kind.to_owned(), detail });
+        self.out.anomalies.push(Anomaly {
+            kind: kind.to_owned(),
+            detail,
+            step: None,
+        });
     }
 
     fn names(&mut self) {
-        let stack = self.text("gpu_info", "software_stack").or_else(|| self.text("", "software_stack"));
+        let stack = self
+            .text("gpu_info", "software_stack")
+            .or_else(|| self.text("", "software_stack"));
         let source = self.text("", "source");
         let is_platform = |s: &String| crate::config::vendor_named(&s.to_lowercase()).is_some();
-        self.out.platform = self.text("", "platform").or_else(|| stack.clone().filter(is_platform));
+        self.out.platform = self
+            .text("", "platform")
+            .or_else(|| stack.clone().filter(is_platform));
         let from_primus = source.as_deref().is_some_and(|s| s.contains("primus"));
+        let primus = || crate::config::framework_named("primus").map(str::to_owned);
         self.out.framework = self
             .text("", "framework")
             .or_else(|| stack.filter(|s| !is_platform(s)))
-            .or_else(|| from_primus.then(|| "prim".to_owned()));
+            .or_else(|| from_primus.then(primus).flatten());
     }
 
     fn labels(&mut self) {
         for (label, tables, names) in LABELS {
             let value = self.get(tables, names).cloned();
-            let Some(value) = value.filter(|v| v.is_number() || v.is_string()) else { continue };
+            let Some(value) = value.filter(|v| v.is_number() || v.is_string()) else {
+                continue;
+            };
             let is_count = !matches!(label, "precision" | "learning_rate");
             if is_count && value.as_u64().is_none_or(|n| n == 0) {
                 let shown = short(&value.to_string());
-                self.tell("label_unreadable", format!("{label} is labelled {shown}, which is not a whole number"));
+                self.tell(
+                    "label_unreadable",
+                    format!("{label} is labelled {shown}, which is not a whole number"),
+                );
                 continue;
             }
             self.out.labels.push((label, value));
         }
-        let count = self.get(&["gpu_info"], &["device_count"]).and_then(Value::as_u64).filter(|n| *n > 0);
+        let count = self
+            .get(&["gpu_info"], &["device_count"])
+            .and_then(Value::as_u64)
+            .filter(|n| *n > 0);
         match (self.label("num_gpus"), count) {
             (None, Some(count)) => self.out.labels.push(("num_gpus", count.into())),
             (Some(label), Some(count)) if label != count => {
-                self.tell("labels_disagree", format!("num_gpus is {label}, device_count {count}"));
+                self.tell(
+                    "labels_disagree",
+                    format!("num_gpus is {label}, device_count {count}"),
+                );
             }
             _ => {}
         }
         let degree = |name: &str| self.label(name).unwrap_or(1);
-        let (tp, pp) = (degree("tensor_model_parallel_size"), degree("pipeline_model_parallel_size"));
-        let (cp, dp) = (degree("context_parallel_size"), degree("data_parallel_size"));
+        let (tp, pp) = (
+            degree("tensor_model_parallel_size"),
+            degree("pipeline_model_parallel_size"),
+        );
+        let (cp, dp) = (
+            degree("context_parallel_size"),
+            degree("data_parallel_size"),
+        );
         let product = [tp, pp, cp, dp].into_iter().fold(1u64, u64::saturating_mul);
         if let (Some(gpus), Some(_)) = (self.label("num_gpus"), self.label("data_parallel_size"))
             && product != gpus
         {
-            let detail = format!("TP {tp} × PP {pp} × CP {cp} × DP {dp} = {product}, and num_gpus is {gpus}");
+            let detail = format!(
+                "TP {tp} × PP {pp} × CP {cp} × DP {dp} = {product}, and num_gpus is {gpus}"
+            );
             self.tell("labels_disagree", detail);
         }
     }
@@ -231,7 +264,12 @@ impl Reader<'_> {
 
     fn numbers(&self, name: &str) -> Option<Vec<Option<f64>>> {
         let values = self.file.get(name)?.as_array()?;
-        Some(values.iter().map(|v| v.as_f64().filter(|v| v.is_finite())).collect())
+        Some(
+            values
+                .iter()
+                .map(|v| v.as_f64().filter(|v| v.is_finite()))
+                .collect(),
+        )
     }
 
     fn series(&mut self, times: &str) {
@@ -242,15 +280,26 @@ impl Reader<'_> {
             ..Step::default()
         };
         let mut steps: Vec<Step> = times.iter().enumerate().map(step).collect();
-        let missing = steps.iter().filter(|s| s.step_time_seconds.is_none()).count();
+        let missing = steps
+            .iter()
+            .filter(|s| s.step_time_seconds.is_none())
+            .count();
         if missing > 0 {
             self.tell(
                 "step_times_unreadable",
-                format!("{missing} of {} step times are not positive numbers", times.len()),
+                format!(
+                    "{missing} of {} step times are not positive numbers",
+                    times.len()
+                ),
             );
         }
-        for (name, short) in [("loss_values", "losses"), ("learning_rates", "learning rates")] {
-            let Some(values) = self.numbers(name).filter(|v| !v.is_empty()) else { continue };
+        for (name, short) in [
+            ("loss_values", "losses"),
+            ("learning_rates", "learning rates"),
+        ] {
+            let Some(values) = self.numbers(name).filter(|v| !v.is_empty()) else {
+                continue;
+            };
             if values.len() != steps.len() {
                 let detail = format!(
                     "{} {short} for {} steps: which step each is of is not known, so they are left out",
@@ -261,102 +310,208 @@ impl Reader<'_> {
                 continue;
             }
             for (step, value) in steps.iter_mut().zip(values) {
-                if name == "loss_values" { step.loss = value } else { step.learning_rate = value }
+                if name == "loss_values" {
+                    step.loss = value
+                } else {
+                    step.learning_rate = value
+                }
             }
         }
-        let total = self.number("performance_metrics", &["total_steps"]).map(|n| n as usize);
-        if let Some(total) = total.filter(|n| *n != steps.len() && !self.is_ours()) {
-            self.tell("steps_count", format!("total_steps is {total}, and there are {} step times", steps.len()));
+        let total = self
+            .number("performance_metrics", &["total_steps"])
+            .map(|n| n as usize);
+        if let Some(total) = total.filter(|n| *n != steps.len()) {
+            self.tell(
+                "steps_count",
+                format!(
+                    "total_steps is {total}, and there are {} step times",
+                    steps.len()
+                ),
+            );
         }
-        self.out.trace.finished = self.label("train_iters").is_none_or(|n| n == steps.len() as u64);
+        self.out.trace.finished = self
+            .label("train_iters")
+            .is_none_or(|n| n == steps.len() as u64);
         self.out.trace.step_lines = steps.len() as u64;
         self.out.trace.steps = steps;
     }
 
     fn published(&mut self) {
-        let metric = |name: &str| self.number("performance_metrics", &[name]).filter(|v| *v > 0.0);
+        let metric = |name: &str| {
+            self.number("performance_metrics", &[name])
+                .filter(|v| *v > 0.0)
+        };
         let gpus = self.label("num_gpus").map(|n| n as f64);
         let each = metric("tokens_per_second_per_gpu");
         let all = metric("tokens_per_second").or_else(|| Some(each? * gpus?));
-        let time = metric("avg_step_time_seconds").filter(|_| !self.is_ours());
+        let time = metric("avg_step_time_seconds");
         if let (Some(all), Some(each), Some(gpus)) = (all, each, gpus)
             && (each * gpus / all - 1.0).abs() > 0.01
         {
-            let detail = format!("{each:.1} tokens/s/GPU × {gpus} is not {all:.1} tokens/s");
+            let detail = format!("{each:.1} tokens/s per device × {gpus} is not {all:.1} tokens/s");
             self.tell("published_rates_disagree", detail);
         }
-        let totals =
-            [(PUBLISHED_RATE, all), ("published_tokens_per_second_per_gpu", each), (PUBLISHED_STEP_TIME, time)];
-        let stated = totals.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let totals = [
+            (PUBLISHED_RATE, all),
+            ("published_tokens_per_second_per_gpu", each),
+            (PUBLISHED_STEP_TIME, time),
+        ];
+        let stated = totals
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
         self.out.trace.totals = stated.collect();
     }
 
     fn device(&mut self) {
         let name = self.text("gpu_info", "device_name");
-        for (version, field) in [("torch", "pytorch_version"), ("software", "software_version")] {
+        for (version, field) in [
+            ("torch", "pytorch_version"),
+            ("software", "software_version"),
+        ] {
             if let Some(text) = self.text("gpu_info", field) {
                 self.out.trace.versions.insert(version.to_owned(), text);
             }
         }
         let Some(name) = name else { return };
-        let cores = self.get(&["gpu_info"], &["gpu_cores"]).and_then(Value::as_u64);
+        let cores = self
+            .get(&["gpu_info"], &["gpu_cores"])
+            .and_then(Value::as_u64);
         if let Some(wrong) = cores.and_then(|cores| gpus::wrong_cores(&name, cores)) {
             self.tell("gpu_cores", wrong);
         }
-        let count = self.get(&["gpu_info"], &["device_count"]).and_then(Value::as_u64);
-        self.out.trace.device = Some(DeviceLine { r#type: "cuda".to_owned(), name: Some(name), count });
+        let count = self
+            .get(&["gpu_info"], &["device_count"])
+            .and_then(Value::as_u64);
+        self.out.trace.device = Some(DeviceLine {
+            r#type: "cuda".to_owned(),
+            name: Some(name),
+            count,
+        });
     }
 
     /// Suites write GB and mean GB or GiB; which, is told by where the figure is from.
     fn memory(&mut self) {
         let kinds = [
-            ("peak_allocated", ["peak_memory_allocated_gb", "avg_memory_allocated_gb"]),
-            ("peak_reserved", ["peak_memory_reserved_gb", "avg_memory_reserved_gb"]),
+            (
+                "peak_allocated",
+                ["peak_memory_allocated_gb", "avg_memory_allocated_gb"],
+            ),
+            (
+                "peak_reserved",
+                ["peak_memory_reserved_gb", "avg_memory_reserved_gb"],
+            ),
         ];
         let stated = kinds.map(|(kind, names)| {
-            Some((kind, self.number("memory_metrics", &names).filter(|gb| (0.0..1e6).contains(gb))?))
+            Some((
+                kind,
+                self.number("memory_metrics", &names)
+                    .filter(|gb| (0.0..1e6).contains(gb))?,
+            ))
         });
-        let Some((_, first)) = stated.iter().flatten().next().copied() else { return };
-        let device = self.out.trace.device.as_ref().and_then(|d| d.name.clone()).unwrap_or_default();
+        let Some((_, first)) = stated.iter().flatten().next().copied() else {
+            return;
+        };
+        let device = self
+            .out
+            .trace
+            .device
+            .as_ref()
+            .and_then(|d| d.name.clone())
+            .unwrap_or_default();
         let total = self.number("gpu_info", &["total_memory_gb"]);
-        let from_primus = self.out.framework.as_deref().is_some_and(|f| f.to_lowercase().starts_with("prim"));
+        let from_primus = self
+            .out
+            .framework
+            .as_deref()
+            .map(str::to_lowercase)
+            .is_some_and(|f| {
+                let mut names = crate::config::framework_names("primus").iter();
+                names.any(|name| f.starts_with(name.as_str()))
+            });
         let gib = (1u64 << 30) as f64;
         let (unit, source, why) = if from_primus {
-            (gib, "hip", "GiB: Primus prints GiB and calls it GB, and it is memory in use on the device".to_owned())
+            (
+                gib,
+                "hip",
+                "GiB: Primus prints GiB and calls it GB, and it is memory in use on the device"
+                    .to_owned(),
+            )
         } else {
             match total.and_then(|total| Some((total, gpus::is_decimal(&device, total)?))) {
-                Some((total, false)) => (gib, "torch", format!("GiB, as the file's total of {total} is")),
-                Some((total, true)) => (1e9, "torch", format!("decimal GB, as the file's total of {total} is")),
-                None => (1e9, "torch", "of an unknown unit; read as decimal GB".to_owned()),
+                Some((total, false)) => (
+                    gib,
+                    "torch",
+                    format!("GiB, as the file's total of {total} is"),
+                ),
+                Some((total, true)) => (
+                    1e9,
+                    "torch",
+                    format!("decimal GB, as the file's total of {total} is"),
+                ),
+                None => (
+                    1e9,
+                    "torch",
+                    "of an unknown unit; read as decimal GB".to_owned(),
+                ),
             }
         };
-        self.tell("memory_unit", format!("memory \"{first} GB\" is {why}: {:.2} GiB", first * unit / gib));
+        self.tell(
+            "memory_unit",
+            format!(
+                "memory \"{first} GB\" is {why}: {:.2} GiB",
+                first * unit / gib
+            ),
+        );
         let figure = |(kind, gb): (&'static str, f64)| MemoryFigure {
             kind: if from_primus { "device_used" } else { kind }.into(),
             source: source.into(),
             bytes: (gb * unit) as u64,
         };
         let figures = stated.into_iter().flatten().map(figure).collect();
-        self.out.trace.memory.push(MemoryReport { rank: None, after_step: None, figures });
+        self.out.trace.memory.push(MemoryReport {
+            rank: None,
+            after_step: None,
+            figures,
+        });
         self.out.trace.memory_lines = 1;
     }
 
     fn strategy(&mut self) {
-        let tables = ["parallelism_config", "parallelism", "parallel_config", "training_config"];
-        let names = tables.iter().flat_map(|t| [self.text(t, "strategy_name"), self.text(t, "parallel_strategy")]);
+        let tables = [
+            "parallelism_config",
+            "parallelism",
+            "parallel_config",
+            "training_config",
+        ];
+        let names = tables.iter().flat_map(|t| {
+            [
+                self.text(t, "strategy_name"),
+                self.text(t, "parallel_strategy"),
+            ]
+        });
         let mut names: Vec<String> = names.flatten().collect();
         names.sort();
         names.dedup();
-        let degrees = ["tensor", "pipeline"].map(|d| self.label(&format!("{d}_model_parallel_size")));
+        let degrees =
+            ["tensor", "pipeline"].map(|d| self.label(&format!("{d}_model_parallel_size")));
         let shown = match degrees {
             [None, None] => String::new(),
             [tp, pp] => format!(", with TP {} and PP {}", tp.unwrap_or(1), pp.unwrap_or(1)),
         };
         let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
         if names.len() > 1 {
-            self.tell("strategy_names", format!("the strategy is named {} at once{shown}", quoted.join(" and ")));
+            self.tell(
+                "strategy_names",
+                format!(
+                    "the strategy is named {} at once{shown}",
+                    quoted.join(" and ")
+                ),
+            );
         } else if names.iter().any(|n| n.eq_ignore_ascii_case("unknown")) {
-            self.tell("strategy_names", format!("the strategy is named `unknown`{shown}"));
+            self.tell(
+                "strategy_names",
+                format!("the strategy is named `unknown`{shown}"),
+            );
         }
         self.out.strategies = names;
     }
@@ -364,7 +519,11 @@ impl Reader<'_> {
 
 /// Foreign text, cut to what a cell or a line can hold.
 fn short(text: &str) -> String {
-    text.trim().chars().filter(|c| !c.is_control()).take(120).collect()
+    text.trim()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(120)
+        .collect()
 }
 
 impl OldResult {
@@ -372,11 +531,25 @@ impl OldResult {
         self.labels.iter().find(|(n, _)| *n == name)?.1.as_u64()
     }
 
+    /// A setting that the run's job asked for, where it is one that files label.
+    pub(super) fn declare(&mut self, field: &str, value: &Value) {
+        let label = LABELS.iter().find(|(label, ..)| *label == field);
+        self.labels
+            .extend(label.map(|(label, ..)| (*label, value.clone())));
+    }
+
     /// Adds the labels to what is claimed.
     pub fn claim(&self, claim: &mut Claim) {
         for (label, value) in &self.labels {
             let count = value.as_u64().unwrap_or(0);
-            let Job { data, parallelism, optimizer, train_iters, precision, .. } = &mut claim.job;
+            let Job {
+                data,
+                parallelism,
+                optimizer,
+                train_iters,
+                precision,
+                ..
+            } = &mut claim.job;
             match *label {
                 "global_batch_size" => data.global_batch_size = count,
                 "micro_batch_size" => data.micro_batch_size = count,
@@ -432,26 +605,32 @@ mod tests {
     #[test]
     fn the_later_schema() {
         let result = read(&unified());
-        assert_eq!((result.platform.as_deref(), result.framework.as_deref()), (Some("nvd"), Some("nemo")));
-        assert_eq!((result.trace.steps.len(), result.trace.steps[3].loss), (4, Some(7.0)));
-        assert!(result.trace.finished && result.trace.steps.iter().all(|s| s.learning_rate.is_none()));
+        assert_eq!(
+            (result.platform.as_deref(), result.framework.as_deref()),
+            (Some("nvd"), Some("nemo"))
+        );
+        assert_eq!(
+            (result.trace.steps.len(), result.trace.steps[3].loss),
+            (4, Some(7.0))
+        );
+        assert!(
+            result.trace.finished && result.trace.steps.iter().all(|s| s.learning_rate.is_none())
+        );
         assert_eq!(result.label("pipeline_model_parallel_size"), Some(2));
-        assert_eq!(kinds(&result), ["learning_rates_count", "memory_unit", "strategy_names"]);
-        assert!(result.anomalies[2].detail.contains("`pipelined` and `unknown` at once, with TP 1 and PP 2"));
+        assert_eq!(
+            kinds(&result),
+            ["learning_rates_count", "memory_unit", "strategy_names"]
+        );
+        assert!(
+            result.anomalies[2]
+                .detail
+                .contains("`pipelined` and `unknown` at once, with TP 1 and PP 2")
+        );
         let figure = &result.trace.memory[0].figures[0];
-        assert_eq!((&*figure.kind, figure.bytes), ("peak_allocated", 36_000_000_000));
-    }
-
-    #[test]
-    fn figures_over_repeats_do_not_contradict_the_series_of_one() {
-        let mut ours = unified();
-        ours["schema_version"] = UNIFIED_SCHEMA.into();
-        ours["performance_metrics"]["total_steps"] = 12.into();
-        let result = read(&ours);
-        assert!(!kinds(&result).contains(&"steps_count") && !result.trace.totals.contains_key(PUBLISHED_STEP_TIME));
-        ours["schema_version"] = "1.0".into();
-        let result = read(&ours);
-        assert!(kinds(&result).contains(&"steps_count") && result.trace.totals.contains_key(PUBLISHED_STEP_TIME));
+        assert_eq!(
+            (&*figure.kind, figure.bytes),
+            ("peak_allocated", 36_000_000_000)
+        );
     }
 
     #[test]
@@ -464,9 +643,16 @@ mod tests {
             "raw_step_times": [30.0, 4.0, 4.0],
             "memory_metrics": { "avg_memory_allocated_gb": 100.0 },
         }));
-        assert_eq!((result.platform.as_deref(), result.framework.as_deref()), (Some("rocm"), Some("prim")));
+        assert_eq!(
+            (result.platform.as_deref(), result.framework.as_deref()),
+            (Some("rocm"), Some("prim"))
+        );
         assert_eq!(kinds(&result), ["gpu_cores", "memory_unit"]);
-        assert!(result.anomalies[1].detail.contains("\"100 GB\" is GiB"), "{:?}", result.anomalies);
+        assert!(
+            result.anomalies[1].detail.contains("\"100 GB\" is GiB"),
+            "{:?}",
+            result.anomalies
+        );
         assert_eq!(result.trace.memory[0].figures[0].bytes, 100 << 30);
         assert!(result.trace.versions.is_empty(), "an empty version is none");
     }
@@ -474,9 +660,15 @@ mod tests {
     #[test]
     fn other_names_of_the_same_tables() {
         for table in ["parallelism", "parallel_config"] {
-            let result = read(&json!({ "step_times": [1.0], table: { "TP": 2, "PP": 1, "DP": 2 },
-                "gpu_info": { "device_count": 8 } }));
-            assert_eq!(result.label("tensor_model_parallel_size"), Some(2), "{table}");
+            let result = read(
+                &json!({ "step_times": [1.0], table: { "TP": 2, "PP": 1, "DP": 2 },
+                "gpu_info": { "device_count": 8 } }),
+            );
+            assert_eq!(
+                result.label("tensor_model_parallel_size"),
+                Some(2),
+                "{table}"
+            );
             assert_eq!(kinds(&result), ["labels_disagree"], "2 × 1 × 2 is not 8");
         }
     }
@@ -485,7 +677,13 @@ mod tests {
     fn labels_are_what_is_claimed() {
         let mut claim = Claim::of_model(None);
         read(&unified()).claim(&mut claim);
-        assert_eq!((claim.job.data.global_batch_size, claim.job.parallelism.num_gpus), (16, 4));
+        assert_eq!(
+            (
+                claim.job.data.global_batch_size,
+                claim.job.parallelism.num_gpus
+            ),
+            (16, 4)
+        );
         assert!(claim.covers("seq_length") && !claim.covers("seed") && !claim.covers("vocab_size"));
     }
 
@@ -499,20 +697,38 @@ mod tests {
             (b"\xff\xfe", "not JSON"),
         ] {
             let said = read_result(bytes, None).unwrap_err();
-            assert!(said.contains(words) && said.contains("raw_step_times"), "{said}");
+            assert!(
+                said.contains(words) && said.contains("raw_step_times"),
+                "{said}"
+            );
         }
     }
 
     #[test]
     fn odd_values_are_told_and_never_zero() {
-        let result = read(&json!({ "step_times": [1.0, null, "x", -3.0, 0], "training_config": {
-            "global_batch_size": -8, "sequence_length": 1.5, "num_gpus": 0, "micro_batch_size": null } }));
+        let result = read(
+            &json!({ "step_times": [1.0, null, "x", -3.0, 0], "training_config": {
+            "global_batch_size": -8, "sequence_length": 1.5, "num_gpus": 0, "micro_batch_size": null } }),
+        );
         assert_eq!(result.labels, []);
         assert_eq!(
             kinds(&result),
-            ["label_unreadable", "label_unreadable", "label_unreadable", "step_times_unreadable"]
+            [
+                "label_unreadable",
+                "label_unreadable",
+                "label_unreadable",
+                "step_times_unreadable"
+            ]
         );
-        assert_eq!(result.trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).count(), 1);
+        assert_eq!(
+            result
+                .trace
+                .steps
+                .iter()
+                .filter(|s| s.step_time_seconds.is_some())
+                .count(),
+            1
+        );
     }
 
     proptest! {
@@ -538,9 +754,9 @@ mod tests {
             if let Ok(result) = read_result(&serde_json::to_vec(&file).unwrap(), None) {
                 let mut claim = Claim::of_model(None);
                 result.claim(&mut claim);
-                let facts = crate::analyze::RunFacts { attempt: String::new(), host: String::new(), started_at: None,
-                    ended_at: None, outcome: crate::analyze::RunOutcome::Ok };
-                let _ = crate::analyze::RunResult::of_claim(result.trace, &claim, facts, true);
+                let facts = crate::results::RunFacts { attempt: String::new(), host: String::new(), started_at: None,
+                    ended_at: None, outcome: crate::job::RunOutcome::Ok };
+                let _ = crate::results::RunResult::of_claim(result.trace, &claim, facts, true);
             }
         }
     }

@@ -1,33 +1,47 @@
-//! Imports × what is claimed of their cell → results and a summary, as a build makes them of its own runs.
+//! Imports × what is claimed of their cell → results and a summary, as a build makes them of its
+//! own runs.
 
 use super::{Imports, Kind, OldResult, Recorded, names, read};
 use crate::{
-    analyze::{
-        CellEnvironment, CellInput, CellState, Claim, Contract, FieldDifference, Note, NoteKind, RunFacts, RunOutcome,
-        RunResult, Standing, Statistics, Summary, Tier, differences, repeated_runs, summarize,
-    },
-    cache::Cache,
-    config::is_plain_name,
+    cache::{Cache, SetAside},
+    config::{is_plain_name, vendor_named},
     error::Result,
-    parse::Anomaly,
+    figures::{
+        CellEnvironment, CellInput, CellState, Dropped, Note, NoteKind, RunFact, Standing,
+        Statistics, Summary, Telemetry, device_vendor, repeated_runs, summarize,
+    },
+    job::{RunOutcome, Vendor},
+    logs::DeviceLine,
     plan::{Plan, model_shape},
+    results::{
+        Claim, Contract, FieldDifference, Finding, Oddity, RunFacts, RunResult, Tier, Withheld,
+        anomalies::ENDS_EARLY, differences, ends_early, labels_against,
+    },
+    sentences,
 };
 
 /// One imported run, judged.
 #[derive(Clone, Debug)]
 pub struct ImportedRun {
+    /// As in `CELL#2`; it stays the run's own when another import of the cell is set aside.
+    pub number: u32,
     pub recorded: Recorded,
     pub result: RunResult,
+    /// What the file says of its platform or device, where that is of another vendor than the
+    /// cell's platform. Then it has no rate.
+    pub other_platform: Option<String>,
+    /// What the file publishes as sampled beside the run.
+    telemetry: Option<Telemetry>,
 }
 
 /// What is claimed of a cell's imports.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Claims {
-    /// Of a log: the cell's whole job where the matrix has the cell, else its model.
-    log: Claim,
-    /// Of a result file, whose own labels come on top.
-    file: Claim,
+    /// The cell's whole job where the matrix has the cell, else its model; labels of a result file
+    /// come on top.
+    job: Claim,
     platform: String,
+    vendor: Option<Vendor>,
     model: String,
 }
 
@@ -35,50 +49,65 @@ pub struct Claims {
 #[must_use]
 pub fn claim_for(plan: &Plan, cell: &str) -> Claims {
     let mut parts = cell.split(['/', '@']);
-    let (platform, model) = (parts.next().unwrap_or_default(), parts.nth(1).unwrap_or_default());
-    let file = Claim::of_model(model_shape(&plan.config, model));
-    let job = plan.cells.iter().position(|c| c.id == cell).and_then(|at| plan.prepared(at));
-    let log = job.map_or_else(|| file.clone(), |prepared| Claim::of(prepared.job()));
-    Claims { log, file, platform: platform.to_owned(), model: model.to_owned() }
+    let (platform, model) = (
+        parts.next().unwrap_or_default(),
+        parts.nth(1).unwrap_or_default(),
+    );
+    let of_model = || Claim::of_model(model_shape(&plan.config, model));
+    let prepared = plan
+        .cells
+        .with_ids()
+        .find(|(_, planned)| planned.id == cell)
+        .and_then(|(at, _)| plan.prepared(at));
+    Claims {
+        job: prepared.map_or_else(of_model, |prepared| Claim::of(prepared.job())),
+        platform: platform.to_owned(),
+        vendor: plan.config.vendor(platform),
+        model: model.to_owned(),
+    }
 }
 
 /// `platform/framework/model/parallelism`, with `@axis=value,…` or without.
 #[must_use]
 pub fn is_id(text: &str) -> bool {
-    let (base, axes) = text.split_once('@').map_or((text, None), |(base, axes)| (base, Some(axes)));
+    let (base, axes) = text
+        .split_once('@')
+        .map_or((text, None), |(base, axes)| (base, Some(axes)));
     let parts: Vec<&str> = base.split('/').collect();
-    let axis =
-        |axis: &str| axis.split_once('=').is_some_and(|(name, value)| is_plain_name(name) && is_plain_name(value));
-    parts.len() == 4 && parts.iter().all(|p| is_plain_name(p)) && axes.is_none_or(|axes| axes.split(',').all(axis))
+    let axis = |axis: &str| {
+        axis.split_once('=')
+            .is_some_and(|(name, value)| is_plain_name(name) && is_plain_name(value))
+    };
+    parts.len() == 4
+        && parts.iter().all(|p| is_plain_name(p))
+        && axes.is_none_or(|axes| axes.split(',').all(axis))
 }
 
 impl ImportedRun {
-    pub fn read(cache: &Cache, recorded: Recorded, claims: &Claims) -> Result<Self> {
+    pub fn read(cache: &Cache, number: u32, recorded: Recorded, claims: &Claims) -> Result<Self> {
         let old = read::read(cache, &recorded)?;
-        Ok(Self::judge(old, recorded, claims))
+        Ok(Self::judge(old, number, recorded, claims))
     }
 
-    fn judge(mut old: OldResult, recorded: Recorded, claims: &Claims) -> Self {
-        let mut claim = if recorded.kind == Kind::Result { claims.file.clone() } else { claims.log.clone() };
+    fn judge(mut old: OldResult, number: u32, recorded: Recorded, claims: &Claims) -> Self {
+        let mut findings = Vec::new();
+        let mut claim = claims.job.clone();
         if recorded.is_guessed
-            && let Some(differs) = claim.take_shape(&old.trace)
+            && let Some(changes) = claim.take_shape(&old.trace)
         {
-            let model = &claims.model;
-            let detail = format!(
-                "the log states a shape of its own, which is used instead of config.yaml's `{model}`: {differs}. \
-                 To hold it against `{model}`, name the cell: `tprimat import CELL --log FILE`"
-            );
-            old.anomalies.push(Anomaly { kind: "shape_of_log".to_owned(), detail });
+            let model = claims.model.clone();
+            let detail = Oddity::ShapeOfLog { model, changes };
+            findings.push(Finding::new("shape_of_log", detail));
+        }
+        // A file that is put into a cell of the matrix says of itself what a log would state.
+        let mut contradicted = Vec::new();
+        if claim.fields.is_none() {
+            let mut labels = Claim::of_model(None);
+            old.claim(&mut labels);
+            contradicted = labels_against(&claim, &labels);
         }
         old.claim(&mut claim);
-        if let Some(named) = &old.platform
-            && let Some(vendor) = crate::config::vendor_named(&named.to_lowercase())
-            && let Some(of_cell) = crate::config::vendor_named(&claims.platform)
-            && vendor != of_cell
-        {
-            let detail = format!("the file says platform `{named}`, the cell `{}`", claims.platform);
-            old.anomalies.push(Anomaly { kind: "platform_differs".to_owned(), detail });
-        }
+        let other_platform = other_platform(&old, claims);
         let outcome = match &old.trace.failure {
             None => RunOutcome::Ok,
             Some(failure) => RunOutcome::Failed {
@@ -94,64 +123,183 @@ impl ImportedRun {
             ended_at: old.ended_at,
             outcome,
         };
-        let complete = old.trace.finished;
+        let early = ends_early(&old.trace).filter(|_| !old.trace.finished);
+        // An excerpt may begin and end anywhere, but one that says itself that it was cut is not the
+        // run that a cell of the matrix asks for.
+        let complete = old.trace.finished || (early.is_some() && claim.fields.is_none());
+        if let Some((asked, last)) = early.filter(|_| !complete) {
+            findings.push(Finding::new(ENDS_EARLY, Oddity::EndsEarly { asked, last }));
+        }
         let mut result = RunResult::of_claim(old.trace, &claim, facts, complete);
-        result.anomalies.splice(0..0, old.anomalies);
+        result.attestation.contradict(contradicted);
+        result.repeats_planned = old.repeats_planned;
+        result.workload.step_time_source =
+            old.step_time_source.or(result.workload.step_time_source);
+        findings.extend(old.anomalies.into_iter().map(Finding::from));
+        result.anomalies.splice(0..0, findings);
         result.suspect = old.suspect;
+        result.no_rate = result
+            .no_rate
+            .or_else(|| other_platform.clone().map(Withheld::Said));
         if result.outcome != RunOutcome::Ok {
             result.log_tail = old.log_tail;
         }
-        Self { recorded, result }
+        Self {
+            number,
+            recorded,
+            result,
+            other_platform,
+            telemetry: old.telemetry,
+        }
     }
+}
+
+/// What a file says of its platform or device that is of another vendor than the cell's platform.
+fn other_platform(old: &OldResult, claims: &Claims) -> Option<String> {
+    let of_cell = claims.vendor?;
+    let cell = &claims.platform;
+    let is_cpu = |device: &&DeviceLine| device.r#type == "cpu";
+    let device = old.trace.device.as_ref();
+    let name = device.and_then(|d| d.name.as_deref()).unwrap_or_default();
+    let labelled = old.platform.as_deref().and_then(|named| {
+        let said = format!("the file says platform `{named}`, the cell `{cell}`");
+        Some((vendor_named(&named.to_lowercase())?, said))
+    });
+    let of_device = if device.filter(is_cpu).is_some() {
+        Some(Vendor::Cpu)
+    } else {
+        device_vendor(name)
+    };
+    let on_device = of_device.map(|vendor| {
+        let what = match name {
+            "" => "a CPU".to_owned(),
+            name => format!("\"{name}\""),
+        };
+        let said = format!("the device is {what}, the cell's platform `{cell}`");
+        (vendor, said)
+    });
+    let mut all = labelled.into_iter().chain(on_device);
+    all.find(|(vendor, _)| *vendor != of_cell)
+        .map(|(_, said)| said)
 }
 
 /// In what the work itself differs; runs that do are no repeats of each other.
 #[must_use]
 pub fn other_workload(a: &Contract, b: &Contract) -> Option<String> {
     let told = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload;
-    differences(a, b).into_iter().find(told).map(|d| d.sentence())
+    differences(a, b)
+        .into_iter()
+        .find(told)
+        .map(|d| sentences::difference(&d))
 }
 
 /// The warm-up that config.yaml declares for every run.
 #[must_use]
 pub fn statistics(plan: &Plan) -> Statistics {
-    let steps = plan.config.get("benchmarking.warmup.skip_steps").and_then(serde_json::Value::as_u64);
-    Statistics { warmup_steps: steps.unwrap_or(0) }
+    let steps = plan
+        .config
+        .get("benchmarking.warmup.skip_steps")
+        .and_then(serde_json::Value::as_u64);
+    Statistics {
+        warmup_steps: steps.unwrap_or(0),
+    }
 }
 
 /// All imported runs of a cell, in order of import.
-pub fn runs(cache: &Cache, imports: &Imports, cell: &str, claims: &Claims) -> Result<Vec<ImportedRun>> {
-    let recorded = imports.runs(cell, cache)?;
-    recorded.into_iter().map(|recorded| ImportedRun::read(cache, recorded, claims)).collect()
+pub fn runs(
+    cache: &Cache,
+    imports: &Imports,
+    cell: &str,
+    claims: &Claims,
+) -> Result<Vec<ImportedRun>> {
+    let counted = imports.counted(cell, cache)?;
+    counted
+        .into_iter()
+        .map(|(number, recorded)| ImportedRun::read(cache, number, recorded, claims))
+        .collect()
+}
+
+/// What was imported of a cell and set aside, for its summary to name.
+pub fn set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Vec<Dropped>> {
+    let dropped = |(repeat, why): (u32, SetAside)| Dropped {
+        repeat,
+        set_aside: vec![why.reason],
+        ..Dropped::default()
+    };
+    let all = imports.set_aside_of(cell, cache)?;
+    Ok(all.into_iter().map(dropped).collect())
+}
+
+/// Which import of a cell was set aside and why, and how it is taken back; none where none was.
+pub fn told_set_aside(cache: &Cache, imports: &Imports, cell: &str) -> Result<Option<String>> {
+    let all = imports.set_aside_of(cell, cache)?;
+    let Some((first, why)) = all.first() else {
+        return Ok(None);
+    };
+    let what = match all.len() {
+        1 => "its import was set aside".to_owned(),
+        n => format!("its {n} imports were set aside, the first"),
+    };
+    let restore = format!("`tprimat attempts restore {cell}#{first}` lets it count again");
+    Ok(Some(format!("{what} ({}); {restore}", why.reason)))
 }
 
 /// The statistics over a cell's imports; they say what they are.
 #[must_use]
 pub fn summary(runs: &[ImportedRun], statistics: &Statistics) -> Summary {
-    let mut results: Vec<(u32, RunResult)> = (1..).zip(runs.iter().map(|r| r.result.clone())).collect();
+    let mut results: Vec<(u32, RunResult)> =
+        runs.iter().map(|r| (r.number, r.result.clone())).collect();
+    let sources = |n: u32| {
+        let run = runs.iter().find(|run| run.number == n);
+        run.map(|run| &run.recorded.sources)
+    };
     for (at, same) in repeated_runs(&results).into_iter().enumerate() {
         // Several repeats in one file are what its author measured, whatever they look like.
-        let is_of_one_file = |n: u32| runs[n as usize - 1].recorded.sources == runs[at].recorded.sources;
+        let is_of_one_file = |n: u32| sources(n) == Some(&runs[at].recorded.sources);
         if let Some(earlier) = same.filter(|n| !is_of_one_file(*n)) {
-            let why = format!("it is the same run as repeat {earlier}: every step has the same time and loss");
-            results[at].1.no_rate.get_or_insert(why);
+            let why = format!(
+                "it is the same run as repeat {earlier}: every step has the same time and loss"
+            );
+            results[at].1.no_rate.get_or_insert(why.into());
         }
     }
     let mut summary = summarize(&results, statistics);
+    for (repeat, run) in summary.repeats.iter_mut().zip(runs) {
+        repeat.telemetry = run.telemetry.clone();
+        // What was metered are the steps that its author measured, which another warm-up makes
+        // others.
+        if let (Some(telemetry), Some(steady)) = (&mut repeat.telemetry, &repeat.steady) {
+            let step = steady.step_time.mean_seconds;
+            if (telemetry.seconds - steady.steps as f64 * step).abs() > 0.5 * step {
+                telemetry.energy = None;
+            }
+        }
+    }
     let mut notes: Vec<Note> = Vec::new();
-    for (n, run) in (1u32..).zip(runs) {
-        let published = run.result.trace.totals.get("published_tokens_per_second_per_gpu");
-        let ours = summary.repeats.iter().find(|r| r.repeat == n).and_then(|r| r.steady.as_ref());
-        let differs = |(published, ours): &(&f64, &crate::analyze::Steady)| {
+    for run in runs {
+        let n = run.number;
+        let published = run
+            .result
+            .trace
+            .totals
+            .get("published_tokens_per_second_per_gpu");
+        let ours = summary
+            .repeats
+            .iter()
+            .find(|r| r.repeat == n)
+            .and_then(|r| r.steady.as_ref());
+        let differs = |(published, ours): &(&f64, &crate::figures::Steady)| {
             (*published / ours.tokens_per_second_per_gpu - 1.0).abs() > 0.005
         };
         if let Some((published, ours)) = published.zip(ours).filter(differs) {
-            let text = format!(
-                "repeat {n}: the file publishes {published:.0} tokens/s/GPU; its labels and steps, {} of warm-up dropped, give {:.0}",
-                statistics.warmup_steps.saturating_add(ours.cut.as_ref().map_or(0, |c| c.dropped_steps)),
-                ours.tokens_per_second_per_gpu
-            );
-            notes.push(Note::new(NoteKind::Doubtful, text));
+            let dropped = ours.cut.as_ref().map_or(0, |c| c.dropped_steps);
+            let fact = RunFact::PublishedRateDiffers {
+                repeat: n,
+                published: *published,
+                ours: ours.tokens_per_second_per_gpu,
+                dropped_steps: statistics.warmup_steps.saturating_add(dropped),
+            };
+            notes.push(Note::new(NoteKind::Doubtful, fact));
         }
     }
     summary.notes.extend(notes);
@@ -171,7 +319,11 @@ pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
         framework: part(),
         model: part(),
         parallelism: part(),
-        axes: axes.split(',').filter_map(|a| a.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+        axes: axes
+            .split(',')
+            .filter_map(|a| a.split_once('='))
+            .map(|(n, v)| (n.to_owned(), v.to_owned()))
+            .collect(),
         repeats_wanted: u32::try_from(runs.len()).unwrap_or(u32::MAX),
         state,
         same_launch_as: None,
@@ -184,8 +336,17 @@ pub fn input(cell: &str, runs: &[ImportedRun], state: CellState) -> CellInput {
 /// What a run's content tells of its cell, for files whose name does not.
 pub fn content_guess(cache: &Cache, recorded: &Recorded, plan: &Plan) -> Result<names::Guess> {
     let old = read::read(cache, recorded)?;
-    let format = if recorded.kind == Kind::Log { old.trace.format.as_str() } else { "" };
-    let device = old.trace.device.as_ref().and_then(|d| d.name.as_deref()).unwrap_or_default();
+    let format = if recorded.kind == Kind::Log {
+        old.trace.format.as_str()
+    } else {
+        ""
+    };
+    let device = old
+        .trace
+        .device
+        .as_ref()
+        .and_then(|d| d.name.as_deref())
+        .unwrap_or_default();
     let of_device = if device.contains("NVIDIA") || device.contains("H100") {
         Some("nvd")
     } else if device.contains("AMD") || device.contains("Instinct") {
@@ -196,7 +357,11 @@ pub fn content_guess(cache: &Cache, recorded: &Recorded, plan: &Plan) -> Result<
     };
     let config = &plan.config;
     Ok(names::Guess {
-        platform: old.platform.as_deref().or(of_device).and_then(|p| names::platform_named(p, config)),
+        platform: old
+            .platform
+            .as_deref()
+            .or(of_device)
+            .and_then(|p| names::platform_named(p, config)),
         framework: old
             .framework
             .as_deref()

@@ -4,62 +4,161 @@ use std::fmt::Write;
 
 use super::ImportedRun;
 use crate::{
-    analyze::{AttestationStatus, NoteKind, RepeatStatus, RunOutcome, Statistics, Summary, summarize},
+    figures::{
+        NoteKind, RepeatStatus, Statistics, Summary, rate_unit_of, summarize, unit_in_prose,
+    },
+    job::RunOutcome,
     report::{bytes, number},
+    results::{AttestationStatus, FieldAttestation, anomalies::SLOW_FIRST_STEPS},
+    sentences::{arithmetic, oddity, said},
+    words::plain::counted,
 };
 
-/// One run, in a paragraph.
+/// One run in a line, with what contradicts it and what is odd below; [`tell`] has the rest.
 #[must_use]
-pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) -> String {
-    let mut out = String::new();
+pub fn brief(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
     let result = &run.result;
-    let trace = &result.trace;
-    let mark = match (&result.outcome, result.attestation.status) {
+    let summary = summarize(&[(1, result.clone())], statistics);
+    let mut out = format!(
+        "{cell}#{}  imported from {}: {}",
+        run.number,
+        run.recorded.from(),
+        mark(run)
+    );
+    match (&summary.repeats[0].steady, &summary.repeats[0].status) {
+        (Some(steady), _) => {
+            let rate = number(steady.tokens_per_second_per_gpu);
+            _ = write!(
+                out,
+                ", {rate} {} over {}",
+                unit(cell),
+                counted(steady.steps as usize, "step")
+            );
+        }
+        (None, RepeatStatus::Unmeasured { reason }) => {
+            _ = write!(out, ", no rate: {}", said(reason))
+        }
+        (None, _) => {}
+    }
+    let confirmed = of(run, AttestationStatus::Attested).count();
+    _ = writeln!(
+        out,
+        ", {} confirmed by the file",
+        counted(confirmed, "setting")
+    );
+    if let RunOutcome::Failed { evidence, .. } = &result.outcome {
+        evidence
+            .iter()
+            .for_each(|line| _ = writeln!(out, "  {line}"));
+    }
+    contradictions(&mut out, run);
+    // That the first steps are slow is so of every run, and what warm-up is for.
+    oddities(&mut out, run, &[SLOW_FIRST_STEPS]);
+    out
+}
+
+fn unit(cell: &str) -> String {
+    unit_in_prose(rate_unit_of([cell]))
+}
+
+fn mark(run: &ImportedRun) -> String {
+    match (&run.result.outcome, run.result.attestation.status) {
         (RunOutcome::Failed { class, .. }, _) => format!("failed ({})", class.name()),
         (_, AttestationStatus::Contradicted) => "CONTRADICTED".to_owned(),
         (_, AttestationStatus::Attested) => "attested".to_owned(),
-        (_, AttestationStatus::NotStated) => "not attested: the workload is as labelled".to_owned(),
-    };
-    _ = writeln!(out, "{cell}#{n}  imported from {} ({}): {mark}", run.recorded.from(), trace.format);
+        (_, AttestationStatus::NotStated) => "not attested".to_owned(),
+    }
+}
+
+/// One run, in a paragraph.
+#[must_use]
+pub fn tell(cell: &str, run: &ImportedRun, statistics: &Statistics) -> String {
+    let mut out = String::new();
+    let result = &run.result;
+    let trace = &result.trace;
+    let unit = rate_unit_of([cell]);
+    _ = writeln!(
+        out,
+        "{cell}#{}  imported from {} ({}): {}",
+        run.number,
+        run.recorded.from(),
+        trace.format,
+        mark(run)
+    );
     if let RunOutcome::Failed { evidence, .. } = &result.outcome {
-        evidence.iter().for_each(|line| _ = writeln!(out, "  {line}"));
+        evidence
+            .iter()
+            .for_each(|line| _ = writeln!(out, "  {line}"));
     }
     if trace.steps.is_empty() {
         return out;
     }
     let device = trace.device.as_ref().and_then(|d| d.name.clone());
-    let gpus = result.workload.num_gpus.map_or_else(String::new, |n| format!(" × {n}"));
-    let device = device.map_or_else(|| "device not stated".to_owned(), |name| format!("{name}{gpus}"));
+    let gpus = result
+        .workload
+        .num_gpus
+        .map_or_else(String::new, |n| format!(" × {n}"));
+    let device = device.map_or_else(
+        || "device not stated".to_owned(),
+        |name| format!("{name}{gpus}"),
+    );
     let lines = match (&trace.steps[0], &trace.steps[trace.steps.len() - 1]) {
         (one, last) if one.step == last.step => format!("1 line, of step {}", one.step),
-        (first, last) => format!("{} lines of steps {} to {}", trace.steps.len(), first.step, last.step),
+        (first, last) => format!(
+            "{} lines of steps {} to {}",
+            trace.steps.len(),
+            first.step,
+            last.step
+        ),
     };
     _ = writeln!(out, "  {lines}; {device}");
-    let times: Vec<f64> = trace.steps.iter().filter_map(|s| s.step_time_seconds).collect();
+    let times: Vec<f64> = trace
+        .steps
+        .iter()
+        .filter_map(|s| s.step_time_seconds)
+        .collect();
     if let [first, rest @ ..] = &times[..]
         && !rest.is_empty()
     {
         let mean = rest.iter().sum::<f64>() / rest.len() as f64;
-        let median = crate::analyze::quantile(&times, 0.5).unwrap_or(mean);
-        _ = writeln!(out, "  step time: first {first:.4} s, mean of the rest {mean:.4} s, median {median:.4} s");
+        let median = crate::results::quantile(&times, 0.5).unwrap_or(mean);
+        _ = writeln!(
+            out,
+            "  step time: first {first:.4} s, mean of the rest {mean:.4} s, median {median:.4} s"
+        );
     } else if let [one] = times[..] {
         _ = writeln!(out, "  step time: {one:.4} s, one line");
     }
-    if let Some(own) = trace.steps.iter().rev().find_map(|s| s.running_average.as_deref()) {
+    if let Some(own) = trace
+        .steps
+        .iter()
+        .rev()
+        .find_map(|s| s.running_average.as_deref())
+    {
         let time = own.step_time_seconds.map(|t| format!("{t:.4} s"));
-        let rate = own.tokens_per_second_per_gpu.map(|r| format!("{} tokens/s/GPU", number(r)));
+        let rate = own
+            .tokens_per_second_per_gpu
+            .map(|r| format!("{} {unit}", number(r)));
         let both: Vec<String> = time.into_iter().chain(rate).collect();
-        _ = writeln!(out, "  the log's own running mean at its end: {}", both.join(", "));
+        _ = writeln!(
+            out,
+            "  the log's own running mean at its end: {}",
+            both.join(", ")
+        );
     }
     let summary = summarize(&[(1, result.clone())], statistics);
     let repeat = &summary.repeats[0];
     match &repeat.steady {
         Some(steady) => {
-            let counted = if result.is_contradicted() { "; contradicted, so it does not count" } else { "" };
+            let counted = if result.is_contradicted() {
+                "; contradicted, so it does not count"
+            } else {
+                ""
+            };
             let dropped = steady.cut.as_ref().map_or(0, |c| c.dropped_steps);
             _ = writeln!(
                 out,
-                "  {} steps after {} of warm-up: {:.4} s, {} tokens/s/GPU{counted}",
+                "  {} steps after {} of warm-up: {:.4} s, {} {unit}{counted}",
                 steady.steps,
                 statistics.warmup_steps.saturating_add(dropped),
                 steady.step_time.mean_seconds,
@@ -68,53 +167,113 @@ pub fn tell(cell: &str, n: usize, run: &ImportedRun, statistics: &Statistics) ->
         }
         None => {
             if let RepeatStatus::Unmeasured { reason } = &repeat.status {
-                _ = writeln!(out, "  no rate: {reason}");
+                _ = writeln!(out, "  no rate: {}", said(reason));
             }
         }
     }
     for note in summary.notes.iter().filter(|n| n.kind == NoteKind::WarmUp) {
-        _ = writeln!(out, "  {}", note.text.trim_start_matches("repeat 1: "));
+        _ = writeln!(
+            out,
+            "  {}",
+            said(&note.fact).trim_start_matches("repeat 1: ")
+        );
     }
     if let Some(rate) = trace.totals.get("published_tokens_per_second_per_gpu") {
-        _ = writeln!(out, "  the file publishes {} tokens/s/GPU", number(*rate));
+        _ = writeln!(out, "  the file publishes {} {unit}", number(*rate));
     }
     let memory: Vec<String> = repeat
         .memory
         .iter()
-        .map(|m| format!("{} ({}, {})", bytes(m.bytes), m.kind.replace('_', " "), m.source))
+        .map(|m| {
+            format!(
+                "{} ({}, {})",
+                bytes(m.bytes),
+                m.kind.replace('_', " "),
+                m.source
+            )
+        })
         .collect();
-    _ = writeln!(out, "  memory: {}", if memory.is_empty() { "not stated".to_owned() } else { memory.join(", ") });
+    _ = writeln!(
+        out,
+        "  memory: {}",
+        if memory.is_empty() {
+            "not stated".to_owned()
+        } else {
+            memory.join(", ")
+        }
+    );
     let losses: Vec<f64> = trace.steps.iter().filter_map(|s| s.loss).collect();
     if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
         _ = writeln!(out, "  loss: {first:.4} to {last:.4}");
     }
     fields(&mut out, run);
-    for anomaly in result.anomalies.iter().chain(&trace.anomalies) {
-        _ = writeln!(out, "  anomaly {}: {}", anomaly.kind, anomaly.detail);
-    }
+    oddities(&mut out, run, &[]);
     out
 }
 
-/// Contradictions first, each with its arithmetic; then what is attested, then what only labels say.
-fn fields(out: &mut String, run: &ImportedRun) {
-    let shown = |v: &Option<serde_json::Value>| v.as_ref().map_or_else(|| "–".to_owned(), ToString::to_string);
-    let of = |status| run.result.attestation.fields.iter().filter(move |f| f.status == status);
-    for field in of(AttestationStatus::Contradicted) {
+fn of(run: &ImportedRun, status: AttestationStatus) -> impl Iterator<Item = &FieldAttestation> {
+    run.result
+        .attestation
+        .fields
+        .iter()
+        .map(|field| &**field)
+        .filter(move |f| f.status == status)
+}
+
+fn shown(value: &Option<serde_json::Value>) -> String {
+    value
+        .as_ref()
+        .map_or_else(|| "–".to_owned(), ToString::to_string)
+}
+
+fn oddities(out: &mut String, run: &ImportedRun, but: &[&str]) {
+    let of_log = run.result.trace.anomalies.iter();
+    let of_log = of_log.map(|anomaly| (&anomaly.kind, anomaly.detail.clone()));
+    let found = run.result.anomalies.iter();
+    let found = found.map(|finding| (&finding.kind, oddity(&finding.detail)));
+    for (kind, detail) in found.chain(of_log) {
+        if !but.contains(&kind.as_str()) {
+            _ = writeln!(out, "  {}: {detail}", kind.replace('_', " "));
+        }
+    }
+}
+
+fn contradictions(out: &mut String, run: &ImportedRun) {
+    for field in of(run, AttestationStatus::Contradicted) {
         let says = field
             .arithmetic
-            .clone()
-            .unwrap_or_else(|| format!("claimed {}, the log says {}", shown(&field.declared), shown(&field.effective)));
+            .as_ref()
+            .map(arithmetic)
+            .unwrap_or_else(|| {
+                format!(
+                    "claimed {}, the log says {}",
+                    shown(&field.declared),
+                    shown(&field.effective)
+                )
+            });
         _ = writeln!(out, "  contradicted {}: {says}", field.field);
     }
-    for field in of(AttestationStatus::Attested) {
-        let says = field.arithmetic.clone().unwrap_or_else(|| shown(&field.effective));
+}
+
+/// Contradictions first, each with its arithmetic; then what is attested, then what only labels
+/// say.
+fn fields(out: &mut String, run: &ImportedRun) {
+    contradictions(out, run);
+    for field in of(run, AttestationStatus::Attested) {
+        let says = field
+            .arithmetic
+            .as_ref()
+            .map(arithmetic)
+            .unwrap_or_else(|| shown(&field.effective));
         _ = writeln!(out, "  attested {}: {says}", field.field);
     }
-    for field in of(AttestationStatus::NotStated).filter(|f| f.arithmetic.is_some()) {
-        _ = writeln!(out, "  {}: {}", field.field, field.arithmetic.as_deref().unwrap_or_default());
+    for field in of(run, AttestationStatus::NotStated) {
+        if let Some(fact) = &field.arithmetic {
+            _ = writeln!(out, "  {}: {}", field.field, arithmetic(fact));
+        }
     }
-    let silent: Vec<String> = of(AttestationStatus::NotStated)
-        .filter(|f| f.arithmetic.is_none() && !crate::analyze::is_of_model(&f.field))
+    let silent: Vec<String> = of(run, AttestationStatus::NotStated)
+        .filter(|f| f.arithmetic.is_none() && !crate::results::is_of_model(&f.field))
         .map(|f| format!("{} {}", f.field, shown(&f.declared)))
         .collect();
     if !silent.is_empty() {
@@ -124,18 +283,35 @@ fn fields(out: &mut String, run: &ImportedRun) {
 
 /// All imports of a cell, then what they come to.
 #[must_use]
-pub fn show(cell: &str, runs: &[ImportedRun], summary: &Summary, statistics: &Statistics) -> String {
-    let mut out: String = (1..).zip(runs).map(|(n, run)| tell(cell, n, run, statistics)).collect();
+pub fn show(
+    cell: &str,
+    runs: &[ImportedRun],
+    summary: &Summary,
+    statistics: &Statistics,
+) -> String {
+    let mut out = String::new();
     match &summary.tokens_per_second_per_gpu {
         Some(rate) => {
             let n = summary.n;
-            let runs = if n == 1 { "1 imported run".to_owned() } else { format!("{n} imported runs") };
-            _ = writeln!(out, "{cell} (imported): {} tokens/s/GPU over {runs}", number(rate.value));
+            let runs = if n == 1 {
+                "1 imported run".to_owned()
+            } else {
+                format!("{n} imported runs")
+            };
+            _ = writeln!(
+                out,
+                "{cell} (imported): {} {} over {runs}",
+                number(rate.value),
+                unit(cell)
+            );
         }
         None => _ = writeln!(out, "{cell} (imported): no run counts"),
     }
     for note in &summary.notes {
-        _ = writeln!(out, "- {}", note.text);
+        _ = writeln!(out, "- {}", said(&note.fact));
     }
-    out
+    out + &runs
+        .iter()
+        .map(|run| tell(cell, run, statistics))
+        .collect::<String>()
 }

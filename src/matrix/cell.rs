@@ -2,10 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
+use super::PerCell;
 use crate::{
     config::{Setting, vendor_named},
     error::{Error, Problem, Result},
-    plan::Vendor,
+    job::Vendor,
 };
 
 /// One point of the matrix. Names are canonical ids: aliases and `auto` are resolved.
@@ -38,7 +39,11 @@ impl Cell {
             framework: part(),
             model: part(),
             parallelism: part(),
-            axes: axes.split(',').filter_map(|a| a.split_once('=')).map(|(n, v)| (n.into(), v.into())).collect(),
+            axes: axes
+                .split(',')
+                .filter_map(|a| a.split_once('='))
+                .map(|(n, v)| (n.into(), v.into()))
+                .collect(),
             overlay: Vec::new(),
             repeats: 1,
         }
@@ -52,7 +57,11 @@ impl Cell {
             "framework" => Some(&self.framework),
             "model" => Some(&self.model),
             "parallelism" => Some(&self.parallelism),
-            axis => self.axes.iter().find(|(name, _)| &**name == axis).map(|(_, value)| value),
+            axis => self
+                .axes
+                .iter()
+                .find(|(name, _)| &**name == axis)
+                .map(|(_, value)| value),
         }
     }
 }
@@ -60,7 +69,15 @@ impl Cell {
 /// `platform/framework/model/parallelism`, further axes as `@axis=value,axis=value`.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in [&*self.platform, "/", &self.framework, "/", &self.model, "/", &self.parallelism] {
+        for part in [
+            &*self.platform,
+            "/",
+            &self.framework,
+            "/",
+            &self.model,
+            "/",
+            &self.parallelism,
+        ] {
             f.write_str(part)?;
         }
         for (index, (name, value)) in self.axes.iter().enumerate() {
@@ -83,9 +100,13 @@ impl Matrix {
         if runs <= MAX_RUNS {
             return Ok(());
         }
-        let message =
-            format!("the matrix `{}` has {runs} runs (cells × repeats); at most {MAX_RUNS} are planned", self.name);
-        Err(Error::invalid(Problem::new(message).help("fewer repeats, or several matrices")))
+        let message = format!(
+            "the matrix `{}` has {runs} runs (cells × repeats); at most {MAX_RUNS} are planned",
+            self.name
+        );
+        Err(Error::invalid(
+            Problem::new(message).help("fewer repeats, or several matrices"),
+        ))
     }
 }
 
@@ -93,7 +114,9 @@ impl Matrix {
 #[derive(Clone, Debug)]
 pub struct Matrix {
     pub name: String,
-    pub cells: Vec<Cell>,
+    /// Fields of the workload that its comparison crosses.
+    pub across: Vec<String>,
+    pub cells: PerCell<Cell>,
     /// Cells of the product that an `[[exclude]]` took out, with its reason.
     pub excluded: Vec<(Cell, String)>,
 }

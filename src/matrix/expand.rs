@@ -9,26 +9,47 @@ use super::{
 use crate::{
     config::{Config, Setting},
     error::{Problem, Source},
-    plan::Vendor,
+    job::Vendor,
 };
 
 /// More is taken for a mistake.
 const MAX_CELLS: usize = 1_000_000;
 
-pub(super) fn expand(file: MatrixFile, source: Arc<Source>, config: &Config) -> Result<Matrix, Vec<Problem>> {
-    let sizes: Vec<usize> = file.dimensions.iter().map(|dimension| dimension.product_len).collect();
-    let total = sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
+pub(super) fn expand(
+    file: MatrixFile,
+    source: Arc<Source>,
+    config: &Config,
+) -> Result<Matrix, Vec<Problem>> {
+    let sizes: Vec<usize> = file
+        .dimensions
+        .iter()
+        .map(|dimension| dimension.product_len)
+        .collect();
+    let total = sizes
+        .iter()
+        .try_fold(1_usize, |product, size| product.checked_mul(*size));
     let Some(total) = total.filter(|total| *total <= MAX_CELLS) else {
         let message = format!("the matrix has more than {MAX_CELLS} cells");
         return Err(vec![Problem::new(message).at(&source, 0..0, "")]);
     };
-    let vendors = file.dimensions[0].values.iter().map(|v| config.vendor(&v.name).unwrap_or_default()).collect();
-    let builder = Builder { file: &file, vendors };
+    let vendors = file.dimensions[0]
+        .values
+        .iter()
+        .map(|v| config.vendor(&v.name).unwrap_or_default())
+        .collect();
+    let builder = Builder {
+        file: &file,
+        vendors,
+    };
     let mut cells = Vec::with_capacity(total + file.includes.len());
     let mut excluded = Vec::new();
     let mut point: Vec<Option<usize>> = vec![Some(0); sizes.len()];
     for _ in 0..total {
-        match file.excludes.iter().find(|(place, _)| place.matches(&point)) {
+        match file
+            .excludes
+            .iter()
+            .find(|(place, _)| place.matches(&point))
+        {
             Some((_, reason)) => excluded.push((builder.cell(&point), reason.clone())),
             None => cells.push(builder.cell(&point)),
         }
@@ -37,12 +58,21 @@ pub(super) fn expand(file: MatrixFile, source: Arc<Source>, config: &Config) -> 
     let mut problems = Vec::new();
     builder.include(&source, &mut cells, &mut excluded, &mut problems);
     if cells.is_empty() && problems.is_empty() {
-        problems.push(Problem::new("the matrix has no cells").at(&source, 0..0, "").help("everything is excluded"));
+        problems.push(
+            Problem::new("the matrix has no cells")
+                .at(&source, 0..0, "")
+                .help("everything is excluded"),
+        );
     }
     if !problems.is_empty() {
         return Err(problems);
     }
-    Ok(Matrix { name: file.name, cells, excluded })
+    Ok(Matrix {
+        name: file.name,
+        across: file.across,
+        cells: cells.into(),
+        excluded,
+    })
 }
 
 /// The next point; the last dimension turns fastest.
@@ -69,7 +99,12 @@ impl Builder<'_> {
         let index = |base: usize| point[base].unwrap_or_default();
         let name = |base: usize| dimensions[base].values[index(base)].name.clone();
         let axes = dimensions.len() - BASE.len();
-        let overrides = || self.file.overrides.iter().filter(|(place, _)| place.matches(point));
+        let overrides = || {
+            self.file
+                .overrides
+                .iter()
+                .filter(|(place, _)| place.matches(point))
+        };
         let mut cell = Cell {
             platform: name(0),
             vendor: self.vendors[index(0)],
@@ -77,21 +112,28 @@ impl Builder<'_> {
             model: name(2),
             parallelism: name(3),
             axes: Vec::with_capacity(axes),
-            overlay: Vec::with_capacity(axes + overrides().map(|(_, set)| set.len()).sum::<usize>()),
+            overlay: Vec::with_capacity(
+                axes + overrides().map(|(_, set)| set.len()).sum::<usize>(),
+            ),
             repeats: self.file.repeats,
         };
         for (dimension, index) in dimensions.iter().zip(point).skip(BASE.len()) {
-            let Some(value) = index.map(|index| &dimension.values[index]) else { continue };
+            let Some(value) = index.map(|index| &dimension.values[index]) else {
+                continue;
+            };
             cell.axes.push((dimension.name.clone(), value.name.clone()));
             cell.overlay.extend(value.setting.clone());
         }
         for (_, settings) in overrides() {
-            settings.iter().for_each(|setting| set(&mut cell.overlay, setting));
+            settings
+                .iter()
+                .for_each(|setting| set(&mut cell.overlay, setting));
         }
         cell
     }
 
-    /// Adds the included cells; one that is there already is a problem, one that was excluded no longer is.
+    /// Adds the included cells; one that is there already is a problem, one that was excluded no
+    /// longer is.
     fn include(
         &self,
         source: &Arc<Source>,
@@ -112,7 +154,11 @@ impl Builder<'_> {
                 cells.push(cell);
             } else {
                 let message = format!("[[include]] makes {id}, which is there already");
-                problems.push(Problem::new(message).at(source, include.span.clone(), "a second one"));
+                problems.push(Problem::new(message).at(
+                    source,
+                    include.span.clone(),
+                    "a second one",
+                ));
             }
         }
         excluded.retain(|(cell, _)| !back.contains(&cell.to_string()));

@@ -5,17 +5,33 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 use serde_json::Value;
 use toml::de::DeTable;
 
-use super::read::{At, Item, Reader, in_file_order, json, print};
+use super::{
+    implied::{strategies_named, unknown_strategies},
+    read::{Item, Placed, Reader, in_file_order, json, print},
+};
 use crate::{
     config::{Config, Leaf, Origin, Setting, is_plain_name},
-    error::{Problem, Source, nearest},
+    error::{Problem, Source, did_you_mean, nearest},
+    results::{fields, known_field},
 };
 
 /// The dimensions that every cell has, in the order of its name.
 pub(super) const BASE: [&str; 4] = ["platform", "framework", "model", "parallelism"];
+pub(super) const FILE_KEYS: &[&str] = &["matrix", "exclude", "override", "include"];
 /// Of [matrix].
-const KEYS: &[&str] = &["name", "platform", "framework", "model", "parallelism", "repeats", "axes"];
+pub(super) const KEYS: &[&str] = &[
+    "name",
+    "platform",
+    "framework",
+    "model",
+    "parallelism",
+    "repeats",
+    "across",
+    "axes",
+];
 const MAX_REPEATS: i64 = 10_000;
+
+const AN_AXIS: &str = "an axis is a table below [matrix.axes]: `[matrix.axes.compile]`, then `path = \"training.compile\"` and `values = [false, true]`";
 
 /// One dimension of the product: one of [`BASE`], or an axis that sets a path of the config.
 #[derive(Debug)]
@@ -26,7 +42,7 @@ pub(super) struct Dimension {
     positions: HashMap<Arc<str>, usize>,
     pub product_len: usize,
     /// Of an axis.
-    pub leaf: Option<At<Leaf>>,
+    pub leaf: Option<Placed<Leaf>>,
 }
 
 #[derive(Debug)]
@@ -37,7 +53,13 @@ pub(super) struct DimensionValue {
 
 impl Dimension {
     fn new(name: &str) -> Self {
-        Self { name: name.into(), values: Vec::new(), positions: HashMap::new(), product_len: 0, leaf: None }
+        Self {
+            name: name.into(),
+            values: Vec::new(),
+            positions: HashMap::new(),
+            product_len: 0,
+            leaf: None,
+        }
     }
     pub fn position(&self, name: &str) -> Option<usize> {
         self.positions.get(name).copied()
@@ -54,7 +76,9 @@ pub(super) struct Where(pub Vec<(usize, Vec<bool>)>);
 impl Where {
     /// `point`: the index of the value on each dimension, none where an included cell has none.
     pub fn matches(&self, point: &[Option<usize>]) -> bool {
-        self.0.iter().all(|(dimension, wanted)| point[*dimension].is_some_and(|value| wanted[value]))
+        self.0
+            .iter()
+            .all(|(dimension, wanted)| point[*dimension].is_some_and(|value| wanted[value]))
     }
 }
 
@@ -62,10 +86,11 @@ impl Where {
 pub(super) struct MatrixFile {
     pub name: String,
     pub repeats: u32,
+    pub across: Vec<String>,
     pub dimensions: Vec<Dimension>,
     pub excludes: Vec<(Where, String)>,
     pub overrides: Vec<(Where, Vec<Setting>)>,
-    pub includes: Vec<At<Vec<Option<usize>>>>,
+    pub includes: Vec<Placed<Vec<Option<usize>>>>,
 }
 
 pub(super) struct FileReader<'a> {
@@ -93,21 +118,39 @@ impl MatrixFile {
             };
             return Err(errors.into_iter().map(problem).collect());
         }
-        let toml = Reader { source, problems: Vec::new() };
-        let mut reader = FileReader { toml, config, recipes, auto_platform, strategies, dimensions: Vec::new() };
+        let toml = Reader {
+            source,
+            problems: Vec::new(),
+        };
+        let mut reader = FileReader {
+            toml,
+            config,
+            recipes,
+            auto_platform,
+            strategies,
+            dimensions: Vec::new(),
+        };
         let file = reader.file(root.get_ref());
-        if reader.toml.problems.is_empty() { Ok(file) } else { Err(reader.toml.problems) }
+        if reader.toml.problems.is_empty() {
+            Ok(file)
+        } else {
+            Err(reader.toml.problems)
+        }
     }
 }
 
 impl FileReader<'_> {
     fn file(&mut self, root: &DeTable<'_>) -> MatrixFile {
-        self.toml.only_keys(root, "a matrix file", &["matrix", "exclude", "override", "include"]);
-        let (name, repeats) = self.head(root);
+        self.toml
+            .only_keys_but(root, "a matrix file", FILE_KEYS, |key| {
+                ["axis", "axes"].contains(&key).then_some(AN_AXIS)
+            });
+        let (name, repeats, across) = self.head(root);
         let includes = self.includes(root);
         MatrixFile {
             name,
             repeats,
+            across,
             excludes: self.excludes(root),
             overrides: self.overrides(root),
             includes,
@@ -116,38 +159,99 @@ impl FileReader<'_> {
     }
 
     /// `[matrix]` and its axes: fills `dimensions`.
-    fn head(&mut self, root: &DeTable<'_>) -> (String, u32) {
-        let stem = self.toml.source.name.rsplit('/').next().unwrap_or("").trim_end_matches(".toml").to_owned();
+    fn head(&mut self, root: &DeTable<'_>) -> (String, u32, Vec<String>) {
+        let stem = self
+            .toml
+            .source
+            .name
+            .rsplit('/')
+            .next()
+            .unwrap_or("")
+            .trim_end_matches(".toml")
+            .to_owned();
         let empty = DeTable::new();
         let matrix = match root.get("matrix") {
             Some(item) => self.toml.table(item, "matrix").unwrap_or(&empty),
             None => {
-                self.toml.problem_with_help(0..0, "there is no [matrix]", "", "a file begins with [matrix]");
+                self.toml.problem_with_help(
+                    0..0,
+                    "there is no [matrix]",
+                    "",
+                    "a file begins with [matrix]",
+                );
                 &empty
             }
         };
-        self.toml.only_keys(matrix, "[matrix]", KEYS);
+        self.toml.only_keys_but(matrix, "[matrix]", KEYS, |key| {
+            (key == "axis").then_some(AN_AXIS)
+        });
         for base in BASE {
             self.base_dimension(matrix, base, root.get("matrix").map(toml::Spanned::span));
         }
-        if let Some(axes) = matrix.get("axes").and_then(|item| self.toml.table(item, "matrix.axes")) {
+        let axes = matrix.get("axes");
+        if let Some(list) = axes.filter(|item| item.get_ref().is_array()) {
+            self.toml.problem_with_help(
+                list.span(),
+                "`matrix.axes` must be a table, not a list",
+                "an axis without a name",
+                AN_AXIS,
+            );
+        } else if let Some(axes) = axes.and_then(|item| self.toml.table(item, "matrix.axes")) {
             for (name, item) in in_file_order(axes) {
                 self.axis(&name, item);
             }
         }
-        let name = matrix.get("name").and_then(|item| self.toml.text(item, "name")).map_or(stem, |name| name.value);
-        (name, self.repeats(matrix))
+        let name = matrix
+            .get("name")
+            .and_then(|item| self.toml.text(item, "name"))
+            .map_or(stem, |name| name.value);
+        (name, self.repeats(matrix), self.across(matrix))
+    }
+
+    /// Fields of the workload that the published comparison may cross, as `compare --across` takes
+    /// them.
+    fn across(&mut self, matrix: &DeTable<'_>) -> Vec<String> {
+        let Some(item) = matrix.get("across") else {
+            return Vec::new();
+        };
+        let written = self.toml.texts(item, "across");
+        for field in written.iter().filter(|field| !known_field(&field.value)) {
+            let help = did_you_mean(&field.value, fields())
+                .unwrap_or_else(|| format!("one of {}", fields().collect::<Vec<_>>().join(", ")));
+            self.toml.problem_with_help(
+                field.span.clone(),
+                format!("no field of a workload is called `{}`", field.value),
+                "cells cannot be compared across it",
+                help,
+            );
+        }
+        written.into_iter().map(|field| field.value).collect()
     }
 
     fn repeats(&mut self, matrix: &DeTable<'_>) -> u32 {
-        let default = self.config.get("benchmarking.runs.default_num_runs").and_then(Value::as_u64);
-        let default = default.and_then(|runs| u32::try_from(runs).ok()).unwrap_or(1);
-        let Some(item) = matrix.get("repeats") else { return default };
-        match json(item.get_ref()).ok().and_then(|value| value.as_i64()).filter(|n| (1..=MAX_REPEATS).contains(n)) {
+        let default = self
+            .config
+            .get("benchmarking.runs.default_num_runs")
+            .and_then(Value::as_u64);
+        let default = default
+            .and_then(|runs| u32::try_from(runs).ok())
+            .unwrap_or(1);
+        let Some(item) = matrix.get("repeats") else {
+            return default;
+        };
+        match json(item.get_ref())
+            .ok()
+            .and_then(|value| value.as_i64())
+            .filter(|n| (1..=MAX_REPEATS).contains(n))
+        {
             Some(repeats) => u32::try_from(repeats).unwrap_or(default),
             None => {
                 let wanted = format!("a whole number from 1 to {MAX_REPEATS}");
-                self.toml.problem(item.span(), format!("`repeats` must be {wanted}"), format!("expected {wanted}"));
+                self.toml.problem(
+                    item.span(),
+                    format!("`repeats` must be {wanted}"),
+                    format!("expected {wanted}"),
+                );
                 default
             }
         }
@@ -157,62 +261,110 @@ impl FileReader<'_> {
         let names = match matrix.get(base) {
             Some(item) => {
                 let names = self.toml.texts(item, base);
-                if base == "parallelism" { self.chosen_strategies(names, item.span()) } else { names }
+                if base == "parallelism" {
+                    self.chosen_strategies(names, item.span())
+                } else {
+                    names
+                }
             }
             None => {
                 // A key that is only misspelt was told of already.
-                let names = |key: &str| !KEYS.contains(&key) && nearest(key, KEYS.iter().copied()) == Some(base);
+                let names = |key: &str| {
+                    !KEYS.contains(&key) && nearest(key, KEYS.iter().copied()) == Some(base)
+                };
                 let is_misspelt = matrix.keys().any(|key| names(key.as_ref()));
                 if let Some(head) = head.filter(|_| !is_misspelt) {
-                    self.toml.problem(head, format!("[matrix] has no `{base}`"), "expected one");
+                    self.toml
+                        .problem(head, format!("[matrix] has no `{base}`"), "expected one");
                 }
                 Vec::new()
             }
         };
         let mut dimension = Dimension::new(base);
         for written in names {
-            let Some(id) = self.base_name(base, &written) else { continue };
+            let Some(id) = self.base_name(base, &written) else {
+                continue;
+            };
             self.add(&mut dimension, &id, written.span, None);
         }
         dimension.product_len = dimension.values.len();
         self.dimensions.push(dimension);
     }
 
-    /// `PARALLEL=mine` runs a matrix with a strategy that config.yaml declares and the matrix does not name.
-    fn chosen_strategies(&self, names: Vec<At<String>>, span: Range<usize>) -> Vec<At<String>> {
-        let is_declared = |name: &String| self.config.children("parallelism").any(|id| id == name);
-        let has = |name: &String| names.iter().any(|known| known.value == *name);
-        if self.strategies.iter().any(has) || !self.strategies.iter().any(is_declared) {
+    /// `PARALLEL=mine` runs a matrix with a strategy that config.yaml declares and the matrix does
+    /// not name.
+    fn chosen_strategies(
+        &mut self,
+        names: Vec<Placed<String>>,
+        span: Range<usize>,
+    ) -> Vec<Placed<String>> {
+        let (config, wanted) = (self.config, self.strategies);
+        self.toml
+            .problems
+            .extend(unknown_strategies(config, wanted));
+        let chosen = strategies_named(config, wanted);
+        let has = |id: &&str| names.iter().any(|known| known.value == *id);
+        if chosen.is_empty() || chosen.iter().any(has) {
             return names;
         }
-        let chosen = self.strategies.iter().filter(|name| is_declared(name));
-        chosen.map(|name| At { value: name.clone(), span: span.clone() }).collect()
+        let placed = |id: &str| Placed {
+            value: id.to_owned(),
+            span: span.clone(),
+        };
+        chosen.into_iter().map(placed).collect()
     }
 
-    fn add(&mut self, dimension: &mut Dimension, name: &str, span: Range<usize>, setting: Option<Setting>) {
+    fn add(
+        &mut self,
+        dimension: &mut Dimension,
+        name: &str,
+        span: Range<usize>,
+        setting: Option<Setting>,
+    ) {
         if dimension.position(name).is_some() {
             let message = format!("`{}` has `{name}` twice", dimension.name);
-            self.toml.problem(span, message, "two cells would have one name");
+            self.toml
+                .problem(span, message, "two cells would have one name");
         } else {
             let name: Arc<str> = name.into();
-            dimension.positions.insert(name.clone(), dimension.values.len());
+            dimension
+                .positions
+                .insert(name.clone(), dimension.values.len());
             dimension.values.push(DimensionValue { name, setting });
         }
     }
 
-    fn axis(&mut self, name: &At<String>, item: &Item<'_>) {
-        let Some(table) = self.toml.table(item, &name.value) else { return };
+    fn axis(&mut self, name: &Placed<String>, item: &Item<'_>) {
+        let Some(table) = self.toml.table(item, &name.value) else {
+            return;
+        };
         self.toml.only_keys(table, "an axis", &["path", "values"]);
         let mut dimension = Dimension::new(&name.value);
-        if BASE.contains(&name.value.as_str()) || !is_plain_name(&name.value) || name.value.contains('=') {
+        if BASE.contains(&name.value.as_str())
+            || !is_plain_name(&name.value)
+            || name.value.contains('=')
+        {
             let message = format!("an axis cannot be called `{}`", name.value);
-            return self.toml.problem(name.span.clone(), message, "the name means something else");
+            return self
+                .toml
+                .problem(name.span.clone(), message, "the name means something else");
         }
-        let written = table.get("path").and_then(|item| self.toml.text(item, "path"));
-        let values = table.get("values").map(|item| self.toml.scalars(item, "values"));
-        for (key, is_missing) in [("path", !table.contains_key("path")), ("values", values.is_none())] {
+        let written = table
+            .get("path")
+            .and_then(|item| self.toml.text(item, "path"));
+        let values = table
+            .get("values")
+            .map(|item| self.toml.scalars(item, "values"));
+        for (key, is_missing) in [
+            ("path", !table.contains_key("path")),
+            ("values", values.is_none()),
+        ] {
             if is_missing {
-                self.toml.problem(name.span.clone(), format!("axis `{}` has no `{key}`", name.value), "expected one");
+                self.toml.problem(
+                    name.span.clone(),
+                    format!("axis `{}` has no `{key}`", name.value),
+                    "expected one",
+                );
             }
         }
         if let Some(written) = written {
@@ -225,9 +377,12 @@ impl FileReader<'_> {
         self.dimensions.push(dimension);
     }
 
-    fn axis_leaf(&mut self, axis: &str, written: At<String>) -> Option<At<Leaf>> {
+    fn axis_leaf(&mut self, axis: &str, written: Placed<String>) -> Option<Placed<Leaf>> {
         let leaf = match self.config.leaf(&written.value) {
-            Ok(leaf) => At { value: leaf, span: written.span },
+            Ok(leaf) => Placed {
+                value: leaf,
+                span: written.span,
+            },
             Err(problem) => {
                 self.place(problem, written.span);
                 return None;
@@ -235,37 +390,69 @@ impl FileReader<'_> {
         };
         let path = &leaf.value.path;
         if let Some((source, span)) = self.config.set_of(path) {
-            let message = format!("--set of `{path}`, which the axis `{axis}` sets: its labels would lie");
+            let message =
+                format!("--set of `{path}`, which the axis `{axis}` sets: its labels would lie");
             let help = format!("select with --where {axis}=VALUE");
-            self.toml.problems.push(Problem::new(message).at(source, span, "set by an axis").help(help));
+            self.toml.problems.push(
+                Problem::new(message)
+                    .at(source, span, "set by an axis")
+                    .help(help),
+            );
         }
-        let is_same = |d: &&Dimension| d.leaf.as_ref().is_some_and(|l| overlap(&l.value.path, path));
+        let is_same = |d: &&Dimension| {
+            d.leaf
+                .as_ref()
+                .is_some_and(|l| overlap(&l.value.path, path))
+        };
         if let Some(other) = self.dimensions.iter().find(is_same) {
             let message = format!("axes `{}` and `{axis}` both set `{path}`", other.name);
-            self.toml.problem(leaf.span.clone(), message, "set by another axis");
+            self.toml
+                .problem(leaf.span.clone(), message, "set by another axis");
         }
         Some(leaf)
     }
 
     /// Checks one value of an axis and adds it.
-    fn axis_value(&mut self, dimension: &mut Dimension, value: At<Value>) -> Option<()> {
+    fn axis_value(&mut self, dimension: &mut Dimension, value: Placed<Value>) -> Option<()> {
         let leaf = &dimension.leaf.as_ref()?.value;
-        let (path, At { value, span }) = (leaf.path.clone(), self.accepted(leaf, value)?);
+        let (path, Placed { value, span }) = (leaf.path.clone(), self.accepted(leaf, value)?);
         let printed = print(&value);
         if !is_plain_name(&printed) {
             let message = format!("`{printed}` cannot stand in a cell's name");
-            let help = "leave out spaces, quotes and / , @ # { } * ? [ ] !";
-            self.toml.problem_with_help(span, message, "not a plain value", help);
+            let mut help = "leave out spaces, quotes and / , @ # { } * ? [ ] !".to_owned();
+            if let Some(table) = path.strip_suffix(".command") {
+                help += &format!(
+                    "; for several commands, let the axis set a variable (`path = \"{table}.env.VARIANT\"`) that the trainer's \
+                     script reads"
+                );
+            }
+            self.toml
+                .problem_with_help(span, message, "not a plain value", &help);
             return None;
         }
-        let origin = Origin::Matrix { source: self.toml.source.clone(), span: span.clone() };
-        self.add(dimension, &printed, span, Some(Setting { path, value, origin }));
+        let origin = Origin::Matrix {
+            source: self.toml.source.clone(),
+            span: span.clone(),
+        };
+        self.add(
+            dimension,
+            &printed,
+            span,
+            Some(Setting {
+                path,
+                value,
+                origin,
+            }),
+        );
         Some(())
     }
 
-    fn accepted(&mut self, leaf: &Leaf, value: At<Value>) -> Option<At<Value>> {
+    fn accepted(&mut self, leaf: &Leaf, value: Placed<Value>) -> Option<Placed<Value>> {
         match leaf.accept(value.value) {
-            Ok(accepted) => Some(At { value: accepted, span: value.span }),
+            Ok(accepted) => Some(Placed {
+                value: accepted,
+                span: value.span,
+            }),
             Err(problem) => {
                 self.place(problem, value.span);
                 None
@@ -273,7 +460,7 @@ impl FileReader<'_> {
         }
     }
 
-    pub fn typed(&mut self, path: &str, value: At<Value>) -> Option<Vec<(Arc<str>, Value)>> {
+    pub fn typed(&mut self, path: &str, value: Placed<Value>) -> Option<Vec<(Arc<str>, Value)>> {
         match self.config.typed(path, value.value) {
             Ok(leaves) => Some(leaves),
             Err(problem) => {
@@ -288,26 +475,40 @@ impl FileReader<'_> {
         self.toml.problems.push(problem);
     }
 
-    fn includes(&mut self, root: &DeTable<'_>) -> Vec<At<Vec<Option<usize>>>> {
+    fn includes(&mut self, root: &DeTable<'_>) -> Vec<Placed<Vec<Option<usize>>>> {
         let mut includes = Vec::new();
         for table in self.toml.tables(root, "include") {
             let known: Vec<String> = self.dimensions.iter().map(|d| d.name.to_string()).collect();
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             self.toml.only_keys(table.value, "[[include]]", &known);
             let mut dimensions = std::mem::take(&mut self.dimensions);
-            let point = dimensions.iter_mut().map(|d| self.included(d, &table)).collect();
+            let point = dimensions
+                .iter_mut()
+                .map(|d| self.included(d, &table))
+                .collect();
             self.dimensions = dimensions;
-            includes.push(At { value: point, span: table.span });
+            includes.push(Placed {
+                value: point,
+                span: table.span,
+            });
         }
         includes
     }
 
     /// The index of an included cell's value; one that the product lacks joins the dimension.
-    fn included(&mut self, dimension: &mut Dimension, table: &At<&DeTable<'_>>) -> Option<usize> {
+    fn included(
+        &mut self,
+        dimension: &mut Dimension,
+        table: &Placed<&DeTable<'_>>,
+    ) -> Option<usize> {
         let name = dimension.name.clone();
         let Some(item) = table.value.get(&*name) else {
             if BASE.contains(&&*name) {
-                self.toml.problem(table.span.clone(), format!("[[include]] has no `{name}`"), "expected one");
+                self.toml.problem(
+                    table.span.clone(),
+                    format!("[[include]] has no `{name}`"),
+                    "expected one",
+                );
             }
             return None;
         };
@@ -332,5 +533,6 @@ impl FileReader<'_> {
 /// Is one path the other, or above it?
 pub(super) fn overlap(a: &str, b: &str) -> bool {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
-    long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    long.strip_prefix(short)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

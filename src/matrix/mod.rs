@@ -6,27 +6,34 @@ mod cell;
 mod expand;
 mod file;
 mod find;
+mod ids;
 mod implied;
+mod lacking;
 mod names;
 mod read;
 mod rules;
+pub mod schema;
 mod select;
 
 use std::sync::Arc;
 
 pub use cell::{Cell, Matrix};
-pub use find::{find, names};
-pub use implied::{Wanted, implied};
-pub use select::Selection;
+pub use find::{files, find, names};
+pub use ids::{CellId, PerCell};
+pub use implied::{ImpliedNames, implied};
+pub use lacking::{Project, Unmet};
+pub use schema::MatrixSchema;
+pub use select::{Selection, glob};
 
 use crate::{
     config::Config,
     error::{Error, Result, Source},
 };
 
-/// Reads and expands a matrix. `recipes`: ids that are frameworks although config.yaml may not list them;
-/// `auto_platform`: what `platform = "auto"` stands for on this host, a platform's id or a vendor's name; `strategies`: names
-/// of `$PARALLEL`, in place of the file's where it has none of them.
+/// Reads and expands a matrix. `recipes`: ids that are frameworks although config.yaml may not list
+/// them; `auto_platform`: what `platform = "auto"` stands for on this host, a platform's id or a
+/// vendor's name; `strategies`: names of `$PARALLEL`, in place of the file's where it has none of
+/// them.
 pub fn load(
     source: Arc<Source>,
     config: &Config,
@@ -34,7 +41,8 @@ pub fn load(
     auto_platform: Option<&str>,
     strategies: &[String],
 ) -> Result<Matrix> {
-    let file = file::MatrixFile::read(&source, config, recipes, auto_platform, strategies).map_err(Error::Invalid)?;
+    let file = file::MatrixFile::read(&source, config, recipes, auto_platform, strategies)
+        .map_err(Error::Invalid)?;
     expand::expand(file, source, config).map_err(Error::Invalid)
 }
 

@@ -1,14 +1,14 @@
 //! What a written platform, framework, model or strategy stands for.
 
-use super::{file::FileReader, read::At};
+use super::{file::FileReader, read::Placed};
 use crate::{
     config::{framework_named, framework_names},
-    error::nearest,
+    error::did_you_mean,
 };
 
 impl FileReader<'_> {
     /// The id that a written platform, framework, model or strategy stands for.
-    pub fn base_name(&mut self, base: &str, written: &At<String>) -> Option<String> {
+    pub fn base_name(&mut self, base: &str, written: &Placed<String>) -> Option<String> {
         let name = written.value.as_str();
         let (config, recipes) = (self.config, self.recipes);
         let table = match base {
@@ -17,29 +17,49 @@ impl FileReader<'_> {
             "model" => "models",
             _ => "parallelism",
         };
-        let is_known =
-            |id: &&str| config.children(table).any(|known| known == *id) || base == "framework" && recipes.contains(id);
-        let alias = if base == "framework" { framework_named(name) } else { None };
+        let is_known = |id: &&str| {
+            config.children(table).any(|known| known == *id)
+                || base == "framework" && recipes.contains(id)
+        };
+        let alias = if base == "framework" {
+            framework_named(name)
+        } else {
+            None
+        };
         if let Some(id) = Some(name).filter(is_known).or(alias.filter(is_known)) {
             return Some(id.to_owned());
         }
         let mut known: Vec<&str> = config.children(table).collect();
         if base == "framework" {
             known.extend(recipes);
-            let long: Vec<&str> = known.iter().flat_map(|id| framework_names(id)).copied().collect();
+            let long: Vec<&str> = known
+                .iter()
+                .flat_map(|id| framework_names(id))
+                .map(String::as_str)
+                .collect();
             known.extend(long);
         }
-        self.unknown(base, written, &known, &format!("declare it under `{table}` in {}", config.source_name()));
+        self.unknown(
+            base,
+            written,
+            &known,
+            &format!("declare it under `{table}` in {}", config.source_name()),
+        );
         None
     }
 
-    fn platform(&mut self, written: &At<String>) -> Option<String> {
+    fn platform(&mut self, written: &Placed<String>) -> Option<String> {
         let config = self.config;
         let name = match (written.value.as_str(), self.auto_platform) {
             ("auto", Some(name)) => name,
             ("auto", None) => {
                 let message = "this host's platform is not known";
-                self.toml.problem_with_help(written.span.clone(), message, "cannot be resolved", "name a platform");
+                self.toml.problem_with_help(
+                    written.span.clone(),
+                    message,
+                    "cannot be resolved",
+                    "name a platform",
+                );
                 return None;
             }
             (name, _) => name,
@@ -48,23 +68,43 @@ impl FileReader<'_> {
             [id] => return Some(id.to_owned()),
             [] => {
                 let known: Vec<&str> = config.children("hardware.platforms").collect();
-                let otherwise = format!("declare it under `hardware.platforms` in {}", config.source_name());
-                let named = At { value: name.to_owned(), span: written.span.clone() };
+                let otherwise = format!(
+                    "declare it under `hardware.platforms` in {}",
+                    config.source_name()
+                );
+                let named = Placed {
+                    value: name.to_owned(),
+                    span: written.span.clone(),
+                };
                 self.unknown("platform", &named, &known, &otherwise);
             }
             ref ids => {
                 let message = format!("platform `{name}` may be any of {}", ids.join(", "));
-                self.toml.problem_with_help(written.span.clone(), message, "which one?", "name it by its id");
+                self.toml.problem_with_help(
+                    written.span.clone(),
+                    message,
+                    "which one?",
+                    "name it by its id",
+                );
             }
         }
         None
     }
 
-    fn unknown(&mut self, what: &str, written: &At<String>, known: &[&str], otherwise: &str) {
-        let help = nearest(&written.value, known.iter().copied())
-            .map_or_else(|| otherwise.to_owned(), |near| format!("did you mean `{near}`?"));
-        let what = if what == "parallelism" { "strategy" } else { what };
+    fn unknown(&mut self, what: &str, written: &Placed<String>, known: &[&str], otherwise: &str) {
+        let help = did_you_mean(&written.value, known.iter().copied())
+            .unwrap_or_else(|| otherwise.to_owned());
+        let what = if what == "parallelism" {
+            "strategy"
+        } else {
+            what
+        };
         let message = format!("unknown {what} `{}`", written.value);
-        self.toml.problem_with_help(written.span.clone(), message, format!("no {what} has this name"), help);
+        self.toml.problem_with_help(
+            written.span.clone(),
+            message,
+            format!("no {what} has this name"),
+            help,
+        );
     }
 }

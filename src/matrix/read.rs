@@ -1,4 +1,5 @@
-//! TOML with places: every value read here either is what was wanted or leaves a [`Problem`] with a caret.
+//! TOML with places: every value read here either is what was wanted or leaves a [`Problem`] with a
+//! caret.
 
 use std::{ops::Range, sync::Arc};
 
@@ -8,13 +9,13 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use crate::error::{Problem, Source, nearest};
+use crate::error::{Problem, Source, did_you_mean};
 
 pub(super) type Item<'a> = Spanned<DeValue<'a>>;
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct At<T> {
+pub(super) struct Placed<T> {
     pub value: T,
     pub span: Range<usize>,
 }
@@ -25,8 +26,14 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub fn problem(&mut self, span: Range<usize>, message: impl Into<String>, label: impl Into<String>) {
-        self.problems.push(Problem::new(message).at(self.source, span, label));
+    pub fn problem(
+        &mut self,
+        span: Range<usize>,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) {
+        self.problems
+            .push(Problem::new(message).at(self.source, span, label));
     }
 
     pub fn problem_with_help(
@@ -36,7 +43,11 @@ impl Reader<'_> {
         label: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.problems.push(Problem::new(message).at(self.source, span, label).help(help));
+        self.problems.push(
+            Problem::new(message)
+                .at(self.source, span, label)
+                .help(help),
+        );
     }
 
     fn wanted(&mut self, item: &Item<'_>, name: &str, wanted: &str) {
@@ -47,10 +58,23 @@ impl Reader<'_> {
 
     /// Reports the keys that are not among `known`.
     pub fn only_keys(&mut self, table: &DeTable<'_>, place: &str, known: &[&str]) {
+        self.only_keys_but(table, place, known, |_| None);
+    }
+
+    /// The same, where some other keys have help of their own.
+    pub fn only_keys_but(
+        &mut self,
+        table: &DeTable<'_>,
+        place: &str,
+        known: &[&str],
+        help: impl Fn(&str) -> Option<&'static str>,
+    ) {
         for (key, _) in in_file_order(table) {
             if !known.contains(&key.value.as_str()) {
-                let help = nearest(&key.value, known.iter().copied())
-                    .map_or_else(|| format!("known: {}", known.join(", ")), |near| format!("did you mean `{near}`?"));
+                let help = help(&key.value)
+                    .map(str::to_owned)
+                    .or_else(|| did_you_mean(&key.value, known.iter().copied()))
+                    .unwrap_or_else(|| format!("known: {}", known.join(", ")));
                 self.problem_with_help(
                     key.span,
                     format!("unknown key `{}` in {place}", key.value),
@@ -70,38 +94,62 @@ impl Reader<'_> {
     }
 
     /// `[[name]]`, each entry with its place.
-    pub fn tables<'t, 'i>(&mut self, root: &'t DeTable<'i>, name: &str) -> Vec<At<&'t DeTable<'i>>> {
-        let Some(item) = root.get(name) else { return Vec::new() };
+    pub fn tables<'t, 'i>(
+        &mut self,
+        root: &'t DeTable<'i>,
+        name: &str,
+    ) -> Vec<Placed<&'t DeTable<'i>>> {
+        let Some(item) = root.get(name) else {
+            return Vec::new();
+        };
         let Some(list) = item.get_ref().as_array() else {
             let message = format!("`{name}` must be a list of tables");
-            self.problem_with_help(item.span(), message, "a single one", format!("write [[{name}]]"));
+            self.problem_with_help(
+                item.span(),
+                message,
+                "a single one",
+                format!("write [[{name}]]"),
+            );
             return Vec::new();
         };
         let mut tables = Vec::new();
         for item in list.iter() {
             if let Some(table) = self.table(item, name) {
-                tables.push(At { value: table, span: item.span() });
+                tables.push(Placed {
+                    value: table,
+                    span: item.span(),
+                });
             }
         }
         tables
     }
 
-    pub fn text(&mut self, item: &Item<'_>, name: &str) -> Option<At<String>> {
+    pub fn text(&mut self, item: &Item<'_>, name: &str) -> Option<Placed<String>> {
         let text = item.get_ref().as_str();
         if text.is_none() {
             self.wanted(item, name, "a text");
         }
-        Some(At { value: text?.to_owned(), span: item.span() })
+        Some(Placed {
+            value: text?.to_owned(),
+            span: item.span(),
+        })
     }
 
     /// A text or a list of texts, not empty.
-    pub fn texts(&mut self, item: &Item<'_>, name: &str) -> Vec<At<String>> {
+    pub fn texts(&mut self, item: &Item<'_>, name: &str) -> Vec<Placed<String>> {
         match item.get_ref() {
             DeValue::Array(list) if list.is_empty() => {
-                self.problem(item.span(), format!("`{name}` is empty"), "expected at least one");
+                self.problem(
+                    item.span(),
+                    format!("`{name}` is empty"),
+                    "expected at least one",
+                );
                 Vec::new()
             }
-            DeValue::Array(list) => list.iter().filter_map(|item| self.text(item, name)).collect(),
+            DeValue::Array(list) => list
+                .iter()
+                .filter_map(|item| self.text(item, name))
+                .collect(),
             DeValue::String(_) => self.text(item, name).into_iter().collect(),
             _ => {
                 self.wanted(item, name, "a text or a list of texts");
@@ -111,9 +159,12 @@ impl Reader<'_> {
     }
 
     /// A single value: text, number or true/false.
-    pub fn scalar(&mut self, item: &Item<'_>, name: &str) -> Option<At<Value>> {
+    pub fn scalar(&mut self, item: &Item<'_>, name: &str) -> Option<Placed<Value>> {
         match json(item.get_ref()) {
-            Ok(value) if !value.is_array() && !value.is_object() => Some(At { value, span: item.span() }),
+            Ok(value) if !value.is_array() && !value.is_object() => Some(Placed {
+                value,
+                span: item.span(),
+            }),
             Ok(_) => {
                 self.wanted(item, name, "a single value");
                 None
@@ -126,21 +177,31 @@ impl Reader<'_> {
     }
 
     /// A scalar or a list of scalars, not empty.
-    pub fn scalars(&mut self, item: &Item<'_>, name: &str) -> Vec<At<Value>> {
+    pub fn scalars(&mut self, item: &Item<'_>, name: &str) -> Vec<Placed<Value>> {
         match item.get_ref() {
             DeValue::Array(list) if list.is_empty() => {
-                self.problem(item.span(), format!("`{name}` is empty"), "expected at least one");
+                self.problem(
+                    item.span(),
+                    format!("`{name}` is empty"),
+                    "expected at least one",
+                );
                 Vec::new()
             }
-            DeValue::Array(list) => list.iter().filter_map(|item| self.scalar(item, name)).collect(),
+            DeValue::Array(list) => list
+                .iter()
+                .filter_map(|item| self.scalar(item, name))
+                .collect(),
             _ => self.scalar(item, name).into_iter().collect(),
         }
     }
 }
 
 /// The entries of a table as they were written.
-pub(super) fn in_file_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(At<String>, &'t Item<'i>)> {
-    let at = |key: &Spanned<toml::de::DeString<'_>>| At { value: key.get_ref().to_string(), span: key.span() };
+pub(super) fn in_file_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(Placed<String>, &'t Item<'i>)> {
+    let at = |key: &Spanned<toml::de::DeString<'_>>| Placed {
+        value: key.get_ref().to_string(),
+        span: key.span(),
+    };
     let mut entries: Vec<_> = table.iter().map(|(key, value)| (at(key), value)).collect();
     entries.sort_by_key(|(key, _)| key.span.start);
     entries
@@ -153,23 +214,40 @@ pub(super) fn json(value: &DeValue<'_>) -> Result<Value, String> {
         DeValue::Boolean(flag) => Value::Bool(*flag),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => number.into(),
-            Err(_) => u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| "is too large")?.into(),
+            Err(_) => u64::from_str_radix(number.as_str(), number.radix())
+                .map_err(|_| "is too large")?
+                .into(),
         },
         DeValue::Float(number) => {
             let number: f64 = number.as_str().parse().map_err(|_| "is not a number")?;
-            serde_json::Number::from_f64(number).map(Value::Number).ok_or("is not a finite number")?
+            serde_json::Number::from_f64(number)
+                .map(Value::Number)
+                .ok_or("is not a finite number")?
         }
         DeValue::Datetime(_) => return Err("is a date; put it in quotes if a text is meant".into()),
-        DeValue::Array(items) => Value::Array(items.iter().map(|item| json(item.get_ref())).collect::<Result<_, _>>()?),
+        DeValue::Array(items) => Value::Array(
+            items
+                .iter()
+                .map(|item| json(item.get_ref()))
+                .collect::<Result<_, _>>()?,
+        ),
         DeValue::Table(_) => {
             let entries = in_file_order(value.as_table().ok_or("is not a table")?);
-            let entry = |(key, item): (At<String>, &Item<'_>)| Ok((key.value, json(item.get_ref())?));
-            Value::Object(entries.into_iter().map(entry).collect::<Result<_, String>>()?)
+            let entry =
+                |(key, item): (Placed<String>, &Item<'_>)| Ok((key.value, json(item.get_ref())?));
+            Value::Object(
+                entries
+                    .into_iter()
+                    .map(entry)
+                    .collect::<Result<_, String>>()?,
+            )
         }
     })
 }
 
 /// As it stands in a cell's name.
 pub(super) fn print(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -1,4 +1,5 @@
-//! Which cells a command is about: `--only`, `--skip`, `--where`, `--shard`, `FRAMEWORKS`, `PARALLEL`.
+//! Which cells a command is about: `--only`, `--skip`, `--where`, `--shard`, `FRAMEWORKS`,
+//! `PARALLEL`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,17 +8,20 @@ use std::{
 
 use globset::{GlobBuilder, GlobMatcher};
 
-use super::{cell::Cell, file::BASE};
+use super::{cell::Cell, file::BASE, lacking::Unmet};
 use crate::{
     config::{framework_names, vendor_names},
-    error::{Error, Problem, Result, Source, nearest},
+    error::{Error, Problem, Result, Source, did_you_mean, nearest},
 };
 
 /// Filters that a cell must all pass; within one filter, any of its patterns will do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// `platform/framework/model/parallelism@axis=value`, from the left as far as wanted; each part a glob.
+    /// `platform/framework/model/parallelism@axis=value`, from the left as far as wanted; each part
+    /// a glob.
     pub only: Vec<String>,
+    /// The same, of cells that are measured in turns.
+    pub together: Vec<String>,
     pub skip: Vec<String>,
     /// `axis=value`; several values of one axis are alternatives.
     pub where_: Vec<String>,
@@ -30,10 +34,14 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// What a cell's name on the command line selects; without a meaning of its own for any part of it.
+    /// What a cell's name on the command line selects; without a meaning of its own for any part of
+    /// it.
     #[must_use]
     pub fn of_cell(name: &str) -> Self {
-        Self { only: vec![name.to_owned()], ..Self::default() }
+        Self {
+            only: vec![name.to_owned()],
+            ..Self::default()
+        }
     }
 
     /// Adds what `FRAMEWORKS="nemo,transformers"` and `PARALLEL=…` ask for.
@@ -41,7 +49,10 @@ impl Selection {
     pub fn with_environment(mut self, env: &BTreeMap<String, String>) -> Self {
         let names = |variable: &str| -> Vec<String> {
             let text = env.get(variable).map_or("", String::as_str);
-            text.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            text.split([',', ' '])
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect()
         };
         self.frameworks = names("FRAMEWORKS");
         self.strategies = names("PARALLEL");
@@ -50,11 +61,17 @@ impl Selection {
 
     /// `2/8`, as `--shard` takes it.
     pub fn parse_shard(text: &str) -> Result<(u32, u32)> {
-        let parts = text.split_once('/').and_then(|(i, n)| Some((i.trim().parse().ok()?, n.trim().parse().ok()?)));
+        let parts = text
+            .split_once('/')
+            .and_then(|(i, n)| Some((i.trim().parse().ok()?, n.trim().parse().ok()?)));
         parts.filter(|(i, n)| (1..=*n).contains(i)).ok_or_else(|| {
             let problem = Problem::new(format!("--shard {text} is not a part of a whole"));
             let source = Source::new("--shard", text);
-            Error::invalid(problem.at(&source, 0..text.len(), "expected i/n").help("as in --shard 2/8"))
+            Error::invalid(
+                problem
+                    .at(&source, 0..text.len(), "expected i/n")
+                    .help("as in --shard 2/8"),
+            )
         })
     }
 
@@ -65,12 +82,20 @@ impl Selection {
             return Ok(selected);
         }
         let names = Names::of(cells);
-        if !self.only.is_empty() {
-            keep(&mut selected, &any_of("--only", &self.only, &names)?);
+        for (option, patterns) in [("--only", &self.only), ("--together", &self.together)] {
+            if !patterns.is_empty() {
+                keep(&mut selected, &any_of(option, patterns, &names)?);
+            }
         }
-        for (variable, values, depth) in [("FRAMEWORKS", &self.frameworks, 1), ("PARALLEL", &self.strategies, 3)] {
+        for (variable, values, depth) in [
+            ("FRAMEWORKS", &self.frameworks, 1),
+            ("PARALLEL", &self.strategies, 3),
+        ] {
             if !values.is_empty() {
-                keep(&mut selected, &variable_filter(variable, values, depth, &names)?);
+                keep(
+                    &mut selected,
+                    &variable_filter(variable, values, depth, &names)?,
+                );
             }
         }
         for (axis, values) in conditions(&self.where_, &names)? {
@@ -78,25 +103,104 @@ impl Selection {
         }
         if !self.skip.is_empty() {
             let skipped = any_of("--skip", &self.skip, &names)?;
-            selected.iter_mut().zip(skipped).for_each(|(cell, skip)| *cell &= !skip);
+            selected
+                .iter_mut()
+                .zip(skipped)
+                .for_each(|(cell, skip)| *cell &= !skip);
         }
         if let Some((part, parts)) = self.shard {
-            let of_part = |position: usize| position % parts.max(1) as usize == part.saturating_sub(1) as usize;
-            selected.iter_mut().enumerate().for_each(|(position, cell)| *cell &= of_part(position));
+            let of_part = |position: usize| {
+                position % parts.max(1) as usize == part.saturating_sub(1) as usize
+            };
+            selected
+                .iter_mut()
+                .enumerate()
+                .for_each(|(position, cell)| *cell &= of_part(position));
         }
         if selected.contains(&true) {
             return Ok(selected);
         }
-        let help = self.shard.map(|(part, n)| format!("shard {part}/{n} may have nothing to do; try without it"));
-        Err(Error::NothingSelected { message: "no cell passes all of the filters".into(), help })
+        let help = self
+            .shard
+            .map(|(part, n)| format!("shard {part}/{n} may have nothing to do; try without it"));
+        Err(Error::NothingSelected {
+            message: "no cell passes all of the filters".into(),
+            help,
+        })
+    }
+}
+
+impl Selection {
+    /// Names among several (`{nemo,tran}`, `FRAMEWORKS=nemo,tran`) that no cell has. Where others
+    /// do, the selection is not empty, and nothing else would tell.
+    #[must_use]
+    pub fn unmet(&self, cells: &[Cell]) -> Vec<Unmet> {
+        let names = Names::of(cells);
+        let mut asked: Vec<(String, &'static str, String)> = Vec::new();
+        for (option, patterns) in [("--only", &self.only), ("--together", &self.together)] {
+            for text in patterns {
+                let path = text.split_once('@').map_or(text.as_str(), |(path, _)| path);
+                let segments = split_outside_braces(path, '/');
+                for (dimension, segment) in BASE.into_iter().zip(segments) {
+                    for name in alternatives(segment) {
+                        asked.push((format!("{option} {text}"), dimension, name));
+                    }
+                }
+            }
+        }
+        for (variable, dimension, values) in [
+            ("FRAMEWORKS", "framework", &self.frameworks),
+            ("PARALLEL", "parallelism", &self.strategies),
+        ] {
+            let given = format!("{variable}={}", values.join(","));
+            asked.extend(
+                values
+                    .iter()
+                    .map(|name| (given.clone(), dimension, name.clone())),
+            );
+        }
+        let is_unmet = |(_, dimension, name): &(String, &'static str, String)| {
+            !name.is_empty()
+                && glob("", name)
+                    .is_ok_and(|glob| !names.matching(dimension, &glob).contains(&true))
+        };
+        asked.retain(is_unmet);
+        let unmet = |(given, dimension, name)| Unmet {
+            given,
+            dimension,
+            name,
+        };
+        asked.into_iter().map(unmet).collect()
+    }
+}
+
+/// `a{b,c}` → `ab`, `ac`; anything less simple as it is.
+fn alternatives(segment: &str) -> Vec<String> {
+    let parts = segment
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    match parts {
+        Some((before, (inner, after)))
+            if !inner.contains(['{', '\\']) && !after.contains(['{', '}']) =>
+        {
+            inner
+                .split(',')
+                .map(|one| format!("{before}{one}{after}"))
+                .collect()
+        }
+        _ => vec![segment.to_owned()],
     }
 }
 
 fn keep(selected: &mut [bool], passed: &[bool]) {
-    selected.iter_mut().zip(passed).for_each(|(cell, passed)| *cell &= passed);
+    selected
+        .iter_mut()
+        .zip(passed)
+        .for_each(|(cell, passed)| *cell &= passed);
 }
 
-/// The cells that match any of the patterns; each pattern must match one, or it is a slip of the pen.
+/// The cells that match any of the patterns; each pattern must match one, or it is a slip of the
+/// pen.
 fn any_of(option: &str, patterns: &[String], names: &Names<'_>) -> Result<Vec<bool>> {
     let mut any = vec![false; names.cells.len()];
     for text in patterns {
@@ -105,13 +209,20 @@ fn any_of(option: &str, patterns: &[String], names: &Names<'_>) -> Result<Vec<bo
         if !matched.contains(&true) {
             return Err(pattern.nothing(option, names));
         }
-        any.iter_mut().zip(matched).for_each(|(any, matched)| *any |= matched);
+        any.iter_mut()
+            .zip(matched)
+            .for_each(|(any, matched)| *any |= matched);
     }
     Ok(any)
 }
 
 /// A variable may name more than this matrix has, for it is set for many; but not only that.
-fn variable_filter(variable: &str, values: &[String], depth: usize, names: &Names<'_>) -> Result<Vec<bool>> {
+fn variable_filter(
+    variable: &str,
+    values: &[String],
+    depth: usize,
+    names: &Names<'_>,
+) -> Result<Vec<bool>> {
     let mut any = vec![false; names.cells.len()];
     let mut missed = None;
     for value in values {
@@ -120,7 +231,9 @@ fn variable_filter(variable: &str, values: &[String], depth: usize, names: &Name
         if !matched.contains(&true) {
             missed = missed.or(Some(pattern));
         }
-        any.iter_mut().zip(matched).for_each(|(any, matched)| *any |= matched);
+        any.iter_mut()
+            .zip(matched)
+            .for_each(|(any, matched)| *any |= matched);
     }
     match missed {
         Some(pattern) if !any.contains(&true) => Err(pattern.nothing(variable, names)),
@@ -136,15 +249,18 @@ fn conditions(wheres: &[String], names: &Names<'_>) -> Result<Vec<(String, Vec<S
             Problem::new(message).at(&Source::new("--where", text), 0..text.len(), label)
         };
         let Some((axis, value)) = text.split_once('=') else {
-            let problem = problem(format!("--where {text} has no value"), "expected AXIS=VALUE");
+            let problem = problem(
+                format!("--where {text} has no value"),
+                "expected AXIS=VALUE",
+            );
             return Err(Error::invalid(problem.help("as in --where precision=fp8")));
         };
         if !names.dimensions().contains(&axis) {
-            let help = nearest(axis, names.dimensions()).map_or_else(
-                || format!("there are {}", names.dimensions().join(", ")),
-                |near| format!("did you mean `{near}`?"),
-            );
-            return Err(Error::invalid(problem(format!("unknown axis `{axis}`"), "no axis has this name").help(help)));
+            let help = did_you_mean(axis, names.dimensions())
+                .unwrap_or_else(|| format!("there are {}", names.dimensions().join(", ")));
+            return Err(Error::invalid(
+                problem(format!("unknown axis `{axis}`"), "no axis has this name").help(help),
+            ));
         }
         match conditions.iter_mut().find(|(known, _)| known == axis) {
             Some((_, values)) => values.push(value.to_owned()),
@@ -170,7 +286,12 @@ impl<'a> Names<'a> {
                 axes.push(name);
             }
         }
-        let mut names = Self { cells, platforms: Vec::new(), frameworks: Vec::new(), axes };
+        let mut names = Self {
+            cells,
+            platforms: Vec::new(),
+            frameworks: Vec::new(),
+            axes,
+        };
         names.platforms = names.distinct("platform");
         names.frameworks = names.distinct("framework");
         names
@@ -182,18 +303,30 @@ impl<'a> Names<'a> {
 
     fn distinct(&self, dimension: &str) -> Vec<&'a Arc<str>> {
         let mut seen = std::collections::HashSet::new();
-        self.cells.iter().filter_map(|cell| cell.value(dimension)).filter(|value| seen.insert(*value)).collect()
+        self.cells
+            .iter()
+            .filter_map(|cell| cell.value(dimension))
+            .filter(|value| seen.insert(*value))
+            .collect()
     }
 
-    /// A cell's id on a dimension, and the other names it goes by unless those are ids of their own.
+    /// A cell's id on a dimension, and the other names it goes by unless those are ids of their
+    /// own.
     fn called(&self, cell: &'a Cell, dimension: &str) -> Vec<&'a str> {
-        let Some(id) = cell.value(dimension) else { return Vec::new() };
-        let (others, ids): (&[&str], _) = match dimension {
-            "platform" => (vendor_names(cell.vendor), &self.platforms),
-            "framework" => (framework_names(id), &self.frameworks),
+        let Some(id) = cell.value(dimension) else {
+            return Vec::new();
+        };
+        let (others, ids): (Vec<&str>, _) = match dimension {
+            "platform" => (vendor_names(cell.vendor).to_vec(), &self.platforms),
+            "framework" => {
+                let names = framework_names(id).iter().map(String::as_str);
+                (names.collect(), &self.frameworks)
+            }
             _ => return vec![id],
         };
-        let aliases = others.iter().copied().filter(|other| ids.iter().all(|id| &***id != *other));
+        let aliases = others
+            .into_iter()
+            .filter(|other| ids.iter().all(|id| &***id != *other));
         std::iter::once(&**id).chain(aliases).collect()
     }
 
@@ -201,8 +334,14 @@ impl<'a> Names<'a> {
     fn matching(&self, dimension: &str, glob: &GlobMatcher) -> Vec<bool> {
         let mut known: HashMap<&str, bool> = HashMap::new();
         let one = |cell: &'a Cell| {
-            let Some(id) = cell.value(dimension) else { return false };
-            *known.entry(id).or_insert_with(|| self.called(cell, dimension).iter().any(|name| glob.is_match(name)))
+            let Some(id) = cell.value(dimension) else {
+                return false;
+            };
+            *known.entry(id).or_insert_with(|| {
+                self.called(cell, dimension)
+                    .iter()
+                    .any(|name| glob.is_match(name))
+            })
         };
         self.cells.iter().map(one).collect()
     }
@@ -214,25 +353,44 @@ impl<'a> Names<'a> {
             if !matched.contains(&true) {
                 return Err(self.nothing(&format!("--where {axis}={value}"), axis, value));
             }
-            any.iter_mut().zip(matched).for_each(|(any, matched)| *any |= matched);
+            any.iter_mut()
+                .zip(matched)
+                .for_each(|(any, matched)| *any |= matched);
         }
         Ok(any)
     }
 
     /// No cell is called `value` on `dimension`.
     fn nothing(&self, given: &str, dimension: &str, value: &str) -> Error {
-        let mut known: Vec<&str> = self.distinct(dimension).into_iter().map(|name| &**name).collect();
+        let mut known: Vec<&str> = self
+            .distinct(dimension)
+            .into_iter()
+            .map(|name| &**name)
+            .collect();
         let listed = known.join(", ");
-        known.extend(self.cells.iter().flat_map(|cell| self.called(cell, dimension)));
+        known.extend(
+            self.cells
+                .iter()
+                .flat_map(|cell| self.called(cell, dimension)),
+        );
         known.dedup();
-        let elsewhere = BASE.iter().position(|other| self.distinct(other).iter().any(|name| &***name == value));
+        let elsewhere = BASE
+            .iter()
+            .position(|other| self.distinct(other).iter().any(|name| &***name == value));
         let help = match (nearest(value, known), elsewhere) {
             (Some(near), _) => format!("did you mean `{near}`?"),
-            (None, Some(depth)) => format!("`{value}` is a {}: --only '{}{value}'", BASE[depth], "*/".repeat(depth)),
+            (None, Some(depth)) => format!(
+                "`{value}` is a {}: --only '{}{value}'",
+                BASE[depth],
+                "*/".repeat(depth)
+            ),
             (None, None) => format!("there are {listed}"),
         };
         let message = format!("{given}: no cell has the {dimension} `{value}`");
-        Error::NothingSelected { message, help: Some(help) }
+        Error::NothingSelected {
+            message,
+            help: Some(help),
+        }
     }
 }
 
@@ -245,25 +403,49 @@ struct Pattern {
 
 impl Pattern {
     fn parse(option: &str, text: &str) -> Result<Self> {
-        let (path, axes) = text.split_once('@').map_or((text, None), |(path, axes)| (path, Some(axes)));
+        let (path, axes) = text
+            .split_once('@')
+            .map_or((text, None), |(path, axes)| (path, Some(axes)));
         let segments = split_outside_braces(path.trim_end_matches('/'), '/');
         let bad = |message: String| {
-            Error::invalid(Problem::new(message).at(&Source::new(option, text), 0..text.len(), "not a selection"))
+            Error::invalid(Problem::new(message).at(
+                &Source::new(option, text),
+                0..text.len(),
+                "not a selection",
+            ))
         };
         if segments.len() > BASE.len() || text.is_empty() {
-            return Err(bad(format!("{option} {text}: platform/framework/model/parallelism is all there is")));
+            return Err(bad(format!(
+                "{option} {text}: platform/framework/model/parallelism is all there is"
+            )));
         }
         let mut parts = Vec::new();
-        for (dimension, segment) in BASE.iter().zip(segments).filter(|(_, segment)| !segment.is_empty()) {
-            parts.push(((*dimension).to_owned(), segment.to_owned(), glob(option, segment)?));
+        for (dimension, segment) in BASE
+            .iter()
+            .zip(segments)
+            .filter(|(_, segment)| !segment.is_empty())
+        {
+            parts.push((
+                (*dimension).to_owned(),
+                segment.to_owned(),
+                glob(option, segment)?,
+            ));
         }
-        for condition in axes.map(|axes| split_outside_braces(axes, ',')).unwrap_or_default() {
+        for condition in axes
+            .map(|axes| split_outside_braces(axes, ','))
+            .unwrap_or_default()
+        {
             let Some((axis, value)) = condition.split_once('=') else {
-                return Err(bad(format!("{option} {text}: `{condition}` is not AXIS=VALUE")));
+                return Err(bad(format!(
+                    "{option} {text}: `{condition}` is not AXIS=VALUE"
+                )));
             };
             parts.push((axis.to_owned(), value.to_owned(), glob(option, value)?));
         }
-        Ok(Self { text: text.to_owned(), parts })
+        Ok(Self {
+            text: text.to_owned(),
+            parts,
+        })
     }
 
     fn matches(&self, names: &Names<'_>) -> Vec<bool> {
@@ -282,27 +464,42 @@ impl Pattern {
         };
         for (dimension, text, glob) in &self.parts {
             if !names.dimensions().contains(&dimension.as_str()) {
-                let help = nearest(dimension, names.dimensions()).map(|near| format!("did you mean `{near}`?"));
-                return Error::NothingSelected { message: format!("{given}: there is no axis `{dimension}`"), help };
+                let help = did_you_mean(dimension, names.dimensions());
+                return Error::NothingSelected {
+                    message: format!("{given}: there is no axis `{dimension}`"),
+                    help,
+                };
             }
             if !names.matching(dimension, glob).contains(&true) {
                 return names.nothing(&given, dimension, text);
             }
         }
         let ids: Vec<String> = names.cells.iter().map(ToString::to_string).collect();
-        let distance = |id: &&String| strsim::levenshtein(&self.text, &id[..self.text.len().min(id.len())]);
-        let near = ids.iter().filter(|id| id.is_char_boundary(self.text.len().min(id.len()))).min_by_key(distance);
+        // Whoever writes the beginning of an id means it.
+        let length = self.text.chars().count();
+        let distance = |id: &&String| {
+            strsim::levenshtein(&self.text, &id.chars().take(length).collect::<String>())
+        };
+        let near = ids.iter().min_by_key(distance);
         let help = near.map(|id| format!("the nearest cell is {id}"));
-        Error::NothingSelected { message: format!("{given}: no cell has all of these"), help }
+        Error::NothingSelected {
+            message: format!("{given}: no cell has all of these"),
+            help,
+        }
     }
 }
 
-fn glob(option: &str, text: &str) -> Result<GlobMatcher> {
+/// A pattern that an option has; capitals and small letters are alike.
+pub fn glob(option: &str, text: &str) -> Result<GlobMatcher> {
     // Nobody tells `NeMo` and `nemo` apart by their case.
-    GlobBuilder::new(text).case_insensitive(true).build().map(|glob| glob.compile_matcher()).map_err(|error| {
-        let problem = Problem::new(format!("{option} {text}: {}", error.kind()));
-        Error::invalid(problem.at(&Source::new(option, text), 0..text.len(), "not a pattern"))
-    })
+    GlobBuilder::new(text)
+        .case_insensitive(true)
+        .build()
+        .map(|glob| glob.compile_matcher())
+        .map_err(|error| {
+            let problem = Problem::new(format!("{option} {text}: {}", error.kind()));
+            Error::invalid(problem.at(&Source::new(option, text), 0..text.len(), "not a pattern"))
+        })
 }
 
 fn split_outside_braces(text: &str, separator: char) -> Vec<&str> {

@@ -8,13 +8,20 @@ use super::*;
 use crate::{
     config::tests::{load as load_config, shipped, show},
     error::Problem,
-    plan::Vendor,
+    job::Vendor,
 };
 
 const RECIPES: [&str; 3] = ["native", "tran", "cmd"];
 
 fn load_with(text: &str, config: &Config, auto: Option<&str>) -> Result<Matrix, Vec<Problem>> {
-    load(Source::new("pipelines/m.toml", text), config, &RECIPES, auto, &[]).map_err(|error| match error {
+    load(
+        Source::new("pipelines/m.toml", text),
+        config,
+        &RECIPES,
+        auto,
+        &[],
+    )
+    .map_err(|error| match error {
         Error::Invalid(problems) => problems,
         other => panic!("{other}"),
     })
@@ -67,19 +74,41 @@ precision = 'fp32'
     );
     let config = shipped();
     let matrix = load_with(&text, &config, Some("rocm")).unwrap();
-    assert_eq!((matrix.name.as_str(), matrix.cells.len(), matrix.excluded.len()), ("m", 13, 4));
+    assert_eq!(
+        (
+            matrix.name.as_str(),
+            matrix.cells.len(),
+            matrix.excluded.len()
+        ),
+        ("m", 13, 4)
+    );
     let ids = ids(&matrix);
     assert_eq!(ids[0], "nvd/native/llama/single@precision=bf16,lr=0.0003");
     assert_eq!(ids[1], "nvd/native/llama/single@precision=bf16,lr=1");
     assert_eq!(ids[2], "nvd/native/llama/single@precision=fp8,lr=0.0003");
-    assert_eq!(ids[4], "nvd/native/llama-3.1-70b-proxy/single@precision=bf16,lr=0.0003");
+    assert_eq!(
+        ids[4],
+        "nvd/native/llama-3.1-70b-proxy/single@precision=bf16,lr=0.0003"
+    );
     assert_eq!(ids[8], "nvd/tran/llama/single@precision=bf16,lr=0.0003");
     assert_eq!(ids[12], "amd/tran/llama/identical_config@precision=fp32");
-    assert_eq!((matrix.cells[12].vendor, matrix.cells[12].repeats), (Vendor::Amd, 5));
-    assert_eq!(matrix.excluded[0].0.to_string(), "nvd/tran/llama/single@precision=fp8,lr=0.0003");
+    assert_eq!(
+        (
+            matrix.cells[CellId::from(12)].vendor,
+            matrix.cells[CellId::from(12)].repeats
+        ),
+        (Vendor::Amd, 5)
+    );
+    assert_eq!(
+        matrix.excluded[0].0.to_string(),
+        "nvd/tran/llama/single@precision=fp8,lr=0.0003"
+    );
     assert_eq!(matrix.excluded[0].1, "not of interest");
-    let overlay: Vec<String> =
-        matrix.cells[8].overlay.iter().map(|s| format!("{}={} {}", s.path, s.value, s.origin)).collect();
+    let overlay: Vec<String> = matrix.cells[CellId::from(8)]
+        .overlay
+        .iter()
+        .map(|s| format!("{}={} {}", s.path, s.value, s.origin))
+        .collect();
     assert_eq!(
         overlay,
         [
@@ -94,7 +123,11 @@ precision = 'fp32'
 
 #[test]
 fn all_problems_are_reported_at_once_with_their_places() {
-    let config = load_config(crate::config::tests::SHIPPED, &[], &["training.optimizer.learning_rate=1"]);
+    let config = load_config(
+        crate::config::tests::SHIPPED,
+        &[],
+        &["training.optimizer.learning_rate=1"],
+    );
     refused(
         &format!(
             "{}
@@ -161,7 +194,11 @@ fn files_that_make_no_matrix_say_why() {
         pipelines/m.toml:3:5: not TOML: extra `=`, expected nothing | here | -\n\
         pipelines/m.toml:3:7: not TOML: unexpected key or value, expected newline, `#` | here | -",
     );
-    refused("", &config, "pipelines/m.toml:1:1: there is no [matrix] |  | a file begins with [matrix]");
+    refused(
+        "",
+        &config,
+        "pipelines/m.toml:1:1: there is no [matrix] |  | a file begins with [matrix]",
+    );
     refused(
         "[matrix]\nplatform = 'nvd'\nmodel = 7\nframework = []\n[matrix.axes.seq]\nvalues = []\n[exclude]\nwhere = {}\n",
         &config,
@@ -174,7 +211,11 @@ pipelines/m.toml:5:14: axis `seq` has no `path` | expected one | -
 pipelines/m.toml:7:1: `exclude` must be a list of tables | a single one | write [[exclude]]",
     );
     let all = format!("{HEAD}[[exclude]]\nwhere = {{}}\nreason = 'all'\n");
-    refused(&all, &config, "pipelines/m.toml:1:1: the matrix has no cells |  | everything is excluded");
+    refused(
+        &all,
+        &config,
+        "pipelines/m.toml:1:1: the matrix has no cells |  | everything is excluded",
+    );
     let twice = format!(
         "{HEAD}[[include]]\nplatform = 'nvd'\nframework = 'hf'\nmodel = 'llama'\nparallelism = 'single'\n\
         precision = 'fp8'\nlr = 1.0\n"
@@ -184,8 +225,12 @@ pipelines/m.toml:7:1: `exclude` must be a list of tables | a single one | write 
         &config,
         "pipelines/m.toml:12:1: [[include]] makes nvd/tran/llama/single@precision=fp8,lr=1, which is there already | a second one | -",
     );
-    let two =
-        load_config("hardware: { platforms: { h100: { vendor: nvd }, h200: { vendor: nvd } } }", &[], &[]).unwrap();
+    let two = load_config(
+        "hardware: { platforms: { h100: { vendor: nvd }, h200: { vendor: nvd } } }",
+        &[],
+        &[],
+    )
+    .unwrap();
     refused(
         "[matrix]\nplatform = ['nvidia', 'h20', 'h100']\nframework = 'tran'\nmodel = 'a'\nparallelism = 'b'\n",
         &two,
@@ -195,14 +240,29 @@ pipelines/m.toml:2:23: unknown platform `h20` | no platform has this name | did 
 pipelines/m.toml:4:9: unknown model `a` | no model has this name | declare it under `models` in config.yaml
 pipelines/m.toml:5:15: unknown strategy `b` | no strategy has this name | declare it under `parallelism` in config.yaml",
     );
-    let seeds = (0..1001).map(|seed| seed.to_string()).collect::<Vec<_>>().join(",");
-    let axis = |name: &str, path: &str| format!("[matrix.axes.{name}]\npath = '{path}'\nvalues = [{seeds}]\n");
-    let huge = format!("{HEAD}{}{}", axis("seed", "training.seed"), axis("warm", "training.optimizer.warmup_steps"));
-    refused(&huge, &config, "pipelines/m.toml:1:1: the matrix has more than 1000000 cells |  | -");
+    let seeds = (0..1001)
+        .map(|seed| seed.to_string())
+        .collect::<Vec<_>>()
+        .join(",");
+    let axis = |name: &str, path: &str| {
+        format!("[matrix.axes.{name}]\npath = '{path}'\nvalues = [{seeds}]\n")
+    };
+    let huge = format!(
+        "{HEAD}{}{}",
+        axis("seed", "training.seed"),
+        axis("warm", "training.optimizer.warmup_steps")
+    );
+    refused(
+        &huge,
+        &config,
+        "pipelines/m.toml:1:1: the matrix has more than 1000000 cells |  | -",
+    );
 }
 
 fn shipped_matrix(name: &str) -> Matrix {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines").join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("pipelines")
+        .join(name);
     let text = crate::files::read_to_string(&path).unwrap();
     load_with(&text, &shipped(), None).unwrap_or_else(|problems| panic!("{}", show(&problems)))
 }
@@ -210,7 +270,10 @@ fn shipped_matrix(name: &str) -> Matrix {
 #[test]
 fn shipped_matrices_hold_what_they_promise() {
     let matrix = shipped_matrix("matrix.toml");
-    assert_eq!((matrix.name.as_str(), matrix.cells.len()), ("amd-vs-nvidia", 9 * 2 * 2 * 2 - 4));
+    assert_eq!(
+        (matrix.name.as_str(), matrix.cells.len()),
+        ("amd-vs-nvidia", 9 * 2 * 2 * 2 - 4)
+    );
     assert_eq!(matrix.excluded.len(), 4, "tran on 80 GB cards");
     assert!(ids(&matrix).contains(&"amd/prim/llama/maximum_performance".to_owned()));
     let quick = shipped_matrix("quickstart.toml");
@@ -225,29 +288,45 @@ fn shipped_matrices_hold_what_they_promise() {
     );
     assert!(quick.cells.iter().all(|cell| cell.repeats == 3));
     let (config, defaults) = (shipped(), crate::config::Values::default());
-    let view = config.view(&defaults, &quick.cells[0].overlay);
+    let view = config.view(&defaults, &quick.cells[CellId::from(0)].overlay);
     assert_eq!(view.u64("training.data.seq_length"), Ok(Some(128)));
     assert_eq!(view.f64("training.optimizer.learning_rate"), Ok(Some(3e-3)));
     assert_eq!(view.str("training.precision.default"), Ok(Some("fp32")));
     assert_eq!(view.f64("training.optimizer.beta2"), Ok(Some(0.95)));
     let single = ids(&shipped_matrix("single-gpu.toml"));
-    assert_eq!((single.len(), single[3].as_str()), (12, "nvd/tran/llama-1b/single@compile=true"));
+    assert_eq!(
+        (single.len(), single[3].as_str()),
+        (12, "nvd/tran/llama-1b/single@compile=true")
+    );
     let multi = ids(&shipped_matrix("multi-gpu.toml"));
     let frameworks = ["tran/llama-1b", "fsdp/llama", "deep/llama", "mega/llama"];
     assert_eq!(multi, frameworks.map(|f| format!("h200/{f}/four_gpus")));
 }
 
 fn selected(matrix: &Matrix, selection: &Selection) -> Result<Vec<String>, String> {
-    let keep = selection.select(&matrix.cells).map_err(|error| match error {
-        Error::NothingSelected { message, help } => format!("{message} | {}", help.unwrap_or_default()),
-        Error::Invalid(problems) => show(&problems),
-        other => panic!("{other}"),
-    })?;
-    Ok(matrix.cells.iter().zip(keep).filter(|(_, keep)| *keep).map(|(cell, _)| cell.to_string()).collect())
+    let keep = selection
+        .select(&matrix.cells)
+        .map_err(|error| match error {
+            Error::NothingSelected { message, help } => {
+                format!("{message} | {}", help.unwrap_or_default())
+            }
+            Error::Invalid(problems) => show(&problems),
+            other => panic!("{other}"),
+        })?;
+    Ok(matrix
+        .cells
+        .iter()
+        .zip(keep)
+        .filter(|(_, keep)| *keep)
+        .map(|(cell, _)| cell.to_string())
+        .collect())
 }
 
 fn only(patterns: &[&str]) -> Selection {
-    Selection { only: patterns.iter().map(|p| (*p).to_owned()).collect(), ..Selection::default() }
+    Selection {
+        only: patterns.iter().map(|p| (*p).to_owned()).collect(),
+        ..Selection::default()
+    }
 }
 
 #[test]
@@ -256,22 +335,34 @@ fn patterns_select_by_leading_segments_globs_axes_and_aliases() {
     let count = |patterns: &[&str]| selected(&matrix, &only(patterns)).unwrap().len();
     assert_eq!(count(&[]), 68);
     assert_eq!(count(&["amd/prim/llama"]), 2);
-    assert_eq!(count(&["rocm/primus/llama", "amd/prim/llama/identical_config"]), 2);
+    assert_eq!(
+        count(&["rocm/primus/llama", "amd/prim/llama/identical_config"]),
+        2
+    );
     assert_eq!(count(&["nvd/*/qwen"]), 16);
     assert_eq!(count(&["*/{fsdp,transformers}"]), 12);
     assert_eq!(count(&["{nvidia,amd}/t*/"]), 12);
     assert_eq!(count(&["*/*/*/max*"]), 34);
     let single = shipped_matrix("single-gpu.toml");
     let named = |pattern: &str| selected(&single, &only(&[pattern])).unwrap();
-    assert_eq!(named("nvd/tran@compile=true"), ["nvd/tran/llama-1b/single@compile=true"]);
+    assert_eq!(
+        named("nvd/tran@compile=true"),
+        ["nvd/tran/llama-1b/single@compile=true"]
+    );
     assert_eq!(named("@compile={false,no}").len(), 6);
     let selection = Selection {
         skip: vec!["*/{native,fsdp,deep,mega,titan}".into()],
         where_: vec!["compile=f*".into()],
         ..Selection::default()
     };
-    assert_eq!(selected(&single, &selection).unwrap(), ["nvd/tran/llama-1b/single@compile=false"]);
-    let either = Selection { where_: vec!["compile=true".into(), "compile=false".into()], ..Selection::default() };
+    assert_eq!(
+        selected(&single, &selection).unwrap(),
+        ["nvd/tran/llama-1b/single@compile=false"]
+    );
+    let either = Selection {
+        where_: vec!["compile=true".into(), "compile=false".into()],
+        ..Selection::default()
+    };
     assert_eq!(selected(&single, &either).unwrap().len(), 12);
 }
 
@@ -279,10 +370,15 @@ fn patterns_select_by_leading_segments_globs_axes_and_aliases() {
 fn the_environment_filters() {
     let matrix = shipped_matrix("matrix.toml");
     let env = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
     };
-    let all = only(&["amd"])
-        .with_environment(&env(&[("FRAMEWORKS", "nemo,transformers, later"), ("PARALLEL", "identical_config")]));
+    let all = only(&["amd"]).with_environment(&env(&[
+        ("FRAMEWORKS", "nemo,transformers, later"),
+        ("PARALLEL", "identical_config"),
+    ]));
     assert_eq!(selected(&matrix, &all).unwrap().len(), 4);
     let none = Selection::default().with_environment(&env(&[("PARALLEL", "identical_confg")]));
     assert_eq!(
@@ -293,8 +389,12 @@ fn the_environment_filters() {
 
 #[test]
 fn what_selects_nothing_names_the_nearest() {
-    let (matrix, single) = (shipped_matrix("matrix.toml"), shipped_matrix("single-gpu.toml"));
-    let none = |matrix: &Matrix, pattern: &str| selected(matrix, &only(&["nvd", pattern])).unwrap_err();
+    let (matrix, single) = (
+        shipped_matrix("matrix.toml"),
+        shipped_matrix("single-gpu.toml"),
+    );
+    let none =
+        |matrix: &Matrix, pattern: &str| selected(matrix, &only(&["nvd", pattern])).unwrap_err();
     assert_eq!(
         none(&matrix, "amd/prmi/llama"),
         "--only amd/prmi/llama: no cell has the framework `prmi` | did you mean `prim`?"
@@ -303,9 +403,16 @@ fn what_selects_nothing_names_the_nearest() {
         none(&matrix, "llama"),
         "--only llama: no cell has the platform `llama` | `llama` is a model: --only '*/*/llama'"
     );
-    assert_eq!(none(&matrix, "zzzzzzzz"), "--only zzzzzzzz: no cell has the platform `zzzzzzzz` | there are nvd, amd");
     assert_eq!(
-        selected(&shipped_matrix("multi-gpu.toml"), &only(&["h200/tran/llama"])).unwrap_err(),
+        none(&matrix, "zzzzzzzz"),
+        "--only zzzzzzzz: no cell has the platform `zzzzzzzz` | there are nvd, amd"
+    );
+    assert_eq!(
+        selected(
+            &shipped_matrix("multi-gpu.toml"),
+            &only(&["h200/tran/llama"])
+        )
+        .unwrap_err(),
         "--only h200/tran/llama: no cell has all of these | the nearest cell is h200/tran/llama-1b/four_gpus"
     );
     assert_eq!(
@@ -320,8 +427,16 @@ fn what_selects_nothing_names_the_nearest() {
         none(&matrix, "{nvd"),
         "--only:1:1: --only {nvd: unclosed alternate group; missing '}' (maybe escape '{' with '[{]'?) | not a pattern | -"
     );
-    let where_ =
-        |text: &str| selected(&single, &Selection { where_: vec![text.into()], ..Selection::default() }).unwrap_err();
+    let where_ = |text: &str| {
+        selected(
+            &single,
+            &Selection {
+                where_: vec![text.into()],
+                ..Selection::default()
+            },
+        )
+        .unwrap_err()
+    };
     assert_eq!(
         where_("compil=true"),
         "--where:1:1: unknown axis `compil` | no axis has this name | did you mean `compile`?"
@@ -330,16 +445,29 @@ fn what_selects_nothing_names_the_nearest() {
         where_("compile"),
         "--where:1:1: --where compile has no value | expected AXIS=VALUE | as in --where precision=fp8"
     );
-    assert_eq!(where_("compile=tru"), "--where compile=tru: no cell has the compile `tru` | did you mean `true`?");
+    assert_eq!(
+        where_("compile=tru"),
+        "--where compile=tru: no cell has the compile `tru` | did you mean `true`?"
+    );
 }
 
 #[test]
 fn shards_part_the_matrix() {
     let matrix = shipped_matrix("matrix.toml");
-    let shard = |i, n| Selection { shard: Some((i, n)), ..Selection::default() }.select(&matrix.cells);
+    let shard = |i, n| {
+        Selection {
+            shard: Some((i, n)),
+            ..Selection::default()
+        }
+        .select(&matrix.cells)
+    };
     let mut times = vec![0; matrix.cells.len()];
     for i in 1..=5 {
-        shard(i, 5).unwrap().iter().zip(&mut times).for_each(|(keep, times)| *times += u32::from(*keep));
+        shard(i, 5)
+            .unwrap()
+            .iter()
+            .zip(&mut times)
+            .for_each(|(keep, times)| *times += u32::from(*keep));
     }
     assert!(times.iter().all(|times| *times == 1));
     assert!(matches!(shard(73, 100), Err(Error::NothingSelected { .. })));
@@ -480,4 +608,27 @@ fn exercise(text: &str) {
             }
         }
     });
+}
+
+#[test]
+fn a_matrix_says_across_which_fields_its_comparison_goes() {
+    let of = |line: &str| {
+        format!(
+            "[matrix]\n{line}\n{}",
+            HEAD.trim_start_matches("[matrix]\n")
+        )
+    };
+    let matrix = load_with(
+        &of("across = ['seq_length', 'precision']"),
+        &shipped(),
+        None,
+    );
+    assert_eq!(matrix.unwrap().across, ["seq_length", "precision"]);
+    let problems = load_with(&of("across = 'seq_lenght'"), &shipped(), None).unwrap_err();
+    let said = show(&problems);
+    assert!(
+        said.contains("no field of a workload is called `seq_lenght`"),
+        "{said}"
+    );
+    assert!(said.contains("seq_length"), "{said}");
 }

@@ -1,10 +1,12 @@
-//! Datasets and tokenizers of a matrix: what each is called, where it is on this host, and the digest that keys are made of.
+//! Datasets and tokenizers of a matrix: what each is called, where it is on this host, and the
+//! digest that keys are made of.
 //!
-//! A path differs from host to host and is in no key. Keys hold the name, which is in the job, and the digest of the
-//! content, which is a fact of tprimat.lock like any other.
+//! A path differs from host to host and is in no key. Keys hold the name, which is in the job, and
+//! the digest of the content, which is a fact of tprimat.lock like any other.
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -48,9 +50,11 @@ impl DataKind {
         let own = match self {
             Self::Dataset => prefix_of(path),
             // Every model's is called so; the folder tells whose it is.
-            Self::Tokenizer if path.file_stem().is_some_and(|stem| stem == "tokenizer") => {
-                path.parent().filter(|folder| folder.file_name().is_some()).unwrap_or(path).to_owned()
-            }
+            Self::Tokenizer if path.file_stem().is_some_and(|stem| stem == "tokenizer") => path
+                .parent()
+                .filter(|folder| folder.file_name().is_some())
+                .unwrap_or(path)
+                .to_owned(),
             Self::Tokenizer => path.to_owned(),
         };
         Some(own.file_name()?.to_str()?.to_owned())
@@ -90,7 +94,7 @@ pub struct DataFile {
     pub is_here: bool,
 }
 
-/// Digests of files that were read before, by path: a plan reads no dataset twice.
+/// Digests of files that were read before, by path: a plan reads no dataset and no image twice.
 #[derive(Default)]
 pub struct DataMemo {
     path: PathBuf,
@@ -108,28 +112,63 @@ impl DataMemo {
     /// Kept in the project's cache; disposable.
     pub fn load(cache: &Path) -> Self {
         let path = cache.join("memos/data.json");
-        let known = crate::files::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        Self { path, known: known.unwrap_or_default(), is_changed: false }
+        let known = crate::files::read(&path)
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        Self {
+            path,
+            known: known.unwrap_or_default(),
+            is_changed: false,
+        }
     }
 
     pub fn digest(&mut self, kind: DataKind, path: &Path) -> Result<Digest> {
         if kind == DataKind::Tokenizer {
             return kind.fingerprint(path);
         }
-        let now: Vec<Stamp> = kind.files(path).iter().filter_map(|file| Stamp::of(file).ok()).collect();
+        self.known_as(path, &kind.files(path), || kind.fingerprint(path))
+    }
+
+    /// The same of a single file.
+    pub fn of_file(&mut self, path: &Path) -> io::Result<Digest> {
+        self.known_as(path, &[path.to_owned()], || Digest::of_file(path))
+    }
+
+    fn known_as<E>(
+        &mut self,
+        path: &Path,
+        files: &[PathBuf],
+        read: impl FnOnce() -> Result<Digest, E>,
+    ) -> Result<Digest, E> {
+        let now: Vec<Stamp> = files
+            .iter()
+            .filter_map(|file| Stamp::of(file).ok())
+            .collect();
         let is_same = |known: &&Known| {
-            known.stamps.len() == now.len() && known.stamps.iter().zip(&now).all(|(old, new)| old.is_still(new))
+            known.stamps.len() == now.len()
+                && known
+                    .stamps
+                    .iter()
+                    .zip(&now)
+                    .all(|(old, new)| old.is_still(new))
         };
         if let Some(known) = self.known.get(path).filter(is_same) {
             return Ok(known.digest);
         }
-        let digest = kind.fingerprint(path)?;
-        self.known.insert(path.to_owned(), Known { stamps: now, digest });
+        let digest = read()?;
+        self.known.insert(
+            path.to_owned(),
+            Known {
+                stamps: now,
+                digest,
+            },
+        );
         self.is_changed = true;
         Ok(digest)
     }
 
-    /// Stamps of the files of a dataset, as they were when they held this content; empty where that is not known.
+    /// Stamps of the files of a dataset, as they were when they held this content; empty where that
+    /// is not known.
     pub fn stamps(&self, path: &Path, digest: Digest) -> Vec<Stamp> {
         let known = self.known.get(path).filter(|known| known.digest == digest);
         known.map(|known| known.stamps.clone()).unwrap_or_default()
@@ -154,12 +193,21 @@ mod tests {
     fn a_file_is_called_by_its_last_part_that_says_something() {
         let name = |kind: DataKind, path: &str| kind.name_in(path);
         let some = |name: &str| Some(name.to_owned());
-        assert_eq!(name(DataKind::Dataset, "/data/c4_text_document"), some("c4_text_document"));
+        assert_eq!(
+            name(DataKind::Dataset, "/data/c4_text_document"),
+            some("c4_text_document")
+        );
         assert_eq!(name(DataKind::Dataset, "data/c4.v2.idx"), some("c4.v2"));
         assert_eq!(name(DataKind::Dataset, "/"), None);
-        assert_eq!(name(DataKind::Tokenizer, "/data/llama-3/tokenizer.json"), some("llama-3"));
+        assert_eq!(
+            name(DataKind::Tokenizer, "/data/llama-3/tokenizer.json"),
+            some("llama-3")
+        );
         assert_eq!(name(DataKind::Tokenizer, "/data/llama-3/"), some("llama-3"));
-        assert_eq!(name(DataKind::Tokenizer, "tokenizer.json"), some("tokenizer.json"));
+        assert_eq!(
+            name(DataKind::Tokenizer, "tokenizer.json"),
+            some("tokenizer.json")
+        );
     }
 
     #[test]
@@ -176,7 +224,8 @@ mod tests {
         memo.save();
         // A wrong digest shows whether the memo is believed.
         let path = folder.path().join("memos/data.json");
-        let mut noted: serde_json::Value = serde_json::from_slice(&crate::files::read(&path).unwrap()).unwrap();
+        let mut noted: serde_json::Value =
+            serde_json::from_slice(&crate::files::read(&path).unwrap()).unwrap();
         let entry = &mut noted[prefix.to_str().unwrap()];
         entry["digest"] = Digest::of("something else").to_string().into();
         let mut digest_by = |later: f64| {
@@ -184,7 +233,10 @@ mod tests {
                 stamp["taken"] = (stamp["taken"].as_f64().unwrap() + later).into();
             }
             let known = serde_json::from_value(entry.clone()).unwrap();
-            let mut memo = DataMemo { known: [(prefix.clone(), known)].into(), ..DataMemo::default() };
+            let mut memo = DataMemo {
+                known: [(prefix.clone(), known)].into(),
+                ..DataMemo::default()
+            };
             memo.digest(DataKind::Dataset, &prefix).unwrap()
         };
         assert_eq!(digest_by(0.0), digest, "the files are young: read again");

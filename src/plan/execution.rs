@@ -1,27 +1,37 @@
-//! How the runs of a cell are started: on this host or through Slurm, in a container or not. Nothing of it is in a key but the
-//! digest of the image.
+//! How the runs of a cell are started: on this host or through Slurm, in a container or not.
+//! Nothing of it is in a key but the digest of the image.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    Vendor,
-    resolve::{Reader, strings},
-};
+use super::resolve::{Reader, strings};
 use crate::{
-    config::vendor_names,
-    error::{Problem, nearest},
+    config::{View, vendor_names},
+    error::{Problem, did_you_mean},
+    host::EngineKind,
+    job::Vendor,
     matrix::Cell,
     recipe::Recipe,
 };
 
 /// What `executor` may say. A word for an engine is short for `container` with that engine.
-pub const EXECUTORS: &[&str] = &["local", "container", "docker", "podman", "apptainer", "slurm", "slurm+container"];
+pub const EXECUTORS: &[&str] = &[
+    "local",
+    "container",
+    "docker",
+    "podman",
+    "apptainer",
+    "slurm",
+    "slurm+container",
+    "allocation",
+];
 
 /// Where the supervisor of a run lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// On this host, as a child of tprimat.
@@ -29,48 +39,8 @@ pub enum Place {
     Local,
     /// In a batch job.
     Slurm,
-}
-
-/// A program that starts containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EngineKind {
-    Docker,
-    Podman,
-    /// Also Singularity, which takes the same arguments.
-    Apptainer,
-    /// `srun --container-image`, by NVIDIA's plugin for Slurm.
-    Pyxis,
-}
-
-impl EngineKind {
-    pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::Apptainer, Self::Pyxis];
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Apptainer => "apptainer",
-            Self::Pyxis => "pyxis",
-        }
-    }
-
-    /// Commands that may be this engine, the preferred one first.
-    #[must_use]
-    pub fn programs(self) -> &'static [&'static str] {
-        match self {
-            Self::Docker => &["docker"],
-            Self::Podman => &["podman"],
-            Self::Apptainer => &["apptainer", "singularity"],
-            Self::Pyxis => &["srun"],
-        }
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        let named = |kind: &Self| kind.name() == name || (*kind != Self::Pyxis && kind.programs().contains(&name));
-        Self::ALL.into_iter().find(named)
-    }
+    /// In the Slurm job that tprimat itself is in: each run is a step of it.
+    Allocation,
 }
 
 /// How a cell is run.
@@ -86,7 +56,7 @@ pub struct Execution {
 pub struct Container {
     /// `None`: the first of docker, podman and apptainer that is in PATH.
     pub engine: Option<EngineKind>,
-    /// As the engine knows it; of Apptainer the path of a `.sif` file.
+    /// As the engine knows it; of Apptainer the path of a `.sif` file, from the project's root.
     pub image: String,
     /// The Python inside.
     pub python: String,
@@ -106,6 +76,8 @@ pub struct Slurm {
     /// `None`: `gpu:N` for a job of N GPUs. Empty: none is asked for.
     pub gres: Option<String>,
     pub time: Option<String>,
+    /// CPU cores of each job.
+    pub cpus: Option<u64>,
     pub exclusive: bool,
     /// More options of `sbatch`.
     pub options: Vec<String>,
@@ -115,32 +87,43 @@ pub struct Slurm {
     pub cancel_on_interrupt: bool,
 }
 
-/// Reads `execution.<platform>`, by the platform's id or its vendor; the more specific one wins key by key.
+/// Reads `execution.<platform>`, by the platform's id or its vendor; the more specific one wins key
+/// by key.
 pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> Execution {
-    let names = std::iter::once(&*cell.platform).chain(vendor_names(vendor).iter().copied());
-    let tables: Vec<String> = names.map(|name| format!("execution.{name}")).collect();
+    let tables = tables(&cell.platform, vendor);
     // A problem points at the key that is stated, else at where it would be.
     let at = |r: &Reader, key: &str| {
         let paths = || tables.iter().map(|table| format!("{table}.{key}"));
-        paths().find(|path| r.view.get(path).is_some()).unwrap_or_else(|| format!("{}.{key}", tables[0]))
+        paths()
+            .find(|path| r.view.get(path).is_some())
+            .unwrap_or_else(|| format!("{}.{key}", tables[0]))
     };
     let text = |r: &mut Reader, key: &str| {
         let path = at(r, key);
         r.string(&path).filter(|text| !text.is_empty())
     };
     let executor_at = at(r, "executor");
-    let word = r.string(&executor_at).or_else(|| recipe.file.run.executor.clone()).unwrap_or_else(|| "local".into());
+    let word = r
+        .string(&executor_at)
+        .or_else(|| recipe.file.run.executor.clone())
+        .unwrap_or_else(|| "local".into());
     let (mut place, mut contained, mut engine) = (Place::Local, false, None);
     for part in word.split('+') {
         match (part, EngineKind::named(part)) {
             ("local", _) => place = Place::Local,
             ("slurm", _) => place = Place::Slurm,
+            ("allocation", _) => place = Place::Allocation,
             ("container", _) => contained = true,
             (_, Some(kind)) => (contained, engine) = (true, Some(kind)),
             _ => {
-                let problem = r.view.problem_at(&executor_at, format!("`{word}` is not an executor"), "here");
-                let near = nearest(part, EXECUTORS.iter().copied()).map(|near| format!("did you mean `{near}`?"));
-                r.problems.push(problem.help(near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", ")))));
+                let problem =
+                    r.view
+                        .problem_at(&executor_at, format!("`{word}` is not an executor"), "here");
+                let near = did_you_mean(part, EXECUTORS.iter().copied());
+                r.problems
+                    .push(problem.help(
+                        near.unwrap_or_else(|| format!("expected {}", EXECUTORS.join(", "))),
+                    ));
             }
         }
     }
@@ -151,7 +134,7 @@ pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Re
     let list = |r: &Reader, key: &str| strings(r.view.get(&at(r, key)));
     let container = contained.then(|| Container {
         engine: engine.or_else(|| engine_of(r, &at(r, "container.engine"))),
-        image: image(r, &at(r, "container.image"), &tables, cell, vendor),
+        image: image(r, cell, vendor),
         python: text(r, "container.python").unwrap_or_else(|| "python3".into()),
         mounts: mounts(r, &at(r, "container.mounts")),
         options: list(r, "container.options"),
@@ -159,10 +142,15 @@ pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Re
     if let Some(container) = container.as_ref().filter(|_| place == Place::Local)
         && container.engine == Some(EngineKind::Pyxis)
     {
-        r.problem(&executor_at, "pyxis starts containers in Slurm jobs only".into(), "expected slurm+container");
+        r.problem(
+            &executor_at,
+            "pyxis starts containers in Slurm jobs only".into(),
+            "expected slurm+container",
+        );
     }
     let gres_at = at(r, "slurm.gres");
     let jobs_at = at(r, "slurm.max_jobs");
+    let cpus_at = at(r, "slurm.cpus");
     let slurm = Slurm {
         account: text(r, "slurm.account"),
         partition: text(r, "slurm.partition"),
@@ -170,12 +158,17 @@ pub(super) fn execution(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Re
         constraint: text(r, "slurm.constraint"),
         gres: r.string(&gres_at),
         time: text(r, "slurm.time"),
+        cpus: r.u64(&cpus_at),
         exclusive: flag(r, "slurm.exclusive"),
         options: list(r, "slurm.options"),
         max_jobs: r.u64(&jobs_at),
         cancel_on_interrupt: flag(r, "slurm.cancel_on_interrupt"),
     };
-    Execution { place, container, slurm }
+    Execution {
+        place,
+        container,
+        slurm,
+    }
 }
 
 fn engine_of(r: &mut Reader, path: &str) -> Option<EngineKind> {
@@ -183,26 +176,58 @@ fn engine_of(r: &mut Reader, path: &str) -> Option<EngineKind> {
     let kind = EngineKind::named(&name);
     if kind.is_none() {
         let known: Vec<&str> = EngineKind::ALL.iter().map(|kind| kind.name()).collect();
-        r.problem(path, format!("`{name}` is not a container engine"), &format!("expected {}", known.join(", ")));
+        r.problem(
+            path,
+            format!("`{name}` is not a container engine"),
+            &format!("expected {}", known.join(", ")),
+        );
     }
     kind
 }
 
-/// One name for all frameworks of a platform, or one by framework; else what `tprimat image build` makes.
-fn image(r: &mut Reader, path: &str, tables: &[String], cell: &Cell, vendor: Vendor) -> String {
-    let by_framework = tables.iter().map(|table| format!("{table}.container.image.{}", cell.framework));
-    let named: Vec<String> = by_framework.chain([path.to_owned()]).collect();
-    let found = named.iter().find_map(|path| Some((path, r.view.get(path)?)));
-    let Some((path, value)) = found else { return default_image(&cell.framework, vendor) };
-    match value {
-        Value::String(name) if is_image_name(name) => name.clone(),
-        Value::String(name) => {
-            let message = format!("`{name}` cannot be the name of an image");
-            r.problem(path, message, "expected something like nvcr.io/nvidia/nemo:25.04, or the path of a .sif file");
+fn image(r: &mut Reader, cell: &Cell, vendor: Vendor) -> String {
+    match stated_image(&r.view, &cell.platform, vendor, &cell.framework) {
+        Ok(stated) => stated.unwrap_or_else(|| default_image(&cell.framework, vendor)),
+        Err(problem) => {
+            r.problems.push(problem);
             String::new()
         }
-        _ => default_image(&cell.framework, vendor),
     }
+}
+
+/// What `execution.<platform>.container.image` says, by the platform's id or its vendor: one name
+/// for all frameworks of a platform, or one by framework.
+pub fn stated_image(
+    view: &View<'_>,
+    platform: &str,
+    vendor: Vendor,
+    framework: &str,
+) -> Result<Option<String>, Problem> {
+    let paths = || {
+        tables(platform, vendor)
+            .into_iter()
+            .map(|table| format!("{table}.container.image"))
+    };
+    let by_framework = paths().map(|path| format!("{path}.{framework}"));
+    match by_framework
+        .chain(paths())
+        .find_map(|path| Some((view.get(&path)?, path)))
+    {
+        Some((Value::String(name), _)) if is_image_name(name) => Ok(Some(name.clone())),
+        Some((Value::String(name), path)) => {
+            let message = format!("`{name}` cannot be the name of an image");
+            let expected =
+                "expected something like nvcr.io/nvidia/nemo:25.04, or the path of a .sif file";
+            Err(view.problem_at(&path, message, expected))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Where a platform's execution may be stated, the more specific one first.
+fn tables(platform: &str, vendor: Vendor) -> Vec<String> {
+    let names = std::iter::once(platform).chain(vendor_names(vendor).iter().copied());
+    names.map(|name| format!("execution.{name}")).collect()
 }
 
 /// The name under which `tprimat image build` leaves a framework's image.
@@ -216,7 +241,9 @@ pub fn default_image(framework: &str, vendor: Vendor) -> String {
 pub fn is_image_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('-')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._/:@-+".contains(c))
 }
 
 fn mounts(r: &mut Reader, path: &str) -> Vec<String> {
@@ -227,9 +254,14 @@ fn mounts(r: &mut Reader, path: &str) -> Vec<String> {
             [folders @ .., "ro" | "rw"] => (folders, true),
             folders => (folders, false),
         };
-        let are_absolute = folders.iter().all(|folder| Path::new(folder).is_absolute() && !folder.contains(','));
-        if !are_absolute || folders.is_empty() || folders.len() > 2 || (mode && folders.len() != 2) {
-            let problem = r.view.problem_at(path, format!("`{mount}` is not a mount"), "here");
+        let are_absolute = folders
+            .iter()
+            .all(|folder| Path::new(folder).is_absolute() && !folder.contains(','));
+        if !are_absolute || folders.is_empty() || folders.len() > 2 || (mode && folders.len() != 2)
+        {
+            let problem = r
+                .view
+                .problem_at(path, format!("`{mount}` is not a mount"), "here");
             let help = "expected /on/the/host, /on/the/host:/inside or /on/the/host:/inside:ro";
             r.problems.push(Problem::help(problem, help));
         }
@@ -243,9 +275,13 @@ mod tests {
 
     #[test]
     fn an_image_name_is_one_word_and_no_option() {
-        for name in
-            ["busybox", "nvcr.io/nvidia/nemo:25.04", "a@sha256:00ff", "/images/nemo.sif", "localhost:5000/a-b_c"]
-        {
+        for name in [
+            "busybox",
+            "nvcr.io/nvidia/nemo:25.04",
+            "a@sha256:00ff",
+            "/images/nemo.sif",
+            "localhost:5000/a-b_c",
+        ] {
             assert!(is_image_name(name), "{name}");
         }
         for name in ["", "-x", "a b", "a\nb", "$(x)", "a;b", "a,b"] {
@@ -255,7 +291,10 @@ mod tests {
 
     #[test]
     fn singularity_is_apptainer_and_srun_is_no_engine_by_its_own_name() {
-        assert_eq!(EngineKind::named("singularity"), Some(EngineKind::Apptainer));
+        assert_eq!(
+            EngineKind::named("singularity"),
+            Some(EngineKind::Apptainer)
+        );
         assert_eq!(EngineKind::named("srun"), None);
         assert_eq!(EngineKind::named("pyxis"), Some(EngineKind::Pyxis));
     }

@@ -1,7 +1,9 @@
-//! The project's own files that a training reads: those that config.yaml declares, and those that its command names.
+//! The project's own files that a training reads: those that config.yaml declares, and those that
+//! its command names.
 //!
-//! Whatever a run reads and no key covers is a measurement under a wrong name. So the files among a command's words are
-//! inputs without being declared; `"!results.json"` among the inputs takes one back that the run itself writes.
+//! Whatever a run reads and no key covers is a measurement under a wrong name. So the files among a
+//! command's words are inputs without being declared; `"!results.json"` among the inputs takes one
+//! back that the run itself writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
@@ -13,7 +15,7 @@ use globset::GlobMatcher;
 use serde_json::Value;
 
 use super::{
-    named::{Named, named_by},
+    command_files::{Named, named_by},
     resolve::Resolved,
 };
 use crate::{
@@ -27,7 +29,8 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     pub files: Vec<Input>,
-    /// Names in the command that are not files yet. If a run makes one of them, it is an output, unless somebody says else.
+    /// Names in the command that are not files yet. If a run makes one of them, it is an output,
+    /// unless somebody says else.
     pub absent: Vec<String>,
 }
 
@@ -43,7 +46,10 @@ pub struct Input {
 impl Inputs {
     /// Names of the inputs that tprimat found by itself.
     pub fn guessed(&self) -> impl Iterator<Item = &str> {
-        self.files.iter().filter(|input| input.is_guessed).map(|input| input.name.as_str())
+        self.files
+            .iter()
+            .filter(|input| input.is_guessed)
+            .map(|input| input.name.as_str())
     }
 }
 
@@ -62,11 +68,24 @@ pub(super) struct Finder<'a> {
 impl<'a> Finder<'a> {
     pub fn new(root: &'a Path, reads: &'a ReadSet) -> Self {
         let (globs, commands, files, found) = Default::default();
-        Self { root, reads, globs, commands, files, found }
+        Self {
+            root,
+            reads,
+            globs,
+            commands,
+            files,
+            found,
+        }
     }
 
-    /// The inputs of a cell as its settings are, whatever gave them; `view` tells where the globs are written.
-    pub fn of(&mut self, resolved: &Resolved, view: &View<'_>, framework: &str) -> Result<Arc<Inputs>> {
+    /// The inputs of a cell as its settings are, whatever gave them; `view` tells where the globs
+    /// are written.
+    pub fn of(
+        &mut self,
+        resolved: &Resolved,
+        view: &View<'_>,
+        framework: &str,
+    ) -> Result<Arc<Inputs>> {
         let command = resolved.job.framework.get("command");
         let text = command.map(Value::to_string).unwrap_or_default();
         let of_both = format!("{}\n\n{text}", resolved.inputs.join("\n"));
@@ -74,24 +93,32 @@ impl<'a> Finder<'a> {
             return Ok(found.clone());
         }
         let path = format!("frameworks.{framework}.inputs");
-        let refused = |message: String, label: &str| Error::invalid(view.problem_at(&path, message, label));
+        let refused =
+            |message: String, label: &str| Error::invalid(view.problem_at(&path, message, label));
         let except = exceptions(&resolved.inputs).map_err(|why| refused(why, "here"))?;
         let mut declared = BTreeSet::new();
         for glob in resolved.inputs.iter().filter(|glob| !glob.starts_with('!')) {
             let names = match self.globs.entry(with_exceptions(glob, &resolved.inputs)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
-                    let matched = expand(self.root, glob, &except, self.reads).map_err(|why| refused(why, "here"))?;
+                    let matched = expand(self.root, glob, &except, self.reads)
+                        .map_err(|why| refused(why, "here"))?;
                     if matched.is_empty() {
                         return Err(refused(nothing_matches(self.root, glob), "matches nothing"));
                     }
                     new.insert(matched)
                 }
             };
-            declared.extend(names.iter().filter(|name| !is_excepted(&except, name)).cloned());
+            declared.extend(
+                names
+                    .iter()
+                    .filter(|name| !is_excepted(&except, name))
+                    .cloned(),
+            );
         }
         if let (Some(command), false) = (command, self.commands.contains_key(&text)) {
-            self.commands.insert(text.clone(), named_by(self.root, command, self.reads)?);
+            self.commands
+                .insert(text.clone(), named_by(self.root, command, self.reads)?);
         }
         let nothing = Named::default();
         let named = self.commands.get(&text).unwrap_or(&nothing);
@@ -100,9 +127,17 @@ impl<'a> Finder<'a> {
         let absent = named.absent.iter().filter(is_open).cloned().collect();
         let mut files = Vec::new();
         for name in declared.union(&guessed) {
-            files.push(Input { name: name.clone(), digest: self.digest(name)?, is_guessed: guessed.contains(name) });
+            files.push(Input {
+                name: name.clone(),
+                digest: self.digest(name)?,
+                is_guessed: guessed.contains(name),
+            });
         }
-        Ok(self.found.entry(of_both).or_insert(Arc::new(Inputs { files, absent })).clone())
+        Ok(self
+            .found
+            .entry(of_both)
+            .or_insert(Arc::new(Inputs { files, absent }))
+            .clone())
     }
 
     fn digest(&mut self, name: &str) -> Result<Digest> {
@@ -110,22 +145,35 @@ impl<'a> Finder<'a> {
             return Ok(*known);
         }
         let full = self.root.join(name);
-        let digest = self.reads.digest(&full).map_err(Error::io("cannot read the input", &full))?;
+        let digest = self
+            .reads
+            .digest(&full)
+            .map_err(Error::io("cannot read the input", &full))?;
         self.files.insert(name.to_owned(), digest);
         Ok(digest)
     }
 }
 
-/// A glob and what other entries take back of it: two frameworks may share the one and not the other.
+/// A glob and what other entries take back of it: two frameworks may share the one and not the
+/// other.
 fn with_exceptions(glob: &str, globs: &[String]) -> String {
-    let except = globs.iter().filter(|other| other.starts_with('!')).map(String::as_str);
-    [glob].into_iter().chain(except).collect::<Vec<_>>().join("\n")
+    let except = globs
+        .iter()
+        .filter(|other| other.starts_with('!'))
+        .map(String::as_str);
+    [glob]
+        .into_iter()
+        .chain(except)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// What `!GLOB`s take back.
 fn exceptions(globs: &[String]) -> Result<Vec<GlobMatcher>, String> {
     let except = globs.iter().filter_map(|glob| glob.strip_prefix('!'));
-    except.map(|glob| matcher(&normalized(Path::new(""), glob))).collect()
+    except
+        .map(|glob| matcher(&normalized(Path::new(""), glob)))
+        .collect()
 }
 
 fn is_excepted(except: &[GlobMatcher], name: impl AsRef<Path>) -> bool {
@@ -133,15 +181,22 @@ fn is_excepted(except: &[GlobMatcher], name: impl AsRef<Path>) -> bool {
 }
 
 fn matcher(pattern: &str) -> Result<GlobMatcher, String> {
-    let glob = globset::GlobBuilder::new(pattern).literal_separator(true).build();
-    Ok(glob.map_err(|e| format!("`{pattern}` is not a glob: {}", e.kind()))?.compile_matcher())
+    let glob = globset::GlobBuilder::new(pattern)
+        .literal_separator(true)
+        .build();
+    Ok(glob
+        .map_err(|e| format!("`{pattern}` is not a glob: {}", e.kind()))?
+        .compile_matcher())
 }
 
 /// A path as keys spell it: from the project's root where it lies below it, and without `./`.
 fn normalized(root: &Path, path: &str) -> String {
     let path = Path::new(path);
     let below = path.strip_prefix(root).unwrap_or(path);
-    let parts: PathBuf = below.components().filter(|part| *part != Component::CurDir).collect();
+    let parts: PathBuf = below
+        .components()
+        .filter(|part| *part != Component::CurDir)
+        .collect();
     parts.to_string_lossy().into_owned()
 }
 
@@ -150,27 +205,48 @@ fn has_glob(text: &str) -> bool {
 }
 
 /// Files of the project that match, but nothing that builds, editors or interpreters leave behind.
-fn expand(root: &Path, pattern: &str, except: &[GlobMatcher], reads: &ReadSet) -> Result<Vec<String>, String> {
+fn expand(
+    root: &Path,
+    pattern: &str,
+    except: &[GlobMatcher],
+    reads: &ReadSet,
+) -> Result<Vec<String>, String> {
     let pattern = normalized(root, pattern);
     if !has_glob(&pattern) {
-        let is_file = reads.is_file(&root.join(&pattern)).map_err(|why| format!("the input `{pattern}`: {why}"))?;
+        let is_file = reads
+            .is_file(&root.join(&pattern))
+            .map_err(|why| format!("the input `{pattern}`: {why}"))?;
         return Ok(if is_file { vec![pattern] } else { Vec::new() });
     }
     let glob = matcher(&pattern)?;
     // Start below the part of the pattern that is not a glob.
     let parts = || Path::new(&pattern).components();
-    let fixed: PathBuf = parts().take_while(|part| !has_glob(&part.as_os_str().to_string_lossy())).collect();
-    // `**` and alternatives may match any number of folders; without them each part matches one name.
+    let fixed: PathBuf = parts()
+        .take_while(|part| !has_glob(&part.as_os_str().to_string_lossy()))
+        .collect();
+    // `**` and alternatives may match any number of folders; without them each part matches one
+    // name.
     let is_deep = pattern.contains("**") || pattern.contains('{');
-    let depth = if is_deep { usize::MAX } else { parts().count() - fixed.components().count() };
-    let found = reads.walk(root, &fixed, depth).map_err(|why| format!("the input `{pattern}`: {why}"))?;
+    let depth = if is_deep {
+        usize::MAX
+    } else {
+        parts().count() - fixed.components().count()
+    };
+    let found = reads
+        .walk(root, &fixed, depth)
+        .map_err(|why| format!("the input `{pattern}`: {why}"))?;
     let mut names = Vec::new();
-    for file in found.into_iter().filter(|file| glob.is_match(&file.path) && !is_excepted(except, &file.path)) {
+    for file in found
+        .into_iter()
+        .filter(|file| glob.is_match(&file.path) && !is_excepted(except, &file.path))
+    {
         let shown = file.path.display();
         match (file.kind, file.path.to_str()) {
             (EntryKind::File, Some(name)) => names.push(name.to_owned()),
             (EntryKind::File, None) => {
-                return Err(format!("the input `{pattern}` matches {shown}, a name that is not UTF-8"));
+                return Err(format!(
+                    "the input `{pattern}` matches {shown}, a name that is not UTF-8"
+                ));
             }
             (EntryKind::Environment, _) | (EntryKind::Folder, _) => {}
             (EntryKind::Other(what), _) => {
@@ -185,7 +261,10 @@ fn expand(root: &Path, pattern: &str, except: &[GlobMatcher], reads: &ReadSet) -
 
 fn nothing_matches(root: &Path, glob: &str) -> String {
     if root.join(glob).is_dir() {
-        return format!("the input `{glob}` is a folder; `{}/**` means all files in it", glob.trim_end_matches('/'));
+        return format!(
+            "the input `{glob}` is a folder; `{}/**` means all files in it",
+            glob.trim_end_matches('/')
+        );
     }
     format!("no file of the project matches the input `{glob}`")
 }
@@ -225,21 +304,39 @@ mod tests {
         std::os::unix::fs::symlink("me@host.1", root.path().join(".#a.py")).unwrap();
         assert_eq!(expanded(root.path(), "**/*").unwrap(), kept);
         assert_eq!(expanded(root.path(), "*.py").unwrap(), ["a.py"]);
-        assert_eq!(expanded(root.path(), "src/**").unwrap(), ["src/b.py", "src/deep/c.py"]);
+        assert_eq!(
+            expanded(root.path(), "src/**").unwrap(),
+            ["src/b.py", "src/deep/c.py"]
+        );
         assert_eq!(expanded(root.path(), "src/*").unwrap(), ["src/b.py"]);
     }
 
     #[test]
     fn an_exception_that_is_not_a_glob_is_an_error() {
-        assert!(exceptions(&["!src/[".to_owned()]).unwrap_err().starts_with("`src/[` is not a glob"));
+        assert!(
+            exceptions(&["!src/[".to_owned()])
+                .unwrap_err()
+                .starts_with("`src/[` is not a glob")
+        );
     }
 
     #[test]
     fn the_spelling_of_an_input_does_not_count() {
         let root = project(&["src/a.py"]);
         let absolute = root.path().join("src/a.py");
-        for spelled in ["src/a.py", "./src/a.py", "src/./a.py", "src//a.py", absolute.to_str().unwrap(), "./src/*.py"] {
-            assert_eq!(expanded(root.path(), spelled).unwrap(), ["src/a.py"], "{spelled}");
+        for spelled in [
+            "src/a.py",
+            "./src/a.py",
+            "src/./a.py",
+            "src//a.py",
+            absolute.to_str().unwrap(),
+            "./src/*.py",
+        ] {
+            assert_eq!(
+                expanded(root.path(), spelled).unwrap(),
+                ["src/a.py"],
+                "{spelled}"
+            );
         }
     }
 
@@ -248,12 +345,21 @@ mod tests {
         let root = project(&["p/src/a.py", "shared/net.py"]);
         let p = root.path().join("p");
         std::os::unix::fs::symlink("../../shared", p.join("src/shared")).unwrap();
-        assert_eq!(expanded(&p, "src/**/*.py").unwrap(), ["src/a.py", "src/shared/net.py"]);
+        assert_eq!(
+            expanded(&p, "src/**/*.py").unwrap(),
+            ["src/a.py", "src/shared/net.py"]
+        );
         assert_eq!(expanded(&p, "src/*").unwrap(), ["src/a.py"]);
         nix::unistd::mkfifo(&p.join("src/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let why = expanded(&p, "src/*").unwrap_err();
-        assert_eq!(why, "the input `src/*` matches src/pipe, which is a pipe; \"!src/pipe\" leaves it out");
+        assert_eq!(
+            why,
+            "the input `src/*` matches src/pipe, which is a pipe; \"!src/pipe\" leaves it out"
+        );
         let except = exceptions(&["!src/pipe".to_owned()]).unwrap();
-        assert_eq!(expand(&p, "src/*", &except, &ReadSet::default()).unwrap(), ["src/a.py"]);
+        assert_eq!(
+            expand(&p, "src/*", &except, &ReadSet::default()).unwrap(),
+            ["src/a.py"]
+        );
     }
 }

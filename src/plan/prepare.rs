@@ -9,22 +9,24 @@ use std::{
 
 use rayon::prelude::*;
 use serde_json::Value;
+use tprimat_words::part;
 
 use super::{
-    DataFile, DataKind, Image, Job, Place, PlatformFacts, Resolved, Unresolved,
+    DataFile, DataKind, Image, Place, PlatformFacts, Resolved, Unresolved,
     facts::FactBook,
     inputs::{Finder, Inputs},
+    preimage::canonical,
     resolve,
 };
 use crate::{
-    analyze::{self, CellEnvironment},
     config::{Config, framework_named},
     digest::Digest,
     error::{Error, Problem, Result, Source, nearest},
+    figures::CellEnvironment,
     files::{ReadSet, require_inside},
-    graph::key::canonical,
-    matrix::{self, Cell, Matrix, Selection, Wanted},
-    recipe::{Recipe, RecipeSet, Unreached, unreached},
+    job::Job,
+    matrix::{self, Cell, CellId, ImpliedNames, Matrix, PerCell, Selection},
+    recipe::{Constraint, Recipe, RecipeSet, Unreached, unreached},
 };
 
 /// What a framework's recipe does not hand over, by framework and job.
@@ -57,7 +59,10 @@ pub struct Plan {
     pub matrix: Matrix,
     /// The matrix is the one that is planned where none is named.
     pub is_default: bool,
-    pub cells: Vec<CellPlan>,
+    /// What names the matrix on the command line, where a command would take another one without
+    /// it.
+    pub argument: Option<String>,
+    pub cells: PerCell<CellPlan>,
     pub facts: FactBook,
     /// Everything that the plan rests on, as it was when it was read.
     pub reads: ReadSet,
@@ -67,13 +72,16 @@ pub struct Plan {
     pub(super) unreached: UnreachedSettings,
     /// How config.yaml and the matrix were understood, where a reader should know it.
     pub notes: Vec<String>,
+    /// Names that the selection asks for and no cell has, and how the matrix would get them.
+    pub unmet: Vec<String>,
 }
 
 pub struct CellPlan {
     pub id: String,
     pub repeats: u32,
     pub selected: bool,
-    /// Why a build cannot measure it on this host now although it is the right host: something is missing.
+    /// Why a build cannot measure it on this host now although it is the right host: something is
+    /// missing.
     pub blocked: Option<String>,
     pub support: Support,
 }
@@ -101,35 +109,62 @@ impl Prepared {
     /// Are the facts known that keys are made of? If not, why.
     pub fn known(&self) -> Result<(), &str> {
         self.facts.known.as_ref().map_err(String::as_str)?;
-        self.image.iter().try_for_each(|image| image.digest.as_ref().map(|_| ()).map_err(String::as_str))?;
-        self.data.iter().try_for_each(|file| file.digest.as_ref().map(|_| ()).map_err(String::as_str))
+        self.image
+            .iter()
+            .try_for_each(|image| image.digest.as_ref().map(|_| ()).map_err(String::as_str))?;
+        self.data
+            .iter()
+            .try_for_each(|file| file.digest.as_ref().map(|_| ()).map_err(String::as_str))
     }
 
     /// Can this host run the job? If not, why.
     pub fn here(&self) -> Result<(), String> {
+        let nodes = self.job().parallelism.num_nodes;
+        if nodes > 1 && self.resolved.execution.place == Place::Local {
+            return Err(format!(
+                "needs {nodes} nodes, which only the slurm executor starts (--executor slurm)"
+            ));
+        }
         self.facts.here(self.job())?;
         match self.data.iter().find(|file| !file.is_here) {
-            Some(DataFile { kind, name, path, .. }) => {
-                Err(format!("the {} `{name}` is not here ({})", kind.name(), path.display()))
-            }
+            Some(DataFile {
+                kind, name, path, ..
+            }) => Err(format!(
+                "the {} `{name}` is not here ({})",
+                kind.name(),
+                path.display()
+            )),
             None => Ok(()),
         }
     }
 
-    /// What the runs are started in, for people: declared variables, facts of the lock, digests of the data.
+    /// What the runs are started in, for people: declared variables, facts of the lock, digests of
+    /// the data.
     #[must_use]
     pub fn environment(&self) -> CellEnvironment {
         let mut facts = self.facts.all.clone();
         for DataFile { kind, digest, .. } in &self.data {
             let name = match kind {
-                DataKind::Dataset => analyze::DATASET_DIGEST,
-                DataKind::Tokenizer => analyze::TOKENIZER_DIGEST,
+                DataKind::Dataset => crate::results::DATASET_DIGEST,
+                DataKind::Tokenizer => crate::results::TOKENIZER_DIGEST,
             };
-            facts.extend(digest.as_ref().ok().map(|digest| (name.to_owned(), digest.to_string())));
+            facts.extend(
+                digest
+                    .as_ref()
+                    .ok()
+                    .map(|digest| (name.to_owned(), digest.to_string())),
+            );
         }
-        let digest = self.image.as_ref().and_then(|image| image.digest.as_ref().ok());
+        let digest = self
+            .image
+            .as_ref()
+            .and_then(|image| image.digest.as_ref().ok());
         facts.extend(digest.map(|digest| ("image".to_owned(), digest.clone())));
-        CellEnvironment { variables: self.resolved.env.clone(), facts }.public()
+        CellEnvironment {
+            variables: self.resolved.env.clone(),
+            facts,
+        }
+        .public()
     }
 
     #[must_use]
@@ -154,32 +189,42 @@ fn job_text(job: &Value) -> String {
 }
 
 impl Plan {
-    /// Loads config.yaml, the matrix and the recipes, and prepares every cell. All problems of all files at once.
+    /// Loads config.yaml, the matrix and the recipes, and prepares every cell. All problems of all
+    /// files at once.
     pub fn load(request: &PlanRequest) -> Result<Self> {
         let root = &request.root;
         let reads = ReadSet::default();
-        // What is right of a file that has mistakes is read on, so that those of the matrix and of its cells are told as well.
+        // What is right of a file that has mistakes is read on, so that those of the matrix and of
+        // its cells are told as well.
         let (config, mut problems) = read_config(&root.join("config.yaml"), request, &reads)?;
         if let Some(config) = &config {
-            let place = |key, default| root.join(config.get(key).and_then(Value::as_str).unwrap_or(default));
+            let (cache, output) = (config.cache_dir(root), config.output_dir(root));
             // What is published or cached is no input, so nothing of such a project could be one.
-            for (key, default) in [("paths.cache", "cache"), ("paths.output", "output")] {
-                if root.starts_with(place(key, default)) {
-                    let message = format!("`{key}` must not be the project itself, or a folder above it");
-                    problems.push(config.problem_at(key, message, "here").help("name a folder for it alone"));
+            for (key, folder) in [("paths.cache", &cache), ("paths.output", &output)] {
+                if root.starts_with(folder) {
+                    let message =
+                        format!("`{key}` must not be the project itself, or a folder above it");
+                    problems.push(
+                        config
+                            .problem_at(key, message, "here")
+                            .help("name a folder for it alone"),
+                    );
                 }
             }
-            reads.leave_out([
-                place("paths.cache", "cache"),
-                place("paths.output", "output"),
-                root.join("tprimat.lock"),
-            ]);
+            reads.leave_out([cache, output, root.join("tprimat.lock")]);
         }
         let recipes = collect(RecipeSet::read(root, &reads), &mut problems)?;
         problems.extend(recipes.iter().flat_map(reserved_names));
-        let (Some(config), Some(recipes)) = (config, recipes) else { return Err(Error::Invalid(problems)) };
-        let found = collect(matrix::find(request.matrix.as_deref(), root, &reads), &mut problems)?;
-        let Some(matrix_path) = found else { return Err(Error::Invalid(problems)) };
+        let (Some(config), Some(recipes)) = (config, recipes) else {
+            return Err(Error::Invalid(problems));
+        };
+        let found = collect(
+            matrix::find(request.matrix.as_deref(), root, &reads),
+            &mut problems,
+        )?;
+        let Some(matrix_path) = found else {
+            return Err(Error::Invalid(problems));
+        };
         // Looked for as well, since it says where the matrix publishes.
         let is_default = match (matrix::find(None, root, &reads), &matrix_path) {
             (Ok(Some(default)), Some(path)) => same_file(&default, path),
@@ -187,22 +232,64 @@ impl Plan {
             (Err(_), _) => false,
         };
         let mut facts = FactBook::load(root, request.allow_drift, &request.env, &reads)?;
-        let Selection { frameworks, strategies, .. } = Selection::default().with_environment(&request.env);
-        let wanted = Wanted { frameworks: &frameworks, strategies: &strategies };
-        let source = matrix_source(&config, &recipes, matrix_path.as_deref(), wanted, (root, &reads));
-        let Some(source) = collect(source, &mut problems)? else { return Err(Error::Invalid(problems)) };
+        let Selection {
+            frameworks,
+            strategies,
+            ..
+        } = Selection::default().with_environment(&request.env);
+        let wanted = ImpliedNames {
+            frameworks: &frameworks,
+            strategies: &strategies,
+        };
+        let source = matrix_source(
+            &config,
+            &recipes,
+            matrix_path.as_deref(),
+            wanted,
+            (root, &reads),
+        );
+        let Some(source) = collect(source, &mut problems)? else {
+            return Err(Error::Invalid(problems));
+        };
         let auto = facts.auto_platform(&config, &source.text);
-        let loaded = matrix::load(source.clone(), &config, &recipes.ids(), auto.as_deref(), &strategies);
-        let Some(mut matrix) = collect(loaded, &mut problems)? else { return Err(Error::Invalid(problems)) };
+        let loaded = matrix::load(
+            source.clone(),
+            &config,
+            &recipes.ids(),
+            auto.as_deref(),
+            &strategies,
+        );
+        let Some(mut matrix) = collect(loaded, &mut problems)? else {
+            return Err(Error::Invalid(problems));
+        };
         if let Some(repeats) = request.repeats {
-            matrix.cells.iter_mut().for_each(|cell| cell.repeats = repeats);
+            matrix
+                .cells
+                .iter_mut()
+                .for_each(|cell| cell.repeats = repeats);
         }
         matrix.check_runs()?;
+        let named_file = matrix_path.as_ref().map(|path| relative(path, root));
+        let project = matrix::Project {
+            config: &config,
+            recipes: &recipes.ids(),
+            matrix: &matrix,
+            file: named_file.as_deref(),
+            is_chosen: !frameworks.is_empty(),
+        };
+        let unmet = request.selection.unmet(&matrix.cells);
         let selected = match request.selection.select(&matrix.cells) {
             Err(_) if !problems.is_empty() => return Err(Error::Invalid(problems)),
+            Err(Error::NothingSelected { message, help }) => {
+                let how = unmet.iter().find_map(|unmet| project.how_to_add(unmet));
+                let help = how.or(help);
+                return Err(Error::NothingSelected { message, help });
+            }
             selected => selected?,
         };
-        // Nothing will be planned of a project with mistakes, so nothing is looked for on this host.
+        let unmet = unmet.iter().map(|unmet| project.note(unmet)).collect();
+        // Nothing will be planned of a project with mistakes, so nothing is looked for on this
+        // host.
         if problems.is_empty() {
             facts.gather(&config, &recipes, &matrix.cells)?;
         }
@@ -217,7 +304,9 @@ impl Plan {
         for (result, cell) in prepared.into_iter().zip(&matrix.cells) {
             match result {
                 Ok(cell) => cells.push(cell),
-                Err(more) => more.into_iter().for_each(|problem| of_cells.add(&cell.to_string(), problem)),
+                Err(more) => more
+                    .into_iter()
+                    .for_each(|problem| of_cells.add(&cell.to_string(), problem)),
             }
         }
         problems.extend(of_cells.finish());
@@ -228,6 +317,7 @@ impl Plan {
         let notes = notes(&config, &recipes, &cells);
         facts.gather_data(&config, &matrix.cells, &mut cells)?;
         let implied = matrix_path.is_none().then_some(source);
+        let cells = cells.into();
         let allow_drift = request.allow_drift;
         let unreached = Mutex::default();
         Ok(Self {
@@ -236,6 +326,7 @@ impl Plan {
             recipes,
             matrix,
             is_default,
+            argument: request.matrix.clone().filter(|_| !is_default),
             cells,
             facts,
             reads,
@@ -243,7 +334,14 @@ impl Plan {
             implied,
             unreached,
             notes,
+            unmet,
         })
+    }
+
+    /// The folder of the project's measurements.
+    #[must_use]
+    pub fn cache_dir(&self) -> PathBuf {
+        self.config.cache_dir(&self.root)
     }
 
     /// In a line, where the matrix comes from config.yaml alone.
@@ -252,46 +350,63 @@ impl Plan {
         self.implied.as_ref()?;
         let names = |dimension: &str| {
             let mut names: Vec<&str> = Vec::new();
-            for name in self.matrix.cells.iter().filter_map(|cell| cell.value(dimension)) {
+            for name in self
+                .matrix
+                .cells
+                .iter()
+                .filter_map(|cell| cell.value(dimension))
+            {
                 if !names.contains(&&**name) {
                     names.push(name);
                 }
             }
             names.join(", ")
         };
-        let axes = ["platform", "framework", "model", "parallelism"].map(names).join(" × ");
+        let axes = ["platform", "framework", "model", "parallelism"]
+            .map(names)
+            .join(" × ");
         Some(format!(
             "there is no matrix file; config.yaml implies {axes}: {} (`tprimat init --matrix` writes it)",
-            crate::plain::counted(self.cells.len(), "cell")
+            crate::words::plain::counted(self.cells.len(), "cell")
         ))
     }
 
     #[must_use]
-    pub fn recipe(&self, cell: usize) -> &Recipe {
+    pub fn recipe(&self, cell: CellId) -> &Recipe {
         &self.recipes.recipes[&*self.matrix.cells[cell].framework]
     }
 
-    /// Settings of the workload that the cell's recipe does not hand to its trainer. A template may use a setting in some
-    /// cells only, so they are looked for once for each job.
+    /// Settings of the workload that the cell's recipe does not hand to its trainer. A template may
+    /// use a setting in some cells only, so they are looked for once for each job.
     #[must_use]
-    pub fn unreached(&self, cell: usize) -> Arc<[Unreached]> {
-        let Some(prepared) = self.prepared(cell) else { return Arc::default() };
+    pub fn unreached(&self, cell: CellId) -> Arc<[Unreached]> {
+        let Some(prepared) = self.prepared(cell) else {
+            return Arc::default();
+        };
         let recipe = self.recipe(cell);
         if recipe.file.launch.reads_job {
             return Arc::default();
         }
-        let key = (self.matrix.cells[cell].framework.clone(), prepared.job_digest);
-        let known = || self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (
+            self.matrix.cells[cell].framework.clone(),
+            prepared.job_digest,
+        );
+        let known = || {
+            self.unreached
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
         if let Some(found) = known().get(&key) {
             return found.clone();
         }
-        let found: Arc<[Unreached]> = unreached(recipe, &self.recipes.templates, prepared.job()).into();
+        let found: Arc<[Unreached]> =
+            unreached(recipe, &self.recipes.templates, prepared.job()).into();
         known().insert(key, found.clone());
         found
     }
 
     #[must_use]
-    pub fn prepared(&self, cell: usize) -> Option<&Prepared> {
+    pub fn prepared(&self, cell: CellId) -> Option<&Prepared> {
         match &self.cells[cell].support {
             Support::Ready(prepared) => Some(prepared),
             Support::Unsupported(_) => None,
@@ -304,21 +419,29 @@ impl Plan {
         let base = |id: &'_ str| id.find('@').unwrap_or(id.len());
         // As many parts as were written.
         let depth = id.split('/').count();
-        let end = |id: &'_ str| id.match_indices('/').nth(depth - 1).map_or(base(id), |(at, _)| at);
+        let end = |id: &'_ str| {
+            id.match_indices('/')
+                .nth(depth - 1)
+                .map_or(base(id), |(at, _)| at)
+        };
         let near = nearest(id, ids())
-            .or_else(|| nearest(id, ids().map(|id| &id[..base(id)])))
-            .or_else(|| nearest(id, ids().map(|id| &id[..end(id)])))?;
-        ids().find(|id| *id == near || id[..base(id)] == *near || id[..end(id)] == *near)
+            .or_else(|| nearest(id, ids().map(|id| part(id, ..base(id)))))
+            .or_else(|| nearest(id, ids().map(|id| part(id, ..end(id)))))?;
+        ids().find(|id| *id == near || part(id, ..base(id)) == near || part(id, ..end(id)) == near)
     }
 
-    /// Position of the cell that a name on the command line means: its id, or whatever `--only` takes if it means one cell.
-    pub fn find(&self, name: &str) -> Result<usize> {
-        if let Some(position) = self.cells.iter().position(|c| c.id == name) {
-            return Ok(position);
+    /// Position of the cell that a name on the command line means: its id, or whatever `--only`
+    /// takes if it means one cell.
+    pub fn find(&self, name: &str) -> Result<CellId> {
+        if let Some((id, _)) = self.cells.with_ids().find(|(_, c)| c.id == name) {
+            return Ok(id);
         }
         let meant = Selection::of_cell(name).select(&self.matrix.cells);
-        let meant: Vec<usize> = match &meant {
-            Ok(selected) => (0..selected.len()).filter(|cell| selected[*cell]).collect(),
+        let meant: Vec<CellId> = match &meant {
+            Ok(selected) => {
+                let cells = self.cells.ids().zip(selected);
+                cells.filter(|(_, is)| **is).map(|(id, _)| id).collect()
+            }
             Err(_) => Vec::new(),
         };
         match meant[..] {
@@ -329,13 +452,22 @@ impl Plan {
                     |near| format!("did you mean `{near}`?"),
                 );
                 let message = format!("the matrix `{}` has no cell `{name}`", self.matrix.name);
-                Err(Error::NothingSelected { message, help: Some(help) })
+                Err(Error::NothingSelected {
+                    message,
+                    help: Some(help),
+                })
             }
             [first, second, ..] => {
-                let more = if meant.len() > 2 { format!(", or {} more", meant.len() - 2) } else { String::new() };
+                let more = if meant.len() > 2 {
+                    format!(", or {} more", meant.len() - 2)
+                } else {
+                    String::new()
+                };
                 let problem = Problem::new(format!("`{name}` may be any of {} cells", meant.len()));
                 let (first, second) = (&self.cells[first].id, &self.cells[second].id);
-                Err(Error::invalid(problem.help(format!("name one: {first}, {second}{more}"))))
+                Err(Error::invalid(
+                    problem.help(format!("name one: {first}, {second}{more}")),
+                ))
             }
         }
     }
@@ -346,7 +478,7 @@ fn matrix_source(
     config: &Config,
     recipes: &RecipeSet,
     path: Option<&Path>,
-    wanted: Wanted<'_>,
+    wanted: ImpliedNames<'_>,
     (root, reads): (&Path, &ReadSet),
 ) -> Result<Arc<Source>> {
     let Some(path) = path else {
@@ -376,12 +508,14 @@ fn find_inputs(
     Ok(())
 }
 
-/// A recipe of the project under another name of a shipped one: what config.yaml says of it would be the other's.
+/// A recipe of the project under another name of a shipped one: what config.yaml says of it would
+/// be the other's.
 fn reserved_names(recipes: &RecipeSet) -> Vec<Problem> {
     let mut problems = Vec::new();
     for id in recipes.ids() {
         if let Some(shipped) = framework_named(id).filter(|shipped| *shipped != id) {
-            let message = format!("recipes/{id}: `{id}` is another name of the shipped recipe `{shipped}`");
+            let message =
+                format!("recipes/{id}: `{id}` is another name of the shipped recipe `{shipped}`");
             problems.push(Problem::new(message).help("give the folder and its `id` another name"));
         }
     }
@@ -394,12 +528,14 @@ fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String
     notes.extend(config.literal_secrets().into_iter().map(|path| {
         let name = path.rsplit('.').next().unwrap_or_default();
         format!(
-            "`{path}` has the name of a secret, so its value is in no key and is not shown: another value measures nothing again. \
-             If it is a setting, set it in the command (`{name}=… python …`), which is in the key; if it is a secret, take it \
-             from a variable: \"${{{name}}}\""
+            "`{path}` looks like a secret, so its value is hidden and is not part of the cache key: changing it does not trigger a new run. \
+             If it is a setting, set it in the command (`{name}=… python …`), which is part of the key; if it is a secret, take it \
+             from an environment variable: \"${{{name}}}\""
         )
     }));
-    let unknown = config.children("frameworks").filter(|id| !recipes.recipes.contains_key(*id));
+    let unknown = config
+        .children("frameworks")
+        .filter(|id| !recipes.recipes.contains_key(*id));
     notes.extend(unknown.map(|id| match nearest(id, recipes.ids()) {
         Some(near) => {
             format!("`frameworks.{id}` is used by nothing: there is no recipe `{id}`; did you mean `{near}`?")
@@ -408,7 +544,9 @@ fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String
     }));
     let selected = cells.iter().filter(|cell| cell.selected);
     for cell in selected {
-        let Support::Ready(prepared) = &cell.support else { continue };
+        let Support::Ready(prepared) = &cell.support else {
+            continue;
+        };
         for note in &prepared.resolved.notes {
             if !notes.contains(note) {
                 notes.push(note.clone());
@@ -420,7 +558,11 @@ fn notes(config: &Config, recipes: &RecipeSet, cells: &[CellPlan]) -> Vec<String
 
 /// A note of the config in one line.
 fn told(note: &Problem) -> String {
-    if note.label.is_empty() { note.to_string() } else { format!("{note}: {}", note.label) }
+    if note.label.is_empty() {
+        note.to_string()
+    } else {
+        format!("{note}: {}", note.label)
+    }
 }
 
 /// Cells share their config: one problem is told once, however many cells meet it.
@@ -432,12 +574,20 @@ struct CellProblems {
 
 impl CellProblems {
     fn add(&mut self, cell: &str, mut problem: Problem) {
-        let named = problem.message.strip_prefix(cell).and_then(|rest| rest.strip_prefix(": ")).map(str::to_owned);
+        let named = problem
+            .message
+            .strip_prefix(cell)
+            .and_then(|rest| rest.strip_prefix(": "))
+            .map(str::to_owned);
         let cell = named.is_some().then(|| cell.to_owned());
         if let Some(message) = named {
             problem.message = message;
         }
-        match self.found.iter_mut().find(|(_, known, _)| *known == problem) {
+        match self
+            .found
+            .iter_mut()
+            .find(|(_, known, _)| *known == problem)
+        {
             Some((_, _, more)) => *more += 1,
             None => self.found.push((cell, problem, 0)),
         }
@@ -477,18 +627,29 @@ pub fn load_config(path: &Path, request: &PlanRequest) -> Result<Config> {
 }
 
 /// What is right of a config.yaml, and all that is wrong with it. No config: it is not YAML.
-pub fn look_at_config(path: &Path, request: &PlanRequest) -> Result<(Option<Config>, Vec<Problem>)> {
+pub fn look_at_config(
+    path: &Path,
+    request: &PlanRequest,
+) -> Result<(Option<Config>, Vec<Problem>)> {
     read_config(path, request, &ReadSet::default())
 }
 
-fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<(Option<Config>, Vec<Problem>)> {
+fn read_config(
+    path: &Path,
+    request: &PlanRequest,
+    reads: &ReadSet,
+) -> Result<(Option<Config>, Vec<Problem>)> {
     require_inside(path.parent().unwrap_or(path), path)?;
     let source = Source::new("config.yaml", read_text(path, reads)?);
     let (mut config, mut problems) = Config::read(source.clone(), &request.env, &request.sets);
-    let platforms: Vec<String> =
-        config.iter().flat_map(|c| c.children("hardware.platforms").map(str::to_owned)).collect();
+    let platforms: Vec<String> = config
+        .iter()
+        .flat_map(|c| c.children("hardware.platforms").map(str::to_owned))
+        .collect();
     if let Some(executor) = &request.executor {
-        let sets = platforms.iter().map(|platform| format!("execution.{platform}.executor={executor}"));
+        let sets = platforms
+            .iter()
+            .map(|platform| format!("execution.{platform}.executor={executor}"));
         let sets: Vec<String> = request.sets.iter().cloned().chain(sets).collect();
         (config, problems) = Config::read(source, &request.env, &sets);
     }
@@ -502,7 +663,8 @@ fn read_config(path: &Path, request: &PlanRequest, reads: &ReadSet) -> Result<(O
     Ok((config, problems))
 }
 
-/// Takes a model's shape from the file that its `hf_config` names, or from the `config.json` of the folder that it names.
+/// Takes a model's shape from the file that its `hf_config` names, or from the `config.json` of the
+/// folder that it names.
 fn complete_from_hf(
     config: &mut Config,
     request: &PlanRequest,
@@ -521,24 +683,41 @@ fn complete_from_hf(
             Error::Invalid(problems) => (problems[0].message.clone(), problems[0].help.clone()),
             other => (other.to_string(), None),
         };
-        Problem { help, ..config.problem_at(&at, message, "this file") }
+        Problem {
+            help,
+            ..config.problem_at(&at, message, "this file")
+        }
     })?;
     config.complete_from_hf(model, file, &text)
 }
 
 fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {
-    let bytes = reads.read(path).and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::NotFound.into()));
+    let bytes = reads
+        .read(path)
+        .and_then(|bytes| bytes.ok_or_else(|| io::ErrorKind::NotFound.into()));
     let bytes = bytes.map_err(Error::io("cannot read", path))?;
-    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8");
-    String::from_utf8(bytes).map_err(not_text).map_err(Error::io("cannot read", path))
+    let not_text = |_| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "stream did not contain valid UTF-8",
+        )
+    };
+    String::from_utf8(bytes)
+        .map_err(not_text)
+        .map_err(Error::io("cannot read", path))
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {
-    a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+    a == b
+        || a.canonicalize()
+            .is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
 fn relative(path: &Path, root: &Path) -> String {
-    path.strip_prefix(root).unwrap_or(path).display().to_string()
+    path.strip_prefix(root)
+        .unwrap_or(path)
+        .display()
+        .to_string()
 }
 
 /// The facts that hold where the cell's runs are.
@@ -547,10 +726,38 @@ fn facts_of(cell: &Cell, resolved: &Resolved, facts: &FactBook) -> Arc<PlatformF
     if resolved.execution.container.is_some() {
         facts = Arc::new(facts.without_packages());
     }
-    if resolved.execution.place == Place::Slurm {
+    if resolved.execution.place != Place::Local {
         facts = Arc::new(facts.elsewhere(&cell.platform));
     }
     facts
+}
+
+/// The block to write where a recipe that is data parallel only refuses a degree of model
+/// parallelism.
+fn data_parallel(
+    cell: &Cell,
+    resolved: &Resolved,
+    recipe: &Recipe,
+    refused: &Constraint,
+) -> String {
+    const TENSOR: &str = "parallelism.tensor_model_parallel_size";
+    const DEGREES: [&str; 3] = [
+        TENSOR,
+        "parallelism.pipeline_model_parallel_size",
+        "parallelism.context_parallel_size",
+    ];
+    let is_of = |constraint: &Constraint, degrees: &[&str]| {
+        let mut fields = constraint.when.keys();
+        fields.all(|field| degrees.contains(&field.as_str()))
+    };
+    let has_no_tensor = recipe.file.unsupported.iter().any(|c| is_of(c, &[TENSOR]));
+    if !has_no_tensor || !is_of(refused, &DEGREES) {
+        return String::new();
+    }
+    format!(
+        "; to run it, add `{}: {{ TP: 1, PP: 1, CP: 1, DP: {} }}` where the strategy `{}` states its degrees",
+        cell.framework, resolved.job.parallelism.num_gpus, cell.parallelism
+    )
 }
 
 fn prepare(
@@ -560,28 +767,57 @@ fn prepare(
     recipes: &RecipeSet,
     facts: &FactBook,
 ) -> Result<CellPlan, Vec<Problem>> {
-    let support =
-        |support| Ok(CellPlan { id: cell.to_string(), repeats: cell.repeats, selected, blocked: None, support });
+    let support = |support| {
+        Ok(CellPlan {
+            id: cell.to_string(),
+            repeats: cell.repeats,
+            selected,
+            blocked: None,
+            support,
+        })
+    };
     let Some(recipe) = recipes.recipes.get(&*cell.framework) else {
-        return support(Support::Unsupported(format!("there is no recipe `{}` yet", cell.framework)));
+        return support(Support::Unsupported(format!(
+            "there is no recipe `{}` yet",
+            cell.framework
+        )));
     };
     let resolved = match resolve(config, cell, recipe) {
         Ok(resolved) => resolved,
         Err(Unresolved::Refused(why)) => return support(Support::Unsupported(why)),
-        // A variable or a slip may be about other cells than those that are wanted now; `check` has no selection.
+        // A variable or a slip may be about other cells than those that are wanted now; `check` has
+        // no selection.
         Err(Unresolved::Problems(problems)) if !selected => {
-            return support(Support::Unsupported(problems.first().map_or_else(String::new, ToString::to_string)));
+            return support(Support::Unsupported(
+                problems
+                    .first()
+                    .map_or_else(String::new, ToString::to_string),
+            ));
         }
         Err(Unresolved::Problems(problems)) => return Err(problems),
     };
     let job = as_json(&resolved.job);
     if !recipe.file.vendors.contains(&resolved.job.vendor) {
-        let vendors: Vec<_> = recipe.file.vendors.iter().map(|v| v.name()).collect();
-        let reason = format!("`{}` runs on {} only", cell.framework, vendors.join(", "));
+        let devices: Vec<_> = recipe.file.vendors.iter().map(|v| v.devices()).collect();
+        let reason = format!(
+            "`{}` runs on {} only",
+            cell.framework,
+            devices.join(" and ")
+        );
         return support(Support::Unsupported(reason));
     }
     if let Some(constraint) = recipe.file.unsupported.iter().find(|c| c.applies(&job)) {
-        return support(Support::Unsupported(constraint.reason.clone()));
+        let reason = &constraint.reason;
+        let how = data_parallel(cell, &resolved, recipe, constraint);
+        return support(Support::Unsupported(format!("{reason}{how}")));
+    }
+    let nodes = resolved.job.parallelism.num_nodes;
+    if nodes > 1 && !recipe.file.launch.nodes {
+        let reason = format!(
+            "it needs {nodes} nodes, and the recipe `{}` does not say that it can start on several (`nodes = true` in [launch])",
+            cell.framework
+        );
+        return support(Support::Unsupported(reason));
     }
     support(Support::Ready(Box::new(Prepared {
         job_digest: Digest::of(job_text(&job)),

@@ -7,34 +7,18 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{
-    DataJob, Execution, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Vendor, count_parameters,
-    data::DataKind, execution,
-};
+use super::{Execution, data::DataKind, execution};
 use crate::{
-    analyze::Statistics,
     config::{Config, Origin, View, framework_keys},
-    error::{Problem, nearest},
+    error::{Problem, did_you_mean},
+    figures::Statistics,
+    job::{
+        DataJob, InitJob, Job, ModelShape, OptimizerJob, ParallelismJob, RopeScaling, Sharding,
+        Vendor, count_parameters,
+    },
     matrix::Cell,
     recipe::Recipe,
 };
-
-/// What `sharding` may say; a recipe refuses those that it has not. A name that nobody knows would change nothing.
-const SHARDING: &[&str] = &[
-    "ddp",
-    "none",
-    "no_shard",
-    "zero1",
-    "distributed_optimizer",
-    "optim",
-    "zero2",
-    "shard_grad_op",
-    "zero3",
-    "fsdp",
-    "fsdp2",
-    "full_shard",
-    "hsdp",
-];
 
 /// What resolving a cell gives.
 pub struct Resolved {
@@ -45,10 +29,14 @@ pub struct Resolved {
     /// Globs of project files that belong in the train key.
     pub inputs: Vec<String>,
     pub timeout_seconds: Option<f64>,
+    /// After how many median steps without a step a run counts as hung, and after how many seconds
+    /// at the least; `None`: never.
+    pub hang: Option<(f64, f64)>,
     /// Idle time after each measured run of this cell.
     pub cooldown_seconds: f64,
     pub statistics: Statistics,
-    /// Where config.yaml says that data files are: a path as written, or of a tokenizer its name on a hub.
+    /// Where config.yaml says that data files are: a path as written, or of a tokenizer its name on
+    /// a hub.
     pub data_paths: BTreeMap<DataKind, String>,
     /// How runs are started.
     pub execution: Execution,
@@ -68,7 +56,8 @@ pub enum Unresolved {
 pub(super) struct Reader<'a> {
     pub view: View<'a>,
     pub problems: Vec<Problem>,
-    /// A value is missing where the file is wrong: what follows from it is not known, and not judged.
+    /// A value is missing where the file is wrong: what follows from it is not known, and not
+    /// judged.
     is_guessing: bool,
 }
 
@@ -95,15 +84,24 @@ impl Reader<'_> {
         let value = self.view.str(path).map(|v| v.map(str::to_owned));
         self.take(value)
     }
-    /// A value that is stated or has a built-in default. The one table of defaults is that of `config::schema`.
-    fn set<T: Default>(&mut self, path: &str, get: impl Fn(&View<'_>, &str) -> Result<Option<T>, Problem>) -> T {
+    /// A value that is stated or has a built-in default. The one table of defaults is that of
+    /// `config::schema`.
+    fn set<T: Default>(
+        &mut self,
+        path: &str,
+        get: impl Fn(&View<'_>, &str) -> Result<Option<T>, Problem>,
+    ) -> T {
         let value = get(&self.view, path);
         self.take(value).unwrap_or_else(|| {
             if self.view.get(path).is_none() && self.view.is_faulty_around(path) {
                 self.is_guessing = true;
             } else if self.view.get(path).is_none() {
-                let problem = self.view.problem_at(path, format!("`{path}` is not set"), "needed below here");
-                self.problems.push(problem);
+                let problem =
+                    self.view
+                        .problem_at(path, format!("`{path}` is not set"), "needed below here");
+                let key = path.rsplit('.').next().unwrap_or(path);
+                let help = format!("write `{key}: VALUE`; a null is the same as no line");
+                self.problems.push(problem.help(help));
             }
             T::default()
         })
@@ -135,15 +133,25 @@ impl Reader<'_> {
 
 /// Resolves one cell; every problem of it at once.
 pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved, Unresolved> {
-    let view = config.view(&recipe.defaults, &cell.overlay).of_cell(&cell.platform, cell.vendor, &cell.framework);
-    let mut r = Reader { view, problems: Vec::new(), is_guessing: false };
+    let view = config.view(&recipe.defaults, &cell.overlay).of_cell(
+        &cell.platform,
+        cell.vendor,
+        &cell.framework,
+    );
+    let mut r = Reader {
+        view,
+        problems: Vec::new(),
+        is_guessing: false,
+    };
     let vendor = vendor(&mut r, &cell.platform);
     let parallelism = match parallelism(&mut r, cell, vendor) {
         Ok(parallelism) => parallelism,
         Err(why) => return Err(Unresolved::Refused(why)),
     };
     let named = named_files(&mut r, &cell.model);
-    let Some(model) = model(&mut r, &cell.model, &named) else { return Err(Unresolved::Problems(r.problems)) };
+    let Some(model) = model(&mut r, &cell.model, &named) else {
+        return Err(Unresolved::Problems(r.problems));
+    };
     let mut notes = Vec::new();
     let train_iters = r.positive("training.duration.train_iters");
     let mut job = Job {
@@ -151,7 +159,7 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         model,
         data: data(&mut r, &parallelism),
         train_iters,
-        optimizer: optimizer(&mut r, recipe.file.id == "cmd", &mut notes),
+        optimizer: optimizer(&mut r, &recipe.file.optional, &mut notes),
         precision: precision(&mut r),
         fp8_hybrid: r.flag("training.precision.fp8_hybrid"),
         fp8_param: r.flag("training.precision.fp8_param"),
@@ -161,50 +169,93 @@ pub fn resolve(config: &Config, cell: &Cell, recipe: &Recipe) -> Result<Resolved
         sac_frequency: r.count("training.sac_frequency"),
         offload: r.flag("training.offload"),
         seed: r.count("training.seed"),
-        initialisation: InitJob { std: r.real("training.init_std") },
+        initialisation: InitJob {
+            std: r.real("training.init_std"),
+        },
         parallelism,
         framework: framework(&mut r, &cell.framework, recipe),
     };
-    job.optimizer.warmup_steps =
-        try_out(&r, WARMUP, job.optimizer.warmup_steps, train_iters + 1, train_iters, &mut notes);
+    job.optimizer.warmup_steps = try_out(
+        &r,
+        WARMUP,
+        job.optimizer.warmup_steps,
+        train_iters + 1,
+        train_iters,
+        &mut notes,
+    );
     let skipped = r.count(SKIPPED);
     let skipped = try_out(&r, SKIPPED, skipped, train_iters, train_iters, &mut notes);
-    notes.extend(r.view.overruled().into_iter().map(|(counts, other, value)| {
-        format!("`{other}: {}` is not used where `{counts}` says otherwise", crate::config::plain(value))
-    }));
+    notes.extend(
+        r.view
+            .overruled()
+            .into_iter()
+            .map(|(counts, other, value)| {
+                format!(
+                    "`{other}: {}` is not used where `{counts}` says otherwise",
+                    crate::config::plain(value)
+                )
+            }),
+    );
     if !r.is_guessing {
         check(&mut r, cell, &job);
         measures(&mut r, cell, &job, skipped);
     }
     let resolved = Resolved {
         env: environment(&mut r, cell, vendor, recipe),
-        share: r.bool(&format!("frameworks.{}.share", cell.framework)).unwrap_or(recipe.file.launch.share),
+        share: r
+            .bool(&format!("frameworks.{}.share", cell.framework))
+            .unwrap_or(recipe.file.launch.share),
         inputs: strings(r.view.get(&format!("frameworks.{}.inputs", cell.framework))),
         timeout_seconds: timeout(&mut r, &cell.framework, recipe),
+        hang: hang(&mut r, &cell.framework),
         cooldown_seconds: r.real("benchmarking.runs.cooldown_seconds"),
-        statistics: Statistics { warmup_steps: skipped },
-        data_paths: named.into_iter().map(|(kind, (_, path))| (kind, path)).collect(),
+        statistics: Statistics {
+            warmup_steps: skipped,
+        },
+        data_paths: named
+            .into_iter()
+            .map(|(kind, (_, path))| (kind, path))
+            .collect(),
         execution: execution::execution(&mut r, cell, vendor, recipe),
         notes,
         job,
     };
-    if r.problems.is_empty() { Ok(resolved) } else { Err(Unresolved::Problems(r.problems)) }
+    if r.problems.is_empty() {
+        Ok(resolved)
+    } else {
+        Err(Unresolved::Problems(r.problems))
+    }
 }
 
 const WARMUP: &str = "training.optimizer.warmup_steps";
 const SKIPPED: &str = "benchmarking.warmup.skip_steps";
 
-/// A warm-up of `steps` in a run that a variable or `--set` made shorter than config.yaml or the matrix meant: half of
-/// the run, where it would otherwise reach `limit`.
-fn try_out(r: &Reader, path: &str, steps: u64, limit: u64, train_iters: u64, notes: &mut Vec<String>) -> u64 {
-    let asked = r.view.origin("training.duration.train_iters").map(|(_, origin)| origin);
+/// A warm-up of `steps` in a run that a variable or `--set` made shorter than config.yaml or the
+/// matrix meant: half of the run, where it would otherwise reach `limit`.
+fn try_out(
+    r: &Reader,
+    path: &str,
+    steps: u64,
+    limit: u64,
+    train_iters: u64,
+    notes: &mut Vec<String>,
+) -> u64 {
+    let asked = r
+        .view
+        .origin("training.duration.train_iters")
+        .map(|(_, origin)| origin);
     let is_try_out = matches!(asked, Some(Origin::Environment(_) | Origin::Set));
-    let is_insisted = matches!(r.view.origin(path), Some((_, Origin::Environment(_) | Origin::Set)));
+    let is_insisted = matches!(
+        r.view.origin(path),
+        Some((_, Origin::Environment(_) | Origin::Set))
+    );
     if steps < limit || !is_try_out || is_insisted {
         return steps;
     }
     let shorter = train_iters / 2;
-    notes.push(format!("`{path}` is {shorter} instead of {steps}: the run has only {train_iters} steps"));
+    notes.push(format!(
+        "`{path}` is {shorter} instead of {steps}: the run has only {train_iters} steps"
+    ));
     shorter
 }
 
@@ -215,7 +266,11 @@ pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
         return None;
     }
     let nothing = crate::config::Values::default();
-    let mut r = Reader { view: config.view(&nothing, &[]), problems: Vec::new(), is_guessing: false };
+    let mut r = Reader {
+        view: config.view(&nothing, &[]),
+        problems: Vec::new(),
+        is_guessing: false,
+    };
     let named = named_files(&mut r, id);
     let shape = model(&mut r, id, &named);
     shape.filter(|_| r.problems.is_empty())
@@ -223,29 +278,60 @@ pub fn model_shape(config: &Config, id: &str) -> Option<ModelShape> {
 
 fn timeout(r: &mut Reader, framework: &str, recipe: &Recipe) -> Option<f64> {
     let path = format!("frameworks.{framework}.timeout");
-    let text = r.string(&path).or_else(|| recipe.file.run.timeout.clone())?;
-    let seconds = super::seconds(&text);
+    let text = r
+        .string(&path)
+        .or_else(|| recipe.file.run.timeout.clone())?;
+    duration(r, &path, &text)
+}
+
+fn duration(r: &mut Reader, path: &str, text: &str) -> Option<f64> {
+    let seconds = super::seconds(text);
     if seconds.is_none() {
-        r.problem(&path, format!("`{text}` is not a duration"), "expected something like 90s, 30m or 6h");
+        r.problem(
+            path,
+            format!("`{text}` is not a duration"),
+            "expected something like 90s, 30m or 6h",
+        );
     }
     seconds
+}
+
+/// Generous: saving a checkpoint, or an evaluation, may stand between two steps.
+const HANG: (f64, &str) = (100.0, "10m");
+
+fn hang(r: &mut Reader, framework: &str) -> Option<(f64, f64)> {
+    let path = format!("frameworks.{framework}.hang_least");
+    let text = r.string(&path).unwrap_or_else(|| HANG.1.to_owned());
+    let least = duration(r, &path, &text)?;
+    let factor = r
+        .f64(&format!("frameworks.{framework}.hang_factor"))
+        .unwrap_or(HANG.0);
+    (factor > 0.0).then_some((factor, least))
 }
 
 fn vendor(r: &mut Reader, platform: &str) -> Vendor {
     let path = format!("hardware.platforms.{platform}.vendor");
     let name = r.string(&path).unwrap_or_else(|| platform.to_owned());
     crate::config::vendor_named(&name).unwrap_or_else(|| {
-        r.problem(&path, format!("`{name}` is not a vendor"), "expected nvd (nvidia, cuda), amd (rocm) or cpu");
+        r.problem(
+            &path,
+            format!("`{name}` is not a vendor"),
+            "expected nvd (nvidia, cuda), amd (rocm) or cpu",
+        );
         Vendor::Cpu
     })
 }
 
 fn named_files(r: &mut Reader, model: &str) -> BTreeMap<DataKind, (String, String)> {
     let kinds = [DataKind::Dataset, DataKind::Tokenizer];
-    kinds.into_iter().filter_map(|kind| Some((kind, named_file(r, model, kind)?))).collect()
+    kinds
+        .into_iter()
+        .filter_map(|kind| Some((kind, named_file(r, model, kind)?)))
+        .collect()
 }
 
-/// What a model's dataset or tokenizer is called, and its path; nothing where the path is not set, or empty.
+/// What a model's dataset or tokenizer is called, and its path; nothing where the path is not set,
+/// or empty.
 fn named_file(r: &mut Reader, model: &str, kind: DataKind) -> Option<(String, String)> {
     let at = |what: &str| format!("models.{model}.{}_{what}", kind.name());
     let path = r.string(&at("path")).filter(|path| !path.is_empty())?;
@@ -262,17 +348,46 @@ fn named_file(r: &mut Reader, model: &str, kind: DataKind) -> Option<(String, St
 }
 
 /// None: the shape is not known, which is one problem and says all that is missing.
-fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String)>) -> Option<ModelShape> {
+fn model(
+    r: &mut Reader,
+    model: &str,
+    named: &BTreeMap<DataKind, (String, String)>,
+) -> Option<ModelShape> {
     let at = |key: &str| format!("models.{model}.{key}");
-    const NEEDED: [&str; 6] =
-        ["architecture", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size"];
-    let missing: Vec<&str> = NEEDED.into_iter().filter(|key| r.view.get(&at(key)).is_none()).collect();
+    const NEEDED: [&str; 6] = [
+        "architecture",
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "vocab_size",
+    ];
+    let missing: Vec<&str> = NEEDED
+        .into_iter()
+        .filter(|key| r.view.get(&at(key)).is_none())
+        .collect();
     if !missing.is_empty() && r.view.is_faulty_around(&at("num_layers")) {
+        return None;
+    }
+    if let Some(unlike) = r
+        .view
+        .unlike_built_in(model)
+        .filter(|_| !missing.is_empty())
+    {
+        let mut problem = unlike.clone();
+        let missing = missing.join(", ");
+        problem.message = format!("{}, so its {missing} are not known", problem.message);
+        let help = "correct this line, or state the whole shape of a model of your own";
+        r.problems.push(problem.help(help));
         return None;
     }
     if !missing.is_empty() {
         let message = format!("`models.{model}` lacks {}", missing.join(", "));
-        let problem = r.view.problem_at(&format!("models.{model}"), message, "its shape is not known");
+        let problem = r.view.problem_at(
+            &format!("models.{model}"),
+            message,
+            "its shape is not known",
+        );
         let help = "state them, name a Hugging Face config.json as `hf_config`, or give it the `name` of a model whose shape is built in, as in `name: Llama 3.1 8B`";
         r.problems.push(problem.help(help));
         return None;
@@ -281,8 +396,13 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
     let hidden = r.positive(&at("hidden_size"));
     let head_dim = r.u64(&at("head_dim"));
     if head_dim.is_none() && !hidden.is_multiple_of(heads) {
-        let message = format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
-        r.problem(&at("hidden_size"), message, "hidden_size % num_attention_heads must be 0, or head_dim stated");
+        let message =
+            format!("`{model}`: a hidden size of {hidden} does not divide by {heads} heads");
+        r.problem(
+            &at("hidden_size"),
+            message,
+            "hidden_size % num_attention_heads must be 0, or head_dim stated",
+        );
     }
     let rope_scaling = r.view.table(&at("rope_scaling"));
     let mut shape = ModelShape {
@@ -302,14 +422,24 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         qkv_bias: r.flag(&at("qkv_bias")),
         num_parameters: 0,
         dataset: named.get(&DataKind::Dataset).map(|(name, _)| name.clone()),
-        tokenizer: named.get(&DataKind::Tokenizer).map(|(name, _)| name.clone()),
-        nemo_recipe: r.string(&at("nemo_recipe")).map(|recipe| recipe.trim_end_matches(".pretrain_recipe").to_owned()),
+        tokenizer: named
+            .get(&DataKind::Tokenizer)
+            .map(|(name, _)| name.clone()),
+        nemo_recipe: r
+            .string(&at("nemo_recipe"))
+            .map(|recipe| recipe.trim_end_matches(".pretrain_recipe").to_owned()),
         primus_config: r.string(&at("primus_config")),
     };
     if !rope_scaling.is_empty() {
-        match serde_json::from_value::<RopeScaling>(Value::Object(rope_scaling.into_iter().collect())) {
+        match serde_json::from_value::<RopeScaling>(Value::Object(
+            rope_scaling.into_iter().collect(),
+        )) {
             Ok(scaling) => shape.rope_scaling = Some(scaling),
-            Err(e) => r.problem(&at("rope_scaling"), format!("rope_scaling of `{model}`: {e}"), "here"),
+            Err(e) => r.problem(
+                &at("rope_scaling"),
+                format!("rope_scaling of `{model}`: {e}"),
+                "here",
+            ),
         }
     }
     let tolerance = r.real("validation.num_parameters_tolerance");
@@ -328,7 +458,10 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
         }
         None => r.problem(
             &at("architecture"),
-            format!("`{}` is not an architecture tprimat can count", shape.architecture),
+            format!(
+                "`{}` is not an architecture tprimat can count",
+                shape.architecture
+            ),
             "expected llama, qwen2, mistral or gpt2",
         ),
     }
@@ -337,9 +470,16 @@ fn model(r: &mut Reader, model: &str, named: &BTreeMap<DataKind, (String, String
 
 /// Err: the strategy says nothing for the cell, or asks for more GPUs than one host has.
 fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> Result<ParallelismJob, String> {
-    let Cell { platform, model, parallelism: strategy, .. } = cell;
+    let Cell {
+        platform,
+        model,
+        parallelism: strategy,
+        ..
+    } = cell;
     let platform_gpus = r.u64(&format!("hardware.platforms.{platform}.num_gpus"));
-    let found = r.view.parallelism(strategy, model, platform, vendor, &cell.framework);
+    let found = r
+        .view
+        .parallelism(strategy, model, platform, vendor, &cell.framework);
     let Some((path, block)) = found else {
         let gpus = platform_gpus.unwrap_or(1);
         return Err(format!(
@@ -347,15 +487,20 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> Result<Parallelis
         ));
     };
     // One device where nobody says how many there are.
-    let num_gpus = block.num_gpus.or(platform_gpus).unwrap_or(1);
-    if let Some(of_host) = platform_gpus.filter(|of_host| num_gpus > *of_host) {
-        return Err(format!(
-            "`{path}` asks for {num_gpus} GPUs, and a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`): runs over several hosts are not supported yet"
-        ));
-    }
-    let (tp, pp, cp) = (block.tp.unwrap_or(1).max(1), block.pp.unwrap_or(1).max(1), block.cp.unwrap_or(1).max(1));
+    let of_nodes = block.nodes.unwrap_or(1).max(1);
+    let of_platform = || Some(platform_gpus?.saturating_mul(of_nodes));
+    let num_gpus = block.num_gpus.or_else(of_platform).unwrap_or(1);
+    let num_nodes = nodes(&path, platform, (num_gpus, block.nodes), platform_gpus)?;
+    let (tp, pp, cp) = (
+        block.tp.unwrap_or(1).max(1),
+        block.pp.unwrap_or(1).max(1),
+        block.cp.unwrap_or(1).max(1),
+    );
     let model_parallel = tp.saturating_mul(pp).saturating_mul(cp);
-    let dp = block.dp.unwrap_or((num_gpus / model_parallel).max(1)).max(1);
+    let dp = block
+        .dp
+        .unwrap_or((num_gpus / model_parallel).max(1))
+        .max(1);
     if model_parallel.saturating_mul(dp) != num_gpus {
         r.problem(
             &path,
@@ -369,25 +514,78 @@ fn parallelism(r: &mut Reader, cell: &Cell, vendor: Vendor) -> Result<Parallelis
     // `ZeRO-3` and `zero_3` are what others write.
     let sharding = block.sharding.clone().unwrap_or_default().to_lowercase();
     let sharding = sharding.replace("zero-", "zero").replace("zero_", "zero");
-    if !sharding.is_empty() && !SHARDING.contains(&sharding.as_str()) {
-        let problem = r.view.problem_at(&path, format!("{cell}: `{sharding}` is not a way of sharding"), "named here");
-        let help = nearest(&sharding, SHARDING.iter().copied()).map_or_else(
-            || format!("expected one of {}", SHARDING.join(", ")),
-            |near| format!("did you mean `{near}`?"),
+    let known = Sharding::named(&sharding);
+    // A recipe refuses those that it has not. A name that nobody knows would change nothing.
+    if !sharding.is_empty() && known.is_none() {
+        let problem = r.view.problem_at(
+            &path,
+            format!("{cell}: `{sharding}` is not a way of sharding"),
+            "named here",
         );
+        let help = did_you_mean(&sharding, Sharding::names()).unwrap_or_else(|| {
+            format!(
+                "expected one of {}",
+                Sharding::names().collect::<Vec<_>>().join(", ")
+            )
+        });
         r.problems.push(problem.help(help));
     }
-    // One word for plain data parallelism: jobs that ask for the same must be the same, and every recipe know it.
-    let is_plain = matches!(sharding.as_str(), "ddp" | "no_shard");
-    let sharding = if is_plain { "none".to_owned() } else { sharding };
+    // One word for plain data parallelism: jobs that ask for the same must be the same, and every
+    // recipe know it.
+    let sharding = if known == Some(Sharding::None) {
+        Sharding::None.name().to_owned()
+    } else {
+        sharding
+    };
     Ok(ParallelismJob {
         tensor_model_parallel_size: tp,
         pipeline_model_parallel_size: pp,
         context_parallel_size: cp,
         data_parallel_size: dp,
         num_gpus,
+        num_nodes,
         sharding,
     })
+}
+
+/// The hosts of a run: those that are stated, else as many as its GPUs need. All have the same
+/// number of them; in words why that cannot be.
+fn nodes(
+    path: &str,
+    platform: &str,
+    (num_gpus, stated): (u64, Option<u64>),
+    of_host: Option<u64>,
+) -> Result<u64, String> {
+    let told = || {
+        let of_host = of_host.unwrap_or_default();
+        format!("a host of {platform} has {of_host} (`hardware.platforms.{platform}.num_gpus`)")
+    };
+    let nodes = match (stated, of_host) {
+        (Some(nodes), _) => nodes.max(1),
+        (None, Some(of_host)) if num_gpus > of_host.max(1) => {
+            if num_gpus % of_host.max(1) != 0 {
+                return Err(format!(
+                    "`{path}` asks for {num_gpus} GPUs, and {}: a run over several hosts takes whole hosts; `nodes` states another number of hosts",
+                    told()
+                ));
+            }
+            num_gpus / of_host.max(1)
+        }
+        _ => 1,
+    };
+    if num_gpus % nodes != 0 {
+        return Err(format!(
+            "`{path}` asks for {num_gpus} GPUs on {nodes} nodes: each node must have the same number of them"
+        ));
+    }
+    match of_host {
+        Some(of_host) if num_gpus / nodes > of_host => Err(format!(
+            "`{path}` asks for {num_gpus} GPUs on {nodes} nodes, so {} on each, and {}",
+            num_gpus / nodes,
+            told()
+        )),
+        _ => Ok(nodes),
+    }
 }
 
 fn data(r: &mut Reader, parallelism: &ParallelismJob) -> DataJob {
@@ -396,13 +594,15 @@ fn data(r: &mut Reader, parallelism: &ParallelismJob) -> DataJob {
     DataJob {
         micro_batch_size: mbs,
         global_batch_size: gbs,
-        gradient_accumulation_steps: (gbs / mbs.saturating_mul(parallelism.data_parallel_size).max(1)).max(1),
+        gradient_accumulation_steps: (gbs
+            / mbs.saturating_mul(parallelism.data_parallel_size).max(1))
+        .max(1),
         seq_length: r.positive("training.data.seq_length"),
     }
 }
 
 /// `is_own`: a command of the user's may have a learning rate of its own, which is then in no job.
-fn optimizer(r: &mut Reader, is_own: bool, notes: &mut Vec<String>) -> OptimizerJob {
+fn optimizer(r: &mut Reader, optional: &[String], notes: &mut Vec<String>) -> OptimizerJob {
     let at = |key: &str| format!("training.optimizer.{key}");
     let mut name = r.word(&at("type")).to_lowercase();
     if name == "adam" {
@@ -414,7 +614,7 @@ fn optimizer(r: &mut Reader, is_own: bool, notes: &mut Vec<String>) -> Optimizer
     }
     OptimizerJob {
         r#type: name,
-        learning_rate: if is_own {
+        learning_rate: if optional.contains(&at("learning_rate")) {
             r.f64(&at("learning_rate")).unwrap_or_default()
         } else {
             r.real(&at("learning_rate"))
@@ -435,7 +635,11 @@ fn precision(r: &mut Reader) -> String {
     let path = "training.precision.default";
     let name = r.word(path);
     if !KNOWN.contains(&name.as_str()) {
-        r.problem(path, format!("`{name}` is not a precision"), "expected fp32, bf16 or fp8");
+        r.problem(
+            path,
+            format!("`{name}` is not a precision"),
+            "expected fp32, bf16 or fp8",
+        );
     }
     name
 }
@@ -456,23 +660,35 @@ fn framework(r: &mut Reader, id: &str, recipe: &Recipe) -> BTreeMap<String, Valu
         }
         table.insert(key, value);
     }
-    let Some(known) = &recipe.file.launch.options else { return table };
+    let Some(known) = &recipe.file.launch.options else {
+        return table;
+    };
     for key in table.keys().filter(|key| !known.contains(key)) {
         let direct = format!("frameworks.{id}.{key}");
-        let path = if r.view.nested(&direct).is_some() { direct } else { format!("frameworks.{id}.settings.{key}") };
-        let names = known.iter().map(String::as_str).chain(own.iter().copied());
-        let help = match nearest(key, names.clone()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("it has {}", names.collect::<Vec<_>>().join(", ")),
+        let path = if r.view.nested(&direct).is_some() {
+            direct
+        } else {
+            format!("frameworks.{id}.settings.{key}")
         };
-        let problem =
-            r.view.problem_at(&path, format!("the recipe `{id}` has no option `{key}`"), "would change nothing");
+        let names = known.iter().map(String::as_str).chain(own.iter().copied());
+        let help = did_you_mean(key, names.clone())
+            .unwrap_or_else(|| format!("it has {}", names.collect::<Vec<_>>().join(", ")));
+        let problem = r.view.problem_at(
+            &path,
+            format!("the recipe `{id}` has no option `{key}`"),
+            "would change nothing",
+        );
         r.problems.push(problem.help(help));
     }
     table
 }
 
-fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> BTreeMap<String, String> {
+fn environment(
+    r: &mut Reader,
+    cell: &Cell,
+    vendor: Vendor,
+    recipe: &Recipe,
+) -> BTreeMap<String, String> {
     let mut env = recipe.file.launch.env.clone();
     env.extend(recipe.file.env.get(&vendor).cloned().unwrap_or_default());
     env.extend(
@@ -487,7 +703,11 @@ fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> 
             Value::String(text) => drop(env.insert(name, text)),
             Value::Null => drop(env.remove(&name)),
             Value::Array(_) | Value::Object(_) => {
-                r.problem(&format!("{path}.{name}"), format!("`{name}` is not a string or a number"), "here");
+                r.problem(
+                    &format!("{path}.{name}"),
+                    format!("`{name}` is not a string or a number"),
+                    "here",
+                );
             }
             number => drop(env.insert(name, number.to_string())),
         }
@@ -498,7 +718,10 @@ fn environment(r: &mut Reader, cell: &Cell, vendor: Vendor, recipe: &Recipe) -> 
 pub(super) fn strings(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::String(one)) => vec![one.clone()],
-        Some(Value::Array(many)) => many.iter().filter_map(|v| Some(v.as_str()?.to_owned())).collect(),
+        Some(Value::Array(many)) => many
+            .iter()
+            .filter_map(|v| Some(v.as_str()?.to_owned()))
+            .collect(),
         _ => Vec::new(),
     }
 }
@@ -510,16 +733,21 @@ fn measures(r: &mut Reader, cell: &Cell, job: &Job, skipped: u64) {
             "{cell}: no step would be measured, for the first {skipped} of a run of {} are warm-up",
             job.train_iters
         );
-        let problem = r.view.problem_at("training.duration.train_iters", message, "too short");
-        r.problems.push(problem.help(format!("train longer, or lower `{SKIPPED}`")));
+        let problem = r
+            .view
+            .problem_at("training.duration.train_iters", message, "too short");
+        r.problems
+            .push(problem.help(format!("train longer, or lower `{SKIPPED}`")));
     }
 }
 
 /// Rules across fields.
 fn check(r: &mut Reader, cell: &Cell, job: &Job) {
     let (data, p, m) = (&job.data, &job.parallelism, &job.model);
-    let product =
-        data.micro_batch_size.saturating_mul(p.data_parallel_size).saturating_mul(data.gradient_accumulation_steps);
+    let product = data
+        .micro_batch_size
+        .saturating_mul(p.data_parallel_size)
+        .saturating_mul(data.gradient_accumulation_steps);
     if product != data.global_batch_size {
         r.problem(
             "training.data.global_batch_size",
@@ -530,23 +758,39 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
             "GBS = MBS × DP × GA",
         );
     }
-    let block = r.view.parallelism(&cell.parallelism, &cell.model, &cell.platform, job.vendor, &cell.framework);
+    let block = r.view.parallelism(
+        &cell.parallelism,
+        &cell.model,
+        &cell.platform,
+        job.vendor,
+        &cell.framework,
+    );
     if let Some((path, block)) = block
         && let Some(stated) = block.ga
         && stated != data.gradient_accumulation_steps
     {
         let message = format!(
             "{cell}: GA is stated as {stated}, but GBS {} / (MBS {} × DP {}) = {}",
-            data.global_batch_size, data.micro_batch_size, p.data_parallel_size, data.gradient_accumulation_steps
+            data.global_batch_size,
+            data.micro_batch_size,
+            p.data_parallel_size,
+            data.gradient_accumulation_steps
         );
-        r.problem(&path, message, "GA is derived; a stated one is an assertion");
+        r.problem(
+            &path,
+            message,
+            "GA is derived; a stated one is an assertion",
+        );
     }
     let tp = p.tensor_model_parallel_size;
     if m.num_attention_heads % tp != 0 {
         let path = format!("models.{}.num_attention_heads", cell.model);
         r.problem(
             &path,
-            format!("{cell}: {} attention heads do not divide by TP {tp}", m.num_attention_heads),
+            format!(
+                "{cell}: {} attention heads do not divide by TP {tp}",
+                m.num_attention_heads
+            ),
             "heads % TP must be 0",
         );
     }
@@ -564,7 +808,11 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
     let pp = p.pipeline_model_parallel_size;
     if m.num_layers % pp != 0 {
         let path = format!("models.{}.num_layers", cell.model);
-        r.problem(&path, format!("{cell}: {} layers do not divide by PP {pp}", m.num_layers), "layers % PP must be 0");
+        r.problem(
+            &path,
+            format!("{cell}: {} layers do not divide by PP {pp}", m.num_layers),
+            "layers % PP must be 0",
+        );
     }
     if m.max_position_embeddings > 0 && data.seq_length > m.max_position_embeddings {
         r.problem(
@@ -579,21 +827,30 @@ fn check(r: &mut Reader, cell: &Cell, job: &Job) {
     if job.optimizer.r#type != "adamw" {
         r.problem(
             "training.optimizer.type",
-            format!("`{}` is not an optimiser tprimat knows", job.optimizer.r#type),
+            format!(
+                "`{}` is not an optimiser tprimat knows",
+                job.optimizer.r#type
+            ),
             "expected adamw, or adam for the same",
         );
     }
     if !["fp32", "bf16"].contains(&job.optimizer.state_precision.as_str()) {
         r.problem(
             "training.optimizer.state_precision",
-            format!("`{}` is not a state precision", job.optimizer.state_precision),
+            format!(
+                "`{}` is not a state precision",
+                job.optimizer.state_precision
+            ),
             "expected fp32 or bf16",
         );
     }
     if job.optimizer.warmup_steps > job.train_iters {
         r.problem(
             "training.optimizer.warmup_steps",
-            format!("{cell}: {} warm-up steps in a run of {}", job.optimizer.warmup_steps, job.train_iters),
+            format!(
+                "{cell}: {} warm-up steps in a run of {}",
+                job.optimizer.warmup_steps, job.train_iters
+            ),
             "longer than the run",
         );
     }

@@ -7,17 +7,16 @@ use std::{
     sync::Arc,
 };
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Constraint, Templates, embedded_file, embedded_under};
+use super::{RecipeFile, Require, Templates};
 use crate::{
-    config::Values,
+    config::{Values, framework_names},
     digest::Digest,
     error::{Error, Problem, Result, Source},
     files::{EntryKind, ReadSet, require_inside},
-    parse::LogSection,
-    plan::Vendor,
+    logs::LogSection,
+    shipped::{shipped_file, shipped_under},
 };
 
 /// The folder below recipes/ that is no recipe, but what the trainers of several recipes share.
@@ -26,134 +25,10 @@ const LIBRARY: &str = "lib";
 /// The most bytes that the files of one recipe may have.
 const MOST_BYTES: usize = 256 << 20;
 
-/// recipe.toml.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecipeFile {
-    pub id: String,
-    /// What really runs, in a line.
-    pub name: String,
-    pub vendors: Vec<Vendor>,
-    pub launch: Launch,
-    /// Declared environment of one vendor, over `launch.env`; part of the key.
-    #[serde(default)]
-    pub env: BTreeMap<Vendor, BTreeMap<String, String>>,
-    /// Base image of a vendor's container.
-    #[serde(default)]
-    pub image: BTreeMap<Vendor, String>,
-    #[serde(default)]
-    pub lock: LockNeeds,
-    #[serde(default)]
-    pub require: Require,
-    pub log: LogSection,
-    #[serde(default)]
-    pub run: RunSection,
-    #[serde(default)]
-    pub unsupported: Vec<Constraint>,
-    /// Fields of the job that change nothing about a run of this recipe.
-    #[serde(default)]
-    pub ignored: Vec<Ignored>,
-    /// Defaults for config.yaml paths, under every other layer.
-    #[serde(default)]
-    pub defaults: BTreeMap<String, serde_json::Value>,
-}
-
-/// A field of the job, by its dotted path, that this recipe may leave unread, and why.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Ignored {
-    pub field: String,
-    pub reason: String,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Launch {
-    /// Template files, from the recipe folder or templates/; rendered into the run folder without `.j2`.
-    pub templates: Vec<String>,
-    /// Files of recipes/lib that the recipe's own program imports: copied beside it, and part of the key as its own are.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub library: Vec<String>,
-    /// The command, run in the run folder.
-    pub command: Vec<String>,
-    /// Hand the whole job over as `$TPRIMAT_JOB`. A recipe that does not reads job fields through its templates only.
-    #[serde(default)]
-    pub reads_job: bool,
-    /// The keys that `frameworks.<id>` may have, beside those of every framework; absent = any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub options: Option<Vec<String>>,
-    /// May run beside other runs.
-    #[serde(default)]
-    pub share: bool,
-    /// Bumped by hand when the way of launching changes what is measured.
-    #[serde(default)]
-    pub launch_abi: u32,
-    /// Declared environment; part of the key.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// More variables that pass through from the caller; not part of the key.
-    #[serde(default)]
-    pub pass_env: Vec<String>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LockNeeds {
-    /// Facts of tprimat.lock that the train key covers.
-    #[serde(default)]
-    pub facts: Vec<String>,
-    /// Python distributions whose versions the train key covers.
-    #[serde(default)]
-    pub packages: Vec<String>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Require {
-    #[serde(default)]
-    pub commands: Vec<String>,
-    /// Programs that ship with tprimat.
-    #[serde(default)]
-    pub programs: Vec<String>,
-    /// Modules that the trainer imports, by the names it imports them by.
-    #[serde(default)]
-    pub python_modules: Vec<String>,
-    /// What `pip install` takes for a module, where that is not the module's name: `yaml = "PyYAML"`.
-    #[serde(default)]
-    pub pip: BTreeMap<String, String>,
-    #[serde(default)]
-    pub checkouts: Vec<Checkout>,
-}
-
-/// Somebody else's repository, checked out on the host. Its path reaches scripts in a variable; its commit is a fact
-/// of the lock.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Checkout {
-    /// The variable that the launch script reads: `PRIMUS_PATH`.
-    pub variable: String,
-    /// Where config.yaml says it is: `paths.primus`.
-    pub setting: String,
-    /// A file that tells such a checkout from any other folder.
-    pub file: String,
-    /// How to get one, in a line.
-    pub help: String,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RunSection {
-    /// `90s`, `30m`, `6h`; not part of any key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<String>,
-    /// Where config.yaml names no executor: `container` for a framework that exists as an image only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub executor: Option<String>,
-}
-
 pub struct Recipe {
     pub file: RecipeFile,
-    /// Every file of the folder but recipe.toml and templates: name, bytes, digest. They go into the train key.
+    /// Every file of the folder but recipe.toml and templates: name, bytes, digest. They go into
+    /// the train key.
     pub files: Vec<(String, Cow<'static, [u8]>, Digest)>,
     /// Names in [`Templates`] and digests of the text.
     pub templates: Vec<(String, Digest)>,
@@ -175,16 +50,21 @@ impl RecipeSet {
 
     /// The same, noting in `reads` what it rests on.
     pub fn read(root: &Path, reads: &ReadSet) -> Result<Self> {
-        let mut ids: BTreeSet<String> =
-            embedded_under("recipes/").filter_map(|(path, _)| Some(path.split_once('/')?.0.to_owned())).collect();
+        let mut ids: BTreeSet<String> = shipped_under("recipes/")
+            .filter_map(|(path, _)| Some(path.split_once('/')?.0.to_owned()))
+            .collect();
         let own = root.join("recipes");
         ids.remove(LIBRARY);
-        for entry in reads.list(&own).map_err(Error::io("cannot read the folder", &own))? {
+        for entry in reads
+            .list(&own)
+            .map_err(Error::io("cannot read the folder", &own))?
+        {
             if entry.kind == EntryKind::Folder && has_recipe(&own.join(&entry.name), reads)? {
                 ids.extend(entry.name.into_string());
             }
         }
-        let (mut recipes, mut templates, mut problems) = (BTreeMap::new(), Templates::default(), Vec::new());
+        let (mut recipes, mut templates, mut problems) =
+            (BTreeMap::new(), Templates::default(), Vec::new());
         for id in ids {
             match load(root, &id, &mut templates, reads) {
                 Ok(recipe) => drop(recipes.insert(id, recipe)),
@@ -192,7 +72,11 @@ impl RecipeSet {
                 Err(other) => return Err(other),
             }
         }
-        if problems.is_empty() { Ok(Self { recipes, templates }) } else { Err(Error::Invalid(problems)) }
+        if problems.is_empty() {
+            Ok(Self { recipes, templates })
+        } else {
+            Err(Error::Invalid(problems))
+        }
     }
 
     #[must_use]
@@ -205,7 +89,10 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
     require_inside(root, &root.join("recipes").join(id).join("recipe.toml"))?;
     let mut files = folder(root, id, reads)?;
     let text = files.remove("recipe.toml").unwrap_or_default();
-    let source = Source::new(format!("recipes/{id}/recipe.toml"), String::from_utf8_lossy(&text));
+    let source = Source::new(
+        format!("recipes/{id}/recipe.toml"),
+        String::from_utf8_lossy(&text),
+    );
     let file: RecipeFile = toml::from_str(&source.text).map_err(|e| {
         let problem = Problem::new(e.message().to_owned());
         Error::invalid(problem.at(&source, e.span().unwrap_or(0..0), "here"))
@@ -213,13 +100,14 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
     if file.id != id {
         let at = source.text.find("id").unwrap_or(0);
         return Err(Error::invalid(
-            Problem::new(format!("the recipe calls itself `{}`, its folder `{id}`", file.id)).at(
-                &source,
-                at..at + 2,
-                "must be the folder's name",
-            ),
+            Problem::new(format!(
+                "the recipe calls itself `{}`, its folder `{id}`",
+                file.id
+            ))
+            .at(&source, at..at + 2, "must be the folder's name"),
         ));
     }
+    check_aliases(&file, &source)?;
     check_log(&file.log, &source)?;
     check_modules(&file.require, &source)?;
     let mut used = Vec::new();
@@ -239,7 +127,11 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
         templates.add(&unique, Source::new(place, text))?;
     }
     files.retain(|name, _| !name.ends_with(".j2"));
-    let shared = if file.launch.library.is_empty() { Files::new() } else { library(root, reads)? };
+    let shared = if file.launch.library.is_empty() {
+        Files::new()
+    } else {
+        library(root, reads)?
+    };
     for name in &file.launch.library {
         let bytes = shared.get(name).ok_or_else(|| {
             let at = source.text.find(name.as_str()).unwrap_or(0);
@@ -249,14 +141,49 @@ fn load(root: &Path, id: &str, templates: &mut Templates, reads: &ReadSet) -> Re
         files.entry(name.clone()).or_insert_with(|| bytes.clone());
     }
     let launch_digest = Digest::of(serde_json::to_vec(&file.launch.templates).unwrap_or_default());
-    let files = files.into_iter().map(|(name, bytes)| (name, Digest::of(&bytes), bytes)).map(|(n, d, b)| (n, b, d));
+    let files = files
+        .into_iter()
+        .map(|(name, bytes)| (name, Digest::of(&bytes), bytes))
+        .map(|(n, d, b)| (n, b, d));
     let defaults = nested(&file.defaults).map_err(|path| {
-        let at = source.text.find(path.get(..40).unwrap_or(&path)).unwrap_or(0);
-        let problem = Problem::new("a default's path goes through another default, or is too long to be one");
+        let at = source
+            .text
+            .find(path.get(..40).unwrap_or(&path))
+            .unwrap_or(0);
+        let problem =
+            Problem::new("a default's path goes through another default, or is too long to be one");
         Error::invalid(problem.at(&source, at..at + path.len().min(40), "this path"))
     })?;
     let defaults = Values::new(id, &defaults);
-    Ok(Recipe { files: files.collect(), templates: used, launch_digest, defaults, file })
+    Ok(Recipe {
+        files: files.collect(),
+        templates: used,
+        launch_digest,
+        defaults,
+        file,
+    })
+}
+
+/// config.yaml and matrices know the aliases of shipped recipes only: another recipe's would be
+/// names that nothing understands.
+fn check_aliases(file: &RecipeFile, source: &Arc<Source>) -> Result<()> {
+    let shipped = framework_names(&file.id);
+    let Some(unknown) = file.aliases.iter().find(|name| !shipped.contains(name)) else {
+        return Ok(());
+    };
+    let at = source.text.find("aliases").unwrap_or(0);
+    let problem = Problem::new(format!(
+        "`{unknown}` cannot be an alias of `{}`: aliases are for shipped recipes",
+        file.id
+    ));
+    Err(Error::invalid(
+        problem
+            .at(source, at..at + "aliases".len(), "remove this name")
+            .help(format!(
+                "the recipe is called as its folder is: `{}`",
+                file.id
+            )),
+    ))
 }
 
 /// A log section that no log can be read by is said now, not after hours of training.
@@ -271,9 +198,19 @@ fn check_log(log: &LogSection, source: &Arc<Source>) -> Result<()> {
         #[serde(default)]
         patterns: Vec<toml::Spanned<String>>,
     }
-    let Err(wrong) = log.check() else { return Ok(()) };
-    let places = toml::from_str::<Places>(&source.text).ok().map(|places| places.log);
-    let span = places.map_or(0..0, |log| wrong.at.and_then(|at| log.patterns.get(at)).unwrap_or(&log.format).span());
+    let Err(wrong) = log.check() else {
+        return Ok(());
+    };
+    let places = toml::from_str::<Places>(&source.text)
+        .ok()
+        .map(|places| places.log);
+    let span = places.map_or(0..0, |log| {
+        wrong
+            .at
+            .and_then(|at| log.patterns.get(at))
+            .unwrap_or(&log.format)
+            .span()
+    });
     let problem = Problem::new(wrong.message).at(source, span, "here");
     Err(Error::invalid(match wrong.help {
         Some(help) => problem.help(help),
@@ -285,30 +222,52 @@ fn check_log(log: &LogSection, source: &Arc<Source>) -> Result<()> {
 fn check_modules(require: &Require, source: &Arc<Source>) -> Result<()> {
     let at = |name: &str| {
         let quoted = format!("\"{name}\"");
-        let start = source.text.find(&quoted).or_else(|| source.text.find(name)).unwrap_or(0);
+        let start = source
+            .text
+            .find(&quoted)
+            .or_else(|| source.text.find(name))
+            .unwrap_or(0);
         start..start + name.len()
     };
     let is_identifier = |part: &str| {
         let mut letters = part.chars();
-        letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+        letters
+            .next()
+            .is_some_and(|first| first.is_alphabetic() || first == '_')
             && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
     };
     for name in &require.python_modules {
         if !name.split('.').all(is_identifier) {
             let problem = Problem::new(format!("`{name}` is not the name of a Python module"));
-            let help = format!("name it as `import` does, and what pip calls it in `pip = {{ … = \"{name}\" }}`");
-            return Err(Error::invalid(problem.at(source, at(name), "no import can have this name").help(help)));
+            let help = format!(
+                "name it as `import` does, and what pip calls it in `pip = {{ … = \"{name}\" }}`"
+            );
+            return Err(Error::invalid(
+                problem
+                    .at(source, at(name), "no import can have this name")
+                    .help(help),
+            ));
         }
     }
-    if let Some(name) = require.pip.keys().find(|name| !require.python_modules.contains(name)) {
-        let problem = Problem::new(format!("`pip` names `{name}`, which `python_modules` does not list"));
-        return Err(Error::invalid(problem.at(source, at(name), "not in python_modules")));
+    if let Some(name) = require
+        .pip
+        .keys()
+        .find(|name| !require.python_modules.contains(name))
+    {
+        let problem = Problem::new(format!(
+            "`pip` names `{name}`, which `python_modules` does not list"
+        ));
+        return Err(Error::invalid(problem.at(
+            source,
+            at(name),
+            "not in python_modules",
+        )));
     }
     Ok(())
 }
 
-/// `{"a.b": 1}` → `{"a": {"b": 1}}`. Err: the path of a value that another value's path goes through, or one that is
-/// no path of config.yaml.
+/// `{"a.b": 1}` → `{"a": {"b": 1}}`. Err: the path of a value that another value's path goes
+/// through, or one that is no path of config.yaml.
 fn nested(flat: &BTreeMap<String, serde_json::Value>) -> Result<serde_json::Value, String> {
     let mut root = serde_json::json!({});
     for (path, value) in flat {
@@ -318,7 +277,9 @@ fn nested(flat: &BTreeMap<String, serde_json::Value>) -> Result<serde_json::Valu
         }
         let mut at = &mut root;
         for part in parts {
-            let Some(table) = at.as_object_mut() else { return Err(path.clone()) };
+            let Some(table) = at.as_object_mut() else {
+                return Err(path.clone());
+            };
             at = table.entry(part).or_insert_with(|| serde_json::json!({}));
         }
         if at.as_object().is_none_or(|below| !below.is_empty()) {
@@ -357,17 +318,25 @@ fn library(root: &Path, reads: &ReadSet) -> Result<Files> {
 
 fn has_recipe(folder: &Path, reads: &ReadSet) -> Result<bool> {
     let file = folder.join("recipe.toml");
-    reads.is_file(&file).map_err(Error::io("cannot look for the recipe", &file))
+    reads
+        .is_file(&file)
+        .map_err(Error::io("cannot look for the recipe", &file))
 }
 
 /// All files of a recipe's folder: the project's folder if it has one, else the embedded one.
 fn folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
     let is_own = has_recipe(&root.join("recipes").join(id), reads)?;
-    if is_own { read_folder(root, id, reads) } else { Ok(embedded(id)) }
+    if is_own {
+        read_folder(root, id, reads)
+    } else {
+        Ok(embedded(id))
+    }
 }
 
 fn embedded(id: &str) -> Files {
-    embedded_under(&format!("recipes/{id}/")).map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes))).collect()
+    shipped_under(&format!("recipes/{id}/"))
+        .map(|(name, bytes)| (name.to_owned(), Cow::Borrowed(bytes)))
+        .collect()
 }
 
 /// The project's own files of a recipe, by name; none where it has no folder.
@@ -376,8 +345,14 @@ fn read_folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
     let refused = |what: String| Error::invalid(Problem::new(format!("recipes/{id}: {what}")));
     let mut files = BTreeMap::new();
     let mut total = 0;
-    for found in reads.walk(&own, Path::new(""), usize::MAX).map_err(refused)? {
-        let is_hidden = found.path.iter().any(|part| part.to_string_lossy().starts_with('.'));
+    for found in reads
+        .walk(&own, Path::new(""), usize::MAX)
+        .map_err(refused)?
+    {
+        let is_hidden = found
+            .path
+            .iter()
+            .any(|part| part.to_string_lossy().starts_with('.'));
         if is_hidden || found.kind == EntryKind::Environment {
             continue;
         }
@@ -386,14 +361,21 @@ fn read_folder(root: &Path, id: &str, reads: &ReadSet) -> Result<Files> {
             return Err(refused(format!("the name of {shown} is not UTF-8")));
         };
         if let EntryKind::Other(what) = found.kind {
-            return Err(refused(format!("{shown} is {what}, and every file of a recipe is copied beside its program")));
+            return Err(refused(format!(
+                "{shown} is {what}, and every file of a recipe is copied beside its program"
+            )));
         }
         let path = own.join(&found.path);
         require_inside(root, &path)?;
-        let Some(bytes) = reads.read(&path).map_err(Error::io("cannot read", &path))? else { continue };
+        let Some(bytes) = reads.read(&path).map_err(Error::io("cannot read", &path))? else {
+            continue;
+        };
         total += bytes.len();
         if total > MOST_BYTES {
-            return Err(refused(format!("its files have more than {} MiB; put data elsewhere", MOST_BYTES >> 20)));
+            return Err(refused(format!(
+                "its files have more than {} MiB; put data elsewhere",
+                MOST_BYTES >> 20
+            )));
         }
         files.insert(name.to_owned(), Cow::Owned(bytes));
     }
@@ -410,13 +392,20 @@ fn find_template(
     if let Some(bytes) = files.get(name) {
         return Ok(Some((format!("recipes/{id}/{name}"), bytes.clone())));
     }
-    if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+    if !Path::new(name)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)))
+    {
         return Ok(None);
     }
     let place = format!("templates/{name}");
     let path = root.join(&place);
-    let own = reads.read(&path).map_err(Error::io("cannot read the template", &path))?;
-    let bytes = own.map(Cow::Owned).or_else(|| embedded_file(&place).map(Cow::Borrowed));
+    let own = reads
+        .read(&path)
+        .map_err(Error::io("cannot read the template", &path))?;
+    let bytes = own
+        .map(Cow::Owned)
+        .or_else(|| shipped_file(&place).map(Cow::Borrowed));
     Ok(bytes.map(|bytes| (place, bytes)))
 }
 
@@ -425,7 +414,9 @@ mod tests {
     use super::*;
 
     fn shipped() -> BTreeSet<&'static str> {
-        embedded_under("recipes/").filter_map(|(path, _)| path.strip_suffix("/recipe.toml")).collect()
+        shipped_under("recipes/")
+            .filter_map(|(path, _)| path.strip_suffix("/recipe.toml"))
+            .collect()
     }
 
     #[test]
@@ -435,25 +426,38 @@ mod tests {
         assert!(shipped().is_superset(&["cmd", "mgds", "native", "nemo", "prim", "tran"].into()));
     }
 
-    /// On the index many a module's name is another package's: `nemo` is a laboratory's, `megatron` is nobody's.
+    /// On the index many a module's name is another package's: `nemo` is a laboratory's, `megatron`
+    /// is nobody's.
     #[test]
     fn advice_to_install_names_what_the_requirements_pin() {
         let plain = |name: &str| {
-            let end = name.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).unwrap_or(name.len());
+            let end = name
+                .find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c))
+                .unwrap_or(name.len());
             name[..end].to_lowercase().replace('_', "-")
         };
         for (id, recipe) in RecipeSet::load(Path::new("/nonexistent")).unwrap().recipes {
             let folder = format!("recipes/{id}/");
-            let files = embedded_under(&folder).filter(|(path, _)| path.starts_with("requirements."));
+            let files =
+                shipped_under(&folder).filter(|(path, _)| path.starts_with("requirements."));
             let pinned: BTreeSet<String> = files
-                .flat_map(|(_, text)| String::from_utf8_lossy(text).lines().map(plain).collect::<Vec<_>>())
+                .flat_map(|(_, text)| {
+                    String::from_utf8_lossy(text)
+                        .lines()
+                        .map(plain)
+                        .collect::<Vec<_>>()
+                })
                 .collect();
             let require = &recipe.file.require;
             for module in &require.python_modules {
                 let package = require.pip.get(module).unwrap_or(module);
                 let is_source = package.contains("git+https://");
-                let is_named = pinned.contains(&plain(package.trim_matches('\''))) || id == "prim" && module == "torch";
-                assert!(is_source || is_named, "{id}: `pip install {package}` for {module}; pinned: {pinned:?}");
+                let is_named = pinned.contains(&plain(package.trim_matches('\'')))
+                    || id == "prim" && module == "torch";
+                assert!(
+                    is_source || is_named,
+                    "{id}: `pip install {package}` for {module}; pinned: {pinned:?}"
+                );
             }
         }
     }
@@ -462,8 +466,12 @@ mod tests {
     fn a_project_overrides_a_recipe_by_name_and_adds_its_own() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
-            crate::files::write_atomically(&root.path().join(path), text.as_bytes(), crate::files::Durability::Plain)
-                .unwrap();
+            crate::files::write_atomically(
+                &root.path().join(path),
+                text.as_bytes(),
+                crate::files::Durability::Plain,
+            )
+            .unwrap();
         };
         let recipe = |id: &str| {
             format!(
@@ -480,11 +488,23 @@ mod tests {
         assert_eq!(set.ids().into_iter().collect::<BTreeSet<_>>(), all);
         assert_eq!(set.recipes["native"].templates[0].1, Digest::of("shared"));
         assert_eq!(set.recipes["mine"].templates[0].1, Digest::of("own"));
-        assert_eq!(set.recipes["mine"].files.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["lib/a.py"]);
+        assert_eq!(
+            set.recipes["mine"]
+                .files
+                .iter()
+                .map(|f| f.0.as_str())
+                .collect::<Vec<_>>(),
+            ["lib/a.py"]
+        );
 
         write("recipes/bad/recipe.toml", "id = \"bad\"\nnaem = \"x\"\n");
-        let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { panic!("must not load") };
-        assert_eq!(problems[0].position(), Some(("recipes/bad/recipe.toml".into(), 2, 1)));
+        let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else {
+            panic!("must not load")
+        };
+        assert_eq!(
+            problems[0].position(),
+            Some(("recipes/bad/recipe.toml".into(), 2, 1))
+        );
     }
 
     #[test]
@@ -495,33 +515,68 @@ mod tests {
                 "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\nformat = \"tprimat\"\n[require]\n{require}\n"
             );
             let path = root.path().join("recipes/mine/recipe.toml");
-            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain).unwrap();
-            let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { return None };
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain)
+                .unwrap();
+            let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else {
+                return None;
+            };
             let (_, line, _) = problems[0].position().unwrap();
             Some((problems[0].message.clone(), line))
         };
-        assert_eq!(problem("python_modules = [\"torch\", \"megatron.core\", \"_six\"]"), None);
+        assert_eq!(
+            problem("python_modules = [\"torch\", \"megatron.core\", \"_six\"]"),
+            None
+        );
         let hyphen = problem("python_modules = [\"torch\", \"transformer-engine\"]").unwrap();
-        assert_eq!(hyphen, ("`transformer-engine` is not the name of a Python module".into(), 10));
-        assert!(problem("python_modules = [\"3d\"]").is_some() && problem("python_modules = [\"\"]").is_some());
+        assert_eq!(
+            hyphen,
+            (
+                "`transformer-engine` is not the name of a Python module".into(),
+                10
+            )
+        );
+        assert!(
+            problem("python_modules = [\"3d\"]").is_some()
+                && problem("python_modules = [\"\"]").is_some()
+        );
         let unused = problem("python_modules = [\"torch\"]\npip = { yaml = \"PyYAML\" }").unwrap();
-        assert_eq!(unused, ("`pip` names `yaml`, which `python_modules` does not list".into(), 11));
+        assert_eq!(
+            unused,
+            (
+                "`pip` names `yaml`, which `python_modules` does not list".into(),
+                11
+            )
+        );
     }
 
     /// Whoever installs what a requirements file lists has all that is looked for before a run.
     #[test]
     fn requirements_files_name_every_module_that_is_looked_for() {
         let plain = |text: &str| text.to_lowercase().replace('_', "-");
-        for recipe in RecipeSet::load(Path::new("/nonexistent")).unwrap().recipes.values() {
-            let files = recipe.files.iter().filter(|(name, ..)| name.starts_with("requirements."));
+        for recipe in RecipeSet::load(Path::new("/nonexistent"))
+            .unwrap()
+            .recipes
+            .values()
+        {
+            let files = recipe
+                .files
+                .iter()
+                .filter(|(name, ..)| name.starts_with("requirements."));
             for (file, bytes, _) in files {
                 let listed = plain(&String::from_utf8_lossy(bytes));
                 for module in &recipe.file.require.python_modules {
                     let pip = recipe.file.require.pip.get(module).unwrap_or(module);
-                    let spec = pip.split_whitespace().find(|word| !word.starts_with("--")).unwrap();
+                    let spec = pip
+                        .split_whitespace()
+                        .find(|word| !word.starts_with("--"))
+                        .unwrap();
                     let name = spec.trim_start_matches('\'').rsplit('/').next().unwrap();
                     let name = name.split(['[', '<', '>', '=', '\'']).next().unwrap();
-                    assert!(listed.contains(&plain(name)), "recipes/{}/{file} does not name {name}", recipe.file.id);
+                    assert!(
+                        listed.contains(&plain(name)),
+                        "recipes/{}/{file} does not name {name}",
+                        recipe.file.id
+                    );
                 }
             }
         }
@@ -531,15 +586,48 @@ mod tests {
     fn defaults_that_go_through_each_other_are_one_problem() {
         let root = tempfile::tempdir().unwrap();
         let deep = vec!["a"; 50_000].join(".");
-        for defaults in ["\"a\" = 1\n\"a.b\" = 2", "\"a.b\" = 1\na = 2", &format!("\"{deep}\" = 1")] {
+        for defaults in [
+            "\"a\" = 1\n\"a.b\" = 2",
+            "\"a.b\" = 1\na = 2",
+            &format!("\"{deep}\" = 1"),
+        ] {
             let text = format!(
                 "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\nformat = \"tprimat\"\n[defaults]\n{defaults}\n"
             );
             let path = root.path().join("recipes/mine/recipe.toml");
-            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain).unwrap();
-            let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else { panic!("must not load") };
-            assert!(problems.len() == 1 && problems[0].position().is_some(), "{problems:?}");
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain)
+                .unwrap();
+            let Err(Error::Invalid(problems)) = RecipeSet::load(root.path()) else {
+                panic!("must not load")
+            };
+            assert!(
+                problems.len() == 1 && problems[0].position().is_some(),
+                "{problems:?}"
+            );
         }
+    }
+
+    /// Nothing looks up the aliases of a project's recipe, so they would name nothing.
+    #[test]
+    fn an_alias_of_a_recipe_that_does_not_ship_is_an_error_with_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        let problem = |id: &str, aliases: &str| {
+            let text = format!(
+                "id = \"{id}\"\nname = \"n\"\nvendors = [\"cpu\"]\naliases = {aliases}\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\nformat = \"tprimat\"\n"
+            );
+            let path = root.path().join(format!("recipes/{id}/recipe.toml"));
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain)
+                .unwrap();
+            match RecipeSet::load(root.path()) {
+                Err(Error::Invalid(problems)) => problems[0].position(),
+                _ => None,
+            }
+        };
+        assert_eq!(problem("tran", "[\"transformers\"]"), None);
+        assert_eq!(
+            problem("mine", "[\"ours\"]"),
+            Some(("recipes/mine/recipe.toml".into(), 4, 1))
+        );
     }
 
     #[test]
@@ -550,7 +638,8 @@ mod tests {
                 "id = \"mine\"\nname = \"n\"\nvendors = [\"cpu\"]\n[launch]\ntemplates = []\ncommand = [\"true\"]\n[log]\n{log}\n"
             );
             let path = root.path().join("recipes/mine/recipe.toml");
-            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain).unwrap();
+            crate::files::write_atomically(&path, text.as_bytes(), crate::files::Durability::Plain)
+                .unwrap();
             match RecipeSet::load(root.path()) {
                 Err(Error::Invalid(problems)) => {
                     let problem = problems.into_iter().next().unwrap();
@@ -560,13 +649,32 @@ mod tests {
                 _ => None,
             }
         };
-        assert_eq!(problem("format = \"regex\"\npatterns = ['s (?P<step>\\d+)', '(?P<loss>\\S+)']"), None);
-        assert_eq!(problem("format = \"tpirmat\""), Some(("`tpirmat` is not a log format".into(), 8, 10)));
-        let unknown = problem("format = \"regex\"\npatterns = [\n  's (?P<step>\\d+)',\n  '(?P<los>\\S+)',\n]");
-        assert_eq!(unknown, Some(("`los` is not a field of a step".into(), 11, 3)));
+        assert_eq!(
+            problem("format = \"regex\"\npatterns = ['s (?P<step>\\d+)', '(?P<loss>\\S+)']"),
+            None
+        );
+        assert_eq!(
+            problem("format = \"tpirmat\""),
+            Some(("`tpirmat` is not a log format".into(), 8, 10))
+        );
+        let unknown = problem(
+            "format = \"regex\"\npatterns = [\n  's (?P<step>\\d+)',\n  '(?P<los>\\S+)',\n]",
+        );
+        assert_eq!(
+            unknown,
+            Some(("`los` is not a field of a step".into(), 11, 3))
+        );
         let broken = problem("format = \"regex\"\npatterns = ['(']");
-        assert_eq!(broken, Some(("not a pattern: unclosed group".into(), 9, 13)));
+        assert_eq!(
+            broken,
+            Some(("not a pattern: unclosed group".into(), 9, 13))
+        );
         assert_eq!(problem("format = \"regex\"").unwrap().1, 8);
-        assert!(problem("format = \"tprimat\"\npatterns = ['(?P<loss>x)']").unwrap().0.contains("takes no patterns"));
+        assert!(
+            problem("format = \"tprimat\"\npatterns = ['(?P<loss>x)']")
+                .unwrap()
+                .0
+                .contains("takes no patterns")
+        );
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Shipped recipes and templates are embedded in the binary; a project's own win by name.
 mod constraint;
-mod embedded;
+mod file;
 #[cfg(test)]
+#[path = "launchers_tests.rs"]
 mod launchers;
 mod load;
 mod reach;
 
 pub use constraint::Constraint;
-pub use embedded::{embedded_file, embedded_under};
-pub use load::{
-    Checkout, Files, Ignored, Launch, Recipe, RecipeFile, RecipeSet, Require, RunSection, library_files, recipe_files,
+pub use file::{
+    Checkout, Ignored, Launch, LockNeeds, MemoryModel, MemorySection, RecipeFile, Require,
+    RunSection,
 };
+pub use load::{Files, Recipe, RecipeSet, library_files, recipe_files};
 pub use reach::{Unreached, unreached};
 pub use tprimat_render::{Rendered, Templates, context};

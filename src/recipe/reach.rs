@@ -1,15 +1,17 @@
 //! Which settings of the workload a recipe never hands to its trainer.
 //!
-//! Two jobs that ask for different work must launch differently: else one measurement would be shown under both. A recipe
-//! that hands the whole job over (`reads_job`), or says that a field means nothing to it (`[[ignored]]`), is believed.
+//! Two jobs that ask for different work must launch differently: else one measurement would be
+//! shown under both. A recipe that hands the whole job over (`reads_job`), or says that a field
+//! means nothing to it (`[[ignored]]`), is believed.
 
 use serde_json::{Value, json};
+use tprimat_job::InitJob;
 
 use super::{Recipe, Templates, context};
-use crate::plan::Job;
+use crate::job::Job;
 
-/// Settings that decide how much work a step is: the name in tables, and the field of the job. The number of GPUs is not
-/// among them: tprimat itself hands the devices out.
+/// Settings that decide how much work a step is: the name in tables, and the field of the job. The
+/// number of GPUs is not among them: tprimat itself hands the devices out.
 const WORKLOAD: [(&str, &str); 15] = [
     ("architecture", "model.architecture"),
     ("num_layers", "model.num_layers"),
@@ -28,6 +30,27 @@ const WORKLOAD: [(&str, &str); 15] = [
     ("data", "model.dataset"),
 ];
 
+/// Settings that decide how the work is done.
+const EXECUTION: [(&str, &str); 4] = [
+    ("compile", "compile"),
+    ("activation_checkpointing", "activation_checkpointing"),
+    ("sac_frequency", "sac_frequency"),
+    ("offload", "offload"),
+];
+/// Likewise, of the loss and not of the speed.
+const CONVERGENCE: [(&str, &str); 1] = [("init_std", "initialisation.std")];
+
+/// At its default such a setting asks for nothing, so a recipe that never heard of it is right.
+fn is_chosen(job: &Job, setting: &str) -> bool {
+    match setting {
+        "compile" => job.compile,
+        "activation_checkpointing" => job.activation_checkpointing,
+        "sac_frequency" => job.activation_checkpointing && job.sac_frequency > 1,
+        "offload" => job.offload,
+        _ => job.initialisation != InitJob::default(),
+    }
+}
+
 /// A setting that does not reach the trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreached {
@@ -35,36 +58,64 @@ pub struct Unreached {
     pub setting: &'static str,
     /// The field of the job, as templates and `[[ignored]]` name it.
     pub field: &'static str,
+    /// Without it nobody knows what a rate is of.
+    pub is_of_speed: bool,
 }
 
-/// The settings that change neither a byte of what the recipe launches for `job`, nor are refused or ignored by it.
+/// The settings that change neither a byte of what the recipe launches for `job`, nor are refused
+/// or ignored by it.
 #[must_use]
 pub fn unreached(recipe: &Recipe, templates: &Templates, job: &Job) -> Vec<Unreached> {
     let mut found = Vec::new();
-    let Ok(asked) = serde_json::to_value(job) else { return found };
+    let Ok(asked) = serde_json::to_value(job) else {
+        return found;
+    };
     if recipe.file.launch.reads_job {
         return found;
     }
-    let Some(launched) = launch(recipe, templates, &asked) else { return found };
-    for (setting, field) in WORKLOAD {
-        if recipe.file.ignored.iter().any(|ignored| ignored.field == field) {
+    let Some(launched) = launch(recipe, templates, &asked) else {
+        return found;
+    };
+    let always = WORKLOAD.map(|named| (named, true)).into_iter();
+    let chosen = EXECUTION
+        .map(|named| (named, true))
+        .into_iter()
+        .chain(CONVERGENCE.map(|named| (named, false)))
+        .filter(|((setting, _), _)| is_chosen(job, setting));
+    for ((setting, field), is_of_speed) in always.chain(chosen) {
+        if recipe
+            .file
+            .ignored
+            .iter()
+            .any(|ignored| ignored.field == field)
+        {
             continue;
         }
         let (mut is_lost, mut is_read) = (false, false);
         for other in others(field, &at(&asked, field)) {
             let other = changed(&asked, field, other);
-            if recipe.file.unsupported.iter().any(|constraint| constraint.applies(&other)) {
+            if recipe
+                .file
+                .unsupported
+                .iter()
+                .any(|constraint| constraint.applies(&other))
+            {
                 is_read = true;
             } else if is_lost {
                 break;
             } else if let Some(other) = launch(recipe, templates, &other) {
-                // A template that fails says nothing: what it refuses may be something else that no longer fits.
+                // A template that fails says nothing: what it refuses may be something else that no
+                // longer fits.
                 is_lost |= other == launched;
                 is_read |= other != launched;
             }
         }
         if is_lost || !is_read {
-            found.push(Unreached { setting, field });
+            found.push(Unreached {
+                setting,
+                field,
+                is_of_speed,
+            });
         }
     }
     found
@@ -106,18 +157,33 @@ fn changed(job: &Value, field: &str, value: Value) -> Value {
 
 /// Other values that a field may have.
 fn others(field: &str, now: &Value) -> Vec<Value> {
-    let of = |choices: &[&str]| choices.iter().map(|c| json!(c)).filter(|choice| choice != now).collect();
+    let of = |choices: &[&str]| {
+        choices
+            .iter()
+            .map(|c| json!(c))
+            .filter(|choice| choice != now)
+            .collect()
+    };
     match (field, now) {
         ("model.architecture", _) => of(&["llama", "qwen2", "mistral", "gpt2"]),
         ("precision", _) => of(&["fp32", "bf16", "fp8"]),
         ("optimizer.state_precision", _) => of(&["fp32", "bf16"]),
-        // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they are real is the launch's.
+        // Which data are read reaches a run through `$TPRIMAT_DATASET` and its key; whether they
+        // are real is the launch's.
         ("model.dataset", Value::String(_)) => vec![Value::Null],
         (_, Value::Bool(now)) => vec![json!(!now)],
+        (_, Value::Number(now)) if now.is_f64() => {
+            vec![json!(now.as_f64().unwrap_or(1.0) * 2.0)]
+        }
         (_, Value::Number(now)) => {
             let now = now.as_u64().unwrap_or(1);
-            // A larger and a smaller one: a template may read no more than whether a number is large.
-            let smaller = if now > 1 && now % 2 == 0 { now / 2 } else { now.saturating_mul(3) };
+            // A larger and a smaller one: a template may read no more than whether a number is
+            // large.
+            let smaller = if now > 1 && now % 2 == 0 {
+                now / 2
+            } else {
+                now.saturating_mul(3)
+            };
             vec![json!(now.saturating_mul(2)), json!(smaller)]
         }
         (_, Value::String(now)) => vec![json!(format!("{now}-other"))],

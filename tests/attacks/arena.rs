@@ -1,4 +1,5 @@
-//! Where attacks are tried: folders that two users can reach, and what each of them may start there.
+//! Where attacks are tried: folders that two users can reach, and what each of them may start
+//! there.
 
 use std::{
     fs,
@@ -17,7 +18,8 @@ use crate::support::{CONFIG, ONE_RUN, Project, Ran, TPRIMAT, TRAINER};
 /// `nobody`, on every Linux.
 pub const NOBODY: u32 = 65_534;
 
-/// Longer than any command here takes on a busy machine; what waits for ever is ended, and the test fails.
+/// Longer than any command here takes on a busy machine; what waits for ever is ended, and the test
+/// fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Arena {
@@ -31,14 +33,20 @@ pub fn two_users(test: &str) -> bool {
     let may = nix::unistd::geteuid().is_root();
     if !may {
         // Not `eprintln`, which the test harness hides where a test passes.
-        let _ = writeln!(std::io::stderr(), "NOT TRIED: {test} needs root, to act as a second user");
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT TRIED: {test} needs root, to act as a second user"
+        );
     }
     may
 }
 
 impl Arena {
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("tprimat-attack-").tempdir().unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("tprimat-attack-")
+            .tempdir()
+            .unwrap();
         permit(folder.path(), 0o755);
         let tprimat = folder.path().join("bin/tprimat");
         fs::create_dir(folder.path().join("bin")).unwrap();
@@ -105,11 +113,23 @@ impl Arena {
     }
 
     fn finish(&self, mut command: Command, at: &Path) -> Ran {
-        command.current_dir(at).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let given: Vec<_> = command.get_envs().filter_map(|(n, v)| Some((n.to_owned(), v?.to_owned()))).collect();
+        command
+            .current_dir(at)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let given: Vec<_> = command
+            .get_envs()
+            .filter_map(|(n, v)| Some((n.to_owned(), v?.to_owned())))
+            .collect();
         command.env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.path("home"));
-        command.env("TPRIMAT_LOCK_DIR", self.path("device-locks")).env("COLUMNS", "120").envs(given);
+        command
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.path("home"));
+        command
+            .env("TPRIMAT_LOCK_DIR", self.path("device-locks"))
+            .env("COLUMNS", "120")
+            .envs(given);
         let child = command.spawn().unwrap();
         wait(child, PATIENCE).into()
     }

@@ -28,7 +28,11 @@ fn pipe(path: &Path) {
 fn is_nowhere(line: &str, below: &Path) {
     for path in files_below(below) {
         let bytes = fs::read(&path).unwrap();
-        assert!(!bytes.windows(line.len()).any(|w| w == line.as_bytes()), "it is in {}", path.display());
+        assert!(
+            !bytes.windows(line.len()).any(|w| w == line.as_bytes()),
+            "it is in {}",
+            path.display()
+        );
     }
 }
 
@@ -53,11 +57,19 @@ fn an_imported_folder_brings_nothing_that_it_links_to() {
     let own = arena.write("logs/own.log", &LOG.replace("2.0", "3.0"));
     permit(&own, 0o600);
     let before = files_below(&root.join("cache/objects"));
-    assert_eq!(arena.run(&root, &["import", "../logs/own.log"]).code, Some(0));
+    assert_eq!(
+        arena.run(&root, &["import", "../logs/own.log"]).code,
+        Some(0)
+    );
     let raw = fs::read(&own).unwrap();
-    let new = files_below(&root.join("cache/objects")).into_iter().filter(|path| !before.contains(path));
+    let new = files_below(&root.join("cache/objects"))
+        .into_iter()
+        .filter(|path| !before.contains(path));
     let stored: Vec<_> = new.filter(|path| fs::read(path).unwrap() == raw).collect();
-    assert_eq!(stored.iter().map(|path| mode_of(path)).collect::<Vec<_>>(), [0o400]);
+    assert_eq!(
+        stored.iter().map(|path| mode_of(path)).collect::<Vec<_>>(),
+        [0o400]
+    );
 }
 
 #[test]
@@ -71,7 +83,10 @@ fn nobody_waits_for_a_pipe_or_reads_a_device() {
         ("recipes/evil/recipe.toml", &["check"]),
         ("trainer.sh", &["plan"]),
         ("a.log", &["import", "a.log"]),
-        ("a.log", &["import", "cpu/cmd/tiny/single", "--log", "a.log"]),
+        (
+            "a.log",
+            &["import", "cpu/cmd/tiny/single", "--log", "a.log"],
+        ),
         ("d.bin", &["data", "verify", "d"]),
         ("run.json", &["import", "run.json"]),
     ] {
@@ -88,7 +103,10 @@ fn nobody_waits_for_a_pipe_or_reads_a_device() {
             }
             let ran = arena.run(&root, command);
             // A recipe.toml that is no file makes no recipe; all else is an error.
-            assert!(ran.code != Some(0) || name.starts_with("recipes/"), "{name} {command:?}: {ran:?}");
+            assert!(
+                ran.code != Some(0) || name.starts_with("recipes/"),
+                "{name} {command:?}: {ran:?}"
+            );
         }
         fs::remove_file(&path).unwrap();
         if let Some(kept) = kept {
@@ -105,14 +123,22 @@ fn messages_quote_no_file_that_a_project_links_to() {
     let private = arena.write("home/credentials", PRIVATE);
     fs::create_dir_all(root.join("recipes/evil")).unwrap();
     fs::create_dir_all(root.join("templates")).unwrap();
-    for name in ["tprimat.lock", "matrix.toml", "config.yaml", "recipes/evil/recipe.toml"] {
+    for name in [
+        "tprimat.lock",
+        "matrix.toml",
+        "config.yaml",
+        "recipes/evil/recipe.toml",
+    ] {
         let path = root.join(name);
         let kept = fs::read(&path).ok();
         let _ = fs::remove_file(&path);
         symlink(&private, &path).unwrap();
         let ran = arena.run(&root, &["plan"]);
         let said = format!("{}{}", ran.stdout, ran.stderr);
-        assert!(ran.code == Some(2) && !said.contains("PRIVATE"), "{name}: {ran:?}");
+        assert!(
+            ran.code == Some(2) && !said.contains("PRIVATE"),
+            "{name}: {ran:?}"
+        );
         assert!(said.contains(" leads"), "{name}: {ran:?}");
         fs::remove_file(&path).unwrap();
         if let Some(kept) = kept {
@@ -123,7 +149,10 @@ fn messages_quote_no_file_that_a_project_links_to() {
         command = [\"true\"]\n[log]\nformat = \"tprimat\"\n";
     arena.write("project/recipes/evil/recipe.toml", recipe);
     let ran = arena.run(&root, &["plan"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains(" leads"), "{ran:?}");
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains(" leads"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -137,8 +166,7 @@ fn a_planted_run_is_not_taken_in() {
         "grace_seconds": 1e9, "devices": ["cpu"], "exclusive": true, "lock_dir": "/tmp",
         "meta": { "key": Digest::of("x"), "task": "train cpu/cmd/tiny/single#1", "preimage": "x", "generation": 0 },
     });
-    let exit =
-        r#"{"status":{"code":0},"started_at":1.0,"ended_at":2.0,"waited_seconds":0.0,"leftover":0,"survivors":0}"#;
+    let exit = r#"{"status":{"code":0},"started_at":1.0,"ended_at":2.0,"waited_seconds":0.0,"leftover":0,"survivors":0}"#;
     let plant = |id: &str| {
         let at = |name: &str| format!("project/cache/runs/{id}/{name}");
         arena.write(&at("spec.json"), &spec.to_string());
@@ -151,7 +179,10 @@ fn a_planted_run_is_not_taken_in() {
     symlink(&private, arena.path(&log)).unwrap();
     let ran = arena.run(&root, &["build", "--cached-only"]);
     is_nowhere(PRIVATE, &root.join("cache/objects"));
-    assert!(!ran.stdout.contains("PRIVATE") && !ran.stderr.contains("PRIVATE"), "{ran:?}");
+    assert!(
+        !ran.stdout.contains("PRIVATE") && !ran.stderr.contains("PRIVATE"),
+        "{ran:?}"
+    );
     // Its id names processes to be ended: it must be the folder's own.
     arena.write(&plant("01other"), PRIVATE);
     arena.run(&root, &["build", "--cached-only"]);
@@ -162,7 +193,10 @@ fn a_planted_run_is_not_taken_in() {
         crate::arena::give_away(&root.join("cache/runs/00evil"));
         arena.run(&root, &["build", "--cached-only"]);
         is_nowhere(PRIVATE, &root.join("cache/objects"));
-        assert!(arena.path(&log).exists(), "it is another user's, to take in or to remove");
+        assert!(
+            arena.path(&log).exists(),
+            "it is another user's, to take in or to remove"
+        );
     }
 }
 
@@ -175,21 +209,27 @@ fn a_forged_launch_script_is_not_run() {
     let cache = Cache::open(&root.join("cache")).unwrap();
     let evil = format!("touch {}\n", arena.path("mark").display());
     let digest = cache.put(evil.as_bytes(), Durability::Plain).unwrap();
-    let mut entry = cache.last_of(TaskKind::Render, "render cpu/cmd/tiny/single").unwrap();
+    let mut entry = cache
+        .last_of(TaskKind::Render, "render cpu/cmd/tiny/single")
+        .unwrap();
     (entry.outputs[0].digest, entry.outputs[0].size) = (digest, evil.len() as u64);
     cache.record_entry(&entry).unwrap();
     drop(cache);
     let ran = arena.run(&root, &["build"]);
     assert!(!arena.path("mark").exists(), "{ran:?}");
-    assert!(ran.code != Some(0) && ran.stderr.contains("other launch files"), "{ran:?}");
+    assert!(
+        ran.code != Some(0) && ran.stderr.contains("other launch files"),
+        "{ran:?}"
+    );
 }
 
-/// Text that sets a terminal's title, clears it, turns the direction of reading, or is a command to a CI system.
+/// Text that sets a terminal's title, clears it, turns the direction of reading, or is a command to
+/// a CI system.
 const NASTY: &str = "x\u{1b}]0;PWNED\u{7}\u{1b}[2J\u{9b}2J\u{202e}y";
 
 #[track_caller]
 fn is_harmless(what: &str, text: &str) {
-    let active = |c: char| tprimat::plain::is_active(c) && c != '\n' && c != '\t';
+    let active = |c: char| tprimat::words::plain::is_active(c) && c != '\n' && c != '\t';
     assert!(!text.chars().any(active), "{what}: {text:?}");
     for line in text.lines() {
         assert!(!line.trim_start().starts_with("::"), "{what}: {text:?}");
@@ -211,7 +251,10 @@ fn nothing_that_a_stranger_wrote_commands_a_terminal_or_a_ci_system() {
     let bare = NASTY.replace('/', "");
     arena.write(
         &format!("logs/{bare}.log"),
-        &LOG.replace("\"effective\":{}", &format!("\"effective\":{{{}:1}}", serde_json::json!(NASTY))),
+        &LOG.replace(
+            "\"effective\":{}",
+            &format!("\"effective\":{{{}:1}}", serde_json::json!(NASTY)),
+        ),
     );
     arena.write(&format!("logs/{bare}\n::error::PWNED.zip"), "x");
     arena.write(&format!("logs/{bare}2.log"), "not a log");
@@ -221,7 +264,10 @@ fn nothing_that_a_stranger_wrote_commands_a_terminal_or_a_ci_system() {
     // Values of every file of a project.
     let quoted = "\"bad\\u001b]0;PWNED\\u0007\\u202e\\n::error::PWNED\"";
     let config = fs::read_to_string(root.join("config.yaml")).unwrap();
-    arena.write("project/config.yaml", &config.replace("models:\n", &format!("models:\n  {quoted}: 1\n")));
+    arena.write(
+        "project/config.yaml",
+        &config.replace("models:\n", &format!("models:\n  {quoted}: 1\n")),
+    );
     run(&["check"]);
     run(&["config"]);
     arena.write("project/config.yaml", &config);
@@ -239,7 +285,10 @@ fn nothing_that_a_stranger_wrote_commands_a_terminal_or_a_ci_system() {
     arena.write("project/matrix.toml", &ONE_RUN.replace("\"tiny\"", quoted));
     run(&["plan"]);
     arena.write("project/matrix.toml", ONE_RUN);
-    arena.write("project/tprimat.lock", &format!("version = 1\n{quoted} = 2\n"));
+    arena.write(
+        "project/tprimat.lock",
+        &format!("version = 1\n{quoted} = 2\n"),
+    );
     run(&["plan"]);
     fs::remove_file(root.join("tprimat.lock")).unwrap();
     // A trainer's last words, in the lines of a build and in what it compares.
@@ -247,7 +296,10 @@ fn nothing_that_a_stranger_wrote_commands_a_terminal_or_a_ci_system() {
     let says = "printf '\\033]0;PWNED\\007\\033[2J::error::PWNED\\n::error title=PWNED::torch.OutOfMemoryError: CUDA out of memory\\n'; exit 1\n";
     arena.write("project/trainer.sh", &format!("{trainer}{says}"));
     let ran = run(&["build"]);
-    assert!(ran.stderr.contains("| ") && ran.stderr.contains("torch.OutOfMemoryError"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("| ") && ran.stderr.contains("torch.OutOfMemoryError"),
+        "{ran:?}"
+    );
     run(&["plan"]);
     run(&["show", "cpu/cmd/tiny/single"]);
 }
@@ -257,15 +309,31 @@ fn files_have_the_permissions_that_the_umask_gives() {
     let arena = Arena::new();
     let root = arena.project("project");
     let tprimat = arena.path("bin/tprimat");
-    arena.shell(&root, &format!("umask 077; {} build", tprimat.display()), false);
+    arena.shell(
+        &root,
+        &format!("umask 077; {} build", tprimat.display()),
+        false,
+    );
     for path in ["tprimat.lock", "output", "cache"].iter().flat_map(|name| {
         let path = root.join(name);
-        if path.is_dir() { files_below(&path) } else { vec![path] }
+        if path.is_dir() {
+            files_below(&path)
+        } else {
+            vec![path]
+        }
     }) {
         assert_eq!(mode_of(&path) & 0o077, 0, "{}", path.display());
     }
     let report = arena.path("report.html");
-    arena.shell(&root, &format!("umask 027; {} report -o {}", tprimat.display(), report.display()), false);
+    arena.shell(
+        &root,
+        &format!(
+            "umask 027; {} report -o {}",
+            tprimat.display(),
+            report.display()
+        ),
+        false,
+    );
     assert_eq!(mode_of(&report), 0o640);
 }
 
@@ -281,8 +349,22 @@ fn a_tokenizer_that_makes_its_library_panic_is_an_error() {
         "model": { "type": "WordLevel", "vocab": { "a": 0, "<unk>": 1 }, "unk_token": "<unk>" },
     });
     arena.write("project/tokenizer.json", &tokenizer.to_string());
-    let ran = arena.run(&root, &["data", "encode", "text.txt", "--tokenizer", "tokenizer.json", "--output", "out"]);
-    assert!(matches!(ran.code, Some(1 | 2)) && !ran.stderr.contains("panicked"), "{ran:?}");
+    let ran = arena.run(
+        &root,
+        &[
+            "data",
+            "encode",
+            "text.txt",
+            "--tokenizer",
+            "tokenizer.json",
+            "--output",
+            "out",
+        ],
+    );
+    assert!(
+        matches!(ran.code, Some(1 | 2)) && !ran.stderr.contains("panicked"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -295,11 +377,20 @@ fn a_file_that_is_cut_while_it_is_mapped_ends_a_command_with_an_error() {
         "model": { "type": "WordLevel", "vocab": { "a": 0, "<unk>": 1 }, "unk_token": "<unk>" },
     });
     arena.write("project/tokenizer.json", &tokenizer.to_string());
-    // It waits for a writer of its input, having begun its output: the instant at which the kernel would send the signal.
+    // It waits for a writer of its input, having begun its output: the instant at which the kernel
+    // would send the signal.
     pipe(&root.join("text.txt"));
     fs::create_dir(root.join("out")).unwrap();
     let mut child = std::process::Command::new(crate::support::TPRIMAT)
-        .args(["data", "encode", "text.txt", "--tokenizer", "tokenizer.json", "--output", "out/d"])
+        .args([
+            "data",
+            "encode",
+            "text.txt",
+            "--tokenizer",
+            "tokenizer.json",
+            "--output",
+            "out/d",
+        ])
         .current_dir(&root)
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -311,7 +402,10 @@ fn a_file_that_is_cut_while_it_is_mapped_ends_a_command_with_an_error() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGBUS).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("cut short while it was read"), "{output:?}");
+    assert!(
+        output.status.code() == Some(1) && said.contains("cut short while it was read"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -321,7 +415,11 @@ fn a_result_file_that_would_fill_the_memory_is_refused() {
     let zeros = format!("{{\"step_times\":[{}0]}}", "0,".repeat(10 << 20));
     arena.write("project/run.json", &zeros);
     let ran = arena.run(&root, &["import", "run.json"]);
-    assert!(ran.code == Some(2) && ran.stderr.contains("at most 16 MiB"), "{}", ran.stderr);
+    assert!(
+        ran.code == Some(2) && ran.stderr.contains("at most 16 MiB"),
+        "{}",
+        ran.stderr
+    );
 }
 
 /// The page names the digest of its one script, so that no other one would run in it.
@@ -330,15 +428,33 @@ fn the_page_runs_no_script_but_its_own() {
     let arena = Arena::new();
     let root = arena.project("project");
     assert_eq!(arena.run(&root, &["build"]).code, Some(0));
-    let page = files_below(&root.join("output")).into_iter().find(|path| path.ends_with("report.html")).unwrap();
+    let page = files_below(&root.join("output"))
+        .into_iter()
+        .find(|path| path.ends_with("report.html"))
+        .unwrap();
     let page = fs::read_to_string(page).unwrap();
-    let script = page.split_once("<script>").unwrap().1.split_once("</script>").unwrap().0;
+    let script = page
+        .split_once("<script>")
+        .unwrap()
+        .1
+        .split_once("</script>")
+        .unwrap()
+        .0;
     let script = arena.write("script.js", script);
-    let sum = std::process::Command::new("sha256sum").arg(script).output().unwrap().stdout;
+    let sum = std::process::Command::new("sha256sum")
+        .arg(script)
+        .output()
+        .unwrap()
+        .stdout;
     let hex = String::from_utf8(sum).unwrap();
-    let bytes: Vec<u8> = (0..32).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
+    let bytes: Vec<u8> = (0..32)
+        .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
+        .collect();
     let wanted = format!("script-src 'sha256-{}'", base64(&bytes));
-    assert!(page.contains(&wanted), "crates/report/src/html/page.html must say {wanted}");
+    assert!(
+        page.contains(&wanted),
+        "crates/report/src/html/page.html must say {wanted}"
+    );
     assert!(!page.contains("script-src 'unsafe-inline'"));
 }
 
@@ -346,10 +462,16 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for three in bytes.chunks(3) {
-        let number = (0..3).fold(0u32, |n, i| n << 8 | u32::from(three.get(i).copied().unwrap_or(0)));
+        let number = (0..3).fold(0u32, |n, i| {
+            n << 8 | u32::from(three.get(i).copied().unwrap_or(0))
+        });
         for i in 0..4 {
             let digit = DIGITS[(number >> (18 - 6 * i)) as usize % 64];
-            text.push(if i <= three.len() { char::from(digit) } else { '=' });
+            text.push(if i <= three.len() {
+                char::from(digit)
+            } else {
+                '='
+            });
         }
     }
     text
@@ -359,17 +481,22 @@ fn base64(bytes: &[u8]) -> String {
 #[test]
 fn nothing_is_printed_past_the_place_that_makes_it_harmless() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let stages = ["cli", "execute", "import", "plan", "graph", "host", "config", "matrix", "recipe", "data"];
-    let rooms = ["base", "words", "job", "samples", "logs", "figures", "report", "cache", "render"];
+    let stages = [
+        "cli", "execute", "import", "plan", "graph", "host", "config", "matrix", "recipe", "data",
+    ];
+    let crates = [
+        "base", "words", "job", "samples", "logs", "figures", "report", "cache", "render",
+    ];
     let stages = stages.map(|stage| root.join("src").join(stage)).into_iter();
-    for folder in stages.chain(rooms.map(|room| root.join("crates").join(room).join("src"))) {
-        for path in files_below(&folder)
-            .into_iter()
-            .filter(|path| !path.components().any(|part| part.as_os_str() == "tests") && !path.ends_with("tests.rs"))
-        {
+    for folder in stages.chain(crates.map(|name| root.join("crates").join(name).join("src"))) {
+        for path in files_below(&folder).into_iter().filter(|path| {
+            !path.components().any(|part| part.as_os_str() == "tests")
+                && !path.ends_with("tests.rs")
+        }) {
             let text = fs::read_to_string(&path).unwrap();
             let code = text.split("#[cfg(test)]").next().unwrap();
-            // `cli` has an `eprintln!` of its own. Annotations are commands, whose words are escaped where they are made.
+            // `cli` has an `eprintln!` of its own. Annotations are commands, whose words are
+            // escaped where they are made.
             let is_past = |line: &&str| {
                 let line = line.trim_start();
                 (line.contains("eprintln!(") && !folder.ends_with("cli")
@@ -378,7 +505,11 @@ fn nothing_is_printed_past_the_place_that_makes_it_harmless() {
                     && !line.contains("gate_annotations")
             };
             let found = code.lines().find(is_past);
-            assert!(found.is_none(), "{}: {found:?}: use what cli/output.rs has", path.display());
+            assert!(
+                found.is_none(),
+                "{}: {found:?}: use what cli/output.rs has",
+                path.display()
+            );
         }
     }
 }
@@ -387,22 +518,34 @@ fn nothing_is_printed_past_the_place_that_makes_it_harmless() {
 fn the_document_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/SECURITY.md")).unwrap();
-    let tests: String =
-        files_below(&root.join("tests/attacks")).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    // What needs a container engine is tested beside the other things that need one.
-    let elsewhere: String =
-        files_below(&root.join("tests/services")).iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let tests: String = files_below(&root.join("tests/attacks"))
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    // What needs a container engine or a remote cache is tested beside the other things that do.
+    let elsewhere: String = ["tests/services", "tests/suite", "crates/remote/src"]
+        .iter()
+        .flat_map(|folder| files_below(&root.join(folder)))
+        .filter(|path| path.extension() == Some("rs".as_ref()))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
     let mut named = 0;
     for name in page.split('`').skip(1).step_by(2) {
         if name.starts_with("src/") || name.starts_with("crates/") {
             assert!(root.join(name).exists(), "{name}");
         } else if name.len() > 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
             let there = format!("fn {name}()");
-            assert!(tests.contains(&there) || elsewhere.contains(&there), "{name}");
+            assert!(
+                tests.contains(&there) || elsewhere.contains(&there),
+                "{name}"
+            );
             named += usize::from(tests.contains(&there));
         }
     }
     let all = tests.matches("#[test]\nfn ").count();
     // This one, and those that show that nothing too much is refused.
-    assert!(named + 5 >= all, "the document names {named} of {all} tests");
+    assert!(
+        named + 5 >= all,
+        "the document names {named} of {all} tests"
+    );
 }

@@ -1,4 +1,5 @@
-//! Folders that tprimat sweeps, locks in or writes to: nothing outside them is changed, whatever lies in them.
+//! Folders that tprimat sweeps, locks in or writes to: nothing outside them is changed, whatever
+//! lies in them.
 
 use std::{fs, os::unix::fs::symlink, time::SystemTime};
 
@@ -6,7 +7,8 @@ use crate::arena::{Arena, mode_of, permit, two_users};
 
 fn age(path: &std::path::Path) {
     let file = fs::File::options().write(true).open(path).unwrap();
-    file.set_times(fs::FileTimes::new().set_modified(SystemTime::UNIX_EPOCH)).unwrap();
+    file.set_times(fs::FileTimes::new().set_modified(SystemTime::UNIX_EPOCH))
+        .unwrap();
 }
 
 #[test]
@@ -22,7 +24,11 @@ fn a_committed_link_does_not_turn_a_sweep_on_the_home_folder() {
             let ran = arena.run(&root, command);
             assert_eq!(ran.code, Some(2), "{name} {command:?}: {ran:?}");
         }
-        assert_eq!(fs::read_dir(arena.path("home")).unwrap().count(), 1, "{name}");
+        assert_eq!(
+            fs::read_dir(arena.path("home")).unwrap().count(),
+            1,
+            "{name}"
+        );
         fs::remove_dir_all(root.join("cache")).unwrap();
     }
     assert!(thesis.exists());
@@ -36,14 +42,23 @@ fn a_cache_is_not_made_of_a_folder_of_other_things() {
     arena.write("shared/thesis.tex", "x");
     age(&notes);
     let config = fs::read_to_string(root.join("config.yaml")).unwrap();
-    for (place, why) in [("../shared", "is not a cache"), ("/", "must not be the project itself, or a folder above it")]
-    {
-        arena.write("project/config.yaml", &format!("{config}paths:\n  cache: {place}\n"));
+    for (place, why) in [
+        ("../shared", "is not a cache"),
+        ("/", "must not be the project itself, or a folder above it"),
+    ] {
+        arena.write(
+            "project/config.yaml",
+            &format!("{config}paths:\n  cache: {place}\n"),
+        );
         let ran = arena.run(&root, &["build"]);
         assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran:?}");
     }
     assert!(notes.exists());
-    assert_eq!(fs::read_dir(arena.path("shared")).unwrap().count(), 2, "nothing was made there");
+    assert_eq!(
+        fs::read_dir(arena.path("shared")).unwrap().count(),
+        2,
+        "nothing was made there"
+    );
 }
 
 #[test]
@@ -57,12 +72,19 @@ fn a_link_in_place_of_the_folder_of_locks_opens_no_other_folder() {
     permit(&arena.path("shared"), 0o1777);
     let place = arena.path("shared/locks");
     let as_nobody = two_users("the folder of locks as a link of another user");
-    arena.shell(&arena.path("shared"), &format!("ln -s {} locks", private.display()), as_nobody);
+    arena.shell(
+        &arena.path("shared"),
+        &format!("ln -s {} locks", private.display()),
+        as_nobody,
+    );
     let env = [("TPRIMAT_LOCK_DIR", place.to_str().unwrap())];
     let ran = arena.run_with(&root, &["build"], &env);
     assert_eq!(mode_of(&private), 0o700);
     assert_eq!(fs::read_dir(&private).unwrap().count(), 0);
-    assert!(ran.code != Some(0) && ran.stdout.contains("TPRIMAT_LOCK_DIR"), "{ran:?}");
+    assert!(
+        ran.code != Some(0) && ran.stdout.contains("TPRIMAT_LOCK_DIR"),
+        "{ran:?}"
+    );
     // A folder of the caller's own serves, and stays as it is.
     let env = [("TPRIMAT_LOCK_DIR", private.to_str().unwrap())];
     let ran = arena.run_with(&root, &["build", "--retry-failed"], &env);
@@ -79,7 +101,10 @@ fn a_pipe_in_place_of_a_lock_is_waited_for_by_nobody() {
     let as_nobody = two_users("a pipe of another user in place of a lock");
     arena.shell(&locks, "umask 0; mkfifo -m 666 cpu.lock", as_nobody);
     let ran = arena.run(&root, &["build"]);
-    assert!(ran.code == Some(1) && ran.stderr.contains("not a lock file"), "{ran:?}");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("not a lock file"),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -91,7 +116,11 @@ fn a_lock_made_by_one_user_serves_the_other() {
     let (mine, theirs) = (arena.project("mine"), arena.project("theirs"));
     crate::arena::give_away(&theirs);
     fs::create_dir_all(arena.path("home")).unwrap();
-    arena.shell(&mine, &format!("umask 077; {} build", arena.path("bin/tprimat").display()), false);
+    arena.shell(
+        &mine,
+        &format!("umask 077; {} build", arena.path("bin/tprimat").display()),
+        false,
+    );
     assert_eq!(mode_of(&arena.path("device-locks/cpu.lock")), 0o666);
     let ran = arena.run_as_nobody(&theirs, &["build"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -1,9 +1,13 @@
-//! Attacks by files that strangers wrote: each was tried on an older tprimat, and worked. docs/SECURITY.md says what is trusted.
+//! Attacks by files that strangers wrote: each was tried on an older tprimat, and worked.
+//! docs/SECURITY.md says what is trusted.
 //!
-//! Attacks that need two users run where the tests run as root, with `nobody` as the stranger; elsewhere they say that they
-//! were not tried.
+//! Attacks that need two users run where the tests run as root, with `nobody` as the stranger;
+//! elsewhere they say that they were not tried.
 
-#![allow(clippy::disallowed_methods, reason = "plays users and attackers, who write files as they like")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "plays users and attackers, who write files as they like"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;

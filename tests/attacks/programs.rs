@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use crate::arena::{Arena, give_away, one_user, permit, two_users};
 
-/// Everything that plans, and trains nothing. `logs` and `gate` fail for want of a measurement, which is after planning.
+/// Everything that plans, and trains nothing. `logs` and `gate` fail for want of a measurement,
+/// which is after planning.
 const READING: &[&[&str]] = &[
     &["plan"],
     &["check"],
@@ -48,10 +49,15 @@ const LOG: &str = r#"{"event":"start","schema":"tprimat.events/1","trainer":"x",
 
 fn hostile_project(arena: &Arena) -> std::path::PathBuf {
     let root = arena.project("project");
-    let config = crate::support::CONFIG
-        .replace("frameworks:\n", "paths:\n  primus: third_party/primus\nframeworks:\n  evil: {}\n");
+    let config = crate::support::CONFIG.replace(
+        "frameworks:\n",
+        "paths:\n  primus: third_party/primus\nframeworks:\n  evil: {}\n",
+    );
     arena.write("project/config.yaml", &config);
-    arena.write("project/matrix.toml", &crate::support::ONE_RUN.replace("\"cmd\"", "\"evil\""));
+    arena.write(
+        "project/matrix.toml",
+        &crate::support::ONE_RUN.replace("\"cmd\"", "\"evil\""),
+    );
     arena.write("project/recipes/evil/recipe.toml", EVIL);
     arena.write("project/any.log", LOG);
     root
@@ -70,19 +76,29 @@ fn nothing_runs(arena: &Arena, root: &Path, env: &[(&str, &str)]) {
         assert_ne!(ran.code, Some(101), "{command:?}: {ran:?}");
     }
     let ran = arena.run_with(root, &["plan"], env);
-    assert_eq!(ran.code, Some(0), "the project is planned, else this shows nothing: {ran:?}");
+    assert_eq!(
+        ran.code,
+        Some(0),
+        "the project is planned, else this shows nothing: {ran:?}"
+    );
 }
 
 #[test]
 fn the_interpreter_of_a_strangers_project_is_not_started() {
     let arena = Arena::new();
     let root = hostile_project(&arena);
-    let program = format!("#!/bin/sh\necho \"PWNED $HF_TOKEN\" >>{}\n", arena.path("mark").display());
+    let program = format!(
+        "#!/bin/sh\necho \"PWNED $HF_TOKEN\" >>{}\n",
+        arena.path("mark").display()
+    );
     arena.program("project/.venv/bin/python", &program);
     arena.write("project/.venv/bin/python3.12", "");
     nothing_runs(&arena, &root, &[("HF_TOKEN", "sekret-sekret")]);
     let config = fs::read_to_string(root.join("config.yaml")).unwrap();
-    arena.write("project/config.yaml", &config.replace("paths:\n", "paths:\n  python: ./pwn.sh\n"));
+    arena.write(
+        "project/config.yaml",
+        &config.replace("paths:\n", "paths:\n  python: ./pwn.sh\n"),
+    );
     arena.program("project/pwn.sh", &program);
     nothing_runs(&arena, &root, &[]);
 }
@@ -105,7 +121,8 @@ fn the_settings_of_a_strangers_checkout_are_not_obeyed() {
     };
     hostile("project/third_party/primus");
     nothing_runs(&arena, &root, &[]);
-    // As plain files, a bare repository comes with any clone of the project; git finds it above the work tree.
+    // As plain files, a bare repository comes with any clone of the project; git finds it above the
+    // work tree.
     fs::remove_dir_all(root.join("third_party")).unwrap();
     hostile("bare/primus");
     arena.shell(
@@ -125,21 +142,44 @@ fn a_project_of_another_user_is_refused() {
     }
     let arena = Arena::new();
     let root = hostile_project(&arena);
-    arena.program("project/.venv/bin/python", &format!("#!/bin/sh\nid >{}\n", arena.path("mark").display()));
+    arena.program(
+        "project/.venv/bin/python",
+        &format!("#!/bin/sh\nid >{}\n", arena.path("mark").display()),
+    );
     fs::create_dir(root.join("mine")).unwrap();
     give_away(&root);
     // The caller's own folder lies below it.
     std::os::unix::fs::chown(root.join("mine"), Some(0), Some(0)).unwrap();
     arena.write("project/mine/any.log", LOG);
-    for command in READING.iter().chain([&["build"] as &[&str], &["clean"], &["image", "build", "cmd"]].iter()) {
+    for command in READING.iter().chain(
+        [
+            &["build"] as &[&str],
+            &["clean"],
+            &["image", "build", "cmd"],
+        ]
+        .iter(),
+    ) {
         let ran = arena.run(&root.join("mine"), command);
-        assert!(ran.stderr.contains("belongs to the user nobody") || ran.code == Some(2), "{command:?}: {ran:?}");
-        assert!(!root.join("cache").exists() && !arena.path("mark").exists(), "{command:?}");
+        assert!(
+            ran.stderr.contains("belongs to the user nobody") || ran.code == Some(2),
+            "{command:?}: {ran:?}"
+        );
+        assert!(
+            !root.join("cache").exists() && !arena.path("mark").exists(),
+            "{command:?}"
+        );
     }
     let ran = arena.run(&root.join("mine"), &["plan"]);
-    assert!(ran.stderr.contains("TPRIMAT_SAFE_DIRECTORY="), "it says how to go on: {ran:?}");
+    assert!(
+        ran.stderr.contains("TPRIMAT_SAFE_DIRECTORY="),
+        "it says how to go on: {ran:?}"
+    );
     let trusted = root.to_str().unwrap().to_owned();
-    let ran = arena.run_with(&root.join("mine"), &["check"], &[("TPRIMAT_SAFE_DIRECTORY", &trusted)]);
+    let ran = arena.run_with(
+        &root.join("mine"),
+        &["check"],
+        &[("TPRIMAT_SAFE_DIRECTORY", &trusted)],
+    );
     assert_eq!(ran.code, Some(0), "{ran:?}");
     // Its own owner may.
     let ran = arena.run_as_nobody(&root, &["check"]);

@@ -34,7 +34,8 @@ echo "$2" > $root/etc/inside
 tar -C $root -cf $root.tar .
 "#;
 
-/// podman asks for limits above those of an unprivileged tester, and its default runtime for one kind of cgroups.
+/// podman asks for limits above those of an unprivileged tester, and its default runtime for one
+/// kind of cgroups.
 const PODMAN_CONF: &str = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=4096:4096\"]\n\
                            [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n";
 
@@ -47,20 +48,54 @@ struct Engine {
 
 impl Engine {
     fn new(name: &'static str, trainer: &str) -> Self {
-        let package = if name == "docker" { "docker.io" } else { "podman crun runc catatonit" };
+        let package = if name == "docker" {
+            "docker.io"
+        } else {
+            "podman crun runc catatonit"
+        };
         let project = Project::new(ONE_RUN);
         project.write("trainer.sh", trainer);
-        let image = format!("{}:1", project.folder().file_name().unwrap().to_string_lossy().to_lowercase());
-        let image = if name == "podman" { format!("localhost/{image}") } else { image };
-        let engine = Self { name, image, project };
+        let image = format!(
+            "{}:1",
+            project
+                .folder()
+                .file_name()
+                .unwrap()
+                .to_string_lossy()
+                .to_lowercase()
+        );
+        let image = if name == "podman" {
+            format!("localhost/{image}")
+        } else {
+            image
+        };
+        let engine = Self {
+            name,
+            image,
+            project,
+        };
         fs::write(engine.project.folder().join("containers.conf"), PODMAN_CONF).unwrap();
         let root = engine.project.folder().join("image");
-        let made = tool("bash", &["-c", MAKE_ROOT, "make", root.to_str().unwrap(), &engine.image], "bash");
+        let made = tool(
+            "bash",
+            &[
+                "-c",
+                MAKE_ROOT,
+                "make",
+                root.to_str().unwrap(),
+                &engine.image,
+            ],
+            "bash",
+        );
         assert!(made.status.success(), "{made:?}");
         tool(name, &["--version"], package);
         let made = engine.ask(&["import", &format!("{}.tar", root.display()), &engine.image]);
         engine.config("");
-        assert!(made.0, "{name} must run, and this user must be allowed to use it: {}", made.1);
+        assert!(
+            made.0,
+            "{name} must run, and this user must be allowed to use it: {}",
+            made.1
+        );
         engine
     }
 
@@ -76,14 +111,23 @@ impl Engine {
 
     fn ask(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(self.name);
-        command.env("CONTAINERS_CONF", self.project.folder().join("containers.conf"));
+        command.env(
+            "CONTAINERS_CONF",
+            self.project.folder().join("containers.conf"),
+        );
         let said = command.args(arguments).output().unwrap();
-        (said.status.success(), String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned())
+        (
+            said.status.success(),
+            String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned(),
+        )
     }
 
     fn tprimat(&self, arguments: &[&str]) -> Command {
         let mut command = self.project.tprimat(arguments);
-        command.env("CONTAINERS_CONF", self.project.folder().join("containers.conf"));
+        command.env(
+            "CONTAINERS_CONF",
+            self.project.folder().join("containers.conf"),
+        );
         command.env("HF_TOKEN", "hf_not_for_anybody_else");
         command
     }
@@ -102,15 +146,28 @@ impl Engine {
 
     /// A build that is killed, interrupted or left to its timeout while its trainer waits for ever.
     fn started(&self) -> std::process::Child {
-        let build = self.tprimat(&["build"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        eventually("the trainer runs in its container", 30, || self.project.path("up").exists());
+        let build = self
+            .tprimat(&["build"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("the trainer runs in its container", 30, || {
+            self.project.path("up").exists()
+        });
         build
     }
 
     fn supervisor(&self) -> Pid {
         let is_supervisor = |(_, line): &&(i32, String)| line.contains("__supervise");
         let processes = self.project.processes();
-        Pid::from_raw(processes.iter().find(is_supervisor).expect("a supervisor").0)
+        Pid::from_raw(
+            processes
+                .iter()
+                .find(is_supervisor)
+                .expect("a supervisor")
+                .0,
+        )
     }
 
     fn is_clear(&self) -> bool {
@@ -141,19 +198,46 @@ fn a_build_runs_inside_and_leaves_nothing(name: &'static str) {
     let engine = Engine::new(name, &trainer());
     let project = &engine.project;
     engine.run(&["build"]).ends_with(0);
-    assert_eq!(project.read("inside").trim(), engine.image, "it ran in the image");
+    assert_eq!(
+        project.read("inside").trim(),
+        engine.image,
+        "it ran in the image"
+    );
     assert_eq!(project.launches(), 1);
     let owner = fs::metadata(project.path("inside")).unwrap().uid();
-    assert_eq!(owner, nix::unistd::geteuid().as_raw(), "its files are the caller's");
-    assert!(project.read("tprimat.lock").contains("sha256:"), "{}", project.read("tprimat.lock"));
-    let log = engine.run(&["logs", "cpu/cmd/tiny/single"]).ends_with(0).stdout;
-    assert!(log.contains("token: ****") && !log.contains("hf_not"), "the token reached it, and is masked: {log}");
+    assert_eq!(
+        owner,
+        nix::unistd::geteuid().as_raw(),
+        "its files are the caller's"
+    );
+    assert!(
+        project.read("tprimat.lock").contains("sha256:"),
+        "{}",
+        project.read("tprimat.lock")
+    );
+    let log = engine
+        .run(&["logs", "cpu/cmd/tiny/single"])
+        .ends_with(0)
+        .stdout;
+    assert!(
+        log.contains("token: ****") && !log.contains("hf_not"),
+        "the token reached it, and is masked: {log}"
+    );
     assert!(engine.is_clear(), "{:?}", engine.containers());
     let again = engine.run(&["build"]).ends_with(0);
     assert!(again.stderr.contains("nothing to do"), "{}", again.stderr);
-    let local = engine.run(&["plan", "--executor", "local"]).ends_with(0).stdout;
-    assert!(local.contains("stale"), "another environment is another measurement: {local}");
-    let why = engine.run(&["explain", "cpu/cmd/tiny/single", "--executor", "local"]).ends_with(0).stdout;
+    let local = engine
+        .run(&["plan", "--executor", "local"])
+        .ends_with(0)
+        .stdout;
+    assert!(
+        local.contains("stale"),
+        "another environment is another measurement: {local}"
+    );
+    let why = engine
+        .run(&["explain", "cpu/cmd/tiny/single", "--executor", "local"])
+        .ends_with(0)
+        .stdout;
     assert!(why.contains("image"), "{why}");
 }
 
@@ -172,12 +256,24 @@ fn the_token_is_in_no_inspection_list_of_processes_or_file_while_it_runs() {
     let engine = Engine::new("docker", WAITS);
     let mut build = engine.started();
     let (_, inspected) = engine.ask(&["inspect", &engine.containers()[0]]);
-    assert!(inspected.contains("TPRIMAT_RUN_ID") && !inspected.contains("hf_not"), "{inspected}");
-    let lines: String = engine.project.processes().into_iter().map(|(_, line)| line).collect();
+    assert!(
+        inspected.contains("TPRIMAT_RUN_ID") && !inspected.contains("hf_not"),
+        "{inspected}"
+    );
+    let lines: String = engine
+        .project
+        .processes()
+        .into_iter()
+        .map(|(_, line)| line)
+        .collect();
     assert!(!lines.contains("hf_not"), "{lines}");
     for file in crate::support::files_below(&engine.project.path("cache")) {
         let bytes = fs::read(&file).unwrap_or_default();
-        assert!(!bytes.windows(6).any(|part| part == b"hf_not"), "{}", file.display());
+        assert!(
+            !bytes.windows(6).any(|part| part == b"hf_not"),
+            "{}",
+            file.display()
+        );
     }
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
     build.wait().unwrap();
@@ -188,10 +284,16 @@ fn an_exit_code_and_a_lack_of_memory_come_through() {
     let engine = Engine::new("docker", "echo working\nexit 3\n");
     let failed = engine.run(&["build"]).ends_with(1);
     assert!(failed.stderr.contains("exit 3"), "{}", failed.stderr);
-    engine.project.write("trainer.sh", "echo working\ntail /dev/zero\n");
+    engine
+        .project
+        .write("trainer.sh", "echo working\ntail /dev/zero\n");
     engine.config("options: [--memory=16m],");
     let killed = engine.run(&["build"]).ends_with(1);
-    assert!(killed.stderr.contains("lack of host memory"), "{}", killed.stderr);
+    assert!(
+        killed.stderr.contains("lack of host memory"),
+        "{}",
+        killed.stderr
+    );
     assert!(engine.is_clear(), "{:?}", engine.containers());
 }
 
@@ -202,7 +304,9 @@ fn nothing_is_left_when(name: &'static str, end: impl Fn(&Engine, &std::process:
     assert_eq!(engine.containers().len(), 1);
     end(&engine, &build);
     build.wait().unwrap();
-    eventually("the container and all processes are gone", 30, || engine.is_clear());
+    eventually("the container and all processes are gone", 30, || {
+        engine.is_clear()
+    });
     engine
 }
 
@@ -212,23 +316,31 @@ fn of(build: &std::process::Child) -> Pid {
 
 #[test]
 fn an_interrupt_asks_the_trainer_once_and_removes_the_container() {
-    let engine = nothing_is_left_when("docker", |_, build| kill(of(build), Signal::SIGINT).unwrap());
+    let engine = nothing_is_left_when("docker", |_, build| {
+        kill(of(build), Signal::SIGINT).unwrap()
+    });
     assert_eq!(engine.project.read("asked"), "asked\n");
 }
 
 #[test]
 fn podman_leaves_nothing_after_an_interrupt() {
-    nothing_is_left_when("podman", |_, build| kill(of(build), Signal::SIGINT).unwrap());
+    nothing_is_left_when("podman", |_, build| {
+        kill(of(build), Signal::SIGINT).unwrap()
+    });
 }
 
 #[test]
 fn a_killed_tprimat_leaves_nothing() {
-    nothing_is_left_when("docker", |_, build| kill(of(build), Signal::SIGKILL).unwrap());
+    nothing_is_left_when("docker", |_, build| {
+        kill(of(build), Signal::SIGKILL).unwrap()
+    });
 }
 
 #[test]
 fn a_killed_supervisor_leaves_nothing() {
-    nothing_is_left_when("docker", |engine, _| kill(engine.supervisor(), Signal::SIGKILL).unwrap());
+    nothing_is_left_when("docker", |engine, _| {
+        kill(engine.supervisor(), Signal::SIGKILL).unwrap()
+    });
 }
 
 #[test]
@@ -246,7 +358,11 @@ fn tprimat_and_its_supervisor_killed_at_once_leave_nothing() {
 #[test]
 fn a_timeout_ends_the_container() {
     let engine = Engine::new("docker", WAITS);
-    engine.project.edit("config.yaml", "inputs: [trainer.sh] }", "inputs: [trainer.sh], timeout: 1s }");
+    engine.project.edit(
+        "config.yaml",
+        "inputs: [trainer.sh] }",
+        "inputs: [trainer.sh], timeout: 1s }",
+    );
     let ran = engine.run(&["build"]).ends_with(1);
     assert!(ran.stderr.contains("timeout"), "{}", ran.stderr);
     assert!(engine.is_clear(), "{:?}", engine.containers());
@@ -264,12 +380,20 @@ fn what_a_power_cut_leaves_is_removed_by_the_next_build() {
         .filter(|(_, line)| line.contains("tprimat"))
         .map(|(pid, _)| pid)
         .collect();
-    let guard = Command::new("pgrep").args(["-f", "tprimat-guard"]).output().unwrap();
+    let guard = Command::new("pgrep")
+        .args(["-f", "tprimat-guard"])
+        .output()
+        .unwrap();
     let guards = String::from_utf8_lossy(&guard.stdout).into_owned();
     let ours = |pid: &i32| {
-        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&engine.containers()[0]))
+        fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.contains(&engine.containers()[0]))
     };
-    let guards: Vec<i32> = guards.lines().filter_map(|pid| pid.parse().ok()).filter(ours).collect();
+    let guards: Vec<i32> = guards
+        .lines()
+        .filter_map(|pid| pid.parse().ok())
+        .filter(ours)
+        .collect();
     assert_eq!(guards.len(), 1);
     for pid in guards.iter().chain(&outside) {
         let _ = kill(Pid::from_raw(*pid), Signal::SIGSTOP);
@@ -287,27 +411,51 @@ fn what_a_power_cut_leaves_is_removed_by_the_next_build() {
 #[test]
 fn an_image_that_is_not_here_or_lacks_something_is_told_before_anything_runs() {
     let engine = Engine::new("docker", &trainer());
-    engine.project.edit("config.yaml", &engine.image, "no/such:image");
+    engine
+        .project
+        .edit("config.yaml", &engine.image, "no/such:image");
     let ran = engine.run(&["build"]);
     assert_ne!(ran.code, Some(0));
     let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("there is no image no/such:image on this host"), "{said}");
+    assert!(
+        said.contains("there is no image no/such:image on this host"),
+        "{said}"
+    );
     assert_eq!(engine.project.launches(), 0);
     // The shipped recipe needs Python modules, which this image has not.
     engine.config("");
-    engine.project.edit("matrix.toml", "framework = \"cmd\"", "framework = \"tran\"");
+    engine
+        .project
+        .edit("matrix.toml", "framework = \"cmd\"", "framework = \"tran\"");
     let ran = engine.run(&["build"]);
     assert_ne!(ran.code, Some(0));
-    let said = ran.stderr.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains(&format!("which is not in the image {}", engine.image)), "{said}");
+    let said = ran
+        .stderr
+        .replace('│', " ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(
+        said.contains(&format!("which is not in the image {}", engine.image)),
+        "{said}"
+    );
     assert!(engine.is_clear());
 }
 
 #[test]
 fn a_run_that_writes_much_before_anybody_reads_is_kept_whole() {
-    let engine = Engine::new("docker", &format!("{}\nfor i in {{1..2000}}; do echo \"line $i\"; done\n", trainer()));
+    let engine = Engine::new(
+        "docker",
+        &format!(
+            "{}\nfor i in {{1..2000}}; do echo \"line $i\"; done\n",
+            trainer()
+        ),
+    );
     engine.run(&["build"]).ends_with(0);
-    let log = engine.run(&["logs", "cpu/cmd/tiny/single"]).ends_with(0).stdout;
+    let log = engine
+        .run(&["logs", "cpu/cmd/tiny/single"])
+        .ends_with(0)
+        .stdout;
     assert!(log.contains("line 2000\n"), "{log}");
     std::io::stdout().flush().unwrap();
 }

@@ -1,4 +1,5 @@
-//! Slurm with two nodes on this host: munged, slurmctld and two slurmd of this test alone, on free ports.
+//! Slurm with two nodes on this host: munged, slurmctld and two slurmd of this test alone, on free
+//! ports.
 
 use std::{
     fs,
@@ -21,13 +22,13 @@ use crate::{
 const PACKAGES: &str = "slurm-wlm munge";
 
 /// Ended when it is dropped, with all that it started.
-struct Cluster {
-    folder: PathBuf,
-    project: Project,
+pub struct Cluster {
+    pub folder: PathBuf,
+    pub project: Project,
 }
 
 impl Cluster {
-    fn new(trainer: &str) -> Self {
+    pub fn new(trainer: &str) -> Self {
         tool("sbatch", &["--version"], PACKAGES);
         tool("munged", &["--version"], PACKAGES);
         let project = Project::new(ONE_RUN);
@@ -60,7 +61,10 @@ impl Cluster {
         cluster.starts("slurmd", &["-N", "n1"]);
         cluster.starts("slurmd", &["-N", "n2"]);
         eventually("both nodes are idle", 30, || {
-            cluster.says("sinfo", &["--noheader", "--format=%D %T"]).trim() == "2 idle"
+            cluster
+                .says("sinfo", &["--noheader", "--format=%D %T"])
+                .trim()
+                == "2 idle"
         });
         cluster.config("");
         cluster
@@ -69,8 +73,13 @@ impl Cluster {
     fn write_conf(&self) {
         let host = tool("hostname", &["-s"], "hostname");
         let host = String::from_utf8_lossy(&host.stdout).trim().to_owned();
-        let listeners: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-        let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().unwrap().port()).collect();
+        let listeners: Vec<TcpListener> = (0..3)
+            .map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap())
+            .collect();
+        let ports: Vec<u16> = listeners
+            .iter()
+            .map(|l| l.local_addr().unwrap().port())
+            .collect();
         let (at, user) = (self.folder.display(), user());
         let text = format!(
             "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\n\
@@ -93,7 +102,7 @@ impl Cluster {
         self.starts("slurmctld", &[]);
     }
 
-    fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("SLURM_CONF", self.folder.join("slurm.conf"));
         command
@@ -101,18 +110,25 @@ impl Cluster {
 
     #[track_caller]
     fn starts(&self, daemon: &str, arguments: &[&str]) {
-        let said = self.command(daemon).args(arguments).output().unwrap_or_else(|e| panic!("{daemon}: {e}"));
+        let said = self
+            .command(daemon)
+            .args(arguments)
+            .output()
+            .unwrap_or_else(|e| panic!("{daemon}: {e}"));
         assert!(said.status.success(), "{daemon} must start: {said:?}");
     }
 
-    fn says(&self, program: &str, arguments: &[&str]) -> String {
+    pub fn says(&self, program: &str, arguments: &[&str]) -> String {
         let said = self.command(program).args(arguments).output().unwrap();
         String::from_utf8_lossy(&said.stdout).into_owned()
     }
 
     /// Ids and states of all jobs that Slurm remembers.
-    fn jobs(&self) -> Vec<String> {
-        let said = self.says("squeue", &["--noheader", "--states=all", "--format=%i %T %j"]);
+    pub fn jobs(&self) -> Vec<String> {
+        let said = self.says(
+            "squeue",
+            &["--noheader", "--states=all", "--format=%i %T %j"],
+        );
         said.lines().map(|line| line.trim().to_owned()).collect()
     }
 
@@ -120,31 +136,41 @@ impl Cluster {
         self.jobs()[0].split(' ').next().unwrap().to_owned()
     }
 
-    fn pid(&self, daemon: &str) -> Option<Pid> {
+    pub fn pid(&self, daemon: &str) -> Option<Pid> {
         let text = fs::read_to_string(self.folder.join(format!("{daemon}.pid"))).ok()?;
         text.trim().parse().ok().map(Pid::from_raw)
     }
 
     /// `more`: further keys of `execution.cpu.slurm`.
-    fn config(&self, more: &str) {
+    pub fn config(&self, more: &str) {
         let execution = format!("execution:\n  cpu: {{ executor: slurm, slurm: {{ {more} }} }}\n");
-        self.project.write("config.yaml", &format!("{CONFIG}{execution}"));
+        self.project
+            .write("config.yaml", &format!("{CONFIG}{execution}"));
     }
 
-    fn tprimat(&self, arguments: &[&str]) -> Command {
+    pub fn tprimat(&self, arguments: &[&str]) -> Command {
         let mut command = self.project.tprimat(arguments);
-        command.env("SLURM_CONF", self.folder.join("slurm.conf")).env("HF_TOKEN", "hf_not_for_anybody_else");
+        command
+            .env("SLURM_CONF", self.folder.join("slurm.conf"))
+            .env("HF_TOKEN", "hf_not_for_anybody_else");
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    pub fn run(&self, arguments: &[&str]) -> Ran {
         self.tprimat(arguments).output().unwrap().into()
     }
 
     /// A build whose trainer is up and goes on until there is a file `go`.
     fn started(&self) -> Child {
-        let build = self.tprimat(&["build"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        eventually("the trainer runs in its job", 40, || self.project.path("up").exists());
+        let build = self
+            .tprimat(&["build"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("the trainer runs in its job", 40, || {
+            self.project.path("up").exists()
+        });
         build
     }
 }
@@ -168,36 +194,82 @@ impl Drop for Cluster {
 
 /// Who runs the tests, and so the daemons and the jobs.
 fn user() -> String {
-    nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().expect("this user has a name").name
+    nix::unistd::User::from_uid(nix::unistd::geteuid())
+        .unwrap()
+        .expect("this user has a name")
+        .name
 }
 
 /// The stub trainer, which waits for `go` first.
-fn waits() -> String {
+pub fn waits() -> String {
     let wait = "echo up > \"$TPRIMAT_PROJECT_DIR/up\"\nuntil [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.05; done\n";
     format!("{wait}{TRAINER}")
 }
 
 #[test]
 fn a_build_runs_as_jobs_on_both_nodes_and_each_run_is_one_job() {
-    let trainer = format!("echo $$ >> \"$TPRIMAT_PROJECT_DIR/pids\"\necho \"token: $HF_TOKEN\"\n{TRAINER}");
+    let trainer =
+        format!("echo $$ >> \"$TPRIMAT_PROJECT_DIR/pids\"\necho \"token: $HF_TOKEN\"\n{TRAINER}");
     let cluster = Cluster::new(&trainer);
-    cluster.project.edit("matrix.toml", "repeats = 1", "repeats = 4");
+    cluster
+        .project
+        .edit("matrix.toml", "repeats = 1", "repeats = 4");
     cluster.config("max_jobs: 2");
     let ran = cluster.run(&["build"]).ends_with(0);
-    assert!(ran.stderr.contains("Slurm job"), "the queue is told: {}", ran.stderr);
-    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (4, 4), "{:?}", cluster.jobs());
+    assert!(
+        ran.stderr.contains("Slurm job"),
+        "the queue is told: {}",
+        ran.stderr
+    );
+    assert_eq!(
+        (cluster.jobs().len(), cluster.project.launches()),
+        (4, 4),
+        "{:?}",
+        cluster.jobs()
+    );
     let nodes = cluster.says("squeue", &["--noheader", "--states=all", "--format=%N"]);
-    assert!(nodes.contains("n1") && nodes.contains("n2"), "two at once: {nodes}");
-    let log = cluster.run(&["logs", "cpu/cmd/tiny/single#1"]).ends_with(0).stdout;
-    assert!(log.contains("token: ****") && !log.contains("hf_not"), "{log}");
-    assert!(cluster.run(&["build"]).ends_with(0).stderr.contains("nothing to do"));
+    assert!(
+        nodes.contains("n1") && nodes.contains("n2"),
+        "two at once: {nodes}"
+    );
+    let log = cluster
+        .run(&["logs", "cpu/cmd/tiny/single#1"])
+        .ends_with(0)
+        .stdout;
+    assert!(
+        log.contains("token: ****") && !log.contains("hf_not"),
+        "{log}"
+    );
+    assert!(
+        cluster
+            .run(&["build"])
+            .ends_with(0)
+            .stderr
+            .contains("nothing to do")
+    );
     let here = cluster.run(&["build", "--executor", "local"]).ends_with(0);
-    assert!(!here.stderr.contains("started"), "what a node measured serves everybody: {}", here.stderr);
-    assert_eq!(cluster.project.names_in("cache/runs").iter().filter(|name| !name.starts_with('.')).count(), 0);
+    assert!(
+        !here.stderr.contains("started"),
+        "what a node measured serves everybody: {}",
+        here.stderr
+    );
+    assert_eq!(
+        cluster
+            .project
+            .names_in("cache/runs")
+            .iter()
+            .filter(|name| !name.starts_with('.'))
+            .count(),
+        0
+    );
     // Slurm has kept the script, and nothing secret.
     for file in crate::support::files_below(&cluster.folder) {
         let bytes = fs::read(&file).unwrap_or_default();
-        assert!(!bytes.windows(6).any(|part| part == b"hf_not"), "{}", file.display());
+        assert!(
+            !bytes.windows(6).any(|part| part == b"hf_not"),
+            "{}",
+            file.display()
+        );
     }
 }
 
@@ -208,7 +280,11 @@ fn the_next_build_takes_up_the_job_of_one_that_was_killed_or_interrupted() {
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
     build.wait().unwrap();
     // Ctrl-C leaves the job alone, too, and says so.
-    let mut build = cluster.tprimat(&["build"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut build = cluster
+        .tprimat(&["build"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let said = std::thread::spawn({
         let mut stderr = build.stderr.take().unwrap();
         move || std::io::read_to_string(&mut stderr).unwrap()
@@ -217,11 +293,50 @@ fn the_next_build_takes_up_the_job_of_one_that_was_killed_or_interrupted() {
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(build.wait().unwrap().code(), Some(130));
     let said = said.join().unwrap();
-    assert!(said.contains("took up the run") && said.contains("goes on"), "{said}");
-    assert!(cluster.jobs()[0].contains("RUNNING"), "{:?}", cluster.jobs());
+    assert!(
+        said.contains("took up the run") && said.contains("goes on"),
+        "{said}"
+    );
+    assert!(
+        cluster.jobs()[0].contains("RUNNING"),
+        "{:?}",
+        cluster.jobs()
+    );
     cluster.project.write("go", "");
     cluster.run(&["build"]).ends_with(0);
-    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (1, 1), "nothing was submitted twice");
+    assert_eq!(
+        (cluster.jobs().len(), cluster.project.launches()),
+        (1, 1),
+        "nothing was submitted twice"
+    );
+}
+
+#[test]
+fn all_jobs_of_a_killed_build_are_taken_up_those_that_wait_as_well() {
+    let cluster = Cluster::new(&waits());
+    cluster
+        .project
+        .edit("matrix.toml", "repeats = 1", "repeats = 4");
+    cluster.config("max_jobs: 4");
+    let mut build = cluster.started();
+    eventually("all are submitted", 20, || cluster.jobs().len() == 4);
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
+    build.wait().unwrap();
+    let mut build = cluster
+        .tprimat(&["build"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    cluster.project.write("go", "");
+    assert_eq!(build.wait().unwrap().code(), Some(0));
+    assert_eq!(
+        (cluster.jobs().len(), cluster.project.launches()),
+        (4, 4),
+        "{:?}",
+        cluster.jobs()
+    );
 }
 
 #[test]
@@ -231,9 +346,16 @@ fn a_job_that_ends_while_nobody_waits_is_taken_in() {
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
     build.wait().unwrap();
     cluster.project.write("go", "");
-    eventually("the job ends", 30, || cluster.jobs()[0].contains("COMPLETED"));
+    eventually("the job ends", 30, || {
+        cluster.jobs()[0].contains("COMPLETED")
+    });
     let ran = cluster.run(&["build"]).ends_with(0);
-    assert!(ran.stderr.contains("took in a run that an earlier build left"), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("took in a run that an earlier build left"),
+        "{}",
+        ran.stderr
+    );
     assert_eq!((cluster.jobs().len(), cluster.project.launches()), (1, 1));
 }
 
@@ -244,7 +366,12 @@ fn a_submission_whose_answer_was_lost_is_not_repeated() {
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
     build.wait().unwrap();
     // As if tprimat had died between sbatch's answer and its own note of it.
-    let runs = cluster.project.names_in("cache/runs").into_iter().find(|name| !name.starts_with('.')).unwrap();
+    let runs = cluster
+        .project
+        .names_in("cache/runs")
+        .into_iter()
+        .find(|name| !name.starts_with('.'))
+        .unwrap();
     cluster.project.remove(&format!("cache/runs/{runs}/job"));
     cluster.project.write("go", "");
     cluster.run(&["build"]).ends_with(0);
@@ -257,7 +384,9 @@ fn a_controller_that_is_away_is_waited_out() {
     let mut build = cluster.started();
     let controller = cluster.pid("slurmctld").unwrap();
     kill(controller, Signal::SIGKILL).unwrap();
-    eventually("it is gone", 10, || !Path::new(&format!("/proc/{controller}")).exists());
+    eventually("it is gone", 10, || {
+        !Path::new(&format!("/proc/{controller}")).exists()
+    });
     cluster.project.write("go", "");
     std::thread::sleep(std::time::Duration::from_secs(1));
     cluster.start_controller();
@@ -275,7 +404,14 @@ fn a_cancelled_job_a_refused_one_and_one_out_of_time_are_told_apart() {
     assert_eq!(ran.code, Some(1));
     let attempts = cluster.run(&["attempts", "cpu/cmd/tiny/single"]).stdout;
     assert!(attempts.contains("cancelled"), "{attempts}");
-    assert!(cluster.project.processes().iter().all(|(_, line)| !line.contains("trainer.sh")), "nothing is left of it");
+    assert!(
+        cluster
+            .project
+            .processes()
+            .iter()
+            .all(|(_, line)| !line.contains("trainer.sh")),
+        "nothing is left of it"
+    );
 
     cluster.config("partition: no-such-partition");
     let refused = cluster.run(&["build"]);
@@ -288,7 +424,11 @@ fn a_cancelled_job_a_refused_one_and_one_out_of_time_are_told_apart() {
 
     cluster.config("time: '00:00:01', options: [--signal=B:TERM@1]");
     cluster.project.write("trainer.sh", "sleep 300\n");
-    cluster.project.edit("config.yaml", "inputs: [trainer.sh] }", "inputs: [trainer.sh], timeout: 1s }");
+    cluster.project.edit(
+        "config.yaml",
+        "inputs: [trainer.sh] }",
+        "inputs: [trainer.sh], timeout: 1s }",
+    );
     let late = cluster.run(&["build"]).ends_with(1);
     assert!(late.stderr.contains("timeout"), "{}", late.stderr);
 }
@@ -298,7 +438,10 @@ fn a_lost_node_is_no_failure_of_the_trainer() {
     let cluster = Cluster::new(&waits());
     let build = cluster.started();
     let id = cluster.id();
-    let node = cluster.says("squeue", &["--noheader", "--format=%N", "--jobs", &id]).trim().to_owned();
+    let node = cluster
+        .says("squeue", &["--noheader", "--format=%N", "--jobs", &id])
+        .trim()
+        .to_owned();
     // The whole node goes at once: its daemon, the job's own, the supervisor and the trainer.
     if let Some(pid) = cluster.pid(&format!("slurmd-{node}")) {
         kill(pid, Signal::SIGKILL).unwrap();
@@ -308,16 +451,34 @@ fn a_lost_node_is_no_failure_of_the_trainer() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
-    for step in tool("pgrep", &["-f", &format!("slurmstepd: \\[{id}\\.")], "procps").stdout.split(|b| *b == b'\n') {
+    for step in tool(
+        "pgrep",
+        &["-f", &format!("slurmstepd: \\[{id}\\.")],
+        "procps",
+    )
+    .stdout
+    .split(|b| *b == b'\n')
+    {
         if let Ok(pid) = String::from_utf8_lossy(step).trim().parse() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
-    cluster.says("scontrol", &["update", &format!("NodeName={node}"), "State=DOWN", "Reason=test"]);
+    cluster.says(
+        "scontrol",
+        &[
+            "update",
+            &format!("NodeName={node}"),
+            "State=DOWN",
+            "Reason=test",
+        ],
+    );
     let ran: Ran = build.wait_with_output().unwrap().into();
     assert_eq!(ran.code, Some(1));
     let attempts = cluster.run(&["attempts", "cpu/cmd/tiny/single"]).stdout;
-    assert!(attempts.contains("failed") && attempts.contains("node"), "{attempts}");
+    assert!(
+        attempts.contains("failed") && attempts.contains("node"),
+        "{attempts}"
+    );
     let plan = cluster.run(&["plan"]).stdout;
     assert!(plan.contains("stale"), "it is tried again: {plan}");
 }
@@ -327,10 +488,17 @@ fn a_node_that_differs_from_the_lock_runs_nothing() {
     let cluster = Cluster::new(TRAINER);
     cluster.run(&["build"]).ends_with(0);
     let lock = cluster.project.read("tprimat.lock");
-    let cores = lock.lines().find(|line| line.starts_with("cores = ")).expect("cores are pinned");
+    let cores = lock
+        .lines()
+        .find(|line| line.starts_with("cores = "))
+        .expect("cores are pinned");
     cluster.project.edit("tprimat.lock", cores, "cores = 4096");
     let ran = cluster.run(&["build"]).ends_with(1);
-    assert!(ran.stderr.contains("differs from tprimat.lock") && ran.stderr.contains("4096"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("differs from tprimat.lock") && ran.stderr.contains("4096"),
+        "{}",
+        ran.stderr
+    );
     assert_eq!(cluster.project.launches(), 1);
 }
 
@@ -341,6 +509,128 @@ fn cancelling_on_ctrl_c_is_asked_for() {
     let mut build = cluster.started();
     kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(build.wait().unwrap().code(), Some(130));
-    eventually("no job is left", 20, || cluster.says("squeue", &["--noheader"]).trim().is_empty());
-    assert!(cluster.project.processes().iter().all(|(_, line)| !line.contains("trainer.sh")));
+    eventually("no job is left", 20, || {
+        cluster.says("squeue", &["--noheader"]).trim().is_empty()
+    });
+    assert!(
+        cluster
+            .project
+            .processes()
+            .iter()
+            .all(|(_, line)| !line.contains("trainer.sh"))
+    );
+}
+
+/// A command of Slurm that does not answer while there is a file `NAME.hangs` in the project, and
+/// is refused while there is a file `NAME.fails`.
+fn unreliable(cluster: &Cluster, name: &str) {
+    let real = tool("which", &[name], PACKAGES);
+    let real = String::from_utf8_lossy(&real.stdout).trim().to_owned();
+    let root = cluster.project.root().display().to_string();
+    let path = format!("bin/{name}");
+    cluster.project.write(
+        &path,
+        &format!(
+            "#!/bin/sh\n[ -e {root}/{name}.hangs ] && exec sleep 300\n\
+             [ -e {root}/{name}.fails ] && {{ echo 'Unable to contact slurm controller' >&2; exit 1; }}\n\
+             exec {real} \"$@\"\n"
+        ),
+    );
+    fs::set_permissions(
+        cluster.project.path(&path),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+}
+
+fn build_with_those(cluster: &Cluster, arguments: &[&str]) -> Command {
+    let mut command = cluster.tprimat(arguments);
+    let path = std::env::var("PATH").unwrap();
+    let bin = cluster.project.path("bin");
+    command.env("PATH", format!("{}:{path}", bin.display()));
+    command
+}
+
+#[test]
+fn a_slurm_that_hangs_does_not_hold_a_build_that_is_told_to_end() {
+    let cluster = Cluster::new(&waits());
+    unreliable(&cluster, "squeue");
+    cluster
+        .project
+        .edit("matrix.toml", "repeats = 1", "repeats = 4");
+    cluster.config("max_jobs: 4");
+    let mut build = build_with_those(&cluster, &["build"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("all are submitted", 40, || cluster.jobs().len() == 4);
+    cluster.project.write("squeue.hangs", "");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
+    eventually("the build ends", 20, || build.try_wait().unwrap().is_some());
+    assert_eq!(build.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn an_end_that_nobody_waited_for_is_explained_as_any_other() {
+    let cluster = Cluster::new(&waits());
+    let mut build = cluster.started();
+    let id = cluster.id();
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
+    build.wait().unwrap();
+    cluster.says("scancel", &["--full", "--signal=TERM", &id]);
+    cluster.says("scancel", &[&id]);
+    eventually("the run has ended", 30, || {
+        cluster.jobs()[0].contains("CANCELLED")
+    });
+    cluster.project.write("go", "");
+    let ran = cluster.run(&["build"]).ends_with(0);
+    assert!(
+        ran.stderr
+            .contains("took in a run that an earlier build left")
+            && ran.stderr.contains("cancelled"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_run_whose_job_was_never_submitted_is_run_now() {
+    let cluster = Cluster::new(TRAINER);
+    unreliable(&cluster, "sbatch");
+    unreliable(&cluster, "squeue");
+    cluster.project.write("sbatch.hangs", "");
+    let mut build = build_with_those(&cluster, &["build"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_described = || {
+        let runs = cluster.project.names_in("cache/runs");
+        runs.iter().any(|run| {
+            cluster
+                .project
+                .path(&format!("cache/runs/{run}/job.sh"))
+                .exists()
+        })
+    };
+    eventually("the submission begins", 40, is_described);
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGKILL).unwrap();
+    build.wait().unwrap();
+    cluster.project.remove("sbatch.hangs");
+    // Whether there is a job cannot be known at first.
+    cluster.project.write("squeue.fails", "");
+    let mut build = build_with_those(&cluster, &["build", "--events", "events"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("it is taken up", 40, || {
+        fs::read_to_string(cluster.project.path("events"))
+            .is_ok_and(|events| events.contains("does not answer"))
+    });
+    cluster.project.remove("squeue.fails");
+    assert_eq!(build.wait().unwrap().code(), Some(0));
+    assert_eq!((cluster.jobs().len(), cluster.project.launches()), (1, 1));
 }

@@ -4,7 +4,8 @@ use std::fs;
 
 use crate::support::{Dice, Project};
 
-/// All that a training can read. Each number is a version that the trainer itself tells the journal.
+/// All that a training can read. Each number is a version that the trainer itself tells the
+/// journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
     pub seq_length: u32,
@@ -14,6 +15,9 @@ pub struct World {
     pub helper: u32,
     pub trainer: u32,
     pub data: u32,
+    /// In a file that only the command names, unless `is_declared`.
+    pub words: u32,
+    pub is_declared: bool,
     pub repeats: u32,
     /// Read by no training.
     pub price: u32,
@@ -21,6 +25,8 @@ pub struct World {
 }
 
 pub const MODELS: [(&str, u32); 2] = [("small", 32), ("large", 64)];
+
+pub const MOST_REPEATS: usize = 3;
 
 impl Default for World {
     fn default() -> Self {
@@ -34,6 +40,8 @@ impl Default for World {
             helper: 0,
             trainer: 0,
             data: 0,
+            words: 0,
+            is_declared: false,
             price: 1,
             remark: 0,
         }
@@ -43,7 +51,21 @@ impl Default for World {
 impl World {
     /// What a training of a model must have read, in the trainer's words.
     pub fn training(&self, vocab_size: u32) -> String {
-        let Self { seq_length, flavor, environment, template, helper, trainer, data, .. } = self;
+        format!("{} words {}", self.without_words(vocab_size), self.words)
+    }
+
+    /// The same but for the file that nobody declares.
+    pub fn without_words(&self, vocab_size: u32) -> String {
+        let Self {
+            seq_length,
+            flavor,
+            environment,
+            template,
+            helper,
+            trainer,
+            data,
+            ..
+        } = self;
         format!(
             "model {vocab_size} seq {seq_length} flavor {flavor} env {environment} template {template} helper {helper} trainer {trainer} data {data}"
         )
@@ -51,7 +73,7 @@ impl World {
 
     /// Changes one thing. Versions of files only go up, but for one that is put back by the caller.
     pub fn edit(&mut self, dice: &mut Dice) {
-        match dice.roll(12) {
+        match dice.roll(15) {
             0 => self.seq_length = dice.pick(&[16, 32, 64]),
             1 => self.flavor += 1,
             2 => self.environment = dice.roll(3) as u32,
@@ -61,11 +83,14 @@ impl World {
             7 | 8 => self.data += 1,
             9 => self.repeats = dice.pick(&[1, 2, 3]),
             10 => self.price += 1,
+            11 | 12 => self.words += 1,
+            13 => self.is_declared = false,
             _ => self.remark += 1,
         }
     }
 
-    /// Writes the files that differ, half of them in place and half of them by a rename, as editors do.
+    /// Writes the files that differ, half of them in place and half of them by a rename, as editors
+    /// do.
     pub fn save(&self, project: &Project, dice: &mut Dice) {
         for (name, text) in self.files() {
             if fs::read_to_string(project.path(name)).is_ok_and(|there| there == text) {
@@ -82,7 +107,21 @@ impl World {
     }
 
     fn files(&self) -> Vec<(&'static str, String)> {
-        let Self { seq_length, flavor, environment, template, helper, trainer, data, repeats, price, remark } = self;
+        let Self {
+            seq_length,
+            flavor,
+            environment,
+            template,
+            helper,
+            trainer,
+            data,
+            words,
+            repeats,
+            price,
+            remark,
+            ..
+        } = self;
+        let inputs = if self.is_declared { ", words.txt" } else { "" };
         vec![
             (
                 "config.yaml",
@@ -102,7 +141,7 @@ training:
 parallelism:
   single: {{ num_gpus: 1, DP: 1 }}
 frameworks:
-  cmd: {{ command: [bash, train.sh], inputs: [train.sh, "src/**"], share: true, flavor: {flavor} }}
+  cmd: {{ command: [bash, train.sh, words.txt], inputs: [train.sh, "src/**"{inputs}], share: true, flavor: {flavor} }}
 benchmarking:
   warmup: {{ skip_steps: 1 }}
   runs: {{ cooldown_seconds: 0 }}
@@ -118,40 +157,62 @@ benchmarking:
                     "[matrix]\nname = \"m\"\nplatform = \"cpu\"\nframework = \"cmd\"\nmodel = [\"small\", \"large\"]\nparallelism = \"single\"\nrepeats = {repeats}\n"
                 ),
             ),
-            ("recipes/cmd/recipe.toml", include_str!("../../recipes/cmd/recipe.toml").to_owned()),
+            (
+                "recipes/cmd/recipe.toml",
+                include_str!("../../recipes/cmd/recipe.toml").to_owned(),
+            ),
             ("recipes/cmd/helper.txt", format!("{helper}\n")),
             (
                 "templates/cmd.sh.j2",
-                format!("export TEMPLATE={template}\n{}", include_str!("../../templates/cmd.sh.j2")),
+                format!(
+                    "export TEMPLATE={template}\n{}",
+                    include_str!("../../templates/cmd.sh.j2")
+                ),
             ),
             ("src/data.txt", format!("{data}\n")),
+            ("words.txt", format!("{words}\n")),
             ("train.sh", format!("version={trainer}\n{TRAINER}")),
         ]
     }
 }
 
-/// Says in a journal outside of everything that tprimat knows what it read, when it begins and when it ends. Its step time
-/// is a function of that, so a figure shows what it was measured with. Bash reads a function whole before it runs it.
+/// Says in the journal what it read, when it begins and when it ends. Its step time is a function
+/// of that, so a figure shows what it was measured with. Bash reads a function whole before it runs
+/// it.
+///
+/// Now and then a worker stays behind in a session of its own, for tprimat to end.
+///
+/// One process does all of it but sleep: a subshell would look like the trainer, and if it were
+/// killed in the trainer's place, the trainer would go on without what the subshell had to say.
 const TRAINER: &str = r#"main() {
-    job=$(<"$TPRIMAT_JOB")
-    number() { [[ $job =~ "\"$1\": "([0-9]+) ]] && echo "${BASH_REMATCH[1]}"; }
-    read_all() {
-        echo "model $(number vocab_size) seq $(number seq_length) flavor $(number flavor) env $OF_PLATFORM template $TEMPLATE helper $(<"$TPRIMAT_RECIPE_DIR/helper.txt") trainer $version data $(<src/data.txt)"
+    local job helper data words words_file=$1
+    read -r -d '' job < "$TPRIMAT_JOB"
+    [[ $job =~ '"vocab_size": '([0-9]+) ]] && vocab_size=${BASH_REMATCH[1]}
+    [[ $job =~ '"seq_length": '([0-9]+) ]] && seq_length=${BASH_REMATCH[1]}
+    [[ $job =~ '"flavor": '([0-9]+) ]] && flavor=${BASH_REMATCH[1]}
+    tell() {
+        read -r helper < "$TPRIMAT_RECIPE_DIR/helper.txt"
+        read -r data < src/data.txt
+        read -r words < "$words_file"
+        told="model $vocab_size seq $seq_length flavor $flavor env $OF_PLATFORM template $TEMPLATE helper $helper trainer $version data $data words $words"
+        printf '%s\n' "$told" > "$TPRIMAT_PROJECT_DIR/../journal/$TPRIMAT_RUN_ID.$1" || exit 9
     }
-    journal=$TPRIMAT_PROJECT_DIR/../journal
-    first=$(read_all)
-    echo "begin $TPRIMAT_RUN_ID $first" >> "$journal"
-    echo "told: $first"
-    time=$(cksum <<< "$first")
-    time=0.1$((${time%% *} % 100000 + 100000))
-    printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$(number seq_length)"
+    tell begin
+    if ((RANDOM % 4 == 0)); then setsid sleep 30 < /dev/null & fi
+    echo "told: $told"
+    local at code sum=0
+    for ((at = 0; at < ${#told}; at++)); do
+        printf -v code %d "'${told:at:1}"
+        sum=$(((sum * 31 + code) % 100000))
+    done
+    printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq_length"
     for s in 1 2 3 4; do
         sleep 0.04
-        printf '{"event":"step","step":%d,"step_time_seconds":%s,"loss":%d.5}\n' $s $time $((9 - s))
+        printf '{"event":"step","step":%d,"step_time_seconds":0.1%d,"loss":%d.5}\n' $s $((sum + 100000)) $((9 - s))
     done
     printf '{"event":"end","status":"ok","steps":4}\n'
-    echo "end $TPRIMAT_RUN_ID $(read_all)" >> "$journal"
+    tell end
     exit 0
 }
-main
+main "$@"
 "#;

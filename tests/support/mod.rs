@@ -1,7 +1,12 @@
 //! A project of stub trainers in a folder of its own, and tprimat run on it.
 #![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::disallowed_methods, reason = "plays the user, who edits files as users do")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "plays the user, who edits files as users do"
+)]
 
+pub mod mayhem;
+pub mod oracle;
 pub mod tasks;
 
 use std::{
@@ -52,7 +57,8 @@ parallelism = "single"
 repeats = 1
 "#;
 
-/// Prints the same log at every run of the same job, and says in the project folder that it was launched.
+/// Prints the same log at every run of the same job, and says in the project folder that it was
+/// launched.
 pub const TRAINER: &str = r#"
 echo "$TPRIMAT_RUN_ID" >> "$TPRIMAT_PROJECT_DIR/launches"
 job() { [[ $(<"$TPRIMAT_JOB") =~ \"$1\":\ *([0-9]+) ]] && echo "${BASH_REMATCH[1]}"; }
@@ -83,7 +89,11 @@ pub struct Ran {
 impl From<Output> for Ran {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("tprimat speaks UTF-8");
-        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
     }
 }
 
@@ -97,22 +107,32 @@ impl Ran {
     /// All of stdout, which must be one JSON value.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
     }
 }
 
 impl Project {
     /// An empty folder.
     pub fn empty() -> Self {
-        let folder = tempfile::Builder::new().prefix("tprimat-test-").tempdir().unwrap();
-        let project = Self { root: folder.path().join("project"), folder };
+        let folder = tempfile::Builder::new()
+            .prefix("tprimat-test-")
+            .tempdir()
+            .unwrap();
+        let project = Self {
+            root: folder.path().join("project"),
+            folder,
+        };
         fs::create_dir(&project.root).unwrap();
         project
     }
 
     pub fn new(matrix: &str) -> Self {
         let project = Self::empty();
-        project.write("config.yaml", CONFIG).write("matrix.toml", matrix).write("trainer.sh", TRAINER);
+        project
+            .write("config.yaml", CONFIG)
+            .write("matrix.toml", matrix)
+            .write("trainer.sh", TRAINER);
         project
     }
 
@@ -167,8 +187,8 @@ impl Project {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // Tests may run in the background of a script, where SIGINT is ignored, and children inherit that.
-        // SAFETY: `sigaction` is async-signal-safe.
+        // Tests may run in the background of a script, where SIGINT is ignored, and children
+        // inherit that. SAFETY: `sigaction` is async-signal-safe.
         unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, heed_interrupts) };
         command
     }
@@ -185,24 +205,47 @@ impl Project {
 
     /// How many trainers were started so far.
     pub fn launches(&self) -> usize {
-        fs::read_to_string(self.path("launches")).unwrap_or_default().lines().count()
+        fs::read_to_string(self.path("launches"))
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 
-    /// Live processes whose environment or arguments name this project: an eye of its own, not tprimat's.
+    /// Live processes whose environment or arguments name this project: an eye of its own, not
+    /// tprimat's.
     pub fn processes(&self) -> Vec<(i32, String)> {
-        let mark = self.folder().file_name().unwrap().to_str().unwrap().as_bytes();
-        let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        let mark = self
+            .folder()
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .as_bytes();
+        let pids = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
         let of = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let names = |bytes: Vec<u8>| bytes.windows(mark.len()).any(|window| window == mark);
         pids.filter(|pid| names(of(*pid, "environ")) || names(of(*pid, "cmdline")))
-            .map(|pid| (pid, String::from_utf8_lossy(&of(pid, "cmdline")).replace('\0', " ")))
+            .map(|pid| {
+                (
+                    pid,
+                    String::from_utf8_lossy(&of(pid, "cmdline")).replace('\0', " "),
+                )
+            })
             .collect()
     }
 
     /// Names in a folder of the project, sorted; none where there is no folder.
     pub fn names_in(&self, folder: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
+        let entries = fs::read_dir(self.path(folder))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut names: Vec<String> = entries
+            .map(|e| e.file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -229,8 +272,29 @@ impl Dice {
 
 /// Files below a folder.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+    let entries = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() {
+                files_below(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+/// Takes all room that is left on the disk of this file.
+pub fn fill(path: &Path) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    for size in [1 << 16, 1 << 12] {
+        while std::io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
+    }
+    Ok(())
 }
 
 #[track_caller]

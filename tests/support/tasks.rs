@@ -1,4 +1,5 @@
-//! A project of two tiny models, a few milliseconds a run. Tests change its files and ask which tasks are stale, or ran.
+//! A project of two tiny models, a few milliseconds a run. Tests change its files and ask which
+//! tasks are stale, or ran.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,8 +63,9 @@ repeats = 2
 pub const RECIPE: &str = include_str!("../../recipes/cmd/recipe.toml");
 pub const TEMPLATE: &str = include_str!("../../templates/cmd.sh.j2");
 
-/// Prints the events of a run. Launch n takes n × 10 µs a step longer, so no two logs are the same. It sources `mood.sh`,
-/// a file that no key covers: a test can change through it what a trainer does behind tprimat's back.
+/// Prints the events of a run. Launch n takes n × 10 µs a step longer, so no two logs are the same.
+/// It sources `mood.sh`, a file that no key covers: a test can change through it what a trainer
+/// does behind tprimat's back.
 pub const TRAINER: &str = r#"echo "$TPRIMAT_RUN_ID" >> "$TPRIMAT_PROJECT_DIR/launches"
 n=0
 while read -r run; do n=$((n + 1)); [[ $run != "$TPRIMAT_RUN_ID" ]] || break; done < "$TPRIMAT_PROJECT_DIR/launches"
@@ -80,12 +82,12 @@ printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
 "#;
 
 /// What `mood.sh` may do to the trainings of the model `small`.
-pub const IMPORT_ERROR: &str =
-    "if [[ $vocab == 32 ]]; then echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1; fi";
+pub const IMPORT_ERROR: &str = "if [[ $vocab == 32 ]]; then echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1; fi";
 pub const UNKNOWN_ERROR: &str = "if [[ $vocab == 32 ]]; then echo 'something odd' >&2; exit 1; fi";
 pub const WRONG_LENGTH: &str = "if [[ $vocab == 32 ]]; then seq=8192; fi";
 
-/// A run of 0.2 s a step beside which NVML's sampler, mocked, sees `$seen` on its device; for every training.
+/// A run of 0.2 s a step beside which NVML's sampler, mocked, sees `$seen` on its device; for every
+/// training.
 pub const SAMPLED: &str = r#"
 header='{"schema":"tprimat.telemetry/1","source":"nvml","interval_seconds":0.1,"devices":["gpu-0"]}'
 {
@@ -154,7 +156,10 @@ impl Project {
 
     /// Moves on to a copy of the whole folder under another path; the old one goes.
     pub fn move_to_copy(&mut self) {
-        let to = self.root.with_file_name(format!("{}x", self.root.file_name().unwrap().to_string_lossy()));
+        let to = self.root.with_file_name(format!(
+            "{}x",
+            self.root.file_name().unwrap().to_string_lossy()
+        ));
         copy(&self.root, &to);
         fs::remove_dir_all(&self.root).unwrap();
         self.root = to;
@@ -169,13 +174,30 @@ impl Project {
     pub fn plan(&self, arguments: &[&str]) -> BTreeMap<String, Planned> {
         let plan = self.json(&[&["plan"], arguments].concat());
         let text = |task: &Value, key: &str| task[key].as_str().unwrap().to_owned();
-        let tasks = plan["tasks"].as_array().unwrap_or_else(|| panic!("no plan: {plan:#}"));
-        tasks.iter().map(|t| (text(t, "id"), Planned { state: text(t, "state"), reason: text(t, "reason") })).collect()
+        let tasks = plan["tasks"]
+            .as_array()
+            .unwrap_or_else(|| panic!("no plan: {plan:#}"));
+        tasks
+            .iter()
+            .map(|t| {
+                (
+                    text(t, "task"),
+                    Planned {
+                        state: text(t, "state"),
+                        reason: text(t, "reason"),
+                    },
+                )
+            })
+            .collect()
     }
 
     #[track_caller]
     pub fn stale(&self, arguments: &[&str]) -> BTreeSet<String> {
-        self.plan(arguments).into_iter().filter(|(_, t)| t.state == "stale").map(|(id, _)| id).collect()
+        self.plan(arguments)
+            .into_iter()
+            .filter(|(_, t)| t.state == "stale")
+            .map(|(id, _)| id)
+            .collect()
     }
 
     /// Builds, with an eye on every task that runs.
@@ -183,18 +205,34 @@ impl Project {
     pub fn build(&self, arguments: &[&str]) -> Built {
         let events = self.folder.path().join("events.jsonl");
         let _ = fs::remove_file(&events);
-        let mut all = vec!["build", "--json", "-j", "8", "--events", events.to_str().unwrap()];
+        let mut all = vec![
+            "build",
+            "--json",
+            "-j",
+            "8",
+            "--events",
+            events.to_str().unwrap(),
+        ];
         all.extend(arguments);
         let built = self.run(&all);
         let says = built.json();
         let text = fs::read_to_string(&events).unwrap_or_default();
-        let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let ran = events.filter(|e| e["event"] == "task_started").map(|e| e["task"].as_str().unwrap().to_owned());
-        Built { code: built.code.expect("no signal"), ran: ran.collect(), says, stderr: built.stderr }
+        let events = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let ran = events
+            .filter(|e| e["event"] == "task_started")
+            .map(|e| e["task"].as_str().unwrap().to_owned());
+        Built {
+            code: built.code.expect("no signal"),
+            ran: ran.collect(),
+            says,
+            stderr: built.stderr,
+        }
     }
 
-    /// Exactly the tasks that match `globs` are stale, a build runs exactly `globs` of `ran`, and then
-    /// nothing is stale and nothing runs any more.
+    /// Exactly the tasks that match `globs` are stale, a build runs exactly `globs` of `ran`, and
+    /// then nothing is stale and nothing runs any more.
     #[track_caller]
     pub fn expect(&self, stale: &[&str], ran: &[&str]) {
         let plan = self.plan(&[]);
@@ -206,14 +244,25 @@ impl Project {
             let set = set.build().unwrap();
             plan.keys().filter(|id| set.is_match(id)).cloned().collect()
         };
-        let is_stale: BTreeSet<String> =
-            plan.iter().filter(|(_, t)| t.state == "stale").map(|(id, _)| id.clone()).collect();
+        let is_stale: BTreeSet<String> = plan
+            .iter()
+            .filter(|(_, t)| t.state == "stale")
+            .map(|(id, _)| id.clone())
+            .collect();
         assert_eq!(is_stale, matching(stale), "stale: {plan:#?}");
         let before = self.launches();
         let built = self.build(&[]);
         let expected = matching(ran);
-        assert_eq!((built.code, &built.ran), (0, &expected), "ran: {}", built.stderr);
-        let trained = expected.iter().filter(|id| id.starts_with("train ")).count();
+        assert_eq!(
+            (built.code, &built.ran),
+            (0, &expected),
+            "ran: {}",
+            built.stderr
+        );
+        let trained = expected
+            .iter()
+            .filter(|id| id.starts_with("train "))
+            .count();
         assert_eq!(self.launches() - before, trained, "launches");
         self.expect_nothing();
     }
@@ -236,8 +285,15 @@ impl Project {
     /// Digest of what a task left under `name` when it last ran.
     #[track_caller]
     pub fn output(&self, kind: TaskKind, task: &str, name: &str) -> Digest {
-        let last = self.cache().last_of(kind, task).unwrap_or_else(|| panic!("{task} never ran"));
-        last.outputs.iter().find(|o| o.name == name).unwrap_or_else(|| panic!("{task} left no {name}")).digest
+        let last = self
+            .cache()
+            .last_of(kind, task)
+            .unwrap_or_else(|| panic!("{task} never ran"));
+        last.outputs
+            .iter()
+            .find(|o| o.name == name)
+            .unwrap_or_else(|| panic!("{task} left no {name}"))
+            .digest
     }
 
     /// Deletes an object behind tprimat's back.
@@ -257,7 +313,11 @@ impl Project {
     }
     #[track_caller]
     pub fn lose_summary(&self, cell: &str) -> &Self {
-        self.lose(self.output(TaskKind::Aggregate, &format!("aggregate {cell}"), "summary.json"));
+        self.lose(self.output(
+            TaskKind::Aggregate,
+            &format!("aggregate {cell}"),
+            "summary.json",
+        ));
         self
     }
 }

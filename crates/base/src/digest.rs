@@ -28,7 +28,7 @@ impl Digest {
     /// The first 12 hexadecimal digits, for people.
     #[must_use]
     pub fn short(&self) -> String {
-        self.to_string()[..12].to_owned()
+        self.to_string().chars().take(12).collect()
     }
 }
 
@@ -59,6 +59,8 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        std::borrow::Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        std::borrow::Cow::<'de, str>::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }

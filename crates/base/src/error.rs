@@ -8,6 +8,11 @@ use std::{fmt, io, ops::Range, path::PathBuf, sync::Arc};
 pub use tprimat_job::exit;
 pub use tprimat_words::nearest;
 
+/// The question whether the nearest of `known` was meant, if one is near enough.
+pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    nearest(typed, known).map(|near| format!("did you mean `{near}`?"))
+}
+
 /// A text that people wrote, kept for the carets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -18,7 +23,10 @@ pub struct Source {
 
 impl Source {
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), text: text.into() })
+        Arc::new(Self {
+            name: name.into(),
+            text: text.into(),
+        })
     }
 }
 
@@ -34,10 +42,20 @@ pub struct Problem {
 
 impl Problem {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), place: None, label: String::new(), help: None }
+        Self {
+            message: message.into(),
+            place: None,
+            label: String::new(),
+            help: None,
+        }
     }
     #[must_use]
-    pub fn at(mut self, source: &Arc<Source>, span: Range<usize>, label: impl Into<String>) -> Self {
+    pub fn at(
+        mut self,
+        source: &Arc<Source>,
+        span: Range<usize>,
+        label: impl Into<String>,
+    ) -> Self {
         self.place = Some((source.clone(), span));
         self.label = label.into();
         self
@@ -76,16 +94,30 @@ pub enum Error {
     Invalid(Vec<Problem>),
     /// A selection matched no cell.
     #[error("{message}")]
-    NothingSelected { message: String, help: Option<String> },
+    NothingSelected {
+        message: String,
+        help: Option<String>,
+    },
     /// The file system said no.
     #[error("{what} {}: {source}", .path.display())]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
-    /// The cache cannot be used as it is.
-    #[error("{0}")]
-    Cache(String),
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// The error of one stage, which has a type of its own: what the command needs cannot be used
+    /// as it is.
+    #[error(transparent)]
+    Stage(Box<dyn std::error::Error + Send + Sync>),
+    /// What should be impossible.
+    #[error("{0}; this is a mistake in tprimat")]
+    Internal(String),
     /// Anything a run of the tool ends with that is not the input's fault.
     #[error("{message}")]
-    Failed { message: String, help: Option<String> },
+    Failed {
+        message: String,
+        help: Option<String>,
+    },
     #[error("interrupted")]
     Interrupted(i32),
 }
@@ -95,6 +127,9 @@ impl Error {
         let path = path.into();
         move |source| Self::Io { what, path, source }
     }
+    pub fn stage(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Stage(Box::new(error))
+    }
     pub fn invalid(problem: Problem) -> Self {
         Self::Invalid(vec![problem])
     }
@@ -102,10 +137,10 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::Invalid(_) | Self::Cache(_) => exit::USAGE,
+            Self::Invalid(_) | Self::Stage(_) => exit::USAGE,
             Self::NothingSelected { .. } => exit::NOTHING_SELECTED,
             Self::Io { source, .. } if is_lasting(source) => exit::USAGE,
-            Self::Io { .. } | Self::Failed { .. } => exit::FAILED,
+            Self::Io { .. } | Self::Failed { .. } | Self::Internal(_) => exit::FAILED,
             Self::Interrupted(signal) => 128 + signal,
         }
     }
@@ -113,10 +148,17 @@ impl Error {
 
 /// Errors that the same command would meet again: the set-up is wrong, not the run.
 fn is_lasting(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    use io::ErrorKind::{
+        InvalidData, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
+    };
     // `InvalidData`: a text that is not UTF-8.
     matches!(
         error.kind(),
-        NotFound | PermissionDenied | ReadOnlyFilesystem | NotADirectory | IsADirectory | InvalidData
+        NotFound
+            | PermissionDenied
+            | ReadOnlyFilesystem
+            | NotADirectory
+            | IsADirectory
+            | InvalidData
     )
 }

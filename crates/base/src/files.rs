@@ -1,4 +1,5 @@
-//! The one module that writes files: whole or not at all. What people name is read through `regular`.
+//! The one module that writes files: whole or not at all. What people name is read through
+//! `regular`.
 
 mod owner;
 mod read_set;
@@ -19,9 +20,13 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::owner::{TRUSTED_VARIABLE, is_own, require_inside, require_own};
-pub use self::read_set::{Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_leftover};
-pub use self::regular::{MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else};
+pub use self::owner::{TRUSTED_VARIABLE, controlled_by, is_own, require_inside, require_own};
+pub use self::read_set::{
+    Entry, EntryKind, Evidence, Found, Known, ReadSet, Standing, is_leftover,
+};
+pub use self::regular::{
+    MOST_BYTES, open_regular, open_regular_no_link, read_bounded, read_open, what_else,
+};
 use crate::error::{Error, Result};
 
 /// Should a write survive a power cut? Measurements must; what can be recomputed need not.
@@ -36,7 +41,10 @@ pub const TEMPORARY: &str = ".tmp-";
 
 /// Replaces `path` by `bytes`: temporary in the same folder, (sync,) rename. Creates the folder.
 pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     create_dir_all(folder)?;
     let write = || -> io::Result<()> {
         let mut temporary = temporary_in(folder)?;
@@ -48,7 +56,10 @@ pub fn write_atomically(path: &Path, bytes: &[u8], durability: Durability) -> Re
 
 /// Writes what a reader gives, in constant memory; the file is there as a whole or not at all.
 pub fn write_all_of(path: &Path, source: &mut impl io::Read) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     create_dir_all(folder)?;
     let mut write = || -> io::Result<()> {
         let mut temporary = temporary_in(folder)?;
@@ -62,14 +73,21 @@ pub fn write_all_of(path: &Path, source: &mut impl io::Read) -> Result<()> {
 pub fn move_to(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().unwrap_or(Path::new("."));
     create_dir_all(folder)?;
-    let _ = if to.is_dir() { fs::remove_dir_all(to) } else { fs::remove_file(to) };
+    let _ = if to.is_dir() {
+        fs::remove_dir_all(to)
+    } else {
+        fs::remove_file(to)
+    };
     #[expect(clippy::disallowed_methods, reason = "this is the module that writes")]
     if fs::rename(from, to).is_ok() {
         return Ok(());
     }
     if from.is_dir() {
         create_dir_all(to)?;
-        for entry in fs::read_dir(from).map_err(Error::io("cannot read the folder", from))?.flatten() {
+        for entry in fs::read_dir(from)
+            .map_err(Error::io("cannot read the folder", from))?
+            .flatten()
+        {
             move_to(&entry.path(), &to.join(entry.file_name()))?;
         }
         return Ok(());
@@ -83,7 +101,8 @@ pub fn move_to(from: &Path, to: &Path) -> Result<()> {
     copy().map_err(Error::io("cannot write", to))
 }
 
-/// A file too large for memory, written bit by bit: in place only once it is committed, gone if it never is.
+/// A file too large for memory, written bit by bit: in place only once it is committed, gone if it
+/// never is.
 pub struct Staged {
     file: io::BufWriter<tempfile::NamedTempFile>,
     path: PathBuf,
@@ -92,11 +111,18 @@ pub struct Staged {
 impl Staged {
     /// Creates the folder.
     pub fn create(path: &Path) -> Result<Self> {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         create_dir_all(folder)?;
         let file = temporary_in(folder);
-        let file = io::BufWriter::with_capacity(1 << 20, file.map_err(Error::io("cannot write", path))?);
-        Ok(Self { file, path: path.to_owned() })
+        let file =
+            io::BufWriter::with_capacity(1 << 20, file.map_err(Error::io("cannot write", path))?);
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+        })
     }
 
     pub fn commit(self, durability: Durability) -> Result<()> {
@@ -118,14 +144,25 @@ impl Write for Staged {
     }
 }
 
-/// With the permissions of any new file, as the caller's umask has them: `tempfile`'s own are for the caller alone.
+/// With the permissions of any new file, as the caller's umask has them: `tempfile`'s own are for
+/// the caller alone.
 fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     let permissions = fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(TEMPORARY).permissions(permissions).tempfile_in(folder)
+    tempfile::Builder::new()
+        .prefix(TEMPORARY)
+        .permissions(permissions)
+        .tempfile_in(folder)
 }
 
-fn put_in_place(temporary: tempfile::NamedTempFile, path: &Path, durability: Durability) -> io::Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+fn put_in_place(
+    temporary: tempfile::NamedTempFile,
+    path: &Path,
+    durability: Durability,
+) -> io::Result<()> {
+    let folder = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     if durability == Durability::Synced {
         temporary.as_file().sync_all()?;
     }
@@ -143,8 +180,9 @@ pub fn create_dir_all(path: &Path) -> Result<()> {
 
 /// A folder in which every user of the host may make files and remove only their own, like /tmp.
 ///
-/// Only a folder that is made here gets these permissions. One that is there already keeps its own, and must be somebody's
-/// whom the caller trusts, or sticky: a link in its place may lead to any folder of the caller.
+/// Only a folder that is made here gets these permissions. One that is there already keeps its own,
+/// and must be somebody's whom the caller trusts, or sticky: a link in its place may lead to any
+/// folder of the caller.
 pub fn create_shared_dir(path: &Path) -> Result<()> {
     const SHARED: u32 = 0o1777;
     let made = match fs::DirBuilder::new().mode(SHARED).create(path) {
@@ -153,10 +191,16 @@ pub fn create_shared_dir(path: &Path) -> Result<()> {
         Err(error) => return Err(Error::io("cannot create the folder", path)(error)),
     };
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let folder = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let folder = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path);
     let refused = |why: &str| {
         let advice = "have its owner remove it, or name another one in $TPRIMAT_LOCK_DIR for all users of this host";
-        Error::Failed { message: format!("the folder of locks {} {why}; {advice}", path.display()), help: None }
+        Error::Failed {
+            message: format!("the folder of locks {} {why}; {advice}", path.display()),
+            help: None,
+        }
     };
     let folder = folder.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP | libc::ENOTDIR) => refused("is not a folder but a link or a file"),
@@ -167,11 +211,15 @@ pub fn create_shared_dir(path: &Path) -> Result<()> {
         let set = fchmod(&folder, Mode::from_bits_truncate(SHARED)).map_err(io::Error::from);
         return set.map_err(Error::io("cannot set the permissions of", path));
     }
-    let found = folder.metadata().map_err(Error::io("cannot look at", path))?;
+    let found = folder
+        .metadata()
+        .map_err(Error::io("cannot look at", path))?;
     let (owner, is_sticky) = (found.uid(), found.mode() & libc::S_ISVTX != 0);
     match owner == 0 || owner == geteuid().as_raw() || is_sticky {
         true => Ok(()),
-        false => Err(refused("belongs to another user, who could replace what is in it")),
+        false => Err(refused(
+            "belongs to another user, who could replace what is in it",
+        )),
     }
 }
 
@@ -181,8 +229,12 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 
 pub fn read_to_string(path: &Path) -> Result<String> {
     let text = read_bounded(path, MOST_BYTES).and_then(|bytes| {
-        String::from_utf8(bytes)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+        String::from_utf8(bytes).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "stream did not contain valid UTF-8",
+            )
+        })
     });
     text.map_err(Error::io("cannot read", path))
 }
@@ -190,7 +242,10 @@ pub fn read_to_string(path: &Path) -> Result<String> {
 /// Seconds since 1970.
 #[must_use]
 pub fn unix_now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs_f64()
 }
 
 /// A file changed less than this before its stamp was taken may change again under the same stamp.
@@ -219,7 +274,8 @@ impl Stamp {
     #[must_use]
     pub fn of_metadata(meta: &fs::Metadata, taken: f64) -> Self {
         use std::os::unix::fs::MetadataExt;
-        let nanos = |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
+        let nanos =
+            |seconds: i64, part: i64| i128::from(seconds) * 1_000_000_000 + i128::from(part);
         Self {
             size: meta.len(),
             mtime: nanos(meta.mtime(), meta.mtime_nsec()),
@@ -229,7 +285,8 @@ impl Stamp {
         }
     }
 
-    /// Were the file's times old enough when they were read that no later write can have the same ones?
+    /// Were the file's times old enough when they were read that no later write can have the same
+    /// ones?
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let settled = |t: i128| (t as f64) / 1e9 + RACY_SECONDS < self.taken;
@@ -272,7 +329,11 @@ mod tests {
     fn a_shared_folder_is_made_open_and_one_that_is_there_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
-        let (shared, own, link) = (folder.path().join("shared"), folder.path().join("own"), folder.path().join("link"));
+        let (shared, own, link) = (
+            folder.path().join("shared"),
+            folder.path().join("own"),
+            folder.path().join("link"),
+        );
         create_shared_dir(&shared).unwrap();
         assert_eq!(mode(&shared), 0o1777);
         create_shared_dir(&shared).unwrap();
@@ -283,7 +344,10 @@ mod tests {
         let error = create_shared_dir(&link).unwrap_err().to_string();
         assert!(error.contains("a link"), "{error}");
         assert_eq!(mode(&own), 0o700);
-        assert!(create_shared_dir(&folder.path().join("no/such")).is_err(), "no folder above it is made");
+        assert!(
+            create_shared_dir(&folder.path().join("no/such")).is_err(),
+            "no folder above it is made"
+        );
     }
 
     #[test]

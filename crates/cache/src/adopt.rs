@@ -1,4 +1,5 @@
-//! Taking over what another cache has: its records as they are, with their times, and the objects that they name.
+//! Taking over what another cache has: its records as they are, with their times, and the objects
+//! that they name.
 
 use std::{collections::BTreeSet, fs::File};
 
@@ -8,7 +9,7 @@ use tprimat_base::{
     files::Durability,
 };
 
-use super::{encode, frame, record::Output, segment, store::Cache};
+use super::{encode, entry::Output, frame, segment, store::Cache};
 
 /// Records that are appended in one write.
 const BATCH: usize = 1000;
@@ -24,8 +25,9 @@ pub struct Adopted {
 }
 
 impl Cache {
-    /// Copies what `other` has and this cache lacks; the other one is only read. Of the key `list` only the objects are copied:
-    /// of two lists under one key the later one would hide the other, so the caller merges them.
+    /// Copies what `other` has and this cache lacks; the other one is only read. Of the key `list`
+    /// only the objects are copied: of two lists under one key the later one would hide the other,
+    /// so the caller merges them.
     pub fn adopt(&self, other: &Self, list: &Digest) -> Result<Adopted> {
         let own: BTreeSet<Digest> = self.bodies()?.iter().map(Digest::of).collect();
         let mut adopted = Adopted::default();
@@ -36,7 +38,10 @@ impl Cache {
             }
             let attempt = encode::decode_attempt(&body);
             let entry = encode::decode_entry(&body);
-            let outputs = attempt.iter().flat_map(|a| &a.outputs).chain(entry.iter().flat_map(|e| &e.outputs));
+            let outputs = attempt
+                .iter()
+                .flat_map(|a| &a.outputs)
+                .chain(entry.iter().flat_map(|e| &e.outputs));
             for output in outputs {
                 adopted.objects += usize::from(self.adopt_object(other, output)?);
             }
@@ -56,21 +61,17 @@ impl Cache {
 
     /// Was it new? What the other cache has lost stays lost.
     fn adopt_object(&self, other: &Self, output: &Output) -> Result<bool> {
-        if self.has(&output.digest) {
-            return Ok(false);
-        }
-        let Some(bytes) = other.get(&output.digest)? else { return Ok(false) };
-        self.put(&bytes, Durability::Synced)?;
-        Ok(true)
+        Ok(!self.has(&output.digest) && self.copy_from(other, &output.digest)?)
     }
 
     /// Every whole record of every segment.
-    fn bodies(&self) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn bodies(&self) -> Result<Vec<Vec<u8>>> {
         let folder = self.root().join("segments");
         let mut bodies = Vec::new();
         for name in segment::names(&folder).map_err(Error::io("cannot read the cache", &folder))? {
             let path = folder.join(name);
-            let read = File::open(&path).and_then(|file| frame::scan(&file, 0, |_, body| bodies.push(body.to_vec())));
+            let read = File::open(&path)
+                .and_then(|file| frame::scan(&file, 0, |_, body| bodies.push(body.to_vec())));
             read.map_err(Error::io("cannot read the cache", &path))?;
         }
         Ok(bodies)

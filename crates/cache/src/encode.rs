@@ -5,8 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 use tprimat_base::digest::Digest;
+use tprimat_job::RunOutcome;
 
-use super::record::{Attempt, AttemptOutcome, Entry, Output, SetAside, TaskKind, Undeclared};
+use super::entry::{Attempt, Entry, Output, SetAside, TaskKind, Undeclared};
 
 const ENTRY: u8 = 1;
 const ATTEMPT: u8 = 2;
@@ -14,7 +15,8 @@ const GENERATION: u8 = 3;
 const PREIMAGE: u8 = 4;
 const VERDICT: u8 = 5;
 
-/// Orders records across segments: nanoseconds since 1970, but always later than what the writer has seen.
+/// Orders records across segments: nanoseconds since 1970, but always later than what the writer
+/// has seen.
 pub(super) type Stamp = u64;
 
 fn head(tag: u8, stamp: Stamp, key: &Digest) -> Vec<u8> {
@@ -68,11 +70,17 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(text).ok()
     }
     fn output(&mut self) -> Option<OutputRef<'a>> {
-        Some(OutputRef { digest: self.digest()?, size: self.u64()?, name: self.text()? })
+        Some(OutputRef {
+            digest: self.digest()?,
+            size: self.u64()?,
+            name: self.text()?,
+        })
     }
     fn outputs(&mut self) -> Option<Vec<Output>> {
         let count = self.u32()?;
-        (0..count).map(|_| self.output().map(|output| output.to_owned())).collect()
+        (0..count)
+            .map(|_| self.output().map(|output| output.to_owned()))
+            .collect()
     }
 }
 
@@ -88,7 +96,11 @@ pub struct OutputRef<'a> {
 impl OutputRef<'_> {
     #[must_use]
     pub fn to_owned(&self) -> Output {
-        Output { name: self.name.to_owned(), digest: self.digest, size: self.size }
+        Output {
+            name: self.name.to_owned(),
+            digest: self.digest,
+            size: self.size,
+        }
     }
 }
 
@@ -137,7 +149,7 @@ pub(super) fn entry(stamp: Stamp, entry: &Entry) -> Vec<u8> {
 #[derive(Serialize, Deserialize)]
 struct AttemptTail {
     #[serde(flatten)]
-    outcome: AttemptOutcome,
+    outcome: RunOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     suspect: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,19 +190,35 @@ pub(super) fn preimage(stamp: Stamp, digest: &Digest, text: &str) -> Vec<u8> {
     body
 }
 
-/// What somebody decided of the attempt `id` at a key: that it is set aside, or (`None`) that it counts again.
-pub(super) fn verdict(stamp: Stamp, key: &Digest, id: &str, set_aside: Option<&SetAside>) -> Vec<u8> {
+/// What somebody decided of the attempt `id` at a key: that it is set aside, or (`None`) that it
+/// counts again.
+pub(super) fn verdict(
+    stamp: Stamp,
+    key: &Digest,
+    id: &str,
+    set_aside: Option<&SetAside>,
+) -> Vec<u8> {
     let mut body = head(VERDICT, stamp, key);
     put_text(&mut body, id);
-    put_text(&mut body, &serde_json::to_string(&set_aside).unwrap_or_default());
+    put_text(
+        &mut body,
+        &serde_json::to_string(&set_aside).unwrap_or_default(),
+    );
     body
 }
 
 /// Key, stamp, attempt and what was decided of it.
 pub(super) fn decode_verdict(body: &[u8]) -> Option<(Digest, Stamp, String, Option<SetAside>)> {
     let mut fields = Fields(body);
-    let (VERDICT, stamp, key) = (fields.u8()?, fields.u64()?, fields.digest()?) else { return None };
-    Some((key, stamp, fields.text()?.to_owned(), serde_json::from_str(fields.text()?).ok()?))
+    let (VERDICT, stamp, key) = (fields.u8()?, fields.u64()?, fields.digest()?) else {
+        return None;
+    };
+    Some((
+        key,
+        stamp,
+        fields.text()?.to_owned(),
+        serde_json::from_str(fields.text()?).ok()?,
+    ))
 }
 
 /// What an index needs of a record; the rest stays in the segment until someone asks.
@@ -226,9 +254,16 @@ pub(super) fn glance(body: &[u8]) -> Option<Glance<'_>> {
             for _ in 0..fields.u32()? {
                 fields.output()?;
             }
-            What::Entry { kind, task, head: &body[..body.len() - fields.0.len()] }
+            What::Entry {
+                kind,
+                task,
+                head: &body[..body.len() - fields.0.len()],
+            }
         }
-        ATTEMPT => What::Attempt { generation: fields.u32()?, task: fields.text()? },
+        ATTEMPT => What::Attempt {
+            generation: fields.u32()?,
+            task: fields.text()?,
+        },
         GENERATION => What::Generation(fields.u32()?),
         PREIMAGE => What::Preimage,
         VERDICT => What::Verdict,
@@ -239,20 +274,43 @@ pub(super) fn glance(body: &[u8]) -> Option<Glance<'_>> {
 
 pub(super) fn decode_entry(body: &[u8]) -> Option<Entry> {
     let mut fields = Fields(body);
-    let (ENTRY, _stamp) = (fields.u8()?, fields.u64()?) else { return None };
+    let (ENTRY, _stamp) = (fields.u8()?, fields.u64()?) else {
+        return None;
+    };
     let (key, kind) = (fields.digest()?, kind_of(fields.u8()?)?);
-    let (task, outputs, preimage) = (fields.text()?.to_owned(), fields.outputs()?, fields.text()?.to_owned());
-    Some(Entry { key, kind, task, preimage, outputs })
+    let (task, outputs, preimage) = (
+        fields.text()?.to_owned(),
+        fields.outputs()?,
+        fields.text()?.to_owned(),
+    );
+    Some(Entry {
+        key,
+        kind,
+        task,
+        preimage,
+        outputs,
+    })
 }
 
 pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
     let mut fields = Fields(body);
-    let (ATTEMPT, recorded) = (fields.u8()?, fields.u64()?) else { return None };
+    let (ATTEMPT, recorded) = (fields.u8()?, fields.u64()?) else {
+        return None;
+    };
     let (key, generation) = (fields.digest()?, fields.u32()?);
-    let (task, outputs, preimage) = (fields.text()?.to_owned(), fields.outputs()?, fields.text()?.to_owned());
+    let (task, outputs, preimage) = (
+        fields.text()?.to_owned(),
+        fields.outputs()?,
+        fields.text()?.to_owned(),
+    );
     let (id, host) = (fields.text()?.to_owned(), fields.text()?.to_owned());
     let (started_at, ended_at) = (f64::from_bits(fields.u64()?), f64::from_bits(fields.u64()?));
-    let AttemptTail { outcome, suspect, repeats_planned, undeclared } = serde_json::from_str(fields.text()?).ok()?;
+    let AttemptTail {
+        outcome,
+        suspect,
+        repeats_planned,
+        undeclared,
+    } = serde_json::from_str(fields.text()?).ok()?;
     Some(Attempt {
         id,
         key,
@@ -268,13 +326,16 @@ pub(super) fn decode_attempt(body: &[u8]) -> Option<Attempt> {
         repeats_planned,
         set_aside: None,
         undeclared,
+        is_held: false,
         recorded,
     })
 }
 
 pub(super) fn decode_preimage(body: &[u8]) -> Option<&str> {
     let mut fields = Fields(body);
-    let (PREIMAGE, _stamp, _digest) = (fields.u8()?, fields.u64()?, fields.digest()?) else { return None };
+    let (PREIMAGE, _stamp, _digest) = (fields.u8()?, fields.u64()?, fields.digest()?) else {
+        return None;
+    };
     fields.text()
 }
 
@@ -288,9 +349,19 @@ pub(super) struct Head<'a> {
 
 pub(super) fn decode_head(head: &[u8]) -> Option<Head<'_>> {
     let mut fields = Fields(head);
-    let (ENTRY, stamp, _key) = (fields.u8()?, fields.u64()?, fields.digest()?) else { return None };
+    let (ENTRY, stamp, _key) = (fields.u8()?, fields.u64()?, fields.digest()?) else {
+        return None;
+    };
     let (kind, task, left) = (kind_of(fields.u8()?)?, fields.text()?, fields.u32()?);
-    Some(Head { stamp, kind, task, outputs: Outputs { left, fields: Fields(fields.0) } })
+    Some(Head {
+        stamp,
+        kind,
+        task,
+        outputs: Outputs {
+            left,
+            fields: Fields(fields.0),
+        },
+    })
 }
 
 /// The outputs of an entry, in the order in which they were recorded.
@@ -320,7 +391,11 @@ mod tests {
 
     fn outputs() -> impl Strategy<Value = Vec<Output>> {
         let output = (".{0,12}", any::<[u8; 32]>(), any::<u64>());
-        let output = output.prop_map(|(name, digest, size)| Output { name, digest: Digest(digest), size });
+        let output = output.prop_map(|(name, digest, size)| Output {
+            name,
+            digest: Digest(digest),
+            size,
+        });
         proptest::collection::vec(output, 0..4)
     }
 
@@ -346,13 +421,13 @@ mod tests {
             suspect in proptest::option::of(".{0,9}"), evidence in proptest::option::of(proptest::collection::vec(".{0,20}", 0..3)),
             repeats_planned in any::<Option<u32>>(),
         ) {
-            let outcome = evidence.map_or(AttemptOutcome::Ok, |evidence| AttemptOutcome::Failed {
+            let outcome = evidence.map_or(RunOutcome::Ok, |evidence| RunOutcome::Failed {
                 class: FailureClass::Oom, evidence, status: "exit 1".into(),
             });
             let written = Attempt {
                 id, key: Digest(key), task: "train a".into(), preimage: "p".into(), generation: 3, outcome, outputs,
                 started_at, ended_at: f64::NAN, host: "h".into(), suspect, repeats_planned, set_aside: None,
-                undeclared: Undeclared { changed: vec!["a".into()], made: Vec::new() }, recorded: 1,
+                undeclared: Undeclared { changed: vec!["a".into()], made: Vec::new() }, is_held: false, recorded: 1,
             };
             let read = decode_attempt(&attempt(1, &written)).unwrap();
             prop_assert_eq!(read.started_at.to_bits(), written.started_at.to_bits());

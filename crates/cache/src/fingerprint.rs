@@ -35,7 +35,10 @@ impl Cache {
         let folder = self.root.join("segments");
         for name in segment::names(&folder).unwrap_or_default() {
             let size = fs::metadata(folder.join(&name)).map_or(0, |meta| meta.len());
-            hasher.update(name.as_bytes()).update(&[0]).update(&size.to_le_bytes());
+            hasher
+                .update(name.as_bytes())
+                .update(&[0])
+                .update(&size.to_le_bytes());
         }
         let mut newest = SystemTime::UNIX_EPOCH;
         let mut folder = self.root.join("objects/00");
@@ -47,7 +50,13 @@ impl Cache {
             };
             newest = newest.max(meta.modified().unwrap_or(newest));
             hasher.update(&[1]);
-            for field in [meta.ino() as i64, meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()] {
+            for field in [
+                meta.ino() as i64,
+                meta.mtime(),
+                meta.mtime_nsec(),
+                meta.ctime(),
+                meta.ctime_nsec(),
+            ] {
                 hasher.update(&field.to_le_bytes());
             }
         }

@@ -52,7 +52,11 @@ enum Parsed {
 
 fn parse(bytes: &[u8]) -> Parsed {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
-        return if MAGIC.starts_with(&bytes[..bytes.len().min(4)]) { Parsed::Short } else { Parsed::Damaged };
+        return if MAGIC.starts_with(&bytes[..bytes.len().min(4)]) {
+            Parsed::Short
+        } else {
+            Parsed::Damaged
+        };
     };
     let [m0, m1, m2, m3, l0, l1, l2, l3, sum @ ..] = *header;
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
@@ -76,7 +80,14 @@ pub(super) fn scan(file: &File, from: u64, mut each: impl FnMut(Mark, &[u8])) ->
         match parse(&buffer[at..]) {
             Parsed::Body(range, checksum) => {
                 let (offset, end) = (base + at as u64, base + (at + range.end) as u64);
-                each(Mark { offset, checksum, end }, &buffer[at + range.start..at + range.end]);
+                each(
+                    Mark {
+                        offset,
+                        checksum,
+                        end,
+                    },
+                    &buffer[at + range.start..at + range.end],
+                );
                 at += range.end;
             }
             Parsed::Short if !at_end => {
@@ -89,7 +100,10 @@ pub(super) fn scan(file: &File, from: u64, mut each: impl FnMut(Mark, &[u8])) ->
             Parsed::Short if at >= buffer.len() => return Ok(()),
             Parsed::Short | Parsed::Damaged => {
                 let rest = &buffer[at + 1..];
-                at += 1 + rest.iter().position(|byte| *byte == MAGIC[0]).unwrap_or(rest.len());
+                at += 1 + rest
+                    .iter()
+                    .position(|byte| *byte == MAGIC[0])
+                    .unwrap_or(rest.len());
             }
         }
     }
@@ -131,10 +145,16 @@ pub(super) fn is_at(mark: &Mark, file: &File) -> bool {
 
 impl Mark {
     pub(super) fn body_length(&self) -> u32 {
-        u32::try_from(self.end - self.offset).unwrap_or(u32::MAX).saturating_sub(HEADER as u32)
+        u32::try_from(self.end - self.offset)
+            .unwrap_or(u32::MAX)
+            .saturating_sub(HEADER as u32)
     }
     pub(super) fn shifted(self, by: u64) -> Self {
-        Self { offset: self.offset + by, end: self.end + by, ..self }
+        Self {
+            offset: self.offset + by,
+            end: self.end + by,
+            ..self
+        }
     }
 }
 
@@ -156,7 +176,10 @@ mod tests {
         let mut found = Vec::new();
         let file = file_of(bytes);
         scan(&file, 0, |mark, body| {
-            assert_eq!(read(&file, mark.offset, mark.body_length()).as_deref(), Some(body));
+            assert_eq!(
+                read(&file, mark.offset, mark.body_length()).as_deref(),
+                Some(body)
+            );
             assert!(is_at(&mark, &file));
             found.push(body.to_vec());
         })
@@ -203,7 +226,12 @@ mod tests {
     #[test]
     fn frames_may_span_chunks() {
         let mut bytes = b"noise before".to_vec();
-        let written = vec![vec![1; CHUNK - 40], vec![2; 3 * CHUNK], vec![], vec![3; 100]];
+        let written = vec![
+            vec![1; CHUNK - 40],
+            vec![2; 3 * CHUNK],
+            vec![],
+            vec![3; 100],
+        ];
         for body in &written {
             push(&mut bytes, body);
         }

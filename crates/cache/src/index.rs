@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use tprimat_base::digest::Digest;
 
 use super::encode::{self, Glance, Stamp, What};
-use super::record::TaskKind;
+use super::entry::TaskKind;
 
 /// Where a record's frame lies: the segment's number in this process's list, and the place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,15 +36,29 @@ pub(super) struct IndexedEntry {
 }
 
 impl Index {
-    /// Adds one record; the same one twice changes nothing, and the order of adding does not matter.
+    /// Adds one record; the same one twice changes nothing, and the order of adding does not
+    /// matter.
     pub fn add(&mut self, body: &[u8], place: Place) {
-        let Some(Glance { stamp, key, what }) = encode::glance(body) else { return };
+        let Some(Glance { stamp, key, what }) = encode::glance(body) else {
+            return;
+        };
         self.last_stamp = self.last_stamp.max(stamp);
         match what {
             What::Entry { kind, task, head } => {
                 self.ran_last(kind, task, stamp, place);
-                if self.entries.get(&key).is_none_or(|known| known.stamp < stamp) {
-                    self.entries.insert(key, IndexedEntry { stamp, place, head: head.into() });
+                if self
+                    .entries
+                    .get(&key)
+                    .is_none_or(|known| known.stamp < stamp)
+                {
+                    self.entries.insert(
+                        key,
+                        IndexedEntry {
+                            stamp,
+                            place,
+                            head: head.into(),
+                        },
+                    );
                 }
             }
             What::Attempt { generation, task } => {
@@ -68,7 +82,10 @@ impl Index {
     }
 
     fn ran_last(&mut self, kind: TaskKind, task: &str, stamp: Stamp, place: Place) {
-        let last = self.tasks.entry(encode::task_id(kind, task)).or_insert((stamp, place));
+        let last = self
+            .tasks
+            .entry(encode::task_id(kind, task))
+            .or_insert((stamp, place));
         if last.0 < stamp {
             *last = (stamp, place);
         }

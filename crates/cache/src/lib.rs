@@ -10,25 +10,31 @@
 //! memos/ locks/ tmp/     the last build's summary; keys in flight; files being written
 //! ```
 mod adopt;
+mod bundle;
 mod encode;
+mod entry;
+mod error;
 mod fingerprint;
 mod frame;
 mod index;
 mod lock;
 mod memo;
 mod objects;
-mod record;
 mod records;
 mod segment;
 mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use adopt::Adopted;
+pub use bundle::{Counts, Expected, Received, SharedRecord};
 pub use encode::{OutputRef, Outputs};
+pub use entry::*;
+pub use error::CacheError;
 pub use lock::{KeyLock, claim_unused};
 pub use objects::ObjectReader;
-pub use record::*;
 pub use records::EntryRef;
 pub use store::Cache;
+pub use upkeep::{Garbage, Limits, Usage, Verified};

@@ -1,5 +1,5 @@
-//! Keys in flight: one process at a time works on a key. The lock ends with the process that holds it. So does the sign that
-//! a cache is in use, which many hold at once.
+//! Keys in flight: one process at a time works on a key. The lock ends with the process that holds
+//! it. So does the sign that a cache is in use, which many hold at once.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -51,12 +51,20 @@ impl Cache {
         }
     }
 
-    /// Says that a build uses the cache, until dropped; `None` where that cannot be said: in a cache that is only read, or
-    /// without locks.
+    /// Says that a build uses the cache, until dropped; `None` where that cannot be said: in a
+    /// cache that is only read, or without locks.
     #[must_use]
     pub fn use_it(&self) -> Option<File> {
         let path = self.root.join(IN_USE);
-        let file = self.in_layout(|| OpenOptions::new().write(true).create(true).truncate(false).open(&path)).ok()?;
+        let file = self
+            .in_layout(|| {
+                OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(&path)
+            })
+            .ok()?;
         file.lock_shared().ok().map(|()| file)
     }
 
@@ -68,7 +76,10 @@ impl Cache {
         }
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            let Some(file) = is_file.then(|| OpenOptions::new().write(true).open(entry.path()).ok()).flatten() else {
+            let Some(file) = is_file
+                .then(|| OpenOptions::new().write(true).open(entry.path()).ok())
+                .flatten()
+            else {
                 continue;
             };
             if file.try_lock().is_ok() {
@@ -80,7 +91,13 @@ impl Cache {
 
     fn lock_file(&self, key: &Digest) -> Result<(File, PathBuf)> {
         let path = self.root.join("locks").join(key.to_string());
-        let file = self.in_layout(|| OpenOptions::new().write(true).create(true).truncate(false).open(&path))?;
+        let file = self.in_layout(|| {
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+        })?;
         Ok((file, path))
     }
 }
@@ -100,11 +117,18 @@ impl Drop for KeyLock {
     }
 }
 
-/// The sign of the one who removes a cache, until dropped. An error of kind `WouldBlock` where a build uses it; `None` where
-/// there is none to use.
+/// The sign of the one who removes a cache, until dropped. An error of kind `WouldBlock` where a
+/// build uses it; `None` where there is none to use.
 pub fn claim_unused(root: &Path) -> io::Result<Option<File>> {
     let file = match OpenOptions::new().write(true).open(root.join(IN_USE)) {
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(None);
+        }
         other => other?,
     };
     match file.try_lock() {
@@ -124,7 +148,10 @@ mod tests {
     #[test]
     fn one_holder_at_a_time_and_no_file_left() {
         let folder = tempfile::tempdir().unwrap();
-        let (here, there) = (Cache::open(folder.path()).unwrap(), Cache::open(folder.path()).unwrap());
+        let (here, there) = (
+            Cache::open(folder.path()).unwrap(),
+            Cache::open(folder.path()).unwrap(),
+        );
         let key = Digest::of("key");
         let held = here.lock_key(&key).unwrap();
         assert!(there.try_lock_key(&key).unwrap().is_none());
@@ -145,7 +172,10 @@ mod tests {
                 });
             }
         });
-        assert_eq!(fs::read_dir(folder.path().join("locks")).unwrap().count(), 0);
+        assert_eq!(
+            fs::read_dir(folder.path().join("locks")).unwrap().count(),
+            0
+        );
     }
 
     #[test]
@@ -154,11 +184,17 @@ mod tests {
         let cache = Cache::open(folder.path()).unwrap();
         let _held = cache.lock_key(&Digest::of("held")).unwrap();
         // As a killed process leaves it: the file, without a lock.
-        let dead = folder.path().join("locks").join(Digest::of("dead").to_string());
+        let dead = folder
+            .path()
+            .join("locks")
+            .join(Digest::of("dead").to_string());
         files::write_atomically(&dead, b"", files::Durability::Plain).unwrap();
         cache.ensure_writable().unwrap();
-        let left: Vec<_> =
-            fs::read_dir(folder.path().join("locks")).unwrap().flatten().map(|e| e.file_name()).collect();
+        let left: Vec<_> = fs::read_dir(folder.path().join("locks"))
+            .unwrap()
+            .flatten()
+            .map(|e| e.file_name())
+            .collect();
         assert_eq!(left, [Digest::of("held").to_string().as_str()]);
         assert!(cache.try_lock_key(&Digest::of("held")).unwrap().is_none());
     }
@@ -170,7 +206,10 @@ mod tests {
         let cache = Cache::open(folder.path()).unwrap();
         let (one, two) = (cache.use_it().unwrap(), cache.use_it().unwrap());
         drop(one);
-        assert_eq!(claim_unused(folder.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            claim_unused(folder.path()).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         drop(two);
         assert!(claim_unused(folder.path()).unwrap().is_some());
     }

@@ -1,4 +1,5 @@
-//! Small disposable files by name: what the last build would like to find again. Checked, never synced.
+//! Small disposable files by name: what the last build would like to find again. Checked, never
+//! synced.
 
 use std::fs;
 
@@ -27,9 +28,19 @@ impl Cache {
 
     /// Removes the oldest memos: there is one for each set of variables that a build ever had.
     fn prune_memos(&self) {
-        let entries = fs::read_dir(self.root.join("memos")).into_iter().flatten().flatten();
-        let is_memo = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|n| n.parse::<Digest>().is_ok());
-        let memos = entries.filter(is_memo).filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())));
+        let entries = fs::read_dir(self.root.join("memos"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_memo = |entry: &fs::DirEntry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|n| n.parse::<Digest>().is_ok())
+        };
+        let memos = entries
+            .filter(is_memo)
+            .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())));
         let mut memos: Vec<_> = memos.collect();
         memos.sort();
         for (_, path) in memos.iter().rev().skip(MOST) {
@@ -58,10 +69,19 @@ mod tests {
         let other = folder.path().join("memos/data.json");
         files::write_atomically(&other, b"{}", Durability::Plain).unwrap();
         for n in 0..MOST + 5 {
-            cache.store_memo(&Digest::of(n.to_string()), b"memo").unwrap();
+            cache
+                .store_memo(&Digest::of(n.to_string()), b"memo")
+                .unwrap();
         }
-        assert!(cache.load_memo(&Digest::of((MOST + 4).to_string())).is_some());
-        assert_eq!(fs::read_dir(folder.path().join("memos")).unwrap().count(), MOST + 1);
+        assert!(
+            cache
+                .load_memo(&Digest::of((MOST + 4).to_string()))
+                .is_some()
+        );
+        assert_eq!(
+            fs::read_dir(folder.path().join("memos")).unwrap().count(),
+            MOST + 1
+        );
         assert!(other.exists());
     }
 

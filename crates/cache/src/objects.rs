@@ -15,7 +15,7 @@ use tprimat_base::{
     files::{self, Durability},
 };
 
-use super::store::Cache;
+use super::{error::CacheError, store::Cache};
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const LEVEL: i32 = 3;
@@ -43,9 +43,15 @@ impl Cache {
             true => Some(zstd::bulk::compress(bytes, LEVEL).map_err(self.refused())?),
             false => None,
         };
-        let stored = packed.as_deref().filter(|packed| forced || packed.len() < bytes.len()).unwrap_or(bytes);
+        let stored = packed
+            .as_deref()
+            .filter(|packed| forced || packed.len() < bytes.len())
+            .unwrap_or(bytes);
         let temporary = self.temporary()?;
-        temporary.as_file().write_all(stored).map_err(self.refused())?;
+        temporary
+            .as_file()
+            .write_all(stored)
+            .map_err(self.refused())?;
         hide(&temporary, mode).map_err(self.refused())?;
         self.keep(temporary, &digest, durability)?;
         Ok(digest)
@@ -53,17 +59,75 @@ impl Cache {
 
     /// Stores a file's bytes as they are while it is read, in constant memory.
     pub fn put_file(&self, path: &Path, durability: Durability) -> Result<(Digest, u64)> {
+        let (mut source, metadata) =
+            files::open_regular(path).map_err(Error::io("cannot read", path))?;
+        self.put_stream((&mut source, path), durability, metadata.mode())
+    }
+
+    /// Takes over an object of another cache as it streams. False: the other one does not have it,
+    /// or not whole.
+    pub(super) fn copy_from(&self, other: &Self, digest: &Digest) -> Result<bool> {
+        let Some(mut reader) = other.reader(digest)? else {
+            return Ok(false);
+        };
+        let path = reader.path.clone();
+        let mut stored = Ok(());
+        let is_sound = other.finished(&mut reader, |reader| {
+            let mut source = Noted {
+                reader,
+                error: None,
+            };
+            let packed = self
+                .put_stream((&mut source, &path), Durability::Synced, 0o444)
+                .map(drop);
+            match source.error {
+                Some(error) => Err(error),
+                None => {
+                    stored = packed;
+                    Ok(())
+                }
+            }
+        })?;
+        stored.map(|()| is_sound)
+    }
+
+    /// Stores a stranger's bytes if they are those of the digest, and of this length.
+    pub(super) fn put_expected(
+        &self,
+        source: &mut impl Read,
+        digest: &Digest,
+        size: u64,
+    ) -> Result<()> {
+        let mut checked = Checked {
+            source: source.take(size.saturating_add(1)),
+            hasher: blake3::Hasher::new(),
+            digest: *digest,
+        };
+        let named = PathBuf::from(digest.to_string());
+        self.put_stream((&mut checked, &named), Durability::Plain, 0o444)
+            .map(drop)
+    }
+
+    /// `mode`: who may read the file that the bytes are from.
+    fn put_stream(
+        &self,
+        (source, path): (&mut impl Read, &Path),
+        durability: Durability,
+        mode: u32,
+    ) -> Result<(Digest, u64)> {
         let unreadable = || Error::io("cannot read", path);
-        let (mut source, metadata) = files::open_regular(path).map_err(unreadable())?;
         let mut start = Vec::new();
-        (&mut source).take(SMALL).read_to_end(&mut start).map_err(unreadable())?;
+        (&mut *source)
+            .take(SMALL)
+            .read_to_end(&mut start)
+            .map_err(unreadable())?;
         if (start.len() as u64) < SMALL {
-            return Ok((self.store(&start, durability, metadata.mode())?, start.len() as u64));
+            return Ok((self.store(&start, durability, mode)?, start.len() as u64));
         }
         let forced = start.starts_with(&ZSTD_MAGIC);
         let mut source = io::Cursor::new(start).chain(source);
         let mut chunk = vec![0; 1 << 16];
-        self.pack(durability, metadata.mode(), forced, |packer| {
+        self.pack(durability, mode, forced, |packer| {
             loop {
                 let read = match source.read(&mut chunk) {
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -77,16 +141,27 @@ impl Cache {
         })
     }
 
-    /// Stores what `write` writes while it writes, in constant memory: JSON, which never begins as zstd's files do.
-    pub fn put_json(&self, value: &impl serde::Serialize, durability: Durability) -> Result<(Digest, u64)> {
+    /// Stores what `write` writes while it writes, in constant memory: JSON, which never begins as
+    /// zstd's files do.
+    pub fn put_json(
+        &self,
+        value: &impl serde::Serialize,
+        durability: Durability,
+    ) -> Result<(Digest, u64)> {
         self.pack(durability, 0o444, false, |packer| {
             let mut writer = BufWriter::with_capacity(1 << 16, packer);
-            serde_json::to_writer_pretty(&mut writer, value).map_err(io::Error::from).map_err(self.refused())?;
-            writer.write_all(b"\n").and_then(|()| writer.flush()).map_err(self.refused())
+            serde_json::to_writer_pretty(&mut writer, value)
+                .map_err(io::Error::from)
+                .map_err(self.refused())?;
+            writer
+                .write_all(b"\n")
+                .and_then(|()| writer.flush())
+                .map_err(self.refused())
         })
     }
 
-    /// `mode`: who may read the file that the bytes are from. `forced`: they look compressed, so they must be.
+    /// `mode`: who may read the file that the bytes are from. `forced`: they look compressed, so
+    /// they must be.
     fn pack(
         &self,
         durability: Durability,
@@ -96,7 +171,10 @@ impl Cache {
     ) -> Result<(Digest, u64)> {
         let mut temporary = self.temporary()?;
         let encoder = zstd::Encoder::new(temporary.as_file(), LEVEL).map_err(self.refused())?;
-        let mut packer = Packer { hasher: blake3::Hasher::new(), encoder };
+        let mut packer = Packer {
+            hasher: blake3::Hasher::new(),
+            encoder,
+        };
         write(&mut packer)?;
         let Packer { hasher, encoder } = packer;
         encoder.finish().map_err(self.refused())?;
@@ -104,7 +182,10 @@ impl Cache {
         if self.is_stored(&digest, durability)? {
             return Ok((digest, size));
         }
-        let packed = temporary.as_file().stream_position().map_err(self.refused())?;
+        let packed = temporary
+            .as_file()
+            .stream_position()
+            .map_err(self.refused())?;
         if packed >= size && !forced {
             temporary = self.unpacked(&temporary)?;
         }
@@ -123,7 +204,12 @@ impl Cache {
         Ok(raw)
     }
 
-    fn keep(&self, temporary: NamedTempFile, digest: &Digest, durability: Durability) -> Result<()> {
+    fn keep(
+        &self,
+        temporary: NamedTempFile,
+        digest: &Digest,
+        durability: Durability,
+    ) -> Result<()> {
         let path = self.object_path(digest);
         if durability == Durability::Synced {
             temporary.as_file().sync_all().map_err(self.refused())?;
@@ -133,9 +219,7 @@ impl Cache {
             files::create_dir_all(folder)?;
         }
         if path.is_dir() && fs::remove_dir(&path).is_err() {
-            let what =
-                format!("{} is a folder where the cache keeps a file; remove it and build again", path.display());
-            return Err(Error::Cache(what));
+            return Err(CacheError::FolderInTheWay(path).into());
         }
         self.persist(temporary, &path)?;
         match durability {
@@ -147,14 +231,18 @@ impl Cache {
     fn sync_folders_of(&self, path: &Path) -> Result<()> {
         // The object's folder, and the one above it, which may have just got it.
         for folder in path.ancestors().skip(1).take(2) {
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(self.refused())?;
+            File::open(folder)
+                .and_then(|folder| folder.sync_all())
+                .map_err(self.refused())?;
         }
         Ok(())
     }
 
     /// Is a sound copy there (and on disk, if asked for)? An unsound one is dropped.
-    fn is_stored(&self, digest: &Digest, durability: Durability) -> Result<bool> {
-        let Some(mut reader) = self.reader(digest)? else { return Ok(false) };
+    pub(super) fn is_stored(&self, digest: &Digest, durability: Durability) -> Result<bool> {
+        let Some(mut reader) = self.reader(digest)? else {
+            return Ok(false);
+        };
         if !self.finished(&mut reader, |reader| io::copy(reader, &mut io::sink()))? {
             return Ok(false);
         }
@@ -166,15 +254,18 @@ impl Cache {
         Ok(true)
     }
 
-    /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped. A few bytes of zstd may
-    /// stand for more than the memory holds: more than `MOST_WHOLE` is an error.
+    /// The bytes, checked; `None` if the object is missing or was damaged, and then it is dropped.
+    /// A few bytes of zstd may stand for more than the memory holds: more than `MOST_WHOLE` is an
+    /// error.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>> {
         self.get_at_most(digest, MOST_WHOLE)
     }
 
     /// The same for an object whose size is known.
     pub fn get_at_most(&self, digest: &Digest, most: u64) -> Result<Option<Vec<u8>>> {
-        let Some(mut reader) = self.reader(digest)? else { return Ok(None) };
+        let Some(mut reader) = self.reader(digest)? else {
+            return Ok(None);
+        };
         let mut bytes = Vec::new();
         let is_sound = self.finished(&mut reader, |reader| {
             (&mut *reader).take(most).read_to_end(&mut bytes)?;
@@ -182,37 +273,49 @@ impl Cache {
             reader.read(&mut [0])
         })?;
         if is_sound && bytes.len() as u64 == most && Digest::of(&bytes) != *digest {
-            return Err(Error::Cache(format!(
-                "the object {} is larger than {} MiB, the most that is read into memory; if it is not a log of yours, remove {}",
-                digest.short(),
-                most >> 20,
-                self.object_path(digest).display()
-            )));
+            let path = self.object_path(digest);
+            return Err(CacheError::ObjectTooLarge {
+                digest: *digest,
+                most_mib: most >> 20,
+                path,
+            }
+            .into());
         }
         Ok(is_sound.then_some(bytes))
     }
 
-    /// What an object's JSON says, read as it streams, so that the text is never in memory as a whole. `None` if the object
-    /// is missing or was damaged, and then it is dropped.
-    pub fn get_json<T: serde::de::DeserializeOwned>(&self, digest: &Digest) -> Result<Option<serde_json::Result<T>>> {
-        let Some(mut reader) = self.reader(digest)? else { return Ok(None) };
+    /// What an object's JSON says, read as it streams, so that the text is never in memory as a
+    /// whole. `None` if the object is missing or was damaged, and then it is dropped.
+    pub fn get_json<T: serde::de::DeserializeOwned>(
+        &self,
+        digest: &Digest,
+    ) -> Result<Option<serde_json::Result<T>>> {
+        let Some(mut reader) = self.reader(digest)? else {
+            return Ok(None);
+        };
         let mut value = None;
         let is_sound = self.finished(&mut reader, |reader| {
             let mut buffered = BufReader::with_capacity(1 << 16, &mut *reader);
             value = Some(serde_json::from_reader(&mut buffered));
-            // At the end this says whether the bytes are those of the digest, whatever became of the JSON.
+            // At the end this says whether the bytes are those of the digest, whatever became of
+            // the JSON.
             io::copy(&mut buffered, &mut io::sink())
         })?;
         Ok(value.filter(|_| is_sound))
     }
 
-    /// Writes an object's bytes to a file, in constant memory. False if the object is missing or was damaged; then it is
-    /// dropped, and the file is as it was.
+    /// Writes an object's bytes to a file, in constant memory. False if the object is missing or
+    /// was damaged; then it is dropped, and the file is as it was.
     pub fn copy_to(&self, digest: &Digest, path: &Path) -> Result<bool> {
-        let Some(mut reader) = self.reader(digest)? else { return Ok(false) };
+        let Some(mut reader) = self.reader(digest)? else {
+            return Ok(false);
+        };
         let mut failed = None;
         let is_sound = self.finished(&mut reader, |reader| {
-            let mut source = Noted { reader, error: None };
+            let mut source = Noted {
+                reader,
+                error: None,
+            };
             let written = files::write_all_of(path, &mut source);
             match (source.error, written) {
                 (Some(error), _) => Err(error),
@@ -248,10 +351,17 @@ impl Cache {
         match files::open_regular_no_link(&path) {
             // A folder in its place is no object.
             Err(_) if path.is_dir() => Ok(None),
-            Ok((file, _)) => {
-                ObjectReader::new(file, *digest, path.clone()).map(Some).map_err(Error::io("cannot read", path))
+            Ok((file, _)) => ObjectReader::new(file, *digest, path.clone())
+                .map(Some)
+                .map_err(Error::io("cannot read", path)),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(Error::io("cannot read", path)(e)),
         }
     }
@@ -268,7 +378,8 @@ impl Cache {
     }
 }
 
-/// A reader that keeps its own error, so that it is told apart from those of the file that is written.
+/// A reader that keeps its own error, so that it is told apart from those of the file that is
+/// written.
 struct Noted<'a> {
     reader: &'a mut ObjectReader,
     error: Option<io::Error>,
@@ -281,6 +392,25 @@ impl Read for Noted<'_> {
             self.error = Some(error);
             told
         })
+    }
+}
+
+/// Fails at its end unless what was read is what the digest says.
+struct Checked<R> {
+    source: R,
+    hasher: blake3::Hasher,
+    digest: Digest,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        if read == 0 && !buffer.is_empty() && self.hasher.finalize().as_bytes() != &self.digest.0 {
+            let message = "is not what its digest says";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(read)
     }
 }
 
@@ -306,7 +436,11 @@ impl Write for Packer<'_> {
 fn hide(temporary: &NamedTempFile, mode: u32) -> io::Result<()> {
     let now = Mode::from_bits_truncate(temporary.as_file().metadata()?.mode());
     let wanted = now & Mode::from_bits_truncate(mode | 0o400);
-    if wanted != now { fchmod(temporary, wanted).map_err(io::Error::from) } else { Ok(()) }
+    if wanted != now {
+        fchmod(temporary, wanted).map_err(io::Error::from)
+    } else {
+        Ok(())
+    }
 }
 
 /// Reads an object's raw bytes, and fails at the end if they are not what its digest says.
@@ -325,7 +459,13 @@ impl ObjectReader {
             true => Box::new(zstd::Decoder::with_buffer(stored)?),
             false => Box::new(stored),
         };
-        Ok(Self { content, hasher: blake3::Hasher::new(), digest, file, path })
+        Ok(Self {
+            content,
+            hasher: blake3::Hasher::new(),
+            digest,
+            file,
+            path,
+        })
     }
 
     /// Removes the file that was read, but not a sound one that took its place meanwhile.
@@ -379,8 +519,14 @@ mod tests {
         let error = cache.get_at_most(&digest, 1 << 20).unwrap_err().to_string();
         assert!(error.contains("larger than 1 MiB"), "{error}");
         assert!(cache.has(&digest), "it may be a log that somebody needs");
-        assert_eq!(cache.get_at_most(&digest, 3 << 20).unwrap().as_deref(), Some(&bytes[..]));
-        assert_eq!(cache.get_at_most(&digest, 4 << 20).unwrap().as_deref(), Some(&bytes[..]));
+        assert_eq!(
+            cache.get_at_most(&digest, 3 << 20).unwrap().as_deref(),
+            Some(&bytes[..])
+        );
+        assert_eq!(
+            cache.get_at_most(&digest, 4 << 20).unwrap().as_deref(),
+            Some(&bytes[..])
+        );
     }
 
     #[test]
@@ -391,14 +537,28 @@ mod tests {
         let mut whole = serde_json::to_vec_pretty(&value).unwrap();
         whole.push(b'\n');
         assert_eq!((digest, size), (Digest::of(&whole), whole.len() as u64));
-        assert_eq!(cache.get_json::<Vec<String>>(&digest).unwrap().unwrap().unwrap(), value);
+        assert_eq!(
+            cache
+                .get_json::<Vec<String>>(&digest)
+                .unwrap()
+                .unwrap()
+                .unwrap(),
+            value
+        );
         assert!(
-            cache.get_json::<Vec<u64>>(&digest).unwrap().unwrap().is_err() && cache.has(&digest),
+            cache
+                .get_json::<Vec<u64>>(&digest)
+                .unwrap()
+                .unwrap()
+                .is_err()
+                && cache.has(&digest),
             "other JSON is kept"
         );
         // Damage that leaves valid JSON behind shows at the end, and the object goes.
         let path = cache.object_path(&digest);
-        let changed = String::from_utf8(whole).unwrap().replace("cell 7", "cell 8");
+        let changed = String::from_utf8(whole)
+            .unwrap()
+            .replace("cell 7", "cell 8");
         fs::remove_file(&path).unwrap();
         files::write_atomically(&path, changed.as_bytes(), Durability::Plain).unwrap();
         assert!(cache.get_json::<Vec<String>>(&digest).unwrap().is_none() && !cache.has(&digest));
@@ -425,9 +585,16 @@ mod tests {
         let magic = [&ZSTD_MAGIC[..], &noise(100)].concat();
         let large_magic = [&ZSTD_MAGIC[..], &noise(3 << 20)].concat();
         let log = "step 1 loss 2.0\n".repeat(200_000).into_bytes();
-        for bytes in
-            [vec![], b"small".to_vec(), noise(5000), noise(SMALL as usize), noise(3 << 20), magic, large_magic, log]
-        {
+        for bytes in [
+            vec![],
+            b"small".to_vec(),
+            noise(5000),
+            noise(SMALL as usize),
+            noise(3 << 20),
+            magic,
+            large_magic,
+            log,
+        ] {
             let path = folder.path().join("file");
             files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
             let (digest, size) = cache.put_file(&path, Durability::Synced).unwrap();
@@ -436,24 +603,39 @@ mod tests {
             assert!(cache.has(&digest));
             assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
             fs::remove_file(cache.object_path(&digest)).unwrap();
-            assert_eq!((cache.has(&digest), cache.get(&digest).unwrap()), (false, None));
+            assert_eq!(
+                (cache.has(&digest), cache.get(&digest).unwrap()),
+                (false, None)
+            );
 
             assert_eq!(cache.put(&bytes, Durability::Plain).unwrap(), digest);
             assert_eq!(cache.get(&digest).unwrap().unwrap(), bytes);
             assert_eq!(
                 by_file.starts_with(&ZSTD_MAGIC),
-                fs::read(cache.object_path(&digest)).unwrap().starts_with(&ZSTD_MAGIC)
+                fs::read(cache.object_path(&digest))
+                    .unwrap()
+                    .starts_with(&ZSTD_MAGIC)
             );
         }
-        assert_eq!(fs::read_dir(cache.root.join("tmp")).unwrap().count(), 0, "nothing temporary is left");
+        assert_eq!(
+            fs::read_dir(cache.root.join("tmp")).unwrap().count(),
+            0,
+            "nothing temporary is left"
+        );
     }
 
     #[test]
     fn compresses_what_shrinks_and_nothing_else() {
         let (_folder, cache) = cache();
         let log = b"loss 2.0\n".repeat(10_000);
-        assert!(stored_size(&cache, &cache.put(&log, Durability::Plain).unwrap()) < log.len() as u64 / 10);
-        assert_eq!(stored_size(&cache, &cache.put(&noise(9000), Durability::Plain).unwrap()), 9000);
+        assert!(
+            stored_size(&cache, &cache.put(&log, Durability::Plain).unwrap())
+                < log.len() as u64 / 10
+        );
+        assert_eq!(
+            stored_size(&cache, &cache.put(&noise(9000), Durability::Plain).unwrap()),
+            9000
+        );
     }
 
     #[test]
@@ -462,17 +644,27 @@ mod tests {
         let digest = Digest::of("object");
         let path = cache.object_path(&digest);
         files::create_dir_all(&path).unwrap();
-        assert_eq!((cache.has(&digest), cache.get(&digest).unwrap()), (false, None));
+        assert_eq!(
+            (cache.has(&digest), cache.get(&digest).unwrap()),
+            (false, None)
+        );
         assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest);
         assert!(cache.has(&digest));
         // One with something in it is somebody's.
         fs::remove_file(&path).unwrap();
         files::create_dir_all(&path.join("thesis")).unwrap();
         assert!(
-            cache.put(b"object", Durability::Plain).unwrap_err().to_string().contains("is a folder where the cache")
+            cache
+                .put(b"object", Durability::Plain)
+                .unwrap_err()
+                .to_string()
+                .contains("is a folder where the cache")
         );
         files::create_dir_all(&folder.path().join("cache/segments/0009-x.seg")).unwrap();
-        Cache::open(&folder.path().join("cache")).unwrap().record_preimage("text").unwrap();
+        Cache::open(&folder.path().join("cache"))
+            .unwrap()
+            .record_preimage("text")
+            .unwrap();
     }
 
     #[test]
@@ -497,8 +689,12 @@ mod tests {
                 fs::remove_file(&path).unwrap();
                 files::write_atomically(&path, &stored, Durability::Plain).unwrap();
             };
-            let changes: [fn(&mut Vec<u8>); 4] =
-                [|b| b.truncate(b.len() - 1), |b| b.push(0), |b| *b.last_mut().unwrap() ^= 1, Vec::clear];
+            let changes: [fn(&mut Vec<u8>); 4] = [
+                |b| b.truncate(b.len() - 1),
+                |b| b.push(0),
+                |b| *b.last_mut().unwrap() ^= 1,
+                Vec::clear,
+            ];
             for change in changes {
                 damage(change);
                 let mut reader = cache.reader(&digest).unwrap().unwrap();
@@ -510,7 +706,11 @@ mod tests {
                 cache.put(&bytes, Durability::Plain).unwrap();
                 damage(change);
                 cache.put(&bytes, Durability::Plain).unwrap();
-                assert_eq!(cache.get(&digest).unwrap().as_deref(), Some(&bytes[..]), "a put repairs");
+                assert_eq!(
+                    cache.get(&digest).unwrap().as_deref(),
+                    Some(&bytes[..]),
+                    "a put repairs"
+                );
             }
         }
     }

@@ -1,19 +1,23 @@
 //! Recording what was done under which key, and looking it up.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError},
+};
 
 use tprimat_base::{
     digest::Digest,
-    error::{Error, Result},
+    error::Result,
     files::{self, Durability},
 };
 
 use super::Output;
 use super::{
     encode::{self, Outputs, Stamp},
+    entry::{Attempt, Entry, SetAside, TaskKind},
+    error::CacheError,
     frame,
     index::{Index, Place},
-    record::{Attempt, Entry, SetAside, TaskKind},
     snapshot::{Contents, Row, Snapshot, Table},
     store::Cache,
 };
@@ -47,7 +51,9 @@ impl<'a> EntryRef<'a> {
         Some(Self { head, stamp })
     }
     pub fn outputs(&self) -> Outputs<'_> {
-        self.head.decode().map_or_else(Outputs::default, |head| head.outputs)
+        self.head
+            .decode()
+            .map_or_else(Outputs::default, |head| head.outputs)
     }
 }
 
@@ -61,7 +67,11 @@ impl Cache {
             EntryRef::new(Bytes::Mapped(snapshot.head(&row)?))
         });
         match segments.index.entries.get(key) {
-            Some(indexed) if mapped.as_ref().is_none_or(|mapped| mapped.stamp < indexed.stamp) => {
+            Some(indexed)
+                if mapped
+                    .as_ref()
+                    .is_none_or(|mapped| mapped.stamp < indexed.stamp) =>
+            {
                 EntryRef::new(Bytes::Shared(indexed.head.clone()))
             }
             _ => mapped,
@@ -71,7 +81,12 @@ impl Cache {
     /// What the latest entry under a key left; `None` if there is no entry.
     #[must_use]
     pub fn outputs(&self, key: &Digest) -> Option<Vec<Output>> {
-        Some(self.entry(key)?.outputs().map(|output| output.to_owned()).collect())
+        Some(
+            self.entry(key)?
+                .outputs()
+                .map(|output| output.to_owned())
+                .collect(),
+        )
     }
 
     /// What ran last under a task's name, for "what changed". A training's is its last attempt.
@@ -81,12 +96,27 @@ impl Cache {
         let body = self.body(|snapshot, index| {
             let mapped = snapshot.and_then(|snapshot| snapshot.lookup(Table::Tasks, &id).next());
             let mapped = mapped.map(|row| (row.extra, row.place));
-            let (_, place) = mapped.into_iter().chain(index.tasks.get(&id).copied()).max_by_key(|last| last.0)?;
+            let (_, place) = mapped
+                .into_iter()
+                .chain(index.tasks.get(&id).copied())
+                .max_by_key(|last| last.0)?;
             Some(place)
         })?;
         encode::decode_entry(&body).or_else(|| {
-            let Attempt { key, task, preimage, outputs, .. } = encode::decode_attempt(&body)?;
-            Some(Entry { key, kind: TaskKind::Train, task, preimage, outputs })
+            let Attempt {
+                key,
+                task,
+                preimage,
+                outputs,
+                ..
+            } = encode::decode_attempt(&body)?;
+            Some(Entry {
+                key,
+                kind: TaskKind::Train,
+                task,
+                preimage,
+                outputs,
+            })
         })
     }
 
@@ -95,9 +125,14 @@ impl Cache {
     pub fn attempts(&self, key: &Digest) -> Vec<Attempt> {
         let places: Vec<Place> = {
             let (snapshot, segments) = self.known();
-            let mapped = snapshot.into_iter().flat_map(|snapshot| snapshot.lookup(Table::Attempts, key));
+            let mapped = snapshot
+                .into_iter()
+                .flat_map(|snapshot| snapshot.lookup(Table::Attempts, key));
             let indexed = segments.index.attempts.get(key).into_iter().flatten();
-            mapped.map(|row| row.place).chain(indexed.copied()).collect()
+            mapped
+                .map(|row| row.place)
+                .chain(indexed.copied())
+                .collect()
         };
         self.attempts_at(places)
     }
@@ -107,11 +142,37 @@ impl Cache {
     pub fn all_attempts(&self) -> Vec<Attempt> {
         let places: Vec<Place> = {
             let (snapshot, segments) = self.known();
-            let mapped = snapshot.into_iter().flat_map(|snapshot| snapshot.rows(Table::Attempts));
-            mapped.map(|row| row.place).chain(segments.index.attempts.values().flatten().copied()).collect()
+            let mapped = snapshot
+                .into_iter()
+                .flat_map(|snapshot| snapshot.rows(Table::Attempts));
+            mapped
+                .map(|row| row.place)
+                .chain(segments.index.attempts.values().flatten().copied())
+                .collect()
         };
         let mut attempts = self.attempts_at(places);
         attempts.sort_by_key(|attempt| attempt.recorded);
+        attempts
+    }
+
+    /// Attempts under which files were written that nobody declares, in the order in which they
+    /// were recorded. They are found once, and again when there are more records.
+    #[must_use]
+    pub fn undeclared_attempts(&self) -> Arc<Vec<Attempt>> {
+        let seen = self.segments().past_snapshot;
+        let mut known = self
+            .undeclared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, attempts)) = &*known
+            && *at == seen
+        {
+            return attempts.clone();
+        }
+        let mut attempts = self.all_attempts();
+        attempts.retain(|attempt| !attempt.undeclared.is_nothing());
+        let attempts = Arc::new(attempts);
+        *known = Some((seen, attempts.clone()));
         attempts
     }
 
@@ -120,7 +181,9 @@ impl Cache {
         let mut attempts = Vec::new();
         let mut verdicts: HashMap<(Digest, String), (Stamp, Option<SetAside>)> = HashMap::new();
         for place in places {
-            let Some(body) = self.body(|_, _| Some(place)) else { continue };
+            let Some(body) = self.body(|_, _| Some(place)) else {
+                continue;
+            };
             if let Some(attempt) = encode::decode_attempt(&body) {
                 attempts.push(attempt);
             } else if let Some((key, stamp, id, verdict)) = encode::decode_verdict(&body) {
@@ -136,38 +199,56 @@ impl Cache {
         }
         // Stable: of one id recorded twice, the record that was read first stays.
         attempts.sort_by(|a, b| {
-            b.generation.cmp(&a.generation).then_with(|| a.id.cmp(&b.id)).then_with(|| a.key.cmp(&b.key))
+            b.generation
+                .cmp(&a.generation)
+                .then_with(|| a.id.cmp(&b.id))
+                .then_with(|| a.key.cmp(&b.key))
         });
         attempts.dedup_by(|a, b| (a.generation, &a.id, a.key) == (b.generation, &b.id, b.key));
         attempts
     }
 
-    /// Sets an attempt aside, or with `None` lets it count again. Nothing is deleted: it is one more record.
+    /// Sets an attempt aside, or with `None` lets it count again. Nothing is deleted: it is one
+    /// more record.
     pub fn set_aside(&self, attempt: &Attempt, verdict: Option<&SetAside>) -> Result<()> {
         // It must come after what others decided before.
         self.refresh()?;
-        self.append(Durability::Synced, |stamp| vec![encode::verdict(stamp, &attempt.key, &attempt.id, verdict)])
+        self.append(Durability::Synced, |stamp| {
+            vec![encode::verdict(stamp, &attempt.key, &attempt.id, verdict)]
+        })
     }
 
-    /// The latest entry of each key of a kind whose task's name is wanted, in the order in which they were recorded.
+    /// The latest entry of each key of a kind whose task's name is wanted, in the order in which
+    /// they were recorded.
     #[must_use]
     pub fn entries_named(&self, kind: TaskKind, is_wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
         let mut found: Vec<(Stamp, Place)> = Vec::new();
         {
             let (snapshot, segments) = self.known();
             let mut look = |head: &[u8], place: Place| {
-                let head = encode::decode_head(head).filter(|head| head.kind == kind && is_wanted(head.task));
+                let head = encode::decode_head(head)
+                    .filter(|head| head.kind == kind && is_wanted(head.task));
                 found.extend(head.map(|head| (head.stamp, place)));
             };
-            for row in snapshot.into_iter().flat_map(|snapshot| snapshot.rows(Table::Entries)) {
+            for row in snapshot
+                .into_iter()
+                .flat_map(|snapshot| snapshot.rows(Table::Entries))
+            {
                 if let Some(head) = snapshot.and_then(|snapshot| snapshot.head(&row)) {
                     look(head, row.place);
                 }
             }
-            segments.index.entries.values().for_each(|entry| look(&entry.head, entry.place));
+            segments
+                .index
+                .entries
+                .values()
+                .for_each(|entry| look(&entry.head, entry.place));
         }
         found.sort_unstable();
-        found.into_iter().filter_map(|(_, place)| encode::decode_entry(&self.body(|_, _| Some(place))?)).collect()
+        found
+            .into_iter()
+            .filter_map(|(_, place)| encode::decode_entry(&self.body(|_, _| Some(place))?))
+            .collect()
     }
 
     /// The highest generation that was opened, or measured in; 0 at first.
@@ -176,16 +257,24 @@ impl Cache {
         let (snapshot, segments) = self.known();
         let mapped = snapshot.and_then(|snapshot| snapshot.lookup(Table::Generations, key).next());
         let mapped = mapped.and_then(|row| u32::try_from(row.extra).ok());
-        segments.index.generations.get(key).copied().max(mapped).unwrap_or(0)
+        segments
+            .index
+            .generations
+            .get(key)
+            .copied()
+            .max(mapped)
+            .unwrap_or(0)
     }
 
     /// Opens the next generation. Processes that must not open the same one hold the key's lock.
     pub fn open_generation(&self, key: &Digest) -> Result<u32> {
         self.refresh()?;
         let Some(next) = self.generation(key).checked_add(1) else {
-            return Err(Error::Cache(format!("key {} has no generation left", key.short())));
+            return Err(CacheError::NoGenerationLeft(*key).into());
         };
-        self.append(Durability::Synced, |stamp| vec![encode::generation(stamp, key, next)])?;
+        self.append(Durability::Synced, |stamp| {
+            vec![encode::generation(stamp, key, next)]
+        })?;
         Ok(next)
     }
 
@@ -196,13 +285,18 @@ impl Cache {
     /// Records a batch in one write.
     pub(super) fn record_entries(&self, entries: &[Entry]) -> Result<()> {
         self.append(Durability::Plain, |first| {
-            (first..).zip(entries).map(|(stamp, e)| encode::entry(stamp, e)).collect()
+            (first..)
+                .zip(entries)
+                .map(|(stamp, e)| encode::entry(stamp, e))
+                .collect()
         })
     }
 
     /// Returns when the attempt is on disk, and with it all records before it.
     pub fn record_attempt(&self, attempt: &Attempt) -> Result<()> {
-        self.append(Durability::Synced, |stamp| vec![encode::attempt(stamp, attempt)])
+        self.append(Durability::Synced, |stamp| {
+            vec![encode::attempt(stamp, attempt)]
+        })
     }
 
     /// A text that pre-images name by its digest.
@@ -219,13 +313,18 @@ impl Cache {
         let is_known = preimage_place(snapshot, &segments.index, &digest).is_some();
         drop(segments);
         if !is_known {
-            self.append(Durability::Plain, |stamp| vec![encode::preimage(stamp, &digest, text)])?;
+            self.append(Durability::Plain, |stamp| {
+                vec![encode::preimage(stamp, &digest, text)]
+            })?;
         }
         Ok(digest)
     }
 
     /// The record at the place that `find` says.
-    fn body(&self, find: impl FnOnce(Option<&Snapshot>, &Index) -> Option<Place>) -> Option<Vec<u8>> {
+    fn body(
+        &self,
+        find: impl FnOnce(Option<&Snapshot>, &Index) -> Option<Place>,
+    ) -> Option<Vec<u8>> {
         let (snapshot, segments) = self.known();
         let place = find(snapshot, &segments.index)?;
         let file = segments.reader(place.segment)?;
@@ -234,19 +333,31 @@ impl Cache {
     }
 
     /// Appends records to this process's segment; `encode` gets the first of their stamps.
-    pub(super) fn append(&self, durability: Durability, encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>) -> Result<()> {
+    pub(super) fn append(
+        &self,
+        durability: Durability,
+        encode: impl FnOnce(Stamp) -> Vec<Vec<u8>>,
+    ) -> Result<()> {
         let mut writer = self.writer();
-        if writer.as_ref().is_none_or(|writer| !self.segments().is_intact(writer)) {
+        if writer
+            .as_ref()
+            .is_none_or(|writer| !self.segments().is_intact(writer))
+        {
             *writer = None;
             *writer = Some(self.in_layout(|| self.segments_mut().own_one())?);
         }
-        let Some(owned) = writer.as_mut() else { return Ok(()) };
+        let Some(owned) = writer.as_mut() else {
+            return Ok(());
+        };
         let mut segments = self.segments_mut();
         let seen = segments.index.last_stamp.max(self.snapshot_stamp());
         let now = (files::unix_now() * 1e9) as Stamp;
         let bodies = encode(now.max(seen.saturating_add(1)));
         if bodies.iter().any(|body| body.len() > frame::MAX_BODY) {
-            return Err(Error::Cache(format!("a record of over {} MiB does not fit the cache", frame::MAX_BODY >> 20)));
+            return Err(CacheError::RecordTooLarge {
+                most_mib: frame::MAX_BODY >> 20,
+            }
+            .into());
         }
         let appended = segments.append(owned, &bodies, durability == Durability::Synced);
         if appended.is_err() {
@@ -261,37 +372,84 @@ impl Cache {
         let (old, segments) = self.known();
         let index = &segments.index;
         let mut contents = Contents {
-            segments: segments.list().iter().map(|segment| (segment.name.as_str(), segment.mark)).collect(),
+            segments: segments
+                .list()
+                .iter()
+                .map(|segment| (segment.name.as_str(), segment.mark))
+                .collect(),
             last_stamp: index.last_stamp.max(self.snapshot_stamp()),
             ..Contents::default()
         };
         if let Some(old) = old {
             for row in old.rows(Table::Entries) {
                 let Some(head) = old.head(&row) else { continue };
-                let Some(decoded) = encode::decode_head(head) else { continue };
-                contents.entries.push((Row { extra: decoded.stamp, ..row }, head));
+                let Some(decoded) = encode::decode_head(head) else {
+                    continue;
+                };
+                contents.entries.push((
+                    Row {
+                        extra: decoded.stamp,
+                        ..row
+                    },
+                    head,
+                ));
             }
             contents.attempts.extend(old.rows(Table::Attempts));
             contents.generations.extend(old.rows(Table::Generations));
             contents.tasks.extend(old.rows(Table::Tasks));
             contents.preimages.extend(old.rows(Table::Preimages));
         }
-        let row = |key: &Digest, place: Place, extra| Row { key: *key, place, extra };
-        contents.entries.extend(index.entries.iter().map(|(key, e)| (row(key, e.place, e.stamp), &*e.head)));
-        contents.attempts.extend(
-            index.attempts.iter().flat_map(|(key, places)| places.iter().map(move |place| row(key, *place, 0))),
+        let row = |key: &Digest, place: Place, extra| Row {
+            key: *key,
+            place,
+            extra,
+        };
+        contents.entries.extend(
+            index
+                .entries
+                .iter()
+                .map(|(key, e)| (row(key, e.place, e.stamp), &*e.head)),
         );
-        let nowhere = Place { segment: 0, offset: 0, body_length: 0 };
-        contents.generations.extend(index.generations.iter().map(|(key, n)| row(key, nowhere, u64::from(*n))));
-        contents.tasks.extend(index.tasks.iter().map(|(id, (stamp, place))| row(id, *place, *stamp)));
-        contents.preimages.extend(index.preimages.iter().map(|(digest, place)| row(digest, *place, 0)));
+        contents.attempts.extend(
+            index
+                .attempts
+                .iter()
+                .flat_map(|(key, places)| places.iter().map(move |place| row(key, *place, 0))),
+        );
+        let nowhere = Place {
+            segment: 0,
+            offset: 0,
+            body_length: 0,
+        };
+        contents.generations.extend(
+            index
+                .generations
+                .iter()
+                .map(|(key, n)| row(key, nowhere, u64::from(*n))),
+        );
+        contents.tasks.extend(
+            index
+                .tasks
+                .iter()
+                .map(|(id, (stamp, place))| row(id, *place, *stamp)),
+        );
+        contents.preimages.extend(
+            index
+                .preimages
+                .iter()
+                .map(|(digest, place)| row(digest, *place, 0)),
+        );
         self.write_file("snapshot", &[&contents.encode()])
     }
 }
 
 fn preimage_place(snapshot: Option<&Snapshot>, index: &Index, digest: &Digest) -> Option<Place> {
     let mapped = || snapshot?.lookup(Table::Preimages, digest).next();
-    index.preimages.get(digest).copied().or_else(|| Some(mapped()?.place))
+    index
+        .preimages
+        .get(digest)
+        .copied()
+        .or_else(|| Some(mapped()?.place))
 }
 
 impl Drop for Cache {

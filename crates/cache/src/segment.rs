@@ -3,7 +3,8 @@
 //! A writing process owns one segment at a time, by a lock that ends with the process: it adopts a
 //! free one or makes a new one, so there are as many segments as there ever were writers at once.
 //! Hence appends of different processes never meet, nobody waits for another's sync, and only the
-//! owner cuts a torn tail back. Where the file system has no locks, every writer makes its own segment.
+//! owner cuts a torn tail back. Where the file system has no locks, every writer makes its own
+//! segment.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -37,8 +38,15 @@ pub(super) struct Segment {
 
 impl Segments {
     pub fn new(folder: PathBuf, covered: &[(String, Mark)]) -> Self {
-        let list = covered.iter().map(|(name, mark)| Segment::new(name.clone(), *mark)).collect();
-        Self { folder, list, ..Self::default() }
+        let list = covered
+            .iter()
+            .map(|(name, mark)| Segment::new(name.clone(), *mark))
+            .collect();
+        Self {
+            folder,
+            list,
+            ..Self::default()
+        }
     }
 
     pub fn list(&self) -> &[Segment] {
@@ -117,14 +125,26 @@ impl Segments {
                 // Another process was quicker to adopt it.
                 Err(TryLockError::WouldBlock) => {}
                 // No locks here: then nobody else can adopt it either.
-                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Writer { number, file, is_new: true }),
+                Ok(()) | Err(TryLockError::Error(_)) => {
+                    return Ok(Writer {
+                        number,
+                        file,
+                        is_new: true,
+                    });
+                }
             }
         }
     }
 
     fn adopt(&mut self, number: usize) -> io::Result<Option<Writer>> {
         // An append-only file is no business of `files`, which writes whole ones.
-        let Ok(file) = OpenOptions::new().read(true).append(true).open(self.path(number)) else { return Ok(None) };
+        let Ok(file) = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .open(self.path(number))
+        else {
+            return Ok(None);
+        };
         if file.try_lock().is_err() {
             return Ok(None);
         }
@@ -138,13 +158,26 @@ impl Segments {
         if file.metadata()?.len() > end {
             file.set_len(end)?;
         }
-        Ok(Some(Writer { number, file, is_new: false }))
+        Ok(Some(Writer {
+            number,
+            file,
+            is_new: false,
+        }))
     }
 
-    /// Appends frames in one write; on failure the segment is as it was, or no longer `writer`'s to use.
-    pub fn append(&mut self, writer: &mut Writer, bodies: &[Vec<u8>], synced: bool) -> io::Result<()> {
+    /// Appends frames in one write; on failure the segment is as it was, or no longer `writer`'s to
+    /// use.
+    pub fn append(
+        &mut self,
+        writer: &mut Writer,
+        bodies: &[Vec<u8>],
+        synced: bool,
+    ) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(bodies.iter().map(|body| body.len() + 32).sum());
-        let marks: Vec<Mark> = bodies.iter().map(|body| frame::push(&mut buffer, body)).collect();
+        let marks: Vec<Mark> = bodies
+            .iter()
+            .map(|body| frame::push(&mut buffer, body))
+            .collect();
         let start = self.list[writer.number].mark.end;
         let written = writer.file.write_all(&buffer).and_then(|()| match synced {
             true => writer.sync(&self.folder),
@@ -166,7 +199,10 @@ impl Segments {
     /// Is the segment as its owner left it?
     pub fn is_intact(&self, writer: &Writer) -> bool {
         self.list.get(writer.number).is_some_and(|segment| {
-            writer.file.metadata().is_ok_and(|meta| meta.len() == segment.mark.end)
+            writer
+                .file
+                .metadata()
+                .is_ok_and(|meta| meta.len() == segment.mark.end)
                 && fs::exists(self.folder.join(&segment.name)).unwrap_or(false)
         })
     }
@@ -174,7 +210,11 @@ impl Segments {
 
 impl Segment {
     fn new(name: String, mark: Mark) -> Self {
-        Self { name, mark, reader: OnceLock::new() }
+        Self {
+            name,
+            mark,
+            reader: OnceLock::new(),
+        }
     }
 }
 
@@ -198,18 +238,35 @@ impl Writer {
 }
 
 fn place(number: usize, mark: &Mark) -> Place {
-    Place { segment: number as u32, offset: mark.offset, body_length: mark.body_length() }
+    Place {
+        segment: number as u32,
+        offset: mark.offset,
+        body_length: mark.body_length(),
+    }
 }
 
 /// Names of the segments in a folder, sorted; none if there is no folder.
 pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
         other => other?,
     };
     let mut names = Vec::new();
     for entry in entries {
-        names.extend(entry?.file_name().into_string().ok().filter(|name| name.ends_with(".seg")));
+        names.extend(
+            entry?
+                .file_name()
+                .into_string()
+                .ok()
+                .filter(|name| name.ends_with(".seg")),
+        );
     }
     names.sort_unstable();
     Ok(names)
@@ -218,14 +275,27 @@ pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
 /// A new segment: a number for people to sort by, random letters against other hosts.
 fn create(folder: &Path) -> io::Result<(File, String)> {
     let number = |name: &String| name.split('-').next().and_then(|n| n.parse::<u64>().ok());
-    let next = names(folder)?.iter().filter_map(number).max().map_or(1, |n| n.saturating_add(1));
+    let next = names(folder)?
+        .iter()
+        .filter_map(number)
+        .max()
+        .map_or(1, |n| n.saturating_add(1));
     let (file, path) = tempfile::Builder::new()
         .prefix(&format!("{next:04}-"))
         .suffix(".seg")
         .rand_bytes(8)
-        .make_in(folder, |path| OpenOptions::new().read(true).append(true).create_new(true).open(path))?
+        .make_in(folder, |path| {
+            OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create_new(true)
+                .open(path)
+        })?
         .keep()
         .map_err(|e| e.error)?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     Ok((file, name))
 }

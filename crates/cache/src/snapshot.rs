@@ -1,4 +1,5 @@
-//! One disposable, memory-mapped index of the segments, so that opening a large cache reads none of them.
+//! One disposable, memory-mapped index of the segments, so that opening a large cache reads none of
+//! them.
 //!
 //! It says which prefix of which segment it covers. The header is checked at open; everything else
 //! once, before the first lookup. Whatever is wrong with it, losing it costs only time.
@@ -51,7 +52,8 @@ struct Header {
     segments: Vec<(String, Mark)>,
 }
 
-/// A table within the body: `starts[p]..starts[p + 1]` are the rows whose key begins with the bits of p.
+/// A table within the body: `starts[p]..starts[p + 1]` are the rows whose key begins with the bits
+/// of p.
 #[derive(Clone, Copy, Default)]
 struct Extent {
     rows: u64,
@@ -104,12 +106,15 @@ impl Snapshot {
                 _ => high = middle,
             }
         }
-        (low..end).map_while(move |i| self.row(extent, i)).take_while(move |row| row.key == *key)
+        (low..end)
+            .map_while(move |i| self.row(extent, i))
+            .take_while(move |row| row.key == *key)
     }
 
     fn bucket(&self, extent: &Extent, key: &Digest) -> Option<(u64, u64)> {
         let prefix = prefix(key, extent.bits);
-        let start = |p: u64| Some(u64::from(u32_at(self.body(), extent.starts + 4 * p)?).min(extent.count));
+        let start =
+            |p: u64| Some(u64::from(u32_at(self.body(), extent.starts + 4 * p)?).min(extent.count));
         Some((start(prefix)?, start(prefix + 1)?))
     }
 
@@ -121,7 +126,11 @@ impl Snapshot {
         let row: &[u8; ROW] = at(self.body(), extent.rows + i * ROW as u64)?;
         Some(Row {
             key: Digest(*at(row, 0)?),
-            place: Place { segment: u32_at(row, 32)?, body_length: u32_at(row, 36)?, offset: u64_at(row, 40)? },
+            place: Place {
+                segment: u32_at(row, 32)?,
+                body_length: u32_at(row, 36)?,
+                offset: u64_at(row, 40)?,
+            },
             extra: u64_at(row, 48)?,
         })
     }
@@ -182,11 +191,21 @@ impl Header {
         let mut segments = Vec::new();
         for _ in 0..count {
             let mark = take(24)?;
-            let mark = Mark { offset: u64_at(mark, 0)?, checksum: *at(mark, 8)?, end: u64_at(mark, 16)? };
+            let mark = Mark {
+                offset: u64_at(mark, 0)?,
+                checksum: *at(mark, 8)?,
+                end: u64_at(mark, 16)?,
+            };
             let name_length = u32_at(take(4)?, 0)? as usize;
             segments.push((String::from_utf8(take(name_length)?.to_vec()).ok()?, mark));
         }
-        Some(Self { body, body_digest, last_stamp, tables, segments })
+        Some(Self {
+            body,
+            body_digest,
+            last_stamp,
+            tables,
+            segments,
+        })
     }
 }
 
@@ -224,13 +243,25 @@ impl Contents<'_> {
 
         let entries: Vec<Row> = self.entries.iter().map(|(row, _)| *row).collect();
         // In the order of `Table`.
-        let tables = [entries, self.attempts, self.generations, self.tasks, self.preimages];
+        let tables = [
+            entries,
+            self.attempts,
+            self.generations,
+            self.tasks,
+            self.preimages,
+        ];
         let extents = tables.map(|rows| put_table(&mut body, &rows));
 
         let mut header = Digest::of(&body).0.to_vec();
         header.extend_from_slice(&(body.len() as u64).to_le_bytes());
         header.extend_from_slice(&self.last_stamp.to_le_bytes());
-        for Extent { rows, count, starts, bits } in extents {
+        for Extent {
+            rows,
+            count,
+            starts,
+            bits,
+        } in extents
+        {
             for field in [rows, count, starts] {
                 header.extend_from_slice(&field.to_le_bytes());
             }
@@ -257,7 +288,12 @@ impl Contents<'_> {
 fn put_table(body: &mut Vec<u8>, rows: &[Row]) -> Extent {
     // About one row a bucket: keys are digests, so their first bits spread evenly.
     let bits = (rows.len() as u64 + 1).ilog2().min(20);
-    let extent = Extent { rows: body.len() as u64, count: rows.len() as u64, starts: 0, bits };
+    let extent = Extent {
+        rows: body.len() as u64,
+        count: rows.len() as u64,
+        starts: 0,
+        bits,
+    };
     for Row { key, place, extra } in rows {
         body.extend_from_slice(&key.0);
         body.extend_from_slice(&place.segment.to_le_bytes());
@@ -291,16 +327,39 @@ mod tests {
     }
 
     fn row(seed: u16, extra: u64) -> Row {
-        let place = Place { segment: 1, offset: extra * 3, body_length: 9 };
-        Row { key: Digest::of(seed.to_le_bytes()), place, extra }
+        let place = Place {
+            segment: 1,
+            offset: extra * 3,
+            body_length: 9,
+        };
+        Row {
+            key: Digest::of(seed.to_le_bytes()),
+            place,
+            extra,
+        }
     }
 
     fn encoded(seeds: &[u16]) -> Vec<u8> {
         let rows = || (0..).zip(seeds).map(|(i, seed)| row(*seed, i));
-        let segments = vec![("a.seg", Mark { offset: 1, checksum: [2; 8], end: 3 })];
+        let segments = vec![(
+            "a.seg",
+            Mark {
+                offset: 1,
+                checksum: [2; 8],
+                end: 3,
+            },
+        )];
         let entries = rows().map(|row| (row, &b"head"[..])).collect();
         let (tasks, attempts) = (rows().collect(), rows().collect());
-        Contents { segments, last_stamp: 5, entries, tasks, attempts, ..Contents::default() }.encode()
+        Contents {
+            segments,
+            last_stamp: 5,
+            entries,
+            tasks,
+            attempts,
+            ..Contents::default()
+        }
+        .encode()
     }
 
     proptest! {

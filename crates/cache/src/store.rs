@@ -5,7 +5,9 @@ use std::{
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    },
     time::{Duration, SystemTime},
 };
 
@@ -17,6 +19,8 @@ use tprimat_base::{
 
 use super::{
     encode::Stamp,
+    entry::Attempt,
+    error::CacheError,
     frame,
     segment::{Segments, Writer},
     snapshot::Snapshot,
@@ -31,9 +35,22 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Begins the name of every file that is being written.
 const NEW: &str = "new-";
 
-/// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and what a disk of its own has.
-const LAYOUT: [&str; 11] =
-    ["objects", "segments", "snapshot", "memos", "locks", "tmp", "runs", "profiles", "README.md", "lost+found", TAG];
+/// What may lie in a folder that is, or becomes, a cache. Hidden files may be there as well, and
+/// what a disk of its own has.
+const LAYOUT: [&str; 12] = [
+    "objects",
+    "segments",
+    "snapshot",
+    "memos",
+    "locks",
+    "in-use",
+    "tmp",
+    "runs",
+    "profiles",
+    "README.md",
+    "lost+found",
+    TAG,
+];
 const TAG: &str = "CACHEDIR.TAG";
 
 /// Tells backup programs to leave the folder out: <https://bford.info/cachedir/>.
@@ -51,22 +68,31 @@ pub struct Cache {
     segments: RwLock<Segments>,
     /// Taken before `segments` where both are held.
     writer: Mutex<Option<Writer>>,
+    /// What [`Cache::undeclared_attempts`] found, and how much was recorded by then.
+    pub(super) undeclared: Mutex<Option<(u64, Arc<Vec<Attempt>>)>>,
 }
 
 impl Cache {
-    /// Makes the folder's layout where that is allowed. A folder that cannot be written, or be made,
-    /// still opens for reading; then the first write is what fails.
+    /// Makes the folder's layout where that is allowed. A folder that cannot be written, or be
+    /// made, still opens for reading; then the first write is what fails.
     ///
-    /// A folder that another user controls, that leads elsewhere by links or that holds other files is refused: what it says
-    /// is believed, and what is old in it is removed.
+    /// A folder that another user controls, that leads elsewhere by links or that holds other files
+    /// is refused: what it says is believed, and what is old in it is removed.
     pub fn open(root: &Path) -> Result<Self> {
         check_folder(root)?;
-        let snapshot = Snapshot::open(&root.join("snapshot")).filter(|snapshot| describes(snapshot, root));
+        let snapshot =
+            Snapshot::open(&root.join("snapshot")).filter(|snapshot| describes(snapshot, root));
         let covered = snapshot.as_ref().map_or(&[][..], Snapshot::segments);
         let segments = RwLock::new(Segments::new(root.join("segments"), covered));
-        let cache =
-            Self { root: root.to_owned(), snapshot, sound: OnceLock::new(), segments, writer: Mutex::new(None) };
-        if !cache.root.join("tmp").is_dir() {
+        let cache = Self {
+            root: root.to_owned(),
+            snapshot,
+            sound: OnceLock::new(),
+            segments,
+            writer: Mutex::new(None),
+            undeclared: Mutex::new(None),
+        };
+        if !cache.root.join("tmp").is_dir() || !is_tagged(root) {
             let _ = cache.lay_out();
         }
         cache.refresh()?;
@@ -89,7 +115,9 @@ impl Cache {
 
     /// Reads what other processes have appended meanwhile.
     pub fn refresh(&self) -> Result<()> {
-        self.segments_mut().refresh().map_err(Error::io("cannot read the cache", &self.root))
+        self.segments_mut()
+            .refresh()
+            .map_err(Error::io("cannot read the cache", &self.root))
     }
 
     /// Says before a build whether the cache can take its results.
@@ -97,12 +125,13 @@ impl Cache {
         self.temporary()?;
         let free = self.free_bytes()?;
         if free < MIN_FREE {
-            return Err(Error::Cache(format!(
-                "cannot write to the cache {}: its disk has {} MiB free, and a build needs {} MiB",
-                self.root.display(),
-                free >> 20,
-                MIN_FREE >> 20
-            )));
+            let cache = self.root.clone();
+            return Err(CacheError::DiskFull {
+                cache,
+                free_mib: free >> 20,
+                needed_mib: MIN_FREE >> 20,
+            }
+            .into());
         }
         self.sweep();
         Ok(())
@@ -129,7 +158,9 @@ impl Cache {
                 continue;
             }
             let modified = entry.metadata().and_then(|meta| meta.modified());
-            let age = modified.ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+            let age = modified
+                .ok()
+                .and_then(|time| SystemTime::now().duration_since(time).ok());
             if age.is_some_and(|age| age > ABANDONED) {
                 let _ = fs::remove_file(entry.path());
             }
@@ -142,7 +173,7 @@ impl Cache {
             files::create_dir_all(&self.root.join(folder))?;
         }
         let tag = self.root.join(TAG);
-        if !tag.exists() {
+        if !is_tagged(&self.root) {
             files::write_atomically(&tag, CACHEDIR_TAG.as_bytes(), Durability::Plain)?;
         }
         files::create_dir_all(&self.root.join("tmp"))
@@ -166,20 +197,29 @@ impl Cache {
         // Whole files of the cache are never changed in place, so they are born read-only.
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o444);
-        self.in_layout(|| tempfile::Builder::new().prefix(NEW).make_in(&folder, |path| options.open(path)))
+        self.in_layout(|| {
+            tempfile::Builder::new()
+                .prefix(NEW)
+                .make_in(&folder, |path| options.open(path))
+        })
     }
 
     /// Replaces a file of the layout by `parts`, in one step but unsynced.
     pub(super) fn write_file(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
         let temporary = self.temporary()?;
         for part in parts {
-            temporary.as_file().write_all(part).map_err(self.refused())?;
+            temporary
+                .as_file()
+                .write_all(part)
+                .map_err(self.refused())?;
         }
         self.persist(temporary, &self.root.join(name))
     }
 
     pub(super) fn persist(&self, temporary: NamedTempFile, path: &Path) -> Result<()> {
-        temporary.persist(path).map_err(|e| self.refused()(e.error))?;
+        temporary
+            .persist(path)
+            .map_err(|e| self.refused()(e.error))?;
         Ok(())
     }
 
@@ -207,7 +247,8 @@ impl Cache {
             if !sound {
                 let mut segments = self.segments_mut();
                 segments.forget_records();
-                // What cannot be read now was not known before either; the next refresh will say so.
+                // What cannot be read now was not known before either; the next refresh will say
+                // so.
                 let _ = segments.refresh();
             }
             sound
@@ -220,7 +261,9 @@ impl Cache {
         self.segments.read().unwrap_or_else(PoisonError::into_inner)
     }
     pub(super) fn segments_mut(&self) -> RwLockWriteGuard<'_, Segments> {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner)
+        self.segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
     pub(super) fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
@@ -235,24 +278,29 @@ fn check_folder(root: &Path) -> Result<()> {
     files::require_own("the cache", root)?;
     for name in LAYOUT {
         if root.join(name).is_symlink() {
-            return Err(Error::Cache(format!(
-                "in the cache {} `{name}` is a link; a cache has no links in it, so that nothing outside it is changed or removed. \
-                 Move what it leads to in its place, or make the whole cache a link",
-                root.display()
-            )));
+            return Err(CacheError::Link {
+                cache: root.to_owned(),
+                name,
+            }
+            .into());
         }
     }
     if is_tagged(root) {
         return Ok(());
     }
     let entries = fs::read_dir(root).map_err(Error::io("cannot read the cache", root))?;
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let strange = names.filter(|name| !name.starts_with('.') && !LAYOUT.contains(&name.as_str())).min();
+    let names = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let strange = names
+        .filter(|name| !name.starts_with('.') && !LAYOUT.contains(&name.as_str()))
+        .min();
     match strange {
-        Some(name) => Err(Error::Cache(format!(
-            "{} is not a cache: it holds `{name}` and has no {TAG} of tprimat. Name an empty or a new folder in paths.cache",
-            root.display()
-        ))),
+        Some(holds) => Err(CacheError::NotACache {
+            folder: root.to_owned(),
+            holds,
+        }
+        .into()),
         None => Ok(()),
     }
 }
@@ -266,7 +314,9 @@ fn is_tagged(root: &Path) -> bool {
 /// Are the segments still those that the snapshot was made of?
 fn describes(snapshot: &Snapshot, root: &Path) -> bool {
     snapshot.segments().iter().all(|(name, mark)| {
-        mark.end == 0 || fs::File::open(root.join("segments").join(name)).is_ok_and(|file| frame::is_at(mark, &file))
+        mark.end == 0
+            || fs::File::open(root.join("segments").join(name))
+                .is_ok_and(|file| frame::is_at(mark, &file))
     })
 }
 
@@ -279,7 +329,12 @@ mod tests {
     fn write(path: &Path) {
         files::write_atomically(path, b"x", Durability::Plain).unwrap();
         let times = fs::FileTimes::new().set_modified(SystemTime::UNIX_EPOCH);
-        fs::File::options().write(true).open(path).unwrap().set_times(times).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_times(times)
+            .unwrap();
     }
 
     #[test]
@@ -287,11 +342,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache")).unwrap();
         let tmp = cache.root().join("tmp");
-        ["new-old", "thesis.tex"].iter().for_each(|name| write(&tmp.join(name)));
+        ["new-old", "thesis.tex"]
+            .iter()
+            .for_each(|name| write(&tmp.join(name)));
         files::write_atomically(&tmp.join("new-young"), b"x", Durability::Plain).unwrap();
         files::create_dir_all(&tmp.join("new-folder")).unwrap();
         cache.ensure_writable().unwrap();
-        let mut left: Vec<_> = fs::read_dir(&tmp).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let mut left: Vec<_> = fs::read_dir(&tmp)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         left.sort();
         assert_eq!(left, ["new-folder", "new-young", "thesis.tex"]);
     }
@@ -304,10 +364,21 @@ mod tests {
         let cache = Cache::open(&root).unwrap();
         for name in ["tmp", "objects", "snapshot", TAG] {
             let (place, kept) = (root.join(name), root.join(".kept"));
-            files::move_to(&if place.exists() { place.clone() } else { home.join("absent") }, &kept).ok();
+            files::move_to(
+                &if place.exists() {
+                    place.clone()
+                } else {
+                    home.join("absent")
+                },
+                &kept,
+            )
+            .ok();
             symlink(&home, &place).unwrap();
             cache.sweep();
-            let error = Cache::open(&root).err().expect("a link is refused").to_string();
+            let error = Cache::open(&root)
+                .err()
+                .expect("a link is refused")
+                .to_string();
             assert!(error.contains("is a link"), "{name}: {error}");
             fs::remove_file(&place).unwrap();
             files::move_to(&kept, &place).ok();
@@ -319,14 +390,26 @@ mod tests {
     fn a_folder_of_other_things_is_no_cache() {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("thesis.tex"));
-        let error = Cache::open(folder.path()).err().expect("it is refused").to_string();
+        let error = Cache::open(folder.path())
+            .err()
+            .expect("it is refused")
+            .to_string();
         assert!(error.contains("`thesis.tex`"), "{error}");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made there");
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "nothing was made there"
+        );
         // One of an older tprimat, or one whose tag was lost.
         let old = folder.path().join("old");
         files::create_dir_all(&old.join("segments")).unwrap();
         write(&old.join(".gitignore"));
         Cache::open(&old).unwrap();
+        // A build was there, and the disk spoilt the tag.
+        write(&old.join("in-use"));
+        write(&old.join(TAG));
+        Cache::open(&old).unwrap();
+        assert!(is_tagged(&old), "the tag is made again");
         // Once it is ours, whatever else people keep there is theirs.
         write(&old.join("notes.txt"));
         Cache::open(&old).unwrap();

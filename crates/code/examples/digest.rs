@@ -4,6 +4,10 @@
 
 fn main() {
     for folder in std::env::args_os().skip(1) {
-        println!("{} {}", tprimat_code::own(folder.as_ref()), folder.display());
+        println!(
+            "{} {}",
+            tprimat_code::own(folder.as_ref()),
+            folder.display()
+        );
     }
 }

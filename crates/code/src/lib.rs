@@ -1,14 +1,16 @@
 //! For build scripts: a digest of the code that a crate can call.
 //!
-//! A crate whose code decides what a task makes has a `links` name and a build script that calls [`announce`]. The digest
-//! covers the crate's own sources ([`own`]) and the digests of the workspace crates that its manifest depends on. Cargo itself
-//! hands those over, as `DEP_TPRIMAT_<CRATE>_CODE`, so nothing is listed by hand, and what a manifest does not name cannot be
-//! called.
+//! A crate whose code decides what a task makes has a `links` name and a build script that calls
+//! [`announce`]. The digest covers the crate's own sources ([`own`]) and the digests of the
+//! workspace crates that its manifest depends on. Cargo itself hands those over, as
+//! `DEP_TPRIMAT_<CRATE>_CODE`, so nothing is listed by hand, and what a manifest does not name
+//! cannot be called.
 
 mod libraries;
 mod manifest;
 mod sources;
 mod tokens;
+mod without_tests;
 
 use std::{collections::BTreeSet, env, fs, path::PathBuf};
 
@@ -16,8 +18,9 @@ pub use libraries::pins;
 pub use manifest::{foreign_dependencies, own_dependencies};
 pub use sources::digest as own;
 
-/// Computes the digest of the package whose build script calls this, and tells Cargo, which tells the crates that depend on it;
-/// likewise the libraries of others that it and the crates below it call.
+/// Computes the digest of the package whose build script calls this, and tells Cargo, which tells
+/// the crates that depend on it; likewise the libraries of others that it and the crates below it
+/// call.
 ///
 /// # Panics
 ///
@@ -25,11 +28,22 @@ pub use sources::digest as own;
 pub fn announce() {
     println!("cargo::metadata=code={}", of_package());
     let manifest = fs::read_to_string(folder().join("Cargo.toml")).expect("Cargo has just read it");
-    let mut libraries: BTreeSet<String> = foreign_dependencies(&manifest).into_iter().map(str::to_owned).collect();
+    let mut libraries: BTreeSet<String> = foreign_dependencies(&manifest)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     for (_, names) in announced("LIBRARIES") {
-        libraries.extend(names.split(',').filter(|name| !name.is_empty()).map(str::to_owned));
+        libraries.extend(
+            names
+                .split(',')
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
+        );
     }
-    println!("cargo::metadata=libraries={}", libraries.into_iter().collect::<Vec<_>>().join(","));
+    println!(
+        "cargo::metadata=libraries={}",
+        libraries.into_iter().collect::<Vec<_>>().join(",")
+    );
     println!("cargo::rerun-if-changed=Cargo.toml");
 }
 

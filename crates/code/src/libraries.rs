@@ -1,37 +1,66 @@
 //! What pins a library in Cargo.lock.
 //!
-//! Only tasks whose loss costs seconds count their libraries. A training's key never does. Parse and aggregate do not either:
-//! where a log is lost, a parse that is stale asks for the training.
+//! Only tasks whose loss costs seconds count their libraries. A training's key never does. Parse
+//! and aggregate do not either: where a log is lost, a parse that is stale asks for the training.
 
 use std::collections::BTreeSet;
 
-/// Libraries that leave no trace in a picture or a page, nor does what only they are built on: macros, browsers.
-const WITHOUT_TRACE: &[&str] = &["autocfg", "proc-macro2", "quote", "syn", "thiserror", "wasm-bindgen", "web-sys"];
+/// Libraries that leave no trace in a picture or a page, nor does what only they are built on:
+/// macros, browsers.
+const WITHOUT_TRACE: &[&str] = &[
+    "autocfg",
+    "proc-macro2",
+    "quote",
+    "syn",
+    "thiserror",
+    "wasm-bindgen",
+    "web-sys",
+];
 
-/// Name, version, source and checksum of the libraries and of all that they are built on, as a Cargo.lock has them.
+/// Name, version, source and checksum of the libraries and of all that they are built on, as a
+/// Cargo.lock has them.
 #[must_use]
 pub fn pins(lock: &str, libraries: &[&str]) -> String {
     let packages: Vec<&str> = lock.split("[[package]]").skip(1).collect();
     let (mut wanted, mut unseen) = (BTreeSet::new(), libraries.to_vec());
     while let Some(library) = unseen.pop() {
         if wanted.insert(library) {
-            let its = packages.iter().filter(|package| name(package) == Some(library));
-            unseen.extend(its.flat_map(|p| dependencies(p)).filter(|needed| !WITHOUT_TRACE.contains(needed)));
+            let its = packages
+                .iter()
+                .filter(|package| name(package) == Some(library));
+            unseen.extend(
+                its.flat_map(|p| dependencies(p))
+                    .filter(|needed| !WITHOUT_TRACE.contains(needed)),
+            );
         }
     }
     let is_wanted = |package: &&&str| name(package).is_some_and(|name| wanted.contains(name));
-    let pin = |package: &&str| package.split("dependencies = [").next().unwrap_or_default().trim().to_owned() + "\n";
+    let pin = |package: &&str| {
+        package
+            .split("dependencies = [")
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+            + "\n"
+    };
     packages.iter().filter(is_wanted).map(pin).collect()
 }
 
 fn name(package: &str) -> Option<&str> {
-    package.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+    package
+        .lines()
+        .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
 }
 
 /// Names on lines like ` "regex",` and ` "toml 1.0.1",`.
 fn dependencies(package: &str) -> impl Iterator<Item = &str> {
-    let listed = package.split_once("dependencies = [").map_or("", |(_, rest)| rest);
-    listed.lines().filter_map(|line| line.trim().strip_prefix('"')?.split(['"', ' ']).next())
+    let listed = package
+        .split_once("dependencies = [")
+        .map_or("", |(_, rest)| rest);
+    listed
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.split(['"', ' ']).next())
 }
 
 #[cfg(test)]
@@ -79,7 +108,11 @@ checksum = "y1"
             (false, "\"y1\"", "\"y2\""),
             (false, "version = 4", "version = 5"),
         ] {
-            assert_eq!(of(&LOCK.replace(old, new)) != before, counts, "{old} → {new}");
+            assert_eq!(
+                of(&LOCK.replace(old, new)) != before,
+                counts,
+                "{old} → {new}"
+            );
         }
         assert_eq!(pins("", &["painter"]), "");
     }

@@ -1,7 +1,8 @@
 //! The sources of one crate, as far as they decide what it computes.
 //!
-//! Rust files count as tokens, so comments, documentation and formatting are not in the digest, and only files that the
-//! crate's modules lead to, so tests are not. Whatever else lies below `src` (tables, templates, kernels) counts byte by byte.
+//! Rust files count as tokens, so comments, documentation and formatting are not in the digest, and
+//! only files that the crate's modules lead to, so tests are not. Whatever else lies below `src`
+//! (tables, templates, kernels) counts byte by byte.
 
 use std::{
     collections::BTreeSet,
@@ -18,9 +19,18 @@ use crate::tokens::{self, Module};
 /// Where a source cannot be read or is not Rust.
 #[must_use]
 pub fn digest(src: &Path) -> String {
-    let mut crate_of = Crate { src, hasher: blake3::Hasher::new(), rust: BTreeSet::new(), tests: BTreeSet::new() };
-    let root = ["lib.rs", "main.rs", "mod.rs"].into_iter().find(|name| src.join(name).is_file());
-    crate_of.module(Path::new(root.unwrap_or_else(|| panic!("{} has no lib.rs", src.display()))));
+    let mut crate_of = Crate {
+        src,
+        hasher: blake3::Hasher::new(),
+        rust: BTreeSet::new(),
+        tests: BTreeSet::new(),
+    };
+    let root = ["lib.rs", "main.rs", "mod.rs"]
+        .into_iter()
+        .find(|name| src.join(name).is_file());
+    crate_of.module(Path::new(
+        root.unwrap_or_else(|| panic!("{} has no lib.rs", src.display())),
+    ));
     for file in crate_of.other_files(Path::new("")) {
         crate_of.add(&file, &read(&src.join(&file)));
     }
@@ -39,13 +49,20 @@ struct Crate<'a> {
 impl Crate<'_> {
     /// Adds the file and, in the order of their declarations, the modules that it declares.
     fn module(&mut self, file: &Path) {
-        let text = String::from_utf8(read(&self.src.join(file))).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        let (text, modules) = tokens::normalised(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let text = String::from_utf8(read(&self.src.join(file)))
+            .unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let (text, modules) =
+            tokens::normalised(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         self.add(file, text.as_bytes());
         self.rust.insert(file.to_owned());
-        let is_folder_of_its_own = ["lib.rs", "main.rs", "mod.rs"].iter().any(|name| file.ends_with(name));
-        let folder =
-            if is_folder_of_its_own { file.parent().unwrap_or(file).to_owned() } else { file.with_extension("") };
+        let is_folder_of_its_own = ["lib.rs", "main.rs", "mod.rs"]
+            .iter()
+            .any(|name| file.ends_with(name));
+        let folder = if is_folder_of_its_own {
+            file.parent().unwrap_or(file).to_owned()
+        } else {
+            file.with_extension("")
+        };
         for Module { path, is_test } in modules {
             let place = folder.join(path);
             if is_test {
@@ -53,10 +70,16 @@ impl Crate<'_> {
                 continue;
             }
             let candidates = [place.with_extension("rs"), place.join("mod.rs")];
-            let found = candidates.iter().find(|candidate| self.src.join(candidate).is_file());
-            self.module(
-                found.unwrap_or_else(|| panic!("{} declares {}, which is not there", file.display(), place.display())),
-            );
+            let found = candidates
+                .iter()
+                .find(|candidate| self.src.join(candidate).is_file());
+            self.module(found.unwrap_or_else(|| {
+                panic!(
+                    "{} declares {}, which is not there",
+                    file.display(),
+                    place.display()
+                )
+            }));
         }
     }
 
@@ -67,9 +90,12 @@ impl Crate<'_> {
 
     /// Files below `folder` that are not Rust and that tests do not own, sorted.
     fn other_files(&self, folder: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.src.join(folder)).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        let entries = fs::read_dir(self.src.join(folder))
+            .unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut names: Vec<String> = names.filter(|name| !name.starts_with('.') && name != "snapshots").collect();
+        let mut names: Vec<String> = names
+            .filter(|name| !name.starts_with('.') && name != "snapshots")
+            .collect();
         names.sort();
         let mut files = Vec::new();
         for path in names.iter().map(|name| folder.join(name)) {
@@ -98,7 +124,9 @@ mod tests {
     impl Folder {
         fn new(files: &[(&str, &str)]) -> Self {
             let folder = Self(tempfile::tempdir().unwrap());
-            files.iter().for_each(|(name, text)| folder.write(name, text));
+            files
+                .iter()
+                .for_each(|(name, text)| folder.write(name, text));
             folder
         }
         #[expect(clippy::disallowed_methods, reason = "a test's own files")]
@@ -116,7 +144,10 @@ mod tests {
     fn only_what_the_modules_lead_to_and_what_they_may_include_counts() {
         let folder = Folder::new(&[
             ("lib.rs", "mod a; #[cfg(test)] mod tests;"),
-            ("a.rs", "mod b; const T: &str = include_str!(\"table.toml\");"),
+            (
+                "a.rs",
+                "mod b; const T: &str = include_str!(\"table.toml\");",
+            ),
             ("a/b.rs", "fn f() -> u8 { 1 }"),
             ("table.toml", "x = 1"),
             ("tests.rs", "fn t() {}"),
@@ -153,7 +184,10 @@ mod tests {
         let code = |text: &str| vec![("logs".to_owned(), text.to_owned())];
         let before = crate::folded("own", code("1"));
         assert_eq!(crate::folded("own", code("1")), before);
-        assert!(crate::folded("own", code("2")) != before && crate::folded("other", code("1")) != before);
+        assert!(
+            crate::folded("own", code("2")) != before
+                && crate::folded("other", code("1")) != before
+        );
         assert_ne!(crate::folded("own", []), before);
     }
 }

@@ -3,6 +3,9 @@
 use std::{fmt::Write as _, iter::Peekable};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree, token_stream::IntoIter};
+use quote::ToTokens as _;
+
+use crate::without_tests;
 
 /// A module that a file declares, `mod name;`.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,12 +16,24 @@ pub struct Module {
     pub is_test: bool,
 }
 
-/// The tokens of a file, one a line, without comments, documentation, tests, trailing commas, and braces around a single
-/// expression, which a formatter adds and takes away; and the modules that the file declares.
+/// The tokens of a file, one a line, without comments, documentation, tests, trailing commas, and
+/// braces around a single expression, which a formatter adds and takes away; and the modules that
+/// the file declares.
 pub fn normalised(text: &str) -> Result<(String, Vec<Module>), String> {
-    let stream: TokenStream = text.parse().map_err(|e| format!("is not Rust: {e}"))?;
-    let mut writer = Writer { text: String::with_capacity(text.len()), modules: Vec::new(), path: Vec::new() };
-    writer.stream(stream);
+    let mut file = syn::parse_file(text).map_err(|e| format!("is not Rust: {e}"))?;
+    let of_tests = without_tests::remove(&mut file)
+        .into_iter()
+        .map(|path| Module {
+            path,
+            is_test: true,
+        })
+        .collect();
+    let mut writer = Writer {
+        text: String::with_capacity(text.len()),
+        modules: of_tests,
+        path: Vec::new(),
+    };
+    writer.stream(file.into_token_stream());
     Ok((writer.text, writer.modules))
 }
 
@@ -37,7 +52,6 @@ impl Writer {
         while let Some(token) = tokens.next() {
             if let Some(attribute) = attribute(&token, &mut tokens) {
                 match attribute.as_str() {
-                    "cfg(test)" => self.skip_item(&mut tokens),
                     doc if doc.starts_with("doc=") || doc.starts_with("doc(") => {}
                     other => self.line(&format!("#[{other}]")),
                 }
@@ -46,17 +60,25 @@ impl Writer {
             let is_last = tokens.peek().is_none();
             let shown = match token {
                 TokenTree::Group(group) => {
-                    let is_followed_by_arm =
-                        !is_last && !matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ',');
+                    let is_followed_by_arm = !is_last
+                        && !matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ',');
                     self.group(&group, &before, is_followed_by_arm);
-                    String::from(if group.delimiter() == Delimiter::Brace { "}" } else { ")" })
+                    String::from(if group.delimiter() == Delimiter::Brace {
+                        "}"
+                    } else {
+                        ")"
+                    })
                 }
                 TokenTree::Punct(comma) if comma.as_char() == ',' && is_last => String::new(),
-                TokenTree::Punct(end) if end.as_char() == ';' && is_last && leaves(&begins) => String::new(),
+                TokenTree::Punct(end) if end.as_char() == ';' && is_last && leaves(&begins) => {
+                    String::new()
+                }
                 other => other.to_string(),
             };
-            if before[1] == "mod" && matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ';') {
-                self.declare(&shown, false);
+            if before[1] == "mod"
+                && matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ';')
+            {
+                self.declare(&shown);
             }
             if !matches!(shown.as_str(), "}" | ")") {
                 self.line(&shown);
@@ -71,15 +93,21 @@ impl Writer {
         }
     }
 
-    fn group(&mut self, group: &proc_macro2::Group, before: &[String; 2], is_followed_by_arm: bool) {
+    fn group(
+        &mut self,
+        group: &proc_macro2::Group,
+        before: &[String; 2],
+        is_followed_by_arm: bool,
+    ) {
         let is_module = before[0] == "mod" && group.delimiter() == Delimiter::Brace;
         if is_module {
             self.path.push(before[1].clone());
         }
         // `=> { x }` is `=> x,`, and `|y| { x }` is `|y| x`.
         let is_arm = before[0] == "=" && before[1] == ">";
-        let is_loose =
-            group.delimiter() == Delimiter::Brace && (is_arm || before[1] == "|") && is_expression(group.stream());
+        let is_loose = group.delimiter() == Delimiter::Brace
+            && (is_arm || before[1] == "|")
+            && is_expression(group.stream());
         let (open, close) = match group.delimiter() {
             _ if is_loose => ("", ""),
             Delimiter::Parenthesis => ("(", ")"),
@@ -89,7 +117,11 @@ impl Writer {
         };
         self.line(open);
         self.stream(group.stream());
-        self.line(if is_arm && is_loose && is_followed_by_arm { "," } else { close });
+        self.line(if is_arm && is_loose && is_followed_by_arm {
+            ","
+        } else {
+            close
+        });
         if is_module {
             self.path.pop();
         }
@@ -101,35 +133,23 @@ impl Writer {
         }
     }
 
-    fn declare(&mut self, name: &str, is_test: bool) {
-        let path = self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
-        self.modules.push(Module { path, is_test });
-    }
-
-    /// Passes over what stands behind `#[cfg(test)]`: an item, a field or a statement.
-    fn skip_item(&mut self, tokens: &mut Peekable<IntoIter>) {
-        let mut before = String::new();
-        let mut ends_with_semicolon = false;
-        while let Some(token) = tokens.next() {
-            if attribute(&token, tokens).is_some() {
-                continue;
-            }
-            match &token {
-                TokenTree::Punct(end) if matches!(end.as_char(), ';' | ',') => break,
-                TokenTree::Group(group) if group.delimiter() == Delimiter::Brace && !ends_with_semicolon => break,
-                _ => {}
-            }
-            let shown = token.to_string();
-            ends_with_semicolon |= matches!(shown.as_str(), "use" | "const" | "static" | "type" | "let");
-            if before == "mod" && matches!(tokens.peek(), Some(TokenTree::Punct(p)) if p.as_char() == ';') {
-                self.declare(&shown, true);
-            }
-            before = shown;
-        }
+    fn declare(&mut self, name: &str) {
+        let path = self
+            .path
+            .iter()
+            .map(String::as_str)
+            .chain([name])
+            .collect::<Vec<_>>()
+            .join("/");
+        self.modules.push(Module {
+            path,
+            is_test: false,
+        });
     }
 }
 
-/// The text between the brackets of an attribute, `#[…]` or `#![…]`, without spaces around its signs.
+/// The text between the brackets of an attribute, `#[…]` or `#![…]`, without spaces around its
+/// signs.
 fn attribute(token: &TokenTree, tokens: &mut Peekable<IntoIter>) -> Option<String> {
     let is = |token: Option<&TokenTree>, sign| matches!(token, Some(TokenTree::Punct(p)) if p.as_char() == sign);
     if !is(Some(token), '#') {
@@ -173,6 +193,7 @@ mod tests {
     }
 
     const CODE: &str = "
+        struct Clock { now: f64 }
         fn rate(tokens: f64, seconds: f64) -> f64 {
             match seconds {
                 s if s > 0.0 => tokens / s,
@@ -188,6 +209,7 @@ mod tests {
             "//! What this is for.
             /// Tokens of a second.
             #[doc = \"more\"]
+            struct Clock { now: f64, }
             fn rate(tokens: f64, seconds: f64) -> f64 { // per device
                 match seconds { s if s > 0.0 => { tokens / s } _ => 0.0 }
             }
@@ -202,7 +224,12 @@ mod tests {
                     .collect()
             }",
             "#[cfg(test)] use std::fmt; #[cfg(test)] const A: u8 = { 1 };
-            fn rate(tokens: f64, seconds: f64) -> f64 { match seconds { s if s > 0.0 => tokens / s, _ => 0.0 } }
+            struct Clock { now: f64, #[cfg(test)] set_to: Option<(f64, f64)> }
+            fn rate(tokens: f64, seconds: f64) -> f64 {
+                #[cfg(test)] let x: Vec<(u8, u8)> = Vec::new();
+                #[cfg(test)] x.push((1, 2));
+                match seconds { #[cfg(test)] 1.0 => 2.0, s if s > 0.0 => tokens / s, _ => 0.0 }
+            }
             #[cfg(test)] #[expect(dead_code)] fn helper() { let x = 1; }
             fn all(x: &[f64]) -> Vec<f64> { x.iter().map(|t| rate(*t, 1.0)).collect() }
             #[cfg(test)] mod tests { use super::*; #[test] fn t() { assert!(true); } }",
@@ -222,7 +249,7 @@ mod tests {
     #[test]
     fn every_change_of_what_is_computed_is_in_it() {
         for (old, new) in [
-            ("> 0.0", ">= 0.0"),
+            ("s > 0.0", "s >= 0.0"),
             ("tokens / s", "tokens * s"),
             ("fn rate", "pub fn rate"),
             ("0.0,\n            }", "0.5,\n            }"),
@@ -233,14 +260,71 @@ mod tests {
             assert_ne!(text(&CODE.replace(old, new)), text(CODE), "{old} → {new}");
         }
         assert_ne!(text("fn f() { g(); }"), text("fn f() { g() }"));
-        assert_ne!(text("f(\"a b\")"), text("f(\"a  b\")"), "what a text holds is no formatting");
+        assert_ne!(
+            text("fn g() { f(\"a b\") }"),
+            text("fn g() { f(\"a  b\") }"),
+            "what a text holds is no formatting"
+        );
+    }
+
+    /// A test's item ends where its own body or semicolon does, whatever words and signs it has.
+    #[test]
+    fn nothing_but_the_tests_own_item_is_left_out() {
+        let of_tests = [
+            "const fn helper() -> u8 { 1 }",
+            "fn helper() -> &'static str { \"\" }",
+            "fn helper() -> u8 { const A: u8 = 1; static B: u8 = A; B }",
+            "pub(crate) fn helper() -> Result<Vec<u8>, Error> { Ok(Vec::new()) }",
+            "fn helper<'a, T: Into<u8>, const N: usize>(x: &'a [T; N]) -> MutexGuard<'a, ()> where T: Copy, { panic!() }",
+            "type Pair = HashMap<u8, u8>;",
+            "const TABLE: [u8; 2] = { [1, 2] };",
+            "static A: HashMap<u8, u8> = HashMap::new();",
+            "impl<A, B> Convert<A, B> for Pair<A, B> { fn f() -> Result<A, B> { g() } }",
+            "struct Pair(u8, u8);",
+            "macro_rules! check { ($a:expr, $b:expr) => { assert_eq!($a, $b) }; }",
+            "thread_local! { static A: u8 = 1 }",
+        ];
+        let place = |item: &str, in_impl: &str| {
+            format!("{item} fn real(x: u8) -> u8 {{ x + 1 }} impl A {{ {in_impl} fn f() {{}} }}")
+        };
+        let expected = text(&place("", ""));
+        for item in of_tests {
+            assert_eq!(
+                text(&place(&format!("#[cfg(test)] {item}"), "")),
+                expected,
+                "{item}"
+            );
+            let is_associated = item.contains("fn helper") || item.starts_with("const ");
+            if is_associated {
+                assert_eq!(
+                    text(&place("", &format!("#[cfg(test)] {item}"))),
+                    expected,
+                    "{item}"
+                );
+            }
+            let real = place(&format!("#[cfg(test)] {item}"), "").replace("x + 1", "x + 2");
+            assert_ne!(text(&real), expected, "{item}");
+        }
+        // Where an attribute is for a part of an expression, the part stays.
+        assert_ne!(
+            text("fn f() { g([#[cfg(test)] 1, 2]) }"),
+            text("fn f() { g([#[cfg(test)] 3, 2]) }")
+        );
     }
 
     #[test]
     fn modules_are_found_where_they_are_declared() {
         let source = "mod a; #[cfg(test)] mod b; pub mod c { mod d; #[cfg(test)] mod e; fn f() {} } #[cfg(test)] mod g { mod h; }";
-        let module = |path: &str, is_test| Module { path: path.into(), is_test };
-        let found = [module("a", false), module("b", true), module("c/d", false), module("c/e", true)];
+        let module = |path: &str, is_test| Module {
+            path: path.into(),
+            is_test,
+        };
+        let found = [
+            module("b", true),
+            module("c/e", true),
+            module("a", false),
+            module("c/d", false),
+        ];
         assert_eq!(normalised(source).unwrap().1, found);
         assert!(normalised("fn f( {").is_err());
     }

@@ -1,49 +1,102 @@
-//! Who may import whom: the rooms and their doors, as the manifests have them.
+//! Who may import whom: the dependencies allowed to each crate, and the order of the modules of `src/`.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use tprimat_code::{foreign_dependencies, own_dependencies};
 
-/// Every crate, and the crates that it may call.
-const DOORS: &[(&str, &[&str])] = &[
+/// Every crate, and the crates that its manifest depends on.
+const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &["job", "words"]),
     ("cache", &["base", "job"]),
     ("code", &[]),
-    ("figures", &["job", "logs", "results"]),
+    ("figures", &["job", "logs", "results", "words"]),
     ("job", &[]),
+    ("live", &["job"]),
     ("logs", &["job", "words"]),
-    ("native", &["job", "samples"]),
-    ("plot", &["base", "figures"]),
+    ("loops", &[]),
+    ("native", &["job", "loops", "samples"]),
+    ("plot", &["base", "figures", "results", "sentences"]),
+    ("remote", &["base", "cache"]),
     ("render", &["base", "job"]),
-    ("report", &["base", "figures", "job", "plot", "words"]),
+    (
+        "report",
+        &[
+            "base",
+            "figures",
+            "job",
+            "plot",
+            "results",
+            "sentences",
+            "words",
+        ],
+    ),
     ("results", &["job", "logs"]),
     ("samples", &[]),
+    ("sentences", &["figures", "results"]),
     ("words", &[]),
+];
+
+/// The modules of `src/`, in an order in which each imports only those before it.
+const MODULES: &[&str] = &[
+    "shipped", "config", "matrix", "data", "recipe", "host", "plan", "import", "publish", "graph",
+    "execute", "cli",
 ];
 
 fn manifest(name: &str) -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    fs::read_to_string(crates.join(name).join("Cargo.toml")).unwrap_or_else(|e| panic!("{name}: {e}"))
+    fs::read_to_string(crates.join(name).join("Cargo.toml"))
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 #[test]
-fn each_crate_calls_what_it_may_and_nothing_later() {
+fn each_crate_depends_on_those_it_may_and_no_others() {
     let folders = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
-    let mut found: Vec<String> = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
+    let mut found: Vec<String> = folders
+        .map(|folder| folder.unwrap().file_name().into_string().unwrap())
+        .collect();
     found.sort();
-    assert_eq!(found, DOORS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-    for (name, may) in DOORS {
+    assert_eq!(
+        found,
+        ALLOWED.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+    );
+    for (name, may) in ALLOWED {
         assert_eq!(own_dependencies(&manifest(name)), *may, "{name}");
     }
 }
 
-/// A crate that announces nothing would be left out of the digests of all that call it.
+/// ARCHITECTURE.md has the same list.
+#[test]
+fn the_table_of_crates_is_as_the_manifests_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    for (name, may) in ALLOWED {
+        let start = format!("| `{name}` | ");
+        let row = page.lines().find_map(|line| line.strip_prefix(&start));
+        let listed = row.and_then(|row| row.strip_suffix(" |")?.rsplit(" | ").next());
+        let listed = listed.unwrap_or_else(|| panic!("no row of {name}"));
+        let mut listed: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
+        listed.sort_unstable();
+        assert_eq!(listed, *may, "{name}");
+    }
+}
+
+/// A crate without this call would be missing from the code digests of the crates that use it.
 #[test]
 fn each_crate_that_another_calls_announces_its_code() {
-    for (name, _) in DOORS.iter().filter(|(name, _)| !["code", "native"].contains(name)) {
+    for (name, _) in ALLOWED
+        .iter()
+        .filter(|(name, _)| !["code", "native"].contains(name))
+    {
         let (manifest, script) = (manifest(name), format!("../{name}/build.rs"));
-        assert!(manifest.contains(&format!("\nlinks = \"tprimat_{name}\"\n")), "{name}");
-        let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).unwrap();
+        assert!(
+            manifest.contains(&format!("\nlinks = \"tprimat_{name}\"\n")),
+            "{name}"
+        );
+        let script =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).unwrap();
         assert!(script.contains("tprimat_code::announce();"), "{name}");
     }
 }
@@ -52,8 +105,192 @@ fn each_crate_that_another_calls_announces_its_code() {
 fn only_the_native_trainer_links_libtorch() {
     let with_torch = |manifest: &str| foreign_dependencies(manifest).contains(&"tch");
     assert!(with_torch(&manifest("native")));
-    let others = DOORS.iter().map(|(name, _)| *name).filter(|name| *name != "native");
-    for (name, text) in others.map(|name| (name, manifest(name))).chain([("the build system", manifest(".."))]) {
-        assert!(!with_torch(&text) && !own_dependencies(&text).contains(&"native"), "{name}");
+    let others = ALLOWED
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| *name != "native");
+    for (name, text) in others
+        .map(|name| (name, manifest(name)))
+        .chain([("the build system", manifest(".."))])
+    {
+        assert!(
+            !with_torch(&text) && !own_dependencies(&text).contains(&"native"),
+            "{name}"
+        );
+    }
+}
+
+/// The first names of all paths that begin at the root of the crate.
+fn modules_used(code: &str) -> Vec<String> {
+    let name_at = |text: &str| -> String {
+        text.chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect()
+    };
+    let mut found = Vec::new();
+    for (at, start) in code.match_indices("crate::") {
+        let rest = &code[at + start.len()..];
+        let Some(group) = rest.strip_prefix('{') else {
+            found.push(name_at(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut is_first = true;
+        for (at, ch) in group.char_indices() {
+            match ch {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => is_first = true,
+                _ if is_first && ch.is_alphanumeric() => {
+                    found.push(name_at(&group[at..]));
+                    is_first = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Rust files below a folder or beside it (`config/`, `config.rs`), without comments and tests.
+/// Tests are at the end of a file, or in files whose names end in `tests.rs`.
+fn product_sources(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut sources = Vec::new();
+    let mut waiting = vec![folder.to_owned(), folder.with_extension("rs")];
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            waiting.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.ends_with("tests.rs") || !name.ends_with(".rs") || !path.exists() {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let product = text
+            .lines()
+            .take_while(|line| !line.ends_with("mod tests {"));
+        let code: Vec<&str> = product
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .collect();
+        sources.push((path, code.join("\n")));
+    }
+    sources
+}
+
+/// What a framework needs is in its recipe.toml, so that a user's copy of a recipe, under whatever
+/// name, is treated as the shipped one.
+#[test]
+fn no_code_knows_a_shipped_framework_by_its_id() {
+    // Words that mean something else too: a way of sharding, a log format. And a picture's palette:
+    // which colour is whose decides nothing, and other recipes get theirs by name.
+    const OTHER_MEANINGS: &[(&str, &str)] = &[
+        ("job/src/sharding.rs", "fsdp"),
+        ("logs/src/titan_settings.rs", "fsdp"),
+        ("logs/src/format.rs", "nemo"),
+        ("plot/src/style.rs", "*"),
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let ids: Vec<String> = fs::read_dir(root.join("recipes"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|folder| folder.join("recipe.toml").is_file())
+        .map(|folder| folder.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert!(ids.len() > 10, "{ids:?}");
+    let mut folders = vec![root.join("src")];
+    for (name, _) in ALLOWED {
+        folders.push(root.join("crates").join(name).join("src"));
+    }
+    for (path, code) in folders.iter().flat_map(|folder| product_sources(folder)) {
+        for id in &ids {
+            let means_another = OTHER_MEANINGS
+                .iter()
+                .any(|(file, word)| path.ends_with(file) && (word == id || *word == "*"));
+            let named = code.contains(&format!("\"{id}\""));
+            assert!(!named || means_another, "{}: \"{id}\"", path.display());
+        }
+    }
+}
+
+#[test]
+fn each_module_uses_those_before_it_and_none_later() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let mut declared: Vec<String> = fs::read_to_string(src.join("lib.rs"))
+        .unwrap()
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("pub mod ")?.strip_suffix(';')?.to_owned()))
+        .collect();
+    declared.sort();
+    let mut listed = MODULES.to_vec();
+    listed.sort_unstable();
+    assert_eq!(declared, listed);
+    let mut imports = 0;
+    for (place, module) in MODULES.iter().enumerate() {
+        for (path, code) in product_sources(&src.join(module)) {
+            for used in modules_used(&code) {
+                let Some(at) = MODULES.iter().position(|known| *known == used) else {
+                    continue;
+                };
+                imports += 1;
+                assert!(at <= place, "{}: {module} uses {used}", path.display());
+            }
+        }
+    }
+    assert!(imports > 100, "{imports} imports");
+}
+
+/// A sentence that results or figures compose is in the keys of their tasks: to reword it would make all
+/// summaries stale. Names of metrics are the longest texts that they may hold.
+#[test]
+fn results_and_figures_hold_no_sentence() {
+    const LONGEST_NAME: usize = 4;
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut seen = 0;
+    for name in ["figures", "results"] {
+        for (path, code) in product_sources(&crates.join(name).join("src")) {
+            // A lint's reason is for developers.
+            let lines: Vec<&str> = code
+                .lines()
+                .filter(|line| !line.contains("reason = "))
+                .collect();
+            let text = lines.join("\n").replace("\\\"", "");
+            for literal in text.split('"').skip(1).step_by(2) {
+                let words = literal
+                    .split_whitespace()
+                    .filter(|word| word.chars().any(char::is_alphabetic));
+                let place = path.display();
+                assert!(words.count() <= LONGEST_NAME, "{place}: \"{literal}\"");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "{seen} files");
+}
+
+/// The tables at the head of a crate's lib.rs name its files.
+#[test]
+fn files_in_the_lists_of_crates_exist() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for name in ["figures", "results"] {
+        let folder = crates.join(name).join("src");
+        let text = fs::read_to_string(folder.join("lib.rs")).unwrap();
+        let files: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("//! | `")?.split(" | ").next())
+            .flat_map(|cell| cell.split(['`', ',', ' ']))
+            .filter(|file| !file.is_empty())
+            .collect();
+        assert!(files.len() > 10, "{files:?}");
+        for file in files {
+            let path = folder.join(file);
+            let exists = path.is_dir() || path.with_extension("rs").exists();
+            assert!(exists, "{}", path.display());
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use serde::Deserialize;
 use tprimat_job::{Vendor, vendor_named, vendor_names};
 
-use super::{Catalogue, CellInput, Summary};
+use super::{Catalogue, CellInput, NoFigure, Summary};
 
 /// One SKU. Units: `accelerators.toml`.
 #[derive(Debug, Deserialize)]
@@ -46,25 +46,76 @@ pub fn accelerator(name: &str) -> Option<&'static Accelerator> {
     let words: Vec<String> = name.split_whitespace().map(str::to_lowercase).collect();
     let vendor = words.first().and_then(|w| vendor_named(w));
     let bare = words[usize::from(vendor.is_some())..].join(" ");
-    TABLE.iter().find(|a| a.names.contains(&bare) && vendor.is_none_or(|v| v == a.vendor))
+    TABLE
+        .iter()
+        .find(|a| a.names.contains(&bare) && vendor.is_none_or(|v| v == a.vendor))
 }
 
-/// The SKUs that a short name may mean, the usual one first: `H100` is the SXM module or the PCIe card.
+/// The vendor of a platform on which this device would be: `Cpu` for any maker's processor, also
+/// where its name begins with a GPU vendor's ("AMD EPYC").
+#[must_use]
+pub fn device_vendor(name: &str) -> Option<Vendor> {
+    let words: Vec<String> = name
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect();
+    if let Some(sku) = accelerator(name) {
+        return Some(sku.vendor);
+    }
+    if words.iter().any(|word| PROCESSORS.contains(&&**word)) {
+        return Some(Vendor::Cpu);
+    }
+    words.first().and_then(|word| vendor_named(word))
+}
+
+/// Words that only names of CPUs have.
+const PROCESSORS: [&str; 12] = [
+    "altra",
+    "core",
+    "cpu",
+    "epyc",
+    "graviton",
+    "neoverse",
+    "opteron",
+    "power9",
+    "processor",
+    "ryzen",
+    "threadripper",
+    "xeon",
+];
+
+/// The SKUs that a short name may mean, the usual one first: `H100` is the SXM module or the PCIe
+/// card.
 #[must_use]
 pub fn accelerators_like(name: &str) -> Vec<&'static Accelerator> {
     if let Some(exact) = accelerator(name) {
         return vec![exact];
     }
     let of = |text: &str| -> Vec<String> {
-        text.to_lowercase().split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
+        text.to_lowercase()
+            .split(|c: char| !c.is_alphanumeric())
+            .map(str::to_owned)
+            .collect()
     };
     let mut words = of(name);
     words.retain(|word| vendor_named(word).is_none() && !matches!(word.as_str(), "" | "instinct"));
-    if !words.iter().any(|word| word.chars().any(|c| c.is_ascii_digit())) {
+    if !words
+        .iter()
+        .any(|word| word.chars().any(|c| c.is_ascii_digit()))
+    {
         return Vec::new();
     }
     let is_meant = |known: &String| words.iter().all(|word| of(known).contains(word));
-    TABLE.iter().filter(|a| a.names.iter().any(is_meant)).collect()
+    TABLE
+        .iter()
+        .filter(|a| a.names.iter().any(is_meant))
+        .collect()
+}
+
+/// The names of all SKUs, in small letters and without the maker's.
+pub fn accelerator_names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().flat_map(|a| &a.names).map(String::as_str)
 }
 
 /// What a cell's runs were on.
@@ -84,19 +135,40 @@ impl<'a> Device<'a> {
     /// A device of this name, on a platform whose id may tell the vendor.
     #[must_use]
     pub fn named(platform: &'a str, name: Option<&'a str>) -> Self {
-        let first_word = name.and_then(|n| n.split_whitespace().next()).map(str::to_lowercase);
+        let first_word = name
+            .and_then(|n| n.split_whitespace().next())
+            .map(str::to_lowercase);
         let vendor = vendor_named(platform).or_else(|| vendor_named(&first_word?));
-        Self { platform, vendor, name, is_cpu: vendor == Some(Vendor::Cpu), partition: None, memory: None }
+        Self {
+            platform,
+            vendor,
+            name,
+            is_cpu: vendor == Some(Vendor::Cpu),
+            partition: None,
+            memory: None,
+        }
     }
 
-    /// The device that the log names, else that of tprimat.lock. `Err`: what is known of it contradicts itself.
-    pub fn of(cell: &'a CellInput, summary: &'a Summary, catalogue: &Catalogue) -> Result<Self, String> {
+    /// The device that the log names, else that of tprimat.lock. `Err`: what is known of it
+    /// contradicts itself.
+    pub fn of(
+        cell: &'a CellInput,
+        summary: &'a Summary,
+        catalogue: &Catalogue,
+    ) -> Result<Self, NoFigure> {
         let platform = cell.platform.as_str();
         let fact = |name: &str| cell.environment.facts.get(name).map(String::as_str);
-        let declared = catalogue.vendors.get(platform).copied().or_else(|| vendor_named(platform));
+        let declared = catalogue
+            .vendors
+            .get(platform)
+            .copied()
+            .or_else(|| vendor_named(platform));
         let told = summary.device.as_ref();
-        let logged = told.and_then(|d| d.name.as_deref()).filter(|name| !name.trim().is_empty());
-        let on_cpu = told.is_some_and(|d| d.r#type == "cpu");
+        let logged = told
+            .and_then(|d| d.name.as_deref())
+            .filter(|name| !name.trim().is_empty());
+        let on_cpu = told.is_some_and(|d| d.r#type == "cpu")
+            || logged.and_then(device_vendor) == Some(Vendor::Cpu);
         let is_cpu = on_cpu || declared == Some(Vendor::Cpu);
         // A CPU's name may begin with a GPU vendor's: "AMD EPYC".
         let locked = if is_cpu { None } else { fact("accelerator") };
@@ -107,22 +179,38 @@ impl<'a> Device<'a> {
             None if is_cpu => Some(Vendor::Cpu),
             None => Self::named("", name).vendor,
         };
-        match (declared, seen, logged.and_then(accelerator), locked.and_then(accelerator)) {
+        match (
+            declared,
+            seen,
+            logged.and_then(accelerator),
+            locked.and_then(accelerator),
+        ) {
             (Some(Vendor::Nvd | Vendor::Amd), ..) if on_cpu => {
-                return Err(format!("the platform is {platform}, but the log says that it ran on a CPU"));
+                return Err(NoFigure::LogSaysCpu {
+                    platform: platform.to_owned(),
+                });
             }
             (Some(declared), Some(seen), ..) if declared != seen => {
-                return Err(format!("the platform is {platform}, but the device is \"{}\"", name.unwrap_or_default()));
+                let (platform, device) = (platform.to_owned(), name.unwrap_or_default().to_owned());
+                return Err(NoFigure::OtherVendor { platform, device });
             }
             (.., Some(a), Some(b)) if !std::ptr::eq(a, b) => {
-                let (logged, locked) = (logged.unwrap_or_default(), locked.unwrap_or_default());
-                return Err(format!("the log names \"{logged}\", and tprimat.lock \"{locked}\""));
+                let [logged, locked] =
+                    [logged, locked].map(|name| name.unwrap_or_default().to_owned());
+                return Err(NoFigure::OtherDeviceInLock { logged, locked });
             }
             _ => {}
         }
         let partition = fact("partition").filter(|mode| !is_whole(mode));
         let memory = fact("memory_bytes").and_then(|bytes| bytes.parse().ok());
-        Ok(Self { platform, vendor: declared.or(seen), name, is_cpu, partition, memory })
+        Ok(Self {
+            platform,
+            vendor: declared.or(seen),
+            name,
+            is_cpu,
+            partition,
+            memory,
+        })
     }
 
     #[must_use]
@@ -130,33 +218,44 @@ impl<'a> Device<'a> {
         self.is_cpu
     }
 
-    /// What the configuration states for this platform: under its id, else under one of its vendor's names.
+    /// What the configuration states for this platform: under its id, else under one of its
+    /// vendor's names.
     #[must_use]
     pub fn stated<'t, T>(&self, table: &'t BTreeMap<String, T>) -> Option<&'t T> {
         self.names().find_map(|name| table.get(name))
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(self.platform).chain(self.vendor.map_or(&[][..], vendor_names).iter().copied())
+        std::iter::once(self.platform)
+            .chain(self.vendor.map_or(&[][..], vendor_names).iter().copied())
     }
 
     /// The whole accelerator, or why its maker's figures do not hold here.
-    pub fn sku(&self) -> Result<&'static Accelerator, String> {
-        let Some(name) = self.name else { return Err("the log does not name the device".to_owned()) };
+    pub fn sku(&self) -> Result<&'static Accelerator, NoFigure> {
+        let Some(name) = self.name else {
+            return Err(NoFigure::DeviceNotNamed);
+        };
+        let device = || name.to_owned();
         if let Some(mode) = self.partition {
-            return Err(format!("\"{name}\" is partitioned ({mode}): a part does less than the whole"));
+            return Err(NoFigure::Partitioned {
+                device: device(),
+                mode: mode.to_owned(),
+            });
         }
-        let sku = accelerator(name).ok_or_else(|| format!("no datasheet is known for \"{name}\""))?;
-        if name.to_lowercase().ends_with(" vf") && self.memory.is_none_or(|bytes| bytes < WHOLE * sku.memory_bytes()) {
-            return Err(format!(
-                "\"{name}\" is a virtual function, and tprimat.lock does not show that it has the memory of a whole device"
-            ));
+        let sku = accelerator(name).ok_or_else(|| NoFigure::NoDatasheet { device: device() })?;
+        if name.to_lowercase().ends_with(" vf")
+            && self
+                .memory
+                .is_none_or(|bytes| bytes < WHOLE * sku.memory_bytes())
+        {
+            return Err(NoFigure::VirtualFunction { device: device() });
         }
         Ok(sku)
     }
 }
 
-/// Share of the memory on the datasheet from which on a device is whole: drivers keep some of it for themselves.
+/// Share of the memory on the datasheet from which on a device is whole: drivers keep some of it
+/// for themselves.
 const WHOLE: f64 = 0.9;
 
 /// `none` (NVIDIA without MIG) or AMD's SPX, in which the device is one.
@@ -176,18 +275,41 @@ mod tests {
         let mut names = BTreeSet::new();
         for sku in TABLE.iter() {
             let what = &sku.names;
-            assert!(!what.is_empty() && !sku.source.is_empty() && sku.url.starts_with("https://"), "{what:?}");
+            assert!(
+                !what.is_empty() && !sku.source.is_empty() && sku.url.starts_with("https://"),
+                "{what:?}"
+            );
             for name in what {
                 assert!(names.insert(name), "{name} stands twice");
-                let bare = name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-                assert!(*name == bare && vendor_named(name.split(' ').next().unwrap()).is_none(), "{name}");
+                let bare = name
+                    .split_whitespace()
+                    .collect::<Vec<_>>()
+                    .join(" ")
+                    .to_lowercase();
+                assert!(
+                    *name == bare && vendor_named(name.split(' ').next().unwrap()).is_none(),
+                    "{name}"
+                );
                 assert!(!name.contains("mig"), "{name} is not whole");
             }
-            // Dense: FP8 is twice bf16 and TF32 half of it, on every device so far; sparse figures are double.
-            assert!(sku.fp8.is_none_or(|fp8| (fp8 / sku.bf16 - 2.0).abs() < 0.03), "{what:?}");
-            assert!(sku.tf32.is_none_or(|tf32| (tf32 / sku.bf16 - 0.5).abs() < 0.01), "{what:?}");
+            // Dense: FP8 is twice bf16 and TF32 half of it, on every device so far; sparse figures
+            // are double.
+            assert!(
+                sku.fp8
+                    .is_none_or(|fp8| (fp8 / sku.bf16 - 2.0).abs() < 0.03),
+                "{what:?}"
+            );
+            assert!(
+                sku.tf32
+                    .is_none_or(|tf32| (tf32 / sku.bf16 - 0.5).abs() < 0.01),
+                "{what:?}"
+            );
             assert!((100.0..3000.0).contains(&sku.bf16), "{what:?}");
-            assert!(sku.tdp_watts.is_none_or(|watts| (200.0..2000.0).contains(&watts)), "{what:?}");
+            assert!(
+                sku.tdp_watts
+                    .is_none_or(|watts| (200.0..2000.0).contains(&watts)),
+                "{what:?}"
+            );
             assert!((32.0..512.0).contains(&sku.memory_gib), "{what:?}");
         }
         assert!(names.len() >= 10);
@@ -195,11 +317,19 @@ mod tests {
 
     #[test]
     fn short_names_mean_the_usual_module_first() {
-        let bf16 = |name: &str| accelerators_like(name).iter().map(|a| a.bf16).collect::<Vec<_>>();
+        let bf16 = |name: &str| {
+            accelerators_like(name)
+                .iter()
+                .map(|a| a.bf16)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(bf16("H100"), [989.4, 756.0, 835.5]);
         assert_eq!(bf16("nvidia h100 pcie"), [756.0]);
         assert_eq!(bf16("MI300X"), [1307.4]);
-        assert_eq!((bf16("TPU v5"), bf16("NVIDIA"), bf16("")), (vec![], vec![], vec![]));
+        assert_eq!(
+            (bf16("TPU v5"), bf16("NVIDIA"), bf16("")),
+            (vec![], vec![], vec![])
+        );
     }
 
     #[test]
@@ -208,7 +338,10 @@ mod tests {
         assert_eq!(tdp("NVIDIA H100 80GB HBM3"), Some(700.0));
         assert_eq!(tdp("NVIDIA  H100 PCIe"), Some(350.0));
         assert_eq!(tdp("A100-SXM4-80GB"), Some(400.0));
-        assert_eq!((tdp("AMD Instinct MI300X"), tdp("AMD Instinct MI300X OAM")), (Some(750.0), Some(750.0)));
+        assert_eq!(
+            (tdp("AMD Instinct MI300X"), tdp("AMD Instinct MI300X OAM")),
+            (Some(750.0), Some(750.0))
+        );
         let bf16 = |name: &str| accelerator(name).map(|a| a.bf16);
         for (name, peak) in [
             ("NVIDIA H100 NVL", 835.5),
@@ -235,10 +368,19 @@ mod tests {
 
     #[test]
     fn a_virtual_function_is_whole_where_its_memory_is() {
-        let device = |memory| Device { memory, ..Device::named("amd", Some("AMD Instinct MI300X VF")) };
-        assert_eq!(device(Some(206_141_652_992.0)).sku().map(|sku| sku.bf16), Ok(1307.4));
+        let device = |memory| Device {
+            memory,
+            ..Device::named("amd", Some("AMD Instinct MI300X VF"))
+        };
+        assert_eq!(
+            device(Some(206_141_652_992.0)).sku().map(|sku| sku.bf16),
+            Ok(1307.4)
+        );
         for part in [None, Some(25_769_803_776.0)] {
-            assert!(device(part).sku().unwrap_err().contains("virtual function"), "{part:?}");
+            assert!(
+                matches!(device(part).sku(), Err(NoFigure::VirtualFunction { .. })),
+                "{part:?}"
+            );
         }
     }
 }

@@ -1,18 +1,20 @@
 //! Bootstrap of Student's t: an interval that does not take logarithms of rates for normal.
 
-use super::{
+use tprimat_results::{
     CONFIDENCE, mean, quantile, sd,
     stats::{NO_VARIANCE, logs},
 };
 
 /// Units below which resampling says less than Student's t.
 pub const BOOTSTRAP_FROM: usize = 10;
-/// With 1999 resamples the 2.5 % and 97.5 % points are order statistics (1999 + 1 is a multiple of 40).
+/// With 1999 resamples the 2.5 % and 97.5 % points are order statistics (1999 + 1 is a multiple of
+/// 40).
 const RESAMPLES: usize = 1999;
 /// The same data give the same interval, always.
 const SEED: u64 = 0x7470_7269_6d61_7421;
 
-/// 95 % interval of the geometric mean: bootstrap-t on logarithms (Efron and Tibshirani 1993, section 12.5).
+/// 95 % interval of the geometric mean: bootstrap-t on logarithms (Efron and Tibshirani 1993,
+/// section 12.5).
 ///
 /// None below [`BOOTSTRAP_FROM`] values or where nothing varies.
 #[must_use]
@@ -22,7 +24,10 @@ pub fn bootstrap_interval(values: &[f64]) -> Option<[f64; 2]> {
     logs.sort_by(f64::total_cmp);
     let n = logs.len();
     let root = (n as f64).sqrt();
-    let (center, sd_all) = (mean(&logs)?, sd(&logs).filter(|sd| sd.powi(2) >= NO_VARIANCE)?);
+    let (center, sd_all) = (
+        mean(&logs)?,
+        sd(&logs).filter(|sd| sd.powi(2) >= NO_VARIANCE)?,
+    );
     let mut state = SEED;
     let mut draw = || ((u128::from(splitmix(&mut state)) * n as u128) >> 64) as usize;
     let mut studentised = Vec::with_capacity(RESAMPLES);
@@ -36,7 +41,10 @@ pub fn bootstrap_interval(values: &[f64]) -> Option<[f64; 2]> {
         }
     }
     let tail = f64::midpoint(1.0, -CONFIDENCE);
-    let (low, high) = (quantile(&studentised, tail)?, quantile(&studentised, 1.0 - tail)?);
+    let (low, high) = (
+        quantile(&studentised, tail)?,
+        quantile(&studentised, 1.0 - tail)?,
+    );
     let error = sd_all / root;
     Some([(center - high * error).exp(), (center - low * error).exp()])
 }

@@ -1,40 +1,82 @@
-//! Step times against the clock: the steps of a run cannot take longer than the run, and a step whose end comes long after
-//! that of the step before it did not take a moment. docs/METRICS.md, "Step times and the clock".
+//! Step times against the clock: the steps of a run cannot take longer than the run, and a step
+//! whose end comes long after that of the step before it did not take a moment. docs/METRICS.md,
+//! "Step times and the clock".
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_logs::Step;
+use tprimat_logs::{MAX_REPORTS, Step};
+use tprimat_results::{RunResult, is_positive, quantile};
 
-use super::{Note, NoteKind, RepeatSummary, RunResult, is_positive, quantile};
+use super::{NoRate, Note, NoteKind, OutsideSteps, RepeatSummary, RunFact, Unchecked};
 
-/// Steps may claim this much more than the time that passed: some clocks in logs count whole seconds.
+/// Steps may claim this much more than the time that passed: some clocks in logs count whole
+/// seconds.
 const TOLERANCE: f64 = 0.02;
 const TOLERANCE_SECONDS: f64 = 1.0;
 /// No step is shorter: launching one kernel takes longer.
 const SHORTEST_SECONDS: f64 = 1e-6;
-/// Ratio of wall time between step ends to the reported step time. Above OUTSIDE a note warns; above IMPLAUSIBLE there is no
-/// rate.
+/// Ratio of wall time between step ends to the reported step time. Above OUTSIDE a note warns;
+/// above IMPLAUSIBLE there is no rate.
 const OUTSIDE: f64 = 1.25;
-const IMPLAUSIBLE: f64 = 3.0;
+const IMPLAUSIBLE: f64 = 2.0;
 /// Seconds that writing a line may cost.
 const LINE_SECONDS: f64 = 0.01;
 /// This many pairs of neighbouring steps show what is typical.
 const LEAST_PAIRS: usize = 5;
-/// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of steps this long.
+/// tprimat looks at a log ten times a second. Dates of lines therefore show what is typical only of
+/// steps this long.
 const RESOLVED_SECONDS: f64 = 1.0;
+/// Longest time between two looks that follow each other on a busy host. Lines that waited longer
+/// for theirs were held back, or came after a pause.
+const NEXT_LOOK_SECONDS: f64 = 0.25;
+
+/// A run that lasts longer did more than a few short steps and their start-up.
+const BRIEF_RUN_SECONDS: f64 = 30.0;
 
 /// From the end of the first measured step to that of the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Clock {
     /// By the clock.
     pub passed_seconds: f64,
-    /// By the steps' own times; steps that have no line are taken to be as long as the one of the next line.
+    /// By the steps' own times; steps that have no line are taken to be as long as the one of the
+    /// next line.
     pub steps_seconds: f64,
-    /// Median over neighbouring lines of the first ÷ the second, where enough of them have no evaluation in between.
+    /// Median over neighbouring lines of the first ÷ the second, where enough of them have no
+    /// evaluation in between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_ratio: Option<f64>,
+}
+
+impl Clock {
+    fn ratio(&self) -> f64 {
+        self.passed_seconds / self.steps_seconds
+    }
+
+    /// How many times too high the rate may be, where time passes outside of most steps. Pauses
+    /// after a few of them are not in it.
+    #[must_use]
+    pub fn timer_factor(&self) -> Option<f64> {
+        self.typical_ratio
+            .filter(|typical| *typical > OUTSIDE && self.ratio() > OUTSIDE)
+    }
+}
+
+/// What the clock says of a run whose step times it does not refute.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Checked {
+    pub clock: Option<Clock>,
+    /// Why a timer that stops too early would not have been found.
+    pub unchecked: Option<Unchecked>,
+}
+
+/// By which dates the steps are held against the clock.
+#[derive(Clone, Copy)]
+struct Dates {
+    of: fn(&Step) -> Option<f64>,
+    /// They are those of tprimat's looks at the log, which may be late.
+    by_lines: bool,
 }
 
 /// A line with a step time.
@@ -51,78 +93,226 @@ pub(super) fn timed<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Timed<'a>>
     let timed = |line: &'a Step| {
         let time = line.step_time_seconds.filter(|t| is_positive(*t))?;
         let stated = line.steps_averaged.unwrap_or(1).max(1);
-        let since = before.replace(line.step).map_or(stated, |before: u64| line.step.saturating_sub(before).max(1));
-        Some(Timed { line, seconds: time * stated.min(since) as f64, since: time * since as f64 })
+        let since = before.replace(line.step).map_or(stated, |before: u64| {
+            line.step.saturating_sub(before).max(1)
+        });
+        Some(Timed {
+            line,
+            seconds: time * stated.min(since) as f64,
+            since: time * since as f64,
+        })
     };
     steps.filter_map(timed).collect()
 }
 
-/// Why the step times of a run cannot be believed; else how they compare with the clock, where steps are dated.
-pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) -> Result<Option<Clock>, String> {
+/// Why the step times of a run cannot be believed; else how they compare with the clock. Where the
+/// trainer dates its steps itself, its dates and those of tprimat's looks must both bear them out.
+pub(super) fn of_run(
+    result: &RunResult,
+    is_measured: impl Fn(&Step) -> bool,
+) -> Result<Checked, NoRate> {
     let measured = timed(result.trace.steps.iter().filter(|s| is_measured(s)));
-    let run = result.ended_at.zip(result.started_at).map(|(end, start)| end - start).filter(|s| is_positive(*s));
+    let run = result
+        .ended_at
+        .zip(result.started_at)
+        .map(|(end, start)| end - start)
+        .filter(|s| is_positive(*s));
     if let Some(run) = run {
         // A time of the warm-up that cannot be one does no harm.
         let counts = |t: &&Timed<'_>| is_measured(t.line) || !is_more(t.seconds, run);
-        let claimed: f64 = timed(result.trace.steps.iter()).iter().filter(counts).map(|t| t.seconds).sum();
+        let claimed: f64 = timed(result.trace.steps.iter())
+            .iter()
+            .filter(counts)
+            .map(|t| t.seconds)
+            .sum();
         if is_more(claimed, run) {
-            return Err(format!("the log claims {} of steps in a run of {}", shown(claimed), shown(run)));
+            return Err(NoRate::LongerThanRun { claimed, run });
         }
     }
-    let shortest = measured.iter().filter_map(|t| t.line.step_time_seconds).fold(f64::INFINITY, f64::min);
+    let shortest = measured
+        .iter()
+        .filter_map(|t| t.line.step_time_seconds)
+        .fold(f64::INFINITY, f64::min);
     if shortest < SHORTEST_SECONDS {
-        return Err(format!("the log claims a step of {shortest:e} s, and no step is shorter than a microsecond"));
+        return Err(NoRate::ShorterThanAMicrosecond { seconds: shortest });
     }
-    let Some(ends) = measured.iter().map(|t| t.line.ended_at).collect::<Option<Vec<f64>>>() else { return Ok(None) };
-    let [first, .., last] = ends[..] else { return Ok(None) };
+    let own = Dates {
+        of: |step| step.ended_at,
+        by_lines: result.trace.dated_by_lines,
+    };
+    let of_trainer = against(result, &measured, run, own)?;
+    if own.by_lines || !measured.iter().any(|t| t.line.seen_at.is_some()) {
+        return Ok(of_trainer);
+    }
+    let looks = Dates {
+        of: |step| step.seen_at,
+        by_lines: true,
+    };
+    let of_looks = against(result, &measured, run, looks)?;
+    let factor = |checked: &Checked| checked.clock.as_ref().and_then(Clock::timer_factor);
+    let clock = if factor(&of_looks) > factor(&of_trainer) {
+        of_looks.clock
+    } else {
+        of_trainer.clock
+    };
+    Ok(Checked {
+        clock,
+        unchecked: of_looks.unchecked,
+    })
+}
+
+/// The measured steps held against one set of dates; `run`: how long the run took.
+fn against(
+    result: &RunResult,
+    measured: &[Timed<'_>],
+    run: Option<f64>,
+    dates: Dates,
+) -> Result<Checked, NoRate> {
+    let unchecked = |why| {
+        Ok(Checked {
+            clock: None,
+            unchecked: Some(why),
+        })
+    };
+    let Some(ends) = measured
+        .iter()
+        .map(|t| (dates.of)(t.line))
+        .collect::<Option<Vec<f64>>>()
+    else {
+        return unchecked(Unchecked::NoDates);
+    };
+    let [first, .., last] = ends[..] else {
+        return unchecked(Unchecked::FewSteps { least: LEAST_PAIRS });
+    };
     let passed = last - first;
-    // Reject a clock that runs backwards, stands still, or advances more than the whole run took: it has another unit, or it was
-    // set during the run. Only lines may come all at once.
-    let least = if result.trace.dated_by_lines { 0.0 } else { f64::MIN_POSITIVE };
-    let was_set = ends.windows(2).any(|pair| pair[0] - pair[1] > TOLERANCE_SECONDS);
-    if !(least..f64::INFINITY).contains(&passed) || was_set || run.is_some_and(|run| is_more(passed, run)) {
-        return Ok(None);
+    // Reject a clock that runs backwards, stands still, or advances more than the whole run took:
+    // it has another unit, or it was set during the run. Only lines may come all at once.
+    let least = if dates.by_lines {
+        0.0
+    } else {
+        f64::MIN_POSITIVE
+    };
+    let was_set = ends
+        .windows(2)
+        .any(|pair| pair[0] - pair[1] > TOLERANCE_SECONDS);
+    if !(least..f64::INFINITY).contains(&passed)
+        || was_set
+        || run.is_some_and(|run| is_more(passed, run))
+    {
+        return unchecked(Unchecked::BadDates);
     }
-    // The first line may be written as late as the second step ends, and the last one as early as its step begins: these two
-    // are left out.
+    // The first line may be written as late as the second step ends, and the last one as early as
+    // its step begins: these two are left out.
     let between = measured.get(2..measured.len() - 1).unwrap_or_default();
     let claimed: f64 = between.iter().map(|t| t.seconds).sum();
-    if is_more(claimed, passed) && !result.trace.dated_by_lines {
-        let (claimed, passed) = (shown(claimed), shown(passed));
-        return Err(format!("the log claims {claimed} of steps while {passed} passed, by the trainer's own clock"));
+    if is_more(claimed, passed) && !dates.by_lines {
+        return Err(NoRate::LongerThanPassed { claimed, passed });
     }
-    // Steps without a line are as long as the next one that has one, unless slow steps are logged more often than others.
+    // Steps without a line are as long as the next one that has one, unless slow steps are logged
+    // more often than others.
     let shown_as: f64 = between.iter().map(|t| t.since).sum();
-    if !result.trace.dated_by_lines && shown_as > passed * OUTSIDE + TOLERANCE_SECONDS {
-        let (claimed, passed) = (shown(shown_as), shown(passed));
-        return Err(format!(
-            "the log shows only some of the steps, and by these all would take {claimed}, but {passed} passed by the trainer's own clock: slow steps are logged more often than others"
-        ));
+    if !dates.by_lines && shown_as > passed * OUTSIDE + TOLERANCE_SECONDS {
+        return Err(NoRate::SlowStepsShownMoreOften {
+            claimed: shown_as,
+            passed,
+        });
     }
-    let all = pairs(result, &measured);
+    let all = pairs(result, measured, dates);
+    if !dates.by_lines
+        && let Some((claimed, passed)) = longer_than_between(&all, resolution(&ends))
+    {
+        return Err(NoRate::LongerThanPassed { claimed, passed });
+    }
     let plain: Vec<&Pair> = all.iter().filter(|p| !p.is_evaluated).collect();
     let at = |q, of: fn(&Pair) -> f64| {
-        quantile(&plain.iter().map(|p| of(p)).collect::<Vec<_>>(), q).filter(|_| plain.len() >= LEAST_PAIRS)
+        quantile(&plain.iter().map(|p| of(p)).collect::<Vec<_>>(), q)
+            .filter(|_| plain.len() >= LEAST_PAIRS)
     };
-    // What three of four pairs exceed, evaluations or not, is no pause, and no line that was held back.
+    // What three of four pairs exceed, evaluations or not, is no pause, and no line that was held
+    // back.
     let beyond = |p: &Pair| (p.passed - LINE_SECONDS) / p.claimed;
     let of_all = quantile(&all.iter().map(beyond).collect::<Vec<_>>(), 0.25);
     if at(0.25, beyond).is_some_and(|ratio| ratio > IMPLAUSIBLE)
         && of_all.is_some_and(|ratio| ratio > IMPLAUSIBLE)
-        && let Some((claimed, passed)) = at(0.5, |p| p.claimed / p.steps).zip(at(0.5, |p| p.passed / p.steps))
+        && let Some((claimed, passed)) =
+            at(0.5, |p| p.claimed / p.steps).zip(at(0.5, |p| p.passed / p.steps))
     {
-        let (claimed, passed) = (shown(claimed), shown(passed));
-        return Err(format!(
-            "the log claims {claimed} a step, but {passed} pass from one to the next: the trainer may stop its timer before the device has finished"
-        ));
+        return Err(NoRate::TimerStopsEarly {
+            claimed,
+            passed,
+            by_lines: dates.by_lines,
+        });
     }
-    let is_resolved = !result.trace.dated_by_lines || at(0.5, |p| p.claimed).is_some_and(|s| s >= RESOLVED_SECONDS);
+    let unchecked = if 2 * all.iter().filter(|p| p.is_held).count() > all.len() {
+        Some(if is_brief(&all, run) {
+            Unchecked::TooShort
+        } else {
+            Unchecked::HeldBack
+        })
+    } else if all.len() < LEAST_PAIRS {
+        Some(Unchecked::FewSteps { least: LEAST_PAIRS })
+    } else if plain.len() < LEAST_PAIRS {
+        Some(Unchecked::Evaluations { least: LEAST_PAIRS })
+    } else {
+        None
+    };
+    let is_resolved =
+        !dates.by_lines || at(0.5, |p| p.claimed).is_some_and(|s| s >= RESOLVED_SECONDS);
+    let typical = if matches!(unchecked, Some(Unchecked::HeldBack | Unchecked::TooShort)) {
+        None
+    } else if is_resolved {
+        at(0.5, |p| p.passed / p.claimed)
+    } else {
+        quicker_half(&plain).filter(|ratio| *ratio > OUTSIDE)
+    };
     let steps: f64 = measured.iter().skip(1).map(|t| t.since).sum();
-    Ok(is_positive(steps).then(|| Clock {
+    let clock = is_positive(steps).then(|| Clock {
         passed_seconds: passed,
         steps_seconds: steps,
-        typical_ratio: at(0.5, |p| p.passed / p.claimed).filter(|ratio| is_resolved && ratio.is_finite()),
-    }))
+        typical_ratio: typical.filter(|ratio| ratio.is_finite()),
+    });
+    Ok(Checked { clock, unchecked })
+}
+
+/// Time claimed and time passed, where three of four steps claim more than lies between their end
+/// and that of the step before. Over few or short steps that is less than what the sum may be off.
+fn longer_than_between(pairs: &[Pair], resolution: f64) -> Option<(f64, f64)> {
+    let beyond = |pair: &&Pair| pair.claimed > (pair.passed + resolution) * (1.0 + TOLERANCE);
+    let longer = pairs.iter().filter(beyond).count();
+    let sum = |of: fn(&Pair) -> f64| pairs.iter().map(of).sum::<f64>();
+    (pairs.len() >= LEAST_PAIRS && 4 * longer >= 3 * pairs.len())
+        .then(|| (sum(|p| p.claimed), sum(|p| p.passed)))
+        .filter(|(claimed, passed)| claimed > passed)
+}
+
+/// By how much the difference of two dates may be off: by a whole second where all are whole ones,
+/// else by a hundredth, for which the dates of lines are good enough.
+fn resolution(ends: &[f64]) -> f64 {
+    if ends.iter().all(|end| end.fract() == 0.0) {
+        1.0
+    } else {
+        0.01
+    }
+}
+
+/// Are the steps over within two looks at the log, by their own times and by those of the run?
+fn is_brief(pairs: &[Pair], run: Option<f64>) -> bool {
+    let claimed: f64 = pairs.iter().map(|pair| pair.claimed).sum();
+    claimed < 2.0 * NEXT_LOOK_SECONDS && run.is_none_or(|run| run < BRIEF_RUN_SECONDS)
+}
+
+/// Time that passed ÷ time claimed, over the half of the pairs where that is least. Looks round the
+/// dates of short steps up and down, and over many pairs this evens out; it never exceeds the true
+/// ratio of most pairs by more than a look.
+fn quicker_half(plain: &[&Pair]) -> Option<f64> {
+    if plain.len() < LEAST_PAIRS {
+        return None;
+    }
+    let mut pairs = plain.to_vec();
+    pairs.sort_by(|a, b| (a.passed / a.claimed).total_cmp(&(b.passed / b.claimed)));
+    pairs.truncate(pairs.len().div_ceil(2));
+    let sum = |of: fn(&Pair) -> f64| pairs.iter().map(|p| of(p)).sum::<f64>();
+    Some(sum(|p| p.passed) / sum(|p| p.claimed))
 }
 
 /// From one line to the next.
@@ -132,85 +322,167 @@ struct Pair {
     steps: f64,
     /// Was there an evaluation in between, or may there have been one?
     is_evaluated: bool,
+    /// Its line came with others, long after the look before: when it was written is not known.
+    is_held: bool,
 }
 
-fn pairs(result: &RunResult, measured: &[Timed<'_>]) -> Vec<Pair> {
-    let mut evaluations: Vec<Option<u64>> = result.trace.evaluations.iter().map(|e| e.step).collect();
-    // One of an unknown step sorts first.
+fn pairs(result: &RunResult, measured: &[Timed<'_>], dates: Dates) -> Vec<Pair> {
+    let told = &result.trace.evaluations;
+    let mut evaluations: Vec<u64> = told.iter().filter_map(|e| e.step).collect();
     evaluations.sort_unstable();
-    let is_unclear = evaluations.first() == Some(&None);
     let pair = |pair: &[Timed<'_>]| {
         let [a, b] = pair else { return None };
-        let next = evaluations.partition_point(|step| *step < Some(a.line.step));
-        let is_evaluated = is_unclear || evaluations.get(next).is_some_and(|step| *step <= Some(b.line.step));
-        let passed = b.line.ended_at? - a.line.ended_at?;
+        let next = evaluations.partition_point(|step| *step < a.line.step);
+        let is_evaluated = evaluations
+            .get(next)
+            .is_some_and(|step| *step <= b.line.step);
+        let passed = (dates.of)(b.line)? - (dates.of)(a.line)?;
         let steps = b.line.step.saturating_sub(a.line.step).max(1) as f64;
-        Some(Pair { passed, claimed: b.since, steps, is_evaluated })
+        Some(Pair {
+            passed,
+            claimed: b.since,
+            steps,
+            is_evaluated,
+            is_held: false,
+        })
     };
-    measured.windows(2).filter_map(pair).collect()
+    let pairs = measured.windows(2).filter_map(pair).collect();
+    let mut looks = if dates.by_lines {
+        spread(pairs)
+    } else {
+        pairs.into_iter().map(|pair| vec![pair]).collect()
+    };
+    // An evaluation of an unknown step may be in any pair, so each takes the slowest one left.
+    let unclear = if told.len() < MAX_REPORTS {
+        told.iter().filter(|e| e.step.is_none()).count()
+    } else {
+        looks.len()
+    };
+    let mut plain: Vec<&mut Vec<Pair>> = looks
+        .iter_mut()
+        .filter(|look| look.iter().any(|pair| !pair.is_evaluated))
+        .collect();
+    let slowness = |look: &[Pair]| {
+        let sum = |of: fn(&Pair) -> f64| look.iter().map(of).sum::<f64>();
+        sum(|p| p.passed) / sum(|p| p.claimed)
+    };
+    plain.sort_by(|a, b| slowness(b).total_cmp(&slowness(a)));
+    for look in plain.into_iter().take(unclear) {
+        look.iter_mut().for_each(|pair| pair.is_evaluated = true);
+    }
+    looks.into_iter().flatten().collect()
+}
+
+/// The lines that one look finds came one after the other since the look before, so the time
+/// between the two looks is shared out among them. When the lines of the very first look came is
+/// not known: they are left out.
+fn spread(pairs: Vec<Pair>) -> Vec<Vec<Pair>> {
+    let mut looks: Vec<Vec<Pair>> = Vec::new();
+    for pair in pairs {
+        match looks.last_mut() {
+            Some(look) if pair.passed <= 0.0 => look.push(pair),
+            _ => looks.push(vec![pair]),
+        }
+    }
+    let is_next = |look: &[Pair]| (0.0..=NEXT_LOOK_SECONDS).contains(&look[0].passed);
+    if let [first, second, ..] = &looks[..]
+        && first[0].passed <= 0.0
+        && is_next(second)
+    {
+        looks.remove(0);
+    }
+    for look in &mut looks {
+        if look[0].passed <= 0.0 || !is_next(look) {
+            let is_held = look.len() > 1;
+            look.iter_mut().for_each(|pair| pair.is_held = is_held);
+            continue;
+        }
+        let passed = look[0].passed;
+        let claimed: f64 = look.iter().map(|pair| pair.claimed).sum();
+        let is_evaluated = look.iter().any(|pair| pair.is_evaluated);
+        for pair in look {
+            pair.passed = passed * pair.claimed / claimed;
+            pair.is_evaluated = is_evaluated;
+        }
+    }
+    looks
 }
 
 fn is_more(claimed: f64, passed: f64) -> bool {
     claimed > passed * (1.0 + TOLERANCE) + TOLERANCE_SECONDS
 }
 
-fn shown(seconds: f64) -> String {
-    if seconds.abs() < 0.05 { format!("{seconds:.1e} s") } else { format!("{seconds:.1} s") }
-}
-
-/// What a reader must know of the time between the steps of the repeats that count: one note a cause, with the worst case.
+/// What a reader must know of the time between the steps of the repeats that count: one note a
+/// cause, with the worst case.
 pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
-    #[derive(PartialEq, Eq, PartialOrd, Ord)]
-    enum Cause {
-        Timer,
-        Unknown,
-        Pauses,
-    }
-    let mut causes: BTreeMap<Cause, (Vec<String>, &Clock)> = BTreeMap::new();
-    let ratio = |clock: &Clock| clock.passed_seconds / clock.steps_seconds;
-    for (repeat, result) in counted {
+    let mut causes: BTreeMap<OutsideSteps, (Vec<u32>, &Clock)> = BTreeMap::new();
+    for (repeat, _) in counted {
         let Some(clock) = &repeat.clock else { continue };
         let cause = match clock.typical_ratio {
-            Some(typical) if typical <= OUTSIDE => Cause::Pauses,
-            Some(_) => Cause::Timer,
-            None => Cause::Unknown,
+            Some(typical) if typical <= OUTSIDE => OutsideSteps::Pauses,
+            Some(_) => OutsideSteps::Timer,
+            None => OutsideSteps::NotKnown,
         };
-        // A timer that stops too early does so in short steps as well, and the trainer's own dates show it.
-        let is_sure = cause == Cause::Timer && !result.trace.dated_by_lines;
         let outside = clock.passed_seconds - clock.steps_seconds;
-        if ratio(clock) <= OUTSIDE || (outside <= TOLERANCE_SECONDS && !is_sure) {
+        // A timer that stops too early does so in the shortest run as well.
+        let is_sure = cause == OutsideSteps::Timer;
+        if clock.ratio() <= OUTSIDE || (outside <= TOLERANCE_SECONDS && !is_sure) {
             continue;
         }
         let (repeats, worst) = causes.entry(cause).or_insert_with(|| (Vec::new(), clock));
-        repeats.push(repeat.repeat.to_string());
-        if ratio(clock) > ratio(worst) {
+        repeats.push(repeat.repeat);
+        if clock.ratio() > worst.ratio() {
             *worst = clock;
         }
     }
-    let note = |(cause, (repeats, worst)): (Cause, (Vec<String>, &Clock))| {
-        let (s, most) = if repeats.len() == 1 { ("", "") } else { ("s", "up to ") };
-        let (passed, outside) = (shown(worst.passed_seconds), shown(worst.passed_seconds - worst.steps_seconds));
-        let (kind, why) = match cause {
-            Cause::Pauses => (NoteKind::Remark, "in pauses, as evaluations and checkpoints are".to_owned()),
-            Cause::Timer => (
-                NoteKind::Doubtful,
-                format!(
-                    "after most steps, so the trainer may stop its timer before the device has finished, and the rate may be {:.1}× too high",
-                    ratio(worst)
-                ),
-            ),
-            Cause::Unknown => (
-                NoteKind::Doubtful,
-                "evaluations, checkpoints, or a timer that stops before the device has finished".to_owned(),
-            ),
+    let note = |(cause, (repeats, worst)): (OutsideSteps, (Vec<u32>, &Clock))| {
+        let kind = if cause == OutsideSteps::Pauses {
+            NoteKind::Remark
+        } else {
+            NoteKind::Doubtful
         };
-        let repeats = repeats.join(", ");
+        let (passed, outside) = (
+            worst.passed_seconds,
+            worst.passed_seconds - worst.steps_seconds,
+        );
         Note::new(
             kind,
-            format!("repeat{s} {repeats}: {most}{outside} of {passed} lie outside the reported step times: {why}"),
+            RunFact::OutsideSteps {
+                repeats,
+                cause,
+                outside,
+                passed,
+                factor: worst.timer_factor(),
+            },
         )
     };
-    causes.into_iter().map(note).collect()
+    let mut notes: Vec<Note> = causes.into_iter().map(note).collect();
+    notes.extend(unchecked(counted));
+    notes
+}
+
+/// Of which repeats the clock says nothing, one note a reason.
+fn unchecked(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<Note> {
+    let mut reasons: BTreeMap<Unchecked, Vec<u32>> = BTreeMap::new();
+    for (repeat, _) in counted {
+        if let Some(why) = &repeat.unchecked {
+            reasons.entry(why.clone()).or_default().push(repeat.repeat);
+        }
+    }
+    let note = |(why, mut repeats): (Unchecked, Vec<u32>)| {
+        // What is so of all repeats of several cells is one line below their table.
+        if repeats.len() == counted.len() {
+            repeats.clear();
+        }
+        let kind = match why {
+            Unchecked::NoDates | Unchecked::FewSteps { .. } | Unchecked::TooShort => {
+                NoteKind::Remark
+            }
+            _ => NoteKind::Doubtful,
+        };
+        Note::new(kind, RunFact::Unchecked { repeats, why })
+    };
+    reasons.into_iter().map(note).collect()
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
 //! The cells' summaries → who is faster, by how much, as far as that can honestly be said.
 
+mod data;
 mod notes;
 
 use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
+use tprimat_results::{CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Welch, verdicts, welch};
+
 use super::{
-    AbsentCell, COMPARISON_SCHEMA, CONFIDENCE, Catalogue, CellInput, CellState, CompareSettings, Comparison, Contract,
-    Device, FieldDifference, Figure, Gaps, Group, MIN_REPEATS, Metric, Metrics, Mfu, Note, NoteKind, Price,
-    RatioInterval, RepeatStatus, Row, Speedup, Summary, Surroundings, Welch, cost_ratio, environment_differences,
+    Catalogue, ComparedEnvironment, ComparisonFact, CpuHasNo, Device, Figure, Gaps, ImpossibleRate,
+    Metric, Metrics, Mfu, NoFigure, NoVerdict, Note, NoteKind, Price, RepeatStatus, Summary,
+    WhyAbsent, cost_ratio, environment_differences,
     guard::{
-        Arm, Grouped, contract_of, difference, group, group_losses, labels, measure_alike, refused,
-        refused_without_figures,
+        Candidate, Grouped, contract_of, difference, group, group_losses, labels, measure_alike,
+        refused, refused_without_figures,
     },
     memory_capacity_bytes,
     metrics::{Sizes, scaling, set_ups},
@@ -18,56 +21,73 @@ use super::{
     same_run::shared_runs,
     summary::attempts,
     units::apart,
-    verdicts, warnings_of, welch,
+    warnings_of,
 };
 
-/// Reason of a speed-up without an interval: there is nothing to compare.
-const SAME_MEASUREMENTS: &str = "both are the same measurements";
-/// Reason of a speed-up without a verdict.
-const OTHER_WARMUP: &str = "they drop different warm-up steps";
+pub use data::*;
 
 #[must_use]
-pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Catalogue) -> Comparison {
+pub fn compare(
+    cells: &[CellInput],
+    settings: &CompareSettings,
+    catalogue: &Catalogue,
+) -> Comparison {
     let mut absent = Vec::new();
-    let mut arms: Vec<Arm<'_>> = Vec::new();
+    let mut candidates: Vec<Candidate<'_>> = Vec::new();
     for cell in cells {
-        match arm(cell) {
-            Ok(arm) => arms.push(arm),
+        match candidate(cell) {
+            Ok(candidate) => candidates.push(candidate),
             Err(row) => absent.push(*row),
         }
     }
-    let grouped = group(&mut arms, settings);
-    group_losses(&mut arms, settings);
+    let grouped = group(&mut candidates, settings);
+    group_losses(&mut candidates, settings);
     let (mut differences, mut environment) = (Vec::new(), Vec::new());
-    for arm in &arms {
-        let base = &arms[grouped[arm.group].baseline];
-        environment.extend(environment_differences(&surroundings(arm), &surroundings(base)));
-        let all = super::differences(&arm.contract, &base.contract);
-        differences
-            .extend(all.into_iter().filter(FieldDifference::is_known).map(|field| difference(arm, base, field, false)));
+    for candidate in &candidates {
+        let base = &candidates[grouped[candidate.group].baseline];
+        environment.extend(environment_differences(
+            &environment_of(candidate),
+            &environment_of(base),
+        ));
+        let all = tprimat_results::differences(&candidate.contract, &base.contract);
+        differences.extend(
+            all.into_iter()
+                .filter(FieldDifference::is_known)
+                .map(|field| difference(candidate, base, field, false)),
+        );
     }
-    let mut refused = refused(&arms, &grouped, settings);
-    refused.extend(refused_without_figures(cells, &arms, settings));
+    let mut refused = refused(&candidates, &grouped, settings);
+    refused.extend(refused_without_figures(cells, &candidates, settings));
     let comparable = refused.is_empty();
     differences.extend(refused);
-    let same_runs = same_runs(&arms, &grouped);
-    let (mut speedups, impossible) = speedups(&arms, &grouped, &same_runs, settings, catalogue);
-    let groups: Vec<Group> = grouped.iter().map(|g| g.describe(&arms, settings)).collect();
-    let set_ups = set_ups(&arms);
-    let sizes = Sizes::of(&arms, &set_ups);
-    let base = |arm: &Arm<'_>| grouped[arm.group].baseline;
-    let rows: Vec<Row> = arms
+    let same_runs = same_runs(&candidates, &grouped);
+    let (mut speedups, impossible) =
+        speedups(&candidates, &grouped, &same_runs, settings, catalogue);
+    let groups: Vec<Group> = grouped
+        .iter()
+        .map(|g| g.describe(&candidates, settings))
+        .collect();
+    let set_ups = set_ups(&candidates);
+    let sizes = Sizes::of(&candidates, &set_ups);
+    let base = |candidate: &Candidate<'_>| grouped[candidate.group].baseline;
+    let rows: Vec<Row> = candidates
         .iter()
         .enumerate()
-        .map(|(at, arm)| Row {
-            same_runs_as: same_runs[at].map(|other| arms[other].cell.cell.clone()),
-            ..row(arm, &arms[base(arm)], scaling(at, &sizes), settings, catalogue)
+        .map(|(at, candidate)| Row {
+            same_runs_as: same_runs[at].map(|other| candidates[other].cell.cell.clone()),
+            ..row(
+                candidate,
+                &candidates[base(candidate)],
+                scaling(at, &sizes),
+                settings,
+                catalogue,
+            )
         })
         .collect();
     price(&mut speedups, &rows);
     let mut notes = notes::notes(cells, &rows, &groups, &speedups, &differences, settings);
     notes.extend(impossible);
-    notes.extend(notes::of_losses(&arms, &grouped, settings));
+    notes.extend(notes::of_losses(&candidates, &grouped, settings));
     notes.extend(notes::of_environments(&rows, &environment));
     Comparison {
         schema_version: COMPARISON_SCHEMA.to_owned(),
@@ -79,7 +99,10 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
         environment,
         absent,
         failed: repeats(cells, is_failed)
-            + cells.iter().filter(|c| matches!(c.state, CellState::Failed { .. })).count(),
+            + cells
+                .iter()
+                .filter(|c| matches!(c.state, CellState::Failed { .. }))
+                .count(),
         contradicted: repeats(cells, is_contradicted),
         suspect: repeats(cells, is_suspect),
         unmeasured: repeats(cells, is_unmeasured),
@@ -89,7 +112,13 @@ pub fn compare(cells: &[CellInput], settings: &CompareSettings, catalogue: &Cata
 
 /// Repeats of all cells, with figures or without.
 fn repeats(cells: &[CellInput], wanted: fn(&RepeatStatus) -> bool) -> usize {
-    let of_cell = |c: &CellInput| if let CellState::Ok { summary } = &c.state { summary.count_of(wanted) } else { 0 };
+    let of_cell = |c: &CellInput| {
+        if let CellState::Ok { summary } = &c.state {
+            summary.count_of(wanted)
+        } else {
+            0
+        }
+    };
     cells.iter().map(of_cell).sum()
 }
 
@@ -106,14 +135,14 @@ fn is_unmeasured(status: &RepeatStatus) -> bool {
     matches!(status, RepeatStatus::Unmeasured { .. })
 }
 
-fn surroundings<'a>(arm: &Arm<'a>) -> Surroundings<'a> {
-    Surroundings::of(arm.cell, &arm.summary.versions)
+fn environment_of<'a>(candidate: &Candidate<'a>) -> ComparedEnvironment<'a> {
+    ComparedEnvironment::of(candidate.cell, &candidate.summary.versions)
 }
 
-pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
-    let absent = |state: &str, reason: String| AbsentCell {
+pub(super) fn candidate(cell: &CellInput) -> Result<Candidate<'_>, Box<AbsentCell>> {
+    let absent = |state: AbsentState, reason: WhyAbsent| AbsentCell {
         cell: cell.cell.clone(),
-        state: state.to_owned(),
+        state,
         reason,
         contradicted: 0,
         imported: cell.imported.clone(),
@@ -121,68 +150,106 @@ pub(super) fn arm(cell: &CellInput) -> Result<Arm<'_>, Box<AbsentCell>> {
         attested: None,
         repeats: Vec::new(),
     };
-    let boxed = |state: &str, reason: String| Box::new(absent(state, reason));
+    let boxed = |state: AbsentState, reason: WhyAbsent| Box::new(absent(state, reason));
     match &cell.state {
-        CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time) {
+        CellState::Ok { summary } => match (&summary.tokens_per_second_per_gpu, &summary.step_time)
+        {
             (Some(estimate), Some(step_time)) => {
                 let contract = contract_of(cell, summary);
-                Ok(Arm { cell, summary, contract, estimate, step_time, group: 0, loss_group: 0 })
+                Ok(Candidate {
+                    cell,
+                    summary,
+                    contract,
+                    estimate,
+                    step_time,
+                    group: 0,
+                    loss_group: 0,
+                })
             }
             _ => {
                 let contradicted = summary.count_of(is_contradicted);
                 let state = if contradicted > 0 {
-                    "contradicted"
+                    AbsentState::Contradicted
                 } else if summary.count_of(is_failed) > 0 {
-                    "failed"
+                    AbsentState::Failed
                 } else if summary.count_of(is_suspect) > 0 {
-                    "suspect"
+                    AbsentState::Suspect
                 } else {
-                    "unmeasured"
+                    AbsentState::Unmeasured
                 };
-                let reason = summary.notes.first().map_or_else(|| "no repeat".to_owned(), |note| note.text.clone());
+                let first = summary.notes.first();
+                let reason = first.map_or(WhyAbsent::NoRepeat, |note| {
+                    WhyAbsent::Fact(Box::new(note.fact.clone()))
+                });
                 let (contract, attested) = (summary.contract.clone(), summary.attested.clone());
                 let repeats = summary.repeats.clone();
-                Err(Box::new(AbsentCell { contradicted, contract, attested, repeats, ..absent(state, reason) }))
+                Err(Box::new(AbsentCell {
+                    contradicted,
+                    contract,
+                    attested,
+                    repeats,
+                    ..absent(state, reason)
+                }))
             }
         },
         CellState::Failed { class, evidence } => {
-            let said = evidence.first().map(|e| format!(": {e}")).unwrap_or_default();
-            Err(boxed("failed", format!("{}{said}", class.name())))
+            let (class, evidence) = (*class, evidence.first().cloned());
+            Err(boxed(
+                AbsentState::Failed,
+                WhyAbsent::Failed { class, evidence },
+            ))
         }
-        CellState::Missing { reason } => Err(boxed("missing", reason.clone())),
-        CellState::Unsupported { reason } => Err(boxed("unsupported", reason.clone())),
+        CellState::Missing { reason } => Err(boxed(
+            AbsentState::Missing,
+            WhyAbsent::Stated(reason.clone()),
+        )),
+        CellState::Unsupported { reason } => Err(boxed(
+            AbsentState::Unsupported,
+            WhyAbsent::Stated(reason.clone()),
+        )),
     }
 }
 
 /// Why a rate cannot be what it seems, where more was done than its device can do.
 #[must_use]
-pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<String> {
-    let CellState::Ok { summary } = &cell.state else { return None };
+pub fn impossible(cell: &CellInput, catalogue: &Catalogue) -> Option<ImpossibleRate> {
+    let CellState::Ok { summary } = &cell.state else {
+        return None;
+    };
     let rate = summary.tokens_per_second_per_gpu.as_ref()?.value;
     match mfu_of(cell, summary, rate, catalogue) {
-        Mfu::Error { reason } => Some(format!("the rate of {} is impossible: {reason}", cell.cell)),
+        Mfu::Error { reason } => Some(ImpossibleRate {
+            cell: cell.cell.clone(),
+            reason,
+        }),
         _ => None,
     }
 }
 
-/// Why there is no ratio of a cell and its baseline. `same`: the arm that has the same runs.
-fn not_compared(a: &Arm<'_>, b: &Arm<'_>, same: Option<&Arm<'_>>, catalogue: &Catalogue) -> Option<Note> {
+/// Why there is no ratio of a cell and its baseline. `same`: the candidate that has the same runs.
+fn not_compared(
+    a: &Candidate<'_>,
+    b: &Candidate<'_>,
+    same: Option<&Candidate<'_>>,
+    catalogue: &Catalogue,
+) -> Option<Note> {
     if let Some(same) = same {
-        let text = format!(
-            "has the same runs as {}, imported twice: every step has the same time and loss, so there is nothing to compare; \
-             import one of the two",
-            same.cell.cell
-        );
-        return Some(Note::of(&a.cell.cell, NoteKind::Same, text));
+        let fact = ComparisonFact::SameRuns {
+            as_cell: same.cell.cell.clone(),
+        };
+        return Some(Note::of(&a.cell.cell, NoteKind::Same, fact));
     }
     let why = impossible(a.cell, catalogue).or_else(|| impossible(b.cell, catalogue))?;
-    let text = format!("not compared with {}: {why}", b.cell.cell);
-    Some(Note::of(&a.cell.cell, NoteKind::Doubtful, text))
+    let fact = ComparisonFact::RateImpossible {
+        baseline: b.cell.cell.clone(),
+        why,
+    };
+    Some(Note::of(&a.cell.cell, NoteKind::Doubtful, fact))
 }
 
-/// Each cell against its baseline; what an impossible rate keeps from that is told instead.
+/// The speedup of each cell over its baseline. A pair with an impossible rate gets a note instead.
 fn speedups(
-    arms: &[Arm<'_>],
+    candidates: &[Candidate<'_>],
     groups: &[Grouped],
     same_runs: &[Option<usize>],
     settings: &CompareSettings,
@@ -195,10 +262,15 @@ fn speedups(
     let mut of_runs: HashMap<Runs<'_>, usize> = HashMap::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
     for group in groups {
-        let b = &arms[group.baseline];
+        let b = &candidates[group.baseline];
         for &at in group.members.iter().filter(|i| **i != group.baseline) {
-            let a = &arms[at];
-            if let Some(why) = not_compared(a, b, same_runs[at].map(|other| &arms[other]), catalogue) {
+            let a = &candidates[at];
+            if let Some(why) = not_compared(
+                a,
+                b,
+                same_runs[at].map(|other| &candidates[other]),
+                catalogue,
+            ) {
                 notes.push(why);
                 continue;
             }
@@ -206,17 +278,36 @@ fn speedups(
             let shared = shared(a, b);
             let test = welch(&a.estimate.units, &b.estimate.units).filter(|_| shared.is_none());
             let least = n_a.min(n_b);
-            let few = if n_a <= n_b { a.estimate.unit } else { b.estimate.unit }.count(least);
-            let same_steps = settings.crosses_warmup() || measure_alike(a.summary.warm_up(), b.summary.warm_up());
-            let unknown = Gaps::of(&a.contract, &b.contract);
-            let unknown = unknown.core();
+            let unit = if n_a <= n_b {
+                a.estimate.unit
+            } else {
+                b.estimate.unit
+            };
+            let same_steps = settings.crosses_warmup()
+                || measure_alike(a.summary.warm_up(), b.summary.warm_up());
+            let factors = [a.summary.timer_factor(), b.summary.timer_factor()];
+            let short = factors
+                .into_iter()
+                .flatten()
+                .reduce(f64::max)
+                .map(|factor| NoVerdict::ShortStepTimes { factor });
+            let unknown: Vec<String> = Gaps::of(&a.contract, &b.contract)
+                .core()
+                .into_iter()
+                .map(str::to_owned)
+                .collect();
             let reason = match &test {
                 _ if shared.is_some() => shared,
-                _ if !unknown.is_empty() => Some(format!("the workloads may differ in {}", unknown.join(", "))),
-                _ if least < 2 => Some("one repeat gives no interval".to_owned()),
-                None => Some("the repeats do not vary, so there is no interval".to_owned()),
-                Some(_) if !same_steps => Some(OTHER_WARMUP.to_owned()),
-                Some(_) if least < MIN_REPEATS => Some(format!("{few}, and a verdict needs {MIN_REPEATS}")),
+                _ if !unknown.is_empty() => Some(NoVerdict::WorkloadsMayDiffer { fields: unknown }),
+                _ if least < 2 => Some(NoVerdict::OneRepeat),
+                None => Some(NoVerdict::NoVariation),
+                Some(_) if !same_steps => Some(NoVerdict::OtherWarmUp),
+                Some(_) if short.is_some() => short,
+                Some(_) if least < MIN_REPEATS => Some(NoVerdict::FewUnits {
+                    n: least,
+                    unit,
+                    least: MIN_REPEATS,
+                }),
                 Some(_) => None,
             };
             let plain = test.and_then(|t| interval(t.interval(CONFIDENCE)?, CONFIDENCE));
@@ -257,25 +348,34 @@ fn speedups(
     for ((i, _), verdict) in tested.into_iter().zip(verdicts) {
         all[i].p_value = Some(verdict.p);
         all[i].significant = Some(verdict.significant);
-        all[i].interval = verdict.interval.and_then(|ends| interval(ends, verdict.confidence));
+        all[i].interval = verdict
+            .interval
+            .and_then(|ends| interval(ends, verdict.confidence));
     }
     for (i, of) in again {
-        let Speedup { p_value, significant, interval, .. } = all[of];
+        let Speedup {
+            p_value,
+            significant,
+            interval,
+            ..
+        } = all[of];
         (all[i].p_value, all[i].significant, all[i].interval) = (p_value, significant, interval);
     }
     (all, notes)
 }
 
-/// For each arm an earlier one of its group, or the baseline, whose imported runs are all of its own.
-fn same_runs(arms: &[Arm<'_>], groups: &[Grouped]) -> Vec<Option<usize>> {
-    let mut found = vec![None; arms.len()];
+/// For each candidate an earlier one of its group, or the baseline, whose imported runs are all of its
+/// own.
+fn same_runs(candidates: &[Candidate<'_>], groups: &[Grouped]) -> Vec<Option<usize>> {
+    let mut found = vec![None; candidates.len()];
     for group in groups {
-        let is_imported = |i: &usize| !arms[*i].cell.imported.is_empty();
-        // What tprimat measured itself it knows by its attempts: only imports may be something else under another name.
+        let is_imported = |i: &usize| !candidates[*i].cell.imported.is_empty();
+        // What tprimat measured itself it knows by its attempts: only imports may be something else
+        // under another name.
         let imported: Vec<usize> = group.members.iter().copied().filter(is_imported).collect();
         for &at in imported.iter().filter(|i| **i != group.baseline) {
             let is_same = |other: &usize| {
-                let (a, b) = (&arms[at].summary, &arms[*other].summary);
+                let (a, b) = (&candidates[at].summary, &candidates[*other].summary);
                 a.n > 0 && shared_runs(&a.repeats, &b.repeats) == a.n
             };
             let earlier = imported.iter().copied().take_while(|other| *other != at);
@@ -285,32 +385,42 @@ fn same_runs(arms: &[Arm<'_>], groups: &[Grouped]) -> Vec<Option<usize>> {
     found
 }
 
-/// A group, the counted attempts of an arm, and the bits of its units.
+/// A group, the counted attempts of a candidate, and the bits of its units.
 type Runs<'a> = (usize, BTreeSet<&'a str>, Vec<u64>);
 
-/// What an arm asks its baseline with: arms of which this is the same ask one question twice.
-fn runs<'a>(arm: &Arm<'a>) -> Option<Runs<'a>> {
-    let attempts = attempts(&arm.summary.repeats);
-    let units = arm.estimate.units.iter().map(|unit| unit.to_bits()).collect();
-    (!attempts.is_empty()).then_some((arm.group, attempts, units))
+/// What identifies a candidate's test against its baseline: two candidates with equal values repeat
+/// one test, which must not count twice in the correction for many comparisons.
+fn runs<'a>(candidate: &Candidate<'a>) -> Option<Runs<'a>> {
+    let attempts = attempts(&candidate.summary.repeats);
+    let units = candidate
+        .estimate
+        .units
+        .iter()
+        .map(|unit| unit.to_bits())
+        .collect();
+    (!attempts.is_empty()).then_some((candidate.group, attempts, units))
 }
 
-/// Why two arms are no independent samples: attempts that are among the repeats of both.
-fn shared(a: &Arm<'_>, b: &Arm<'_>) -> Option<String> {
-    let [of_a, of_b] = [a, b].map(|arm| attempts(&arm.summary.repeats));
+/// Why two candidates are not independent samples: both count the same attempts as repeats.
+fn shared(a: &Candidate<'_>, b: &Candidate<'_>) -> Option<NoVerdict> {
+    let [of_a, of_b] = [a, b].map(|candidate| attempts(&candidate.summary.repeats));
     let is_imported = !a.cell.imported.is_empty() && !b.cell.imported.is_empty();
-    let imported_twice = if is_imported { shared_runs(&a.summary.repeats, &b.summary.repeats) } else { 0 };
+    let imported_twice = if is_imported {
+        shared_runs(&a.summary.repeats, &b.summary.repeats)
+    } else {
+        0
+    };
     match of_a.intersection(&of_b).count().max(imported_twice) {
         0 => None,
-        n if n == of_a.len() && n == of_b.len() => Some(SAME_MEASUREMENTS.to_owned()),
-        n => Some(format!("{n} of their measurements {} the same", if n == 1 { "is" } else { "are" })),
+        n if n == of_a.len() && n == of_b.len() => Some(NoVerdict::SameMeasurements),
+        n => Some(NoVerdict::SomeSameMeasurements { n }),
     }
 }
 
 /// What a GPU-hour of each costs.
-fn prices(a: &Arm<'_>, b: &Arm<'_>, catalogue: &Catalogue) -> Option<Box<[Price; 2]>> {
-    let price = |arm: &Arm<'_>| {
-        let device = Device::of(arm.cell, arm.summary, catalogue).ok()?;
+fn prices(a: &Candidate<'_>, b: &Candidate<'_>, catalogue: &Catalogue) -> Option<Box<[Price; 2]>> {
+    let price = |candidate: &Candidate<'_>| {
+        let device = Device::of(candidate.cell, candidate.summary, catalogue).ok()?;
         device.stated(&catalogue.prices).cloned()
     };
     Some(Box::new([price(a)?, price(b)?]))
@@ -318,17 +428,30 @@ fn prices(a: &Arm<'_>, b: &Arm<'_>, catalogue: &Catalogue) -> Option<Box<[Price;
 
 /// None where an end is too far off to be a number.
 fn interval([low, high]: [f64; 2], confidence: f64) -> Option<RatioInterval> {
-    (low.is_finite() && high.is_finite()).then_some(RatioInterval { low, high, confidence })
+    (low.is_finite() && high.is_finite()).then_some(RatioInterval {
+        low,
+        high,
+        confidence,
+    })
 }
 
-fn row(arm: &Arm<'_>, base: &Arm<'_>, scaling: Metric, settings: &CompareSettings, catalogue: &Catalogue) -> Row {
-    let (cell, summary) = (arm.cell, arm.summary);
+fn row(
+    candidate: &Candidate<'_>,
+    base: &Candidate<'_>,
+    scaling: Metric,
+    settings: &CompareSettings,
+    catalogue: &Catalogue,
+) -> Row {
+    let (cell, summary) = (candidate.cell, candidate.summary);
     let device = summary.device.as_ref();
-    let precision = summary.workload.as_ref().map_or_else(String::new, |w| w.precision.clone());
+    let precision = summary
+        .workload
+        .as_ref()
+        .map_or_else(String::new, |w| w.precision.clone());
     let mut metrics = metrics_of(cell, summary, catalogue);
     metrics.0.push(scaling);
-    if let Some(reason) = impossible(cell, catalogue) {
-        metrics.void_rates(&reason);
+    if let Some(why) = impossible(cell, catalogue) {
+        metrics.void_rates(&NoFigure::RateImpossible(Box::new(why)));
     }
     Row {
         cell: cell.cell.clone(),
@@ -338,8 +461,8 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, scaling: Metric, settings: &CompareSetting
         parallelism: cell.parallelism.clone(),
         axes: cell.axes.clone(),
         imported: cell.imported.clone(),
-        group: arm.group,
-        loss_group: arm.loss_group,
+        group: candidate.group,
+        loss_group: candidate.loss_group,
         n: summary.n,
         repeats_wanted: cell.repeats_wanted,
         failed: summary.count_of(is_failed),
@@ -348,25 +471,30 @@ fn row(arm: &Arm<'_>, base: &Arm<'_>, scaling: Metric, settings: &CompareSetting
         unmeasured: summary.count_of(is_unmeasured),
         standing: cell.standing.clone(),
         repeats_added_later: summary.repeats_added_later(),
+        timer_factor: summary.timer_factor(),
         dropped: summary.dropped.clone(),
-        tokens_per_second_per_gpu: arm.estimate.clone(),
+        tokens_per_second_per_gpu: candidate.estimate.clone(),
         tokens_per_second: summary.tokens_per_second,
-        step_time: arm.step_time.clone(),
+        step_time: candidate.step_time.clone(),
         memory: summary.memory.clone(),
         memory_capacity_bytes: memory_capacity_bytes(cell, summary, catalogue),
-        mfu: mfu_of(cell, summary, arm.estimate.value, catalogue),
+        mfu: mfu_of(cell, summary, candidate.estimate.value, catalogue),
         loss_at_end: summary.loss_at_end,
         last_step: summary.last_step,
         precision,
         device: device.and_then(|d| d.name.clone()),
         attestation: summary.attestation,
-        declared_only: arm.contract.declared_only().map(str::to_owned).collect(),
-        labels: labels(arm, base, settings),
-        warnings: warnings_of(&cell.environment, &arm.contract),
+        declared_only: candidate
+            .contract
+            .declared_only()
+            .map(str::to_owned)
+            .collect(),
+        labels: labels(candidate, base, settings),
+        warnings: warnings_of(&cell.environment, &candidate.contract),
         same_launch_as: cell.same_launch_as.clone(),
         same_runs_as: None,
         metrics,
-        contract: arm.contract.clone(),
+        contract: candidate.contract.clone(),
         unlisted: summary.unlisted.clone(),
         attested: summary.attested.clone(),
         environment: cell.environment.clone().public(),
@@ -388,29 +516,25 @@ fn price(speedups: &mut [Speedup], rows: &[Row]) {
 
 /// MFU of a summary's rate, or why there is none.
 #[must_use]
-pub fn mfu_of(cell: &CellInput, summary: &Summary, tokens_per_second_per_gpu: f64, catalogue: &Catalogue) -> Mfu {
+pub fn mfu_of(
+    cell: &CellInput,
+    summary: &Summary,
+    tokens_per_second_per_gpu: f64,
+    catalogue: &Catalogue,
+) -> Mfu {
     let device = match Device::of(cell, summary, catalogue) {
         Ok(device) => device,
         Err(reason) => return Mfu::Error { reason },
     };
     let precision = summary.workload.as_ref().map_or("", |w| &w.precision);
     let peak = if ["", "not stated"].contains(&precision) {
-        Err("the precision is not stated".to_owned())
+        Err(NoFigure::PrecisionNotStated)
     } else if device.is_cpu() {
-        Err("MFU is not defined for a CPU".to_owned())
+        Err(NoFigure::NotOfACpu(CpuHasNo::Mfu))
     } else {
         catalogue.peaks.of_device(&device, precision)
     };
     Mfu::of(tokens_per_second_per_gpu, summary.flops_per_token(), peak)
-}
-
-/// `dropout, packing`; of many, the first and how many more.
-#[must_use]
-pub fn few(names: &[String]) -> String {
-    const MOST: usize = 4;
-    let (named, more) = names.split_at(if names.len() > MOST { MOST - 1 } else { names.len() });
-    let named = named.join(", ");
-    if more.is_empty() { named } else { format!("{named} and {} more", more.len()) }
 }
 
 #[cfg(test)]

@@ -1,52 +1,108 @@
-//! What two cells ran in, besides their workload: how that differs, and which settings alone can decide a comparison.
+//! What two cells ran in, besides their workload: how that differs, and which settings alone can
+//! decide a comparison.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    ops::Range,
+use std::collections::{BTreeMap, BTreeSet};
+
+use tprimat_results::{Contract, settings::DETERMINISTIC};
+use tprimat_words::secret::{SECRET, is_secret, public_value};
+
+use super::{
+    CellEnvironment, CellInput, Danger, EnvironmentChange, EnvironmentDifference,
+    EnvironmentSummary, Warning,
 };
-
-use super::{CellEnvironment, CellInput, Contract, EnvironmentDifference, settings::DETERMINISTIC};
 
 /// Told in full beside a comparison; the JSON has all.
 const TOLD: usize = 6;
 const PACKAGE: &str = "package.";
 
 /// A variable that slows a run down enough to decide a comparison.
-struct Danger {
+struct DangerousVariable {
     /// A trailing `*` stands for any ending.
     names: &'static [&'static str],
     when: fn(&str) -> bool,
-    why: &'static str,
+    danger: Danger,
 }
 
-const fn danger(names: &'static [&'static str], when: fn(&str) -> bool, why: &'static str) -> Danger {
-    Danger { names, when, why }
+const fn danger(
+    names: &'static [&'static str],
+    when: fn(&str) -> bool,
+    danger: Danger,
+) -> DangerousVariable {
+    DangerousVariable {
+        names,
+        when,
+        danger,
+    }
 }
 
-/// Sources: the CUDA C++ programming guide, HIP's and ROCr's environment variables, NCCL's user guide, PyTorch's notes on
-/// reproducibility and on distributed debugging, Transformer Engine's environment variables.
-const DANGERS: &[Danger] = &[
-    danger(&["CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"], is_on, "the host waits for every kernel"),
-    danger(&["AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY"], is_on, "kernels or copies run one after the other"),
-    danger(&["NCCL_DEBUG"], is_talkative, "collectives write logs while they run"),
-    danger(&["TORCH_DISTRIBUTED_DEBUG"], is_talkative, "collectives are checked and logged"),
-    danger(&["NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"], is_on, "the host waits for every collective"),
-    danger(&["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"], is_on, "GPUs of one host do not talk to each other directly"),
-    danger(&["CUBLAS_WORKSPACE_CONFIG"], is_deterministic_workspace, "deterministic matrix products"),
-    danger(&["NVTE_ALLOW_NONDETERMINISTIC_ALGO"], is_off, "deterministic attention"),
+/// Sources: the CUDA C++ programming guide, HIP's and ROCr's environment variables, NCCL's user
+/// guide, PyTorch's notes on reproducibility and on distributed debugging, Transformer Engine's
+/// environment variables.
+const DANGERS: &[DangerousVariable] = &[
     danger(
-        &["TORCH_DETERMINISTIC*", "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC", "FLAGS_cudnn_deterministic"],
+        &["CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"],
         is_on,
-        "deterministic algorithms",
+        Danger::WaitsForKernels,
     ),
     danger(
-        &["PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"],
+        &["AMD_SERIALIZE_KERNEL", "AMD_SERIALIZE_COPY"],
         is_on,
-        "memory is allocated anew each time",
+        Danger::Serialised,
     ),
-    danger(&["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"], is_on, "torch.compile does nothing"),
-    danger(&["AMD_LOG_LEVEL", "HIP_TRACE_API"], is_on, "the runtime logs every call"),
+    danger(&["NCCL_DEBUG"], is_talkative, Danger::CollectivesLog),
+    danger(
+        &["TORCH_DISTRIBUTED_DEBUG"],
+        is_talkative,
+        Danger::CollectivesChecked,
+    ),
+    danger(
+        &["NCCL_BLOCKING_WAIT", "TORCH_NCCL_BLOCKING_WAIT"],
+        is_on,
+        Danger::WaitsForCollectives,
+    ),
+    danger(
+        &["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"],
+        is_on,
+        Danger::NoDirectTransfers,
+    ),
+    danger(
+        &["CUBLAS_WORKSPACE_CONFIG"],
+        is_deterministic_workspace,
+        Danger::DeterministicProducts,
+    ),
+    danger(
+        &["NVTE_ALLOW_NONDETERMINISTIC_ALGO"],
+        is_off,
+        Danger::DeterministicAttention,
+    ),
+    danger(
+        &[
+            "TORCH_DETERMINISTIC*",
+            "TF_DETERMINISTIC_OPS",
+            "TF_CUDNN_DETERMINISTIC",
+            "FLAGS_cudnn_deterministic",
+        ],
+        is_on,
+        Danger::DeterministicAlgorithms,
+    ),
+    danger(
+        &[
+            "PYTORCH_NO_CUDA_MEMORY_CACHING",
+            "PYTORCH_NO_HIP_MEMORY_CACHING",
+        ],
+        is_on,
+        Danger::MemoryNotCached,
+    ),
+    danger(
+        &["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"],
+        is_on,
+        Danger::NotCompiled,
+    ),
+    danger(
+        &["AMD_LOG_LEVEL", "HIP_TRACE_API"],
+        is_on,
+        Danger::RuntimeLogs,
+    ),
     danger(
         &[
             "CUDA_INJECTION64_PATH",
@@ -58,7 +114,7 @@ const DANGERS: &[Danger] = &[
             "ROCPROF*",
         ],
         is_on,
-        "a profiler is attached",
+        Danger::Profiled,
     ),
 ];
 
@@ -77,81 +133,23 @@ fn is_deterministic_workspace(value: &str) -> bool {
 }
 
 /// Why this variable alone can decide a comparison, if it can.
-fn danger_of(name: &str, value: &str) -> Option<&'static str> {
+fn danger_of(name: &str, value: &str) -> Option<Danger> {
     let is_named = |pattern: &&'static str| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == *pattern,
     };
-    DANGERS.iter().find(|d| d.names.iter().any(is_named) && (d.when)(value)).map(|d| d.why)
-}
-
-/// Parts of names, between underscores, that make a secret of a variable: `WANDB_KEY`, but not `MONKEY`.
-const SECRET_PARTS: [&str; 6] = ["KEY", "PASS", "PASSPHRASE", "SSHPASS", "PWD", "AUTH"];
-/// What is in no harmless name, with or without an underscore before it: `PGPASSWORD`.
-const SECRET_WORDS: [&str; 5] = ["PASSWORD", "PASSWD", "SECRET", "CREDENTIAL", "APIKEY"];
-
-/// Is this the name of something that nobody may read?
-#[must_use]
-pub fn is_secret(name: &str) -> bool {
-    let name = name.to_uppercase();
-    // The shell's own: the folder that it is in.
-    if name == "PWD" {
-        return false;
-    }
-    SECRET_WORDS.iter().any(|word| name.contains(word))
-        || name
-            .split(|c: char| !c.is_ascii_alphanumeric())
-            .any(|part| part.ends_with("TOKEN") || SECRET_PARTS.contains(&part))
-}
-
-/// The user and password of every address in a text: `user:password` of `http://user:password@host`, and a name so long
-/// that it is a key (`https://0123456789abcdef@host`).
-#[must_use]
-pub fn passwords_in(text: &str) -> Vec<Range<usize>> {
-    /// No user has a longer name.
-    const LONG_NAME: usize = 16;
-    let mut found = Vec::new();
-    for (at, separator) in text.match_indices("://") {
-        let start = at + separator.len();
-        let rest = &text[start..];
-        let end = rest.find(|c: char| c.is_whitespace() || "/?#\"'".contains(c)).unwrap_or(rest.len());
-        if let Some(user) = rest[..end].rfind('@').map(|at| &rest[..at])
-            && (user.contains(':') || user.len() >= LONG_NAME)
-        {
-            found.push(start..start + user.len());
-        }
-    }
-    found
-}
-
-/// A small number or a switch is a setting, whatever its variable is called: `NUM_PASS=3`, `USE_AUTH=true`. Left out of
-/// a key, its old measurement would stand for the new value.
-fn is_plain_setting(value: &str) -> bool {
-    const LONGEST: usize = 6;
-    value.len() <= LONGEST && (value.parse::<f64>().is_ok() || ["true", "false", "on", "off", ""].contains(&value))
-}
-
-/// Stands for a value that nobody may read.
-pub const SECRET: &str = "(secret)";
-
-/// What keys and people may know of a declared variable's value.
-#[must_use]
-pub fn public_value<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
-    if is_secret(name) && !is_plain_setting(value) {
-        return Cow::Borrowed(SECRET);
-    }
-    let mut public = Cow::Borrowed(value);
-    for password in passwords_in(value).into_iter().rev() {
-        public.to_mut().replace_range(password, SECRET);
-    }
-    public
+    DANGERS
+        .iter()
+        .find(|d| d.names.iter().any(is_named) && (d.when)(value))
+        .map(|d| d.danger.clone())
 }
 
 impl CellEnvironment {
     /// Without what nobody may read.
     #[must_use]
     pub fn public(mut self) -> Self {
-        self.variables.retain(|name, value| !is_secret(name) || is_plain_setting(value));
+        self.variables
+            .retain(|name, value| public_value(name, value) != SECRET);
         for (name, value) in &mut self.variables {
             *value = public_value(name, value).into_owned();
         }
@@ -160,7 +158,7 @@ impl CellEnvironment {
 }
 
 /// What a cell's runs say and what is declared for them.
-pub struct Surroundings<'a> {
+pub struct ComparedEnvironment<'a> {
     pub cell: &'a str,
     pub platform: &'a str,
     pub framework: &'a str,
@@ -171,7 +169,7 @@ pub struct Surroundings<'a> {
     pub versions: &'a BTreeMap<String, String>,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> ComparedEnvironment<'a> {
     pub(super) fn of(cell: &'a CellInput, versions: &'a BTreeMap<String, String>) -> Self {
         Self {
             cell: &cell.cell,
@@ -194,29 +192,49 @@ impl<'a> Surroundings<'a> {
 
     /// Packages by name: the trainer's own word, else the lock's.
     fn packages(&self) -> BTreeMap<&str, &str> {
-        let locked = self.environment.facts.iter().filter_map(|(n, v)| Some((n.strip_prefix(PACKAGE)?, v.as_str())));
-        locked.chain(self.versions.iter().map(|(n, v)| (n.as_str(), v.as_str()))).collect()
+        let locked = self
+            .environment
+            .facts
+            .iter()
+            .filter_map(|(n, v)| Some((n.strip_prefix(PACKAGE)?, v.as_str())));
+        locked
+            .chain(self.versions.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+            .collect()
     }
 
     fn facts(&self) -> BTreeMap<&str, &str> {
-        let of_host = self.environment.facts.iter().filter(|(name, _)| !name.starts_with(PACKAGE));
+        let of_host = self
+            .environment
+            .facts
+            .iter()
+            .filter(|(name, _)| !name.starts_with(PACKAGE));
         of_host.map(|(n, v)| (n.as_str(), v.as_str())).collect()
     }
 
     fn variables(&self) -> BTreeMap<&str, &str> {
-        let all = self.environment.variables.iter().filter(|(name, _)| !is_secret(name));
+        let all = self
+            .environment
+            .variables
+            .iter()
+            .filter(|(name, _)| !is_secret(name));
         all.map(|(n, v)| (n.as_str(), v.as_str())).collect()
     }
 }
 
-/// Everything besides the workload that is not the same in `a` and in `b`, the baseline; dangerous ones first, and last
-/// what merely follows from another vendor, platform or framework.
+/// Everything besides the workload that is not the same in `a` and in `b`, the baseline; dangerous
+/// ones first, and last what merely follows from another vendor, platform or framework.
 #[must_use]
-pub fn environment_differences(a: &Surroundings<'_>, b: &Surroundings<'_>) -> Vec<EnvironmentDifference> {
+pub fn environment_differences(
+    a: &ComparedEnvironment<'_>,
+    b: &ComparedEnvironment<'_>,
+) -> Vec<EnvironmentDifference> {
     let mut all = Vec::new();
     let mut add = |kind: &str, of_a: BTreeMap<&str, &str>, of_b: BTreeMap<&str, &str>| {
         let names: BTreeSet<&str> = of_a.keys().chain(of_b.keys()).copied().collect();
-        for name in names.into_iter().filter(|name| of_a.get(name) != of_b.get(name)) {
+        for name in names
+            .into_iter()
+            .filter(|name| of_a.get(name) != of_b.get(name))
+        {
             let (va, vb) = (of_a.get(name).copied(), of_b.get(name).copied());
             // What one side does not know is no difference.
             if (a.is_imported || b.is_imported) && (va.is_none() || vb.is_none()) {
@@ -244,7 +262,8 @@ pub fn environment_differences(a: &Surroundings<'_>, b: &Surroundings<'_>) -> Ve
     all
 }
 
-/// Are they one version, as far as both state it? `2.11.0+cu130` names its build, `2.11.0` does not.
+/// Are they one version, as far as both state it? `2.11.0+cu130` names its build, `2.11.0` does
+/// not.
 fn is_one_version(a: &str, b: &str) -> bool {
     match (a.split_once('+'), b.split_once('+')) {
         (Some((release, _)), None) => release == b,
@@ -257,19 +276,23 @@ fn dangerous(
     kind: &str,
     name: &str,
     values: [Option<&str>; 2],
-    a: &Surroundings<'_>,
-    b: &Surroundings<'_>,
-) -> Option<String> {
+    a: &ComparedEnvironment<'_>,
+    b: &ComparedEnvironment<'_>,
+) -> Option<Danger> {
     if kind == "variable" {
-        return values.into_iter().flatten().find_map(|value| danger_of(name, value)).map(str::to_owned);
+        return values
+            .into_iter()
+            .flatten()
+            .find_map(|value| danger_of(name, value));
     }
-    let is_one_sku = a.fact("accelerator").is_some() && a.fact("accelerator") == b.fact("accelerator");
-    let why = match (kind, name) {
-        ("fact", "power_cap_watts") => "the same device at another power limit",
-        ("fact", "partition") => "the same device, cut up in another way",
+    let is_one_sku =
+        a.fact("accelerator").is_some() && a.fact("accelerator") == b.fact("accelerator");
+    let danger = match (kind, name) {
+        ("fact", "power_cap_watts") => Danger::OtherPowerLimit,
+        ("fact", "partition") => Danger::OtherPartition,
         _ => return None,
     };
-    is_one_sku.then(|| why.to_owned())
+    is_one_sku.then_some(danger)
 }
 
 /// Beginnings of names that only one vendor's stack reads.
@@ -292,11 +315,21 @@ const OF_VENDORS: [&str; 13] = [
 const OF_FRAMEWORKS: [&str; 4] = ["HF_", "TOKENIZERS_", "TRANSFORMERS_", "PRIMUS_"];
 
 /// What already tells that this must differ.
-fn follows(kind: &str, name: &str, both: bool, a: &Surroundings<'_>, b: &Surroundings<'_>) -> Option<&'static str> {
+fn follows(
+    kind: &str,
+    name: &str,
+    both: bool,
+    a: &ComparedEnvironment<'_>,
+    b: &ComparedEnvironment<'_>,
+) -> Option<&'static str> {
     let (other_vendor, other_framework) = (a.vendor() != b.vendor(), a.framework != b.framework);
     let other_sku = a.fact("accelerator") != b.fact("accelerator");
     match kind {
-        "variable" if other_vendor && !both && OF_VENDORS.iter().any(|start| name.starts_with(start)) => Some("vendor"),
+        "variable"
+            if other_vendor && !both && OF_VENDORS.iter().any(|start| name.starts_with(start)) =>
+        {
+            Some("vendor")
+        }
         "variable" if !OF_FRAMEWORKS.iter().any(|start| name.starts_with(start)) => None,
         "fact" if other_vendor || (other_sku && a.platform != b.platform) => Some("platform"),
         "variable" | "version" | "fact" if other_framework && !both => Some("framework"),
@@ -305,49 +338,67 @@ fn follows(kind: &str, name: &str, both: bool, a: &Surroundings<'_>, b: &Surroun
     }
 }
 
-/// What the first of two cells ran in beside the second, for people; `None` where nothing differs.
+/// What the first of two cells ran in beside the second; `None` where nothing differs.
 #[must_use]
-pub fn environment_words(differences: &[EnvironmentDifference]) -> Option<String> {
+pub fn environment_summary(differences: &[EnvironmentDifference]) -> Option<EnvironmentSummary> {
     let first = differences.first()?;
-    let (own, following): (Vec<_>, Vec<_>) =
-        differences.iter().partition(|d| d.dangerous.is_some() || d.follows.is_none());
-    let mut parts: Vec<String> = own.iter().take(TOLD).map(|d| d.sentence()).collect();
-    if own.len() > TOLD {
-        parts.push(format!("{} more", own.len() - TOLD));
-    }
-    if !following.is_empty() {
-        let from: BTreeSet<&str> = following.iter().filter_map(|d| d.follows.as_deref()).collect();
-        let names = super::compare::few(&following.iter().map(|d| d.name.clone()).collect::<Vec<_>>());
-        let from = from.into_iter().collect::<Vec<_>>().join(", ");
-        parts.push(format!("and, as another {from} has it, {names}"));
-    }
-    Some(format!("another environment than that of {}: {}", first.cell_b, parts.join("; ")))
+    let (own, following): (Vec<_>, Vec<_>) = differences
+        .iter()
+        .partition(|d| d.dangerous.is_some() || d.follows.is_none());
+    let follows: BTreeSet<&String> = following
+        .iter()
+        .filter_map(|d| d.follows.as_ref())
+        .collect();
+    Some(EnvironmentSummary {
+        baseline: first.cell_b.clone(),
+        shown: own.iter().take(TOLD).map(|d| d.change()).collect(),
+        more: own.len().saturating_sub(TOLD),
+        following: following.iter().map(|d| d.name.clone()).collect(),
+        follows: follows.into_iter().cloned().collect(),
+    })
 }
 
 impl EnvironmentDifference {
-    /// `NCCL_DEBUG: INFO, not WARN`
     #[must_use]
-    pub fn sentence(&self) -> String {
-        let mut text = match (&self.a, &self.b) {
-            (Some(a), Some(b)) => format!("{}: {a}, not {b}", self.name),
-            (Some(a), None) => format!("{}: {a}, but there not set", self.name),
-            (None, b) => format!("{}: not set, but there {}", self.name, b.as_deref().unwrap_or("not set")),
-        };
-        if let Some(why) = &self.dangerous {
-            text = format!("{text} ({why})");
+    pub fn change(&self) -> EnvironmentChange {
+        let Self {
+            name,
+            a,
+            b,
+            dangerous,
+            ..
+        } = self;
+        EnvironmentChange {
+            name: name.clone(),
+            a: a.clone(),
+            b: b.clone(),
+            dangerous: dangerous.clone(),
         }
-        text
     }
 }
 
-/// What alone can decide a comparison, also where both arms have it: `CUDA_LAUNCH_BLOCKING=1: the host waits …`.
+/// What alone can decide a comparison, also where both cells have it.
 #[must_use]
-pub fn warnings_of(environment: &CellEnvironment, contract: &Contract) -> Vec<String> {
-    let variables = environment.variables.iter().filter(|(name, _)| !is_secret(name));
-    let mut warnings: Vec<String> =
-        variables.filter_map(|(name, value)| Some(format!("{name}={value}: {}", danger_of(name, value)?))).collect();
-    if contract.get(DETERMINISTIC).is_some_and(|v| v.as_bool() == Some(true)) {
-        warnings.push("deterministic algorithms are on".to_owned());
+pub fn warnings_of(environment: &CellEnvironment, contract: &Contract) -> Vec<Warning> {
+    let variables = environment
+        .variables
+        .iter()
+        .filter(|(name, _)| !is_secret(name));
+    let mut warnings: Vec<Warning> = variables
+        .filter_map(|(name, value)| {
+            let danger = danger_of(name, value)?;
+            Some(Warning::Variable {
+                name: name.clone(),
+                value: value.clone(),
+                danger,
+            })
+        })
+        .collect();
+    if contract
+        .get(DETERMINISTIC)
+        .is_some_and(|v| v.as_bool() == Some(true))
+    {
+        warnings.push(Warning::Deterministic);
     }
     warnings
 }
@@ -357,14 +408,24 @@ mod tests {
     use super::*;
 
     fn map(items: &[(&str, &str)]) -> BTreeMap<String, String> {
-        items.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect()
+        items
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect()
     }
     fn environment(variables: &[(&str, &str)], facts: &[(&str, &str)]) -> CellEnvironment {
-        CellEnvironment { variables: map(variables), facts: map(facts) }
+        CellEnvironment {
+            variables: map(variables),
+            facts: map(facts),
+        }
     }
-    fn between(names: [&str; 2], a: &CellEnvironment, b: &CellEnvironment) -> Vec<EnvironmentDifference> {
+    fn between(
+        names: [&str; 2],
+        a: &CellEnvironment,
+        b: &CellEnvironment,
+    ) -> Vec<EnvironmentDifference> {
         let none = BTreeMap::new();
-        let of = |cell: &'static str, environment| Surroundings {
+        let of = |cell: &'static str, environment| ComparedEnvironment {
             cell,
             platform: cell.split('/').next().unwrap(),
             framework: cell.split('/').nth(1).unwrap(),
@@ -377,27 +438,14 @@ mod tests {
     }
 
     #[test]
-    fn passwords_in_addresses_are_found_and_nothing_else() {
-        let public = |value: &str| public_value("URL", value).into_owned();
-        for (value, shown) in [
-            ("http://u:pw@proxy:3128", "http://(secret)@proxy:3128"),
-            ("postgres://u:p@ss@db/x?y=1", "postgres://(secret)@db/x?y=1"),
-            ("a=http://u:1@h b=http://v:2@i", "a=http://(secret)@h b=http://(secret)@i"),
-            ("https://0123456789abcdef0123@sentry.io/1", "https://(secret)@sentry.io/1"),
-            ("ssh://git@host/x", "ssh://git@host/x"),
-            ("http://host/a@b:c", "http://host/a@b:c"),
-            ("http://host:80", "http://host:80"),
-            ("ü://ü:ü@ü", "ü://(secret)@ü"),
-        ] {
-            assert_eq!(public(value), shown);
-        }
-        assert_eq!(public_value("WANDB_API_KEY", "abc"), "(secret)");
-    }
-
-    #[test]
     fn a_version_without_its_build_is_the_same_as_with_one() {
-        assert!(is_one_version("2.11.0+cu130", "2.11.0") && is_one_version("2.11.0", "2.11.0+cu130"));
-        assert!(!is_one_version("2.11.0+cu130", "2.11.0+rocm7.2") && !is_one_version("2.11.0+cu130", "2.11.1"));
+        assert!(
+            is_one_version("2.11.0+cu130", "2.11.0") && is_one_version("2.11.0", "2.11.0+cu130")
+        );
+        assert!(
+            !is_one_version("2.11.0+cu130", "2.11.0+rocm7.2")
+                && !is_one_version("2.11.0+cu130", "2.11.1")
+        );
     }
 
     #[test]
@@ -433,82 +481,106 @@ mod tests {
     #[test]
     fn what_follows_from_the_vendor_is_condensed_and_the_rest_is_told() {
         let amd = environment(
-            &[("HSA_NO_SCRATCH_RECLAIM", "1"), ("OMP_NUM_THREADS", "8"), ("HIP_LAUNCH_BLOCKING", "1")],
-            &[("vendor", "amd"), ("accelerator", "MI300X"), ("driver", "6.12"), ("package.torch", "2.8.0")],
+            &[
+                ("HSA_NO_SCRATCH_RECLAIM", "1"),
+                ("OMP_NUM_THREADS", "8"),
+                ("HIP_LAUNCH_BLOCKING", "1"),
+            ],
+            &[
+                ("vendor", "amd"),
+                ("accelerator", "MI300X"),
+                ("driver", "6.12"),
+                ("package.torch", "2.8.0"),
+            ],
         );
         let nvd = environment(
             &[("NCCL_NVLS_ENABLE", "0"), ("OMP_NUM_THREADS", "4")],
-            &[("vendor", "nvd"), ("accelerator", "H100"), ("driver", "580"), ("package.torch", "2.11.0")],
+            &[
+                ("vendor", "nvd"),
+                ("accelerator", "H100"),
+                ("driver", "580"),
+                ("package.torch", "2.11.0"),
+            ],
         );
         let found = between(["amd/tran/x/y", "nvd/tran/x/y"], &amd, &nvd);
         let names: Vec<_> = found.iter().map(|d| d.name.as_str()).collect();
-        assert_eq!(names[..3], ["HIP_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "torch"]);
+        assert_eq!(
+            names[..3],
+            ["HIP_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "torch"]
+        );
         assert!(found[3..].iter().all(|d| d.follows.is_some()), "{found:?}");
-        let text = environment_words(&found).unwrap();
-        assert!(text.contains("HIP_LAUNCH_BLOCKING: 1, but there not set (the host waits for every kernel)"), "{text}");
+        let fact = crate::ComparisonFact::Environment(environment_summary(&found).unwrap());
+        let text = crate::Note::new(crate::NoteKind::Environment, fact).text();
+        assert!(
+            text.contains(
+                "HIP_LAUNCH_BLOCKING: 1 instead of unset (the host waits for every kernel)"
+            ),
+            "{text}"
+        );
         assert!(text.contains("torch: 2.8.0, not 2.11.0"), "{text}");
-        assert!(text.contains("as another platform, vendor has it, HSA_NO_SCRATCH_RECLAIM, "), "{text}");
+        assert!(
+            text.contains("as another platform, vendor has it, HSA_NO_SCRATCH_RECLAIM, "),
+            "{text}"
+        );
         assert_eq!(between(["amd/tran/x/y", "amd/tran/x/z"], &amd, &amd), []);
     }
 
     #[test]
     fn a_power_cap_is_dangerous_only_on_the_same_device() {
         let with = |sku: &str, watts: &str| {
-            environment(&[], &[("accelerator", sku), ("power_cap_watts", watts), ("vendor", "nvd")])
+            environment(
+                &[],
+                &[
+                    ("accelerator", sku),
+                    ("power_cap_watts", watts),
+                    ("vendor", "nvd"),
+                ],
+            )
         };
         let cap = |a: &CellEnvironment, b: &CellEnvironment| {
             let all = between(["h1/tran/x/y", "h2/tran/x/y"], a, b);
-            all.into_iter().find(|d| d.name == "power_cap_watts").unwrap()
+            all.into_iter()
+                .find(|d| d.name == "power_cap_watts")
+                .unwrap()
         };
-        assert!(cap(&with("H100", "500"), &with("H100", "700")).dangerous.is_some());
+        assert!(
+            cap(&with("H100", "500"), &with("H100", "700"))
+                .dangerous
+                .is_some()
+        );
         let other = cap(&with("H100", "700"), &with("H200", "750"));
-        assert_eq!((other.dangerous, other.follows.as_deref()), (None, Some("platform")));
+        assert_eq!(
+            (other.dangerous, other.follows.as_deref()),
+            (None, Some("platform"))
+        );
     }
 
     #[test]
     fn secrets_are_never_shown() {
-        let a = environment(&[("HF_TOKEN", "hunter2"), ("WANDB_API_KEY", "hunter2"), ("AWS_SECRET", "hunter2")], &[]);
+        let a = environment(
+            &[
+                ("HF_TOKEN", "hunter2"),
+                ("WANDB_API_KEY", "hunter2"),
+                ("AWS_SECRET", "hunter2"),
+            ],
+            &[],
+        );
         let found = between(["x/a/m/s", "x/b/m/s"], &a, &CellEnvironment::default());
         assert_eq!(found, []);
-        assert!(a.clone().public().variables.is_empty() && warnings_of(&a, &Contract::default()).is_empty());
-        for name in [
-            "my_password",
-            "HF_TOKEN",
-            "TOKEN",
-            "github_token",
-            "HFTOKEN",
-            "AWS_SECRET_ACCESS_KEY",
-            "WANDB_KEY",
-            "OPENAI_APIKEY",
-            "MYSQL_PWD",
-            "PROXY_PASS",
-            "DB_PASSWD",
-            "PGPASSWORD",
-            "REGISTRY_AUTH",
-            "GOOGLE_APPLICATION_CREDENTIALS",
-        ] {
-            assert!(is_secret(name), "{name}");
-        }
-        for name in [
-            "TOKENIZERS_PARALLELISM",
-            "TOTAL_TOKENS",
-            "MONKEY",
-            "KEYBOARD",
-            "PWD",
-            "OLDPWD",
-            "BYPASS",
-            "AUTHOR",
-            "MAX_TOKENS_PER_GPU",
-        ] {
-            assert!(!is_secret(name), "{name}");
-        }
+        assert!(
+            a.clone().public().variables.is_empty()
+                && warnings_of(&a, &Contract::default()).is_empty()
+        );
     }
 
     #[test]
     fn of_an_import_only_what_it_states_can_differ() {
-        let (ours, theirs) = (environment(&[("A", "1")], &[("package.torch", "2.8")]), CellEnvironment::default());
+        let (ours, theirs) = (
+            environment(&[("A", "1")], &[("package.torch", "2.8")]),
+            CellEnvironment::default(),
+        );
         let versions = map(&[("torch", "2.9")]);
-        let side = |is_imported, environment, versions| Surroundings {
+        let side = |is_imported, environment, versions| ComparedEnvironment {
             cell: "p/f/m/s",
             platform: "p",
             framework: "f",
@@ -517,8 +589,17 @@ mod tests {
             versions,
         };
         let none = BTreeMap::new();
-        let found = environment_differences(&side(false, &ours, &none), &side(true, &theirs, &versions));
-        let [only] = &found[..] else { panic!("{found:?}") };
-        assert_eq!((only.kind.as_str(), only.sentence().as_str()), ("version", "torch: 2.8, not 2.9"));
+        let found =
+            environment_differences(&side(false, &ours, &none), &side(true, &theirs, &versions));
+        let [only] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            (
+                only.kind.as_str(),
+                crate::sentences::change(&only.change()).as_str()
+            ),
+            ("version", "torch: 2.8, not 2.9")
+        );
     }
 }

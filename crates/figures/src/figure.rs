@@ -3,35 +3,42 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{Basis, NoFigure};
+
 /// Never a 0 or a default for what is not known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
 pub enum Figure {
     Ok {
         value: f64,
-        /// What it is made of, in words: prices, peaks and counters with their sources.
-        basis: String,
+        basis: Basis,
     },
     Absent {
-        reason: String,
+        reason: NoFigure,
     },
     /// An impossible figure: something that it is made of is wrong.
     Error {
-        reason: String,
+        reason: NoFigure,
     },
 }
 
 /// Of a file that was written before there was such a figure.
 impl Default for Figure {
     fn default() -> Self {
-        Self::Absent { reason: "not computed".to_owned() }
+        Self::Absent {
+            reason: NoFigure::NotComputed,
+        }
     }
 }
 
 impl Figure {
     #[must_use]
     pub fn value(&self) -> Option<f64> {
-        if let Self::Ok { value, .. } = self { Some(*value) } else { None }
+        if let Self::Ok { value, .. } = self {
+            Some(*value)
+        } else {
+            None
+        }
     }
 }
 
@@ -63,11 +70,13 @@ const NOT_OF_THE_RATE: [&str; 2] = ["memory_headroom", "loss_at_end"];
 
 impl Metrics {
     /// Nothing that is made of an impossible rate stands as a figure.
-    pub(super) fn void_rates(&mut self, reason: &str) {
+    pub(super) fn void_rates(&mut self, reason: &NoFigure) {
         let of_rate = |m: &&mut Metric| !NOT_OF_THE_RATE.contains(&m.name.as_str());
         for metric in self.0.iter_mut().filter(of_rate) {
             if let Figure::Ok { .. } = metric.figure {
-                metric.figure = Figure::Error { reason: reason.to_owned() };
+                metric.figure = Figure::Error {
+                    reason: reason.clone(),
+                };
             }
         }
     }

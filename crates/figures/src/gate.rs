@@ -1,33 +1,38 @@
 //! A baseline × the cells as they are now → has anything become slower?
 //!
-//! Per cell, now ÷ then by Welch's t on logarithms. It *fails* if the estimate is beyond the limit and the difference is
-//! significant after Holm's correction over the gate; it *passes* if the whole 95 % interval is within the limit; else it is
-//! *inconclusive*. Passing needs no correction, for a gate passes only if every cell does. A verdict needs
-//! [`MIN_REPEATS`] units of replication (repeats, or sessions or hosts where there are several) in both arms; units that do
-//! not vary at all are taken as exact. Where the repeats are too few to tell, the reason says about how many would do at their
-//! spread.
+//! Per cell, now ÷ then by Welch's t on logarithms. It *fails* if the estimate is beyond the limit
+//! and the difference is significant after Holm's correction over the gate; it *passes* if the
+//! whole 95 % interval is within the limit; else it is *inconclusive*. Passing needs no correction,
+//! for a gate passes only if every cell does. A verdict needs [`MIN_REPEATS`] units of replication
+//! (repeats, or sessions or hosts where there are several) in both measurements; units that do not vary at
+//! all are taken as exact. Where the repeats are too few to tell, the reason says about how many
+//! would do at their spread.
 //!
-//! A cell whose repeats are all the baseline's own was not measured anew: nothing speaks against it, so it passes, untested,
-//! and says so. Where only some are, the two are not independent samples, and the old ones would hide what is new:
-//! inconclusive.
+//! A cell whose repeats are all the baseline's own was not measured anew: nothing speaks against
+//! it, so it passes, untested, and says so. Where only some are, the two are not independent
+//! samples, and the old ones would hide what is new: inconclusive.
 //!
-//! A cell that the baseline lacks has nothing to be slower than, but it *fails* as well if it ran and what it gave does not
-//! count. One that was not measured is listed, with the reason.
+//! A cell that the baseline lacks has nothing to be slower than, but it *fails* as well if it ran
+//! and what it gave does not count. One that was not measured is listed, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tprimat_results::{
+    CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, MOST_REPEATS, differences, geometric_mean,
+    holm, repeats_to_tell, welch,
+};
 
 use super::{
-    CONFIDENCE, CellEnvironment, CellInput, CellState, Contract, Dropped, Estimate, FieldDifference, Gaps, MIN_REPEATS,
-    MOST_REPEATS, RepeatStatus, RepeatSummary, SESSION_GAP_SECONDS, Surroundings, Unit,
-    compare::arm,
-    decimals_beside, differences, dropped_words, environment_differences, environment_words, geometric_mean,
+    AbsentState, BaselineFault, CellEnvironment, CellInput, CellState, Change, ComparedEnvironment,
+    Dropped, Estimate, Gaps, GateNote, GateReason, ImpossibleRate, Needed, RepeatStatus,
+    RepeatSummary, SESSION_GAP_SECONDS, Unit, When,
+    compare::candidate,
+    environment_differences, environment_summary,
     guard::{forbids, measure_alike, other_warmup},
-    holm, repeats_to_tell,
     summary::attempts,
-    warnings_of, welch,
+    warnings_of,
 };
 
 pub const BASELINE_SCHEMA: &str = "tprimat.baseline/1";
@@ -36,7 +41,7 @@ pub const GATE_SCHEMA: &str = "tprimat.gate/1";
 /// Level of significance over a whole gate.
 const LEVEL: f64 = 0.05;
 /// Two rates nearer than this are one rate, rounded.
-const ROUNDING: f64 = 1e-9;
+pub(super) const ROUNDING: f64 = 1e-9;
 
 /// What cells measured at one time, for gates to come. Holds no price and nothing made of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -74,7 +79,12 @@ pub struct BaselineCell {
     /// More repeats were made after the results of the first ones were seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeats_added_later: bool,
-    /// Measurements of the cell that do not count: measured anew, set aside, or disturbed and replaced.
+    /// How many times too high the rate may be, by the clock; absent where the clock has nothing
+    /// against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer_factor: Option<f64>,
+    /// Measurements of the cell that do not count: measured anew, set aside, or disturbed and
+    /// replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
     /// Key of the first repeat's training; absent for an import.
@@ -89,7 +99,8 @@ pub struct BaselineCell {
 #[serde(rename_all = "snake_case")]
 pub enum GateVerdict {
     Pass,
-    /// Slower than the limit allows, missing, failed, contradicted, or another workload: never a pass.
+    /// Slower than the limit allows, missing, failed, contradicted, or another workload: never a
+    /// pass.
     Fail,
     Inconclusive,
     /// Not in the baseline; measured or still to be.
@@ -101,7 +112,8 @@ pub enum GateVerdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GateReport {
     pub schema_version: String,
-    /// `fail` if any cell fails, else `inconclusive` if any is or if none could be compared, else `pass`.
+    /// `fail` if any cell fails, else `inconclusive` if any is or if none could be compared, else
+    /// `pass`.
     pub verdict: GateVerdict,
     /// `tokens_per_second_per_gpu`
     pub metric: String,
@@ -114,8 +126,7 @@ pub struct GateReport {
 pub struct GateCell {
     pub cell: String,
     pub verdict: GateVerdict,
-    /// In words, with the figures.
-    pub reason: String,
+    pub reason: GateReason,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,7 +148,7 @@ pub struct GateCell {
     pub same_measurements: bool,
     /// What has changed since the baseline, and what is dangerous now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
+    pub notes: Vec<GateNote>,
 }
 
 /// A cell of the matrix, as a gate sees it.
@@ -146,13 +157,13 @@ pub struct GateInput {
     pub selected: bool,
     pub key: Option<String>,
     /// Why the rate cannot be what it seems.
-    pub impossible: Option<String>,
+    pub impossible: Option<ImpossibleRate>,
 }
 
 impl GateInput {
     /// Why a baseline leaves the cell out; none where it has figures.
     #[must_use]
-    pub fn left_out(&self) -> Option<String> {
+    pub fn left_out(&self) -> Option<GateReason> {
         BaselineCell::of(self).err().map(|without| without.why)
     }
     fn count_of(&self, wanted: fn(&RepeatStatus) -> bool) -> usize {
@@ -161,53 +172,65 @@ impl GateInput {
             _ => 0,
         }
     }
-    fn contradicted(&self) -> Option<String> {
-        let count = self.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. }));
-        (count > 0).then(|| format!("contradicted: {} did not run what was asked for", repeats(count)))
+    fn contradicted(&self) -> Option<GateReason> {
+        let repeats = self.count_of(|s| matches!(s, RepeatStatus::Contradicted { .. }));
+        (repeats > 0).then_some(GateReason::Contradicted { repeats })
     }
     /// Repeats that do not count although others of the cell do.
-    fn uncounted(&self) -> Vec<String> {
+    fn uncounted(&self) -> impl Iterator<Item = GateNote> {
         let failed = self.count_of(|s| matches!(s, RepeatStatus::Failed { .. }));
-        let suspect = self.count_of(|s| matches!(s, RepeatStatus::Suspect { .. }));
-        let failed = (failed > 0).then(|| format!("{} failed", repeats(failed)));
-        let suspect = (suspect > 0).then(|| format!("{} disturbed, so not counted", repeats(suspect)));
-        failed.into_iter().chain(suspect).collect()
+        let disturbed = self.count_of(|s| matches!(s, RepeatStatus::Suspect { .. }));
+        let failed = (failed > 0).then_some(GateNote::Failed { repeats: failed });
+        failed
+            .into_iter()
+            .chain((disturbed > 0).then_some(GateNote::Disturbed { repeats: disturbed }))
     }
 }
 
 /// Why a cell has no figures.
-struct Without {
+struct WhyNoFigures {
     /// It ran, and what it gave does not count, for a cause of its own.
     has_failed: bool,
     /// Nothing is expected of it.
     is_unsupported: bool,
-    why: String,
+    why: GateReason,
 }
 
 impl Baseline {
     /// What the selected cells with figures measured; the others are left out.
     #[must_use]
     pub fn of(matrix: &str, cells: &[GateInput]) -> Self {
-        let cells = cells.iter().filter(|c| c.selected).filter_map(|c| BaselineCell::of(c).ok()).collect();
-        Self { schema_version: BASELINE_SCHEMA.to_owned(), matrix: matrix.to_owned(), cells }
+        let cells = cells
+            .iter()
+            .filter(|c| c.selected)
+            .filter_map(|c| BaselineCell::of(c).ok())
+            .collect();
+        Self {
+            schema_version: BASELINE_SCHEMA.to_owned(),
+            matrix: matrix.to_owned(),
+            cells,
+        }
     }
 
     /// The first thing that is wrong with figures that came from a file.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub fn fault(&self) -> Option<BaselineFault> {
         let mut seen = BTreeSet::new();
         self.cells.iter().find_map(|cell| {
             let Estimate { value, values, .. } = &cell.tokens_per_second_per_gpu;
             let all_are_rates = geometric_mean(values).is_some();
             match geometric_mean(units(&cell.tokens_per_second_per_gpu)).filter(|_| all_are_rates) {
-                _ if !seen.insert(&cell.cell) => Some(format!("`{}` is in it twice", cell.cell)),
-                None => Some(format!("the rates of `{}` are not all positive numbers", cell.cell)),
+                _ if !seen.insert(&cell.cell) => Some(BaselineFault::Twice {
+                    cell: cell.cell.clone(),
+                }),
+                None => Some(BaselineFault::NotPositive {
+                    cell: cell.cell.clone(),
+                }),
                 Some(mean) if (mean / value - 1.0).abs() < 1e-6 => None,
-                Some(_) => Some(format!(
-                    "the rate of `{}` is not the mean of its {}",
-                    cell.cell,
-                    cell.tokens_per_second_per_gpu.unit.plural()
-                )),
+                Some(_) => {
+                    let (cell, unit) = (cell.cell.clone(), cell.tokens_per_second_per_gpu.unit);
+                    Some(BaselineFault::NotTheMean { cell, unit })
+                }
             }
         })
     }
@@ -215,19 +238,36 @@ impl Baseline {
 
 impl BaselineCell {
     /// Or why the cell has no figures: its state and the reason.
-    fn of(cell: &GateInput) -> Result<Self, Without> {
+    fn of(cell: &GateInput) -> Result<Self, WhyNoFigures> {
         if let Some(why) = &cell.impossible {
-            return Err(Without { has_failed: true, is_unsupported: false, why: why.clone() });
+            let why = GateReason::Impossible(Box::new(why.clone()));
+            return Err(WhyNoFigures {
+                has_failed: true,
+                is_unsupported: false,
+                why,
+            });
         }
         if let CellState::Failed { class, evidence } = &cell.input.state {
-            let said = evidence.first().map(|line| format!(": {line}")).unwrap_or_default();
-            let why = format!("failed ({}){said}", class.name());
-            return Err(Without { has_failed: true, is_unsupported: false, why });
+            let why = GateReason::Failed {
+                class: *class,
+                evidence: evidence.first().cloned(),
+            };
+            return Err(WhyNoFigures {
+                has_failed: true,
+                is_unsupported: false,
+                why,
+            });
         }
-        let arm = arm(&cell.input).map_err(|absent| Without {
-            has_failed: ["failed", "contradicted", "unmeasured"].contains(&&*absent.state),
-            is_unsupported: absent.state == "unsupported",
-            why: format!("{}: {}", absent.state, absent.reason),
+        let candidate = candidate(&cell.input).map_err(|absent| WhyNoFigures {
+            has_failed: matches!(
+                absent.state,
+                AbsentState::Failed | AbsentState::Contradicted | AbsentState::Unmeasured
+            ),
+            is_unsupported: absent.state == AbsentState::Unsupported,
+            why: GateReason::Absent {
+                state: absent.state,
+                why: absent.reason,
+            },
         })?;
         Ok(Self {
             cell: cell.input.cell.clone(),
@@ -235,24 +275,32 @@ impl BaselineCell {
             framework: cell.input.framework.clone(),
             parallelism: cell.input.parallelism.clone(),
             imported: cell.input.imported.clone(),
-            tokens_per_second_per_gpu: arm.estimate.clone(),
-            warmup_steps: arm.summary.warmup_steps,
-            steady_state: arm.summary.steady_state.clone(),
-            contract: arm.contract.clone(),
+            tokens_per_second_per_gpu: candidate.estimate.clone(),
+            warmup_steps: candidate.summary.warmup_steps,
+            steady_state: candidate.summary.steady_state.clone(),
+            contract: candidate.contract.clone(),
             environment: cell.input.environment.clone().public(),
-            versions: arm.summary.versions.clone(),
-            hosts: arm.summary.hosts.clone(),
-            measured: span(&arm.summary.repeats),
-            device: arm.summary.device.as_ref().and_then(|d| d.name.clone()),
-            repeats_added_later: arm.summary.repeats_added_later(),
-            dropped: arm.summary.dropped.clone(),
+            versions: candidate.summary.versions.clone(),
+            hosts: candidate.summary.hosts.clone(),
+            measured: span(&candidate.summary.repeats),
+            device: candidate
+                .summary
+                .device
+                .as_ref()
+                .and_then(|d| d.name.clone()),
+            repeats_added_later: candidate.summary.repeats_added_later(),
+            timer_factor: candidate.summary.timer_factor(),
+            dropped: candidate.summary.dropped.clone(),
             key: cell.key.clone(),
-            attempts: attempts(&arm.summary.repeats).into_iter().map(str::to_owned).collect(),
+            attempts: attempts(&candidate.summary.repeats)
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
         })
     }
 
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings {
+    fn environment_of(&self) -> ComparedEnvironment<'_> {
+        ComparedEnvironment {
             cell: &self.cell,
             platform: &self.platform,
             framework: &self.framework,
@@ -265,23 +313,43 @@ impl BaselineCell {
 
 /// The units of the statistics; a file of an older version has repeats only.
 fn units(estimate: &Estimate) -> &[f64] {
-    if estimate.units.is_empty() { &estimate.values } else { &estimate.units }
+    if estimate.units.is_empty() {
+        &estimate.values
+    } else {
+        &estimate.units
+    }
 }
 
-/// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3 %.
+/// Compares every cell of the baseline with what it is now. `max_regression`: a share, 0.03 for 3
+/// %.
 #[must_use]
 pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> GateReport {
-    let by_name: BTreeMap<&str, &GateInput> = cells.iter().map(|cell| (cell.input.cell.as_str(), cell)).collect();
-    let (mut all, tests): (Vec<GateCell>, Vec<Option<Test>>) =
-        baseline.cells.iter().map(|then| compared(then, &by_name)).unzip();
+    let by_name: BTreeMap<&str, &GateInput> = cells
+        .iter()
+        .map(|cell| (cell.input.cell.as_str(), cell))
+        .collect();
+    let (mut all, tests): (Vec<GateCell>, Vec<Option<Test>>) = baseline
+        .cells
+        .iter()
+        .map(|then| compared(then, &by_name))
+        .unzip();
     let tested = correct(&mut all, baseline, &by_name);
     for (cell, test) in all.iter_mut().zip(tests) {
         if let Some(test) = test {
             judge(cell, &test, max_regression, tested);
         }
     }
-    let known: BTreeSet<&str> = baseline.cells.iter().map(|then| then.cell.as_str()).collect();
-    all.extend(cells.iter().filter(|c| c.selected && !known.contains(c.input.cell.as_str())).filter_map(of_new));
+    let known: BTreeSet<&str> = baseline
+        .cells
+        .iter()
+        .map(|then| then.cell.as_str())
+        .collect();
+    all.extend(
+        cells
+            .iter()
+            .filter(|c| c.selected && !known.contains(c.input.cell.as_str()))
+            .filter_map(of_new),
+    );
     let has = |verdict| all.iter().any(|c| c.verdict == verdict);
     let verdict = if has(GateVerdict::Fail) {
         GateVerdict::Fail
@@ -291,11 +359,17 @@ pub fn gate(baseline: &Baseline, cells: &[GateInput], max_regression: f64) -> Ga
         GateVerdict::Pass
     };
     let metric = "tokens_per_second_per_gpu".to_owned();
-    GateReport { schema_version: GATE_SCHEMA.to_owned(), verdict, metric, max_regression, cells: all }
+    GateReport {
+        schema_version: GATE_SCHEMA.to_owned(),
+        verdict,
+        metric,
+        max_regression,
+        cells: all,
+    }
 }
 
 impl GateCell {
-    fn new(cell: &str, verdict: GateVerdict, reason: String) -> Self {
+    fn new(cell: &str, verdict: GateVerdict, reason: GateReason) -> Self {
         Self {
             cell: cell.to_owned(),
             verdict,
@@ -313,9 +387,13 @@ impl GateCell {
     }
 }
 
-/// Holm's correction over the tests of a gate, and how many these are. Cells that share their measurements, now and then, are
-/// one test.
-fn correct(all: &mut [GateCell], baseline: &Baseline, by_name: &BTreeMap<&str, &GateInput>) -> usize {
+/// Holm's correction over the tests of a gate, and how many these are. Cells that share their
+/// measurements, now and then, are one test.
+fn correct(
+    all: &mut [GateCell],
+    baseline: &Baseline,
+    by_name: &BTreeMap<&str, &GateInput>,
+) -> usize {
     // By their places in `all`, which begins with the baseline's cells in their order.
     let mut tested: Vec<(usize, f64)> = Vec::new();
     let mut again: Vec<(usize, usize)> = Vec::new();
@@ -323,7 +401,9 @@ fn correct(all: &mut [GateCell], baseline: &Baseline, by_name: &BTreeMap<&str, &
     for (i, cell) in all.iter().enumerate() {
         let Some(p) = cell.p_value else { continue };
         let then = &baseline.cells[i];
-        let question = by_name.get(then.cell.as_str()).and_then(|now| question(then, now));
+        let question = by_name
+            .get(then.cell.as_str())
+            .and_then(|now| question(then, now));
         match question.map(|question| *first.entry(question).or_insert(i)) {
             Some(of) if of != i => again.push((i, of)),
             _ => tested.push((i, p)),
@@ -336,21 +416,28 @@ fn correct(all: &mut [GateCell], baseline: &Baseline, by_name: &BTreeMap<&str, &
     }
     for (i, of) in again {
         all[i].p_value = all[of].p_value;
-        all[i].notes.push(format!("shares its measurements with {}: one test for both", all[of].cell));
+        let with = all[of].cell.clone();
+        all[i].notes.push(GateNote::SharesMeasurements { with });
     }
     count
 }
 
-/// What tells the questions of two cells apart: the runs of both arms, and what these gave. None where the runs now are not
-/// known. A baseline of an older version names no attempts: there the rates alone are the same.
+/// What tells the questions of two cells apart: the runs of both measurements, and what these gave. None
+/// where the runs now are not known. A baseline of an older version names no attempts: there the
+/// rates alone are the same.
 fn question<'a>(then: &'a BaselineCell, now: &'a GateInput) -> Option<Question<'a>> {
-    let arm = arm(&now.input).ok()?;
-    let of_now = attempts(&arm.summary.repeats);
+    let candidate = candidate(&now.input).ok()?;
+    let of_now = attempts(&candidate.summary.repeats);
     if of_now.is_empty() {
         return None;
     }
     let bits = |estimate: &Estimate| units(estimate).iter().map(|unit| unit.to_bits()).collect();
-    Some((of_now, bits(arm.estimate), &then.attempts, bits(&then.tokens_per_second_per_gpu)))
+    Some((
+        of_now,
+        bits(candidate.estimate),
+        &then.attempts,
+        bits(&then.tokens_per_second_per_gpu),
+    ))
 }
 
 type Question<'a> = (BTreeSet<&'a str>, Vec<u64>, &'a BTreeSet<String>, Vec<u64>);
@@ -364,41 +451,58 @@ fn of_new(cell: &GateInput) -> Option<GateCell> {
             now: Some(now.tokens_per_second_per_gpu.value),
             n_now: Some(units(&now.tokens_per_second_per_gpu).len()),
             notes: of_what_is_new(cell, &now),
-            ..of(GateVerdict::New, "not in the baseline".to_owned())
+            ..of(GateVerdict::New, GateReason::NotInBaseline)
         },
         (Err(without), _) if without.is_unsupported => return None,
         (Err(without), _) if without.has_failed => of(GateVerdict::Fail, without.why),
-        (Err(without), _) => of(GateVerdict::New, format!("not in the baseline, nor measured: {}", without.why)),
+        (Err(without), _) => of(
+            GateVerdict::New,
+            GateReason::NotMeasured(Box::new(without.why)),
+        ),
     })
 }
 
-/// What a reader should know of a rate that is compared with nothing yet: the next baseline will have it.
-fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<String> {
-    let mut notes: Vec<String> = cell.uncounted();
-    notes.extend(warnings_of(&now.environment, &now.contract));
-    if now.repeats_added_later {
-        notes.push("repeats were added after the first results were seen".to_owned());
-    }
-    let dropped = dropped_words(&now.dropped);
-    if !dropped.is_empty() {
-        notes.push(format!("there are measurements that do not count: {}", dropped.join(", ")));
-    }
-    notes
+/// What a reader should know of a rate that is compared with nothing yet: the next baseline will
+/// have it.
+fn of_what_is_new(cell: &GateInput, now: &BaselineCell) -> Vec<GateNote> {
+    let warnings = warnings_of(&now.environment, &now.contract)
+        .into_iter()
+        .map(GateNote::Warning);
+    cell.uncounted()
+        .chain(warnings)
+        .chain(choices(now, When::Only))
+        .collect()
+}
+
+/// What was chosen after results were seen, which intervals assume not to be.
+fn choices(cell: &BaselineCell, when: When) -> impl Iterator<Item = GateNote> {
+    let added_later = cell
+        .repeats_added_later
+        .then_some(GateNote::AddedLater(when));
+    let dropped = cell
+        .dropped
+        .iter()
+        .any(|d| !d.is_nothing())
+        .then(|| GateNote::Dropped(when, cell.dropped.clone()));
+    added_later.into_iter().chain(dropped)
 }
 
 /// One cell, without a verdict on its rate: that needs all p-values.
 fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateCell, Option<Test>) {
-    let without = |verdict, reason: String| GateCell {
+    let without = |verdict, reason: GateReason| GateCell {
         then: Some(then.tokens_per_second_per_gpu.value),
         n_then: Some(units(&then.tokens_per_second_per_gpu).len()),
         ..GateCell::new(&then.cell, verdict, reason)
     };
-    let fails = |reason: String| (without(GateVerdict::Fail, reason), None);
+    let fails = |reason: GateReason| (without(GateVerdict::Fail, reason), None);
     let Some(cell) = by_name.get(then.cell.as_str()) else {
-        return fails("missing: the matrix no longer has it".to_owned());
+        return fails(GateReason::NotInMatrix);
     };
     if !cell.selected {
-        return (without(GateVerdict::NotSelected, "not among the selected cells".to_owned()), None);
+        return (
+            without(GateVerdict::NotSelected, GateReason::NotSelected),
+            None,
+        );
     }
     let now = match BaselineCell::of(cell) {
         Ok(now) => now,
@@ -408,60 +512,64 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         return fails(why);
     }
     if now.imported.is_empty() != then.imported.is_empty() {
-        let (now, then) = if now.imported.is_empty() { ("measured", "imported") } else { ("imported", "measured") };
-        return fails(format!("not comparable: {now} now, {then} in the baseline"));
+        return fails(GateReason::OtherOrigin {
+            is_imported_now: !now.imported.is_empty(),
+        });
     }
     let (other, allowed): (Vec<_>, Vec<_>) = differences(&now.contract, &then.contract)
         .into_iter()
         .filter(FieldDifference::is_known)
-        .partition(|d| forbids(d, [&now.parallelism, ""]) || forbids(d, [&now.parallelism, &now.parallelism]));
-    let mut other: Vec<String> = other.iter().map(FieldDifference::sentence).collect();
-    let (steady_now, steady_then) = ((now.warmup_steps, &*now.steady_state), (then.warmup_steps, &*then.steady_state));
-    if !measure_alike(steady_now, steady_then) {
-        other.extend(other_warmup(steady_now, steady_then));
+        .partition(|d| {
+            forbids(d, [&now.parallelism, ""]) || forbids(d, [&now.parallelism, &now.parallelism])
+        });
+    let (steady_now, steady_then) = (
+        (now.warmup_steps, &*now.steady_state),
+        (then.warmup_steps, &*then.steady_state),
+    );
+    let (warm_up, is_alike) = (
+        other_warmup(steady_now, steady_then),
+        measure_alike(steady_now, steady_then),
+    );
+    if !other.is_empty() || !is_alike {
+        return fails(GateReason::OtherWorkload {
+            fields: other,
+            warm_up: warm_up.filter(|_| !is_alike),
+        });
     }
-    if !other.is_empty() {
-        return fails(format!("another workload than the baseline's: {}", other.join("; ")));
-    }
-    let mut notes: Vec<String> = allowed.iter().map(FieldDifference::sentence).collect();
-    notes.extend(other_warmup(steady_now, steady_then));
+    let mut notes: Vec<GateNote> = allowed.into_iter().map(GateNote::Field).collect();
+    notes.extend(warm_up.map(GateNote::WarmUp));
     notes.extend(cell.uncounted());
-    notes.extend(warnings_of(&now.environment, &now.contract));
-    let mut was = then.surroundings();
-    was.cell = "the baseline";
-    notes.extend(environment_words(&environment_differences(&now.surroundings(), &was)));
+    notes.extend(
+        warnings_of(&now.environment, &now.contract)
+            .into_iter()
+            .map(GateNote::Warning),
+    );
+    let differing = environment_differences(&now.environment_of(), &then.environment_of());
+    notes.extend(environment_summary(&differing).map(GateNote::Environment));
     if let (Some(device), Some(was)) = (&now.device, &then.device)
         && device != was
     {
-        notes.push(format!("device: {device} now, {was} then"));
+        notes.push(GateNote::Device {
+            now: device.clone(),
+            then: was.clone(),
+        });
     }
-    for (when, arm) in [("now", &now), ("then", then)] {
-        if arm.repeats_added_later {
-            notes.push(format!(
-                "repeats were added after the first results were seen ({when}): the interval assumes that they were not"
-            ));
-        }
-        let dropped = dropped_words(&arm.dropped);
-        if !dropped.is_empty() {
-            notes.push(format!(
-                "there are measurements that do not count ({when}: {}): the interval assumes that no run was chosen for its figures",
-                dropped.join(", ")
-            ));
-        }
-    }
+    notes.extend(choices(&now, When::Now).chain(choices(then, When::Then)));
     if now.hosts != then.hosts {
-        let named = |hosts: &BTreeSet<String>| hosts.iter().cloned().collect::<Vec<_>>().join(", ");
-        notes.push(format!("hosts: {} now, {} then", named(&now.hosts), named(&then.hosts)));
+        let [now, then] = [&now.hosts, &then.hosts].map(|hosts| hosts.iter().cloned().collect());
+        notes.push(GateNote::Hosts { now, then });
     }
     if let Some(([start, _], [_, end])) = now.measured.zip(then.measured)
         && start - end > SESSION_GAP_SECONDS
     {
-        let (n, unit) = hours_or_days(start - end);
-        notes.push(format!(
-            "measured {n:.0} {unit} after the baseline: what else changed on the hosts since then is not in the interval"
-        ));
+        notes.push(GateNote::MeasuredLater {
+            seconds: start - end,
+        });
     }
-    let (a, b) = (&now.tokens_per_second_per_gpu, &then.tokens_per_second_per_gpu);
+    let (a, b) = (
+        &now.tokens_per_second_per_gpu,
+        &then.tokens_per_second_per_gpu,
+    );
     let (units_a, units_b) = (units(a), units(b));
     let mut cell = GateCell {
         now: Some(a.value),
@@ -470,17 +578,19 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         notes,
         ..without(
             GateVerdict::Inconclusive,
-            format!(
-                "{} now and {} then: a verdict needs {MIN_REPEATS} each",
-                a.unit.count(units_a.len()),
-                b.unit.count(units_b.len())
-            ),
+            GateReason::FewUnits {
+                now: (units_a.len(), a.unit),
+                then: (units_b.len(), b.unit),
+                least: MIN_REPEATS,
+            },
         )
     };
-    let gaps = Gaps { neither: Vec::new(), ..Gaps::of(&now.contract, &then.contract) };
+    let gaps = Gaps {
+        neither: Vec::new(),
+        ..Gaps::of(&now.contract, &then.contract)
+    };
     if !gaps.core_of_one().is_empty() {
-        let words = gaps.words("the cell now", "the baseline");
-        cell.reason = format!("{words}: it is unknown whether the workload is the same");
+        cell.reason = GateReason::WorkloadNotKnown(gaps);
         return (cell, None);
     }
     let known = now.attempts.intersection(&then.attempts).count();
@@ -488,7 +598,10 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
         of_known(&mut cell, known, &now, then);
         return (cell, None);
     }
-    let test = Test::of(units_a, units_b, a.unit);
+    let test = Test::of(units_a, units_b, a.unit).map(|test| Test {
+        timer_factors: [now.timer_factor, then.timer_factor],
+        ..test
+    });
     (cell.ci95, cell.p_value) = (test.map(|t| t.ci95), test.map(|t| t.p));
     (cell, test)
 }
@@ -496,41 +609,34 @@ fn compared(then: &BaselineCell, by_name: &BTreeMap<&str, &GateInput>) -> (GateC
 /// From the begin of the first repeat that counts to the end of the last one.
 fn span(repeats: &[RepeatSummary]) -> Option<[f64; 2]> {
     let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let dates = |of: fn(&RepeatSummary) -> Option<f64>| counted().map(of).collect::<Option<Vec<f64>>>();
+    let dates =
+        |of: fn(&RepeatSummary) -> Option<f64>| counted().map(of).collect::<Option<Vec<f64>>>();
     let (starts, ends) = (dates(|r| r.started_at)?, dates(|r| r.ended_at)?);
-    Some([starts.into_iter().reduce(f64::min)?, ends.into_iter().reduce(f64::max)?])
-}
-
-/// `(8, "hours")`, `(30, "days")`
-#[must_use]
-pub fn hours_or_days(seconds: f64) -> (f64, &'static str) {
-    let hours = seconds / 3600.0;
-    if hours < 48.0 { (hours.round(), "hours") } else { ((hours / 24.0).round(), "days") }
+    Some([
+        starts.into_iter().reduce(f64::min)?,
+        ends.into_iter().reduce(f64::max)?,
+    ])
 }
 
 /// The verdict where some or all of the repeats are the baseline's own.
 fn of_known(cell: &mut GateCell, known: usize, now: &BaselineCell, then: &BaselineCell) {
     let (all, of_then) = (now.attempts.len(), then.attempts.len());
     if known < all {
-        cell.reason = format!(
-            "{known} of {} are the baseline's own: write a new baseline, or measure all of them anew",
-            repeats(all)
-        );
+        cell.reason = GateReason::SomeAreTheBaselines { known, of: all };
         return;
     }
     (cell.verdict, cell.same_measurements) = (GateVerdict::Pass, true);
-    cell.reason = if all == of_then {
-        "the same measurements as the baseline: nothing was measured since".to_owned()
-    } else {
-        format!("the same measurements as the baseline, {all} of its {of_then}: nothing was measured since")
+    cell.reason = GateReason::SameMeasurements {
+        now: all,
+        then: of_then,
     };
-    if all == of_then && cell.ratio.is_some_and(|ratio| (ratio - 1.0).abs() > ROUNDING) {
-        cell.notes.push("the rate is another one because the same runs are evaluated in another way".to_owned());
+    if all == of_then
+        && cell
+            .ratio
+            .is_some_and(|ratio| (ratio - 1.0).abs() > ROUNDING)
+    {
+        cell.notes.push(GateNote::EvaluatedAnew);
     }
-}
-
-fn repeats(count: usize) -> String {
-    if count == 1 { "1 repeat".to_owned() } else { format!("{count} repeats") }
 }
 
 /// What a verdict rests on.
@@ -538,9 +644,11 @@ fn repeats(count: usize) -> String {
 struct Test {
     ci95: [f64; 2],
     p: f64,
-    /// Standard deviation of the logarithms of an arm's units, were both arms to vary alike.
+    /// Standard deviation of the logarithms of one side's units, were both sides to vary alike.
     spread: f64,
     unit: Unit,
+    /// How many times too high the rates now and then may be, by the clock.
+    timer_factors: [Option<f64>; 2],
 }
 
 impl Test {
@@ -557,64 +665,94 @@ impl Test {
                 p: test.p,
                 spread: test.standard_error / per_unit.sqrt(),
                 unit,
+                timer_factors: [None; 2],
             },
-            // Nothing varies in either arm: the limit of the test is the comparison of two numbers.
+            // Nothing varies in either side: the limit of the test is the comparison of two numbers.
             None => {
-                let p = if (ratio - 1.0).abs() < ROUNDING { 1.0 } else { 0.0 };
-                Self { ci95: [ratio; 2], p, spread: 0.0, unit }
+                let p = if (ratio - 1.0).abs() < ROUNDING {
+                    1.0
+                } else {
+                    0.0
+                };
+                Self {
+                    ci95: [ratio; 2],
+                    p,
+                    spread: 0.0,
+                    unit,
+                    timer_factors: [None; 2],
+                }
             }
         })
     }
 
-    /// `about 6 repeats now and in the baseline would tell, at this spread`: to tell two ratios apart.
-    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> String {
+    /// How many units would tell two ratios apart.
+    fn needed(&self, ratio: f64, other: f64, confidence: f64) -> Needed {
         let distance = (ratio / other).ln().abs();
         match repeats_to_tell(distance, self.spread, confidence) {
-            Some(n) => format!("about {} now and in the baseline would tell, at this spread", self.unit.count(n)),
-            None => format!("more than {MOST_REPEATS} {} would be needed to tell, at this spread", self.unit.plural()),
+            Some(n) => Needed::About(n, self.unit),
+            None => Needed::MoreThan(MOST_REPEATS, self.unit),
         }
     }
 }
 
 /// The verdict on a rate whose corrected p-value is known, one of `tested`.
 fn judge(cell: &mut GateCell, test: &Test, max_regression: f64, tested: usize) {
-    let (Some(ratio), Some(p)) = (cell.ratio, cell.p_value) else { return };
+    let (Some(ratio), Some(p)) = (cell.ratio, cell.p_value) else {
+        return;
+    };
     let [low, high] = test.ci95;
-    let limit = 1.0 - max_regression - ROUNDING;
-    // As many decimals as show on which side of the limit it is; at the limit itself two.
-    let percent = |ratio: f64| {
-        let percent = (ratio - 1.0) * 100.0;
-        let is_at = (ratio - (1.0 - max_regression)).abs() <= ROUNDING;
-        (percent, if is_at { 2 } else { decimals_beside(percent, -100.0 * max_regression, 2) })
+    let limit = limit(max_regression);
+    let change = Change {
+        ratio,
+        ci95: test.ci95,
+        max_regression,
     };
-    let end = |ratio: f64| {
-        let (percent, decimals) = percent(ratio);
-        format!("{percent:+.decimals$} %")
-    };
-    let (change, decimals) = percent(ratio);
-    let word = if change < 0.0 { "slower" } else { "faster" };
-    let interval = format!("{:.decimals$} % {word} (95 % CI {} to {})", change.abs(), end(low), end(high));
-    let allowed = format!("{:.2} %", max_regression * 100.0);
     (cell.verdict, cell.reason) = if ratio < limit && p < LEVEL {
-        (GateVerdict::Fail, format!("{interval}: more than the {allowed} that are allowed, and significant"))
+        (GateVerdict::Fail, GateReason::Slower { change })
     } else if ratio < limit {
         let needed = test.needed(ratio, 1.0, 1.0 - LEVEL / tested.max(1) as f64);
-        let over = if tested > 1 { format!(" after Holm's correction over {tested} cells") } else { String::new() };
         (
             GateVerdict::Inconclusive,
-            format!("{interval}: beyond the limit of {allowed}, but not significant{over}; {needed}"),
+            GateReason::NotSignificant {
+                change,
+                tested,
+                needed,
+            },
         )
     } else if low >= limit && high < 1.0 {
-        (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}, but slower than the baseline"))
+        (GateVerdict::Pass, GateReason::WithinButSlower { change })
     } else if low >= limit {
-        (GateVerdict::Pass, format!("{interval}: within the limit of {allowed}"))
+        (GateVerdict::Pass, GateReason::Within { change })
     } else {
         let needed = test.needed(ratio, limit, CONFIDENCE);
         (
             GateVerdict::Inconclusive,
-            format!("{interval}: these repeats cannot tell whether it is slower by more than {allowed}; {needed}"),
+            GateReason::CannotTell { change, needed },
         )
     };
+    // A rate can be too high for it, never too low. So it may hide that a cell is slower now, and
+    // one then may make it look so.
+    let [now, then] = test.timer_factors;
+    let when = match cell.verdict {
+        GateVerdict::Pass => now
+            .map(|f| (When::Now, f))
+            .or(then.map(|f| (When::Then, f))),
+        GateVerdict::Fail => then.map(|f| (When::Then, f)),
+        _ => None,
+    };
+    if let Some((when, factor)) = when {
+        cell.verdict = GateVerdict::Inconclusive;
+        cell.reason = GateReason::ShortStepTimes {
+            change,
+            when,
+            factor,
+        };
+    }
+}
+
+/// The ratio below which a cell is slower than allowed.
+fn limit(max_regression: f64) -> f64 {
+    1.0 - max_regression - ROUNDING
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! A cell's measurements over time: how fast each was, and where the speed changed.
 
-use std::fmt;
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::{
-    CONFIDENCE, Contract, Estimate, FieldDifference, MIN_REPEATS, SESSION_GAP_SECONDS, Tier, Welch, differences,
+use tprimat_results::{
+    CONFIDENCE, Contract, FieldDifference, MIN_REPEATS, Tier, Welch, differences, settings::show,
     verdicts, welch,
 };
+
+use super::{Estimate, NoVerdict, SESSION_GAP_SECONDS};
 
 pub const HISTORY_SCHEMA: &str = "tprimat.history/1";
 
@@ -22,15 +23,30 @@ pub struct History {
 impl History {
     #[must_use]
     pub fn of(cells: Vec<CellHistory>) -> Self {
-        Self { schema_version: HISTORY_SCHEMA.to_owned(), cells }
+        Self {
+            schema_version: HISTORY_SCHEMA.to_owned(),
+            cells,
+        }
     }
 }
 
+/// What was measured of one work under a cell's name. Matrices may use one name for several works
+/// (another sequence length, say): each of them has a history of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellHistory {
     pub cell: String,
+    /// What tells this work from the others of the cell's name; empty where there is only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<WorkField>,
     /// In order of time.
     pub measurements: Vec<Measurement>,
+}
+
+/// A setting of the workload, or the matrix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkField {
+    pub field: String,
+    pub value: String,
 }
 
 /// Runs of one configuration on one host, without a pause of more than six hours between them.
@@ -48,13 +64,84 @@ pub struct Measurement {
     /// Tokens per second and GPU over the runs that count; absent where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_per_gpu: Option<Estimate>,
-    /// What this measurement is held against: the last one before it with a rate, else the one before it.
+    /// How many times too high the rate may be, by the clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer_factor: Option<f64>,
+    /// What this measurement is held against: the last one before it with a rate, else the one
+    /// before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
     pub runs: Vec<PastRun>,
     /// Decides whether two rates are rates of the same work.
     #[serde(skip)]
     pub contract: Contract,
+    /// The matrices whose comparisons had this measurement; empty where none had it.
+    #[serde(skip)]
+    pub matrices: BTreeSet<String>,
+}
+
+/// Settings of the workload in which two contracts are known to differ.
+fn other_workload(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
+    let known = differences(a, b)
+        .into_iter()
+        .filter(FieldDifference::is_known);
+    known.filter(|d| d.tier == Tier::Workload).collect()
+}
+
+/// The measurements under one cell's name, in order of time, as histories of one work each: their
+/// positions, and what tells each work from the others.
+#[must_use]
+pub fn works(measurements: &[Measurement]) -> Vec<(Vec<usize>, Vec<WorkField>)> {
+    let mut works: Vec<Vec<usize>> = Vec::new();
+    for (at, now) in measurements.iter().enumerate() {
+        // Another workload is another work, and so is a cell of this name in another matrix.
+        let is_its = |work: &&mut Vec<usize>| {
+            let earlier = || work.iter().map(|before| &measurements[*before]);
+            let mut matrices = earlier().flat_map(|m| &m.matrices).peekable();
+            let is_of_matrix = now.matrices.is_empty()
+                || matrices.peek().is_none()
+                || matrices.any(|matrix| now.matrices.contains(matrix));
+            is_of_matrix && earlier().all(|m| other_workload(&now.contract, &m.contract).is_empty())
+        };
+        // An attempt that states little may fit several works: it joins the one measured last.
+        let work = works
+            .iter_mut()
+            .filter(is_its)
+            .max_by_key(|work| work.last().copied());
+        match work {
+            Some(work) => work.push(at),
+            None => works.push(vec![at]),
+        }
+    }
+    let names = works.iter().map(|work| name(measurements, work, &works));
+    let names: Vec<_> = names.collect();
+    works.into_iter().zip(names).collect()
+}
+
+/// The settings in which a work differs from the others, else the matrices that it is of.
+fn name(measurements: &[Measurement], work: &[usize], works: &[Vec<usize>]) -> Vec<WorkField> {
+    let mut found: Vec<WorkField> = Vec::new();
+    let others = works.iter().filter(|other| *other != work).flatten();
+    for (own, other) in others.flat_map(|other| work.iter().map(move |own| (own, other))) {
+        let [own, other] = [own, other].map(|at| &measurements[*at].contract);
+        for difference in other_workload(own, other) {
+            if found.iter().all(|known| known.field != difference.field) {
+                found.push(WorkField {
+                    value: show(difference.a.as_ref()),
+                    field: difference.field,
+                });
+            }
+        }
+    }
+    if found.is_empty() && works.len() > 1 {
+        let matrices = work.iter().flat_map(|at| &measurements[*at].matrices);
+        let matrices: BTreeSet<&str> = matrices.map(String::as_str).collect();
+        found.push(WorkField {
+            field: "matrix".to_owned(),
+            value: matrices.into_iter().collect::<Vec<_>>().join(", "),
+        });
+    }
+    found
 }
 
 /// How a measurement differs from an earlier one of its cell.
@@ -64,7 +151,8 @@ pub struct Since {
     pub started_at: f64,
     /// What was changed in between, as far as tprimat records it.
     pub changes: Vec<ChangedSetting>,
-    /// Speed now ÷ speed then; absent where one of the two has no rate, or where they are rates of different work.
+    /// Speed now ÷ speed then; absent where one of the two has no rate, or where they are rates of
+    /// different work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// At least 95 %: Holm's correction widens it over the changes of a cell's history.
@@ -73,7 +161,7 @@ pub struct Since {
     pub level: Level,
     /// Why there is no verdict on the speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<NoVerdict>,
 }
 
 /// Whether the speed changed.
@@ -95,7 +183,8 @@ impl Level {
     }
 }
 
-/// A setting, a file or a fact of the host that was changed, under the name that a user knows it by.
+/// A setting, a file or a fact of the host that was changed, under the name that a user knows it
+/// by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangedSetting {
     pub what: String,
@@ -106,17 +195,6 @@ pub struct ChangedSetting {
     pub old: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
-}
-
-/// `TP 2 → 4`, `train.py edited`
-impl fmt::Display for ChangedSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(how) = &self.how {
-            return write!(f, "{} {how}", self.what);
-        }
-        let value = |value: &Option<String>| value.as_deref().map_or_else(|| "not set".to_owned(), str::to_owned);
-        write!(f, "{} {} → {}", self.what, value(&self.old), value(&self.new))
-    }
 }
 
 /// One attempt.
@@ -137,7 +215,8 @@ pub struct PastRun {
     pub why_not: Option<String>,
 }
 
-/// Between two sessions, or hosts, a smaller change of the speed is no news: docs/METRICS.md, "Speed over time".
+/// Between two sessions, or hosts, a smaller change of the speed is no news: docs/METRICS.md,
+/// "Speed over time".
 pub const SESSION_FLOOR: f64 = 0.03;
 
 /// Does a run that starts then belong to the session that ended at `until`?
@@ -149,12 +228,18 @@ pub fn is_same_session(until: f64, started_at: f64) -> bool {
 /// What the measurement at `at` is held against.
 #[must_use]
 pub fn earlier(measurements: &[Measurement], at: usize) -> Option<usize> {
-    let with_rate = measurements[..at].iter().rposition(|m| m.tokens_per_second_per_gpu.is_some());
+    let with_rate = measurements[..at]
+        .iter()
+        .rposition(|m| m.tokens_per_second_per_gpu.is_some());
     with_rate.or_else(|| at.checked_sub(1))
 }
 
-/// Says of each measurement whether the speed changed; `changes(earlier, later)` names what else did.
-pub fn assess(measurements: &mut [Measurement], changes: impl Fn(usize, usize) -> Vec<ChangedSetting>) {
+/// Says of each measurement whether the speed changed; `changes(earlier, later)` names what else
+/// did.
+pub fn assess(
+    measurements: &mut [Measurement],
+    changes: impl Fn(usize, usize) -> Vec<ChangedSetting>,
+) {
     let mut found: Vec<Option<Since>> = Vec::new();
     let mut tests: Vec<(usize, Welch)> = Vec::new();
     for at in 0..measurements.len() {
@@ -167,16 +252,22 @@ pub fn assess(measurements: &mut [Measurement], changes: impl Fn(usize, usize) -
     }
     let judged = verdicts(&tests.iter().map(|(_, test)| *test).collect::<Vec<_>>());
     for ((at, test), verdict) in tests.into_iter().zip(judged) {
-        let Some(since) = &mut found[at] else { continue };
-        since.interval = verdict.interval.filter(|ends| ends.iter().all(|end| end.is_finite()));
+        let Some(since) = &mut found[at] else {
+            continue;
+        };
+        since.interval = verdict
+            .interval
+            .filter(|ends| ends.iter().all(|end| end.is_finite()));
         let before = earlier(measurements, at).map(|before| &measurements[before]);
         let is_one_session = before.is_some_and(|before| {
-            before.host == measurements[at].host && is_same_session(before.ended_at, measurements[at].started_at)
+            before.host == measurements[at].host
+                && is_same_session(before.ended_at, measurements[at].started_at)
         });
         let is_small = test.ratio.max(1.0 / test.ratio) < 1.0 + SESSION_FLOOR;
         if verdict.significant && !is_one_session && is_small {
-            let percent = SESSION_FLOOR * 100.0;
-            since.reason = Some(format!("two sessions may differ by {percent} % without a cause"));
+            since.reason = Some(NoVerdict::SmallBetweenSessions {
+                share: SESSION_FLOOR,
+            });
             continue;
         }
         since.level = match verdict.significant {
@@ -190,7 +281,8 @@ pub fn assess(measurements: &mut [Measurement], changes: impl Fn(usize, usize) -
     }
 }
 
-/// The speeds of two measurements beside each other, and the test of whether they differ where there is to be a verdict.
+/// The speeds of two measurements beside each other, and the test of whether they differ where
+/// there is to be a verdict.
 fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
     let mut since = Since {
         started_at: before.started_at,
@@ -200,22 +292,34 @@ fn since(before: &Measurement, now: &Measurement) -> (Since, Option<Welch>) {
         level: Level::NotAssessed,
         reason: None,
     };
-    let (Some(then), Some(rate)) = (&before.tokens_per_second_per_gpu, &now.tokens_per_second_per_gpu) else {
+    let (Some(then), Some(rate)) = (
+        &before.tokens_per_second_per_gpu,
+        &now.tokens_per_second_per_gpu,
+    ) else {
         return (since, None);
     };
-    let known = differences(&now.contract, &before.contract).into_iter().filter(FieldDifference::is_known);
-    let work: Vec<String> = known.filter(|d| d.tier == Tier::Workload).map(|d| d.field).collect();
-    if !work.is_empty() {
-        since.reason = Some(format!("the work is not the same: {}", work.join(", ")));
+    let fields: Vec<String> = other_workload(&now.contract, &before.contract)
+        .into_iter()
+        .map(|d| d.field)
+        .collect();
+    if !fields.is_empty() {
+        since.reason = Some(NoVerdict::OtherWork { fields });
         return (since, None);
     }
     since.ratio = Some(rate.value / then.value).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
     let test = welch(&rate.units, &then.units);
     let fewest = rate.units.len().min(then.units.len());
     since.interval = test.and_then(|test| test.interval(CONFIDENCE));
+    // Such a rate may be too high and never too low: it may make a cell look faster than before, or
+    // slower than after it.
+    let doubted = match since.ratio {
+        Some(ratio) if ratio > 1.0 => now.timer_factor,
+        _ => before.timer_factor,
+    };
     since.reason = match test {
-        _ if fewest < MIN_REPEATS => Some(format!("a verdict needs {MIN_REPEATS} repeats of each")),
-        None => Some("the repeats do not vary, so there is no interval".to_owned()),
+        _ if doubted.is_some() => doubted.map(|factor| NoVerdict::ShortStepTimes { factor }),
+        _ if fewest < MIN_REPEATS => Some(NoVerdict::FewRepeats { least: MIN_REPEATS }),
+        None => Some(NoVerdict::NoVariation),
         Some(_) => None,
     };
     let test = test.filter(|_| since.reason.is_none());
@@ -229,7 +333,12 @@ mod tests {
 
     fn measured(day: f64, rates: &[f64]) -> Measurement {
         let at = day * 86_400.0;
-        let run = |rate: &f64| Run { rate: *rate, host: "h", started_at: Some(at), ended_at: Some(at + 60.0) };
+        let run = |rate: &f64| Run {
+            rate: *rate,
+            host: "h",
+            started_at: Some(at),
+            ended_at: Some(at + 60.0),
+        };
         Measurement {
             started_at: at,
             ended_at: at + 60.0,
@@ -237,14 +346,96 @@ mod tests {
             configuration: String::new(),
             generation: 0,
             tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
+            timer_factor: None,
             since: None,
             runs: Vec::new(),
             contract: Contract::default(),
+            matrices: BTreeSet::new(),
         }
     }
 
+    /// A measurement of one of two matrices that share a cell's name.
+    fn of_matrix(day: f64, rate: f64, length: u64, matrix: Option<&str>) -> Measurement {
+        let mut measured = measured(day, &[rate, rate + 0.3, rate - 0.3]);
+        measured.contract.declare("seq_length", length.into());
+        measured.matrices = matrix.map(str::to_owned).into_iter().collect();
+        measured
+    }
+
+    /// The positions of each work, and what tells it from the others.
+    fn parted(all: &[Measurement]) -> Vec<(Vec<usize>, String)> {
+        let name = |fields: Vec<WorkField>| {
+            let named = fields.iter().map(|w| format!("{} {}", w.field, w.value));
+            named.collect::<Vec<_>>().join(", ")
+        };
+        let works = works(all).into_iter();
+        works.map(|(at, fields)| (at, name(fields))).collect()
+    }
+
+    #[test]
+    fn two_works_of_one_name_are_told_apart_and_one_is_not() {
+        let all = [
+            of_matrix(0.0, 100.0, 2048, None),
+            of_matrix(1.0, 50.0, 4096, None),
+            of_matrix(2.0, 64.0, 2048, None),
+            of_matrix(3.0, 50.0, 4096, None),
+            // It failed before it said anything.
+            measured(4.0, &[]),
+        ];
+        let lengths = ["seq_length 2048".to_owned(), "seq_length 4096".to_owned()];
+        let [short, long] = lengths;
+        assert_eq!(parted(&all), [(vec![0, 2], short), (vec![1, 3, 4], long)]);
+        let mut slower = [0, 2].map(|at: usize| all[at].clone());
+        assess(&mut slower, |_, _| Vec::new());
+        assert_eq!(levels(&slower), [None, Some(Level::Slower)]);
+        // Two matrices may have a cell of the same name and workload: the comparisons that used a
+        // measurement tell whose it is. A matrix that was renamed keeps its past.
+        let of = |name| of_matrix(0.0, 100.0, 2048, name);
+        let mut renamed = of(Some("a"));
+        renamed.matrices.insert("c".into());
+        let all = [
+            of(Some("a")),
+            of(Some("b")),
+            renamed,
+            of(Some("c")),
+            of(None),
+        ];
+        let [first, second] = ["matrix a, c".to_owned(), "matrix b".to_owned()];
+        assert_eq!(parted(&all), [(vec![0, 2, 3, 4], first), (vec![1], second)]);
+        assert_eq!(parted(&all[..1]), [(vec![0], String::new())]);
+    }
+
+    /// By the clock the second rate may be twice too high, and then it is the first one's.
+    #[test]
+    fn a_doubted_rate_is_no_change_of_speed() {
+        let mut doubled = [0.0, 1.0, 2.0].map(|day| {
+            let rate = if day == 1.0 { 200.0 } else { 100.0 };
+            measured(day, &[rate, rate + 0.3, rate - 0.3])
+        });
+        assess(&mut doubled, |_, _| Vec::new());
+        assert_eq!(
+            levels(&doubled),
+            [None, Some(Level::Faster), Some(Level::Slower)]
+        );
+        doubled[1].timer_factor = Some(2.0);
+        assess(&mut doubled, |_, _| Vec::new());
+        assert_eq!(
+            levels(&doubled),
+            [None, Some(Level::NotAssessed), Some(Level::NotAssessed)]
+        );
+        let why = doubled[1].since.as_ref().and_then(|s| s.reason.as_ref());
+        assert_eq!(why, Some(&NoVerdict::ShortStepTimes { factor: 2.0 }));
+        // Slower than before although the rate may be too high: that is certain.
+        let mut slower = [100.0, 50.0].map(|rate| measured(rate, &[rate, rate + 0.3, rate - 0.3]));
+        slower[1].timer_factor = Some(1.5);
+        assess(&mut slower, |_, _| Vec::new());
+        assert_eq!(levels(&slower), [None, Some(Level::Slower)]);
+    }
+
     fn levels(all: &[Measurement]) -> Vec<Option<Level>> {
-        all.iter().map(|m| m.since.as_ref().map(|s| s.level)).collect()
+        all.iter()
+            .map(|m| m.since.as_ref().map(|s| s.level))
+            .collect()
     }
 
     #[test]
@@ -257,22 +448,48 @@ mod tests {
             measured(4.0, &[110.0, 110.3, 109.8]),
         ];
         assess(&mut all, |before, now| {
-            vec![ChangedSetting { what: format!("{before}"), how: None, old: None, new: Some(now.to_string()) }]
+            vec![ChangedSetting {
+                what: format!("{before}"),
+                how: None,
+                old: None,
+                new: Some(now.to_string()),
+            }]
         });
         use Level::{Faster, NotAssessed, Same, Slower};
-        assert_eq!(levels(&all), [None, Some(Same), Some(Slower), Some(NotAssessed), Some(Faster)]);
+        assert_eq!(
+            levels(&all),
+            [
+                None,
+                Some(Same),
+                Some(Slower),
+                Some(NotAssessed),
+                Some(Faster)
+            ]
+        );
         // Over the failed one, the last with a rate is what counts.
         let last = all[4].since.as_ref().unwrap();
-        assert_eq!((last.started_at, last.changes[0].what.as_str()), (2.0 * 86_400.0, "2"));
+        assert_eq!(
+            (last.started_at, last.changes[0].what.as_str()),
+            (2.0 * 86_400.0, "2")
+        );
         let slower = all[2].since.as_ref().unwrap();
-        assert!(slower.interval.unwrap()[1] < 1.0 && slower.ratio.unwrap() < 1.0, "{slower:?}");
+        assert!(
+            slower.interval.unwrap()[1] < 1.0 && slower.ratio.unwrap() < 1.0,
+            "{slower:?}"
+        );
     }
 
     #[test]
     fn between_sessions_a_small_difference_is_no_change() {
         let (before, slower) = (measured(0.0, &[100.0, 100.1, 99.9]), [98.0, 98.1, 97.9]);
         let level = |day: f64, host: &str| {
-            let mut all = [before.clone(), Measurement { host: host.into(), ..measured(day, &slower) }];
+            let mut all = [
+                before.clone(),
+                Measurement {
+                    host: host.into(),
+                    ..measured(day, &slower)
+                },
+            ];
             assess(&mut all, |_, _| Vec::new());
             let since = all[1].since.clone().unwrap();
             (since.level, since.reason.is_some())
@@ -288,8 +505,8 @@ mod tests {
         assess(&mut all, |_, _| Vec::new());
         let since = all[1].since.as_ref().unwrap();
         assert_eq!(
-            (since.level, since.reason.as_deref()),
-            (Level::NotAssessed, Some("a verdict needs 3 repeats of each"))
+            (since.level, since.reason.clone()),
+            (Level::NotAssessed, Some(NoVerdict::FewRepeats { least: 3 }))
         );
         assert!(since.ratio.is_some() && since.interval.is_some());
     }

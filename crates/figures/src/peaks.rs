@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tprimat_results::FlopsPerToken;
 
-use super::{Device, FlopsPerToken};
+use super::{Device, NoFigure};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
@@ -30,30 +31,46 @@ pub struct Peaks {
 
 impl Peaks {
     /// The dense peak, or why there is none; never a guess.
-    pub fn of(&self, platform: &str, device: Option<&str>, precision: &str) -> Result<Peak, String> {
+    pub fn of(
+        &self,
+        platform: &str,
+        device: Option<&str>,
+        precision: &str,
+    ) -> Result<Peak, NoFigure> {
         self.of_device(&Device::named(platform, device), precision)
     }
 
     /// As [`Peaks::of`], of a device whose vendor and partition are known.
-    pub fn of_device(&self, device: &Device<'_>, precision: &str) -> Result<Peak, String> {
+    pub fn of_device(&self, device: &Device<'_>, precision: &str) -> Result<Peak, NoFigure> {
         let precision = precision.to_lowercase();
         let stated = |name: &str| {
-            self.overrides.iter().find(|o| o.platform == name && o.precision.eq_ignore_ascii_case(&precision))
+            self.overrides
+                .iter()
+                .find(|o| o.platform == name && o.precision.eq_ignore_ascii_case(&precision))
         };
         if let Some(stated) = device.names().find_map(stated) {
-            return Ok(Peak { tflops: stated.tflops, source: stated.source.clone() });
+            return Ok(Peak {
+                tflops: stated.tflops,
+                source: stated.source.clone(),
+            });
         }
         let sku = device.sku()?;
         let tflops = match precision.as_str() {
             "bf16" | "fp16" => Some(sku.bf16),
             "fp8" | "mxfp8" => sku.fp8,
             "tf32" => sku.tf32,
-            "fp32" => return Err("fp32 runs as fp32 or as tf32, and the log does not say which".to_owned()),
+            "fp32" => return Err(NoFigure::Fp32OrTf32),
             _ => None,
         };
         let name = device.name.unwrap_or_default();
-        let tflops = tflops.ok_or_else(|| format!("no {precision} peak rate is known for \"{name}\""))?;
-        Ok(Peak { tflops, source: sku.source.clone() })
+        let tflops = tflops.ok_or_else(|| NoFigure::NoPeak {
+            precision,
+            device: name.to_owned(),
+        })?;
+        Ok(Peak {
+            tflops,
+            source: sku.source.clone(),
+        })
     }
 }
 
@@ -69,47 +86,67 @@ pub enum Mfu {
         peak: Peak,
     },
     Absent {
-        reason: String,
+        reason: NoFigure,
     },
     /// An impossible figure: something that it is made of is wrong.
     Error {
-        reason: String,
+        reason: NoFigure,
     },
 }
 
 impl Mfu {
     #[must_use]
-    pub fn of(tokens_per_second_per_gpu: f64, flops: Option<&FlopsPerToken>, peak: Result<Peak, String>) -> Self {
+    pub fn of(
+        tokens_per_second_per_gpu: f64,
+        flops: Option<&FlopsPerToken>,
+        peak: Result<Peak, NoFigure>,
+    ) -> Self {
         let peak = match peak {
             Ok(peak) => peak,
             Err(reason) => return Self::Absent { reason },
         };
         let Some(flops) = flops else {
-            return Self::Absent { reason: "FLOPs per token of this model are not known".to_owned() };
+            return Self::Absent {
+                reason: NoFigure::FlopsNotKnown,
+            };
         };
         let tflops_per_gpu = tokens_per_second_per_gpu * flops.value / 1e12;
         let value = tflops_per_gpu / peak.tflops;
         if !(tokens_per_second_per_gpu > 0.0 && value > 0.0) {
-            return Self::Error { reason: format!("the rate is {tokens_per_second_per_gpu} tokens/s/GPU") };
+            return Self::Error {
+                reason: NoFigure::BadRate {
+                    rate: tokens_per_second_per_gpu,
+                },
+            };
         }
         if !value.is_finite() || value > 1.0 {
-            let reason = format!(
-                "{tflops_per_gpu:.0} TFLOP/s is more than the {:.0} that the device can do ({}): batch size, step time or precision is not what it seems",
-                peak.tflops, peak.source
-            );
-            return Self::Error { reason };
+            return Self::Error {
+                reason: NoFigure::MoreThanPeak {
+                    tflops_per_gpu,
+                    peak,
+                },
+            };
         }
-        Self::Ok { value, tflops_per_gpu, convention: flops.convention.clone(), peak }
+        Self::Ok {
+            value,
+            tflops_per_gpu,
+            convention: flops.convention.clone(),
+            peak,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{flops_per_token, stand_ins::llama_8b};
+    use crate::stand_ins::llama_8b;
+    use tprimat_results::flops_per_token;
 
     fn peak(device: &str, precision: &str) -> Option<f64> {
-        Peaks::default().of("any", Some(device), precision).ok().map(|p| p.tflops)
+        Peaks::default()
+            .of("any", Some(device), precision)
+            .ok()
+            .map(|p| p.tflops)
     }
 
     #[test]
@@ -119,7 +156,13 @@ mod tests {
         assert_eq!(peak("NVIDIA H100 PCIe", "bf16"), Some(756.0));
         assert_eq!(peak("AMD Instinct MI300X", "fp8"), Some(2614.9));
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", "bf16"), Some(312.0));
-        for unknown in ["NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H20", "EPYC", ""] {
+        for unknown in [
+            "NVIDIA H200 NVL",
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            "NVIDIA H20",
+            "EPYC",
+            "",
+        ] {
             assert_eq!(peak(unknown, "bf16"), None, "{unknown}");
         }
         assert_eq!(peak("NVIDIA A100-SXM4-80GB", "fp8"), None);
@@ -128,9 +171,15 @@ mod tests {
 
     #[test]
     fn a_stated_peak_wins_on_its_platform() {
-        let stated =
-            PeakOverride { platform: "lab".into(), precision: "bf16".into(), tflops: 800.0, source: "measured".into() };
-        let peaks = Peaks { overrides: vec![stated] };
+        let stated = PeakOverride {
+            platform: "lab".into(),
+            precision: "bf16".into(),
+            tflops: 800.0,
+            source: "measured".into(),
+        };
+        let peaks = Peaks {
+            overrides: vec![stated],
+        };
         assert_eq!(peaks.of("lab", None, "BF16").unwrap().tflops, 800.0);
         assert!(peaks.of("nvd", None, "bf16").is_err());
     }
@@ -143,25 +192,51 @@ mod tests {
             tflops,
             source: "measured".into(),
         };
-        let peaks = Peaks { overrides: vec![stated("nvidia", 700.0), stated("nvd", 800.0), stated("rocm", 900.0)] };
+        let peaks = Peaks {
+            overrides: vec![
+                stated("nvidia", 700.0),
+                stated("nvd", 800.0),
+                stated("rocm", 900.0),
+            ],
+        };
         let of = |platform, device| peaks.of(platform, device, "bf16").ok().map(|p| p.tflops);
         assert_eq!(of("nvd", None), Some(800.0));
         assert_eq!(of("amd", None), Some(900.0));
         // A platform of the user's own is of the vendor that its device names.
         assert_eq!(of("lab", Some("AMD Instinct MI999")), Some(900.0));
         assert_eq!((of("lab", None), of("cpu", None)), (None, None));
-        let vendor_only = Peaks { overrides: vec![stated("nvidia", 700.0)] };
+        let vendor_only = Peaks {
+            overrides: vec![stated("nvidia", 700.0)],
+        };
         assert_eq!(vendor_only.of("nvd", None, "bf16").unwrap().tflops, 700.0);
     }
 
     #[test]
     fn mfu_of_a_published_run_and_of_an_impossible_one() {
         let flops = flops_per_token(&llama_8b(), 8192);
-        let on_h100 =
-            |rate| Mfu::of(rate, flops.as_ref(), Peaks::default().of("nvd", Some("NVIDIA H100 80GB HBM3"), "bf16"));
-        let Mfu::Ok { value, tflops_per_gpu, .. } = on_h100(10_682.0) else { panic!() };
-        assert!((value - 0.556).abs() < 0.001 && (tflops_per_gpu - 549.8).abs() < 0.5, "{value} {tflops_per_gpu}");
+        let on_h100 = |rate| {
+            Mfu::of(
+                rate,
+                flops.as_ref(),
+                Peaks::default().of("nvd", Some("NVIDIA H100 80GB HBM3"), "bf16"),
+            )
+        };
+        let Mfu::Ok {
+            value,
+            tflops_per_gpu,
+            ..
+        } = on_h100(10_682.0)
+        else {
+            panic!()
+        };
+        assert!(
+            (value - 0.556).abs() < 0.001 && (tflops_per_gpu - 549.8).abs() < 0.5,
+            "{value} {tflops_per_gpu}"
+        );
         assert!(matches!(on_h100(20_000.0), Mfu::Error { .. }));
-        assert!(matches!(Mfu::of(1.0, None, Peaks::default().of("cpu", None, "fp32")), Mfu::Absent { .. }));
+        assert!(matches!(
+            Mfu::of(1.0, None, Peaks::default().of("cpu", None, "fp32")),
+            Mfu::Absent { .. }
+        ));
     }
 }

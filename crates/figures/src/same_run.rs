@@ -1,12 +1,16 @@
-//! Is it one run under two names? A log may be imported as the launcher's output and as a rank's, or under two cells.
+//! Is it one run under two names? A log may be imported as the launcher's output and as a rank's,
+//! or under two cells.
 
 use std::collections::HashMap;
 
-use super::{RepeatStatus, RepeatSummary, RunResult};
+use tprimat_results::RunResult;
+
+use super::{RepeatStatus, RepeatSummary};
 
 /// Logged steps that both must have before anything is said: few values may agree by chance.
 const LEAST_STEPS: usize = 5;
-/// Different step times among them. A clock that counts in whole seconds says the same of many runs.
+/// Different step times among them. A clock that counts in whole seconds says the same of many
+/// runs.
 const LEAST_TIMES: usize = 4;
 
 /// What a log says of a step: its number, its time and its loss.
@@ -19,7 +23,9 @@ fn is_one_run(one: impl Iterator<Item = Point>, two: impl Iterator<Item = Point>
     let mut times: Vec<u64> = Vec::new();
     let mut steps = 0;
     for (step, time, loss) in one {
-        let Some((_, other_time, other_loss)) = known.get(&step) else { continue };
+        let Some((_, other_time, other_loss)) = known.get(&step) else {
+            continue;
+        };
         if bits(time) != bits(*other_time) || bits(loss) != bits(*other_loss) {
             return false;
         }
@@ -36,20 +42,33 @@ fn is_one_run(one: impl Iterator<Item = Point>, two: impl Iterator<Item = Point>
 fn of_repeat(repeat: &RepeatSummary) -> impl Iterator<Item = Point> {
     let curve = &repeat.curve;
     let values = curve.step_time_seconds.iter().zip(&curve.loss);
-    curve.step.iter().zip(values).map(|(step, (time, loss))| (*step, *time, *loss))
+    curve
+        .step
+        .iter()
+        .zip(values)
+        .map(|(step, (time, loss))| (*step, *time, *loss))
 }
 
 fn of_result(result: &RunResult) -> impl Iterator<Item = Point> {
-    result.trace.steps.iter().map(|s| (s.step, s.step_time_seconds, s.loss))
+    result
+        .trace
+        .steps
+        .iter()
+        .map(|s| (s.step, s.step_time_seconds, s.loss))
 }
 
 /// How many of the repeats of `a` that count are runs that count in `b` as well.
 pub(super) fn shared_runs(a: &[RepeatSummary], b: &[RepeatSummary]) -> usize {
     let counted = |all: &'_ [RepeatSummary]| -> Vec<usize> {
-        (0..all.len()).filter(|at| all[*at].status == RepeatStatus::Ok).collect()
+        (0..all.len())
+            .filter(|at| all[*at].status == RepeatStatus::Ok)
+            .collect()
     };
     let of_b = counted(b);
-    let is_there = |at: &usize| of_b.iter().any(|other| is_one_run(of_repeat(&a[*at]), of_repeat(&b[*other])));
+    let is_there = |at: &usize| {
+        of_b.iter()
+            .any(|other| is_one_run(of_repeat(&a[*at]), of_repeat(&b[*other])))
+    };
     counted(a).iter().filter(|at| is_there(at)).count()
 }
 
@@ -58,7 +77,10 @@ pub(super) fn shared_runs(a: &[RepeatSummary], b: &[RepeatSummary]) -> usize {
 pub fn repeated_runs(results: &[(u32, RunResult)]) -> Vec<Option<u32>> {
     let earlier = |at: usize| {
         let (_, run) = &results[at];
-        results[..at].iter().find(|(_, other)| is_one_run(of_result(run), of_result(other))).map(|(n, _)| *n)
+        results[..at]
+            .iter()
+            .find(|(_, other)| is_one_run(of_result(run), of_result(other)))
+            .map(|(n, _)| *n)
     };
     (0..results.len()).map(earlier).collect()
 }
@@ -70,7 +92,10 @@ mod tests {
     #[test]
     fn a_part_of_the_same_series_is_the_same_run_and_equal_clocks_are_not() {
         let series = |times: &[f64]| -> Vec<Point> {
-            (1..).zip(times).map(|(step, time)| (step, Some(*time), Some(3.0 / step as f64))).collect()
+            (1..)
+                .zip(times)
+                .map(|(step, time)| (step, Some(*time), Some(3.0 / step as f64)))
+                .collect()
         };
         let one = |a: &[Point], b: &[Point]| is_one_run(a.iter().copied(), b.iter().copied());
         let run = series(&[0.9, 0.21, 0.22, 0.23, 0.24, 0.25, 0.26]);

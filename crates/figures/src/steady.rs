@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_logs::Step;
+use tprimat_results::{CUSUM, Changes, Workload, changes, is_positive, mean, quantile, sd};
 
-use super::{CUSUM, Changes, Statistics, StepTime, Workload, changes, is_positive, mean, quantile, sd};
+use super::{NoRate, NotAssessed, Statistics, StepTime};
 
 /// The declared warm-up is all that is dropped.
 pub const DECLARED: &str = "declared";
@@ -14,11 +15,13 @@ pub const MIXED: &str = "in part declared";
 /// What a run must have after its declared warm-up for its steady state to be assessed.
 pub const LEAST_STEPS: u64 = 20;
 pub const LEAST_SECONDS: f64 = 30.0;
-/// Logs that print one mean per several steps have fewer entries; from this many on they are treated as a series.
+/// Logs that print one mean per several steps have fewer entries; from this many on they are
+/// treated as a series.
 const LEAST_ENTRIES: usize = 10;
 
-/// Step times this many times apart, with nothing between, are of two units. It is less than the 60 of minutes and seconds,
-/// since times of either unit spread, and far more than what training does from step to step.
+/// Step times this many times apart, with nothing between, are of two units. It is less than the 60
+/// of minutes and seconds, since times of either unit spread, and far more than what training does
+/// from step to step.
 const OTHER_UNIT: f64 = 50.0;
 /// Fewer times than this, or a smaller share of all, are pauses and not another unit.
 const LEAST_OF_UNIT: (usize, f64) = (3, 0.1);
@@ -60,7 +63,7 @@ pub struct Cut {
     pub method: String,
     /// Why steady state was not assessed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_assessed: Option<String>,
+    pub not_assessed: Option<NotAssessed>,
     /// Rate over all steps after the declared warm-up.
     pub declared_tokens_per_second_per_gpu: f64,
     /// The largest change of the step time for good within the measured part.
@@ -98,10 +101,14 @@ impl Timed<'_> {
 }
 
 /// The measured part of one run, or why there is none.
-pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistics) -> Result<Steady, String> {
+pub(super) fn steady(
+    steps: &[Step],
+    workload: &Workload,
+    statistics: &Statistics,
+) -> Result<Steady, NoRate> {
     let known = |n: Option<u64>| n.filter(|n| *n > 0);
-    let tokens = known(workload.tokens_per_step).ok_or("tokens of an optimiser step are not known")?;
-    let num_gpus = known(workload.num_gpus).ok_or("the number of devices is not known")?;
+    let tokens = known(workload.tokens_per_step).ok_or(NoRate::TokensNotKnown)?;
+    let num_gpus = known(workload.num_gpus).ok_or(NoRate::DevicesNotKnown)?;
     let timed = timed(steps, workload, statistics)?;
     if let Some(why) = mixed_units(&timed) {
         return Err(why);
@@ -115,10 +122,12 @@ pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistic
     let ours = rate(measured);
     let all = [ours, cut.declared_tokens_per_second_per_gpu, mean_seconds];
     if !(all.iter().all(|v| is_positive(*v)) && sd_seconds.is_none_or(f64::is_finite)) {
-        return Err("the step times are beyond what can be computed with".to_owned());
+        return Err(NoRate::BeyondComputing);
     }
     Ok(Steady {
-        steps: measured.iter().fold(0, |sum, t| sum.saturating_add(t.weight)),
+        steps: measured
+            .iter()
+            .fold(0, |sum, t| sum.saturating_add(t.weight)),
         step_time: StepTime {
             mean_seconds,
             median_seconds: quantile(&times, 0.5).unwrap_or(mean_seconds),
@@ -134,7 +143,8 @@ pub(super) fn steady(steps: &[Step], workload: &Workload, statistics: &Statistic
     })
 }
 
-/// Does the step come after the declared warm-up? A mean over several steps is dropped with the first of them.
+/// Does the step come after the declared warm-up? A mean over several steps is dropped with the
+/// first of them.
 pub(super) fn is_measured(step: &Step, workload: &Workload, statistics: &Statistics) -> bool {
     let ordinal = step.step.saturating_add(1) - workload.counts_from.min(1);
     ordinal.saturating_sub(weight(step)) >= statistics.warmup_steps
@@ -145,39 +155,46 @@ fn weight(step: &Step) -> u64 {
 }
 
 /// The timed steps after the declared warm-up; one time that cannot be one spoils all of them.
-fn timed<'a>(steps: &'a [Step], workload: &Workload, statistics: &Statistics) -> Result<Vec<Timed<'a>>, String> {
+fn timed<'a>(
+    steps: &'a [Step],
+    workload: &Workload,
+    statistics: &Statistics,
+) -> Result<Vec<Timed<'a>>, NoRate> {
     let timed = |step: &'a Step| {
         let counts = is_measured(step, workload, statistics) && !step.includes_evaluation;
         let seconds = step.step_time_seconds.filter(|_| counts)?;
-        Some(Timed { step, seconds, weight: weight(step) })
+        Some(Timed {
+            step,
+            seconds,
+            weight: weight(step),
+        })
     };
     let timed: Vec<Timed<'a>> = steps.iter().filter_map(timed).collect();
     if let Some(bad) = timed.iter().find(|t| !is_positive(t.seconds)) {
-        return Err(format!("step {} has a time of {} s, which cannot be", bad.step.step, bad.seconds));
+        return Err(NoRate::BadTime {
+            step: bad.step.step,
+            seconds: bad.seconds.to_string(),
+        });
     }
     if timed.is_empty() {
-        let (warm_up, lines) = (statistics.warmup_steps, steps.len());
-        let times = steps.iter().filter(|s| s.step_time_seconds.is_some()).count();
-        return Err(match (lines, times) {
-            (0, _) => "no training step was found in the log".to_owned(),
-            (_, 0) => {
-                format!("none of the {lines} steps has a time (`step_time_seconds` in an event), so there is no rate")
-            }
-            _ => {
-                let which = match times {
-                    1 => "the only timed step is".to_owned(),
-                    n => format!("all {n} timed steps are"),
-                };
-                let s = if warm_up == 1 { "" } else { "s" };
-                format!("{which} within the declared warm-up of {warm_up} step{s}, so there is no rate")
-            }
+        let times = steps
+            .iter()
+            .filter(|s| s.step_time_seconds.is_some())
+            .count();
+        return Err(match (steps.len(), times) {
+            (0, _) => NoRate::NoStep,
+            (steps, 0) => NoRate::NoStepIsTimed { steps },
+            (_, timed) => NoRate::AllWithinWarmUp {
+                timed,
+                warmup_steps: statistics.warmup_steps,
+            },
         });
     }
     Ok(timed)
 }
 
 /// Two groups of times that no training has in one run: one of them must be in another unit.
-fn mixed_units(timed: &[Timed<'_>]) -> Option<String> {
+fn mixed_units(timed: &[Timed<'_>]) -> Option<NoRate> {
     let mut times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
     times.sort_by(f64::total_cmp);
     let (few, part) = LEAST_OF_UNIT;
@@ -186,12 +203,7 @@ fn mixed_units(timed: &[Timed<'_>]) -> Option<String> {
     let at = (least..=most).find(|at| times[*at] >= OTHER_UNIT * times[at - 1])?;
     let (low, high) = times.split_at(at);
     let [low, high] = [quantile(low, 0.5)?, quantile(high, 0.5)?];
-    Some(format!("step times of about {} s and of about {} s in one log: mixed units?", shown(low), shown(high)))
-}
-
-/// Three digits.
-fn shown(seconds: f64) -> f64 {
-    format!("{seconds:.2e}").parse().unwrap_or(seconds)
+    Some(NoRate::MixedUnits { low, high })
 }
 
 fn mean_seconds(timed: &[Timed<'_>]) -> f64 {
@@ -204,30 +216,52 @@ fn cut(timed: &[Timed<'_>], declared_rate: f64) -> (usize, Cut) {
     let steps: f64 = timed.iter().map(|t| t.weight as f64).sum();
     let seconds: f64 = timed.iter().map(|t| t.seconds * t.weight as f64).sum();
     let not_assessed = if steps < LEAST_STEPS as f64 {
-        Some(format!("under {LEAST_STEPS} timed steps after the declared warm-up"))
+        Some(NotAssessed::FewSteps { least: LEAST_STEPS })
     } else if timed.len() < LEAST_ENTRIES {
-        Some(format!("under {LEAST_ENTRIES} logged times after the declared warm-up"))
+        Some(NotAssessed::FewTimes {
+            least: LEAST_ENTRIES,
+        })
     } else if seconds < LEAST_SECONDS {
-        Some(format!("under {LEAST_SECONDS:.0} s after the declared warm-up"))
+        Some(NotAssessed::FewSeconds {
+            least: LEAST_SECONDS,
+        })
     } else {
         None
     };
     let times: Vec<f64> = timed.iter().map(|t| t.seconds).collect();
-    let found = if not_assessed.is_none() { changes(&times, half(timed)) } else { Changes::default() };
+    let found = if not_assessed.is_none() {
+        changes(&times, half(timed))
+    } else {
+        Changes::default()
+    };
     let measured = &times[found.cut..];
     let shift = |at: &usize| {
         let (before, after) = measured.split_at(at - found.cut);
         let ratio = quantile(after, 0.5)? / quantile(before, 0.5)?;
-        Some(LevelShift { step: timed[*at].first_step(), ratio })
+        Some(LevelShift {
+            step: timed[*at].first_step(),
+            ratio,
+        })
     };
     let size = |shift: &LevelShift| shift.ratio.ln().abs();
     let cut = Cut {
         first_step: timed[found.cut].first_step(),
-        dropped_steps: timed[..found.cut].iter().fold(0, |sum, t| sum.saturating_add(t.weight)),
-        method: if not_assessed.is_none() { CUSUM } else { DECLARED }.to_owned(),
+        dropped_steps: timed[..found.cut]
+            .iter()
+            .fold(0, |sum, t| sum.saturating_add(t.weight)),
+        method: if not_assessed.is_none() {
+            CUSUM
+        } else {
+            DECLARED
+        }
+        .to_owned(),
         not_assessed,
         declared_tokens_per_second_per_gpu: declared_rate,
-        level_shift: found.shifts.iter().filter_map(shift).max_by(|a, b| size(a).total_cmp(&size(b))),
+        level_shift: found
+            .shifts
+            .iter()
+            .filter_map(shift)
+            .max_by(|a, b| size(a).total_cmp(&size(b))),
     };
     (found.cut, cut)
 }
@@ -244,7 +278,12 @@ fn half(timed: &[Timed<'_>]) -> usize {
 
 /// The trainer's rates are averaged as rates over equal work are: harmonically.
 fn cross_check(timed: &[Timed<'_>], ours: f64) -> Option<CrossCheck> {
-    let rate = |t: &Timed<'_>| t.step.tokens_per_second_per_gpu.filter(|r| is_positive(*r)).map(|r| 1.0 / r);
+    let rate = |t: &Timed<'_>| {
+        t.step
+            .tokens_per_second_per_gpu
+            .filter(|r| is_positive(*r))
+            .map(|r| 1.0 / r)
+    };
     let inverse: Option<Vec<f64>> = timed.iter().map(rate).collect();
     let theirs = 1.0 / mean(&inverse?)?;
     let ratio = theirs / ours;
@@ -257,7 +296,10 @@ fn cross_check(timed: &[Timed<'_>], ours: f64) -> Option<CrossCheck> {
 
 /// One word for how the repeats' measured parts were found.
 pub(super) fn steady_state(repeats: &[&Steady]) -> &'static str {
-    let assessed = repeats.iter().filter(|s| s.cut.as_ref().is_some_and(Cut::is_assessed)).count();
+    let assessed = repeats
+        .iter()
+        .filter(|s| s.cut.as_ref().is_some_and(Cut::is_assessed))
+        .count();
     match assessed {
         0 => DECLARED,
         n if n == repeats.len() => CUSUM,

@@ -1,15 +1,21 @@
 //! A cell's results → its statistics: within each repeat over steps, then over repeats.
 
+pub(crate) mod notes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, FailureClass, Step};
+use tprimat_job::{FailureClass, RunOutcome};
+use tprimat_logs::{ABSURD_STEP_TIME, DeviceLine, Step};
+use tprimat_results::{
+    Attestation, AttestationStatus, Contract, FieldDifference, FlopsPerToken, RunResult, Tier,
+    Workload, differences, is_positive, mean, settings::unlisted,
+};
 
 use super::{
-    Attestation, AttestationStatus, Clock, Contract, Dropped, Estimate, FlopsPerToken, Note, RunOutcome, RunResult,
-    Steady, Telemetry, Workload, clock, is_positive, mean,
-    settings::unlisted,
+    Clock, Dropped, Estimate, NoRate, NoTelemetry, Note, Steady, Telemetry, Unchecked,
+    clock::{self, Checked},
     steady::{is_measured, steady, steady_state},
     telemetry,
     units::estimate,
@@ -30,7 +36,8 @@ pub struct Summary {
     /// Repeats that count: ended well, not contradicted, not suspect, with measured steps.
     pub n: usize,
     pub warmup_steps: u64,
-    /// How the starts of the measured parts were found: `CUSUM`, `declared` = after `warmup_steps`, or mixed.
+    /// How the starts of the measured parts were found: `CUSUM`, `declared` = after `warmup_steps`,
+    /// or mixed.
     pub steady_state: String,
     /// Over the repeats that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +96,8 @@ pub struct StepTime {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
-    /// `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used`, `peak_rss`; `not_stated`.
+    /// `peak_allocated`, `peak_reserved`, `device_used`, `process_device_used`, `peak_rss`;
+    /// `not_stated`.
     pub kind: String,
     pub source: String,
     pub bytes: u64,
@@ -116,15 +124,20 @@ pub struct RepeatSummary {
     /// Seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<f64>,
-    /// How step times and the clock compare; absent where it is not known when the measured steps ended.
+    /// How step times and the clock compare; absent where it is not known when the measured steps
+    /// ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
+    /// Why a timer that stops too early would not have been found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchecked: Option<Unchecked>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
     /// Why there is none, where something was to be sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub telemetry_absent: Option<String>,
-    /// The devices that it had, by their locks' names (`gpu-<uuid>`), sorted; empty where no sampler said so.
+    pub telemetry_absent: Option<NoTelemetry>,
+    /// The devices that it had, by their locks' names (`gpu-<uuid>`), sorted; empty where no
+    /// sampler said so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// How many repeats the plan wanted when this one was made.
@@ -155,7 +168,7 @@ pub enum RepeatStatus {
     },
     /// Ended well, but there is nothing to count.
     Unmeasured {
-        reason: String,
+        reason: NoRate,
     },
 }
 
@@ -172,43 +185,74 @@ pub struct Curve {
 /// `results`: one a repeat, by repeat number.
 #[must_use]
 pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summary {
-    let repeats: Vec<RepeatSummary> =
-        results.iter().map(|(n, result)| summarize_repeat(*n, result, statistics)).collect();
+    let mut repeats: Vec<RepeatSummary> = results
+        .iter()
+        .map(|(n, result)| summarize_repeat(*n, result, statistics))
+        .collect();
+    // Rates of different work have no mean, however the runs came under one cell.
+    if let Some(reason) = other_workloads(&repeats, results) {
+        for repeat in repeats.iter_mut().filter(|r| r.status == RepeatStatus::Ok) {
+            repeat.status = RepeatStatus::Unmeasured {
+                reason: reason.clone(),
+            };
+        }
+    }
     let counted: Vec<(&RepeatSummary, &RunResult)> = repeats
         .iter()
         .zip(results)
         .filter(|(r, _)| r.status == RepeatStatus::Ok)
         .map(|(r, (_, result))| (r, result))
         .collect();
-    let steady: Vec<&Steady> = counted.iter().filter_map(|(r, _)| r.steady.as_ref()).collect();
+    let steady: Vec<&Steady> = counted
+        .iter()
+        .filter_map(|(r, _)| r.steady.as_ref())
+        .collect();
     let estimate = estimate(&counted);
     // What the cell ran is told by the first repeat that counts; with none, by any.
-    let speaker = counted.first().map(|(_, result)| *result).or_else(|| results.first().map(|(_, result)| result));
+    let speaker = counted
+        .first()
+        .map(|(_, result)| *result)
+        .or_else(|| results.first().map(|(_, result)| result));
     let workload = speaker.map(|r| r.workload.clone());
     let num_gpus = workload.as_ref().and_then(|w| w.num_gpus);
     let of_counted = |f: fn(&RepeatSummary) -> Option<f64>| {
         let values: Option<Vec<f64>> = counted.iter().map(|(r, _)| f(r)).collect();
         values.and_then(|v| mean(&v))
     };
-    let weakest = counted.iter().map(|(_, r)| r.attestation.status).min_by_key(|s| *s == AttestationStatus::Attested);
+    let weakest = counted
+        .iter()
+        .map(|(_, r)| r.attestation.status)
+        .min_by_key(|s| *s == AttestationStatus::Attested);
     Summary {
         schema_version: SUMMARY_SCHEMA.to_owned(),
         n: counted.len(),
         warmup_steps: statistics.warmup_steps,
         steady_state: steady_state(&steady).to_owned(),
-        tokens_per_second: estimate.as_ref().zip(num_gpus).map(|(e, n)| e.value * n as f64),
+        tokens_per_second: estimate
+            .as_ref()
+            .zip(num_gpus)
+            .map(|(e, n)| e.value * n as f64),
         step_time: mean_step_time(&steady),
-        memory: most(counted.iter().flat_map(|(r, _)| &r.memory).map(|m| (&*m.kind, &*m.source, m.bytes))),
+        memory: most(
+            counted
+                .iter()
+                .flat_map(|(r, _)| &r.memory)
+                .map(|m| (&*m.kind, &*m.source, m.bytes)),
+        ),
         loss_at_end: of_counted(|r| r.loss_at_end),
         last_step: counted.iter().filter_map(|(r, _)| r.last_step).max(),
         attestation: weakest.unwrap_or(AttestationStatus::NotStated),
         attested: speaker.map(|r| r.attestation.clone()),
         contract: speaker.map(|r| r.contract.clone()).unwrap_or_default(),
-        unlisted: speaker.map(|r| unlisted(&r.trace.effective.0)).unwrap_or_default(),
+        unlisted: speaker
+            .map(|r| unlisted(&r.trace.effective.0))
+            .unwrap_or_default(),
         device: speaker.and_then(|r| r.trace.device.clone()),
-        versions: speaker.map(|r| r.trace.versions.clone()).unwrap_or_default(),
+        versions: speaker
+            .map(|r| r.trace.versions.clone())
+            .unwrap_or_default(),
         hosts: counted.iter().map(|(_, r)| r.host.clone()).collect(),
-        notes: super::notes::notes(&counted, &repeats, results, estimate.as_ref(), statistics),
+        notes: notes::notes(&counted, &repeats, results, estimate.as_ref(), statistics),
         tokens_per_second_per_gpu: estimate,
         workload,
         repeats,
@@ -216,28 +260,53 @@ pub fn summarize(results: &[(u32, RunResult)], statistics: &Statistics) -> Summa
     }
 }
 
-/// A time in the measured part that cannot be one: what the others would give is not the run's rate.
-fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<String> {
-    let step = |detail: &str| detail.strip_prefix("step ")?.split_once(':')?.0.parse::<u64>().ok();
-    let first = 1 - result.workload.counts_from.min(1);
-    let is_measured =
-        |detail: &str| step(detail).is_none_or(|step| step.saturating_add(first) > statistics.warmup_steps);
-    let absurd = result.trace.anomalies.iter().filter(|a| a.kind == ABSURD_STEP_TIME);
-    let detail = absurd.map(|a| &a.detail).find(|detail| is_measured(detail))?;
-    Some(format!("{detail}, which cannot be a step time"))
+/// The first two repeats that would count and did different work, if any did.
+fn other_workloads(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Option<NoRate> {
+    let counted: Vec<(u32, &Contract)> = repeats
+        .iter()
+        .zip(results)
+        .filter(|(repeat, _)| repeat.status == RepeatStatus::Ok)
+        .map(|(repeat, (_, result))| (repeat.repeat, &result.contract))
+        .collect();
+    let forbids = |d: &FieldDifference| d.is_known() && d.tier == Tier::Workload;
+    let mut pairs = counted.iter().enumerate().flat_map(|(at, b)| {
+        let earlier = counted[..at].iter();
+        earlier.map(move |a| (*a, *b))
+    });
+    pairs.find_map(|((a, of_a), (b, of_b))| {
+        let fields: Vec<FieldDifference> = differences(of_a, of_b)
+            .into_iter()
+            .filter(forbids)
+            .collect();
+        (!fields.is_empty()).then_some(NoRate::OtherWorkloads {
+            repeats: [a, b],
+            fields,
+        })
+    })
 }
 
-/// The measured part of a run as far as it can be believed, with how it compares with the clock; or why there is none.
-fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Option<Clock>), String> {
+/// A time in the measured part that cannot be one: what the others would give is not the run's
+/// rate.
+fn absurd_time(result: &RunResult, statistics: &Statistics) -> Option<NoRate> {
+    let first = 1 - result.workload.counts_from.min(1);
+    let is_measured = |step: u64| step.saturating_add(first) > statistics.warmup_steps;
+    let mut anomalies = result.trace.anomalies.iter();
+    let found = anomalies.find(|a| a.kind == ABSURD_STEP_TIME && a.step.is_none_or(is_measured))?;
+    Some(NoRate::AbsurdTime(found.detail.clone()))
+}
+
+/// The measured part of a run as far as it can be believed, with how it compares with the clock; or
+/// why there is none.
+fn measured(result: &RunResult, statistics: &Statistics) -> Result<(Steady, Checked), NoRate> {
     if let Some(reason) = &result.no_rate {
-        return Err(reason.clone());
+        return Err(NoRate::Stated(reason.clone()));
     }
     if let Some(reason) = absurd_time(result, statistics) {
         return Err(reason);
     }
     let steady = steady(&result.trace.steps, &result.workload, statistics)?;
-    let clock = clock::of_run(result, counts(result, Some(&steady), statistics))?;
-    Ok((steady, clock))
+    let checked = clock::of_run(result, counts(result, Some(&steady), statistics))?;
+    Ok((steady, checked))
 }
 
 /// Is a step one of those that the rate is made of?
@@ -246,19 +315,21 @@ fn counts<'a>(
     steady: Option<&Steady>,
     statistics: &'a Statistics,
 ) -> impl Fn(&Step) -> bool + 'a {
-    let first_step = steady.and_then(|s| s.cut.as_ref()).map_or(0, |cut| cut.first_step);
+    let first_step = steady
+        .and_then(|s| s.cut.as_ref())
+        .map_or(0, |cut| cut.first_step);
     move |s| s.step >= first_step && is_measured(s, &result.workload, statistics)
 }
 
-/// When the measured part of a run that counts began and ended, seconds since 1970; or why it does not count, or that is not
-/// known.
-pub(super) fn measured_part(result: &RunResult, statistics: &Statistics) -> Result<[f64; 2], String> {
+/// When the measured part of a run that counts began and ended, seconds since 1970; none where it
+/// does not count, or where that is not known.
+pub(super) fn measured_part(result: &RunResult, statistics: &Statistics) -> Option<[f64; 2]> {
     if result.outcome != RunOutcome::Ok || result.is_contradicted() {
-        return Err("it does not count".to_owned());
+        return None;
     }
-    let (steady, _) = measured(result, statistics)?;
+    let (steady, _) = measured(result, statistics).ok()?;
     let counts = counts(result, Some(&steady), statistics);
-    telemetry::window(result.trace.steps.iter().filter(|s| counts(s)))
+    telemetry::window(result.trace.steps.iter().filter(|s| counts(s))).ok()
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {
@@ -268,21 +339,32 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) -> RepeatSummary {
     let steps = &result.trace.steps;
-    let (steady, clock) = match measured(result, statistics) {
-        Ok((steady, clock)) => (Ok(steady), clock),
-        Err(why) => (Err(why), None),
+    let (steady, Checked { clock, unchecked }) = match measured(result, statistics) {
+        Ok((steady, checked)) => (Ok(steady), checked),
+        Err(why) => (Err(why), Checked::default()),
     };
     let status = match &result.outcome {
-        RunOutcome::Failed { class, evidence, .. } => {
-            RepeatStatus::Failed { class: *class, evidence: evidence.clone() }
-        }
-        RunOutcome::Ok if result.is_contradicted() => {
-            RepeatStatus::Contradicted { fields: result.attestation.contradicted().map(|f| f.field.clone()).collect() }
-        }
+        RunOutcome::Failed {
+            class, evidence, ..
+        } => RepeatStatus::Failed {
+            class: *class,
+            evidence: evidence.clone(),
+        },
+        RunOutcome::Ok if result.is_contradicted() => RepeatStatus::Contradicted {
+            fields: result
+                .attestation
+                .contradicted()
+                .map(|f| f.field.clone())
+                .collect(),
+        },
         RunOutcome::Ok => match (&steady, &result.suspect) {
-            (_, Some(reason)) => RepeatStatus::Suspect { reason: reason.clone() },
+            (_, Some(reason)) => RepeatStatus::Suspect {
+                reason: reason.clone(),
+            },
             (Ok(_), None) => RepeatStatus::Ok,
-            (Err(reason), None) => RepeatStatus::Unmeasured { reason: reason.clone() },
+            (Err(reason), None) => RepeatStatus::Unmeasured {
+                reason: reason.clone(),
+            },
         },
     };
     let counts = counts(result, steady.as_ref().ok(), statistics);
@@ -299,20 +381,35 @@ fn summarize_repeat(repeat: u32, result: &RunResult, statistics: &Statistics) ->
         host: result.host.clone(),
         status,
         steady: steady.ok(),
-        memory: most(steps.iter().filter_map(memory).chain(reported(&result.trace))),
+        memory: most(
+            steps
+                .iter()
+                .filter_map(memory)
+                .chain(reported(&result.trace)),
+        ),
         loss_at_end: last.and_then(|s| finite(s.loss)),
         last_step: last.map(|s| s.step),
         started_at,
         ended_at,
-        devices: sorted(result.telemetry.as_ref().map(|t| t.device_names.clone()).unwrap_or_default()),
+        devices: sorted(
+            result
+                .telemetry
+                .as_ref()
+                .map(|t| t.device_names.clone())
+                .unwrap_or_default(),
+        ),
         clock,
+        unchecked,
         telemetry,
         telemetry_absent,
         repeats_planned: result.repeats_planned,
         log_tail: result.log_tail.clone(),
         curve: Curve {
             step: steps.iter().map(|s| s.step).collect(),
-            step_time_seconds: steps.iter().map(|s| s.step_time_seconds.filter(|t| is_positive(*t))).collect(),
+            step_time_seconds: steps
+                .iter()
+                .map(|s| s.step_time_seconds.filter(|t| is_positive(*t)))
+                .collect(),
             loss: steps.iter().map(|s| finite(s.loss)).collect(),
             learning_rate: steps.iter().map(|s| finite(s.learning_rate)).collect(),
         },
@@ -330,10 +427,15 @@ fn memory(step: &Step) -> Option<Used<'_>> {
     fn name<'a>(stated: &'a Option<std::borrow::Cow<'static, str>>) -> &'a str {
         stated.as_deref().unwrap_or("not_stated")
     }
-    Some((name(&step.memory_kind), name(&step.memory_source), step.memory_bytes?))
+    Some((
+        name(&step.memory_kind),
+        name(&step.memory_source),
+        step.memory_bytes?,
+    ))
 }
 
-/// What ranks report of memory apart from their steps: peaks, not what happened to be in use just then.
+/// What ranks report of memory apart from their steps: peaks, not what happened to be in use just
+/// then.
 fn reported(trace: &tprimat_logs::Trace) -> impl Iterator<Item = Used<'_>> {
     let figures = trace.memory.iter().flat_map(|report| &report.figures);
     let peaks = figures.filter(|f| f.kind.starts_with("peak_") || f.kind == "device_used");
@@ -356,8 +458,12 @@ fn most<'a>(all: impl Iterator<Item = Used<'a>>) -> Vec<Memory> {
 }
 
 fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
-    let over = |f: fn(&StepTime) -> f64| mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>());
-    let spread: Option<Vec<f64>> = steady.iter().map(|s| s.step_time.sd_seconds.map(|sd| sd * sd)).collect();
+    let over =
+        |f: fn(&StepTime) -> f64| mean(&steady.iter().map(|s| f(&s.step_time)).collect::<Vec<_>>());
+    let spread: Option<Vec<f64>> = steady
+        .iter()
+        .map(|s| s.step_time.sd_seconds.map(|sd| sd * sd))
+        .collect();
     let mean_seconds = over(|t| t.mean_seconds)?;
     // Pooled: the mean of the variances.
     let sd_seconds = spread.and_then(|v| mean(&v)).map(f64::sqrt);
@@ -370,12 +476,13 @@ fn mean_step_time(steady: &[&Steady]) -> Option<StepTime> {
     })
 }
 
-/// How many repeats the first plan wanted, and those that count beyond it because a later plan wanted more. Where it is
-/// not known what was planned, nothing is said.
+/// How many repeats the first plan wanted, and those that count beyond it because a later plan
+/// wanted more. Where it is not known what was planned, nothing is said.
 pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec<u32>)> {
     let counted = || repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let first_plan = counted().filter_map(|r| r.repeats_planned).min()?;
-    let is_added = |r: &&RepeatSummary| r.repeat > first_plan && r.repeats_planned > Some(first_plan);
+    let is_added =
+        |r: &&RepeatSummary| r.repeat > first_plan && r.repeats_planned > Some(first_plan);
     let added: Vec<u32> = counted().filter(is_added).map(|r| r.repeat).collect();
     (!added.is_empty()).then_some((first_plan, added))
 }
@@ -383,10 +490,21 @@ pub(super) fn repeats_added_later(repeats: &[RepeatSummary]) -> Option<(u32, Vec
 /// Of the repeats that count. What names no attempt is never the same as anything.
 pub(super) fn attempts(repeats: &[RepeatSummary]) -> BTreeSet<&str> {
     let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    counted.map(|r| r.attempt.as_str()).filter(|attempt| !attempt.is_empty()).collect()
+    counted
+        .map(|r| r.attempt.as_str())
+        .filter(|attempt| !attempt.is_empty())
+        .collect()
 }
 
 impl Summary {
+    /// How many times too high the rate may be, by the clock: of the repeats that count, the worst.
+    #[must_use]
+    pub fn timer_factor(&self) -> Option<f64> {
+        let counted = self.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+        counted
+            .filter_map(|r| r.clock.as_ref()?.timer_factor())
+            .reduce(f64::max)
+    }
     /// FLOPs per token of the model at this sequence length.
     #[must_use]
     pub fn flops_per_token(&self) -> Option<&FlopsPerToken> {
@@ -414,21 +532,32 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
+    use tprimat_results::StepTimeSource;
+
     use crate::NoteKind;
     pub use crate::stand_ins::run_of;
     use crate::stand_ins::test_job as job;
 
     /// A run of the test job (8 × 128 tokens a step, 1 device) with these step times.
     pub fn run(times: &[f64]) -> RunResult {
-        run_of(&job(), times, json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}))
+        run_of(
+            &job(),
+            times,
+            json!({"global_batch_size": 8, "seq_length": 128, "num_gpus": 1}),
+        )
     }
 
     #[test]
     fn a_step_time_that_follows_from_the_rate_is_said_to() {
         let mut result = run(&[1.0, 1.0, 1.0]);
-        result.workload.step_time_source = Some("derived from the trainer's tokens/s".to_owned());
+        result.workload.step_time_source = Some(StepTimeSource::TrainersRate);
         let notes = summarize(&[(1, result)], &Statistics::default()).notes;
-        assert!(notes.iter().any(|n| n.text.contains("derived from the trainer's tokens/s")), "{notes:?}");
+        assert!(
+            notes
+                .iter()
+                .any(|n| n.text().contains("derived from the trainer's tokens/s")),
+            "{notes:?}"
+        );
     }
 
     fn close(a: f64, b: f64) -> bool {
@@ -437,30 +566,74 @@ pub(super) mod tests {
 
     #[test]
     fn one_repeat_is_tokens_by_steady_time_and_has_no_interval() {
-        let summary = summarize(&[(1, run(&[9.0, 9.0, 2.0, 4.0, 3.0, 3.0]))], &Statistics { warmup_steps: 2 });
+        let summary = summarize(
+            &[(1, run(&[9.0, 9.0, 2.0, 4.0, 3.0, 3.0]))],
+            &Statistics { warmup_steps: 2 },
+        );
         let repeat = summary.repeats[0].steady.as_ref().unwrap();
-        assert_eq!((repeat.steps, repeat.step_time.mean_seconds, repeat.step_time.median_seconds), (4, 3.0, 3.0));
+        assert_eq!(
+            (
+                repeat.steps,
+                repeat.step_time.mean_seconds,
+                repeat.step_time.median_seconds
+            ),
+            (4, 3.0, 3.0)
+        );
         let estimate = summary.tokens_per_second_per_gpu.unwrap();
         assert!(close(estimate.value, 1024.0 / 3.0) && estimate.ci95.is_none() && summary.n == 1);
-        assert_eq!(summary.memory, [Memory { kind: "peak_rss".into(), source: "proc".into(), bytes: 1005 }]);
-        assert_eq!((summary.loss_at_end, summary.attestation), (Some(1.0), AttestationStatus::Attested));
-        assert!(summary.notes.iter().any(|n| n.text.starts_with("one repeat")), "{:?}", summary.notes);
+        assert_eq!(
+            summary.memory,
+            [Memory {
+                kind: "peak_rss".into(),
+                source: "proc".into(),
+                bytes: 1005
+            }]
+        );
+        assert_eq!(
+            (summary.loss_at_end, summary.attestation),
+            (Some(1.0), AttestationStatus::Attested)
+        );
+        assert!(
+            summary
+                .notes
+                .iter()
+                .any(|n| n.text().starts_with("one repeat")),
+            "{:?}",
+            summary.notes
+        );
     }
 
     #[test]
     fn one_odd_repeat_of_five_is_named() {
         let odd = |factors: [f64; 5]| -> Vec<(NoteKind, String)> {
-            let runs: Vec<(u32, RunResult)> = (1..).zip(factors.map(|factor| run(&[factor; 12]))).collect();
+            let runs: Vec<(u32, RunResult)> = (1..)
+                .zip(factors.map(|factor| run(&[factor; 12])))
+                .collect();
             let notes = summarize(&runs, &Statistics::default()).notes;
-            notes.into_iter().filter(|n| n.text.contains("the median of the other")).map(|n| (n.kind, n.text)).collect()
+            notes
+                .into_iter()
+                .filter(|n| n.text().contains("the median of the other"))
+                .map(|n| (n.kind, n.text()))
+                .collect()
         };
         let said = odd([2.0, 2.004, 1.998, 2.002, 2.5]);
-        let [(NoteKind::Doubtful, text)] = &said[..] else { panic!("{said:?}") };
-        let words = "repeat 5 is 20.0 % slower than the median of the other 4, which agree within 0.2 %";
+        let [(NoteKind::Doubtful, text)] = &said[..] else {
+            panic!("{said:?}")
+        };
+        let words =
+            "repeat 5 is 20.0 % slower than the median of the other 4, which agree within 0.2 %";
         assert!(text.starts_with(words), "{text}");
-        assert!(odd([2.0, 1.5, 2.004, 1.998, 2.002])[0].1.starts_with("repeat 2 is 33.4 % faster"));
+        assert!(
+            odd([2.0, 1.5, 2.004, 1.998, 2.002])[0]
+                .1
+                .starts_with("repeat 2 is 33.4 % faster")
+        );
         // Repeats that all vary, a difference that is small, and two that agree with each other.
-        for factors in [[2.0, 2.2, 2.4, 1.9, 2.5], [2.0, 2.0, 2.0, 2.0, 2.04], [2.0, 2.0, 2.0, 2.5, 2.5]] {
+        for factors in [
+            [2.0, 2.2, 2.4, 1.9, 2.5],
+            [2.0, 2.0, 2.0, 2.0, 2.04],
+            [2.0, 2.0, 2.0, 2.5, 2.5],
+        ] {
             assert_eq!(odd(factors), [], "{factors:?}");
         }
     }
@@ -471,10 +644,17 @@ pub(super) mod tests {
         let said = |runs: [RunResult; 2]| {
             let results: Vec<(u32, RunResult)> = (1..).zip(runs).collect();
             let notes = summarize(&results, &Statistics { warmup_steps: 5 }).notes;
-            notes.into_iter().find(|note| note.text.starts_with("the measured parts begin"))
+            notes
+                .into_iter()
+                .find(|note| note.text().starts_with("the measured parts begin"))
         };
         let note = said([slow_until(8), slow_until(50)]).unwrap();
-        assert!(note.text.starts_with("the measured parts begin between steps 9 and 51 of 120: "), "{}", note.text);
+        assert!(
+            note.text()
+                .starts_with("the measured parts begin between steps 9 and 51 of 120: "),
+            "{}",
+            note.text()
+        );
         assert_eq!(note.kind, NoteKind::Doubtful);
         assert_eq!(said([slow_until(8), slow_until(12)]), None);
     }
@@ -482,60 +662,117 @@ pub(super) mod tests {
     /// docs/METRICS.md, "step_time".
     #[test]
     fn step_times_of_a_cell_worked_by_hand() {
-        let summary = summarize(&[(1, run(&[2.0, 4.0])), (2, run(&[3.0, 3.0]))], &Statistics::default());
+        let summary = summarize(
+            &[(1, run(&[2.0, 4.0])), (2, run(&[3.0, 3.0]))],
+            &Statistics::default(),
+        );
         let time = summary.step_time.unwrap();
-        let found =
-            [time.mean_seconds, time.median_seconds, time.p95_seconds, time.sd_seconds.unwrap(), time.cv.unwrap()];
-        assert!(found.iter().zip([3.0, 3.0, 3.45, 1.0, 1.0 / 3.0]).all(|(a, b)| close(*a, b)), "{found:?}");
+        let found = [
+            time.mean_seconds,
+            time.median_seconds,
+            time.p95_seconds,
+            time.sd_seconds.unwrap(),
+            time.cv.unwrap(),
+        ];
+        assert!(
+            found
+                .iter()
+                .zip([3.0, 3.0, 3.45, 1.0, 1.0 / 3.0])
+                .all(|(a, b)| close(*a, b)),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn over_repeats_the_geometric_mean_with_its_interval() {
-        let runs: Vec<_> = [1.0, 2.0, 4.0].iter().enumerate().map(|(i, t)| (i as u32 + 1, run(&[*t, *t]))).collect();
-        let estimate = summarize(&runs, &Statistics::default()).tokens_per_second_per_gpu.unwrap();
+        let runs: Vec<_> = [1.0, 2.0, 4.0]
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (i as u32 + 1, run(&[*t, *t])))
+            .collect();
+        let estimate = summarize(&runs, &Statistics::default())
+            .tokens_per_second_per_gpu
+            .unwrap();
         // sd of the logarithms is ln 2.
         let half = 4.302_652_729_749_5 * 2.0f64.ln() / 3.0f64.sqrt();
         let ci = estimate.ci95.unwrap();
         assert!(close(estimate.value, 512.0), "{estimate:?}");
         assert!(
-            (ci[0].ln() - (512.0f64.ln() - half)).abs() < 1e-6 && (ci[1].ln() - (512.0f64.ln() + half)).abs() < 1e-6
+            (ci[0].ln() - (512.0f64.ln() - half)).abs() < 1e-6
+                && (ci[1].ln() - (512.0f64.ln() + half)).abs() < 1e-6
         );
     }
 
     #[test]
     fn failed_contradicted_and_unmeasured_repeats_are_rows_and_do_not_count() {
         let mut failed = run(&[1.0, 1.0]);
-        failed.outcome =
-            RunOutcome::Failed { class: FailureClass::Oom, evidence: vec!["boom".into()], status: "exit 1".into() };
+        failed.outcome = RunOutcome::Failed {
+            class: FailureClass::Oom,
+            evidence: vec!["boom".into()],
+            status: "exit 1".into(),
+        };
         let contradicted = run_of(&job(), &[1.0, 1.0], json!({"global_batch_size": 64}));
-        let runs = [(1, run(&[2.0, 2.0])), (2, failed), (3, contradicted), (4, run(&[1.0]))];
+        let runs = [
+            (1, run(&[2.0, 2.0])),
+            (2, failed),
+            (3, contradicted),
+            (4, run(&[1.0])),
+        ];
         let summary = summarize(&runs, &Statistics { warmup_steps: 1 });
         assert_eq!((summary.n, summary.repeats.len()), (1, 4));
-        assert!(close(summary.tokens_per_second_per_gpu.unwrap().value, 512.0));
+        assert!(close(
+            summary.tokens_per_second_per_gpu.unwrap().value,
+            512.0
+        ));
         let statuses: Vec<_> = summary.repeats.iter().map(|r| &r.status).collect();
-        assert!(matches!(statuses[1], RepeatStatus::Failed { class: FailureClass::Oom, .. }));
+        assert!(matches!(
+            statuses[1],
+            RepeatStatus::Failed {
+                class: FailureClass::Oom,
+                ..
+            }
+        ));
         assert!(
             matches!(statuses[2], RepeatStatus::Contradicted { fields } if fields.contains(&"global_batch_size".to_owned()))
         );
-        assert!(matches!(statuses[3], RepeatStatus::Unmeasured { .. }), "{statuses:?}");
-        assert!(summarize(&[], &Statistics::default()).tokens_per_second_per_gpu.is_none());
+        assert!(
+            matches!(statuses[3], RepeatStatus::Unmeasured { .. }),
+            "{statuses:?}"
+        );
+        assert!(
+            summarize(&[], &Statistics::default())
+                .tokens_per_second_per_gpu
+                .is_none()
+        );
     }
 
     #[test]
     fn repeats_that_do_not_count_for_one_reason_are_told_together() {
         let contradicted = || run_of(&job(), &[1.0, 1.0], json!({"global_batch_size": 64}));
         let mut failed = run(&[1.0]);
-        failed.outcome = RunOutcome::Failed { class: FailureClass::Nan, evidence: vec![], status: "exit 1".into() };
-        let runs = [(1, contradicted()), (2, failed.clone()), (3, contradicted()), (4, failed)];
+        failed.outcome = RunOutcome::Failed {
+            class: FailureClass::Nan,
+            evidence: vec![],
+            status: "exit 1".into(),
+        };
+        let runs = [
+            (1, contradicted()),
+            (2, failed.clone()),
+            (3, contradicted()),
+            (4, failed),
+        ];
         let notes = summarize(&runs, &Statistics::default()).notes;
-        let told: Vec<_> = notes.iter().take(2).map(|n| (n.kind, n.text.as_str())).collect();
+        let told: Vec<_> = notes.iter().take(2).map(|n| (n.kind, n.text())).collect();
         assert!(
             told[0].1.starts_with(
                 "repeats 1, 3 are not counted: the log contradicts the job: the trainer says global_batch_size 64"
             ),
             "{told:?}"
         );
-        assert_eq!(told[1], (NoteKind::Failed, "repeats 2, 4 failed (nan)"));
+        assert_eq!(
+            told[1],
+            (NoteKind::Failed, "repeats 2, 4 failed (nan)".to_owned())
+        );
     }
 
     #[test]
@@ -543,26 +780,48 @@ pub(super) mod tests {
         let with = |step: u64| {
             let mut result = run(&[1.0; 8]);
             result.trace.steps[step as usize - 1].step_time_seconds = None;
-            let detail = format!("step {step}: step_time_seconds is -1");
-            result.trace.anomalies.push(tprimat_logs::Anomaly { kind: ABSURD_STEP_TIME.to_owned(), detail });
+            let detail = "step_time_seconds is -1".to_owned();
+            result.trace.anomalies.push(tprimat_logs::Anomaly {
+                kind: ABSURD_STEP_TIME.to_owned(),
+                detail,
+                step: Some(step),
+            });
             summarize(&[(1, result)], &Statistics { warmup_steps: 2 })
         };
         let summary = with(5);
         assert!(summary.tokens_per_second_per_gpu.is_none());
-        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{:?}", summary.repeats) };
-        assert_eq!(reason, "step 5: step_time_seconds is -1, which cannot be a step time");
+        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else {
+            panic!("{:?}", summary.repeats)
+        };
+        assert_eq!(
+            crate::sentences::said(reason),
+            "step_time_seconds is -1, which cannot be a step time"
+        );
         assert_eq!(with(2).n, 1);
     }
 
     #[test]
     fn a_trainer_that_credits_the_whole_batch_to_a_micro_step_is_caught() {
         let mut result = run(&[2.0, 2.0]);
-        result.trace.steps.iter_mut().for_each(|s| s.tokens_per_second_per_gpu = Some(512.0 * 8.0));
+        result
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.tokens_per_second_per_gpu = Some(512.0 * 8.0));
         let summary = summarize(&[(1, result)], &Statistics::default());
-        let check = summary.repeats[0].steady.as_ref().unwrap().cross_check.clone().unwrap();
+        let check = summary.repeats[0]
+            .steady
+            .as_ref()
+            .unwrap()
+            .cross_check
+            .clone()
+            .unwrap();
         assert!(close(check.ratio, 8.0) && !check.agrees);
         assert!(
-            summary.notes.iter().any(|n| n.kind == NoteKind::Doubtful && n.text.contains("8.00 times")),
+            summary
+                .notes
+                .iter()
+                .any(|n| n.kind == NoteKind::Doubtful && n.text().contains("8.00 times")),
             "{:?}",
             summary.notes
         );

@@ -1,13 +1,21 @@
-//! Was a run disturbed? Judged once, when it has ended, by what was sampled over its measured part; the judgement is stored
-//! with the attempt, so that a plan needs no log and no later version changes what was decided (docs/METRICS.md).
+//! Was a run disturbed? Judged once, when it has ended, by what was sampled over its measured part;
+//! the judgement is stored with the attempt, so that a plan needs no log and no later version
+//! changes what was decided (docs/METRICS.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{OtherProcess, RunResult, Statistics, TelemetryLine, samples::read_lines, summary::measured_part};
+use tprimat_results::{OtherProcess, RunResult, TelemetryLine, telemetry_samples::read_lines};
 
-/// The hardware protects itself, or its host is too warm. The power cap is not among them: at full load it is how a device
-/// works. Nor is `hw_slowdown`: it is told with either of the first two, and also of a mere change of clocks.
-const SLOWDOWNS: &[&str] = &["hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"];
+use super::{Disturbance, Statistics, summary::measured_part};
+
+/// The hardware protects itself, or its host is too warm. The power cap is not among them: at full
+/// load it is how a device works. Nor is `hw_slowdown`: it is told with either of the first two,
+/// and also of a mere change of clocks.
+const SLOWDOWNS: &[&str] = &[
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "sw_thermal_slowdown",
+];
 /// In more than this part of the samples, and in so many at least, a slowdown makes a run suspect.
 const SHARE: f64 = 0.05;
 const LEAST: usize = 2;
@@ -30,101 +38,145 @@ struct Sample {
 }
 
 impl Signs {
-    /// From `telemetry.jsonl`. None: nothing in it could make a run suspect, so that nobody need read the log.
+    /// From `telemetry.jsonl`. None: nothing in it could make a run suspect, so that nobody need
+    /// read the log.
     #[must_use]
     pub fn read(text: &[u8]) -> Option<Self> {
         let (header, lines) = read_lines(text)?;
         let samples: Vec<Sample> = lines.map(|line| Sample::of(&line)).collect();
-        let could = |s: &Sample| !s.others.is_empty() || s.slowdowns.as_ref().is_some_and(|found| !found.is_empty());
-        samples.iter().any(could).then_some(Self { devices: header.devices, samples })
+        let could = |s: &Sample| {
+            !s.others.is_empty() || s.slowdowns.as_ref().is_some_and(|found| !found.is_empty())
+        };
+        samples.iter().any(could).then_some(Self {
+            devices: header.devices,
+            samples,
+        })
     }
 
-    /// Why the run is suspect, if it is. One that does not count anyway is not; where it is not known when its measured part
-    /// was, nothing is held against it.
+    /// What makes the run suspect, if anything. One that does not count anyway is not; where it is
+    /// not known when its measured part was, nothing is held against it.
     #[must_use]
-    pub fn judge(&self, result: &RunResult, statistics: &Statistics) -> Option<String> {
-        let [begin, end] = measured_part(result, statistics).ok()?;
-        let inside: Vec<&Sample> = self.samples.iter().filter(|s| (begin..=end).contains(&s.time)).collect();
-        let reasons: Vec<String> = self.shared(&inside).into_iter().chain(slowed(&inside)).collect();
-        (!reasons.is_empty()).then(|| reasons.join("; "))
+    pub fn judge(&self, result: &RunResult, statistics: &Statistics) -> Vec<Disturbance> {
+        let Some([begin, end]) = measured_part(result, statistics) else {
+            return Vec::new();
+        };
+        let inside: Vec<&Sample> = self
+            .samples
+            .iter()
+            .filter(|s| (begin..=end).contains(&s.time))
+            .collect();
+        self.shared(&inside)
+            .into_iter()
+            .chain(slowed(&inside))
+            .collect()
     }
 
     /// Who else was on the run's devices at any time, from its start to its end.
     #[must_use]
-    pub fn others(&self) -> Option<String> {
+    pub fn others(&self) -> Option<Disturbance> {
         self.shared(&self.samples.iter().collect::<Vec<_>>())
     }
 
-    /// `its GPU gpu-1b2c3d4e was also used by process 4711 (python3)`
-    fn shared(&self, inside: &[&Sample]) -> Option<String> {
+    fn shared(&self, inside: &[&Sample]) -> Option<Disturbance> {
         let mut used: BTreeMap<&OtherProcess, BTreeSet<usize>> = BTreeMap::new();
         for (device, process) in inside.iter().flat_map(|s| &s.others) {
             used.entry(process).or_default().insert(*device);
         }
-        let devices: BTreeSet<usize> = used.values().flatten().copied().collect();
+        let shared: BTreeSet<usize> = used.values().flatten().copied().collect();
         let process = used.keys().next()?;
-        let name = process.name.as_ref().map(|name| format!(" ({})", plain(name))).unwrap_or_default();
-        let more = match used.len() - 1 {
-            0 => String::new(),
-            1 => " and another process".to_owned(),
-            n => format!(" and {n} other processes"),
+        let device = match shared.first() {
+            Some(one) if shared.len() == 1 => Some(short_name(self.devices.get(*one)?)),
+            _ => None,
         };
-        let whose = match (devices.first(), devices.len()) {
-            (Some(one), 1) => format!("its GPU {} was", short_name(self.devices.get(*one)?)),
-            (_, n) => format!("{n} of its {} GPUs were", self.devices.len()),
-        };
-        Some(format!("{whose} also used by process {}{name}{more}", process.pid))
+        Some(Disturbance::OtherProcesses {
+            device,
+            shared: shared.len(),
+            devices: self.devices.len(),
+            pid: process.pid,
+            name: process.name.as_ref().map(|name| plain(name)),
+            more: used.len() - 1,
+        })
     }
 }
 
-/// Whose memory stands in the way, by PyTorch's own words in the log of a run that had too little: `process 4711 had 92.85 GiB
-/// of its GPU's memory`. None where it does not tell its own share as well: in a container it does not know its number.
+/// Whose memory stands in the way, by PyTorch's own words in the log of a run that had too little.
+/// None where it does not tell its own share as well: in a container it does not know its number.
 #[must_use]
-pub fn memory_of_others(log: &[u8]) -> Option<String> {
+pub fn memory_of_others(log: &[u8]) -> Option<Disturbance> {
     let text = String::from_utf8_lossy(log);
-    // Ranks may use memory on each other's devices. A launcher that ends with them tells their numbers.
+    // Ranks may use memory on each other's devices. A launcher that ends with them tells their
+    // numbers.
     let is_own = |pid: &str| {
         let is_part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
         text.match_indices(pid).any(|(at, _)| {
-            let (before, after) = (&text[..at], &text[at + pid.len()..]);
+            let (before, rest) = text.split_at(at);
+            let after = rest.strip_prefix(pid).unwrap_or_default();
             let is_whole = !is_part(before.chars().next_back()) && !is_part(after.chars().next());
             is_whole
-                && (["pid: ", "Killing subprocess "].iter().any(|word| before.ends_with(word))
+                && (["pid: ", "Killing subprocess "]
+                    .iter()
+                    .any(|word| before.ends_with(word))
                     || after.starts_with(" closing signal"))
         })
     };
     let mut asked = BTreeSet::new();
-    let told = text.lines().filter(|line| line.contains("out of memory") && line.contains("this process has "));
-    told.flat_map(|line| line.split("Process ").skip(1)).find_map(|told| {
-        let (pid, rest) = told.split_once(" has ")?;
-        let (used, _) = rest.split_once(" memory in use")?;
-        let is_told = pid.parse::<u32>().is_ok() && used.split(' ').count() == 2 && asked.insert(pid) && !is_own(pid);
-        is_told.then(|| format!("process {pid} had {} of its GPU's memory", plain(used)))
-    })
+    let told = text
+        .lines()
+        .filter(|line| line.contains("out of memory") && line.contains("this process has "));
+    told.flat_map(|line| line.split("Process ").skip(1))
+        .find_map(|told| {
+            let (pid, rest) = told.split_once(" has ")?;
+            let (used, _) = rest.split_once(" memory in use")?;
+            let is_told = pid.parse::<u32>().is_ok()
+                && used.split(' ').count() == 2
+                && asked.insert(pid)
+                && !is_own(pid);
+            is_told.then(|| Disturbance::MemoryTaken {
+                pid: pid.to_owned(),
+                used: plain(used),
+            })
+        })
 }
 
-/// `clocks were lowered (hw_thermal_slowdown) in 23 % of the samples`
-fn slowed(inside: &[&Sample]) -> Option<String> {
+/// How often clocks were lowered, if often enough.
+fn slowed(inside: &[&Sample]) -> Option<Disturbance> {
     let known: Vec<&BTreeSet<&str>> = inside.iter().filter_map(|s| s.slowdowns.as_ref()).collect();
     let slowed: Vec<&&BTreeSet<&str>> = known.iter().filter(|found| !found.is_empty()).collect();
     let share = slowed.len() as f64 / known.len() as f64;
     if slowed.len() < LEAST || share <= SHARE {
         return None;
     }
-    let names: BTreeSet<&str> = slowed.iter().flat_map(|found| found.iter().copied()).collect();
-    let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    Some(format!("clocks were lowered ({names}) in {:.0} % of the samples", share * 100.0))
+    let names: BTreeSet<&str> = slowed
+        .iter()
+        .flat_map(|found| found.iter().copied())
+        .collect();
+    Some(Disturbance::ClocksLowered {
+        reasons: names.into_iter().map(str::to_owned).collect(),
+        share,
+    })
 }
 
 impl Sample {
     fn of(line: &TelemetryLine) -> Self {
-        let told = line.devices.iter().flat_map(|d| d.throttled.iter().flatten());
-        let found = told.filter_map(|reason| SLOWDOWNS.iter().find(|known| *known == reason).copied()).collect();
+        let told = line
+            .devices
+            .iter()
+            .flat_map(|d| d.throttled.iter().flatten());
+        let found = told
+            .filter_map(|reason| SLOWDOWNS.iter().find(|known| *known == reason).copied())
+            .collect();
         let others = line.devices.iter().enumerate();
         Self {
             time: line.time,
             slowdowns: line.all_know(|d| d.throttled.is_some()).then_some(found),
-            others: others.flat_map(|(i, d)| d.other_processes.iter().flatten().map(move |p| (i, p.clone()))).collect(),
+            others: others
+                .flat_map(|(i, d)| {
+                    d.other_processes
+                        .iter()
+                        .flatten()
+                        .map(move |p| (i, p.clone()))
+                })
+                .collect(),
         }
     }
 }
@@ -143,7 +195,10 @@ pub fn short_name(device: &str) -> String {
 /// What others wrote, without what a terminal would heed, and not too long.
 fn plain(text: &str) -> String {
     const MOST: usize = 40;
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).take(MOST).collect()
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .take(MOST)
+        .collect()
 }
 
 #[cfg(test)]
@@ -152,16 +207,22 @@ mod tests {
 
     use super::*;
     use crate::{
-        AttestationStatus, Note, NoteKind, Reading, RepeatStatus, Samples,
+        NoteKind, RepeatStatus,
+        sentences::disturbances,
         stand_ins::{file, reading},
         summarize,
         summary::tests::run,
     };
+    use tprimat_results::{AttestationStatus, Reading, Samples};
 
     /// Ten steps of 3 s that end at 103, 106, …, 130; with two of warm-up, 106 to 130 is measured.
     fn result() -> RunResult {
         let mut result = run(&[3.0; 10]);
-        result.trace.steps.iter_mut().for_each(|s| s.ended_at = Some(100.0 + 3.0 * s.step as f64));
+        result
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = Some(100.0 + 3.0 * s.step as f64));
         (result.started_at, result.ended_at) = (Some(90.0), Some(135.0));
         result
     }
@@ -170,16 +231,27 @@ mod tests {
     fn judged(change: impl Fn(f64, &mut [Reading])) -> Option<String> {
         let lines: Vec<_> = (90..135)
             .map(|time| {
-                let mut devices = vec![Reading { throttled: Some(vec![]), ..reading(500.0, 1e6) }; 2];
+                let mut devices = vec![
+                    Reading {
+                        throttled: Some(vec![]),
+                        ..reading(500.0, 1e6)
+                    };
+                    2
+                ];
                 change(f64::from(time), &mut devices);
                 (f64::from(time), devices)
             })
             .collect();
-        Signs::read(&file(1.0, 2, &lines))?.judge(&result(), &Statistics { warmup_steps: 2 })
+        disturbances(
+            &Signs::read(&file(1.0, 2, &lines))?.judge(&result(), &Statistics { warmup_steps: 2 }),
+        )
     }
 
     fn process(pid: u32, name: &str) -> OtherProcess {
-        OtherProcess { pid, name: (!name.is_empty()).then(|| name.to_owned()) }
+        OtherProcess {
+            pid,
+            name: (!name.is_empty()).then(|| name.to_owned()),
+        }
     }
 
     fn slowed_by(reason: &str, from: f64, to: f64) -> Option<String> {
@@ -200,47 +272,101 @@ mod tests {
             })
         };
         let one = vec![process(4711, "python3")];
-        assert_eq!(seen(106.0, one.clone()).unwrap(), "its GPU gpu-1 was also used by process 4711 (python3)");
-        assert_eq!((seen(105.0, one.clone()), seen(131.0, one)), (None, None), "warm-up and the end are not measured");
+        assert_eq!(
+            seen(106.0, one.clone()).unwrap(),
+            "its GPU gpu-1 was also used by process 4711 (python3)"
+        );
+        assert_eq!(
+            (seen(105.0, one.clone()), seen(131.0, one)),
+            (None, None),
+            "warm-up and the end are not measured"
+        );
         assert_eq!(seen(110.0, vec![]), None);
-        let many = vec![process(9, "bad\u{1b}[31m\n"), process(10, ""), process(11, "")];
+        let many = vec![
+            process(9, "bad\u{1b}[31m\n"),
+            process(10, ""),
+            process(11, ""),
+        ];
         let why = seen(110.0, many).unwrap();
-        assert_eq!(why, "its GPU gpu-1 was also used by process 9 (bad?[31m?) and 2 other processes");
-        let both = judged(|_, devices| devices.iter_mut().for_each(|d| d.other_processes = Some(vec![process(7, "")])));
+        assert_eq!(
+            why,
+            "its GPU gpu-1 was also used by process 9 (bad?[31m?) and 2 other processes"
+        );
+        let both = judged(|_, devices| {
+            devices
+                .iter_mut()
+                .for_each(|d| d.other_processes = Some(vec![process(7, "")]))
+        });
         assert_eq!(both.unwrap(), "2 of its 2 GPUs were also used by process 7");
     }
 
     #[test]
     fn whoever_else_was_on_a_device_may_have_taken_its_memory_at_any_time() {
         let others = |time: f64, found: &[OtherProcess]| {
-            let hot = Reading { throttled: Some(vec!["hw_thermal_slowdown".into()]), ..Reading::default() };
-            let used = Reading { other_processes: Some(found.to_vec()), ..hot.clone() };
-            Signs::read(&file(1.0, 2, &[(time, vec![hot, used])])).unwrap().others()
+            let hot = Reading {
+                throttled: Some(vec!["hw_thermal_slowdown".into()]),
+                ..Reading::default()
+            };
+            let used = Reading {
+                other_processes: Some(found.to_vec()),
+                ..hot.clone()
+            };
+            disturbances(
+                &Signs::read(&file(1.0, 2, &[(time, vec![hot, used])]))
+                    .unwrap()
+                    .others(),
+            )
         };
         let why = "its GPU gpu-1 was also used by process 4711 (python3)";
-        assert_eq!(others(0.0, &[process(4711, "python3")]).as_deref(), Some(why));
+        assert_eq!(
+            others(0.0, &[process(4711, "python3")]).as_deref(),
+            Some(why)
+        );
         assert_eq!(others(0.0, &[]), None, "heat takes no memory");
     }
 
     #[test]
     fn memory_of_others_is_what_torch_tells_beside_its_own() {
-        let (torch, other) = ("OutOfMemoryError: CUDA out of memory.", "Process 1085385 has 92.85 GiB memory in use.");
+        let (torch, other) = (
+            "OutOfMemoryError: CUDA out of memory.",
+            "Process 1085385 has 92.85 GiB memory in use.",
+        );
         let (free, own) = (
             "GPU 0 has a total capacity of 95.00 GiB of which 1.20 GiB is free.",
             "this process has 1.00 GiB memory in use.",
         );
-        let of = |parts: &[&str]| memory_of_others(parts.join(" ").as_bytes());
+        let of = |parts: &[&str]| disturbances(&memory_of_others(parts.join(" ").as_bytes()));
         let why = "process 1085385 had 92.85 GiB of its GPU's memory";
         assert_eq!(
-            of(&["loading\n[rank0]:", torch, free, other, "Including non-PyTorch memory,", own]).as_deref(),
+            of(&[
+                "loading\n[rank0]:",
+                torch,
+                free,
+                other,
+                "Including non-PyTorch memory,",
+                own
+            ])
+            .as_deref(),
             Some(why)
         );
-        assert_eq!(of(&[torch, free]), None, "whose the rest is, it does not say");
+        assert_eq!(
+            of(&[torch, free]),
+            None,
+            "whose the rest is, it does not say"
+        );
         assert_eq!(of(&[torch, free, own]), None);
         // In a container its own share goes by the host's number.
         assert_eq!(of(&[torch, free, other]), None);
         assert_eq!(of(&["a warning:", other, own]), None);
-        assert_eq!(of(&[torch, "Process x has no memory in use", own, "Process 1 has"]), None);
+        assert_eq!(
+            of(&[
+                torch,
+                "Process x has no memory in use",
+                own,
+                "Process 1 has"
+            ]),
+            None
+        );
         // Another rank's.
         for rank in [
             "launch.py:318] Killing subprocess 1085385",
@@ -249,21 +375,35 @@ mod tests {
         ] {
             assert_eq!(of(&[torch, other, own, "\n", rank]), None, "{rank}");
         }
-        assert_eq!(of(&[torch, other, own, "\nexitcode  : 1 (pid: 10853859)"]).as_deref(), Some(why));
+        assert_eq!(
+            of(&[torch, other, own, "\nexitcode  : 1 (pid: 10853859)"]).as_deref(),
+            Some(why)
+        );
     }
 
     #[test]
     fn heat_and_the_power_brake_count_from_a_share_of_the_samples_on_and_the_power_cap_never() {
-        let why = |percent: u32, name: &str| format!("clocks were lowered ({name}) in {percent} % of the samples");
+        let why = |percent: u32, name: &str| {
+            format!("clocks were lowered ({name}) in {percent} % of the samples")
+        };
         // 25 samples are of the measured part: one is 4 %, two are 8 %.
         for reason in SLOWDOWNS {
             assert_eq!(slowed_by(reason, 110.0, 111.0), None);
             assert_eq!(slowed_by(reason, 110.0, 112.0), Some(why(8, reason)));
         }
-        for reason in ["sw_power_cap", "hw_slowdown", "applications_clocks_setting", "sync_boost"] {
+        for reason in [
+            "sw_power_cap",
+            "hw_slowdown",
+            "applications_clocks_setting",
+            "sync_boost",
+        ] {
             assert_eq!(slowed_by(reason, 0.0, 999.0), None, "{reason}");
         }
-        assert_eq!(slowed_by("hw_thermal_slowdown", 0.0, 106.0), None, "only the warm-up was slowed");
+        assert_eq!(
+            slowed_by("hw_thermal_slowdown", 0.0, 106.0),
+            None,
+            "only the warm-up was slowed"
+        );
         // Of samples that tell: where one device keeps silent, nothing is known of all.
         let silent = judged(|_, devices| {
             devices[0].throttled = None;
@@ -274,52 +414,116 @@ mod tests {
 
     #[test]
     fn where_it_is_not_known_when_the_steps_were_nothing_is_held_against_a_run() {
-        let others = Reading { other_processes: Some(vec![process(1, "")]), ..Reading::default() };
+        let others = Reading {
+            other_processes: Some(vec![process(1, "")]),
+            ..Reading::default()
+        };
         let signs = Signs::read(&file(1.0, 1, &[(110.0, vec![others])])).unwrap();
-        let judged = |result: &RunResult| signs.judge(result, &Statistics::default());
+        let judged =
+            |result: &RunResult| disturbances(&signs.judge(result, &Statistics::default()));
         assert!(judged(&result()).is_some());
         let mut undated = result();
-        undated.trace.steps.iter_mut().for_each(|s| s.ended_at = None);
+        undated
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = None);
         assert_eq!(judged(&undated), None);
         // Nor against one that does not count: to replace it would be in vain.
-        let contradicted = crate::Attestation { status: AttestationStatus::Contradicted, ..result().attestation };
-        assert_eq!(judged(&RunResult { attestation: contradicted, ..result() }), None);
-        assert_eq!(judged(&RunResult { ended_at: Some(95.0), ..result() }), None, "30 s of steps in a run of 5 s");
-        assert!(Signs::read(b"").is_none() && Signs::read(&file(1.0, 1, &[(1.0, vec![Reading::default()])])).is_none());
+        let contradicted = tprimat_results::Attestation {
+            status: AttestationStatus::Contradicted,
+            ..result().attestation
+        };
+        assert_eq!(
+            judged(&RunResult {
+                attestation: contradicted,
+                ..result()
+            }),
+            None
+        );
+        assert_eq!(
+            judged(&RunResult {
+                ended_at: Some(95.0),
+                ..result()
+            }),
+            None,
+            "30 s of steps in a run of 5 s"
+        );
+        assert!(
+            Signs::read(b"").is_none()
+                && Signs::read(&file(1.0, 1, &[(1.0, vec![Reading::default()])])).is_none()
+        );
     }
 
     #[test]
     fn a_suspect_run_is_a_row_and_does_not_count() {
-        let suspect = RunResult { suspect: Some("it was hot".into()), ..run(&[1.0, 1.0]) };
-        let summary = summarize(&[(1, run(&[2.0, 2.0])), (2, suspect)], &Statistics::default());
-        assert_eq!((summary.n, summary.tokens_per_second_per_gpu.unwrap().values), (1, vec![512.0]));
-        assert_eq!(summary.repeats[1].status, RepeatStatus::Suspect { reason: "it was hot".into() });
-        let note = Note::new(NoteKind::Suspect, "repeat 2 is not counted: it was hot");
-        assert!(summary.notes.contains(&note), "{:?}", summary.notes);
+        let suspect = RunResult {
+            suspect: Some("it was hot".into()),
+            ..run(&[1.0, 1.0])
+        };
+        let summary = summarize(
+            &[(1, run(&[2.0, 2.0])), (2, suspect)],
+            &Statistics::default(),
+        );
+        assert_eq!(
+            (summary.n, summary.tokens_per_second_per_gpu.unwrap().values),
+            (1, vec![512.0])
+        );
+        assert_eq!(
+            summary.repeats[1].status,
+            RepeatStatus::Suspect {
+                reason: "it was hot".into()
+            }
+        );
+        let note = &summary.notes[0];
+        assert_eq!(
+            (note.kind, &*note.text()),
+            (NoteKind::Suspect, "repeat 2 is not counted: it was hot")
+        );
     }
 
     #[test]
     fn repeats_on_several_sets_of_devices_say_so() {
         let on = |names: &[&str]| {
             let device_names = names.iter().map(|name| (*name).to_owned()).collect();
-            RunResult { telemetry: Some(Samples { device_names, ..Samples::none("no driver") }), ..run(&[1.0, 1.0]) }
+            RunResult {
+                telemetry: Some(Samples {
+                    device_names,
+                    ..Samples::none("no driver")
+                }),
+                ..run(&[1.0, 1.0])
+            }
         };
         let told = |runs: [RunResult; 3]| {
             let runs: Vec<_> = (1..).zip(runs).collect();
             let notes = summarize(&runs, &Statistics::default()).notes;
-            notes.into_iter().map(|n| n.text).find(|text| text.contains("sets of devices"))
+            notes
+                .into_iter()
+                .map(|n| n.text())
+                .find(|text| text.contains("sets of devices"))
         };
         let note = "the repeats ran on 2 different sets of devices: gpu-b and 1 more (repeats 1, 3); gpu-c and 1 more (repeat 2)";
         assert_eq!(
-            told([on(&["gpu-b", "gpu-a"]), on(&["gpu-a", "gpu-c"]), on(&["gpu-a", "gpu-b"])]).as_deref(),
+            told([
+                on(&["gpu-b", "gpu-a"]),
+                on(&["gpu-a", "gpu-c"]),
+                on(&["gpu-a", "gpu-b"])
+            ])
+            .as_deref(),
             Some(note)
         );
-        assert_eq!(told([on(&["gpu-a"]), run(&[1.0, 1.0]), on(&["gpu-a"])]), None);
+        assert_eq!(
+            told([on(&["gpu-a"]), run(&[1.0, 1.0]), on(&["gpu-a"])]),
+            None
+        );
     }
 
     #[test]
     fn names_of_devices_are_as_short_as_tells_them_apart() {
-        assert_eq!(short_name("gpu-1b2c3d4e-0000-1111-2222-333344445555"), "gpu-1b2c3d4e");
+        assert_eq!(
+            short_name("gpu-1b2c3d4e-0000-1111-2222-333344445555"),
+            "gpu-1b2c3d4e"
+        );
         assert_eq!(short_name("gpu-nvd-3"), "gpu-nvd-3");
     }
 

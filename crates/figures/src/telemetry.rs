@@ -1,25 +1,29 @@
 //! What was sampled beside a run, over its measured steps.
 //!
-//! When those were follows from the log: a step ended when its line was written (or when the trainer says so), and the
-//! first measured one began its own time before that. If that time on the clock is not what the steps' times add up to,
-//! lines were held back or something else ran in between, and then nothing is said of energy.
+//! When those were follows from the log: a step ended when its line was written (or when the
+//! trainer says so), and the first measured one began its own time before that. If that time on the
+//! clock is not what the steps' times add up to, lines were held back or something else ran in
+//! between, and then nothing is said of energy.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_logs::Step;
+use tprimat_results::{Point, RunResult, Samples, telemetry_samples::is_none};
 
-use super::{Point, RepeatSummary, RunResult, Samples, clock, samples::is_none};
+use super::{NoEnergy, NoTelemetry, RepeatSummary, RunFact, clock, summary::notes::add};
 
-/// How far clock and step times may be apart: this part of the measured time, and in any case so many seconds (the log
-/// is looked at ten times a second).
+/// How far clock and step times may be apart: this part of the measured time, and in any case so
+/// many seconds (the log is looked at ten times a second).
 const TOLERANCE: f64 = 0.05;
 const TOLERANCE_SECONDS: f64 = 0.5;
-/// A measured part is at least so many intervals long; at its ends samples may be missing for so many.
+/// In sampling intervals: how long a measured part must be, and for how long samples may be missing
+/// at its two ends.
 const SHORTEST: f64 = 2.0;
 const HELD: f64 = 1.5;
-/// A point in which the measured part begins or ends is at most so many intervals long, or this part of it.
+/// A point in which the measured part begins or ends is at most so many intervals long, or this
+/// part of it.
 const END_INTERVALS: f64 = 3.5;
 const END_PART: f64 = 0.02;
 
@@ -37,13 +41,16 @@ pub struct Telemetry {
     pub energy: Option<Energy>,
     /// Why there is no energy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub energy_absent: Option<String>,
+    pub energy_absent: Option<NoEnergy>,
     /// Of all devices together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_power_watts: Option<f64>,
     /// The most that one device had in use, of whatever process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_memory_used_bytes: Option<u64>,
+    /// Mean over devices and samples of what a device had in use, of whatever process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_memory_used_bytes: Option<f64>,
     /// Of the device, all devices' mean, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_utilization: Option<f64>,
@@ -57,10 +64,12 @@ pub struct Telemetry {
     /// In which part of the samples each was seen on any device, 0 to 1.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub throttled_share: BTreeMap<String, f64>,
-    /// At how many samples it is known which processes of others were on the devices; absent: it is not known of any.
+    /// At how many samples it is known which processes of others were on the devices; absent: it is
+    /// not known of any.
     #[serde(default, skip_serializing_if = "is_none")]
     pub processes_known: u64,
-    /// For pictures, over the whole run: seconds since its start, watts of all devices; at most 512 points.
+    /// For pictures, over the whole run: seconds since its start, watts of all devices; at most 512
+    /// points.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub power_series: Vec<[f64; 2]>,
 }
@@ -73,27 +82,36 @@ pub struct Energy {
 }
 
 /// Of the measured steps of a run, or why there is none; `None`: nothing was to be sampled.
-pub(super) fn of_run(result: &RunResult, is_measured: impl Fn(&Step) -> bool) -> Option<Result<Telemetry, String>> {
+pub(super) fn of_run(
+    result: &RunResult,
+    is_measured: impl Fn(&Step) -> bool,
+) -> Option<Result<Telemetry, NoTelemetry>> {
     let samples = result.telemetry.as_ref()?;
     if let Some(why) = &samples.unavailable {
-        return Some(Err(why.clone()));
+        return Some(Err(NoTelemetry::NotSampled(why.clone())));
     }
     let window = window(result.trace.steps.iter().filter(|s| is_measured(s)));
     Some(window.map(|window| of_window(samples, window, result.started_at)))
 }
 
 /// When the measured steps began and ended: seconds since 1970.
-pub(super) fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], String> {
+pub(super) fn window<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<[f64; 2], NoTelemetry> {
     let timed = clock::timed(steps);
-    let (first, last) = timed.first().zip(timed.last()).ok_or("no step is measured")?;
+    let (first, last) = timed
+        .first()
+        .zip(timed.last())
+        .ok_or(NoTelemetry::NoStepIsMeasured)?;
     let measured: f64 = timed.iter().map(|t| t.seconds).sum();
-    let unknown = "it is not known when the measured steps ended";
-    let (begin, end) = (first.line.ended_at.ok_or(unknown)? - first.seconds, last.line.ended_at.ok_or(unknown)?);
-    let by_clock = end - begin;
-    if !((by_clock - measured).abs() <= (TOLERANCE * measured).max(TOLERANCE_SECONDS) && by_clock > 0.0) {
-        return Err(format!(
-            "the measured steps take {measured:.1} s, but {by_clock:.1} s passed between their lines in the log"
-        ));
+    let (begin, end) = first
+        .line
+        .ended_at
+        .zip(last.line.ended_at)
+        .ok_or(NoTelemetry::EndsNotKnown)?;
+    let begin = begin - first.seconds;
+    let passed = end - begin;
+    if !((passed - measured).abs() <= (TOLERANCE * measured).max(TOLERANCE_SECONDS) && passed > 0.0)
+    {
+        return Err(NoTelemetry::ClockDisagrees { measured, passed });
     }
     Ok([begin, end])
 }
@@ -114,7 +132,11 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
         .zip(begins)
         .map(|(point, begin)| {
             let overlap = window[1].min(point.time) - window[0].max(begin);
-            Piece { point, begin, part: (overlap / (point.time - begin)).clamp(0.0, 1.0) }
+            Piece {
+                point,
+                begin,
+                part: (overlap / (point.time - begin)).clamp(0.0, 1.0),
+            }
         })
         .collect();
     let inside: Vec<&Piece<'_>> = all.iter().filter(|p| p.part > 0.0).collect();
@@ -125,8 +147,12 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
     };
     // As the part of a point that is inside counts; a point without the value counts nowhere.
     let mean = |field: fn(&Point) -> Option<f64>| {
-        let weighted = inside.iter().filter_map(|p| Some((field(p.point)?, p.part * p.point.samples as f64)));
-        let (sum, weight) = weighted.fold((0.0, 0.0), |(s, w), (value, weight)| (s + value * weight, w + weight));
+        let weighted = inside
+            .iter()
+            .filter_map(|p| Some((field(p.point)?, p.part * p.point.samples as f64)));
+        let (sum, weight) = weighted.fold((0.0, 0.0), |(s, w), (value, weight)| {
+            (s + value * weight, w + weight)
+        });
         (weight > 0.0).then(|| sum / weight)
     };
     let known = inside.iter().map(|p| p.point.throttle_known).sum::<u64>();
@@ -134,7 +160,9 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
     for (reason, n) in inside.iter().flat_map(|p| &p.point.throttled) {
         *counts.entry(reason.clone()).or_default() += n;
     }
-    let watts = |p: &Piece<'_>| Some(p.point.counter_joules.or(p.point.integrated_joules)? / (p.point.time - p.begin));
+    let watts = |p: &Piece<'_>| {
+        Some(p.point.counter_joules.or(p.point.integrated_joules)? / (p.point.time - p.begin))
+    };
     let start = started_at.unwrap_or(begin);
     Telemetry {
         source: samples.source.clone(),
@@ -143,120 +171,174 @@ fn of_window(samples: &Samples, window: [f64; 2], started_at: Option<f64>) -> Te
         mean_power_watts: energy.as_ref().map(|e| e.joules / seconds),
         energy,
         energy_absent,
-        max_memory_used_bytes: inside.iter().filter_map(|p| p.point.max_memory_used_bytes).max(),
+        max_memory_used_bytes: inside
+            .iter()
+            .filter_map(|p| p.point.max_memory_used_bytes)
+            .max(),
+        mean_memory_used_bytes: mean(|p| p.memory_used_bytes),
         mean_utilization: mean(|p| p.utilization),
         mean_clock_hz: mean(|p| p.clock_hz),
-        max_temperature_celsius: inside.iter().filter_map(|p| p.point.max_temperature_celsius).reduce(f64::max),
+        max_temperature_celsius: inside
+            .iter()
+            .filter_map(|p| p.point.max_temperature_celsius)
+            .reduce(f64::max),
         throttled: counts.keys().cloned().collect(),
-        throttled_share: counts.into_iter().map(|(reason, n)| (reason, n as f64 / known as f64)).collect(),
+        throttled_share: counts
+            .into_iter()
+            .map(|(reason, n)| (reason, n as f64 / known as f64))
+            .collect(),
         processes_known: inside.iter().map(|p| p.point.processes_known).sum(),
         // In the middle of its point.
-        power_series: all.iter().filter_map(|p| Some([(p.begin + p.point.time) / 2.0 - start, watts(p)?])).collect(),
+        power_series: all
+            .iter()
+            .filter_map(|p| Some([(p.begin + p.point.time) / 2.0 - start, watts(p)?]))
+            .collect(),
     }
 }
 
-fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Energy, String> {
+fn energy(inside: &[&Piece<'_>], window: [f64; 2], interval: f64) -> Result<Energy, NoEnergy> {
     let seconds = window[1] - window[0];
     if seconds < SHORTEST * interval {
-        return Err(format!("{seconds:.1} s are too short for samples every {interval:.0} s"));
+        return Err(NoEnergy::TooShort { seconds, interval });
     }
     let (Some(first), Some(last)) = (inside.first(), inside.last()) else {
-        return Err("no sample was taken while the steps were measured".to_owned());
+        return Err(NoEnergy::NoSample);
     };
     let missing = [first.begin - window[0], window[1] - last.point.time].map(|s| s.max(0.0));
-    for (missing, which) in missing.iter().zip(["first", "last"]) {
-        if *missing > HELD * interval {
-            return Err(format!("no sample was taken in the {which} {missing:.1} s of the measured part"));
+    let is_too_long = |seconds: f64| seconds > HELD * interval;
+    match missing {
+        [seconds, _] if is_too_long(seconds) => {
+            return Err(NoEnergy::NoSampleAtTheBeginning { seconds });
         }
+        [_, seconds] if is_too_long(seconds) => return Err(NoEnergy::NoSampleAtTheEnd { seconds }),
+        _ => {}
     }
     for end in [first, last] {
         let length = end.point.time - end.begin;
         if end.part < 1.0 && length > (END_INTERVALS * interval).max(END_PART * seconds) {
             if length <= END_INTERVALS * interval * end.point.samples as f64 {
-                return Err(format!(
-                    "{seconds:.1} s are too short a part of so long a run: its samples are kept in sums over {length:.0} s"
-                ));
+                return Err(NoEnergy::SumsTooLong {
+                    seconds,
+                    sums_over: length,
+                });
             }
-            return Err(format!("the measured part begins or ends in {length:.1} s without a sample"));
+            return Err(NoEnergy::GapAtAnEnd { seconds: length });
         }
     }
     let sum = |field: fn(&Point) -> Option<f64>| -> Option<f64> {
         let rate = |p: &Piece<'_>| Some(field(p.point)? / (p.point.time - p.begin));
         let within = |(i, p): (usize, &&Piece<'_>)| {
-            // A sample that straddles the window's edge may include idle time; its nearest neighbour wholly inside speaks for it.
-            let neighbour = if i == 0 { inside.get(1) } else { inside.get(i - 1) };
-            let speaker = neighbour.filter(|n| p.part < 1.0 && n.part >= 1.0).unwrap_or(p);
+            // A sample that straddles the window's edge may include idle time; its nearest
+            // neighbour wholly inside speaks for it.
+            let neighbour = if i == 0 {
+                inside.get(1)
+            } else {
+                inside.get(i - 1)
+            };
+            let speaker = neighbour
+                .filter(|n| p.part < 1.0 && n.part >= 1.0)
+                .unwrap_or(p);
             field(p.point)?;
             Some(rate(speaker)? * p.part * (p.point.time - p.begin))
         };
         let of_points: Option<f64> = inside.iter().enumerate().map(within).sum();
         // Power next to a missing end is taken to be that of the end.
-        let held: Option<f64> = [first, last].into_iter().zip(missing).map(|(p, s)| Some(rate(p)? * s)).sum();
+        let held: Option<f64> = [first, last]
+            .into_iter()
+            .zip(missing)
+            .map(|(p, s)| Some(rate(p)? * s))
+            .sum();
         Some(of_points? + held?)
     };
-    let by = |method: &str, joules| Energy { joules, method: method.to_owned() };
+    let by = |method: &str, joules| Energy {
+        joules,
+        method: method.to_owned(),
+    };
     sum(|p| p.counter_joules)
         .map(|joules| by("counter", joules))
         .or_else(|| sum(|p| p.integrated_joules).map(|joules| by("integrated", joules)))
-        .ok_or_else(|| "neither the energy counter nor the power of every device is known throughout".to_owned())
+        .ok_or(NoEnergy::NotOfEveryDevice)
 }
 
 /// What a reader must know of the telemetry of the repeats that count.
-pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut absent: BTreeMap<String, Vec<String>> = BTreeMap::new();
+pub(super) fn notes(counted: &[(&RepeatSummary, &RunResult)]) -> Vec<RunFact> {
+    let mut no_telemetry: Vec<(&NoTelemetry, Vec<u32>)> = Vec::new();
+    let mut no_energy: Vec<(&NoEnergy, Vec<u32>)> = Vec::new();
     let mut lowered: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (repeat, _) in counted {
         if let Some(why) = &repeat.telemetry_absent {
-            absent.entry(format!("no telemetry: {why}")).or_default().push(repeat.repeat.to_string());
+            add(why, repeat.repeat, &mut no_telemetry);
         }
-        let Some(telemetry) = &repeat.telemetry else { continue };
+        let Some(telemetry) = &repeat.telemetry else {
+            continue;
+        };
         if let Some(why) = &telemetry.energy_absent {
-            absent.entry(format!("no energy: {why}")).or_default().push(repeat.repeat.to_string());
+            add(why, repeat.repeat, &mut no_energy);
         }
         for (reason, share) in &telemetry.throttled_share {
             lowered.entry(reason).or_default().push(*share);
         }
     }
-    for (reason, shares) in lowered {
-        let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        let low = percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
-        let high = percent(shares.iter().copied().fold(0.0, f64::max));
-        let range = if low == high { high } else { format!("{low} to {high}") };
-        let of = if shares.len() == counted.len() {
-            String::new()
-        } else {
-            format!(" of {} of {} repeats", shares.len(), counted.len())
-        };
-        notes.push(format!("clocks were lowered ({reason}) in {range} of the samples{of}"));
-    }
-    for (what, repeats) in absent {
-        let s = if repeats.len() == 1 { "" } else { "s" };
-        notes.push(format!("repeat{s} {}: {what}", repeats.join(", ")));
-    }
-    notes
+    let clocks = |(reason, shares): (&str, Vec<f64>)| RunFact::ClocksLowered {
+        reason: reason.to_owned(),
+        low: shares.iter().copied().fold(f64::INFINITY, f64::min),
+        high: shares.iter().copied().fold(0.0, f64::max),
+        repeats: shares.len(),
+        of: counted.len(),
+    };
+    let mut facts: Vec<RunFact> = lowered.into_iter().map(clocks).collect();
+    facts.extend(
+        no_energy
+            .into_iter()
+            .map(|(why, repeats)| RunFact::NoEnergy {
+                repeats,
+                why: why.clone(),
+            }),
+    );
+    facts.extend(
+        no_telemetry
+            .into_iter()
+            .map(|(why, repeats)| RunFact::NoTelemetry {
+                repeats,
+                why: why.clone(),
+            }),
+    );
+    facts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        Reading, Statistics,
+        Statistics,
+        sentences::said,
         stand_ins::{file, reading},
         summarize,
         summary::tests::run,
     };
+    use tprimat_results::Reading;
 
     /// Ten steps of 3 s that end at 103, 106, …, 130; all at 500 W, after 10 s at 50 W.
     fn measured(change: impl Fn(f64, &mut Vec<Reading>)) -> RunResult {
         let mut result = run(&[3.0; 10]);
-        result.trace.steps.iter_mut().for_each(|s| s.ended_at = Some(100.0 + 3.0 * s.step as f64));
+        result
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = Some(100.0 + 3.0 * s.step as f64));
         result.started_at = Some(90.0);
         let lines: Vec<_> = (0..45)
             .map(|i| {
                 let time = 90.0 + f64::from(i);
-                let joules = if time <= 100.0 { 50.0 * (time - 90.0) } else { 500.0 + 500.0 * (time - 100.0) };
-                let mut devices = vec![reading(if time < 100.0 { 50.0 } else { 500.0 }, 1e7 + joules)];
+                let joules = if time <= 100.0 {
+                    50.0 * (time - 90.0)
+                } else {
+                    500.0 + 500.0 * (time - 100.0)
+                };
+                let mut devices = vec![reading(
+                    if time < 100.0 { 50.0 } else { 500.0 },
+                    1e7 + joules,
+                )];
                 change(time, &mut devices);
                 (time, devices)
             })
@@ -269,20 +351,38 @@ mod tests {
     fn of(result: RunResult, warmup_steps: u64) -> (Result<Telemetry, String>, Vec<String>) {
         let summary = summarize(&[(1, result)], &Statistics { warmup_steps });
         let repeat = &summary.repeats[0];
-        let found = repeat.telemetry.clone().ok_or_else(|| repeat.telemetry_absent.clone().unwrap_or_default());
-        (found, summary.notes.into_iter().map(|note| note.text).collect())
+        let found = repeat.telemetry.clone().ok_or_else(|| {
+            repeat
+                .telemetry_absent
+                .as_ref()
+                .map(said)
+                .unwrap_or_default()
+        });
+        (
+            found,
+            summary.notes.into_iter().map(|note| note.text()).collect(),
+        )
     }
 
     fn energy_of(result: RunResult, warmup_steps: u64) -> Result<(f64, String), String> {
         let telemetry = of(result, warmup_steps).0?;
-        let energy = telemetry.energy.ok_or_else(|| telemetry.energy_absent.unwrap_or_default())?;
+        let energy = telemetry.energy.ok_or_else(|| {
+            telemetry
+                .energy_absent
+                .as_ref()
+                .map(said)
+                .unwrap_or_default()
+        })?;
         Ok((energy.joules, energy.method))
     }
 
     #[track_caller]
     fn is_about(found: &Result<(f64, String), String>, joules: f64, method: &str) {
         let (value, by) = found.as_ref().unwrap();
-        assert!((value / joules - 1.0).abs() < 1e-6 && by == method, "{found:?}");
+        assert!(
+            (value / joules - 1.0).abs() < 1e-6 && by == method,
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -291,13 +391,28 @@ mod tests {
         is_about(&energy_of(measured(|_, _| {}), 2), 12_000.0, "counter");
         let (telemetry, notes) = of(measured(|_, _| {}), 2);
         let telemetry = telemetry.unwrap();
-        assert!((telemetry.seconds - 24.0).abs() < 1e-9 && (telemetry.mean_power_watts.unwrap() - 500.0).abs() < 1e-6);
-        assert_eq!((telemetry.power_series[0], telemetry.power_series.len()), ([0.5, 50.0], 44));
+        assert!(
+            (telemetry.seconds - 24.0).abs() < 1e-9
+                && (telemetry.mean_power_watts.unwrap() - 500.0).abs() < 1e-6
+        );
+        assert_eq!(
+            (telemetry.power_series[0], telemetry.power_series.len()),
+            ([0.5, 50.0], 44)
+        );
         assert!(telemetry.max_memory_used_bytes.is_none() && telemetry.throttled.is_empty());
-        assert!(!notes.iter().any(|n| n.contains("telemetry") || n.contains("clocks")), "{notes:?}");
+        assert!(
+            !notes
+                .iter()
+                .any(|n| n.contains("telemetry") || n.contains("clocks")),
+            "{notes:?}"
+        );
         // Ends between two samples are interpolated: 100.25 to 130.25.
         let mut shifted = measured(|_, _| {});
-        shifted.trace.steps.iter_mut().for_each(|s| s.ended_at = s.ended_at.map(|t| t + 0.25));
+        shifted
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = s.ended_at.map(|t| t + 0.25));
         is_about(&energy_of(shifted, 0), 15_000.0, "counter");
     }
 
@@ -311,13 +426,21 @@ mod tests {
             }
         };
         let mut early = measured(idle);
-        early.trace.steps.iter_mut().for_each(|s| s.ended_at = s.ended_at.map(|t| t - 0.25));
+        early
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = s.ended_at.map(|t| t - 0.25));
         is_about(&energy_of(early, 2), 12_000.0, "counter");
     }
 
     #[test]
     fn without_a_counter_power_is_integrated_and_a_reset_counter_is_none() {
-        is_about(&energy_of(measured(|_, d| d[0].energy_joules = None), 2), 12_000.0, "integrated");
+        is_about(
+            &energy_of(measured(|_, d| d[0].energy_joules = None), 2),
+            12_000.0,
+            "integrated",
+        );
         let reset = |time, d: &mut Vec<Reading>| {
             if time > 120.0 {
                 d[0].energy_joules = d[0].energy_joules.map(|j| j - 1e7)
@@ -336,7 +459,11 @@ mod tests {
     #[test]
     fn what_is_missing_is_missing_and_says_why() {
         let nothing = |_, d: &mut Vec<Reading>| d[0] = Reading::default();
-        assert!(energy_of(measured(nothing), 2).unwrap_err().contains("neither"));
+        assert!(
+            energy_of(measured(nothing), 2)
+                .unwrap_err()
+                .contains("neither")
+        );
         // A gap does not hurt a counter, but power is not guessed over it.
         let gap = |time: f64, d: &mut Vec<Reading>| {
             if (112.0..120.0).contains(&time) {
@@ -348,19 +475,31 @@ mod tests {
             d[0].energy_joules = None;
             gap(time, d);
         };
-        assert!(energy_of(measured(gap_of_power), 2).unwrap_err().contains("neither"));
+        assert!(
+            energy_of(measured(gap_of_power), 2)
+                .unwrap_err()
+                .contains("neither")
+        );
         let late = |time: f64, d: &mut Vec<Reading>| {
             if (102.0..110.0).contains(&time) {
                 d.clear()
             }
         };
-        assert!(energy_of(measured(late), 2).unwrap_err().contains("begins or ends"));
+        assert!(
+            energy_of(measured(late), 2)
+                .unwrap_err()
+                .contains("begins or ends")
+        );
         let short = |time: f64, d: &mut Vec<Reading>| {
             if time > 120.0 {
                 d.clear()
             }
         };
-        assert!(energy_of(measured(short), 2).unwrap_err().contains("last 10.0 s"));
+        assert!(
+            energy_of(measured(short), 2)
+                .unwrap_err()
+                .contains("last 10.0 s")
+        );
         let a_little_short = |time: f64, d: &mut Vec<Reading>| {
             if time > 129.0 {
                 d.clear()
@@ -371,19 +510,34 @@ mod tests {
         unavailable.telemetry = Some(Samples::none("no driver answers"));
         let (found, notes) = of(unavailable, 2);
         assert_eq!(found.unwrap_err(), "no driver answers");
-        assert!(notes.contains(&"repeat 1: no telemetry: no driver answers".to_owned()), "{notes:?}");
+        assert!(
+            notes.contains(&"repeat 1: no telemetry: no driver answers".to_owned()),
+            "{notes:?}"
+        );
     }
 
     /// A run of so many seconds: the first 100 at 50 W, then 500 W; steps of 10 s from there on.
     fn long(seconds: u32) -> RunResult {
         let steps = seconds / 10 - 10;
         let mut result = run(&vec![10.0; steps as usize]);
-        result.trace.steps.iter_mut().for_each(|s| s.ended_at = Some(1100.0 + 10.0 * s.step as f64));
+        result
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = Some(1100.0 + 10.0 * s.step as f64));
         result.started_at = Some(1000.0);
         let joules = |t: f64| 50.0 * t.min(100.0) + 500.0 * (t - 100.0).max(0.0);
         let lines: Vec<_> = (0..=seconds + 1)
             .map(f64::from)
-            .map(|t| (1000.0 + t, vec![reading(if t < 100.0 { 50.0 } else { 500.0 }, 1e7 + joules(t))]))
+            .map(|t| {
+                (
+                    1000.0 + t,
+                    vec![reading(
+                        if t < 100.0 { 50.0 } else { 500.0 },
+                        1e7 + joules(t),
+                    )],
+                )
+            })
             .collect();
         result.telemetry = Some(Samples::read(&file(1.0, 1, &lines)));
         result
@@ -400,25 +554,48 @@ mod tests {
                     (joules - exact).abs() <= stride * 450.0 && method == "counter",
                     "{seconds} {warmup}: {joules}"
                 );
-                assert!(warmup == 0 || (joules / exact - 1.0).abs() < 5e-3, "{seconds} {warmup}: {joules} {exact}");
+                assert!(
+                    warmup == 0 || (joules / exact - 1.0).abs() < 5e-3,
+                    "{seconds} {warmup}: {joules} {exact}"
+                );
             }
         }
         // 100 s at the end of ten hours.
         let why = energy_of(long(36_000), 3580).unwrap_err();
-        assert!(why.contains("too short a part") && !why.contains("without a sample"), "{why}");
+        assert!(
+            why.contains("too short a part") && !why.contains("without a sample"),
+            "{why}"
+        );
     }
 
     #[test]
     fn lines_that_were_held_back_date_nothing() {
         let mut held = measured(|_, _| {});
-        held.trace.steps.iter_mut().for_each(|s| s.ended_at = Some(130.0));
-        assert!(of(held, 2).0.unwrap_err().contains("passed between their lines"));
+        held.trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = Some(130.0));
+        assert!(
+            of(held, 2)
+                .0
+                .unwrap_err()
+                .contains("passed between their lines")
+        );
         let mut undated = measured(|_, _| {});
-        undated.trace.steps.iter_mut().for_each(|s| s.ended_at = None);
+        undated
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.ended_at = None);
         assert!(of(undated, 2).0.unwrap_err().contains("not known when"));
         // An evaluation of 20 s between two steps is no training.
         let mut paused = measured(|_, _| {});
-        paused.trace.steps.iter_mut().filter(|s| s.step > 5).for_each(|s| s.ended_at = s.ended_at.map(|t| t + 20.0));
+        paused
+            .trace
+            .steps
+            .iter_mut()
+            .filter(|s| s.step > 5)
+            .for_each(|s| s.ended_at = s.ended_at.map(|t| t + 20.0));
         assert!(of(paused, 2).0.is_err());
     }
 
@@ -426,7 +603,11 @@ mod tests {
     fn a_mean_over_k_steps_begins_k_steps_before_its_line() {
         let mut result = measured(|_, _| {});
         result.trace.steps.retain(|s| s.step.is_multiple_of(5));
-        result.trace.steps.iter_mut().for_each(|s| s.steps_averaged = Some(5));
+        result
+            .trace
+            .steps
+            .iter_mut()
+            .for_each(|s| s.steps_averaged = Some(5));
         is_about(&energy_of(result, 0), 15_000.0, "counter");
     }
 
@@ -434,16 +615,40 @@ mod tests {
     fn lowered_clocks_are_told_with_their_share() {
         let lowered = |time: f64, d: &mut Vec<Reading>| {
             let capped = (106.5..112.5).contains(&time);
-            d[0].throttled = Some(if capped { vec!["sw_power_cap".into()] } else { vec![] });
+            d[0].throttled = Some(if capped {
+                vec!["sw_power_cap".into()]
+            } else {
+                vec![]
+            });
             (d[0].memory_used_bytes, d[0].temperature_celsius) = (Some(time as u64), Some(time));
             (d[0].utilization, d[0].clock_hz) = (Some(0.5), Some(1.5e9));
         };
         let (telemetry, notes) = of(measured(lowered), 2);
         let telemetry = telemetry.unwrap();
         assert_eq!(telemetry.throttled, ["sw_power_cap"]);
-        assert!((telemetry.throttled_share["sw_power_cap"] - 0.25).abs() < 1e-9, "{telemetry:?}");
-        assert_eq!((telemetry.max_memory_used_bytes, telemetry.max_temperature_celsius), (Some(130), Some(130.0)));
-        assert_eq!((telemetry.mean_utilization, telemetry.mean_clock_hz), (Some(0.5), Some(1.5e9)));
-        assert!(notes.contains(&"clocks were lowered (sw_power_cap) in 25 % of the samples".to_owned()), "{notes:?}");
+        assert!(
+            (telemetry.throttled_share["sw_power_cap"] - 0.25).abs() < 1e-9,
+            "{telemetry:?}"
+        );
+        assert_eq!(
+            (
+                telemetry.max_memory_used_bytes,
+                telemetry.max_temperature_celsius
+            ),
+            (Some(130), Some(130.0))
+        );
+        assert_eq!(
+            (telemetry.mean_utilization, telemetry.mean_clock_hz),
+            (Some(0.5), Some(1.5e9))
+        );
+        // Samples of 107 s to 130 s, one a second.
+        assert!(
+            (telemetry.mean_memory_used_bytes.unwrap() - 118.5).abs() < 1.0,
+            "{telemetry:?}"
+        );
+        assert!(
+            notes.contains(&"ran at its power cap in 25 % of the samples".to_owned()),
+            "{notes:?}"
+        );
     }
 }

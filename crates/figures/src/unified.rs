@@ -1,4 +1,5 @@
-//! A cell's job, results and summary → the JSON that is published, a superset of the field's unified format.
+//! A cell's job, results and summary → the JSON that is published, a superset of the field's
+//! unified format.
 //!
 //! Names ending in `_gb` are decimal gigabytes, as in the files that this format comes from.
 
@@ -6,12 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_job::{Job, ModelShape, Vendor};
+use tprimat_job::{Job, ModelShape, Vendor, count_parameters};
 use tprimat_logs::Step;
+use tprimat_results::{
+    Attestation, Contract, FlopsPerToken, RunResult, StepTimeSource, Tier, mean,
+};
 
 use super::{
-    Attestation, CellInput, CellState, Contract, Estimate, FlopsPerToken, Memory, Metrics, Mfu, Note, RepeatStatus,
-    Row, RunResult, StepTime, Summary, Telemetry, Tier, count_parameters, mean,
+    CellInput, CellState, Estimate, Memory, Metrics, Mfu, Note, RepeatStatus, Row, StepTime,
+    Summary, Telemetry,
 };
 
 pub const UNIFIED_SCHEMA: &str = "tprimat.unified/1";
@@ -42,6 +46,10 @@ pub struct Unified {
     /// What was sampled beside the run that the series are of, over its measured steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
+    /// The log's numbers of the optimiser steps that the series are of, in the first repeat that
+    /// counts.
+    #[serde(default)]
+    pub steps: Vec<u64>,
     /// Seconds, by step, of the first repeat that counts; null where the log has none.
     pub step_times: Vec<Option<f64>>,
     pub loss_values: Vec<Option<f64>>,
@@ -135,11 +143,16 @@ pub struct PerformanceMetrics {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryMetrics {
-    /// Mean over the steps of the run that the series are of, where its log states what is allocated then.
+    /// Mean over the steps of the run that the series are of, where its log states what is
+    /// allocated then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avg_memory_allocated_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avg_memory_reserved_gb: Option<f64>,
+    /// Mean over the measured part and the devices of the memory in use by any process, as the
+    /// driver reports it: more than what the trainer allocates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub avg_device_memory_used_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_allocated_gb: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,13 +190,25 @@ pub struct UnifiedRepeat {
     pub attestation: Attestation,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
+    /// How many repeats the plan wanted when this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// How step times were made, where they are not the trainer's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_time_source: Option<StepTimeSource>,
+    /// The log's numbers of the optimiser steps that the series are of.
+    #[serde(default)]
+    pub steps: Vec<u64>,
+    /// Of how many steps each of these is the mean; empty where each is one step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps_averaged: Vec<u64>,
     pub step_times: Vec<Option<f64>>,
     pub loss_values: Vec<Option<f64>>,
     pub learning_rates: Vec<Option<f64>>,
 }
 
-/// `None` where the cell has no summary. `results` are those that the summary was made of; `row` is the cell's in the
-/// comparison, so that what is published is what is compared.
+/// `None` where the cell has no summary. `results` are those that the summary was made of; `row` is
+/// the cell's in the comparison, so that what is published is what is compared.
 #[must_use]
 pub fn unified(
     cell: &CellInput,
@@ -192,13 +217,24 @@ pub fn unified(
     results: &[(u32, RunResult)],
     row: Option<&Row>,
 ) -> Option<Unified> {
-    let CellState::Ok { summary } = &cell.state else { return None };
-    let result_of = |repeat: u32| results.iter().find(|(n, _)| *n == repeat).map(|(_, result)| result);
-    let shown_repeat = summary.repeats.iter().find(|r| r.status == RepeatStatus::Ok);
+    let CellState::Ok { summary } = &cell.state else {
+        return None;
+    };
+    let result_of = |repeat: u32| {
+        results
+            .iter()
+            .find(|(n, _)| *n == repeat)
+            .map(|(_, result)| result)
+    };
+    let shown_repeat = summary
+        .repeats
+        .iter()
+        .find(|r| r.status == RepeatStatus::Ok);
     let shown = shown_repeat.and_then(|r| result_of(r.repeat));
     let contract = &summary.contract;
     let sizes = contract.0.iter().filter(|f| {
-        f.tier == Tier::Execution && (f.field.ends_with("_parallel_size") || f.field == "gradient_accumulation_steps")
+        f.tier == Tier::Execution
+            && (f.field.ends_with("_parallel_size") || f.field == "gradient_accumulation_steps")
     });
     let device = summary.device.as_ref();
     let (step_times, loss_values, learning_rates) = shown.map(series).unwrap_or_default();
@@ -214,10 +250,16 @@ pub fn unified(
         gpu_info: GpuInfo {
             device_count: contract.count("num_gpus"),
             device_name: device.and_then(|d| d.name.clone()),
-            total_memory_gb: row.and_then(|row| row.memory_capacity_bytes).map(|bytes| bytes as f64 / 1e9),
-            pytorch_version: ["torch", "pytorch", "libtorch"].iter().find_map(|n| summary.versions.get(*n).cloned()),
+            total_memory_gb: row
+                .and_then(|row| row.memory_capacity_bytes)
+                .map(|bytes| bytes as f64 / 1e9),
+            pytorch_version: ["torch", "pytorch", "libtorch"]
+                .iter()
+                .find_map(|n| summary.versions.get(*n).cloned()),
             software_stack: Some(stack(job.vendor).to_owned()),
-            software_version: ["cuda", "rocm", "hip"].iter().find_map(|n| summary.versions.get(*n).cloned()),
+            software_version: ["cuda", "rocm", "hip"]
+                .iter()
+                .find_map(|n| summary.versions.get(*n).cloned()),
         },
         model_info: ModelInfo {
             shape: job.model.clone(),
@@ -235,18 +277,31 @@ pub fn unified(
             sequence_length: contract.count("seq_length"),
             num_gpus: contract.count("num_gpus"),
             parallel_strategy: cell.parallelism.clone(),
-            precision: summary.workload.as_ref().map_or_else(|| job.precision.clone(), |w| w.precision.clone()),
+            precision: summary
+                .workload
+                .as_ref()
+                .map_or_else(|| job.precision.clone(), |w| w.precision.clone()),
         },
         performance_metrics: row.and_then(|row| performance(summary, row)),
-        memory_metrics: memory(summary, shown),
+        memory_metrics: memory(
+            summary,
+            shown,
+            shown_repeat.and_then(|r| r.telemetry.as_ref()),
+        ),
         telemetry: shown_repeat.and_then(|r| r.telemetry.clone()),
+        steps: shown.map(numbers).unwrap_or_default(),
         step_times,
         loss_values,
         learning_rates,
         // With no repeat that counts, the first one says why.
-        attestation: shown.or(results.first().map(|(_, result)| result)).map(|r| r.attestation.clone()),
+        attestation: shown
+            .or(results.first().map(|(_, result)| result))
+            .map(|r| r.attestation.clone()),
         contract: contract.clone(),
-        environment: Environment { hosts: summary.hosts.clone(), versions: summary.versions.clone() },
+        environment: Environment {
+            hosts: summary.hosts.clone(),
+            versions: summary.versions.clone(),
+        },
         provenance: Provenance {
             tprimat: env!("CARGO_PKG_VERSION").to_owned(),
             attempts: summary.repeats.iter().map(|r| r.attempt.clone()).collect(),
@@ -266,6 +321,10 @@ pub fn unified(
                     status: repeat.status.clone(),
                     attestation: result.attestation.clone(),
                     telemetry: repeat.telemetry.clone(),
+                    repeats_planned: result.repeats_planned,
+                    step_time_source: result.workload.step_time_source.clone(),
+                    steps: numbers(result),
+                    steps_averaged: averaged(result),
                     step_times,
                     loss_values,
                     learning_rates,
@@ -274,6 +333,25 @@ pub fn unified(
             .collect(),
         notes: summary.notes.clone(),
     })
+}
+
+fn numbers(result: &RunResult) -> Vec<u64> {
+    result.trace.steps.iter().map(|s| s.step).collect()
+}
+
+fn averaged(result: &RunResult) -> Vec<u64> {
+    let steps = || {
+        result
+            .trace
+            .steps
+            .iter()
+            .map(|s| s.steps_averaged.unwrap_or(1))
+    };
+    if steps().all(|n| n == 1) {
+        Vec::new()
+    } else {
+        steps().collect()
+    }
 }
 
 type Series = Vec<Option<f64>>;
@@ -290,20 +368,36 @@ fn series(result: &RunResult) -> (Series, Series, Series) {
 fn performance(summary: &Summary, row: &Row) -> Option<PerformanceMetrics> {
     let estimate = summary.tokens_per_second_per_gpu.clone()?;
     let step_time = summary.step_time.clone()?;
-    let counted = || summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
+    let counted = || {
+        summary
+            .repeats
+            .iter()
+            .filter(|r| r.status == RepeatStatus::Ok)
+    };
     let measured = counted().flat_map(|r| {
         let from = summary.workload.as_ref().map_or(1, |w| w.counts_from);
-        let cut = r.steady.as_ref().and_then(|s| s.cut.as_ref()).map(|cut| cut.first_step);
+        let cut = r
+            .steady
+            .as_ref()
+            .and_then(|s| s.cut.as_ref())
+            .map(|cut| cut.first_step);
         let first = cut.unwrap_or(summary.warmup_steps.saturating_add(from));
         let times = r.curve.step.iter().zip(&r.curve.step_time_seconds);
-        times.filter(move |(step, _)| **step >= first).filter_map(|(_, time)| *time)
+        times
+            .filter(move |(step, _)| **step >= first)
+            .filter_map(|(_, time)| *time)
     });
-    let (min, max) = measured.fold((f64::INFINITY, 0.0f64), |(low, high), t| (low.min(t), high.max(t)));
+    let (min, max) = measured.fold((f64::INFINITY, 0.0f64), |(low, high), t| {
+        (low.min(t), high.max(t))
+    });
     if min > max {
         return None;
     }
     Some(PerformanceMetrics {
-        total_steps: counted().filter_map(|r| r.steady.as_ref()).map(|s| s.steps).sum(),
+        total_steps: counted()
+            .filter_map(|r| r.steady.as_ref())
+            .map(|s| s.steps)
+            .sum(),
         avg_step_time_seconds: step_time.mean_seconds,
         min_step_time_seconds: min,
         max_step_time_seconds: max,
@@ -330,21 +424,46 @@ fn stack(vendor: Vendor) -> &'static str {
 /// Mean over steps of what a run's log states under this kind, in decimal gigabytes.
 fn average_gb(result: &RunResult, kind: &str) -> Option<f64> {
     let of_step = |step: &Step| {
-        let own = step.memory_bytes.filter(|_| step.memory_kind.as_deref() == Some(kind));
-        own.or_else(|| step.memory_figures.iter().find(|f| f.kind == kind).map(|f| f.bytes))
+        let own = step
+            .memory_bytes
+            .filter(|_| step.memory_kind.as_deref() == Some(kind));
+        own.or_else(|| {
+            step.memory_figures
+                .iter()
+                .find(|f| f.kind == kind)
+                .map(|f| f.bytes)
+        })
     };
-    let stated: Vec<f64> = result.trace.steps.iter().filter_map(of_step).map(|bytes| bytes as f64 / 1e9).collect();
+    let stated: Vec<f64> = result
+        .trace
+        .steps
+        .iter()
+        .filter_map(of_step)
+        .map(|bytes| bytes as f64 / 1e9)
+        .collect();
     mean(&stated)
 }
 
-fn memory(summary: &Summary, shown: Option<&RunResult>) -> MemoryMetrics {
+fn memory(
+    summary: &Summary,
+    shown: Option<&RunResult>,
+    telemetry: Option<&Telemetry>,
+) -> MemoryMetrics {
     let gb = |kind: &str| {
-        let bytes = summary.memory.iter().filter(|m| m.kind == kind).map(|m| m.bytes).max()?;
+        let bytes = summary
+            .memory
+            .iter()
+            .filter(|m| m.kind == kind)
+            .map(|m| m.bytes)
+            .max()?;
         Some(bytes as f64 / 1e9)
     };
     MemoryMetrics {
         avg_memory_allocated_gb: shown.and_then(|result| average_gb(result, "allocated")),
         avg_memory_reserved_gb: shown.and_then(|result| average_gb(result, "reserved")),
+        avg_device_memory_used_gb: telemetry
+            .and_then(|t| t.mean_memory_used_bytes)
+            .map(|bytes| bytes / 1e9),
         peak_memory_allocated_gb: gb("peak_allocated"),
         peak_memory_reserved_gb: gb("peak_reserved"),
         all: summary.memory.clone(),
@@ -353,43 +472,72 @@ fn memory(summary: &Summary, shown: Option<&RunResult>) -> MemoryMetrics {
 
 fn rfc3339(seconds: f64) -> Option<String> {
     let micros = (seconds * 1e6).round();
-    #[expect(clippy::cast_possible_truncation, reason = "out of range is refused by the constructor")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "out of range is refused by the constructor"
+    )]
     let timestamp = jiff::Timestamp::from_microsecond(micros as i64).ok()?;
     micros.is_finite().then(|| timestamp.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use tprimat_logs::FailureClass;
+    use tprimat_job::{FailureClass, RunOutcome};
 
     use super::*;
     use crate::{
-        Catalogue, CompareSettings, RunOutcome, Statistics, compare,
-        stand_ins::test_job as job,
-        stand_ins::{cell, measured},
+        Catalogue, CompareSettings, Statistics, compare,
+        stand_ins::{cell, measured, test_job as job},
         summarize,
         summary::tests::run,
     };
 
     /// Published beside the comparison of this cell alone.
-    fn published(input: &CellInput, key: Option<&str>, results: &[(u32, RunResult)]) -> Option<Unified> {
-        let comparison = compare(std::slice::from_ref(input), &CompareSettings::default(), &Catalogue::default());
+    fn published(
+        input: &CellInput,
+        key: Option<&str>,
+        results: &[(u32, RunResult)],
+    ) -> Option<Unified> {
+        let comparison = compare(
+            std::slice::from_ref(input),
+            &CompareSettings::default(),
+            &Catalogue::default(),
+        );
         unified(input, key, &job(), results, comparison.rows.first())
     }
 
     #[test]
     fn one_file_holds_every_repeat_and_the_fields_own_names() {
         let mut failed = run(&[1.0, 1.0, 1.0]);
-        failed.outcome = RunOutcome::Failed { class: FailureClass::Oom, evidence: vec![], status: "exit 1".into() };
+        failed.outcome = RunOutcome::Failed {
+            class: FailureClass::Oom,
+            evidence: vec![],
+            status: "exit 1".into(),
+        };
         let results = [(1, failed), (2, run(&[3.0, 1.0, 2.0]))];
         let summary = summarize(&results, &Statistics { warmup_steps: 1 });
-        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
+        let input = cell(
+            "cpu/native/llama/single",
+            CellState::Ok {
+                summary: Box::new(summary),
+            },
+        );
         let unified = published(&input, Some("abc"), &results).unwrap();
         assert_eq!(unified.step_times, [Some(3.0), Some(1.0), Some(2.0)]);
         assert_eq!(unified.timestamp.as_deref(), Some("1970-01-01T00:00:01Z"));
         let metrics = unified.performance_metrics.as_ref().unwrap();
-        assert_eq!((metrics.total_steps, metrics.min_step_time_seconds, metrics.max_step_time_seconds), (2, 1.0, 2.0));
-        assert_eq!(unified.memory_metrics.peak_memory_allocated_gb, None, "resident memory is not allocated memory");
+        assert_eq!(
+            (
+                metrics.total_steps,
+                metrics.min_step_time_seconds,
+                metrics.max_step_time_seconds
+            ),
+            (2, 1.0, 2.0)
+        );
+        assert_eq!(
+            unified.memory_metrics.peak_memory_allocated_gb, None,
+            "resident memory is not allocated memory"
+        );
         let json = serde_json::to_value(&unified).unwrap();
         for path in [
             "/platform",
@@ -414,26 +562,57 @@ mod tests {
     fn the_extremes_are_of_the_measured_steps() {
         let results = [(1, run(&[vec![9.0; 8], vec![3.0; 60]].concat()))];
         let summary = summarize(&results, &Statistics { warmup_steps: 2 });
-        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
-        let metrics = published(&input, None, &results).unwrap().performance_metrics.unwrap();
-        assert_eq!((metrics.total_steps, metrics.min_step_time_seconds, metrics.max_step_time_seconds), (60, 3.0, 3.0));
+        let input = cell(
+            "cpu/native/llama/single",
+            CellState::Ok {
+                summary: Box::new(summary),
+            },
+        );
+        let metrics = published(&input, None, &results)
+            .unwrap()
+            .performance_metrics
+            .unwrap();
+        assert_eq!(
+            (
+                metrics.total_steps,
+                metrics.min_step_time_seconds,
+                metrics.max_step_time_seconds
+            ),
+            (60, 3.0, 3.0)
+        );
     }
 
     #[test]
     fn a_cell_that_only_contradicts_says_so_at_the_top() {
         let stated = serde_json::json!({ "global_batch_size": 64 });
-        let results = [(1, crate::summary::tests::run_of(&job(), &[1.0, 1.0], stated))];
+        let results = [(
+            1,
+            crate::summary::tests::run_of(&job(), &[1.0, 1.0], stated),
+        )];
         let summary = summarize(&results, &Statistics { warmup_steps: 1 });
-        let input = cell("cpu/native/llama/single", CellState::Ok { summary: Box::new(summary) });
+        let input = cell(
+            "cpu/native/llama/single",
+            CellState::Ok {
+                summary: Box::new(summary),
+            },
+        );
         let json = serde_json::to_value(published(&input, None, &results)).unwrap();
         assert_eq!(json["attestation"]["status"], "contradicted");
         assert_eq!(json["repeats"][0]["status"], "contradicted");
-        assert!(json["performance_metrics"].is_null(), "no figure stands for it");
+        assert!(
+            json["performance_metrics"].is_null(),
+            "no figure stands for it"
+        );
     }
 
     #[test]
     fn a_cell_without_a_summary_publishes_nothing() {
-        let missing = cell("a/b/c/d", CellState::Missing { reason: "not run".into() });
+        let missing = cell(
+            "a/b/c/d",
+            CellState::Missing {
+                reason: "not run".into(),
+            },
+        );
         assert_eq!(published(&missing, None, &[]), None);
         assert!(published(&measured("a/b/c/d", &job(), &[], None), None, &[]).is_some());
     }

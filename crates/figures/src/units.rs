@@ -1,11 +1,13 @@
-//! What is repeated: runs, or hosts, or sessions of runs. Its number is the n of every interval and test.
+//! What is repeated: runs, or hosts, or sessions of runs. Its number is the n of every interval and
+//! test.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tprimat_results::{RunResult, geometric_mean, t_interval};
 
-use super::{BOOTSTRAP_FROM, RepeatStatus, RepeatSummary, RunResult, bootstrap_interval, geometric_mean, t_interval};
+use super::{BOOTSTRAP_FROM, RepeatStatus, RepeatSummary, bootstrap_interval};
 
 /// Runs that follow the one before later than this begin another session; midnight does not.
 pub const SESSION_GAP_SECONDS: f64 = 6.0 * 3600.0;
@@ -31,7 +33,9 @@ pub struct Estimate {
 }
 
 /// How an interval was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum IntervalKind {
     /// Student's t on logarithms.
@@ -41,7 +45,9 @@ pub enum IntervalKind {
 }
 
 /// Unit of replication.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// One host, one session: the figures speak of these hosts.
@@ -52,25 +58,11 @@ pub enum Unit {
     Host,
 }
 
-impl Unit {
-    /// `3 hosts`, `1 repeat`
-    #[must_use]
-    pub fn count(self, n: usize) -> String {
-        format!("{n} {}", self.plural().strip_suffix(if n == 1 { "s" } else { "" }).unwrap_or_default())
-    }
-    #[must_use]
-    pub fn plural(self) -> &'static str {
-        match self {
-            Self::Repeat => "repeats",
-            Self::Session => "sessions",
-            Self::Host => "hosts",
-        }
-    }
-}
-
 /// The estimate of a cell from the repeats that count.
 pub(super) fn estimate(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Estimate> {
-    let steady = counted.iter().map(|(r, _)| r.steady.as_ref().map(|s| s.tokens_per_second_per_gpu));
+    let steady = counted
+        .iter()
+        .map(|(r, _)| r.steady.as_ref().map(|s| s.tokens_per_second_per_gpu));
     let runs: Vec<Run<'_>> = counted
         .iter()
         .zip(steady.collect::<Option<Vec<f64>>>()?)
@@ -99,8 +91,15 @@ impl Estimate {
     #[must_use]
     pub fn of(runs: &[Run<'_>]) -> Option<Self> {
         let (unit, units) = units(runs);
-        let units = units.iter().map(|rates| geometric_mean(rates)).collect::<Option<Vec<f64>>>()?;
-        let kind = if units.len() < BOOTSTRAP_FROM { IntervalKind::StudentT } else { IntervalKind::BootstrapT };
+        let units = units
+            .iter()
+            .map(|rates| geometric_mean(rates))
+            .collect::<Option<Vec<f64>>>()?;
+        let kind = if units.len() < BOOTSTRAP_FROM {
+            IntervalKind::StudentT
+        } else {
+            IntervalKind::BootstrapT
+        };
         let ci95 = match kind {
             IntervalKind::StudentT => t_interval(&units),
             IntervalKind::BootstrapT => bootstrap_interval(&units),
@@ -116,7 +115,8 @@ impl Estimate {
     }
 }
 
-/// Rates by unit: by host where there are several, else by session where there are several, else one by one.
+/// Rates by unit: by host where there are several, else by session where there are several, else
+/// one by one.
 fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
     let mut by_host: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for run in runs {
@@ -132,20 +132,32 @@ fn units(runs: &[Run<'_>]) -> (Unit, Vec<Vec<f64>>) {
     (Unit::Repeat, runs.iter().map(|r| vec![r.rate]).collect())
 }
 
-/// Seconds between the nearest runs of two arms, where no session has runs of both; none where a date is not known.
+/// Seconds between the nearest runs of two cells, where no session has runs of both; none where a
+/// date is not known.
 pub(super) fn apart(a: &[RepeatSummary], b: &[RepeatSummary]) -> Option<f64> {
     let spans = |repeats: &[RepeatSummary]| -> Option<Vec<(f64, f64)>> {
         let counted = repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
         let span = |r: &RepeatSummary| {
             let start = r.started_at.filter(|s| s.is_finite())?;
-            Some((start, r.ended_at.filter(|e| e.is_finite()).unwrap_or(start).max(start)))
+            Some((
+                start,
+                r.ended_at
+                    .filter(|e| e.is_finite())
+                    .unwrap_or(start)
+                    .max(start),
+            ))
         };
         counted.map(span).collect()
     };
     let (a, b) = (spans(a)?, spans(b)?);
-    let mut runs: Vec<((f64, f64), bool)> = a.iter().map(|s| (*s, true)).chain(b.iter().map(|s| (*s, false))).collect();
+    let mut runs: Vec<((f64, f64), bool)> = a
+        .iter()
+        .map(|s| (*s, true))
+        .chain(b.iter().map(|s| (*s, false)))
+        .collect();
     runs.sort_by(|(x, _), (y, _)| x.0.total_cmp(&y.0));
-    // The sessions of all runs in order of time: whose runs the present one has, and the shortest pause at which it changed.
+    // The sessions of all runs in order of time: whose runs the present one has, and the shortest
+    // pause at which it changed.
     let mut nearest: Option<f64> = None;
     let mut before: Option<(f64, bool)> = None;
     for ((start, end), is_a) in runs {
@@ -165,9 +177,13 @@ pub(super) fn apart(a: &[RepeatSummary], b: &[RepeatSummary]) -> Option<f64> {
 
 /// Rates by session, in order of time; one session where a start is not known.
 fn sessions(runs: &[Run<'_>]) -> Vec<Vec<f64>> {
-    let started: Option<Vec<(f64, &Run<'_>)>> =
-        runs.iter().map(|r| Some((r.started_at.filter(|s| s.is_finite())?, r))).collect();
-    let Some(mut started) = started else { return Vec::new() };
+    let started: Option<Vec<(f64, &Run<'_>)>> = runs
+        .iter()
+        .map(|r| Some((r.started_at.filter(|s| s.is_finite())?, r)))
+        .collect();
+    let Some(mut started) = started else {
+        return Vec::new();
+    };
     started.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.rate.total_cmp(&y.rate)));
     let mut sessions: Vec<Vec<f64>> = Vec::new();
     let mut until = f64::NEG_INFINITY;
@@ -176,7 +192,9 @@ fn sessions(runs: &[Run<'_>]) -> Vec<Vec<f64>> {
             Some(session) if start - until <= SESSION_GAP_SECONDS => session.push(run.rate),
             _ => sessions.push(vec![run.rate]),
         }
-        until = until.max(run.ended_at.filter(|e| e.is_finite()).unwrap_or(start)).max(start);
+        until = until
+            .max(run.ended_at.filter(|e| e.is_finite()).unwrap_or(start))
+            .max(start);
     }
     sessions
 }
@@ -188,17 +206,30 @@ mod tests {
     use super::*;
 
     fn run(rate: f64, host: &'static str, hours: f64) -> Run<'static> {
-        Run { rate, host, started_at: Some(hours * 3600.0), ended_at: Some(hours * 3600.0 + 1800.0) }
+        Run {
+            rate,
+            host,
+            started_at: Some(hours * 3600.0),
+            ended_at: Some(hours * 3600.0 + 1800.0),
+        }
     }
 
     #[test]
     fn means_of_hosts_are_the_units_where_there_are_several() {
-        let runs = [run(1.0, "a", 0.0), run(4.0, "a", 1.0), run(8.0, "b", 2.0), run(4.0, "c", 3.0)];
+        let runs = [
+            run(1.0, "a", 0.0),
+            run(4.0, "a", 1.0),
+            run(8.0, "b", 2.0),
+            run(4.0, "c", 3.0),
+        ];
         let estimate = Estimate::of(&runs).unwrap();
-        assert_eq!((estimate.unit, estimate.units.len(), estimate.values.len()), (Unit::Host, 3, 4));
+        assert_eq!(
+            (estimate.unit, estimate.units.len(), estimate.values.len()),
+            (Unit::Host, 3, 4)
+        );
         // 2, 8 and 4: their geometric mean is 4, and each counts once, however many runs it has.
         assert!((estimate.value - 4.0).abs() < 1e-12, "{estimate:?}");
-        assert_eq!(estimate.unit.count(3), "3 hosts");
+        assert_eq!(crate::sentences::units(3, estimate.unit), "3 hosts");
     }
 
     #[test]
@@ -208,21 +239,44 @@ mod tests {
             let estimate = Estimate::of(&runs).unwrap();
             (estimate.unit, estimate.units.len())
         };
-        assert_eq!(unit(&[22.0, 23.5, 25.0]), (Unit::Repeat, 3), "one night is one session");
+        assert_eq!(
+            unit(&[22.0, 23.5, 25.0]),
+            (Unit::Repeat, 3),
+            "one night is one session"
+        );
         assert_eq!(unit(&[1.0, 2.0, 3.0, 20.0, 21.0]), (Unit::Session, 2));
-        assert_eq!(unit(&[0.0, 6.5]), (Unit::Repeat, 2), "the pause counts from the end of a run");
-        let unknown = [Run { started_at: None, ..run(1.0, "a", 0.0) }, run(2.0, "a", 90.0)];
+        assert_eq!(
+            unit(&[0.0, 6.5]),
+            (Unit::Repeat, 2),
+            "the pause counts from the end of a run"
+        );
+        let unknown = [
+            Run {
+                started_at: None,
+                ..run(1.0, "a", 0.0)
+            },
+            run(2.0, "a", 90.0),
+        ];
         assert_eq!(Estimate::of(&unknown).unwrap().unit, Unit::Repeat);
     }
 
     #[test]
     fn one_run_has_no_interval_and_equal_runs_have_none_either() {
-        let of = |rates: &[f64]| Estimate::of(&rates.iter().map(|r| run(*r, "a", 0.0)).collect::<Vec<_>>());
+        let of = |rates: &[f64]| {
+            Estimate::of(&rates.iter().map(|r| run(*r, "a", 0.0)).collect::<Vec<_>>())
+        };
         assert!(of(&[]).is_none() && of(&[0.0]).is_none() && of(&[1.0, f64::NAN]).is_none());
         let one = of(&[5.0]).unwrap();
         assert_eq!((one.ci95, one.interval), (None, None));
-        assert_eq!(of(&[5.0, 5.0, 5.0]).unwrap().ci95, None, "no spread is not certainty");
-        assert_eq!(of(&[5.0, 5.1]).unwrap().interval, Some(IntervalKind::StudentT));
+        assert_eq!(
+            of(&[5.0, 5.0, 5.0]).unwrap().ci95,
+            None,
+            "no spread is not certainty"
+        );
+        assert_eq!(
+            of(&[5.0, 5.1]).unwrap().interval,
+            Some(IntervalKind::StudentT)
+        );
         let ten: Vec<f64> = (0..10).map(|i| 5.0 + 0.01 * f64::from(i)).collect();
         assert_eq!(of(&ten).unwrap().interval, Some(IntervalKind::BootstrapT));
     }

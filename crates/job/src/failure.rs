@@ -3,16 +3,22 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum FailureClass {
     Oom,
     Nccl,
     Timeout,
+    /// It made no more steps.
+    Hang,
     Nan,
     Import,
     Port,
     Killed,
+    /// It ended itself by a signal, as for a wrong memory access.
+    Crash,
     Node,
     /// A launcher that is not there, or weights and data to which there is no access.
     Launch,
@@ -20,8 +26,8 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// Would the same bytes on the same hardware fail again? Such failures stay failed until the key changes. A command that
-    /// was not found may be there now: installing it changes no key.
+    /// Would the same bytes on the same hardware fail again? Such failures stay failed until the
+    /// key changes. A command that was not found may be there now: installing it changes no key.
     #[must_use]
     pub fn is_deterministic(self) -> bool {
         matches!(self, Self::Oom | Self::Nan | Self::Import)
@@ -32,13 +38,50 @@ impl FailureClass {
             Self::Oom => "oom",
             Self::Nccl => "nccl",
             Self::Timeout => "timeout",
+            Self::Hang => "hang",
             Self::Nan => "nan",
             Self::Import => "import",
             Self::Port => "port",
             Self::Killed => "killed",
+            Self::Crash => "crash",
             Self::Node => "node",
             Self::Launch => "launch",
             Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// How a run of a trainer ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+pub enum RunOutcome {
+    Ok,
+    Failed {
+        class: FailureClass,
+        evidence: Vec<String>,
+        /// Exit status in words: `exit 1`, `signal 9`, `timeout after 60 s`.
+        status: String,
+    },
+}
+
+impl RunOutcome {
+    /// The trainer exited with 0, and its log reports an error: the log is believed.
+    #[must_use]
+    pub fn contradicted_by_log(class: FailureClass, evidence: Vec<String>) -> Self {
+        Self::Failed {
+            class,
+            evidence,
+            status: "exit 0, but the trainer reports an error".to_owned(),
+        }
+    }
+
+    /// Of a run that ended well and whose losses are no numbers.
+    #[must_use]
+    pub fn with_nan_losses(evidence: Vec<String>) -> Self {
+        Self::Failed {
+            class: FailureClass::Nan,
+            evidence,
+            status: "exit 0, but the log has NaN losses".to_owned(),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A trainer reads it as JSON from `$TPRIMAT_JOB`; templates see it as `job`. It holds no name of a
 //! cell, a strategy or a platform, no path, no host and no price: two cells whose jobs agree ask
-//! for the same measurement. In keys, a field at its default is left out (see `graph::key::canonical`),
-//! so that a new field voids nothing.
+//! for the same measurement. In keys, a field at its default is left out (see
+//! `plan::preimage::canonical`), so that a new field voids nothing.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,8 @@ pub struct Job {
     /// `torch.compile`'s mode, where `compile` is set.
     pub compile_mode: String,
     pub activation_checkpointing: bool,
-    /// Every how many layers one is checkpointed; 1 = every layer. Read where `activation_checkpointing` is set.
+    /// Every how many layers one is checkpointed; 1 = every layer. Read where
+    /// `activation_checkpointing` is set.
     pub sac_frequency: u64,
     pub offload: bool,
     pub seed: u64,
@@ -97,10 +98,12 @@ pub struct DataJob {
 pub struct OptimizerJob {
     /// `adamw`.
     pub r#type: String,
-    /// 0: not stated, which only a command of the user's own may leave so; then nothing is claimed of it.
+    /// 0: not stated, which only a command of the user's own may leave so; then nothing is claimed
+    /// of it.
     pub learning_rate: f64,
     pub min_learning_rate: f64,
-    /// Linear from 0: step s of the first `warmup_steps` runs at learning_rate × s / warmup_steps; then cosine to the minimum.
+    /// Linear from 0: step s of the first `warmup_steps` runs at learning_rate × s / warmup_steps;
+    /// then cosine to the minimum.
     pub warmup_steps: u64,
     pub weight_decay: f64,
     pub beta1: f64,
@@ -135,8 +138,11 @@ pub struct ParallelismJob {
     pub data_parallel_size: u64,
     /// Devices in all. On the cpu platform 1 is "the host's cores".
     pub num_gpus: u64,
-    /// What data-parallel ranks share out, in config.yaml's word; `none` = nothing, also where it says `ddp` or `no_shard`;
-    /// empty = the recipe's own way.
+    /// Hosts that these devices are on, each with the same number of them. The launch files say it
+    /// to the launcher; a trainer is not told.
+    pub num_nodes: u64,
+    /// What data-parallel ranks share out, in config.yaml's word; `none` = nothing, also where it
+    /// says `ddp` or `no_shard`; empty = the recipe's own way.
     pub sharding: String,
 }
 
@@ -148,6 +154,7 @@ impl Default for ParallelismJob {
             context_parallel_size: 1,
             data_parallel_size: 1,
             num_gpus: 1,
+            num_nodes: 1,
             sharding: String::new(),
         }
     }

@@ -1,14 +1,17 @@
-//! What tprimat and a trainer say to each other: the job goes in; exit codes and classes of failure come out.
+//! What tprimat and a trainer say to each other: the job goes in; exit codes and classes of failure
+//! come out.
 //!
-//! Nothing here computes a measurement or a figure. The native trainer's keys cover this crate, so what is not said
-//! between the two has no place in it.
+//! Nothing here computes a measurement or a figure. The native trainer's keys cover this crate, so
+//! what is not said between the two has no place in it.
 
 mod failure;
 mod job;
 mod shape;
+mod sharding;
 mod vendor;
 
-pub use failure::{FailureClass, exit};
+pub use failure::{FailureClass, RunOutcome, exit};
 pub use job::*;
 pub use shape::count_parameters;
+pub use sharding::Sharding;
 pub use vendor::{Vendor, vendor_named, vendor_names};

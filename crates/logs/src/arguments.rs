@@ -1,6 +1,8 @@
-//! Argument dumps of Megatron and its relatives (`  key ....... value`) → settings by the job's names.
+//! Argument dumps of Megatron and its relatives (`  key ....... value`) → settings by the job's
+//! names.
 
 use serde_json::Value;
+use tprimat_words::part;
 
 use super::builder::Builder;
 
@@ -112,24 +114,36 @@ pub struct Arguments {
 impl Arguments {
     /// `text` has a run of dots that begins at `dots`, behind a space.
     pub fn line(&mut self, text: &str, dots: usize) {
-        let Some(name) = text[..dots].rsplit([' ', ':']).find(|word| !word.is_empty()).filter(|_| !self.told) else {
+        let Some(name) = part(text, ..dots)
+            .rsplit([' ', ':'])
+            .find(|word| !word.is_empty())
+            .filter(|_| !self.told)
+        else {
             return;
         };
-        let Ok(at) = KEYS.binary_search(&name) else { return };
-        let rest = text[dots..].trim_start().trim_start_matches('.');
+        let Ok(at) = KEYS.binary_search(&name) else {
+            return;
+        };
+        let rest = part(text, dots..).trim_start().trim_start_matches('.');
         if rest.starts_with(' ') && !self.stated.iter().any(|(key, _)| *key == KEYS[at]) {
             self.stated.push((KEYS[at], value_of(rest).to_owned()));
         }
     }
 
     fn is_stated(&self, key: &str) -> bool {
-        debug_assert!(KEYS.contains(&key), "{key} is asked for, and never collected");
+        debug_assert!(
+            KEYS.contains(&key),
+            "{key} is asked for, and never collected"
+        );
         self.stated.iter().any(|(k, _)| *k == key)
     }
 
     /// A value that is stated and not None.
     fn get(&self, key: &str) -> Option<&str> {
-        debug_assert!(KEYS.contains(&key), "{key} is asked for, and never collected");
+        debug_assert!(
+            KEYS.contains(&key),
+            "{key} is asked for, and never collected"
+        );
         let (_, value) = self.stated.iter().find(|(k, _)| *k == key)?;
         Some(value.as_str()).filter(|v| !matches!(*v, "None" | "none" | "" | "[]"))
     }
@@ -166,9 +180,18 @@ impl Arguments {
 
     fn counts(&self, out: &mut Builder) {
         for (name, keys) in [
-            ("global_batch_size", &["global_batch_size", "train_batch_size"][..]),
-            ("micro_batch_size", &["micro_batch_size", "train_micro_batch_size_per_gpu"]),
-            ("gradient_accumulation_steps", &["gradient_accumulation_steps"]),
+            (
+                "global_batch_size",
+                &["global_batch_size", "train_batch_size"][..],
+            ),
+            (
+                "micro_batch_size",
+                &["micro_batch_size", "train_micro_batch_size_per_gpu"],
+            ),
+            (
+                "gradient_accumulation_steps",
+                &["gradient_accumulation_steps"],
+            ),
             ("seq_length", &["seq_length"]),
             ("train_iters", &["train_iters"]),
             ("num_layers", &["num_layers"]),
@@ -176,10 +199,16 @@ impl Arguments {
             ("ffn_hidden_size", &["ffn_hidden_size"]),
             ("num_attention_heads", &["num_attention_heads"]),
             ("head_dim", &["kv_channels"]),
-            ("tensor_model_parallel_size", &["tensor_model_parallel_size", "model_parallel_size"]),
+            (
+                "tensor_model_parallel_size",
+                &["tensor_model_parallel_size", "model_parallel_size"],
+            ),
             ("context_parallel_size", &["context_parallel_size"]),
             ("data_parallel_size", &["data_parallel_size"]),
-            ("expert_model_parallel_size", &["expert_model_parallel_size"]),
+            (
+                "expert_model_parallel_size",
+                &["expert_model_parallel_size"],
+            ),
             ("num_experts", &["num_experts"]),
             ("num_gpus", &["world_size", "global_num_gpus"]),
             ("seed", &["seed"]),
@@ -188,14 +217,20 @@ impl Arguments {
                 out.set(name, value);
             }
         }
-        // A NullTokenizer has as many tokens as it is told, or one more, depending on Megatron's version. The line on the
-        // padded vocabulary has its size.
+        // A NullTokenizer has as many tokens as it is told, or one more, depending on Megatron's
+        // version. The line on the padded vocabulary has its size.
         if self.get("tokenizer_type") != Some("NullTokenizer") {
             put(out, "vocab_size", self.count("vocab_size"));
         }
-        let pipeline = self.count("pipeline_model_parallel_size").or_else(|| self.count("pipe_parallel_size"));
+        let pipeline = self
+            .count("pipeline_model_parallel_size")
+            .or_else(|| self.count("pipe_parallel_size"));
         // NeoX' 0 is a pipeline that is switched off.
-        put(out, "pipeline_model_parallel_size", pipeline.map(|n| n.max(1)));
+        put(
+            out,
+            "pipeline_model_parallel_size",
+            pipeline.map(|n| n.max(1)),
+        );
     }
 
     fn model(&self, out: &mut Builder) {
@@ -203,38 +238,75 @@ impl Arguments {
             let grouped = match self.flag("group_query_attention") {
                 Some(true) => self.count("num_query_groups"),
                 Some(false) => self.count("num_attention_heads"),
-                None => self.count("num_attention_heads_kv").or_else(|| self.count("num_key_value_heads")),
+                None => self
+                    .count("num_attention_heads_kv")
+                    .or_else(|| self.count("num_key_value_heads")),
             };
             put(out, "num_kv_heads", grouped);
         }
-        let untied = self.flag("untie_embeddings_and_output_weights").or_else(|| self.flag("no_weight_tying"));
-        put(out, "tie_embeddings", untied.map(|untied| !untied).or_else(|| self.flag("tie_embed_logits")));
-        put(out, "qkv_bias", either(self.flag("add_qkv_bias"), self.flag("add_bias_linear")));
+        let untied = self
+            .flag("untie_embeddings_and_output_weights")
+            .or_else(|| self.flag("no_weight_tying"));
+        put(
+            out,
+            "tie_embeddings",
+            untied
+                .map(|untied| !untied)
+                .or_else(|| self.flag("tie_embed_logits")),
+        );
+        put(
+            out,
+            "qkv_bias",
+            either(self.flag("add_qkv_bias"), self.flag("add_bias_linear")),
+        );
         let epsilon = match self.get("norm") {
             Some("rmsnorm") => self.real("rms_norm_epsilon"),
-            _ => self.real("norm_epsilon").or_else(|| self.real("layernorm_epsilon")),
+            _ => self
+                .real("norm_epsilon")
+                .or_else(|| self.real("layernorm_epsilon")),
         };
         put(out, "norm_eps", epsilon);
-        let positions = self.get("position_embedding_type").or_else(|| self.get("pos_emb"));
-        if matches!(positions, Some("rope" | "rotary")) || self.flag("use_rotary_position_embeddings") == Some(true) {
+        let positions = self
+            .get("position_embedding_type")
+            .or_else(|| self.get("pos_emb"));
+        if matches!(positions, Some("rope" | "rotary"))
+            || self.flag("use_rotary_position_embeddings") == Some(true)
+        {
             let keys = ["rotary_base", "rotary_emb_base", "rope_theta"];
-            put(out, "rope_theta", keys.iter().find_map(|key| self.real(key)));
+            put(
+                out,
+                "rope_theta",
+                keys.iter().find_map(|key| self.real(key)),
+            );
             put(out, "rope_scaling_factor", self.rope_scaling());
         }
         put(out, "init_std", self.real("init_method_std"));
-        let dropouts = self.real("hidden_dropout").zip(self.real("attention_dropout"));
-        put(out, "dropout", dropouts.map(|(hidden, attention)| hidden.max(attention)));
+        let dropouts = self
+            .real("hidden_dropout")
+            .zip(self.real("attention_dropout"));
+        put(
+            out,
+            "dropout",
+            dropouts.map(|(hidden, attention)| hidden.max(attention)),
+        );
     }
 
     /// Llama 3's scaling, 1 where there is none. The factor is printed whether or not it is used.
     fn rope_scaling(&self) -> Option<f64> {
-        let is_interpolated = self.get("rotary_seq_len_interpolation_factor").is_some_and(|v| v.parse() != Ok(1.0));
+        let is_interpolated = self
+            .get("rotary_seq_len_interpolation_factor")
+            .is_some_and(|v| v.parse() != Ok(1.0));
         // A type is given where latent attention has a scaling of its own.
-        let is_latent = self.flag("multi_latent_attention") == Some(true) || self.get("rope_type").is_some();
+        let is_latent =
+            self.flag("multi_latent_attention") == Some(true) || self.get("rope_type").is_some();
         if is_interpolated || is_latent {
             return None;
         }
-        if self.flag("use_rope_scaling")? { self.real("rope_scaling_factor") } else { Some(1.0) }
+        if self.flag("use_rope_scaling")? {
+            self.real("rope_scaling_factor")
+        } else {
+            Some(1.0)
+        }
     }
 
     fn precision(&self, out: &mut Builder) {
@@ -256,13 +328,24 @@ impl Arguments {
             out.set("fp8_hybrid", kind == "hybrid");
             put(out, "fp8_param", self.flag("fp8_param_gather"));
             put(out, "fp8_recipe", self.get("fp8_recipe"));
-            put(out, "fp8_amax_history_len", self.count("fp8_amax_history_len"));
-            put(out, "fp8_amax_compute_algo", self.get("fp8_amax_compute_algo"));
+            put(
+                out,
+                "fp8_amax_history_len",
+                self.count("fp8_amax_history_len"),
+            );
+            put(
+                out,
+                "fp8_amax_compute_algo",
+                self.get("fp8_amax_compute_algo"),
+            );
         }
     }
 
     fn optimizer(&self, out: &mut Builder) {
-        let kind = self.get("optimizer").filter(|v| !v.starts_with('{')).or_else(|| self.get("optimizer_type"));
+        let kind = self
+            .get("optimizer")
+            .filter(|v| !v.starts_with('{'))
+            .or_else(|| self.get("optimizer_type"));
         let kind = kind.map(|kind| match kind.to_lowercase().as_str() {
             // Their Adam is a fused AdamW unless decoupling is switched off.
             "adam" if self.flag("decoupled_weight_decay") != Some(false) => "adamw".to_owned(),
@@ -283,9 +366,21 @@ impl Arguments {
         // NeoX states these in the optimiser's own dictionary only.
         if let Some(parameters) = self.get("optimizer").filter(|v| v.starts_with('{')) {
             let betas = after(parameters, "'betas': [").and_then(|rest| rest.split_once(','));
-            put(out, "beta1", betas.and_then(|(first, _)| leading_real(first)));
-            put(out, "beta2", betas.and_then(|(_, second)| leading_real(second)));
-            put(out, "eps", after(parameters, "'eps': ").and_then(leading_real));
+            put(
+                out,
+                "beta1",
+                betas.and_then(|(first, _)| leading_real(first)),
+            );
+            put(
+                out,
+                "beta2",
+                betas.and_then(|(_, second)| leading_real(second)),
+            );
+            put(
+                out,
+                "eps",
+                after(parameters, "'eps': ").and_then(leading_real),
+            );
         }
         let by_samples = self.count("lr_warmup_samples").is_some_and(|n| n > 0);
         let warmup = match self.real("lr_warmup_fraction") {
@@ -299,27 +394,56 @@ impl Arguments {
             // The names of other types are only heeded by the optimiser that is aware of them.
             && (self.flag("use_precision_aware_optimizer") == Some(true) || first.ends_with("float32"))
         {
-            out.set("optimizer_state_precision", first.trim_start_matches("torch."));
+            out.set(
+                "optimizer_state_precision",
+                first.trim_start_matches("torch."),
+            );
         }
     }
 
     fn execution(&self, out: &mut Builder) {
         // Here None is a statement: nothing is recomputed.
         let recompute = ["recompute_granularity", "activations_checkpoint_method"];
-        let recompute = recompute.iter().find(|key| self.is_stated(key)).map(|key| self.get(key).is_some());
-        put(out, "activation_checkpointing", either(self.flag("checkpoint_activations"), recompute));
-        put(out, "offload", either(self.flag("optimizer_cpu_offload"), self.flag("cpu_offload")));
+        let recompute = recompute
+            .iter()
+            .find(|key| self.is_stated(key))
+            .map(|key| self.get(key).is_some());
+        put(
+            out,
+            "activation_checkpointing",
+            either(self.flag("checkpoint_activations"), recompute),
+        );
+        put(
+            out,
+            "offload",
+            either(self.flag("optimizer_cpu_offload"), self.flag("cpu_offload")),
+        );
         put(out, "deterministic", self.flag("deterministic_mode"));
-        put(out, "distributed_optimizer", self.flag("use_distributed_optimizer"));
+        put(
+            out,
+            "distributed_optimizer",
+            self.flag("use_distributed_optimizer"),
+        );
         put(out, "zero_stage", self.count("zero_stage"));
         put(out, "transformer_impl", self.get("transformer_impl"));
-        if self.count("tensor_model_parallel_size").is_some_and(|ranks| ranks > 1) {
+        if self
+            .count("tensor_model_parallel_size")
+            .is_some_and(|ranks| ranks > 1)
+        {
             put(out, "sequence_parallel", self.flag("sequence_parallel"));
         }
-        let paths = ["data_path", "train_data_path", "train_data_paths", "data_args_path", "per_split_data_args_path"];
+        let paths = [
+            "data_path",
+            "train_data_path",
+            "train_data_paths",
+            "data_args_path",
+            "per_split_data_args_path",
+        ];
         if self.flag("mock_data") == Some(true) {
             out.set("data", "mock");
-        } else if paths.iter().any(|key| self.get(key).is_some()) && !out.trace.effective.0.contains_key("data") {
+        } else if paths.iter().any(|key| self.get(key).is_some())
+            && !out.trace.effective.0.contains_key("data")
+        {
             // A launcher that wrote the files knows what is in them, and said so before.
             out.set("data", "real");
         }
@@ -345,13 +469,16 @@ fn after<'a>(text: &'a str, word: &str) -> Option<&'a str> {
 }
 
 fn leading_real(text: &str) -> Option<f64> {
-    super::iteration::number(text)?.0.finite()
+    super::megatron_line::number(text)?.0.finite()
 }
 
 /// NeoX pads a value with dots and says whether it is the default.
 fn value_of(rest: &str) -> &str {
     let value = rest.trim();
-    match value.strip_suffix("updated").or_else(|| value.strip_suffix("default")) {
+    match value
+        .strip_suffix("updated")
+        .or_else(|| value.strip_suffix("default"))
+    {
         Some(padded) if padded.ends_with('.') => padded.trim_end_matches('.').trim_end(),
         Some(full) if full.ends_with(['}', ']']) => full,
         _ => value,
@@ -405,8 +532,10 @@ mod tests {
     #[test]
     fn a_rope_scaling_that_is_not_used_is_not_stated() {
         let factor = |positions: &str, used: Option<&str>, more: &str| {
-            let mut lines =
-                vec![format!("  position_embedding_type .... {positions}"), "  rope_scaling_factor .... 8.0".into()];
+            let mut lines = vec![
+                format!("  position_embedding_type .... {positions}"),
+                "  rope_scaling_factor .... 8.0".into(),
+            ];
             lines.extend(used.map(|used| format!("  use_rope_scaling .... {used}")));
             lines.extend((!more.is_empty()).then(|| more.to_owned()));
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -414,15 +543,33 @@ mod tests {
         };
         assert_eq!(factor("rope", Some("True"), ""), Some(json!(8.0)));
         assert_eq!(factor("rope", Some("False"), ""), Some(json!(1.0)));
-        assert_eq!(factor("rope", None, ""), None, "a Megatron that does not say whether");
+        assert_eq!(
+            factor("rope", None, ""),
+            None,
+            "a Megatron that does not say whether"
+        );
         assert_eq!(factor("learned_absolute", Some("False"), ""), None);
         assert_eq!(factor("yarn", Some("False"), ""), None);
-        assert_eq!(factor("rope", Some("False"), "  multi_latent_attention .... True"), None);
-        assert_eq!(factor("rope", Some("False"), "  rotary_seq_len_interpolation_factor .... 4"), None);
+        assert_eq!(
+            factor("rope", Some("False"), "  multi_latent_attention .... True"),
+            None
+        );
+        assert_eq!(
+            factor(
+                "rope",
+                Some("False"),
+                "  rotary_seq_len_interpolation_factor .... 4"
+            ),
+            None
+        );
         assert_eq!(factor("rope", Some("False"), "  rope_type .... rope"), None);
         for none in ["None", "1", "1.0"] {
             let line = format!("  rotary_seq_len_interpolation_factor .... {none}");
-            assert_eq!(factor("rope", Some("False"), &line), Some(json!(1.0)), "{none}");
+            assert_eq!(
+                factor("rope", Some("False"), &line),
+                Some(json!(1.0)),
+                "{none}"
+            );
         }
     }
 
@@ -430,16 +577,30 @@ mod tests {
     fn the_size_that_a_null_tokenizer_is_told_is_not_its_vocabulary() {
         let size = |tokenizer: &str| {
             let line = format!("  tokenizer_type .... {tokenizer}");
-            told(&[&line, "  vocab_size .... 2047"]).get("vocab_size").cloned()
+            told(&[&line, "  vocab_size .... 2047"])
+                .get("vocab_size")
+                .cloned()
         };
-        assert_eq!((size("NullTokenizer"), size("GPT2BPETokenizer")), (None, Some(json!(2047))));
+        assert_eq!(
+            (size("NullTokenizer"), size("GPT2BPETokenizer")),
+            (None, Some(json!(2047)))
+        );
     }
 
     #[test]
     fn heads_of_keys_and_values_have_three_names() {
-        assert_eq!(told(&["  num_key_value_heads .... 2"])["num_kv_heads"], json!(2));
-        assert_eq!(told(&["  num_attention_heads_kv .... 2"])["num_kv_heads"], json!(2));
-        let grouped = ["  group_query_attention .... True", "  num_query_groups .... 2"];
+        assert_eq!(
+            told(&["  num_key_value_heads .... 2"])["num_kv_heads"],
+            json!(2)
+        );
+        assert_eq!(
+            told(&["  num_attention_heads_kv .... 2"])["num_kv_heads"],
+            json!(2)
+        );
+        let grouped = [
+            "  group_query_attention .... True",
+            "  num_query_groups .... 2",
+        ];
         assert_eq!(told(&grouped)["num_kv_heads"], json!(2));
     }
 
@@ -447,10 +608,15 @@ mod tests {
     fn sequence_parallelism_is_stated_where_there_is_something_to_share() {
         let stated = |ranks: u64, word: &str| {
             let ranks = format!("  tensor_model_parallel_size .... {ranks}");
-            told(&[&ranks, &format!("  sequence_parallel .... {word}")]).get("sequence_parallel").cloned()
+            told(&[&ranks, &format!("  sequence_parallel .... {word}")])
+                .get("sequence_parallel")
+                .cloned()
         };
         assert_eq!(stated(1, "False"), None);
-        assert_eq!((stated(2, "False"), stated(2, "True")), (Some(json!(false)), Some(json!(true))));
+        assert_eq!(
+            (stated(2, "False"), stated(2, "True")),
+            (Some(json!(false)), Some(json!(true)))
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The format `automodel`: NeMo Automodel's `step 6 | epoch 0 | loss 1.3 | … | tps 5468.16(2734.08/gpu) | …`.
+//! The format `automodel`: NeMo Automodel's `step 6 | epoch 0 | loss 1.3 | … | tps
+//! 5468.16(2734.08/gpu) | …`.
 
 use super::{
     Evaluation, Step,
@@ -9,7 +10,11 @@ use super::{
 };
 
 pub fn evidence(line: &str) -> Evidence {
-    if fields(line).is_some() { Evidence::Strong } else { Evidence::None }
+    if fields(line).is_some() {
+        Evidence::Strong
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -19,30 +24,50 @@ pub struct Automodel {
 
 impl Reader for Automodel {
     fn line(&mut self, line: &Line<'_>, out: &mut Builder) {
-        let Some((at, pairs)) = fields(&line.text) else { return };
+        let Some((at, pairs)) = fields(&line.text) else {
+            return;
+        };
         if !std::mem::replace(&mut self.started, true) {
             out.latest = true;
         }
         let validation = has(&line.text, "[val]") || has(&line.text, "val_loss ");
-        if validation { evaluation(at, pairs, out) } else { step(at, pairs, out) }
+        if validation {
+            evaluation(at, pairs, out)
+        } else {
+            step(at, pairs, out)
+        }
     }
 }
 
-/// The step and the `key value` pairs behind it; ranks that share a line are not known of this trainer.
+/// The step and the `key value` pairs behind it; ranks that share a line are not known of this
+/// trainer.
 fn fields(line: &str) -> Option<(u64, impl Iterator<Item = (&str, &str)>)> {
     let text = rest(line, "step ")?;
     let (step, text) = number(text)?;
     let text = text.trim_start().strip_prefix('|')?;
-    let own = has(text, "epoch ") && has(text, "loss ") && (has(text, "num_label_tokens") || has(text, "| tps "));
-    let pairs = text.split('|').filter_map(|p| p.trim().split_once([' ', ':'])).map(|(k, v)| (k, v.trim()));
+    let own = has(text, "epoch ")
+        && has(text, "loss ")
+        && (has(text, "num_label_tokens") || has(text, "| tps "));
+    let pairs = text
+        .split('|')
+        .filter_map(|p| p.trim().split_once([' ', ':']))
+        .map(|(k, v)| (k, v.trim()));
     Some((whole(step)?, pairs)).filter(|_| own)
 }
 
 fn step<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut Builder) {
-    let mut step = Step { step: at, ..Step::default() };
-    let mut checks = Checks { step: at, notes: &mut out.notes };
+    let mut step = Step {
+        step: at,
+        ..Step::default()
+    };
+    let mut checks = Checks {
+        step: at,
+        notes: &mut out.notes,
+    };
     for (key, text) in pairs {
-        let Some((value, tail)) = number(text) else { continue };
+        let Some((value, tail)) = number(text) else {
+            continue;
+        };
         match key {
             "loss" => step.loss = checks.loss(Some(value)),
             "grad_norm" => step.grad_norm = checks.grad_norm(Some(value)),
@@ -50,7 +75,8 @@ fn step<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out: &mut 
             "mem" if tail.trim_start().starts_with("GiB") => {
                 step.memory_bytes = bytes(value, GIB);
                 if step.memory_bytes.is_some() {
-                    (step.memory_kind, step.memory_source) = (Some("peak_allocated".into()), Some("torch".into()));
+                    (step.memory_kind, step.memory_source) =
+                        (Some("peak_allocated".into()), Some("torch".into()));
                 }
             }
             // `5468.16(2734.08/gpu)`, or only `2734.08/gpu`; without `/gpu` it is of all GPUs.
@@ -79,7 +105,12 @@ fn evaluation<'a>(at: u64, pairs: impl Iterator<Item = (&'a str, &'a str)>, out:
         let value = number(text).map(|(v, _)| v).filter(|v| v.is_finite());
         if let Some(value) = value.filter(|_| key == "loss" || key == "val_loss") {
             let name = "validation_loss".to_owned();
-            out.evaluation(Evaluation { step: Some(at), name, value, ..Evaluation::default() });
+            out.evaluation(Evaluation {
+                step: Some(at),
+                name,
+                value,
+                ..Evaluation::default()
+            });
             return;
         }
     }
@@ -100,20 +131,41 @@ mod tests {
     fn metric_lines() {
         let trace = parse_any(LOG.as_bytes());
         assert_eq!(trace.format, "automodel");
-        let [first, second, third] = &trace.steps[..] else { panic!("{:?}", trace.steps) };
+        let [first, second, third] = &trace.steps[..] else {
+            panic!("{:?}", trace.steps)
+        };
         assert_eq!(
             (first.step, first.loss, first.grad_norm, first.learning_rate),
             (0, Some(1.25), Some(3.0625), Some(4e-6))
         );
-        assert_eq!((first.tokens_per_second_per_gpu, first.other["tps"]), (Some(100.0), 400.0));
-        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(32 << 30), Some("peak_allocated")));
-        assert_eq!((first.tokens, first.other["num_label_tokens"]), (None, 4707.0));
         assert_eq!(
-            (second.loss, second.tokens_per_second_per_gpu, second.memory_bytes),
+            (first.tokens_per_second_per_gpu, first.other["tps"]),
+            (Some(100.0), 400.0)
+        );
+        assert_eq!(
+            (first.memory_bytes, first.memory_kind.as_deref()),
+            (Some(32 << 30), Some("peak_allocated"))
+        );
+        assert_eq!(
+            (first.tokens, first.other["num_label_tokens"]),
+            (None, 4707.0)
+        );
+        assert_eq!(
+            (
+                second.loss,
+                second.tokens_per_second_per_gpu,
+                second.memory_bytes
+            ),
             (None, Some(250.5), Some(33 << 30))
         );
-        assert_eq!((third.tokens_per_second_per_gpu, third.other["tps"]), (None, 900.0));
-        assert_eq!((trace.evaluations.len(), trace.evaluations[0].value), (1, 1.5));
+        assert_eq!(
+            (third.tokens_per_second_per_gpu, third.other["tps"]),
+            (None, 900.0)
+        );
+        assert_eq!(
+            (trace.evaluations.len(), trace.evaluations[0].value),
+            (1, 1.5)
+        );
         assert_eq!(trace.anomalies[0].kind, "nan_loss");
     }
 

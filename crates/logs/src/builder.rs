@@ -5,21 +5,23 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    Anomaly, Evaluation, Failure, FailureClass, MAX_REPORTS, MemoryReport, RunningAverage, Step, TelemetrySample,
-    Trace, trace::NAN_LOSSES,
+    Anomaly, Evaluation, Failure, FailureClass, MAX_REPORTS, MemoryReport, RunningAverage, Step,
+    TelemetrySample, Trace, trace::NAN_LOSSES,
 };
 
-/// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is the mean of both,
-/// so that a log of any length is read in the same memory.
+/// Steps that a trace holds. A longer series is condensed: two neighbours become one entry that is
+/// the mean of both, so that a log of any length is read in the same memory.
 pub const MAX_STEPS: usize = 1 << 17;
 
-/// Numbers up to here are exact in JSON as well, and arithmetic with them cannot overflow; no training has more steps.
+/// Numbers up to here are exact in JSON as well, and arithmetic with them cannot overflow; no
+/// training has more steps.
 pub const LAST_STEP: u64 = 1 << 53;
 
 /// Lines that a step may come late: each one that does costs as many moves.
 const MAX_LATE: usize = 4096;
 
-/// A run whose last steps, so many of them, have no finite loss has diverged; a single one may be an overflow that it survives.
+/// A run whose last steps, so many of them, have no finite loss has diverged; a single one may be
+/// an overflow that it survives.
 const NAN_STEPS: u64 = 3;
 
 /// Values of one step that two lines state are the same up to this.
@@ -30,11 +32,11 @@ const SAME: f64 = 0.02;
 pub struct Builder {
     pub trace: Trace,
     pub notes: Notes,
-    /// Values of a line are means since the line before it (Megatron, NeMo): how many steps each stands for follows
-    /// from the step numbers.
+    /// Values of a line are means since the line before it (Megatron, NeMo): how many steps each
+    /// stands for follows from the step numbers.
     pub averages: bool,
-    /// Of a step that is stated twice the later line counts: the step was done again after a resume, and that is what
-    /// the rest of the log builds on.
+    /// Of a step that is stated twice the later line counts: the step was done again after a
+    /// resume, and that is what the rest of the log builds on.
     pub latest: bool,
     /// When the line that is read now was seen in the log: seconds since 1970.
     pub clock: Option<f64>,
@@ -71,27 +73,38 @@ impl NanEnd {
     }
 
     fn failure(self, trace: &Trace) -> Option<Failure> {
-        let is_last = trace.steps.last().is_some_and(|step| step.step == self.newest);
+        let is_last = trace
+            .steps
+            .last()
+            .is_some_and(|step| step.step == self.newest);
         let last_word = is_last && trace.ended() || !self.any_finite;
         let diverged = self.steps >= NAN_STEPS || last_word && self.steps > 0;
         diverged.then(|| {
             let [first, newest] = self.evidence;
             let lines = [Some(first), Some(newest).filter(|_| self.steps > 1)];
-            Failure { class: FailureClass::Nan, evidence: lines.into_iter().flatten().collect() }
+            Failure {
+                class: FailureClass::Nan,
+                evidence: lines.into_iter().flatten().collect(),
+            }
         })
     }
 }
 
 impl Builder {
-    /// One line's step. Of a step that was stated before, only what is new is taken: ranks and resumed runs repeat.
+    /// One line's step. Of a step that was stated before, only what is new is taken: ranks and
+    /// resumed runs repeat.
     pub fn step(&mut self, mut step: Step) {
         if step.step > LAST_STEP {
-            return self.notes.add("absurd_value", || format!("step {}", step.step));
+            return self
+                .notes
+                .add("absurd_value", || format!("step {}", step.step));
         }
         self.trace.step_lines += 1;
         if step.ended_at.is_none() {
             step.ended_at = self.clock;
             self.trace.dated_by_lines |= self.clock.is_some();
+        } else {
+            step.seen_at = self.clock;
         }
         self.nan.step(&step, &self.notes);
         let steps = &mut self.trace.steps;
@@ -105,10 +118,15 @@ impl Builder {
         match steps.binary_search_by_key(&step.step, |s| s.step) {
             Ok(at) => {
                 let number = step.step;
-                let (which, other) =
-                    if self.latest { ("last", std::mem::replace(&mut steps[at], step)) } else { ("first", step) };
+                let (which, other) = if self.latest {
+                    ("last", std::mem::replace(&mut steps[at], step))
+                } else {
+                    ("first", step)
+                };
                 if merge(&mut steps[at], other) {
-                    self.notes.add("duplicate_step", || format!("step {number} again; the {which} one counts"));
+                    self.notes.add("duplicate_step", || {
+                        format!("step {number} again; the {which} one counts")
+                    });
                 }
             }
             Err(at) if self.condensed == 0 && steps.len() - at <= MAX_LATE => {
@@ -118,15 +136,35 @@ impl Builder {
                 }
             }
             // Far too late, or between two entries that are means already and cannot be told apart.
-            Err(_) => self.notes.add("late_step", || format!("step {} out of order; it is left out", step.step)),
+            Err(_) => self.notes.add("late_step", || {
+                format!("step {} out of order; it is left out", step.step)
+            }),
         }
     }
 
-    /// The line that stated a step whose loss is not finite: better evidence than what the notes say of it.
+    /// Forgets the step of the newest line, which is about to be stated again with the rest of that
+    /// line.
+    pub fn take_back(&mut self, step: u64) {
+        if self
+            .trace
+            .steps
+            .last()
+            .is_some_and(|last| last.step == step)
+            && self.condensed == 0
+        {
+            self.trace.steps.pop();
+            self.trace.step_lines -= 1;
+        }
+    }
+
+    /// The line that stated a step whose loss is not finite: better evidence than what the notes
+    /// say of it.
     pub fn nan_line(&mut self, line: &str) {
         let nan = &mut self.nan;
         let lower = line.to_ascii_lowercase();
-        if nan.seen == self.notes.nan_losses && nan.steps > 0 && ["nan", "inf"].iter().any(|word| lower.contains(word))
+        if nan.seen == self.notes.nan_losses
+            && nan.steps > 0
+            && ["nan", "inf"].iter().any(|word| lower.contains(word))
         {
             line.clone_into(&mut nan.evidence[usize::from(nan.steps > 1)]);
         }
@@ -145,7 +183,11 @@ impl Builder {
         }
         match self.trace.effective.0.get(name) {
             None => drop(self.trace.effective.0.insert(name.to_owned(), value)),
-            Some(first) if *first == value || first.as_f64().is_some_and(|first| Some(first) == value.as_f64()) => {}
+            Some(first)
+                if *first == value
+                    || first
+                        .as_f64()
+                        .is_some_and(|first| Some(first) == value.as_f64()) => {}
             Some(first) => {
                 let detail = format!("{name} is {first}, later {value}; the first one counts");
                 self.notes.add("setting_restated", || detail);
@@ -170,18 +212,23 @@ impl Builder {
         if self.trace.telemetry.len() < MAX_REPORTS {
             self.trace.telemetry.push(sample);
         } else {
-            self.notes.add("samples_left_out", || format!("more than {MAX_REPORTS} readings"));
+            self.notes.add("samples_left_out", || {
+                format!("more than {MAX_REPORTS} readings")
+            });
         }
     }
 
     /// A figure of the whole run; the last one counts.
     pub fn total(&mut self, name: &str, value: f64) {
-        if value.is_finite() && (self.trace.totals.len() < 64 || self.trace.totals.contains_key(name)) {
+        if value.is_finite()
+            && (self.trace.totals.len() < 64 || self.trace.totals.contains_key(name))
+        {
             self.trace.totals.insert(name.to_owned(), value);
         }
     }
 
-    /// What the trainer itself says of its end. The first one is the cause, later ones follow from it.
+    /// What the trainer itself says of its end. The first one is the cause, later ones follow from
+    /// it.
     pub fn failure(&mut self, failure: Failure) {
         self.trace.failure.get_or_insert(failure);
     }
@@ -204,7 +251,10 @@ impl Builder {
         let steps = &mut self.trace.steps;
         // In place: a second list would be memory again.
         for pair in 0..steps.len() / 2 {
-            let (first, second) = (std::mem::take(&mut steps[2 * pair]), std::mem::take(&mut steps[2 * pair + 1]));
+            let (first, second) = (
+                std::mem::take(&mut steps[2 * pair]),
+                std::mem::take(&mut steps[2 * pair + 1]),
+            );
             steps[pair] = mean_of(&first, second);
         }
         let (half, odd) = (steps.len() / 2, steps.len() % 2);
@@ -219,21 +269,27 @@ impl Builder {
         }
     }
 
-    /// How many steps each line is the mean of: the distance to the line before it, but never more than the usual one,
-    /// for lines may be missing.
+    /// How many steps each line is the mean of: the distance to the line before it, but never more
+    /// than the usual one, for lines may be missing.
     fn spread(&mut self) {
         let steps = &mut self.trace.steps;
         if self.condensed > 0 {
             return;
         }
         let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
-        let Some(usual) = steps.first().and_then(|first| interval(first.step, &gaps)) else { return };
+        let Some(usual) = steps.first().and_then(|first| interval(first.step, &gaps)) else {
+            return;
+        };
         for at in 0..steps.len() {
             if steps[at].steps_averaged.is_some() {
                 continue;
             }
             // Before the first line there is only its own number to go by.
-            let gap = if at == 0 { steps[0].step.max(1) } else { gaps[at - 1] };
+            let gap = if at == 0 {
+                steps[0].step.max(1)
+            } else {
+                gaps[at - 1]
+            };
             steps[at].steps_averaged = Some(gap.min(usual)).filter(|n| *n > 1);
         }
     }
@@ -241,19 +297,27 @@ impl Builder {
     fn tell_missing(&mut self) {
         let steps = &self.trace.steps;
         let gaps: Vec<u64> = steps.windows(2).map(|w| w[1].step - w[0].step).collect();
-        let usual = steps.first().and_then(|first| interval(first.step, &gaps)).unwrap_or(1);
+        let usual = steps
+            .first()
+            .and_then(|first| interval(first.step, &gaps))
+            .unwrap_or(1);
         let (mut told, notes) = (0u32, &mut self.notes);
-        let mut missing =
-            |first: u64, last: u64| {
-                told += 1;
-                if told <= 64 {
-                    notes.add("missing_steps", || {
-                        if first == last { format!("{last}") } else { format!("{first}–{last}") }
-                    });
-                }
-            };
+        let mut missing = |first: u64, last: u64| {
+            told += 1;
+            if told <= 64 {
+                notes.add("missing_steps", || {
+                    if first == last {
+                        format!("{last}")
+                    } else {
+                        format!("{first}–{last}")
+                    }
+                });
+            }
+        };
         if usual == 1
-            && let Some(first) = steps.first().filter(|s| s.step > 1 && s.steps_averaged.is_none())
+            && let Some(first) = steps
+                .first()
+                .filter(|s| s.step > 1 && s.steps_averaged.is_none())
         {
             missing(1, first.step - 1);
         }
@@ -268,13 +332,19 @@ impl Builder {
 /// Every how many steps the log has a line: the most common distance; `None` for a single line.
 pub fn interval(first: u64, gaps: &[u64]) -> Option<u64> {
     if let [gap] = gaps {
-        // Two lines: an interval counts from the beginning, so it divides the step numbers; else lines are missing.
+        // Two lines: an interval counts from the beginning, so it divides the step numbers; else
+        // lines are missing.
         return Some(if first.is_multiple_of(*gap) { *gap } else { 1 });
     }
     let mut counts = std::collections::BTreeMap::<u64, usize>::new();
-    gaps.iter().for_each(|gap| *counts.entry(*gap).or_default() += 1);
+    gaps.iter()
+        .for_each(|gap| *counts.entry(*gap).or_default() += 1);
     // Of two that are as common, the smaller: the larger one has a line missing.
-    counts.into_iter().rev().max_by_key(|(_, n)| *n).map(|(gap, _)| gap)
+    counts
+        .into_iter()
+        .rev()
+        .max_by_key(|(_, n)| *n)
+        .map(|(gap, _)| gap)
 }
 
 /// Takes what `a` lacks from `b`; true if they contradict each other.
@@ -292,11 +362,20 @@ fn merge(a: &mut Step, b: Step) -> bool {
             }
         )*};
     }
-    take!(step_time_seconds, loss, learning_rate, grad_norm, tokens, tokens_per_second_per_gpu, tflops_per_gpu);
+    take!(
+        step_time_seconds,
+        loss,
+        learning_rate,
+        grad_norm,
+        tokens,
+        tokens_per_second_per_gpu,
+        tflops_per_gpu
+    );
     take!(global_batch_size, consumed_samples, steps_averaged);
     // Memory is each rank's own: the largest one is what counts.
     if b.memory_bytes > a.memory_bytes {
-        (a.memory_bytes, a.memory_kind, a.memory_source) = (b.memory_bytes, b.memory_kind, b.memory_source);
+        (a.memory_bytes, a.memory_kind, a.memory_source) =
+            (b.memory_bytes, b.memory_kind, b.memory_source);
     }
     if a.running_average.is_none() {
         a.running_average = b.running_average;
@@ -312,7 +391,10 @@ fn merge(a: &mut Step, b: Step) -> bool {
 
 /// One entry for two neighbours, weighted by the steps that each stands for.
 fn mean_of(first: &Step, mut second: Step) -> Step {
-    let (n, m) = (first.steps_averaged.unwrap_or(1), second.steps_averaged.unwrap_or(1));
+    let (n, m) = (
+        first.steps_averaged.unwrap_or(1),
+        second.steps_averaged.unwrap_or(1),
+    );
     let all = n + m;
     let mean = |a: Option<f64>, b: Option<f64>| Some((a? * n as f64 + b? * m as f64) / all as f64);
     let larger = first.memory_bytes > second.memory_bytes;
@@ -320,7 +402,10 @@ fn mean_of(first: &Step, mut second: Step) -> Step {
     second.step_time_seconds = mean(first.step_time_seconds, second.step_time_seconds);
     second.loss = mean(first.loss, second.loss);
     second.grad_norm = mean(first.grad_norm, second.grad_norm);
-    second.tokens_per_second_per_gpu = mean(first.tokens_per_second_per_gpu, second.tokens_per_second_per_gpu);
+    second.tokens_per_second_per_gpu = mean(
+        first.tokens_per_second_per_gpu,
+        second.tokens_per_second_per_gpu,
+    );
     second.tflops_per_gpu = mean(first.tflops_per_gpu, second.tflops_per_gpu);
     if larger {
         second.memory_bytes = first.memory_bytes;
@@ -333,10 +418,13 @@ fn mean_of(first: &Step, mut second: Step) -> Step {
     second
 }
 
+/// A kind, the steps and words of its first cases, and how many more there are.
+type Told = (String, Vec<(Option<u64>, String)>, usize);
+
 /// Anomalies by kind, each told a few times and then counted.
 #[derive(Default)]
 pub struct Notes {
-    kinds: Vec<(String, Vec<String>, usize)>,
+    kinds: Vec<Told>,
     /// How often a loss was not finite, and what was said of the newest one.
     pub nan_losses: u64,
     newest_nan: String,
@@ -347,16 +435,25 @@ impl Notes {
     const KINDS: usize = 32;
 
     pub fn add(&mut self, kind: &str, detail: impl FnOnce() -> String) {
+        self.note(None, kind, detail);
+    }
+
+    /// `what` is odd about a step.
+    pub fn add_at(&mut self, step: u64, kind: &str, what: impl FnOnce() -> String) {
+        self.note(Some(step), kind, || format!("step {step}: {}", what()));
+    }
+
+    fn note(&mut self, step: Option<u64>, kind: &str, detail: impl FnOnce() -> String) {
         if NAN_LOSSES.contains(&kind) {
             self.nan_losses += 1;
             let detail = detail();
             self.newest_nan = format!("{kind}: {detail}");
-            return self.keep(kind, || detail);
+            return self.keep(kind, step, || detail);
         }
-        self.keep(kind, detail);
+        self.keep(kind, step, detail);
     }
 
-    fn keep(&mut self, kind: &str, detail: impl FnOnce() -> String) {
+    fn keep(&mut self, kind: &str, step: Option<u64>, detail: impl FnOnce() -> String) {
         let at = self.kinds.iter().position(|(k, ..)| k == kind).or_else(|| {
             (self.kinds.len() < Self::KINDS).then(|| {
                 self.kinds.push((kind.to_owned(), Vec::new(), 0));
@@ -364,7 +461,11 @@ impl Notes {
             })
         });
         if let Some((_, told, more)) = at.and_then(|at| self.kinds.get_mut(at)) {
-            if told.len() < Self::TOLD { told.push(detail()) } else { *more += 1 }
+            if told.len() < Self::TOLD {
+                told.push((step, detail()))
+            } else {
+                *more += 1
+            }
         }
     }
 
@@ -375,9 +476,17 @@ impl Notes {
     pub fn finish(self) -> Vec<Anomaly> {
         let mut all = Vec::new();
         for (kind, told, more) in self.kinds {
-            all.extend(told.into_iter().map(|detail| Anomaly { kind: kind.clone(), detail }));
+            all.extend(told.into_iter().map(|(step, detail)| Anomaly {
+                kind: kind.clone(),
+                detail,
+                step,
+            }));
             if more > 0 {
-                all.push(Anomaly { kind, detail: format!("and {more} more") });
+                all.push(Anomaly {
+                    kind,
+                    detail: format!("and {more} more"),
+                    step: None,
+                });
             }
         }
         all

@@ -1,9 +1,11 @@
 //! What in a log speaks of a failure, gathered line by line while the log is read.
 //!
-//! A *sign* is a line that explains a failure once there is one; it is *fatal* where it alone says that a process ended:
-//! an exception below a traceback, a watchdog's abort. Training that goes on afterwards takes that back.
+//! A *sign* is a line that explains a failure once there is one; it is *fatal* where it alone says
+//! that a process ended: an exception below a traceback, a watchdog's abort. Training that goes on
+//! afterwards takes that back.
 
 use std::sync::LazyLock;
+use tprimat_words::part;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use memchr::memmem::Finder;
@@ -18,7 +20,8 @@ use super::{
 /// Lines of evidence kept, and characters of each.
 pub const LINES: usize = 5;
 pub const CHARS: usize = 300;
-/// Output of the same process may be buffered: steps so few bytes after a fatal line may be older than it.
+/// Output of the same process may be buffered: steps so few bytes after a fatal line may be older
+/// than it.
 const BUFFERED: u64 = 32 << 10;
 /// Lines from a traceback's head to its exception, and from the exception to the log's end.
 const TRACEBACK: u64 = 400;
@@ -27,7 +30,7 @@ const POST_MORTEM: u64 = 300;
 const AT_END: u64 = 20;
 
 #[derive(Clone, Copy)]
-enum Word {
+enum Meaning {
     Sign(usize),
     Exception,
     Traceback,
@@ -36,16 +39,21 @@ enum Word {
     Root,
 }
 
-static WORDS: LazyLock<(AhoCorasick, Vec<(&'static str, Word)>)> = LazyLock::new(|| {
-    let signs = SIGNS.iter().enumerate().map(|(i, (word, ..))| (*word, Word::Sign(i)));
+static WORDS: LazyLock<(AhoCorasick, Vec<(&'static str, Meaning)>)> = LazyLock::new(|| {
+    let signs = SIGNS
+        .iter()
+        .enumerate()
+        .map(|(i, (word, ..))| (*word, Meaning::Sign(i)));
     let others = [
-        (EXCEPTIONS, Word::Exception),
-        (CONSEQUENCES, Word::Consequence),
-        (LAUNCHERS, Word::Launcher),
-        (&["Traceback (most recent call last)"], Word::Traceback),
-        (&["Root Cause (first observed failure)"], Word::Root),
+        (EXCEPTIONS, Meaning::Exception),
+        (CONSEQUENCES, Meaning::Consequence),
+        (LAUNCHERS, Meaning::Launcher),
+        (&["Traceback (most recent call last)"], Meaning::Traceback),
+        (&["Root Cause (first observed failure)"], Meaning::Root),
     ];
-    let others = others.into_iter().flat_map(|(words, word)| words.iter().map(move |w| (*w, word)));
+    let others = others
+        .into_iter()
+        .flat_map(|(words, word)| words.iter().map(move |w| (*w, word)));
     let all: Vec<_> = signs.chain(others).collect();
     let automaton = AhoCorasick::builder()
         .match_kind(MatchKind::LeftmostFirst)
@@ -57,8 +65,8 @@ static WORDS: LazyLock<(AhoCorasick, Vec<(&'static str, Word)>)> = LazyLock::new
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("Error"));
 
-/// Which four bytes a word may begin with, hashed: most lines hold none of them, and this is told faster than by the
-/// automaton.
+/// Which four bytes a word may begin with, hashed: most lines hold none of them, and this is told
+/// faster than by the automaton.
 static BEGINNINGS: LazyLock<Box<[u64; 1024]>> = LazyLock::new(|| {
     let mut bits = Box::new([0; 1024]);
     for (word, _) in &WORDS.1 {
@@ -110,7 +118,8 @@ struct Found {
 }
 
 impl Causes {
-    /// A line that states a step. Hardly anything but numbers is in it, so it is searched only where something is glued on.
+    /// A line that states a step. Hardly anything but numbers is in it, so it is searched only
+    /// where something is glued on.
     pub fn step_line(&mut self, text: &str) {
         if ERROR.find(text.as_bytes()).is_some() {
             self.line(text);
@@ -128,17 +137,26 @@ impl Causes {
         let text = text.trim_ascii();
         if is_below_frames {
             self.in_frames = false;
-            // Any name may stand there: `SystemExit`, `KeyboardInterrupt`, an exception of the trainer's own.
+            // Any name may stand there: `SystemExit`, `KeyboardInterrupt`, an exception of the
+            // trainer's own.
             if !may_have_word(text) || automaton.find(text).is_none() {
                 self.plain(text);
                 return self.add(Class::Unknown, text, true);
             }
         }
-        match Some(text).filter(|text| may_have_word(text)).and_then(|text| automaton.find(text)) {
+        match Some(text)
+            .filter(|text| may_have_word(text))
+            .and_then(|text| automaton.find(text))
+        {
             None => self.plain(text),
             Some(first) => {
-                let rest = automaton.find_iter(&text[first.end()..]);
-                self.telling(text, std::iter::once(first).chain(rest).map(|m| words[m.pattern().as_usize()].1));
+                let rest = automaton.find_iter(part(text, first.end()..));
+                self.telling(
+                    text,
+                    std::iter::once(first)
+                        .chain(rest)
+                        .map(|m| words[m.pattern().as_usize()].1),
+                );
             }
         }
     }
@@ -153,31 +171,34 @@ impl Causes {
     }
 
     /// A line with at least one of the words.
-    fn telling(&mut self, text: &str, words: impl Iterator<Item = Word>) {
+    fn telling(&mut self, text: &str, words: impl Iterator<Item = Meaning>) {
         let (mut sign, mut exception) = (None::<usize>, false);
         // Asked once: a line may hold the word ten thousand times.
         let failed = std::cell::LazyCell::new(|| says_failure(text));
         for word in words {
             match word {
-                Word::Sign(i) => sign = Some(sign.map_or(i, |best| best.min(i))),
-                Word::Exception => exception = true,
-                Word::Traceback => {
+                Meaning::Sign(i) => sign = Some(sign.map_or(i, |best| best.min(i))),
+                Meaning::Exception => exception = true,
+                Meaning::Traceback => {
                     self.traceback = Some(self.lines);
                     self.in_frames = true;
                 }
-                Word::Launcher if *failed => {
+                Meaning::Launcher if *failed => {
                     self.launcher_at = Some(self.at);
                     self.launcher_says.get_or_insert_with(|| cut(text, CHARS));
                 }
-                Word::Launcher => {}
-                Word::Root => self.root.begins(),
+                Meaning::Launcher => {}
+                Meaning::Root => self.root.begins(),
                 // Ranks that were ended by the launcher are not the cause.
-                Word::Consequence => return,
+                Meaning::Consequence => return,
             }
         }
         self.plain(text);
         let raised = (exception || sign.is_some()) && is_exception(text);
-        let traced = raised && self.traceback.is_some_and(|head| self.lines - head < TRACEBACK);
+        let traced = raised
+            && self
+                .traceback
+                .is_some_and(|head| self.lines - head < TRACEBACK);
         match sign.map(|i| SIGNS[i]) {
             Some((_, class, Sign::Fatal)) => self.add(class, text, true),
             Some((_, class, Sign::Raised)) => self.add(class, text, raised),
@@ -197,10 +218,20 @@ impl Causes {
     }
 
     fn add(&mut self, class: Class, text: &str, fatal: bool) {
-        let at = self.found.iter().position(|f| f.class == class).unwrap_or_else(|| {
-            self.found.push(Found { class, lines: Vec::new(), at: 0, fatal: Vec::new(), fatal_at: (0, 0) });
-            self.found.len() - 1
-        });
+        let at = self
+            .found
+            .iter()
+            .position(|f| f.class == class)
+            .unwrap_or_else(|| {
+                self.found.push(Found {
+                    class,
+                    lines: Vec::new(),
+                    at: 0,
+                    fatal: Vec::new(),
+                    fatal_at: (0, 0),
+                });
+                self.found.len() - 1
+            });
         let survived = self.went_on(self.found[at].fatal_at.0, BUFFERED);
         let found = &mut self.found[at];
         let text = cut(text, CHARS);
@@ -221,11 +252,17 @@ impl Causes {
     }
 
     pub fn of(&self, class: Class) -> &[String] {
-        self.found.iter().find(|f| f.class == class).map_or(&[], |f| &f.lines)
+        self.found
+            .iter()
+            .find(|f| f.class == class)
+            .map_or(&[], |f| &f.lines)
     }
 
     pub fn failure(&self, class: Class) -> Failure {
-        Failure { class, evidence: self.of(class).to_vec() }
+        Failure {
+            class,
+            evidence: self.of(class).to_vec(),
+        }
     }
 
     /// The exceptions of no known class, or what the launcher says of the rank that failed first.
@@ -234,8 +271,15 @@ impl Causes {
         if failure.evidence.is_empty() {
             let tail = self.tail();
             // What the trainer said after its last event, as `raise SystemExit("boom")` does.
-            let spoken = tail.iter().rposition(|line| is_event(line)).map_or(0, |at| at + 1);
-            failure.evidence = if spoken < tail.len() { tail[spoken..].to_vec() } else { tail };
+            let spoken = tail
+                .iter()
+                .rposition(|line| is_event(line))
+                .map_or(0, |at| at + 1);
+            failure.evidence = if spoken < tail.len() {
+                tail[spoken..].to_vec()
+            } else {
+                tail
+            };
         }
         failure
     }
@@ -243,7 +287,11 @@ impl Causes {
     /// The log's last line that says anything.
     pub fn last(&self) -> Option<String> {
         let tail = self.tail();
-        tail.iter().rev().find(|line| !is_event(line)).or(tail.last()).cloned()
+        tail.iter()
+            .rev()
+            .find(|line| !is_event(line))
+            .or(tail.last())
+            .cloned()
     }
 
     pub fn tail(&self) -> Vec<String> {
@@ -257,7 +305,8 @@ impl Causes {
         failure
     }
 
-    /// What the log alone says of its end: `None` where training came to its end, or went on after what was said.
+    /// What the log alone says of its end: `None` where training came to its end, or went on after
+    /// what was said.
     pub fn verdict(&self, trace: &Trace) -> Option<Failure> {
         // A launcher speaks when its processes are gone: steps after that are those of a restart.
         let told = self.launcher_at.is_some_and(|at| !self.went_on(at, 0));
@@ -276,18 +325,38 @@ impl Causes {
             Class::Killed,
             Class::Unknown,
         ];
-        let said = |class: Class| self.found.iter().find(|f| f.class == class).and_then(|f| self.said(f, told));
-        if let Some((class, evidence)) = order.into_iter().find_map(|class| Some((class, said(class)?))) {
-            let class = if class == Class::Unknown && told { self.root.class().unwrap_or(class) } else { class };
+        let said = |class: Class| {
+            self.found
+                .iter()
+                .find(|f| f.class == class)
+                .and_then(|f| self.said(f, told))
+        };
+        if let Some((class, evidence)) = order
+            .into_iter()
+            .find_map(|class| Some((class, said(class)?)))
+        {
+            let class = if class == Class::Unknown && told {
+                self.root.class().unwrap_or(class)
+            } else {
+                class
+            };
             return Some(self.with_root(Failure { class, evidence }));
         }
         if told {
             let class = self.root.class().unwrap_or(Class::Unknown);
-            return Some(self.with_root(Failure { class, evidence: Vec::new() }));
+            return Some(self.with_root(Failure {
+                class,
+                evidence: Vec::new(),
+            }));
         }
-        let (_, shell) =
-            self.shell.as_ref().filter(|(line, _)| trace.steps.is_empty() && self.lines - line < AT_END)?;
-        Some(Failure { class: Class::Launch, evidence: vec![shell.clone()] })
+        let (_, shell) = self
+            .shell
+            .as_ref()
+            .filter(|(line, _)| trace.steps.is_empty() && self.lines - line < AT_END)?;
+        Some(Failure {
+            class: Class::Launch,
+            evidence: vec![shell.clone()],
+        })
     }
 
     /// The lines of a class that explain the end of the log.
@@ -298,12 +367,14 @@ impl Causes {
         if !found.fatal.is_empty() && recent && !self.went_on(found.fatal_at.0, slack) {
             return Some(found.fatal.clone());
         }
-        let hints = told && !vague && found.class != Class::Port && self.lines - found.at < POST_MORTEM;
+        let hints =
+            told && !vague && found.class != Class::Port && self.lines - found.at < POST_MORTEM;
         hints.then(|| found.lines.clone())
     }
 }
 
-/// Every rank says the same: it counts once. The first lines of a cause are kept, but the last exceptions.
+/// Every rank says the same: it counts once. The first lines of a cause are kept, but the last
+/// exceptions.
 fn keep(kept: &mut Vec<String>, text: &str, class: Class) {
     if kept.iter().any(|k| message(k) == message(text)) {
         return;
@@ -318,7 +389,11 @@ fn keep(kept: &mut Vec<String>, text: &str, class: Class) {
 
 /// `torch.OutOfMemoryError: …` → `OutOfMemoryError`.
 fn last_name(text: &str) -> &str {
-    message(text).split([':', ' ']).next().and_then(|name| name.rsplit('.').next()).unwrap_or("")
+    message(text)
+        .split([':', ' '])
+        .next()
+        .and_then(|name| name.rsplit('.').next())
+        .unwrap_or("")
 }
 
 fn is_exception(text: &str) -> bool {
@@ -328,12 +403,70 @@ fn is_exception(text: &str) -> bool {
         || text.contains("terminate called after throwing")
 }
 
-/// `bash: x: command not found`, `/bin/sh: 1: x: not found`, `run.sh: line 3: …`, `slurmstepd: error: execve(): …`.
+/// Words of exceptions that may pass while no key changes: a network, or a disk that is full.
+const PASSING: [&str; 8] = [
+    "onnection",
+    "imeout",
+    "timed out",
+    "Max retries exceeded",
+    "Temporary failure",
+    "No space left on device",
+    "Disk quota exceeded",
+    "Too many open files",
+];
+
+/// Exceptions that only say that another process failed.
+const OF_OTHERS: [&str; 3] = ["ChildFailedError", "CalledProcessError", "RayTaskError"];
+
+/// Do both runs' evidence have an exception with the same message? Addresses differ from run to
+/// run, and are no part of it.
+#[must_use]
+pub fn same_exception(a: &[String], b: &[String]) -> bool {
+    let raised = |lines: &[String]| -> Vec<String> {
+        let own = |line: &&String| {
+            is_exception(line)
+                && !OF_OTHERS.contains(&last_name(line))
+                && !PASSING.iter().any(|word| line.contains(word))
+        };
+        let without_addresses = |line: &String| {
+            let mut parts = message(line).split("0x");
+            let first = parts.next().unwrap_or_default().to_owned();
+            parts.fold(first, |text, rest| {
+                text + "0x" + rest.trim_start_matches(|c: char| c.is_ascii_hexdigit())
+            })
+        };
+        lines.iter().filter(own).map(without_addresses).collect()
+    };
+    let known = raised(b);
+    raised(a).iter().any(|line| known.contains(line))
+}
+
+/// `bash: x: command not found`, `/bin/sh: 1: x: not found`, `run.sh: line 3: …`, `slurmstepd:
+/// error: execve(): …`.
 fn is_shell(text: &str) -> bool {
     let text = message(text);
-    let program = text.split(':').next().unwrap_or("").rsplit('/').next().unwrap_or("");
-    ["bash", "sh", "dash", "zsh", "env", "nohup", "python", "python3", "srun", "slurmstepd", "exec", "docker"]
-        .contains(&program)
+    let program = text
+        .split(':')
+        .next()
+        .unwrap_or("")
+        .rsplit('/')
+        .next()
+        .unwrap_or("");
+    [
+        "bash",
+        "sh",
+        "dash",
+        "zsh",
+        "env",
+        "nohup",
+        "python",
+        "python3",
+        "srun",
+        "slurmstepd",
+        "exec",
+        "docker",
+    ]
+    .contains(&program)
         || program.ends_with(".sh")
 }
 
@@ -342,33 +475,45 @@ fn is_event(line: &str) -> bool {
     line.starts_with("{\"event\"")
 }
 
-/// Does the line end a traceback's frames, which are indented? A launcher puts `[rank0]: ` before each line.
+/// Does the line end a traceback's frames, which are indented? A launcher puts `[rank0]: ` before
+/// each line.
 fn ends_frames(line: &str) -> bool {
     let own = line
         .strip_prefix("[rank")
         .and_then(|rest| rest.split_once("]:"))
         .map_or(line, |(_, rest)| rest.strip_prefix(' ').unwrap_or(rest));
     let name = own.trim_ascii_end().split(':').next().unwrap_or_default();
-    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
+    let is_name = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.');
     is_name && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
 /// `exited with code 0` is no failure.
 fn says_failure(text: &str) -> bool {
-    let Some((_, code)) = text.rsplit_once("code") else { return true };
-    let digits: String = code.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let Some((_, code)) = text.rsplit_once("code") else {
+        return true;
+    };
+    let digits: String = code
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
     digits.parse::<u64>() != Ok(0)
 }
 
-/// A line without the prefixes that launchers and loggers put before it: `[rank3]: `, `[default0]:`, `3: `.
+/// A line without the prefixes that launchers and loggers put before it: `[rank3]: `,
+/// `[default0]:`, `3: `.
 pub fn message(line: &str) -> &str {
     let mut text = line.trim_start();
     if let Some(at) = text.find("[rank").filter(|at| *at < 80) {
-        text = &text[at..];
+        text = part(text, at..);
     }
     loop {
         let rest = if let Some(inner) = text.strip_prefix('[') {
-            inner.split_once(']').map(|(_, rest)| rest.strip_prefix(':').unwrap_or(rest))
+            inner
+                .split_once(']')
+                .map(|(_, rest)| rest.strip_prefix(':').unwrap_or(rest))
         } else if let Some(rest) = text.strip_prefix([':', '>']) {
             Some(rest)
         } else {
@@ -398,13 +543,16 @@ impl Ring {
         }
         let slot = &mut self.lines[self.next];
         slot.clear();
-        slot.push_str(&text[..end]);
+        slot.push_str(part(text, ..end));
         self.next = (self.next + 1) % LINES;
     }
 
     fn all(&self) -> Vec<String> {
         let order = (0..LINES).map(|i| &self.lines[(self.next + i) % LINES]);
-        order.filter(|line| !line.is_empty()).map(|line| cut(line, CHARS)).collect()
+        order
+            .filter(|line| !line.is_empty())
+            .map(|line| cut(line, CHARS))
+            .collect()
     }
 }
 
@@ -419,16 +567,52 @@ mod tests {
     }
 
     #[test]
+    fn an_exception_is_the_same_by_its_message_whatever_its_rank_and_addresses() {
+        let same = |a: &str, b: &str| same_exception(&[a.to_owned()], &[b.to_owned()]);
+        assert!(same(
+            "[rank0]: ValueError: heads must divide <object at 0x7f12ab>",
+            "[rank3]: ValueError: heads must divide <object at 0x55c0>"
+        ));
+        for (a, b) in [
+            ("ValueError: heads", "ValueError: layers"),
+            ("KeyError: heads", "ValueError: heads"),
+            ("something odd", "something odd"),
+            ("ChildFailedError:", "ChildFailedError:"),
+            (
+                "requests.exceptions.ConnectionError: no route",
+                "requests.exceptions.ConnectionError: no route",
+            ),
+            (
+                "OSError: [Errno 28] No space left on device",
+                "OSError: [Errno 28] No space left on device",
+            ),
+        ] {
+            assert!(!same(a, b), "{a} / {b}");
+        }
+    }
+
+    #[test]
     fn a_launcher_says_that_a_process_failed_unless_its_code_is_0() {
         for word in LAUNCHERS {
             let failure = verdict(&format!("{word} 1")).unwrap_or_else(|| panic!("{word}"));
-            assert_eq!((failure.class, failure.evidence), (Class::Unknown, vec![format!("{word} 1")]));
+            assert_eq!(
+                (failure.class, failure.evidence),
+                (Class::Unknown, vec![format!("{word} 1")])
+            );
         }
-        for line in ["torchrun exited with code 0", "srun: Exited with exit code 0", "x exits with return code = 0"] {
+        for line in [
+            "torchrun exited with code 0",
+            "srun: Exited with exit code 0",
+            "x exits with return code = 0",
+        ] {
             assert_eq!(verdict(line), None, "{line}");
         }
         let several = "process returned a non-zero exit code; torchrun exited with code 0";
-        assert_eq!(verdict(several), None, "the last code counts for all of the line's words");
+        assert_eq!(
+            verdict(several),
+            None,
+            "the last code counts for all of the line's words"
+        );
     }
 
     /// The code is looked for once a line: at each of its words it would take minutes here.
@@ -436,7 +620,10 @@ mod tests {
     fn a_line_full_of_launchers_words_is_asked_once() {
         let line = "torchrun exited with code ".repeat((1 << 20) / 26);
         assert_eq!(verdict(&format!("{line}0")), None);
-        assert_eq!(verdict(&format!("{line}1")).map(|f| f.evidence.len()), Some(1));
+        assert_eq!(
+            verdict(&format!("{line}1")).map(|f| f.evidence.len()),
+            Some(1)
+        );
         let plain = "ChildFailedError ".repeat((1 << 20) / 17);
         assert!(verdict(&plain).is_some());
     }

@@ -1,6 +1,8 @@
-//! Composer and llm-foundry: a record of several lines, `[epoch=1][batch=5/5]:` and then `Train key: value`.
+//! Composer and llm-foundry: a record of several lines, `[epoch=1][batch=5/5]:` and then `Train
+//! key: value`.
 //!
-//! Throughput is a mean over a window of batches and printed with four decimals, so no step time is made of it.
+//! Throughput is a mean over a window of batches and printed with four decimals, so no step time is
+//! made of it.
 
 use super::{
     Evaluation, MemoryFigure, Step,
@@ -9,6 +11,7 @@ use super::{
     lines::{Line, cut},
     numbers::{after, as_count, bytes, count, finite, whole_text_number},
 };
+use tprimat_words::part;
 
 /// Metrics of a record that are kept besides the known ones.
 const MAX_OTHER: usize = 24;
@@ -16,7 +19,9 @@ const MAX_OTHER: usize = 24;
 pub fn evidence(line: &str) -> Evidence {
     match metric(line) {
         Some(("Train", name, _))
-            if ["time/", "throughput/", "loss/train/", "trainer/"].iter().any(|p| name.starts_with(p)) =>
+            if ["time/", "throughput/", "loss/train/", "trainer/"]
+                .iter()
+                .any(|p| name.starts_with(p)) =>
         {
             Evidence::Strong
         }
@@ -56,9 +61,19 @@ impl Reader for Log {
             } else if kind == "Train" {
                 self.train(name, value, out);
             } else if name.starts_with("metrics/") || name.starts_with("loss/") {
-                let value = finite(value, "nan_evaluation", self.newest.unwrap_or(0), &mut out.notes);
+                let value = finite(
+                    value,
+                    "nan_evaluation",
+                    self.newest.unwrap_or(0),
+                    &mut out.notes,
+                );
                 if let Some(value) = value {
-                    out.evaluation(Evaluation { step: self.newest, samples: None, name: cut(name, 120), value });
+                    out.evaluation(Evaluation {
+                        step: self.newest,
+                        samples: None,
+                        name: cut(name, 120),
+                        value,
+                    });
                 }
             }
         } else if text.contains("[Eval batch=") {
@@ -84,9 +99,13 @@ impl Log {
             "time/batch" => record.batches_before = as_count(value),
             "time/sample" => record.samples_before = as_count(value),
             "loss/train/total" => step.loss = finite(value, "nan_loss", number, &mut out.notes),
-            "l2_norm/grad/global" => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
+            "l2_norm/grad/global" => {
+                step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes)
+            }
             "throughput/device/tokens_per_sec" => step.tokens_per_second_per_gpu = positive,
-            "throughput/device/flops_per_sec" => step.tflops_per_gpu = positive.map(|flops| flops / 1e12),
+            "throughput/device/flops_per_sec" => {
+                step.tflops_per_gpu = positive.map(|flops| flops / 1e12)
+            }
             "trainer/device_train_microbatch_size" => {
                 if let Some(size) = as_count(value).filter(|n| *n > 0) {
                     out.set("micro_batch_size", size);
@@ -98,7 +117,10 @@ impl Log {
             _ => {}
         }
         let counted = matches!(name, "time/batch" | "time/sample" | "time/token");
-        let kept = counted || ["metrics/", "throughput/", "loss/"].iter().any(|prefix| name.starts_with(prefix));
+        let kept = counted
+            || ["metrics/", "throughput/", "loss/"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix));
         if kept && name != "loss/train/total" && value.is_finite() && step.other.len() < MAX_OTHER {
             let name = match name {
                 "throughput/tokens_per_sec" => "tokens_per_second_global",
@@ -112,29 +134,43 @@ impl Log {
     }
 
     fn flush(&mut self, out: &mut Builder) {
-        let Some(record) = self.record.take().filter(|r| r.filled) else { return };
+        let Some(record) = self.record.take().filter(|r| r.filled) else {
+            return;
+        };
         let header = match (record.epoch, record.batch) {
             (None | Some(1), Some((batch, _))) => Some(batch),
-            (Some(epoch), Some((batch, Some(all)))) => (epoch - 1).checked_mul(all).and_then(|n| n.checked_add(batch)),
+            (Some(epoch), Some((batch, Some(all)))) => (epoch - 1)
+                .checked_mul(all)
+                .and_then(|n| n.checked_add(batch)),
             _ => None,
         };
         let Some(number) = record.batches_before.map(|n| n + 1).or(header) else {
-            out.notes.add("unreadable_line", || "a record without its batch".to_owned());
+            out.notes.add("unreadable_line", || {
+                "a record without its batch".to_owned()
+            });
             return;
         };
-        let mut step = Step { step: number, ..record.step };
+        let mut step = Step {
+            step: number,
+            ..record.step
+        };
         if let (Some(batches), Some(samples)) = (record.batches_before, record.samples_before) {
-            // All batches before this one were as large as their mean says, where it comes out even.
-            let (b0, s0) = self.before.filter(|(b, s)| *b < batches && *s <= samples).unwrap_or((0, 0));
+            // All batches before this one were as large as their mean says, where it comes out
+            // even.
+            let (b0, s0) = self
+                .before
+                .filter(|(b, s)| *b < batches && *s <= samples)
+                .unwrap_or((0, 0));
             let (batches_since, samples_since) = (batches - b0, samples - s0);
-            if batches_since > 0 && samples_since > 0 && samples_since.is_multiple_of(batches_since) {
+            if batches_since > 0 && samples_since > 0 && samples_since.is_multiple_of(batches_since)
+            {
                 step.global_batch_size = Some(samples_since / batches_since);
             }
             self.before = Some((batches, samples));
         }
         self.newest = Some(number);
-        // Behind an epoch it is the batches of that one; alone it is how long training is to be. A batch is one optimiser
-        // step, in however many micro-batches.
+        // Behind an epoch it is the batches of that one; alone it is how long training is to be. A
+        // batch is one optimiser step, in however many micro-batches.
         if let (None, Some((batch, Some(all)))) = (record.epoch, record.batch)
             && batch == number
             && batch <= all
@@ -154,26 +190,46 @@ fn memory(name: &str, value: f64, step: &mut Step) {
         "memory/current_reserved_mem" => "reserved",
         _ => return,
     };
-    let Some(bytes) = bytes(value, 1e9).filter(|n| *n > 0) else { return };
+    let Some(bytes) = bytes(value, 1e9).filter(|n| *n > 0) else {
+        return;
+    };
     if kind == "peak_allocated" || (kind == "peak_reserved" && step.memory_bytes.is_none()) {
         (step.memory_bytes, step.memory_kind, step.memory_source) =
             (Some(bytes), Some(kind.into()), Some("torch".into()));
     }
-    step.memory_figures.push(MemoryFigure { kind: kind.into(), source: "torch".into(), bytes });
+    step.memory_figures.push(MemoryFigure {
+        kind: kind.into(),
+        source: "torch".into(),
+        bytes,
+    });
 }
 
-/// `[epoch=1][batch=5/5]:`, `[batch=100/4800]:` or, where training is measured otherwise, `[token=…/…]:`.
+/// `[epoch=1][batch=5/5]:`, `[batch=100/4800]:` or, where training is measured otherwise,
+/// `[token=…/…]:`.
 fn header(line: &str) -> Option<Record> {
-    let start = ["[epoch=", "[batch=", "[token=", "[sample="].iter().filter_map(|key| line.find(key)).min()?;
-    let line = line[start..].trim_end();
+    let start = ["[epoch=", "[batch=", "[token=", "[sample="]
+        .iter()
+        .filter_map(|key| line.find(key))
+        .min()?;
+    let line = part(line, start..).trim_end();
     if !line.trim_end_matches(':').ends_with(']') {
         return None;
     }
-    let batch = after(line, "[batch=")
+    let batch = after(line, "[batch=").and_then(count).map(|(batch, rest)| {
+        (
+            batch,
+            rest.strip_prefix('/').and_then(count).map(|(all, _)| all),
+        )
+    });
+    let epoch = after(line, "[epoch=")
         .and_then(count)
-        .map(|(batch, rest)| (batch, rest.strip_prefix('/').and_then(count).map(|(all, _)| all)));
-    let epoch = after(line, "[epoch=").and_then(count).map(|(epoch, _)| epoch).filter(|n| *n > 0);
-    Some(Record { epoch, batch, ..Record::default() })
+        .map(|(epoch, _)| epoch)
+        .filter(|n| *n > 0);
+    Some(Record {
+        epoch,
+        batch,
+        ..Record::default()
+    })
 }
 
 /// `Train key: value` or `Eval key: value`, the key with a slash in it.
@@ -181,7 +237,9 @@ fn metric(line: &str) -> Option<(&'static str, &str, f64)> {
     let line = line.trim();
     ["Train", "Eval"].into_iter().find_map(|kind| {
         let at = line.find(kind)?;
-        let (name, value) = line[at + kind.len()..].strip_prefix(' ')?.rsplit_once(": ")?;
+        let (name, value) = part(line, at + kind.len()..)
+            .strip_prefix(' ')?
+            .rsplit_once(": ")?;
         let is_key = name.contains('/') && !name.contains(char::is_whitespace);
         Some((kind, name, whole_text_number(value).filter(|_| is_key)?))
     })
@@ -221,21 +279,34 @@ mod tests {
     fn one_step_a_record() {
         let trace = parse_any(LOG.as_bytes());
         assert_eq!(trace.format, "composer");
-        let steps: Vec<_> =
-            trace.steps.iter().map(|s| (s.step, s.loss, s.learning_rate, s.global_batch_size)).collect();
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.loss, s.learning_rate, s.global_batch_size))
+            .collect();
         assert_eq!(
             steps,
-            [(1, Some(10.5), None, None), (2, Some(10.25), Some(0.0006), Some(256)), (4, None, None, None)]
+            [
+                (1, Some(10.5), None, None),
+                (2, Some(10.25), Some(0.0006), Some(256)),
+                (4, None, None, None)
+            ]
         );
         let second = &trace.steps[1];
-        assert_eq!((second.tokens_per_second_per_gpu, second.tflops_per_gpu), (Some(8192.0), Some(125.0)));
+        assert_eq!(
+            (second.tokens_per_second_per_gpu, second.tflops_per_gpu),
+            (Some(8192.0), Some(125.0))
+        );
         assert_eq!(second.other["tokens_per_second_global"], 65536.0);
         assert_eq!(second.other["time/token"], 524_288.0);
         assert_eq!(
             (second.memory_bytes, second.memory_kind.as_deref()),
             (Some(40_500_000_000), Some("peak_allocated"))
         );
-        assert_eq!(second.step_time_seconds, None, "a rounded mean over a window is no step's time");
+        assert_eq!(
+            second.step_time_seconds, None,
+            "a rounded mean over a window is no step's time"
+        );
         assert_eq!(trace.effective.0["micro_batch_size"], 4);
         let evaluation = &trace.evaluations[0];
         assert_eq!(
@@ -250,19 +321,45 @@ mod tests {
         let record = |head: &str, before: u64| {
             format!("[{head}]:\n\t Train time/batch: {before}\n\t Train loss/train/total: 2.5000\n")
         };
-        let asked = |log: String| parse_any(log.as_bytes()).effective.0.get("train_iters").and_then(|n| n.as_u64());
-        assert_eq!(asked(record("batch=3/4800", 2) + &record("batch=4/4800", 3)), Some(4800));
-        assert_eq!(asked(record("epoch=1][batch=3/4800", 2)), None, "there may be more epochs");
+        let asked = |log: String| {
+            parse_any(log.as_bytes())
+                .effective
+                .0
+                .get("train_iters")
+                .and_then(|n| n.as_u64())
+        };
+        assert_eq!(
+            asked(record("batch=3/4800", 2) + &record("batch=4/4800", 3)),
+            Some(4800)
+        );
+        assert_eq!(
+            asked(record("epoch=1][batch=3/4800", 2)),
+            None,
+            "there may be more epochs"
+        );
         assert_eq!(asked(record("batch=3", 2)), None);
         assert_eq!(asked(record("token=96/4800", 2)), None);
-        assert_eq!(asked(record("batch=3/4800", 9)), None, "another batch than its own metrics say");
+        assert_eq!(
+            asked(record("batch=3/4800", 9)),
+            None,
+            "another batch than its own metrics say"
+        );
     }
 
     #[test]
     fn other_prose_is_no_record() {
-        for line in ["Train loss: 3", "Training time/x: 3", "[batch=3] done", "Train a b/c: 3"] {
+        for line in [
+            "Train loss: 3",
+            "Training time/x: 3",
+            "[batch=3] done",
+            "Train a b/c: 3",
+        ] {
             assert_eq!(parse_any(line.as_bytes()).format, "unknown", "{line}");
-            assert!(parse(&LogSection::named("composer"), line.as_bytes()).steps.is_empty());
+            assert!(
+                parse(&LogSection::named("composer"), line.as_bytes())
+                    .steps
+                    .is_empty()
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! The format `deepspeed`: the engine's own lines, its timers and flops profiler, DeepSpeed-Chat, and loops that print
-//! `Step 0 time: 178.66ms` or `Step 10/500, Loss: 11.9, Step Time: 0.747s`.
+//! The format `deepspeed`: the engine's own lines, its timers and flops profiler, DeepSpeed-Chat,
+//! and loops that print `Step 0 time: 178.66ms` or `Step 10/500, Loss: 11.9, Step Time: 0.747s`.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -13,13 +13,26 @@ use super::{
 };
 
 pub fn evidence(line: &str) -> Evidence {
-    let engine =
-        has(line, "step=") && has(line, "skipped=") && has(line, "lr=[") || has(line, "RunningAvgSamplesPerSec=");
-    if engine || reinforced(line).is_some() || timed(line).is_some() || looped(line).is_some() || chat(line).is_some() {
+    let engine = has(line, "step=") && has(line, "skipped=") && has(line, "lr=[")
+        || has(line, "RunningAvgSamplesPerSec=");
+    if engine
+        || reinforced(line).is_some()
+        || timed(line).is_some()
+        || looped(line).is_some()
+        || chat(line).is_some()
+    {
         return Evidence::Strong;
     }
-    let usual = ["[deepspeed]", "DeepSpeed info: version=", "time (ms) | fwd_microstep"];
-    if usual.iter().any(|s| has(line, s)) { Evidence::Weak } else { Evidence::None }
+    let usual = [
+        "[deepspeed]",
+        "DeepSpeed info: version=",
+        "time (ms) | fwd_microstep",
+    ];
+    if usual.iter().any(|s| has(line, s)) {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -39,28 +52,57 @@ impl Reader for DeepSpeed {
         let text = &*line.text;
         if let Some(detail) = overflow(text) {
             let after = out.trace.steps.last().map_or(0, |s| s.step);
-            out.notes.add("overflow_skip", || format!("after step {after}: {detail}"));
+            out.notes
+                .add("overflow_skip", || format!("after step {after}: {detail}"));
         } else if let Some(timers) = rest(text, "time (ms) | ") {
             self.timers(timers, out);
         } else if has(text, "step=") && has(text, "skipped=") {
             self.engine_step(text, out);
-        } else if let Some(fields) = rest(text, "global_step=").filter(|t| has(t, "RunningAvgSamplesPerSec=")) {
+        } else if let Some(fields) =
+            rest(text, "global_step=").filter(|t| has(t, "RunningAvgSamplesPerSec="))
+        {
             self.engine_rates(fields, out);
         } else if let Some((at, seconds)) = timed(text) {
-            let step_time_seconds = Checks { step: at, notes: &mut out.notes }.seconds("time", Some(seconds));
+            let step_time_seconds = Checks {
+                step: at,
+                notes: &mut out.notes,
+            }
+            .seconds("time", Some(seconds));
             let other = std::mem::take(&mut self.pending);
-            out.step(Step { step: at, step_time_seconds, other, ..Step::default() });
+            out.step(Step {
+                step: at,
+                step_time_seconds,
+                other,
+                ..Step::default()
+            });
         } else if let Some((at, total)) = looped(text) {
             self.looped_step(at, total, text, out);
         } else if let Some(figures) = chat(text) {
             self.chat(figures, out);
         } else if let Some((at, losses)) = reinforced(text) {
-            let other = losses.into_iter().map(|(name, value)| (name.into(), value)).collect();
-            out.step(Step { step: at, other, ..Step::default() });
-        } else if let Some(value) = text.trim_start().strip_prefix("ppl: ").and_then(number).map(|(v, _)| v) {
+            let other = losses
+                .into_iter()
+                .map(|(name, value)| (name.into(), value))
+                .collect();
+            out.step(Step {
+                step: at,
+                other,
+                ..Step::default()
+            });
+        } else if let Some(value) = text
+            .trim_start()
+            .strip_prefix("ppl: ")
+            .and_then(number)
+            .map(|(v, _)| v)
+        {
             let step = out.trace.steps.last().map(|s| s.step);
             if value.is_finite() {
-                out.evaluation(Evaluation { step, name: "perplexity".to_owned(), value, ..Evaluation::default() });
+                out.evaluation(Evaluation {
+                    step,
+                    name: "perplexity".to_owned(),
+                    value,
+                    ..Evaluation::default()
+                });
             }
         } else if has(text, "DeepSpeed Flops Profiler -") {
             self.profile = 40;
@@ -70,10 +112,13 @@ impl Reader for DeepSpeed {
         } else if has(text, "exits successfully") {
             out.trace.finished = true;
         } else if has(text, "[Summary]") {
-            for (key, name) in
-                [("avg_accumulation_step=", "avg_accumulation_step_ms"), ("avg_update_step=", "avg_update_step_ms")]
-            {
-                after(text, key).into_iter().for_each(|v| out.total(name, v));
+            for (key, name) in [
+                ("avg_accumulation_step=", "avg_accumulation_step_ms"),
+                ("avg_update_step=", "avg_update_step_ms"),
+            ] {
+                after(text, key)
+                    .into_iter()
+                    .for_each(|v| out.total(name, v));
             }
         } else {
             self.config.line(text, out);
@@ -86,21 +131,40 @@ impl DeepSpeed {
     fn engine_step(&mut self, text: &str, out: &mut Builder) {
         self.engine = true;
         // Step 0 is the state before the first one.
-        let Some(at) = count_after(text, "step=").filter(|n| *n > 0) else { return };
-        let mut checks = Checks { step: at, notes: &mut out.notes };
+        let Some(at) = count_after(text, "step=").filter(|n| *n > 0) else {
+            return;
+        };
+        let mut checks = Checks {
+            step: at,
+            notes: &mut out.notes,
+        };
         let learning_rate = checks.learning_rate(after(text, "lr=["));
         let mut other = std::mem::take(&mut self.pending);
         if let Some(skipped) = count_after(text, "skipped=") {
             other.insert("skipped_steps".into(), skipped as f64);
         }
-        out.step(Step { step: at, learning_rate, other, ..Step::default() });
+        out.step(Step {
+            step: at,
+            learning_rate,
+            other,
+            ..Step::default()
+        });
     }
 
-    /// `7360, RunningAvgSamplesPerSec=…, CurrSamplesPerSec=…, MemAllocated=3.96GB, MaxMemAllocated=22.95GB`. The rates are
-    /// too high where gradients are accumulated: they are kept by the log's name and never used.
+    /// `7360, RunningAvgSamplesPerSec=…, CurrSamplesPerSec=…, MemAllocated=3.96GB,
+    /// MaxMemAllocated=22.95GB`. The rates are too high where gradients are accumulated: they are
+    /// kept by the log's name and never used.
     fn engine_rates(&mut self, fields: &str, out: &mut Builder) {
-        let Some(at) = number(fields).and_then(|(n, _)| whole(n)).filter(|n| *n > 0) else { return };
-        let mut step = Step { step: at, ..Step::default() };
+        let Some(at) = number(fields)
+            .and_then(|(n, _)| whole(n))
+            .filter(|n| *n > 0)
+        else {
+            return;
+        };
+        let mut step = Step {
+            step: at,
+            ..Step::default()
+        };
         for (key, name) in [
             ("RunningAvgSamplesPerSec=", "running_avg_samples_per_sec"),
             ("CurrSamplesPerSec=", "curr_samples_per_sec"),
@@ -113,10 +177,15 @@ impl DeepSpeed {
         // Its GB are 2³⁰ bytes.
         if let Some(peak) = gib("MaxMemAllocated=") {
             step.memory_bytes = Some(peak);
-            (step.memory_kind, step.memory_source) = (Some("peak_allocated".into()), Some("torch".into()));
+            (step.memory_kind, step.memory_source) =
+                (Some("peak_allocated".into()), Some("torch".into()));
         }
         if let Some(bytes) = gib(" MemAllocated=") {
-            step.memory_figures.push(MemoryFigure { kind: "allocated".into(), source: "torch".into(), bytes });
+            step.memory_figures.push(MemoryFigure {
+                kind: "allocated".into(),
+                source: "torch".into(),
+                bytes,
+            });
         }
         out.step(step);
     }
@@ -124,12 +193,17 @@ impl DeepSpeed {
     /// `fwd_microstep: 54.76 | bwd_microstep: 122.95 | …`
     fn timers(&mut self, timers: &str, out: &mut Builder) {
         let at = out.trace.steps.last().map_or(0, |s| s.step);
-        let ahead = !self.engine || timers.starts_with("optimizer") || timers.starts_with("selective");
+        let ahead =
+            !self.engine || timers.starts_with("optimizer") || timers.starts_with("selective");
         for (key, value) in timers.split('|').filter_map(|t| t.split_once(':')).take(32) {
-            let Some((value, _)) = number(value) else { continue };
+            let Some((value, _)) = number(value) else {
+                continue;
+            };
             let key = key.trim();
             if value < 0.0 || !value.is_finite() {
-                out.notes.add("negative_time", || format!("after step {at}: {key} is {value} ms"));
+                out.notes.add("negative_time", || {
+                    format!("after step {at}: {key} is {value} ms")
+                });
                 continue;
             }
             if key.len() > 48 {
@@ -144,16 +218,28 @@ impl DeepSpeed {
         }
     }
 
-    /// `Step 10/500, Loss: 11.9, Step Time: 0.747s, Elapsed: 7.5s`. The time is of a micro-step: a step's only where
-    /// nothing is accumulated.
+    /// `Step 10/500, Loss: 11.9, Step Time: 0.747s, Elapsed: 7.5s`. The time is of a micro-step: a
+    /// step's only where nothing is accumulated.
     fn looped_step(&mut self, at: u64, total: u64, text: &str, out: &mut Builder) {
         once("train_iters", total, out);
-        let single =
-            out.trace.effective.0.get("gradient_accumulation_steps").and_then(serde_json::Value::as_u64) == Some(1);
-        let mut checks = Checks { step: at, notes: &mut out.notes };
+        let single = out
+            .trace
+            .effective
+            .0
+            .get("gradient_accumulation_steps")
+            .and_then(serde_json::Value::as_u64)
+            == Some(1);
+        let mut checks = Checks {
+            step: at,
+            notes: &mut out.notes,
+        };
         let time = checks.seconds("Step Time", after(text, "Step Time:"));
-        let mut step =
-            Step { step: at, steps_averaged: Some(1), loss: checks.loss(after(text, "Loss:")), ..Step::default() };
+        let mut step = Step {
+            step: at,
+            steps_averaged: Some(1),
+            loss: checks.loss(after(text, "Loss:")),
+            ..Step::default()
+        };
         step.learning_rate = checks.learning_rate(after(text, ", LR:"));
         if single {
             step.step_time_seconds = time;
@@ -166,13 +252,20 @@ impl DeepSpeed {
         out.step(step);
     }
 
-    /// `0.331 B, Latency: 0.14s, TFLOPs: 1.98, Samples/sec: 14.08, …, Batch Size: 2, Sequence Length: 512`: figures of the
-    /// micro-step that ended a step.
+    /// `0.331 B, Latency: 0.14s, TFLOPs: 1.98, Samples/sec: 14.08, …, Batch Size: 2, Sequence
+    /// Length: 512`: figures of the micro-step that ended a step.
     fn chat(&mut self, figures: &str, out: &mut Builder) {
-        for (key, name) in [("Batch Size:", "micro_batch_size"), ("Sequence Length:", "seq_length")] {
-            count_after(figures, key).into_iter().for_each(|n| once(name, n, out));
+        for (key, name) in [
+            ("Batch Size:", "micro_batch_size"),
+            ("Sequence Length:", "seq_length"),
+        ] {
+            count_after(figures, key)
+                .into_iter()
+                .for_each(|n| once(name, n, out));
         }
-        number(figures).into_iter().for_each(|(billions, _)| out.total("model_parameters_billion", billions));
+        number(figures)
+            .into_iter()
+            .for_each(|(billions, _)| out.total("model_parameters_billion", billions));
         let at = out.trace.steps.last().map(|s| s.step);
         let ends_step = std::mem::replace(&mut self.chat_told, at) != at;
         for (key, name) in [
@@ -180,7 +273,9 @@ impl DeepSpeed {
             ("TFLOPs:", "micro_step_tflops"),
             ("Samples/sec:", "micro_step_samples_per_sec"),
         ] {
-            let Some(value) = after(figures, key).filter(|v| v.is_finite() && *v > 0.0) else { continue };
+            let Some(value) = after(figures, key).filter(|v| v.is_finite() && *v > 0.0) else {
+                continue;
+            };
             match out.last_step().filter(|_| ends_step) {
                 Some(step) => {
                     step.other.insert(name.into(), value);
@@ -211,36 +306,57 @@ fn looped(line: &str) -> Option<(u64, u64)> {
     Some((whole(step)?, whole(total)?)).filter(|_| own)
 }
 
-/// DeepSpeed-Chat's third stage, old and new: `epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss: 0.25|…`,
-/// `Epoch: 0 | Step: 10 | PPO Epoch: 1 | Actor Loss: 0.5 | …`. None of them is the loss of a language model.
+/// DeepSpeed-Chat's third stage, old and new: `epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss:
+/// 0.25|…`, `Epoch: 0 | Step: 10 | PPO Epoch: 1 | Actor Loss: 0.5 | …`. None of them is the loss of
+/// a language model.
 fn reinforced(line: &str) -> Option<(u64, Vec<(&'static str, f64)>)> {
     if !has(line, "ppo_ep:") && !has(line, "PPO Epoch:") {
         return None;
     }
-    let find = |keys: [&str; 2]| keys.into_iter().find_map(|key| after(line, key)).filter(|v| v.is_finite());
+    let find = |keys: [&str; 2]| {
+        keys.into_iter()
+            .find_map(|key| after(line, key))
+            .filter(|v| v.is_finite())
+    };
     let step = find(["|step:", "| Step:"]).and_then(whole)?;
     let losses = [
         ("actor_loss", find(["act_loss:", "Actor Loss:"])),
         ("critic_loss", find(["cri_loss:", "Critic Loss:"])),
-        ("unsupervised_loss", find(["unsuper_loss:", "Unsupervised Loss:"])),
+        (
+            "unsupervised_loss",
+            find(["unsuper_loss:", "Unsupervised Loss:"]),
+        ),
     ];
-    Some((step, losses.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()))
+    Some((
+        step,
+        losses
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect(),
+    ))
 }
 
 fn chat(line: &str) -> Option<&str> {
     rest(line, "Model Parameters: ").filter(|t| has(t, "Latency: ") && has(t, "TFLOPs: "))
 }
 
-/// A line of the profiler's summary, `bwd latency:      26.9 ms`. What is negative was measured wrongly.
+/// A line of the profiler's summary, `bwd latency:      26.9 ms`. What is negative was measured
+/// wrongly.
 fn profile(text: &str, out: &mut Builder) {
-    let Some((what, value)) = text.split_once(':') else { return };
+    let Some((what, value)) = text.split_once(':') else {
+        return;
+    };
     let name = match what.trim() {
         "world size" => {
-            count_after(text, ":").into_iter().for_each(|n| once("num_gpus", n, out));
+            count_after(text, ":")
+                .into_iter()
+                .for_each(|n| once("num_gpus", n, out));
             return;
         }
         "batch size per GPU" => {
-            count_after(text, ":").into_iter().for_each(|n| once("micro_batch_size", n, out));
+            count_after(text, ":")
+                .into_iter()
+                .for_each(|n| once("micro_batch_size", n, out));
             return;
         }
         "fwd latency" => "profile_fwd_latency_seconds",
@@ -251,7 +367,9 @@ fn profile(text: &str, out: &mut Builder) {
         what if what.starts_with("FLOPS per GPU =") => "profile_tflops_per_gpu",
         _ => return,
     };
-    let Some((value, unit)) = number(value) else { return };
+    let Some((value, unit)) = number(value) else {
+        return;
+    };
     let scale = match word_after(unit, "").unwrap_or("") {
         "s" | "" | "TFLOPS" => 1.0,
         "ms" | "GFLOPS" => 1e-3,
@@ -263,7 +381,9 @@ fn profile(text: &str, out: &mut Builder) {
     if value > 0.0 {
         out.total(name, value * scale);
     } else {
-        out.notes.add("absurd_value", || format!("the profiler says {}", super::lines::cut(text.trim(), 100)));
+        out.notes.add("absurd_value", || {
+            format!("the profiler says {}", super::lines::cut(text.trim(), 100))
+        });
     }
 }
 
@@ -295,10 +415,21 @@ mod tests {
     fn the_engines_lines() {
         let trace = parse_any(LOG.as_bytes());
         assert_eq!((trace.format.as_str(), trace.finished), ("deepspeed", true));
-        let [first, second] = &trace.steps[..] else { panic!("{:?}", trace.steps) };
-        assert_eq!((first.step, first.learning_rate, first.loss), (10, Some(9.65e-6), None));
-        assert_eq!((first.step_time_seconds, first.tokens_per_second_per_gpu), (None, None));
-        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(45 << 29), Some("peak_allocated")));
+        let [first, second] = &trace.steps[..] else {
+            panic!("{:?}", trace.steps)
+        };
+        assert_eq!(
+            (first.step, first.learning_rate, first.loss),
+            (10, Some(9.65e-6), None)
+        );
+        assert_eq!(
+            (first.step_time_seconds, first.tokens_per_second_per_gpu),
+            (None, None)
+        );
+        assert_eq!(
+            (first.memory_bytes, first.memory_kind.as_deref()),
+            (Some(45 << 29), Some("peak_allocated"))
+        );
         assert_eq!(first.memory_figures[0].bytes, 4 << 30);
         let other: Vec<_> = first.other.iter().map(|(k, v)| (k.as_ref(), *v)).collect();
         assert_eq!(
@@ -316,17 +447,30 @@ mod tests {
             ]
         );
         assert_eq!((second.step, second.other.len()), (20, 1));
-        assert_eq!((trace.evaluations[0].step, trace.evaluations[0].value), (Some(10), 4.5));
-        let kinds: Vec<_> = trace.anomalies.iter().map(|a| (a.kind.as_str(), a.detail.as_str())).collect();
+        assert_eq!(
+            (trace.evaluations[0].step, trace.evaluations[0].value),
+            (Some(10), 4.5)
+        );
+        let kinds: Vec<_> = trace
+            .anomalies
+            .iter()
+            .map(|a| (a.kind.as_str(), a.detail.as_str()))
+            .collect();
         assert_eq!(
             kinds,
             [
                 ("overflow_skip", "after step 0: loss scale 64 → 32"),
-                ("negative_time", "after step 10: bwd_microstep is -296010.26 ms")
+                (
+                    "negative_time",
+                    "after step 10: bwd_microstep is -296010.26 ms"
+                )
             ]
         );
         assert_eq!(
-            (&trace.effective.0["micro_batch_size"], &trace.effective.0["seq_length"]),
+            (
+                &trace.effective.0["micro_batch_size"],
+                &trace.effective.0["seq_length"]
+            ),
             (&2.into(), &512.into())
         );
     }
@@ -334,30 +478,61 @@ mod tests {
     #[test]
     fn loops_of_their_own() {
         let trace = parse_any(b"time (ms) | fwd: 55.0 | step: 183.5\nStep 0 time: 178.5ms\nStep 1 time: 2.5s\n[Summary] x=1 avg_accumulation_step=16.5ms avg_update_step=171.5ms\n");
-        let times: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds)).collect();
-        assert_eq!((times, trace.steps[0].other["fwd_ms"]), (vec![(0, Some(0.1785)), (1, Some(2.5))], 55.0));
-        assert_eq!((trace.format.as_str(), trace.totals["avg_update_step_ms"]), ("deepspeed", 171.5));
+        let times: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.step_time_seconds))
+            .collect();
+        assert_eq!(
+            (times, trace.steps[0].other["fwd_ms"]),
+            (vec![(0, Some(0.1785)), (1, Some(2.5))], 55.0)
+        );
+        assert_eq!(
+            (trace.format.as_str(), trace.totals["avg_update_step_ms"]),
+            ("deepspeed", 171.5)
+        );
         let log = "Step 10/500, Loss: 11.5, Step Time: 0.75s, Elapsed: 7.5s\nStep 20/500, Loss: nan, Step Time: 0.5s, Elapsed: 15s\n";
         let trace = parse_any(log.as_bytes());
         let first = &trace.steps[0];
         assert_eq!(
-            (first.loss, first.step_time_seconds, first.other["micro_step_time_seconds"]),
+            (
+                first.loss,
+                first.step_time_seconds,
+                first.other["micro_step_time_seconds"]
+            ),
             (Some(11.5), None, 0.75)
         );
         assert_eq!(
-            (trace.effective.0["train_iters"].as_u64(), trace.anomalies[0].kind.as_str()),
+            (
+                trace.effective.0["train_iters"].as_u64(),
+                trace.anomalies[0].kind.as_str()
+            ),
             (Some(500), "nan_loss")
         );
-        let stated = parse(&format!("[config.py:1:print]   gradient_accumulation_steps .. 1\n{log}"));
-        assert_eq!((stated.steps[0].step_time_seconds, stated.steps[0].steps_averaged), (Some(0.75), Some(1)));
+        let stated = parse(&format!(
+            "[config.py:1:print]   gradient_accumulation_steps .. 1\n{log}"
+        ));
+        assert_eq!(
+            (
+                stated.steps[0].step_time_seconds,
+                stated.steps[0].steps_averaged
+            ),
+            (Some(0.75), Some(1))
+        );
     }
 
     #[test]
     fn reinforcement_learning_has_other_losses() {
         let trace = parse_any(b"epoch: 0|step: 10|ppo_ep: 1|act_loss: 0.5|cri_loss: 0.25|unsuper_loss: 0.0\nEpoch: 0 | Step: 11 | PPO Epoch: 1 | Actor Loss: nan | Critic Loss: 0.5 | Unsupervised Loss: 0.0\n");
-        let losses: Vec<_> =
-            trace.steps.iter().map(|s| (s.step, s.loss, s.other["critic_loss"], s.other.len())).collect();
-        assert_eq!((losses, trace.format.as_str()), (vec![(10, None, 0.25, 3), (11, None, 0.5, 2)], "deepspeed"));
+        let losses: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.loss, s.other["critic_loss"], s.other.len()))
+            .collect();
+        assert_eq!(
+            (losses, trace.format.as_str()),
+            (vec![(10, None, 0.25, 3), (11, None, 0.5, 2)], "deepspeed")
+        );
     }
 
     #[test]
@@ -370,12 +545,18 @@ mod tests {
             "FLOPS per GPU = 3 * fwd flops per GPU / iter latency:    -1.16192e+18 uFLOPS\nsamples/second:   -0.5\n",
         ));
         assert_eq!(
-            (trace.totals["profile_fwd_latency_seconds"], trace.totals["profile_step_latency_seconds"]),
+            (
+                trace.totals["profile_fwd_latency_seconds"],
+                trace.totals["profile_step_latency_seconds"]
+            ),
             (9.5, 0.1585)
         );
         assert_eq!((trace.totals.len(), trace.anomalies.len()), (2, 3));
         assert_eq!(
-            (trace.effective.0["num_gpus"].as_u64(), trace.effective.0["micro_batch_size"].as_u64()),
+            (
+                trace.effective.0["num_gpus"].as_u64(),
+                trace.effective.0["micro_batch_size"].as_u64()
+            ),
             (Some(24), Some(6))
         );
     }

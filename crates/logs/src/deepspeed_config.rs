@@ -1,4 +1,5 @@
-//! The configuration that DeepSpeed's engine prints, in whatever trainer it runs, and its skipped steps.
+//! The configuration that DeepSpeed's engine prints, in whatever trainer it runs, and its skipped
+//! steps.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +27,10 @@ impl Config {
             return true;
         }
         if let Some(version) = word_after(text, "DeepSpeed info: version=") {
-            out.trace.versions.entry("deepspeed".to_owned()).or_insert_with(|| version.to_owned());
+            out.trace
+                .versions
+                .entry("deepspeed".to_owned())
+                .or_insert_with(|| version.to_owned());
             return true;
         }
         false
@@ -34,7 +38,9 @@ impl Config {
 
     /// `train_batch_size ............. 64`, `json = {`.
     fn entry(&mut self, entry: &str, out: &mut Builder) {
-        let Some((key, value)) = entry.split_once(' ') else { return };
+        let Some((key, value)) = entry.split_once(' ') else {
+            return;
+        };
         let value = value.trim_start_matches(['.', ' ', '=']).trim();
         if value.ends_with('{') {
             self.dump = Some((key.to_owned(), Block::default()));
@@ -42,19 +48,31 @@ impl Config {
             return;
         }
         match key {
-            "optimizer_params" => object(value).iter().for_each(|params| optimizer(params, out)),
-            "scheduler_params" => object(value).iter().for_each(|params| scheduler(params, out)),
+            "optimizer_params" => object(value)
+                .iter()
+                .for_each(|params| optimizer(params, out)),
+            "scheduler_params" => object(value)
+                .iter()
+                .for_each(|params| scheduler(params, out)),
             "optimizer_name" if value != "None" => once("optimizer", name_of(value), out),
             "fp16_enabled" if value == "True" => once("precision", "fp16", out),
             "bfloat16_enabled" if value == "True" => once("precision", "bf16", out),
             "zero_optimization_stage" => stage(number(value).map(|(n, _)| n), out),
             "zero_config" => stage(after(value, "stage="), out),
-            _ => plain(key, number(value).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out),
+            _ => plain(
+                key,
+                number(value)
+                    .filter(|(_, tail)| tail.is_empty())
+                    .map(|(n, _)| n),
+                out,
+            ),
         }
     }
 
     fn collect(&mut self, text: &str, out: &mut Builder) {
-        let Some((key, block)) = &mut self.dump else { return };
+        let Some((key, block)) = &mut self.dump else {
+            return;
+        };
         let whole = match block.add(text) {
             Ok(None) => return,
             Ok(Some(whole)) => object(&whole),
@@ -71,7 +89,8 @@ impl Config {
 
 /// The loss scale and what became of it, if the line says that rank 0 skips a step.
 pub fn overflow(text: &str) -> Option<String> {
-    let skipped = has(text, "OVERFLOW! Rank 0 Skipping step") || has(text, "[Rank 0] Overflow detected. Skipping step");
+    let skipped = has(text, "OVERFLOW! Rank 0 Skipping step")
+        || has(text, "[Rank 0] Overflow detected. Skipping step");
     if !skipped {
         return None;
     }
@@ -106,9 +125,14 @@ fn stage(stage: Option<f64>, out: &mut Builder) {
 
 fn zero(config: &Map<String, Value>, out: &mut Builder) {
     stage(config.get("stage").and_then(Value::as_f64), out);
-    let devices = ["offload_optimizer", "offload_param"].map(|key| config.get(key)?.get("device")?.as_str());
+    let devices =
+        ["offload_optimizer", "offload_param"].map(|key| config.get(key)?.get("device")?.as_str());
     if devices.iter().any(Option::is_some) {
-        once("offload", devices.iter().flatten().any(|d| *d != "none"), out);
+        once(
+            "offload",
+            devices.iter().flatten().any(|d| *d != "none"),
+            out,
+        );
     }
 }
 
@@ -117,7 +141,9 @@ fn whole_config(config: &Map<String, Value>, out: &mut Builder) {
         plain(key, value.as_f64(), out);
     }
     let part = |key: &str| config.get(key).and_then(Value::as_object);
-    part("zero_optimization").into_iter().for_each(|z| zero(z, out));
+    part("zero_optimization")
+        .into_iter()
+        .for_each(|z| zero(z, out));
     for (key, name) in [("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")] {
         if part(key).and_then(|p| p.get("enabled")) == Some(&Value::Bool(true)) {
             once("precision", name, out);
@@ -127,35 +153,63 @@ fn whole_config(config: &Map<String, Value>, out: &mut Builder) {
         if let Some(name) = part.get("type").and_then(Value::as_str) {
             once("optimizer", name_of(name), out);
         }
-        part.get("params").and_then(Value::as_object).into_iter().for_each(|p| optimizer(p, out));
+        part.get("params")
+            .and_then(Value::as_object)
+            .into_iter()
+            .for_each(|p| optimizer(p, out));
     }
-    let params = part("scheduler").and_then(|p| p.get("params")).and_then(Value::as_object);
+    let params = part("scheduler")
+        .and_then(|p| p.get("params"))
+        .and_then(Value::as_object);
     params.into_iter().for_each(|p| scheduler(p, out));
 }
 
 fn optimizer(params: &Map<String, Value>, out: &mut Builder) {
-    for (key, name) in [("lr", "learning_rate"), ("eps", "eps"), ("weight_decay", "weight_decay")] {
+    for (key, name) in [
+        ("lr", "learning_rate"),
+        ("eps", "eps"),
+        ("weight_decay", "weight_decay"),
+    ] {
         once_number(name, params.get(key).and_then(Value::as_f64), out);
     }
     for (at, name) in ["beta1", "beta2"].into_iter().enumerate() {
-        once_number(name, params.get("betas").and_then(|b| b.get(at)).and_then(Value::as_f64), out);
+        once_number(
+            name,
+            params
+                .get("betas")
+                .and_then(|b| b.get(at))
+                .and_then(Value::as_f64),
+            out,
+        );
     }
 }
 
 fn scheduler(params: &Map<String, Value>, out: &mut Builder) {
-    once_number("warmup_steps", params.get("warmup_num_steps").and_then(Value::as_f64), out);
+    once_number(
+        "warmup_steps",
+        params.get("warmup_num_steps").and_then(Value::as_f64),
+        out,
+    );
 }
 
 fn name_of(optimizer: &str) -> String {
     let name = optimizer.trim_matches(['\'', '"']).to_lowercase();
     // DeepSpeed's `adam` decouples its weight decay unless it is told not to.
-    if name == "adam" { "adamw".to_owned() } else { name }
+    if name == "adam" {
+        "adamw".to_owned()
+    } else {
+        name
+    }
 }
 
 /// JSON, or what Python prints of a dictionary.
 fn object(text: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(text).ok().or_else(|| {
-        let plain = text.replace('\'', "\"").replace("None", "null").replace("True", "true").replace("False", "false");
+        let plain = text
+            .replace('\'', "\"")
+            .replace("None", "null")
+            .replace("True", "true")
+            .replace("False", "false");
         serde_json::from_str(&plain.replace('(', "[").replace(')', "]")).ok()
     })
 }
@@ -207,18 +261,28 @@ mod tests {
             "beta1": 0.9, "beta2": 0.98, "eps": 1e-8, "global_batch_size": 64, "micro_batch_size": 4, "data_parallel_size": 8,
             "sharding": "zero3", "offload": true,
         });
-        assert_eq!((effective(older), effective(newer)), (expected.clone(), expected));
-        assert_eq!(effective("[config.py:1:print]   json = {\n never ended\n"), json!({}));
+        assert_eq!(
+            (effective(older), effective(newer)),
+            (expected.clone(), expected)
+        );
+        assert_eq!(
+            effective("[config.py:1:print]   json = {\n never ended\n"),
+            json!({})
+        );
     }
 
     #[test]
     fn only_rank_zero_tells_of_a_skipped_step() {
         let line = |rank: u8| {
-            format!("[deepspeed] OVERFLOW! Rank {rank} Skipping step. Attempted loss scale: 64, reducing to 32")
+            format!(
+                "[deepspeed] OVERFLOW! Rank {rank} Skipping step. Attempted loss scale: 64, reducing to 32"
+            )
         };
-        assert_eq!((overflow(&line(0)).as_deref(), overflow(&line(1))), (Some("loss scale 64 → 32"), None));
-        let hysteresis =
-            "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, but hysteresis is 2. Reducing hysteresis to 1";
+        assert_eq!(
+            (overflow(&line(0)).as_deref(), overflow(&line(1))),
+            (Some("loss scale 64 → 32"), None)
+        );
+        let hysteresis = "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, but hysteresis is 2. Reducing hysteresis to 1";
         assert_eq!(overflow(hysteresis).as_deref(), Some("loss scale 64"));
     }
 }

@@ -22,8 +22,8 @@ pub enum Event {
         /// Seconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time: Option<f64>,
-        /// The settings that are really in effect, by the job's names. State what the trainer uses, not
-        /// what it was asked for: this is what the job is checked against.
+        /// The settings that are really in effect, by the job's names. State what the trainer uses,
+        /// not what it was asked for: this is what the job is checked against.
         effective: BTreeMap<String, serde_json::Value>,
         /// Counted from the model.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,8 @@ pub enum Event {
         /// Seconds since 1970, when the step ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time: Option<f64>,
-        /// Wall time of the whole optimiser step: all its micro-steps, gradient exchange and update.
+        /// Wall time of the whole optimiser step: all its micro-steps, gradient exchange and
+        /// update.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step_time_seconds: Option<f64>,
         /// Mean over the global batch; null where it is not a finite number.
@@ -79,7 +80,10 @@ pub enum Event {
         steps: Option<u64>,
     },
     /// Instead of `end`, where the trainer knows why it stops.
-    Error { class: FailureClass, message: String },
+    Error {
+        class: FailureClass,
+        message: String,
+    },
 }
 
 /// JSON Schema of one event.

@@ -36,29 +36,93 @@ pub struct Format {
 
 /// In order of precedence: a format stands before those whose lines it prints as well.
 pub static TABLE: &[Format] = &[
-    Format { name: "tprimat", evidence: tprimat::evidence, reader: || Box::<tprimat::Events>::default() },
-    Format { name: "torchtitan", evidence: torchtitan::evidence, reader: || Box::<torchtitan::Torchtitan>::default() },
-    Format { name: "nemo", evidence: nemo::evidence, reader: || Box::<nemo::Nemo>::default() },
-    Format { name: "automodel", evidence: automodel::evidence, reader: || Box::<automodel::Automodel>::default() },
-    Format { name: "primus", evidence: megatron::primus, reader: || Box::<Megatron>::default() },
-    Format { name: "megatron-bridge", evidence: megatron::bridge, reader: || Box::<Megatron>::default() },
-    Format { name: "gpt-neox", evidence: megatron::neox, reader: || Box::<Megatron>::default() },
-    Format { name: "megatron-deepspeed", evidence: megatron::deepspeed, reader: || Box::<Megatron>::default() },
-    Format { name: "megatron", evidence: megatron::megatron, reader: || Box::<Megatron>::default() },
-    Format { name: "nanogpt", evidence: nanogpt::evidence, reader: || Box::<nanogpt::Log>::default() },
-    Format { name: "llm.c", evidence: llmc::evidence, reader: || Box::<llmc::Log>::default() },
-    Format { name: "maxtext", evidence: maxtext::evidence, reader: || Box::<maxtext::Log>::default() },
-    Format { name: "composer", evidence: composer::evidence, reader: || Box::<composer::Log>::default() },
+    Format {
+        name: "tprimat",
+        evidence: tprimat::evidence,
+        reader: || Box::<tprimat::Events>::default(),
+    },
+    Format {
+        name: "torchtitan",
+        evidence: torchtitan::evidence,
+        reader: || Box::<torchtitan::Torchtitan>::default(),
+    },
+    Format {
+        name: "nemo",
+        evidence: nemo::evidence,
+        reader: || Box::<nemo::Nemo>::default(),
+    },
+    Format {
+        name: "automodel",
+        evidence: automodel::evidence,
+        reader: || Box::<automodel::Automodel>::default(),
+    },
+    Format {
+        name: "primus",
+        evidence: megatron::primus,
+        reader: || Box::<Megatron>::default(),
+    },
+    Format {
+        name: "megatron-bridge",
+        evidence: megatron::bridge,
+        reader: || Box::<Megatron>::default(),
+    },
+    Format {
+        name: "gpt-neox",
+        evidence: megatron::neox,
+        reader: || Box::<Megatron>::default(),
+    },
+    Format {
+        name: "megatron-deepspeed",
+        evidence: megatron::deepspeed,
+        reader: || Box::<Megatron>::default(),
+    },
+    Format {
+        name: "megatron",
+        evidence: megatron::megatron,
+        reader: || Box::<Megatron>::default(),
+    },
+    Format {
+        name: "nanogpt",
+        evidence: nanogpt::evidence,
+        reader: || Box::<nanogpt::Log>::default(),
+    },
+    Format {
+        name: "llm.c",
+        evidence: llmc::evidence,
+        reader: || Box::<llmc::Log>::default(),
+    },
+    Format {
+        name: "maxtext",
+        evidence: maxtext::evidence,
+        reader: || Box::<maxtext::Log>::default(),
+    },
+    Format {
+        name: "composer",
+        evidence: composer::evidence,
+        reader: || Box::<composer::Log>::default(),
+    },
     Format {
         name: "llama-recipes",
         evidence: llama_recipes::evidence,
         reader: || Box::<llama_recipes::Log>::default(),
     },
-    Format { name: "hf-trainer", evidence: hf::evidence, reader: || Box::<hf::HuggingFace>::default() },
+    Format {
+        name: "hf-trainer",
+        evidence: hf::evidence,
+        reader: || Box::<hf::HuggingFace>::default(),
+    },
     // After those that run on it and print its lines as well.
-    Format { name: "deepspeed", evidence: deepspeed::evidence, reader: || Box::<deepspeed::DeepSpeed>::default() },
+    Format {
+        name: "deepspeed",
+        evidence: deepspeed::evidence,
+        reader: || Box::<deepspeed::DeepSpeed>::default(),
+    },
     // After the trainers whose steps it goes with: their own lines say more of a step.
-    Format { name: "mlperf", evidence: mlperf::evidence, reader: || Box::<mlperf::Entries>::default() },
+    Format {
+        name: "mlperf",
+        evidence: mlperf::evidence,
+        reader: || Box::<mlperf::Entries>::default(),
+    },
     // Readings of devices; a trainer's log may show some before it begins.
     Format {
         name: "nvidia-smi",
@@ -70,7 +134,11 @@ pub static TABLE: &[Format] = &[
         evidence: telemetry::rocm_smi_evidence,
         reader: || Box::<telemetry::RocmSmi>::default(),
     },
-    Format { name: "amd-smi", evidence: telemetry::amd_smi_evidence, reader: || Box::<telemetry::AmdSmi>::default() },
+    Format {
+        name: "amd-smi",
+        evidence: telemetry::amd_smi_evidence,
+        reader: || Box::<telemetry::AmdSmi>::default(),
+    },
 ];
 
 /// Names that a recipe's `[log] format` may give, besides `regex`.

@@ -1,7 +1,9 @@
-//! The format `hf-trainer`: Hugging Face's Trainer and those built on it (Axolotl, LLaMA-Factory, TRL, notebooks).
+//! The format `hf-trainer`: Hugging Face's Trainer and those built on it (Axolotl, LLaMA-Factory,
+//! TRL, notebooks).
 //!
-//! Its lines are Python dictionaries without a step number: that is taken from the progress bar that is drawn again behind
-//! each, from `logging_steps`, or from the epoch; where there is none of them, lines are counted and this is said.
+//! Its lines are Python dictionaries without a step number: that is taken from the progress bar
+//! that is drawn again behind each, from `logging_steps`, or from the epoch; where there is none of
+//! them, lines are counted and this is said.
 
 use super::{
     Evaluation, RunningAverage, Step,
@@ -17,10 +19,12 @@ use super::{
     tqdm::{Bar, bars, may_be_bar},
     values::{clock, count_after, dictionary, has, number, once, whole},
 };
+use tprimat_words::part;
 
 pub fn evidence(line: &str) -> Evidence {
     let dictionary = has(line, "{'") || has(line, "{\"");
-    let stated = dictionary && dictionaries(line).any(|(_, pairs, _)| classify(&pairs) != Kind::Other);
+    let stated =
+        dictionary && dictionaries(line).any(|(_, pairs, _)| classify(&pairs) != Kind::Other);
     if stated
         || is_header(line)
         || has(line, "TrainOutput(global_step=")
@@ -42,7 +46,7 @@ pub struct HuggingFace {
     table: Table,
     started: bool,
     /// The newest bar of training, and the total by which it is known.
-    bar: Option<Drawn>,
+    bar: Option<BarState>,
     bar_total: Option<u64>,
     /// A line whose step the next bar may tell.
     pending: Option<Pending>,
@@ -63,14 +67,14 @@ pub struct HuggingFace {
 }
 
 #[derive(Clone, Copy)]
-struct Drawn {
+struct BarState {
     count: u64,
     seconds_per_iteration: Option<f64>,
 }
 
 struct Pending {
     fields: Fields,
-    before: Option<Drawn>,
+    before: Option<BarState>,
 }
 
 /// The newest line of a step.
@@ -99,19 +103,25 @@ impl Reader for HuggingFace {
                 if kind == Kind::Other {
                     continue;
                 }
-                self.bars(&text[at..start], out);
+                self.bars(part(text, at..start), out);
                 let before = std::mem::replace(&mut at, end);
-                if let Some(n) = count_after(&text[..start], "TrainOutput(global_step=") {
+                if let Some(n) = count_after(part(text, ..start), "TrainOutput(global_step=") {
                     out.total("global_step", n as f64);
                 }
-                self.logged(kind, &Fields::of(&pairs), hf_ranks::rank_of(&text[before..start]), out);
+                self.logged(
+                    kind,
+                    &Fields::of(&pairs),
+                    hf_ranks::rank_of(part(text, before..start)),
+                    out,
+                );
             }
         }
         let stated = at > 0;
-        let drawn = self.bars(&text[at..], out);
+        let drawn = self.bars(part(text, at..), out);
         if let Some(detail) = overflow(text) {
             let after = self.bar.map_or(self.last_step, |bar| bar.count);
-            out.notes.add("overflow_skip", || format!("after step {after}: {detail}"));
+            out.notes
+                .add("overflow_skip", || format!("after step {after}: {detail}"));
         }
         if stated || drawn {
             return;
@@ -146,16 +156,24 @@ impl HuggingFace {
             once("train_iters", total, out);
         }
         // The same line of another handler or rank.
-        if self.previous.as_ref().is_some_and(|p| p.fields == *fields) || self.ranks.held.contains(fields) {
+        if self.previous.as_ref().is_some_and(|p| p.fields == *fields)
+            || self.ranks.held.contains(fields)
+        {
             return;
         }
         match kind {
             Kind::Step => {
-                let back = |now: Option<f64>, then: Option<f64>| now.zip(then).is_some_and(|(now, then)| now < then);
-                let again = back(fields.epoch(), self.previous.as_ref().and_then(|p| p.fields.epoch()));
+                let back = |now: Option<f64>, then: Option<f64>| {
+                    now.zip(then).is_some_and(|(now, then)| now < then)
+                };
+                let again = back(
+                    fields.epoch(),
+                    self.previous.as_ref().and_then(|p| p.fields.epoch()),
+                );
                 if self.over && again && !std::mem::replace(&mut self.second_run, true) {
-                    out.notes
-                        .add("second_run", || "another training follows in this log; the first one counts".to_owned());
+                    out.notes.add("second_run", || {
+                        "another training follows in this log; the first one counts".to_owned()
+                    });
                 }
                 if self.second_run {
                     return;
@@ -177,7 +195,9 @@ impl HuggingFace {
                 self.settle(out);
                 let step = fields.step().or(Some(self.last_step).filter(|n| *n > 0));
                 if !self.second_run {
-                    fields.evaluations(step).for_each(|evaluation| out.evaluation(evaluation));
+                    fields
+                        .evaluations(step)
+                        .for_each(|evaluation| out.evaluation(evaluation));
                 }
             }
             Kind::Other => {}
@@ -186,8 +206,15 @@ impl HuggingFace {
 
     fn begin(&mut self, fields: Fields, rank: Option<u64>, out: &mut Builder) {
         let has_number = fields.step().is_some();
-        self.previous = Some(Previous { fields: fields.clone(), rank, bar: self.bar.map(|bar| bar.count) });
-        self.pending = Some(Pending { fields, before: self.bar });
+        self.previous = Some(Previous {
+            fields: fields.clone(),
+            rank,
+            bar: self.bar.map(|bar| bar.count),
+        });
+        self.pending = Some(Pending {
+            fields,
+            before: self.bar,
+        });
         if has_number {
             self.resolve(None, out);
         }
@@ -204,14 +231,20 @@ impl HuggingFace {
 
     /// Is it a line of another step than the one before?
     fn moment(&mut self, fields: &Fields, rank: Option<u64>, out: &Builder) -> Moment {
-        let Some(previous) = &self.previous else { return Moment::Step };
+        let Some(previous) = &self.previous else {
+            return Moment::Step;
+        };
         let bar = self.bar.map(|bar| bar.count);
         let stands = bar == previous.bar || bar == Some(self.last_step) && self.redrawn.seen();
         let around = Around {
             ranks: [previous.rank, rank],
-            epochs_are_steps: fields.epoch_text().is_some_and(|e| self.settings.step_of_epoch(e, out).is_some()),
+            epochs_are_steps: fields
+                .epoch_text()
+                .is_some_and(|e| self.settings.step_of_epoch(e, out).is_some()),
             // A bar that is hardly ever drawn stands still over many steps.
-            moved: bar.map(|_| !stands).filter(|moved| *moved || self.redrawn.seen()),
+            moved: bar
+                .map(|_| !stands)
+                .filter(|moved| *moved || self.redrawn.seen()),
         };
         self.ranks.judge(&previous.fields, fields, &around)
     }
@@ -226,10 +259,14 @@ impl HuggingFace {
             any = true;
             let total = self.settings.total_steps.or(self.bar_total);
             // `Map: 12%|…` and bars of other lengths are of something else.
-            if bar.label.ends_with(':') || total.is_some_and(|t| t != bar.total) || self.second_run {
+            if bar.label.ends_with(':') || total.is_some_and(|t| t != bar.total) || self.second_run
+            {
                 continue;
             }
-            let drawn = Drawn { count: bar.count, seconds_per_iteration: bar.seconds_per_iteration };
+            let drawn = BarState {
+                count: bar.count,
+                seconds_per_iteration: bar.seconds_per_iteration,
+            };
             if self.pending.is_some() {
                 self.bar_total = Some(bar.total);
             }
@@ -244,10 +281,15 @@ impl HuggingFace {
 
     /// When it is closed, a bar shows its mean over all steps instead of the smoothed one.
     fn full_bar(&mut self, bar: &Bar<'_>, out: &mut Builder) {
-        let Some((elapsed, mean)) = bar.elapsed_seconds.zip(bar.seconds_per_iteration) else { return };
+        let Some((elapsed, mean)) = bar.elapsed_seconds.zip(bar.seconds_per_iteration) else {
+            return;
+        };
         let distance = (elapsed / bar.count.max(1) as f64 - mean).abs();
         // Of ranks that differ by a rounding the first one counts.
-        if self.finished_bar.is_none_or(|best| distance + 5e-3 * mean < best) {
+        if self
+            .finished_bar
+            .is_none_or(|best| distance + 5e-3 * mean < best)
+        {
             self.finished_bar = Some(distance);
             out.total("progress_bar_seconds_per_step", mean);
             out.total("progress_bar_elapsed_seconds", elapsed);
@@ -255,8 +297,10 @@ impl HuggingFace {
     }
 
     /// Gives the pending line its step number; `after` is the bar that is drawn behind it.
-    fn resolve(&mut self, after: Option<Drawn>, out: &mut Builder) {
-        let Some(Pending { fields, before }) = self.pending.take() else { return };
+    fn resolve(&mut self, after: Option<BarState>, out: &mut Builder) {
+        let Some(Pending { fields, before }) = self.pending.take() else {
+            return;
+        };
         let new = |n: &u64| *n > self.last_step;
         let interval = self.settings.logging_steps;
         let drawn = [after, before].map(|bar| bar.filter(|b| new(&b.count)));
@@ -264,14 +308,26 @@ impl HuggingFace {
             0 if self.settings.logging_first_step => 1,
             last => last / i * i + i,
         });
-        let by_epoch = fields.epoch_text().and_then(|e| self.settings.step_of_epoch(e, out)).filter(new);
-        let drawn_at = |step: Option<u64>| drawn.into_iter().flatten().find(|b| Some(b.count) == step);
-        let on_interval = drawn.into_iter().flatten().find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
+        let by_epoch = fields
+            .epoch_text()
+            .and_then(|e| self.settings.step_of_epoch(e, out))
+            .filter(new);
+        let drawn_at =
+            |step: Option<u64>| drawn.into_iter().flatten().find(|b| Some(b.count) == step);
+        let on_interval = drawn
+            .into_iter()
+            .flatten()
+            .find(|b| interval.is_some_and(|i| b.count.is_multiple_of(i)));
         let fitting = drawn_at(by_interval).or_else(|| drawn_at(by_epoch));
         let bar = fitting.or(on_interval).or(drawn[0]).or(drawn[1]);
-        let taken = before.filter(|b| after.is_none_or(|a| a.count == b.count) && self.redrawn.was_taken(b.count));
+        let taken = before.filter(|b| {
+            after.is_none_or(|a| a.count == b.count) && self.redrawn.was_taken(b.count)
+        });
         let mut counted = false;
-        let stated = fields.step().or(bar.map(|b| b.count)).or(taken.map(|b| b.count + 1));
+        let stated = fields
+            .step()
+            .or(bar.map(|b| b.count))
+            .or(taken.map(|b| b.count + 1));
         let at = stated.unwrap_or_else(|| {
             let by_gap = self.gap.map(|gap| self.last_step + gap);
             let derived = by_interval.or(by_epoch).or(by_gap);
@@ -279,8 +335,12 @@ impl HuggingFace {
             let why = match (by_interval, by_epoch, by_gap) {
                 (Some(_), ..) => "lines have no step numbers; they follow from logging_steps",
                 (None, Some(_), _) => "lines have no step numbers; they follow from the epochs",
-                (None, None, Some(_)) => "an epoch fits no step: the distance of the lines before it is gone on with",
-                (None, None, None) => "lines have no step numbers and no interval is stated; they are counted",
+                (None, None, Some(_)) => {
+                    "an epoch fits no step: the distance of the lines before it is gone on with"
+                }
+                (None, None, None) => {
+                    "lines have no step numbers and no interval is stated; they are counted"
+                }
             };
             if !self.assumed.contains(&why) {
                 self.assumed.push(why);
@@ -294,7 +354,10 @@ impl HuggingFace {
         }
         let mut step = fields.to_step(at, &mut out.notes);
         if let Some(seconds) = bar.and_then(|b| b.seconds_per_iteration) {
-            let average = RunningAverage { step_time_seconds: Some(seconds), ..RunningAverage::default() };
+            let average = RunningAverage {
+                step_time_seconds: Some(seconds),
+                ..RunningAverage::default()
+            };
             step.running_average = Some(Box::new(average));
         }
         if !counted {
@@ -303,7 +366,12 @@ impl HuggingFace {
         self.last_step = self.last_step.max(at);
         let settled = fields.step().is_some() || fitting.is_some();
         let total = self.settings.total_steps.or(self.bar_total);
-        self.redrawn.line(at, [before, after].map(|bar| bar.map(|b| b.count)), total, settled);
+        self.redrawn.line(
+            at,
+            [before, after].map(|bar| bar.map(|b| b.count)),
+            total,
+            settled,
+        );
         out.step(step);
     }
 
@@ -315,29 +383,45 @@ impl HuggingFace {
         }
         self.summaries.extend(fields.get("train_runtime"));
         if self.summaries.len() <= 1 {
-            fields.totals().for_each(|(name, value)| out.total(&name, value));
+            fields
+                .totals()
+                .for_each(|(name, value)| out.total(&name, value));
         }
     }
 
     /// `  train_runtime            = 0:07:05.42`, below `***** train metrics *****`: rank 0's.
     fn metrics(&mut self, text: &str, out: &mut Builder) {
-        let Some((key, value)) = text.split_once(" = ").map(|(k, v)| (k.trim(), v.trim())) else { return };
+        let Some((key, value)) = text.split_once(" = ").map(|(k, v)| (k.trim(), v.trim())) else {
+            return;
+        };
         let key = key.rsplit(">> ").next().unwrap_or(key).trim();
         if self.second_run || key.contains(' ') {
             return;
         }
         if key == "train_runtime" {
             let Some(stated) = clock(value) else { return };
-            let exact = self.summaries.iter().copied().find(|s| (s - stated).abs() < 0.02);
+            let exact = self
+                .summaries
+                .iter()
+                .copied()
+                .find(|s| (s - stated).abs() < 0.02);
             out.total("train_runtime_seconds", exact.unwrap_or(stated));
         } else if let Some(name) = key.strip_prefix("eval_").filter(|n| !Fields::is_speed(n))
             && let Some((value, "")) = number(value)
         {
-            let known =
-                out.trace.evaluations.iter().any(|e| e.name == key && (e.value - value).abs() <= 1e-3 * value.abs());
+            let known = out
+                .trace
+                .evaluations
+                .iter()
+                .any(|e| e.name == key && (e.value - value).abs() <= 1e-3 * value.abs());
             if !known && value.is_finite() && name != "samples" {
                 let step = Some(self.last_step).filter(|n| *n > 0);
-                out.evaluation(Evaluation { step, name: key.to_owned(), value, ..Evaluation::default() });
+                out.evaluation(Evaluation {
+                    step,
+                    name: key.to_owned(),
+                    value,
+                    ..Evaluation::default()
+                });
             }
         } else if key.starts_with("train_")
             && let Some((value, "")) = number(value)
@@ -360,9 +444,13 @@ impl Elapsed {
             step.tokens = whole(each).filter(|n| *n > 0 && whole_run);
             self.tokens = Some((step.step, seen));
         }
-        let Some((now, resolution)) = fields.elapsed() else { return };
+        let Some((now, resolution)) = fields.elapsed() else {
+            return;
+        };
         let then = self.at.replace((step.step, now));
-        let Some((then_step, then)) = then.filter(|(s, _)| *s < step.step) else { return };
+        let Some((then_step, then)) = then.filter(|(s, _)| *s < step.step) else {
+            return;
+        };
         let (steps, seconds) = (step.step - then_step, now - then);
         let gap = *self.gap.get_or_insert(steps);
         self.gap = Some(gap.min(steps));
@@ -390,7 +478,7 @@ fn dictionaries(line: &str) -> impl Iterator<Item = (usize, Pairs<'_>, usize)> {
             if !matches!(line.as_bytes().get(at), Some(b'\'' | b'"')) {
                 continue;
             }
-            match dictionary(&line[start..]) {
+            match dictionary(part(line, start..)) {
                 Some((pairs, left)) => {
                     at = line.len() - left.len();
                     return Some((start, pairs, at));

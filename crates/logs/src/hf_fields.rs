@@ -47,16 +47,28 @@ impl Fields {
     const MOST: usize = 64;
 
     pub fn of(pairs: &[(&str, &str)]) -> Self {
-        let kept = pairs.iter().filter(|(k, v)| k.len() <= 64 && v.len() <= 64).take(Self::MOST);
-        Self { pairs: kept.map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect() }
+        let kept = pairs
+            .iter()
+            .filter(|(k, v)| k.len() <= 64 && v.len() <= 64)
+            .take(Self::MOST);
+        Self {
+            pairs: kept
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+        }
     }
 
     pub fn text(&self, key: &str) -> Option<&str> {
-        self.pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+        self.pairs
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, v)| v.as_str())
     }
 
     pub fn get(&self, key: &str) -> Option<f64> {
-        number(self.text(key)?).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n)
+        number(self.text(key)?)
+            .filter(|(_, tail)| tail.is_empty())
+            .map(|(n, _)| n)
     }
 
     pub fn epoch_text(&self) -> Option<&str> {
@@ -69,18 +81,25 @@ impl Fields {
 
     /// Where a relative writes it.
     pub fn step(&self) -> Option<u64> {
-        let plain = ["current_steps", "global_step", "step"].iter().find_map(|key| self.get(key)).and_then(whole);
+        let plain = ["current_steps", "global_step", "step"]
+            .iter()
+            .find_map(|key| self.get(key))
+            .and_then(whole);
         plain.or_else(|| self.of_total(0))
     }
 
     /// ms-swift writes `'global_step/max_steps': '5/94'`.
     fn of_total(&self, at: usize) -> Option<u64> {
-        let text = self.text("global_step/max_steps")?.trim_matches(['\'', '"']);
+        let text = self
+            .text("global_step/max_steps")?
+            .trim_matches(['\'', '"']);
         text.split('/').nth(at)?.trim().parse().ok()
     }
 
     pub fn total_steps(&self) -> Option<u64> {
-        self.get("total_steps").and_then(whole).or_else(|| self.of_total(1))
+        self.get("total_steps")
+            .and_then(whole)
+            .or_else(|| self.of_total(1))
     }
 
     pub fn tokens_seen(&self) -> Option<f64> {
@@ -93,7 +112,8 @@ impl Fields {
     /// Seconds since the beginning of training, and how finely they are printed.
     pub fn elapsed(&self) -> Option<(f64, f64)> {
         let fine = self.get("train_runtime").map(|s| (s, 1e-4));
-        fine.or_else(|| self.text("elapsed_time").and_then(clock).map(|s| (s, 1.0))).filter(|(s, _)| s.is_finite())
+        fine.or_else(|| self.text("elapsed_time").and_then(clock).map(|s| (s, 1.0)))
+            .filter(|(s, _)| s.is_finite())
     }
 
     pub fn is_speed(name: &str) -> bool {
@@ -103,38 +123,61 @@ impl Fields {
     pub fn evaluations(&self, step: Option<u64>) -> impl Iterator<Item = Evaluation> {
         self.pairs.iter().filter_map(move |(key, text)| {
             let name = key.strip_prefix("eval_").filter(|n| !Self::is_speed(n))?;
-            let value = number(text).map(|(n, _)| n).filter(|v| v.is_finite() && !name.is_empty())?;
-            Some(Evaluation { step, name: key.clone(), value, ..Evaluation::default() })
+            let value = number(text)
+                .map(|(n, _)| n)
+                .filter(|v| v.is_finite() && !name.is_empty())?;
+            Some(Evaluation {
+                step,
+                name: key.clone(),
+                value,
+                ..Evaluation::default()
+            })
         })
     }
 
-    /// The summary's figures by the log's own names. Some are per device and some are not: none becomes a step's.
+    /// The summary's figures by the log's own names. Some are per device and some are not: none
+    /// becomes a step's.
     pub fn totals(&self) -> impl Iterator<Item = (String, f64)> {
         self.pairs.iter().filter_map(|(key, text)| {
-            let value = number(text).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n)?;
-            let name = if key == "train_runtime" { "train_runtime_seconds" } else { key };
+            let value = number(text)
+                .filter(|(_, tail)| tail.is_empty())
+                .map(|(n, _)| n)?;
+            let name = if key == "train_runtime" {
+                "train_runtime_seconds"
+            } else {
+                key
+            };
             Some((name.to_owned(), value))
         })
     }
 
     pub fn to_step(&self, at: u64, notes: &mut Notes) -> Step {
-        let mut step = Step { step: at, ..Step::default() };
+        let mut step = Step {
+            step: at,
+            ..Step::default()
+        };
         let mut checks = Checks { step: at, notes };
         let grad_norm = self.get("grad_norm");
         step.grad_norm = checks.grad_norm(grad_norm);
         let loss = self.get("loss");
         // The trainer filters what is not a number out of the mean, and 0 is left.
         if loss == Some(0.0) && grad_norm.is_some_and(f64::is_nan) {
-            checks.notes.add("divergence", || format!("step {at}: loss 0 with a grad norm that is not a number"));
+            checks.notes.add_at(at, "divergence", || {
+                "loss 0 with a grad norm that is not a number".to_owned()
+            });
         } else {
             step.loss = checks.loss(loss);
         }
-        step.learning_rate = checks.learning_rate(self.get("learning_rate").or_else(|| self.get("lr")));
-        let per_gpu =
-            ["tokens_per_second_per_gpu", "tokens/train_per_sec_per_gpu"].iter().find_map(|key| self.get(key));
+        step.learning_rate =
+            checks.learning_rate(self.get("learning_rate").or_else(|| self.get("lr")));
+        let per_gpu = ["tokens_per_second_per_gpu", "tokens/train_per_sec_per_gpu"]
+            .iter()
+            .find_map(|key| self.get(key));
         step.tokens_per_second_per_gpu = checks.positive("tokens_per_second_per_gpu", per_gpu);
         for (key, text) in &self.pairs {
-            let Some((value, "")) = number(text).filter(|(v, _)| v.is_finite()) else { continue };
+            let Some((value, "")) = number(text).filter(|(v, _)| v.is_finite()) else {
+                continue;
+            };
             match key.as_str() {
                 "loss"
                 | "grad_norm"
@@ -148,7 +191,11 @@ impl Fields {
                 | "tokens_per_second_per_gpu"
                 | "tokens/train_per_sec_per_gpu" => {}
                 key if key.starts_with("memory/") => memory(&mut step, key, value),
-                "train_runtime" => drop(step.other.insert("train_runtime_seconds".into(), value).is_some()),
+                "train_runtime" => drop(
+                    step.other
+                        .insert("train_runtime_seconds".into(), value)
+                        .is_some(),
+                ),
                 _ => drop(step.other.insert(key.clone().into(), value).is_some()),
             }
         }
@@ -159,20 +206,32 @@ impl Fields {
     }
 }
 
-/// Axolotl's `memory/max_mem_allocated(gib)` and `memory/max_allocated (GiB)`: peaks that PyTorch counts.
+/// Axolotl's `memory/max_mem_allocated(gib)` and `memory/max_allocated (GiB)`: peaks that PyTorch
+/// counts.
 fn memory(step: &mut Step, key: &str, value: f64) {
-    let plain = key.to_lowercase().replace([' ', '_'], "").replace("mem", "");
-    let Some(name) = plain.strip_prefix("ory/").and_then(|n| n.strip_suffix("(gib)")) else {
+    let plain = key
+        .to_lowercase()
+        .replace([' ', '_'], "")
+        .replace("mem", "");
+    let Some(name) = plain
+        .strip_prefix("ory/")
+        .and_then(|n| n.strip_suffix("(gib)"))
+    else {
         step.other.insert(key.to_owned().into(), value);
         return;
     };
     match (name, bytes(value, GIB)) {
         ("maxallocated", Some(bytes)) => {
             step.memory_bytes = Some(bytes);
-            (step.memory_kind, step.memory_source) = (Some("peak_allocated".into()), Some("torch".into()));
+            (step.memory_kind, step.memory_source) =
+                (Some("peak_allocated".into()), Some("torch".into()));
         }
         ("devicereserved" | "maxreserved", Some(bytes)) => {
-            step.memory_figures.push(MemoryFigure { kind: "peak_reserved".into(), source: "torch".into(), bytes });
+            step.memory_figures.push(MemoryFigure {
+                kind: "peak_reserved".into(),
+                source: "torch".into(),
+                bytes,
+            });
         }
         ("maxactive", _) => drop(step.other.insert("max_active_gib".into(), value).is_some()),
         _ => drop(step.other.insert(key.to_owned().into(), value).is_some()),

@@ -1,6 +1,7 @@
 //! Two lines of one moment of a Hugging Face log: two ranks, or two steps?
 //!
-//! Lines have neither. Ranks agree on epoch, learning rate and gradient norm, and differ in the loss of their own samples.
+//! Lines have neither. Ranks agree on epoch, learning rate and gradient norm, and differ in the
+//! loss of their own samples.
 
 use super::{builder::Builder, hf_fields::Fields};
 
@@ -41,7 +42,10 @@ impl Ranks {
             return Line::Step;
         }
         if epoch.0 != epoch.1 || rate.0 != rate.1 {
-            self.changes = Some(rate.0 != rate.1).filter(|c| *c).or(self.changes).or(Some(false));
+            self.changes = Some(rate.0 != rate.1)
+                .filter(|c| *c)
+                .or(self.changes)
+                .or(Some(false));
             return Line::Step;
         }
         if let [Some(a), Some(b)] = around.ranks {
@@ -50,7 +54,11 @@ impl Ranks {
         if around.epochs_are_steps {
             return Line::OfRank;
         }
-        let norm = |fields: &Fields| fields.get("grad_norm").filter(|n| n.is_finite() && *n > 0.0);
+        let norm = |fields: &Fields| {
+            fields
+                .get("grad_norm")
+                .filter(|n| n.is_finite() && *n > 0.0)
+        };
         if let (Some(a), Some(b)) = (norm(before), norm(now)) {
             return if a == b { Line::OfRank } else { Line::Step };
         }
@@ -91,7 +99,10 @@ impl Ranks {
     }
 
     pub fn tell(fields: &Fields, out: &mut Builder) {
-        let (epoch, loss) = (fields.epoch_text().unwrap_or(""), fields.text("loss").unwrap_or(""));
+        let (epoch, loss) = (
+            fields.epoch_text().unwrap_or(""),
+            fields.text("loss").unwrap_or(""),
+        );
         out.notes.add("duplicate_step", || {
             format!("epoch {epoch} again with loss {loss}, of another rank; the first one counts")
         });
@@ -102,14 +113,22 @@ impl Ranks {
 pub fn rank_of(prefix: &str) -> Option<u64> {
     let prefix = prefix.trim();
     let number = |text: &str| {
-        text.trim_start_matches([' ', '-', '=', ':']).split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        text.trim_start_matches([' ', '-', '=', ':'])
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
     };
     for word in ["[rank", "[default", "[Rank"] {
         if let Some((_, rest)) = prefix.rsplit_once(word) {
             return number(rest);
         }
     }
-    prefix.strip_suffix(':').filter(|digits| digits.len() < 6)?.parse().ok()
+    prefix
+        .strip_suffix(':')
+        .filter(|digits| digits.len() < 6)?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -121,29 +140,53 @@ mod tests {
         let line = |loss: f64, rest: &str| format!("{{'loss': {loss}, {rest}}}\n");
         let read = |log: String| {
             let trace = parse(&log);
-            let kinds = all_kinds(&trace).into_iter().map(ToOwned::to_owned).filter(|k| k != "step_numbers_assumed");
-            (trace.steps.iter().filter_map(|s| s.loss).collect::<Vec<_>>(), kinds.collect::<Vec<_>>())
+            let kinds = all_kinds(&trace)
+                .into_iter()
+                .map(ToOwned::to_owned)
+                .filter(|k| k != "step_numbers_assumed");
+            (
+                trace
+                    .steps
+                    .iter()
+                    .filter_map(|s| s.loss)
+                    .collect::<Vec<_>>(),
+                kinds.collect::<Vec<_>>(),
+            )
         };
         let pairs = |rest: &dyn Fn(u32) -> String, prefixes: [&str; 2]| -> String {
             (1..4u32)
                 .flat_map(|n| {
-                    [0u32, 1]
-                        .map(|r| prefixes[r as usize].to_owned() + &line(f64::from(n) + 0.25 * f64::from(r), &rest(n)))
+                    [0u32, 1].map(|r| {
+                        prefixes[r as usize].to_owned()
+                            + &line(f64::from(n) + 0.25 * f64::from(r), &rest(n))
+                    })
                 })
                 .collect()
         };
         let (ranks, steps) = (vec![1.0, 2.0, 3.0], vec![1.0, 1.25, 2.0, 2.25, 3.0, 3.25]);
         let decaying = |n: u32| format!("'learning_rate': {n}e-06, 'epoch': 0.0{n}");
-        assert_eq!(read(pairs(&decaying, ["", ""])), (ranks.clone(), vec!["duplicate_step".to_owned(); 3]));
+        assert_eq!(
+            read(pairs(&decaying, ["", ""])),
+            (ranks.clone(), vec!["duplicate_step".to_owned(); 3])
+        );
         let normed = |n: u32| format!("'grad_norm': {n}.5, 'learning_rate': 1e-06, 'epoch': 0.01");
         assert_eq!(read(pairs(&normed, ["", ""])).0, ranks);
         let constant = |_| "'learning_rate': 1e-06, 'epoch': 0.01".to_owned();
-        assert_eq!(read(pairs(&constant, ["", ""])), (steps.clone(), vec!["ranks_or_steps".to_owned()]));
+        assert_eq!(
+            read(pairs(&constant, ["", ""])),
+            (steps.clone(), vec!["ranks_or_steps".to_owned()])
+        );
         assert_eq!(read(pairs(&constant, ["[rank0]:", "[rank0]:"])).0, steps);
-        let tagged = read(pairs(&|n| format!("'learning_rate': 1e-06, 'epoch': 0.0{n}"), ["[rank0]:", "[rank1]:"]));
+        let tagged = read(pairs(
+            &|n| format!("'learning_rate': 1e-06, 'epoch': 0.0{n}"),
+            ["[rank0]:", "[rank1]:"],
+        ));
         assert_eq!(tagged.0, ranks);
         let other_norms = |norm: u32, n: u32| {
-            line(f64::from(n), &format!("'grad_norm': {norm}.5, 'learning_rate': 1e-06, 'epoch': 0.01"))
+            line(
+                f64::from(n),
+                &format!("'grad_norm': {norm}.5, 'learning_rate': 1e-06, 'epoch': 0.01"),
+            )
         };
         assert_eq!(
             read((1..4).map(|n| other_norms(n, n)).collect()),
@@ -153,23 +196,41 @@ mod tests {
         // Bars stand still between ranks.
         let bar = |n: u32| format!(" 5%|# | {n}/40 [00:02<01:12, 2.00s/it]\r");
         let both = |n: u32| {
-            bar(n) + &line(f64::from(n), &constant(n)) + &bar(n) + &line(f64::from(n) + 0.25, &constant(n)) + &bar(n)
+            bar(n)
+                + &line(f64::from(n), &constant(n))
+                + &bar(n)
+                + &line(f64::from(n) + 0.25, &constant(n))
+                + &bar(n)
         };
         assert_eq!(read((1..4).map(both).collect()).0, ranks);
         let one = |n: u32| bar(n) + &line(f64::from(n), &constant(n)) + &bar(n);
         assert_eq!(read((1..4).map(one).collect()), (ranks, vec![]));
         // One bar for all of the log says nothing of steps.
-        let still = bar(0) + &(1..4).map(|n| line(f64::from(n), &constant(n))).collect::<String>();
+        let still = bar(0)
+            + &(1..4)
+                .map(|n| line(f64::from(n), &constant(n)))
+                .collect::<String>();
         assert_eq!(read(still).1, ["ranks_or_steps"]);
     }
 
     #[test]
     fn ranks_by_their_prefixes() {
-        let known = [("[rank3]:", 3), ("[default12]:", 12), (" 7: ", 7), ("2024-01-02 [rank 4] ", 4)];
+        let known = [
+            ("[rank3]:", 3),
+            ("[default12]:", 12),
+            (" 7: ", 7),
+            ("2024-01-02 [rank 4] ", 4),
+        ];
         for (prefix, rank) in known {
             assert_eq!(super::rank_of(prefix), Some(rank), "{prefix}");
         }
-        for prefix in ["", "2024-01-02 10:00:01,123 ", "loss:", "[rank]:", "10%|#| 4/40"] {
+        for prefix in [
+            "",
+            "2024-01-02 10:00:01,123 ",
+            "loss:",
+            "[rank]:",
+            "10%|#| 4/40",
+        ] {
             assert_eq!(super::rank_of(prefix), None, "{prefix}");
         }
     }

@@ -1,4 +1,5 @@
-//! What Hugging Face's Trainer says of its settings: its banner, a dump of `TrainingArguments`, the model's configuration.
+//! What Hugging Face's Trainer says of its settings: its banner, a dump of `TrainingArguments`, the
+//! model's configuration.
 
 use serde_json::{Map, Value};
 
@@ -27,7 +28,10 @@ impl Settings {
             match block.add(text) {
                 Ok(None) => {}
                 Ok(Some(whole)) => {
-                    serde_json::from_str(&whole).ok().iter().for_each(|config| model(config, out));
+                    serde_json::from_str(&whole)
+                        .ok()
+                        .iter()
+                        .for_each(|config| model(config, out));
                     self.model = None;
                 }
                 Err(()) => self.model = None,
@@ -44,7 +48,9 @@ impl Settings {
                 self.model = Some(block);
             }
         }
-        if let Some(all) = count_after(text, "all params: ").filter(|_| has(text, "trainable params: ")) {
+        if let Some(all) =
+            count_after(text, "all params: ").filter(|_| has(text, "trainable params: "))
+        {
             out.trace.num_parameters.get_or_insert(all);
             count_after(text, "trainable params: ")
                 .into_iter()
@@ -58,20 +64,35 @@ impl Settings {
             self.arguments -= 1;
             self.arguments(text, out);
         } else if has(text, "logging_steps") {
-            let stated = ["logging_steps: ", "logging_steps\": ", "logging_steps=", "logging_steps "];
-            self.logging_steps =
-                self.logging_steps.or(stated.iter().find_map(|key| count_after(text, key)).filter(|n| *n > 0));
+            let stated = [
+                "logging_steps: ",
+                "logging_steps\": ",
+                "logging_steps=",
+                "logging_steps ",
+            ];
+            self.logging_steps = self.logging_steps.or(stated
+                .iter()
+                .find_map(|key| count_after(text, key))
+                .filter(|n| *n > 0));
         }
     }
 
     fn banner(&mut self, text: &str, out: &mut Builder) {
         for (key, name) in [
             ("Instantaneous batch size per device = ", "micro_batch_size"),
-            ("Total train batch size (w. parallel, distributed & accumulation) = ", "global_batch_size"),
-            ("Gradient Accumulation steps = ", "gradient_accumulation_steps"),
+            (
+                "Total train batch size (w. parallel, distributed & accumulation) = ",
+                "global_batch_size",
+            ),
+            (
+                "Gradient Accumulation steps = ",
+                "gradient_accumulation_steps",
+            ),
             ("Total optimization steps = ", "train_iters"),
         ] {
-            let Some(n) = count_after(text, key) else { continue };
+            let Some(n) = count_after(text, key) else {
+                continue;
+            };
             once(name, n, out);
             if name == "train_iters" {
                 self.total_steps.get_or_insert(n);
@@ -95,7 +116,11 @@ impl Settings {
                 continue;
             };
             let value = value.trim().trim_end_matches(')');
-            let count = || number(value).filter(|(_, tail)| tail.is_empty()).and_then(|(n, _)| whole(n));
+            let count = || {
+                number(value)
+                    .filter(|(_, tail)| tail.is_empty())
+                    .and_then(|(n, _)| whole(n))
+            };
             let name = match key.trim() {
                 "per_device_train_batch_size" => "micro_batch_size",
                 "gradient_accumulation_steps" => "gradient_accumulation_steps",
@@ -114,7 +139,15 @@ impl Settings {
                 }
                 "gradient_checkpointing" | "torch_compile" if matches!(value, "True" | "False") => {
                     let compile = key.trim() == "torch_compile";
-                    once(if compile { "compile" } else { "activation_checkpointing" }, value == "True", out);
+                    once(
+                        if compile {
+                            "compile"
+                        } else {
+                            "activation_checkpointing"
+                        },
+                        value == "True",
+                        out,
+                    );
                     continue;
                 }
                 "optim" => {
@@ -133,21 +166,46 @@ impl Settings {
                 }
                 _ => continue,
             };
-            once_number(name, number(value).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out);
+            once_number(
+                name,
+                number(value)
+                    .filter(|(_, tail)| tail.is_empty())
+                    .map(|(n, _)| n),
+                out,
+            );
         }
     }
 
-    /// The step at which `epoch`, as it is printed, must have been logged; `None` if several can be meant.
+    /// The step at which `epoch`, as it is printed, must have been logged; `None` if several can be
+    /// meant.
     pub fn step_of_epoch(&self, epoch: &str, out: &Builder) -> Option<u64> {
         let (value, _) = number(epoch)?;
-        let batch = out.trace.effective.0.get("global_batch_size")?.as_f64().filter(|b| *b > 0.0)?;
+        let batch = out
+            .trace
+            .effective
+            .0
+            .get("global_batch_size")?
+            .as_f64()
+            .filter(|b| *b > 0.0)?;
         // As the Trainer counts: whole micro-batches of all ranks, by the micro-batches of a step.
-        let accumulation = out.trace.effective.0.get("gradient_accumulation_steps").and_then(|v| v.as_f64());
+        let accumulation = out
+            .trace
+            .effective
+            .0
+            .get("gradient_accumulation_steps")
+            .and_then(|v| v.as_f64());
         let accumulation = accumulation.filter(|n| *n >= 1.0).unwrap_or(1.0);
-        let steps_per_epoch = (self.examples? as f64 / (batch / accumulation)).ceil() / accumulation;
-        let decimals = epoch.trim().split_once('.').map_or(0, |(_, d)| d.len().min(15));
+        let steps_per_epoch =
+            (self.examples? as f64 / (batch / accumulation)).ceil() / accumulation;
+        let decimals = epoch
+            .trim()
+            .split_once('.')
+            .map_or(0, |(_, d)| d.len().min(15));
         let half = 0.5 * 10f64.powi(-i32::try_from(decimals).ok()?) * steps_per_epoch + 0.1;
-        let (low, high) = ((value * steps_per_epoch - half).ceil(), (value * steps_per_epoch + half).floor());
+        let (low, high) = (
+            (value * steps_per_epoch - half).ceil(),
+            (value * steps_per_epoch + half).floor(),
+        );
         whole(low).filter(|_| (low - high).abs() < 0.5)
     }
 }
@@ -174,9 +232,16 @@ fn model(config: &Map<String, Value>, out: &mut Builder) {
         }
     }
     // Other kinds have a factor as well, but it is of something else.
-    let factor = match config.get("rope_scaling").or_else(|| config.get("rope_parameters")) {
+    let factor = match config
+        .get("rope_scaling")
+        .or_else(|| config.get("rope_parameters"))
+    {
         Some(Value::Null) => Some(1.0),
-        Some(Value::Object(rope)) => match rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str) {
+        Some(Value::Object(rope)) => match rope
+            .get("rope_type")
+            .or_else(|| rope.get("type"))
+            .and_then(Value::as_str)
+        {
             Some("llama3") => rope.get("factor").and_then(Value::as_f64),
             Some("default") => Some(1.0),
             _ => None,
@@ -185,7 +250,10 @@ fn model(config: &Map<String, Value>, out: &mut Builder) {
     };
     once_number("rope_scaling_factor", factor, out);
     if let Some(version) = config.get("transformers_version").and_then(Value::as_str) {
-        out.trace.versions.entry("transformers".to_owned()).or_insert_with(|| version.to_owned());
+        out.trace
+            .versions
+            .entry("transformers".to_owned())
+            .or_insert_with(|| version.to_owned());
     }
 }
 
@@ -197,7 +265,8 @@ mod tests {
     use super::*;
 
     fn effective(log: &str) -> Value {
-        serde_json::to_value(parse(&LogSection::named("hf-trainer"), log.as_bytes()).effective).unwrap()
+        serde_json::to_value(parse(&LogSection::named("hf-trainer"), log.as_bytes()).effective)
+            .unwrap()
     }
 
     #[test]
@@ -226,14 +295,22 @@ mod tests {
     #[test]
     fn the_factor_of_scaled_positions_is_llama_3s() {
         let stated = |rope: &str| {
-            let log = format!("Model config LlamaConfig {{\n  \"hidden_size\": 64,\n  {rope}\n}}\n");
+            let log =
+                format!("Model config LlamaConfig {{\n  \"hidden_size\": 64,\n  {rope}\n}}\n");
             effective(&log).get("rope_scaling_factor").cloned()
         };
-        let llama3 = "\"rope_scaling\": {\n    \"factor\": 8.0,\n    \"rope_type\": \"llama3\"\n  }";
+        let llama3 =
+            "\"rope_scaling\": {\n    \"factor\": 8.0,\n    \"rope_type\": \"llama3\"\n  }";
         assert_eq!(stated(llama3), Some(json!(8)));
         assert_eq!(stated("\"rope_scaling\": null"), Some(json!(1)));
-        assert_eq!(stated(r#""rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}"#), Some(json!(1)));
-        assert_eq!(stated(r#""rope_scaling": {"factor": 4.0, "type": "yarn"}"#), None);
+        assert_eq!(
+            stated(r#""rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}"#),
+            Some(json!(1))
+        );
+        assert_eq!(
+            stated(r#""rope_scaling": {"factor": 4.0, "type": "yarn"}"#),
+            None
+        );
         assert_eq!(stated("\"rope_theta\": 1e4"), None);
     }
 
@@ -246,11 +323,16 @@ mod tests {
             "INFO - trainable params: 3,407,872 || all params: 7,245,139,968 || trainable%: 0.0470\n",
             "INFO -   Number of trainable parameters = 3,407,872\n",
         );
-        let stated =
-            json!({"hidden_size": 4096, "architecture": "mistral", "rope_theta": 1_000_000, "tie_embeddings": false});
+        let stated = json!({"hidden_size": 4096, "architecture": "mistral", "rope_theta": 1_000_000, "tie_embeddings": false});
         assert_eq!(effective(log), stated);
         let trace = parse(&LogSection::named("hf-trainer"), log.as_bytes());
-        assert_eq!((trace.num_parameters, trace.versions["transformers"].as_str()), (Some(7_245_139_968), "4.40.2"));
+        assert_eq!(
+            (
+                trace.num_parameters,
+                trace.versions["transformers"].as_str()
+            ),
+            (Some(7_245_139_968), "4.40.2")
+        );
         assert_eq!(trace.totals["trainable_parameters"], 3_407_872.0);
     }
 }

@@ -1,4 +1,5 @@
-//! The table that Hugging Face's Trainer shows in notebooks: `Step  Training Loss  [Validation Loss …]`, a row a line.
+//! The table that Hugging Face's Trainer shows in notebooks: `Step  Training Loss  [Validation Loss
+//! …]`, a row a line.
 
 use super::{
     Evaluation, Step,
@@ -27,21 +28,40 @@ impl Table {
             return None;
         }
         let row: Vec<_> = cells(text).take(17).collect();
-        let at =
-            row.first().and_then(|cell| number(cell)).filter(|(_, tail)| tail.is_empty()).and_then(|(n, _)| whole(n));
+        let at = row
+            .first()
+            .and_then(|cell| number(cell))
+            .filter(|(_, tail)| tail.is_empty())
+            .and_then(|(n, _)| whole(n));
         let Some(at) = at.filter(|_| row.len() == self.columns.len()) else {
             self.columns.clear();
             return None;
         };
-        let mut step = Step { step: at, ..Step::default() };
+        let mut step = Step {
+            step: at,
+            ..Step::default()
+        };
         for (column, cell) in self.columns.iter().zip(&row).skip(1) {
             // `No log` where the interval has not passed yet.
-            let Some((value, "")) = number(cell) else { continue };
+            let Some((value, "")) = number(cell) else {
+                continue;
+            };
             match column.as_str() {
-                "Training Loss" => step.loss = Checks { step: at, notes: &mut out.notes }.loss(Some(value)),
+                "Training Loss" => {
+                    step.loss = Checks {
+                        step: at,
+                        notes: &mut out.notes,
+                    }
+                    .loss(Some(value))
+                }
                 "Validation Loss" if value.is_finite() => {
                     let name = "eval_loss".to_owned();
-                    out.evaluation(Evaluation { step: Some(at), name, value, ..Evaluation::default() });
+                    out.evaluation(Evaluation {
+                        step: Some(at),
+                        name,
+                        value,
+                        ..Evaluation::default()
+                    });
                 }
                 _ => {}
             }
@@ -54,7 +74,10 @@ impl Table {
 
 /// Parts that are separated by tabs or by several spaces.
 fn cells(line: &str) -> impl Iterator<Item = &str> {
-    line.split('\t').flat_map(|part| part.split("  ")).map(str::trim).filter(|cell| !cell.is_empty())
+    line.split('\t')
+        .flat_map(|part| part.split("  "))
+        .map(str::trim)
+        .filter(|cell| !cell.is_empty())
 }
 
 #[cfg(test)]
@@ -68,10 +91,28 @@ mod tests {
               done\n100\t1.0\t1.0\nTrainOutput(global_step=75, training_loss=2.1, metrics={'train_runtime': 194.5})\n",
         );
         assert_eq!(trace.format, "hf-trainer");
-        let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.loss, s.steps_averaged)).collect();
-        assert_eq!(steps, [(25, None, Some(25)), (50, Some(2.25), Some(25)), (75, Some(2.0), Some(25))]);
-        assert_eq!((trace.evaluations.len(), trace.totals["train_runtime_seconds"]), (3, 194.5));
-        let spaced = parse_any(b"  Step    Training Loss\n  10      1.500000\n  20      1.250000\n");
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.loss, s.steps_averaged))
+            .collect();
+        assert_eq!(
+            steps,
+            [
+                (25, None, Some(25)),
+                (50, Some(2.25), Some(25)),
+                (75, Some(2.0), Some(25))
+            ]
+        );
+        assert_eq!(
+            (
+                trace.evaluations.len(),
+                trace.totals["train_runtime_seconds"]
+            ),
+            (3, 194.5)
+        );
+        let spaced =
+            parse_any(b"  Step    Training Loss\n  10      1.500000\n  20      1.250000\n");
         assert_eq!((spaced.steps.len(), spaced.steps[1].loss), (2, Some(1.25)));
     }
 }

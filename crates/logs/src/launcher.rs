@@ -27,12 +27,19 @@ impl Root {
             return;
         }
         self.open -= 1;
-        let Some((key, value)) = text.split_once(" : ") else { return };
+        let Some((key, value)) = text.split_once(" : ") else {
+            return;
+        };
         let (key, value) = (key.rsplit(']').next().unwrap_or(key).trim(), value.trim());
         match key {
             "rank" => self.rank = Some(value.chars().take(40).collect()),
             "host" => self.host = Some(value.chars().take(80).collect()),
-            "exitcode" => self.exitcode = value.split_whitespace().next().and_then(|code| code.parse().ok()),
+            "exitcode" => {
+                self.exitcode = value
+                    .split_whitespace()
+                    .next()
+                    .and_then(|code| code.parse().ok())
+            }
             "traceback" => self.open = 0,
             _ => {}
         }
@@ -41,7 +48,11 @@ impl Root {
     pub fn says(&self) -> Option<String> {
         let code = self.exitcode?;
         let rank = self.rank.as_deref().unwrap_or("unknown");
-        let host = self.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+        let host = self
+            .host
+            .as_ref()
+            .map(|host| format!(" on {host}"))
+            .unwrap_or_default();
         Some(format!("root cause: rank {rank}{host}, exit code {code}"))
     }
 

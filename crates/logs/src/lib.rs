@@ -1,6 +1,9 @@
 //! Log bytes → [`Trace`]. One file a format; every one takes any bytes at all and never panics.
 //!
-//! Unaware of cells, jobs and files: what a log says is stated here, and judged in `analyze`.
+//! Unaware of cells, jobs and files: what a log says is stated here, and judged in `tprimat-results` and `tprimat-figures`.
+// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+#![cfg_attr(not(test), warn(clippy::string_slice))]
+
 mod arguments;
 mod automodel;
 mod builder;
@@ -17,14 +20,13 @@ mod hf_fields;
 mod hf_ranks;
 mod hf_settings;
 mod hf_table;
-mod iteration;
 mod launcher;
 mod lines;
 mod llama_recipes;
 mod llmc;
-mod loose;
 mod maxtext;
 mod megatron;
+mod megatron_line;
 mod mlperf;
 mod nanogpt;
 mod nemo;
@@ -32,10 +34,12 @@ mod nemo_bars;
 mod nemo_settings;
 mod numbers;
 mod parser;
-mod patterns;
+mod regex_format;
+mod step_time_lines;
 mod tail;
 mod telemetry;
 #[cfg(test)]
+#[path = "shared_by_tests.rs"]
 mod testing;
 mod tfevents;
 mod titan_settings;
@@ -46,12 +50,13 @@ mod trace;
 mod values;
 mod words;
 
+pub use causes::same_exception;
 pub use classify::*;
 pub use events::*;
 pub use format::names;
 pub use parser::*;
-pub use patterns::PatternError;
+pub use regex_format::PatternError;
 pub use tail::tail;
-pub use tfevents::{TfEvents, tfevents};
+pub use tfevents::{Scalar, TfEvents, event_file, tfevents};
 pub use tprimat_job::FailureClass;
 pub use trace::*;

@@ -1,6 +1,7 @@
 //! A log's bytes → its lines, whatever the bytes are, in memory that does not grow with the log.
 
 use std::borrow::Cow;
+use tprimat_words::part;
 
 /// Bytes of one line that are looked at; the rest of a longer line is passed over.
 pub const MAX_LINE: usize = 1 << 20;
@@ -13,7 +14,8 @@ pub struct Line<'a> {
     pub ended: bool,
 }
 
-/// Cuts chunks of a log into lines. A carriage return ends a line too: progress bars redraw with it.
+/// Cuts chunks of a log into lines. A carriage return ends a line too: progress bars redraw with
+/// it.
 #[derive(Debug, Default)]
 pub struct Splitter {
     /// The beginning of a line whose end is in a chunk to come; at most [`MAX_LINE`] bytes of it.
@@ -51,7 +53,8 @@ impl Splitter {
     /// One byte more than is looked at, so that a line that was cut is known as such.
     fn keep(&mut self, piece: &[u8]) {
         let room = (MAX_LINE + 1).saturating_sub(self.pending.len());
-        self.pending.extend_from_slice(&piece[..piece.len().min(room)]);
+        self.pending
+            .extend_from_slice(&piece[..piece.len().min(room)]);
     }
 
     fn line(&mut self, bytes: &[u8], ended: bool, take: &mut impl FnMut(&Line<'_>)) {
@@ -61,8 +64,12 @@ impl Splitter {
         self.cut += u64::from(bytes.len() > MAX_LINE);
         let bytes = &bytes[..bytes.len().min(MAX_LINE)];
         // The check alone is much faster than the repair.
-        let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-        take(&Line { text: without_ansi(text), ended });
+        let text = std::str::from_utf8(bytes)
+            .map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
+        take(&Line {
+            text: without_ansi(text),
+            ended,
+        });
     }
 }
 
@@ -80,20 +87,23 @@ fn without_ansi(text: Cow<'_, str>) -> Cow<'_, str> {
     }
     let (mut out, mut rest) = (String::with_capacity(text.len()), &*text);
     while let Some(at) = memchr::memchr(b'\x1b', rest.as_bytes()) {
-        out.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
+        out.push_str(part(rest, ..at));
+        rest = part(rest, at + 1..);
         let bytes = rest.as_bytes();
         let length = match bytes.first() {
             // CSI: parameters, then one final byte.
             Some(b'[') => {
-                let end = 1 + bytes[1..].iter().take_while(|b| matches!(b, b' '..=b'?')).count();
+                let end = 1 + bytes[1..]
+                    .iter()
+                    .take_while(|b| matches!(b, b' '..=b'?'))
+                    .count();
                 end + usize::from(matches!(bytes.get(end), Some(b'@'..=b'~')))
             }
             // OSC: up to BEL; without one the rest of the line belongs to it.
             Some(b']') => memchr::memchr(b'\x07', bytes).map_or(bytes.len(), |end| end + 1),
             _ => 0,
         };
-        rest = &rest[length..];
+        rest = part(rest, length..);
     }
     out.push_str(rest);
     Cow::Owned(out)
@@ -123,7 +133,10 @@ mod tests {
 
     #[test]
     fn line_ends_colours_and_broken_utf8() {
-        assert_eq!(texts(b"a\r\n\r10%|#\r\x1b[1;32mok\x1b[0m\n\xff"), ["a", "10%|#", "ok", "\u{fffd}"]);
+        assert_eq!(
+            texts(b"a\r\n\r10%|#\r\x1b[1;32mok\x1b[0m\n\xff"),
+            ["a", "10%|#", "ok", "\u{fffd}"]
+        );
         let mut ended = Vec::new();
         for_each_line(b"a\nb", |line| ended.push(line.ended));
         assert_eq!(ended, [true, false]);

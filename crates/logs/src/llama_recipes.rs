@@ -1,5 +1,6 @@
-//! llama-recipes and FlagPerf: `Training Epoch: 1/3, step 9/10 completed (loss: 2.09): 100%|###| 10/10 [00:16<00:00,
-//! 1.66s/it]`. Steps count from 0 in each epoch. The bar's rate is smoothed, and never taken as a step's time.
+//! llama-recipes and FlagPerf: `Training Epoch: 1/3, step 9/10 completed (loss: 2.09): 100%|###|
+//! 10/10 [00:16<00:00, 1.66s/it]`. Steps count from 0 in each epoch. The bar's rate is smoothed,
+//! and never taken as a step's time.
 
 use super::{
     Evaluation, MemoryFigure, MemoryReport, Step,
@@ -10,7 +11,11 @@ use super::{
 };
 
 pub fn evidence(line: &str) -> Evidence {
-    if progress(line).is_some() { Evidence::Strong } else { Evidence::None }
+    if progress(line).is_some() {
+        Evidence::Strong
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -33,7 +38,9 @@ impl Reader for Log {
         let text = &*line.text;
         if let Some(progress) = progress(text) {
             self.step(&progress, out);
-        } else if let Some((key, value)) = after(text, "Key: ").and_then(|rest| rest.split_once(", Value: ")) {
+        } else if let Some((key, value)) =
+            after(text, "Key: ").and_then(|rest| rest.split_once(", Value: "))
+        {
             if let Some(value) = whole_text_number(value) {
                 let unit = if key.contains("time") { "_seconds" } else { "" };
                 out.total(&format!("{}{unit}", cut(key, 60)), value);
@@ -52,25 +59,41 @@ impl Log {
     fn step(&mut self, line: &Progress<'_>, out: &mut Builder) {
         let first = *self.first_epoch.get_or_insert(line.epoch.min(1));
         let epochs_before = line.epoch.saturating_sub(first);
-        let Some(number) = epochs_before.checked_mul(line.all).and_then(|n| n.checked_add(line.step)) else { return };
+        let Some(number) = epochs_before
+            .checked_mul(line.all)
+            .and_then(|n| n.checked_add(line.step))
+        else {
+            return;
+        };
         self.newest = Some(number);
-        let mut step = Step { step: number, ..Step::default() };
+        let mut step = Step {
+            step: number,
+            ..Step::default()
+        };
         step.loss = finite(line.loss, "nan_loss", number, &mut out.notes);
         step.other.insert("epoch".into(), line.epoch as f64);
         if let Some(seconds) = rate(line.rest) {
-            step.other.insert("seconds_per_step_smoothed".into(), seconds);
+            step.other
+                .insert("seconds_per_step_smoothed".into(), seconds);
         }
         out.step(step);
     }
 
     /// `Epoch 1: train_perplexity=5.7, train_epoch_loss=1.7, epoch time 5151.6s`
     fn epoch(&self, rest: &str, out: &mut Builder) {
-        let Some((epoch, rest)) = count(rest).filter(|(_, rest)| rest.starts_with(": train_perplexity=")) else {
+        let Some((epoch, rest)) =
+            count(rest).filter(|(_, rest)| rest.starts_with(": train_perplexity="))
+        else {
             return;
         };
         for name in ["train_perplexity", "train_epoch_loss"] {
             if let Some(value) = number_after(rest, &format!("{name}=")) {
-                out.evaluation(Evaluation { step: self.newest, samples: None, name: name.to_owned(), value });
+                out.evaluation(Evaluation {
+                    step: self.newest,
+                    samples: None,
+                    name: name.to_owned(),
+                    value,
+                });
             }
         }
         if let Some(seconds) = number_after(rest, "epoch time ") {
@@ -85,18 +108,31 @@ impl Log {
             ("Max CUDA memory reserved was ", "peak_reserved"),
             ("Peak active CUDA memory was ", "peak_active"),
         ] {
-            if let Some((gib, " GB")) = after(text, words).and_then(number).map(|(v, unit)| (v, unit.trim_end()))
+            if let Some((gib, " GB")) = after(text, words)
+                .and_then(number)
+                .map(|(v, unit)| (v, unit.trim_end()))
                 && let Some(bytes) = bytes(gib, GIB)
             {
-                let figures = vec![MemoryFigure { kind: kind.into(), source: "torch".into(), bytes }];
-                out.memory(MemoryReport { rank: None, after_step: self.newest, figures });
+                let figures = vec![MemoryFigure {
+                    kind: kind.into(),
+                    source: "torch".into(),
+                    bytes,
+                }];
+                out.memory(MemoryReport {
+                    rank: None,
+                    after_step: self.newest,
+                    figures,
+                });
                 return;
             }
         }
-        if let Some(all) = after(text, "|| all params: ").and_then(|rest| rest.split_whitespace().next()) {
+        if let Some(all) =
+            after(text, "|| all params: ").and_then(|rest| rest.split_whitespace().next())
+        {
             let all = whole_text_number(all).and_then(super::numbers::as_count);
             out.trace.num_parameters = all.filter(|n| *n > 0).or(out.trace.num_parameters);
-            let trainable = after(text, "trainable params: ").and_then(|rest| rest.split_whitespace().next());
+            let trainable =
+                after(text, "trainable params: ").and_then(|rest| rest.split_whitespace().next());
             if let Some(trainable) = trainable.and_then(whole_text_number) {
                 out.total("trainable_parameters", trainable);
             }
@@ -108,20 +144,37 @@ impl Log {
             ("System tokens per second: ", "system_tokens_per_second"),
             ("MFU: ", "mfu_ratio"),
         ] {
-            if let Some(value) = text.trim_start().strip_prefix(words).and_then(whole_text_number) {
+            if let Some(value) = text
+                .trim_start()
+                .strip_prefix(words)
+                .and_then(whole_text_number)
+            {
                 out.total(name, value);
             }
         }
         for name in ["eval_ppl", "eval_epoch_loss"] {
             if let Some(value) = number_after(text, &format!(" {name}=")) {
-                out.evaluation(Evaluation { step: self.newest, samples: None, name: name.to_owned(), value });
+                out.evaluation(Evaluation {
+                    step: self.newest,
+                    samples: None,
+                    name: name.to_owned(),
+                    value,
+                });
             }
         }
         if let Some((name, value)) = text.rsplit_once(" Acc: ")
             && let Some(value) = whole_text_number(value).filter(|v| v.is_finite())
         {
-            let name = format!("{}_accuracy", cut(name.rsplit(' ').next().unwrap_or_default(), 60));
-            out.evaluation(Evaluation { step: self.newest, samples: None, name, value });
+            let name = format!(
+                "{}_accuracy",
+                cut(name.rsplit(' ').next().unwrap_or_default(), 60)
+            );
+            out.evaluation(Evaluation {
+                step: self.newest,
+                samples: None,
+                name,
+                value,
+            });
         }
     }
 }
@@ -133,7 +186,13 @@ fn progress(line: &str) -> Option<Progress<'_>> {
     let (all, rest) = count(rest.strip_prefix('/')?)?;
     let (loss, rest) = number(rest.strip_prefix(" completed (loss: ")?)?;
     let rest = rest.strip_prefix(')')?;
-    Some(Progress { epoch, step, all, loss, rest })
+    Some(Progress {
+        epoch,
+        step,
+        all,
+        loss,
+        rest,
+    })
 }
 
 /// Seconds per step from the end of a bar: `1.66s/it]` or `2.10it/s]`.
@@ -168,8 +227,20 @@ mod tests {
     fn steps_go_on_over_epochs_and_averages_are_totals() {
         let trace = parse_any(LOG.as_bytes());
         assert_eq!(trace.format, "llama-recipes");
-        let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.loss, s.step_time_seconds)).collect();
-        assert_eq!(steps, [(0, Some(2.5), None), (1, Some(2.25), None), (2, None, None), (5, Some(1.5), None)]);
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.loss, s.step_time_seconds))
+            .collect();
+        assert_eq!(
+            steps,
+            [
+                (0, Some(2.5), None),
+                (1, Some(2.25), None),
+                (2, None, None),
+                (5, Some(1.5), None)
+            ]
+        );
         assert_eq!(trace.steps[1].other["seconds_per_step_smoothed"], 1.5);
         assert_eq!(trace.steps[2].other["seconds_per_step_smoothed"], 0.4);
         assert_eq!(trace.num_parameters, Some(1_237_911_552));
@@ -185,8 +256,15 @@ mod tests {
             assert_eq!(trace.totals[name], value, "{name}");
         }
         let memory = &trace.memory[0];
-        assert_eq!((memory.after_step, memory.figures[0].bytes), (Some(2), 20 << 30));
-        let evaluations: Vec<_> = trace.evaluations.iter().map(|e| (e.step, &*e.name, e.value)).collect();
+        assert_eq!(
+            (memory.after_step, memory.figures[0].bytes),
+            (Some(2), 20 << 30)
+        );
+        let evaluations: Vec<_> = trace
+            .evaluations
+            .iter()
+            .map(|e| (e.step, &*e.name, e.value))
+            .collect();
         assert_eq!(
             evaluations,
             [
@@ -202,7 +280,14 @@ mod tests {
     #[test]
     fn older_versions_call_the_first_epoch_0() {
         let log = "Training Epoch: 0/2, step 1/3 completed (loss: 2.5)\nTraining Epoch: 1/2, step 0/3 completed (loss: 2.0)\n";
-        assert_eq!(parse_any(log.as_bytes()).steps.iter().map(|s| s.step).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(
+            parse_any(log.as_bytes())
+                .steps
+                .iter()
+                .map(|s| s.step)
+                .collect::<Vec<_>>(),
+            [1, 3]
+        );
     }
 
     testing::damaged!("llama-recipes", LOG);

@@ -1,5 +1,6 @@
-//! llm.c: `step 1/9 | loss 11.1 (+nanz)| norm 52.9 (+nanz)| lr 8.5e-07 | 3056.3 ms | 42.6% bf16 MFU | 343080 tok/s`
-//! on its output, from 1; and `s:0 trl:11.0 lr:0.000001 norm:15.3` in its main.log, from 0 and without times.
+//! llm.c: `step 1/9 | loss 11.1 (+nanz)| norm 52.9 (+nanz)| lr 8.5e-07 | 3056.3 ms | 42.6% bf16 MFU
+//! | 343080 tok/s` on its output, from 1; and `s:0 trl:11.0 lr:0.000001 norm:15.3` in its main.log,
+//! from 0 and without times.
 //!
 //! `tok/s` is of all GPUs together, and smoothed over earlier steps: never a step's own rate.
 
@@ -8,11 +9,17 @@ use super::{
     builder::{Builder, Notes},
     format::{Evidence, Reader},
     lines::Line,
-    numbers::{after, as_count, count, duration, finite, number, number_after, setting, whole_text_number},
+    numbers::{
+        after, as_count, count, duration, finite, number, number_after, setting, whole_text_number,
+    },
 };
 
 pub fn evidence(line: &str) -> Evidence {
-    if stdout(line).is_some() || main_log(line).is_some() { Evidence::Strong } else { Evidence::None }
+    if stdout(line).is_some() || main_log(line).is_some() {
+        Evidence::Strong
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -36,7 +43,11 @@ impl Reader for Log {
             out.step(step);
         } else if let Some((step, rest)) = main_log(text) {
             main_log_entry(step, rest, line.ended, out);
-        } else if let Some(value) = text.trim_start().strip_prefix("val loss ").and_then(whole_text_number) {
+        } else if let Some(value) = text
+            .trim_start()
+            .strip_prefix("val loss ")
+            .and_then(whole_text_number)
+        {
             self.validation(value, out);
         } else if let Some(ms) = after(text, "total average iteration time: ").and_then(number) {
             out.total("average_iteration_time_seconds", ms.0 / 1000.0);
@@ -49,9 +60,18 @@ impl Reader for Log {
 
 impl Log {
     fn step(&self, number: u64, rest: &str, notes: &mut Notes) -> Step {
-        let mut step = Step { step: number, tokens: self.tokens, ..Step::default() };
+        let mut step = Step {
+            step: number,
+            tokens: self.tokens,
+            ..Step::default()
+        };
         for field in rest.split('|').map(str::trim) {
-            let value = |name| field.strip_prefix(name).and_then(super::numbers::number).map(|(value, _)| value);
+            let value = |name| {
+                field
+                    .strip_prefix(name)
+                    .and_then(super::numbers::number)
+                    .map(|(value, _)| value)
+            };
             if let Some(loss) = value("loss ").or_else(|| value("train loss ")) {
                 step.loss = finite(loss, "nan_loss", number, notes);
             } else if let Some(norm) = value("norm ") {
@@ -60,7 +80,9 @@ impl Log {
                 step.learning_rate = Some(rate).filter(|lr| lr.is_finite() && *lr >= 0.0);
             } else if let Some(ms) = field.strip_suffix(" ms").and_then(whole_text_number) {
                 step.step_time_seconds = duration(ms / 1000.0);
-            } else if let Some((percent, _)) = super::numbers::number(field).filter(|(_, unit)| unit.ends_with("MFU")) {
+            } else if let Some((percent, _)) =
+                super::numbers::number(field).filter(|(_, unit)| unit.ends_with("MFU"))
+            {
                 // −100 % where the device's peak is not known.
                 if percent >= 0.0 {
                     step.other.insert("mfu_percent".into(), percent);
@@ -68,16 +90,28 @@ impl Log {
             } else if let Some(rate) = field.strip_suffix(" tok/s").and_then(whole_text_number)
                 && rate.is_finite()
             {
-                step.other.insert("tokens_per_second_global_smoothed".into(), rate);
+                step.other
+                    .insert("tokens_per_second_global_smoothed".into(), rate);
             }
         }
         step
     }
 
-    /// Stands before the line of the step that comes next: it belongs to the weights after the newest one.
+    /// Stands before the line of the step that comes next: it belongs to the weights after the
+    /// newest one.
     fn validation(&self, value: f64, out: &mut Builder) {
-        if let Some(value) = finite(value, "nan_evaluation", self.newest.unwrap_or(0), &mut out.notes) {
-            out.evaluation(Evaluation { step: self.newest, samples: None, name: "validation_loss".into(), value });
+        if let Some(value) = finite(
+            value,
+            "nan_evaluation",
+            self.newest.unwrap_or(0),
+            &mut out.notes,
+        ) {
+            out.evaluation(Evaluation {
+                step: self.newest,
+                samples: None,
+                name: "validation_loss".into(),
+                value,
+            });
         }
     }
 
@@ -85,7 +119,10 @@ impl Log {
         if let Some((name, value)) = table_row(text) {
             self.parameter(name, value, out);
         } else if let Some(rest) = after(text, "num_parameters: ") {
-            out.trace.num_parameters = count(rest).map(|(n, _)| n).filter(|n| *n > 0).or(out.trace.num_parameters);
+            out.trace.num_parameters = count(rest)
+                .map(|(n, _)| n)
+                .filter(|n| *n > 0)
+                .or(out.trace.num_parameters);
         } else if let Some(rest) = after(text, "batch_size B=") {
             let sizes = [
                 number(rest).map(|(n, _)| n),
@@ -93,19 +130,27 @@ impl Log {
                 number_after(rest, "num_processes="),
                 number_after(rest, "total_batch_size="),
             ];
-            let names = ["micro batch size B", "sequence length T", "num_processes", "total batch size"];
+            let names = [
+                "micro batch size B",
+                "sequence length T",
+                "num_processes",
+                "total batch size",
+            ];
             for (name, value) in names.into_iter().zip(sizes) {
                 if let Some(value) = value {
                     self.parameter(name, &value.to_string(), out);
                 }
             }
-        } else if let Some((steps, _)) = after(text, "=> setting grad_accum_steps=").and_then(count) {
+        } else if let Some((steps, _)) = after(text, "=> setting grad_accum_steps=").and_then(count)
+        {
             out.set("gradient_accumulation_steps", steps);
         }
     }
 
     fn parameter(&mut self, name: &str, value: &str, out: &mut Builder) {
-        let Some(value) = whole_text_number(value).filter(|v| v.is_finite()) else { return };
+        let Some(value) = whole_text_number(value).filter(|v| v.is_finite()) else {
+            return;
+        };
         let known = match name {
             "micro batch size B" => "micro_batch_size",
             "sequence length T" => "seq_length",
@@ -131,7 +176,13 @@ impl Log {
             out.set(known, setting(value));
         }
         // It counts tokens where the job counts sequences.
-        let length = out.trace.effective.0.get("seq_length").and_then(serde_json::Value::as_u64).filter(|n| *n > 0);
+        let length = out
+            .trace
+            .effective
+            .0
+            .get("seq_length")
+            .and_then(serde_json::Value::as_u64)
+            .filter(|n| *n > 0);
         if let (Some(tokens), Some(length)) = (self.tokens, length)
             && tokens.is_multiple_of(length)
         {
@@ -153,18 +204,27 @@ fn stdout(line: &str) -> Option<(u64, u64, &str)> {
 fn main_log(line: &str) -> Option<(u64, &str)> {
     let (step, rest) = count(line.trim_start().strip_prefix("s:")?)?;
     let rest = rest.strip_prefix(' ')?;
-    ["trl:", "tel:", "eval:"].iter().any(|key| rest.starts_with(key)).then_some((step, rest))
+    ["trl:", "tel:", "eval:"]
+        .iter()
+        .any(|key| rest.starts_with(key))
+        .then_some((step, rest))
 }
 
 fn main_log_entry(number: u64, rest: &str, ended: bool, out: &mut Builder) {
-    let mut step = Step { step: number, ..Step::default() };
+    let mut step = Step {
+        step: number,
+        ..Step::default()
+    };
     let cut_off = || format!("s:{number} {}", super::lines::cut(rest, 80));
     if !ended {
         out.notes.add("truncated", cut_off);
         return;
     }
     let mut trained = false;
-    for (name, value) in rest.split_whitespace().filter_map(|field| field.split_once(':')) {
+    for (name, value) in rest
+        .split_whitespace()
+        .filter_map(|field| field.split_once(':'))
+    {
         let Some(value) = whole_text_number(value) else {
             out.notes.add("unreadable_line", cut_off);
             continue;
@@ -177,9 +237,18 @@ fn main_log_entry(number: u64, rest: &str, ended: bool, out: &mut Builder) {
             "lr" => step.learning_rate = Some(value).filter(|lr| lr.is_finite() && *lr >= 0.0),
             "norm" => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
             "tel" | "eval" => {
-                let name = if name == "tel" { "validation_loss" } else { "eval_accuracy" };
+                let name = if name == "tel" {
+                    "validation_loss"
+                } else {
+                    "eval_accuracy"
+                };
                 if let Some(value) = finite(value, "nan_evaluation", number, &mut out.notes) {
-                    out.evaluation(Evaluation { step: Some(number), samples: None, name: name.into(), value });
+                    out.evaluation(Evaluation {
+                        step: Some(number),
+                        samples: None,
+                        name: name.into(),
+                        value,
+                    });
                 }
             }
             _ => {}
@@ -192,7 +261,11 @@ fn main_log_entry(number: u64, rest: &str, ended: bool, out: &mut Builder) {
 
 /// `| sequence length T     | 1024      |`
 fn table_row(line: &str) -> Option<(&str, &str)> {
-    let (name, value) = line.trim().strip_prefix('|')?.strip_suffix('|')?.split_once('|')?;
+    let (name, value) = line
+        .trim()
+        .strip_prefix('|')?
+        .strip_suffix('|')?
+        .split_once('|')?;
     Some((name.trim(), value.trim()))
 }
 
@@ -223,7 +296,11 @@ total average iteration time: 250.750000 ms
     fn output_with_global_rates_kept_apart() {
         let trace = parse_any(STDOUT.as_bytes());
         assert_eq!(trace.format, "llm.c");
-        let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds, s.loss, s.grad_norm)).collect();
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.step_time_seconds, s.loss, s.grad_norm))
+            .collect();
         assert_eq!(
             steps,
             [
@@ -232,9 +309,17 @@ total average iteration time: 250.750000 ms
                 (3, Some(0.251), None, None),
             ]
         );
-        assert!(trace.steps.iter().all(|s| s.tokens_per_second_per_gpu.is_none() && s.tokens == Some(8192)));
+        assert!(
+            trace
+                .steps
+                .iter()
+                .all(|s| s.tokens_per_second_per_gpu.is_none() && s.tokens == Some(8192))
+        );
         assert_eq!(trace.steps[1].learning_rate, Some(8.57e-5));
-        assert_eq!(trace.steps[1].other["tokens_per_second_global_smoothed"], 32000.0);
+        assert_eq!(
+            trace.steps[1].other["tokens_per_second_global_smoothed"],
+            32000.0
+        );
         assert_eq!(trace.steps[1].other["mfu_percent"], 47.4);
         assert!(!trace.steps[2].other.contains_key("mfu_percent"));
         let settings = &trace.effective.0;
@@ -251,7 +336,11 @@ total average iteration time: 250.750000 ms
         }
         assert_eq!(settings["learning_rate"], 3e-4);
         assert_eq!(trace.num_parameters, Some(124_475_904));
-        let validation: Vec<_> = trace.evaluations.iter().map(|e| (e.step, e.value)).collect();
+        let validation: Vec<_> = trace
+            .evaluations
+            .iter()
+            .map(|e| (e.step, e.value))
+            .collect();
         assert_eq!(validation, [(None, 11.0005), (Some(2), 10.4)]);
         assert_eq!(testing::kinds(&trace), ["nan_loss", "nan_grad_norm"]);
         assert!(trace.finished);
@@ -262,23 +351,46 @@ total average iteration time: 250.750000 ms
     fn main_log_counts_from_0_and_has_no_times() {
         let trace = parse_any(MAIN_LOG.as_bytes());
         assert_eq!(trace.format, "llm.c");
-        let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.loss, s.grad_norm)).collect();
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.loss, s.grad_norm))
+            .collect();
         assert_eq!(
             steps,
             [(0, Some(11.008), Some(15.25)), (1, Some(10.5), Some(14.5))],
             "the cut-off line is left out"
         );
         assert!(trace.steps.iter().all(|s| s.step_time_seconds.is_none()));
-        let evaluations: Vec<_> = trace.evaluations.iter().map(|e| (e.step, &*e.name, e.value)).collect();
-        assert_eq!(evaluations, [(Some(0), "validation_loss", 11.009), (Some(2), "eval_accuracy", 0.25)]);
+        let evaluations: Vec<_> = trace
+            .evaluations
+            .iter()
+            .map(|e| (e.step, &*e.name, e.value))
+            .collect();
+        assert_eq!(
+            evaluations,
+            [
+                (Some(0), "validation_loss", 11.009),
+                (Some(2), "eval_accuracy", 0.25)
+            ]
+        );
         assert_eq!(testing::kinds(&trace), ["truncated"]);
     }
 
     #[test]
     fn steps_of_other_trainers_are_not_taken() {
-        for line in ["step 10/100 loss 3.1", "step 6 | epoch 0 | loss 1.2", "s:0 note", "Step 1/9, Loss: 2"] {
+        for line in [
+            "step 10/100 loss 3.1",
+            "step 6 | epoch 0 | loss 1.2",
+            "s:0 note",
+            "Step 1/9, Loss: 2",
+        ] {
             assert_eq!(parse_any(line.as_bytes()).format, "unknown", "{line}");
-            assert!(parse(&LogSection::named("llm.c"), line.as_bytes()).steps.is_empty());
+            assert!(
+                parse(&LogSection::named("llm.c"), line.as_bytes())
+                    .steps
+                    .is_empty()
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! MaxText and MaxDiffusion: `completed step: 3, seconds: 5.4, TFLOP/s/device: 141.5, Tokens/s/device: 9098.1,
-//! total_weights: 196608, loss: 11.379`, from 0.
+//! MaxText and MaxDiffusion: `completed step: 3, seconds: 5.4, TFLOP/s/device: 141.5,
+//! Tokens/s/device: 9098.1, total_weights: 196608, loss: 11.379`, from 0.
 //!
 //! Steps are dispatched asynchronously, so the second one can claim a fraction of its time.
 
@@ -12,7 +12,9 @@ use super::{
     builder::Builder,
     format::{Evidence, Reader},
     lines::{Line, cut},
-    numbers::{self, GIB, after, count, duration, finite, number, number_after, setting, whole_text_number},
+    numbers::{
+        self, GIB, after, count, duration, finite, number, number_after, setting, whole_text_number,
+    },
 };
 
 /// A step that claims less than this part of the others' median did not end when it was timed.
@@ -45,11 +47,19 @@ impl Reader for Log {
             }
             self.newest = Some(number);
             step(number, rest, line.ended, out);
-        } else if let Some((step, rest)) = after(text, "eval metrics after step: ").and_then(count) {
+        } else if let Some((step, rest)) = after(text, "eval metrics after step: ").and_then(count)
+        {
             if let Some(value) = number_after(rest, "loss=") {
-                out.evaluation(Evaluation { step: Some(step), samples: None, name: "validation_loss".into(), value });
+                out.evaluation(Evaluation {
+                    step: Some(step),
+                    samples: None,
+                    name: "validation_loss".into(),
+                    value,
+                });
             }
-        } else if let Some((name, value)) = after(text, "Config param ").and_then(|rest| rest.split_once(": ")) {
+        } else if let Some((name, value)) =
+            after(text, "Config param ").and_then(|rest| rest.split_once(": "))
+        {
             parameter(name.trim(), value.trim(), out);
         } else if let Some(rest) = after(text, "number parameters: ") {
             // Three decimals of a billion: too coarse to be the count itself.
@@ -62,19 +72,34 @@ impl Reader for Log {
     }
 
     fn end(&mut self, out: &mut Builder) {
-        let mut times: Vec<f64> = out.trace.steps.iter().filter_map(|s| s.step_time_seconds).collect();
+        let mut times: Vec<f64> = out
+            .trace
+            .steps
+            .iter()
+            .filter_map(|s| s.step_time_seconds)
+            .collect();
         if times.len() < 4 {
             return;
         }
         times.sort_by(f64::total_cmp);
         let median = times[times.len() / 2];
         for step in &mut out.trace.steps {
-            let Some(time) = step.step_time_seconds.filter(|t| *t < IMPLAUSIBLE * median) else { continue };
-            let rate = step.tflops_per_gpu.map(|r| format!(" and {r} TFLOP/s")).unwrap_or_default();
+            let Some(time) = step.step_time_seconds.filter(|t| *t < IMPLAUSIBLE * median) else {
+                continue;
+            };
+            let rate = step
+                .tflops_per_gpu
+                .map(|r| format!(" and {r} TFLOP/s"))
+                .unwrap_or_default();
             let number = step.step;
-            out.notes
-                .add("implausible_step_time", || format!("step {number}: {time} s{rate}, the median is {median} s"));
-            (step.step_time_seconds, step.tflops_per_gpu, step.tokens_per_second_per_gpu) = (None, None, None);
+            out.notes.add_at(number, "implausible_step_time", || {
+                format!("{time} s{rate}, the median is {median} s")
+            });
+            (
+                step.step_time_seconds,
+                step.tflops_per_gpu,
+                step.tokens_per_second_per_gpu,
+            ) = (None, None, None);
         }
     }
 }
@@ -82,17 +107,38 @@ impl Reader for Log {
 impl Log {
     /// `44.63 / 95.74 (46.6%) on TPU_0(…)`; its GB are GiB.
     fn memory(&self, rest: &str, out: &mut Builder) {
-        let Some((used, tail)) = number(rest) else { return };
-        let total = tail.trim_start().strip_prefix('/').and_then(number).map(|(total, _)| total);
-        let device = after(tail, ") on ").and_then(|d| d.split('(').next()).and_then(|d| d.rsplit('_').next());
-        let figure = |kind: &'static str, gib: f64| {
-            Some(MemoryFigure { kind: kind.into(), source: "jax".into(), bytes: numbers::bytes(gib, GIB)? })
+        let Some((used, tail)) = number(rest) else {
+            return;
         };
-        let figures: Vec<_> =
-            [figure("allocated", used), total.and_then(|t| figure("device_total", t))].into_iter().flatten().collect();
+        let total = tail
+            .trim_start()
+            .strip_prefix('/')
+            .and_then(number)
+            .map(|(total, _)| total);
+        let device = after(tail, ") on ")
+            .and_then(|d| d.split('(').next())
+            .and_then(|d| d.rsplit('_').next());
+        let figure = |kind: &'static str, gib: f64| {
+            Some(MemoryFigure {
+                kind: kind.into(),
+                source: "jax".into(),
+                bytes: numbers::bytes(gib, GIB)?,
+            })
+        };
+        let figures: Vec<_> = [
+            figure("allocated", used),
+            total.and_then(|t| figure("device_total", t)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         if !figures.is_empty() {
             let rank = device.and_then(|d| d.parse().ok());
-            out.memory(MemoryReport { rank, after_step: self.newest, figures });
+            out.memory(MemoryReport {
+                rank,
+                after_step: self.newest,
+                figures,
+            });
         }
     }
 }
@@ -104,7 +150,10 @@ fn completed(line: &str) -> Option<(u64, &str)> {
 }
 
 fn step(number: u64, rest: &str, ended: bool, out: &mut Builder) {
-    let mut step = Step { step: number, ..Step::default() };
+    let mut step = Step {
+        step: number,
+        ..Step::default()
+    };
     let mut other = BTreeMap::new();
     let mut fields = rest.split(", ").filter(|f| !f.is_empty()).peekable();
     while let Some(field) = fields.next() {
@@ -112,18 +161,26 @@ fn step(number: u64, rest: &str, ended: bool, out: &mut Builder) {
         if fields.peek().is_none() && !ended {
             break;
         }
-        let Some((name, value)) = field.split_once(": ") else { continue };
-        let Some(value) = whole_text_number(value) else { continue };
+        let Some((name, value)) = field.split_once(": ") else {
+            continue;
+        };
+        let Some(value) = whole_text_number(value) else {
+            continue;
+        };
         let positive = Some(value).filter(|v| v.is_finite() && *v > 0.0);
         match name {
             "seconds" => step.step_time_seconds = duration(value),
             "TFLOP/s/device" => step.tflops_per_gpu = positive,
             "Tokens/s/device" => step.tokens_per_second_per_gpu = positive,
             "loss" => step.loss = finite(value, "nan_loss", number, &mut out.notes),
-            "learning_rate" => step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0),
+            "learning_rate" => {
+                step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0)
+            }
             "grad_norm" => step.grad_norm = finite(value, "nan_grad_norm", number, &mut out.notes),
             name if value.is_finite() && other.len() < MAX_OTHER => {
-                let name = name.replace("/s/device", "_per_second_per_device").to_lowercase();
+                let name = name
+                    .replace("/s/device", "_per_second_per_device")
+                    .to_lowercase();
                 other.insert(cut(&name, 64).into(), value);
             }
             _ => {}
@@ -152,7 +209,11 @@ fn parameter(name: &str, value: &str, out: &mut Builder) {
         "normalization_layer_epsilon" => "norm_eps",
         "init_weights_seed" => "seed",
         "opt_type" => "optimizer",
-        "learning_rate" | "num_kv_heads" | "head_dim" | "vocab_size" | "gradient_accumulation_steps" => name,
+        "learning_rate"
+        | "num_kv_heads"
+        | "head_dim"
+        | "vocab_size"
+        | "gradient_accumulation_steps" => name,
         _ => return,
     };
     match whole_text_number(value).filter(|v| v.is_finite()) {
@@ -180,8 +241,11 @@ mod tests {
     fn a_step_that_was_timed_too_early_has_no_time() {
         let trace = parse_any(LOG.as_bytes());
         assert_eq!(trace.format, "maxtext");
-        let steps: Vec<_> =
-            trace.steps.iter().map(|s| (s.step, s.step_time_seconds, s.tflops_per_gpu, s.loss)).collect();
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.step_time_seconds, s.tflops_per_gpu, s.loss))
+            .collect();
         assert_eq!(
             steps,
             [
@@ -192,15 +256,28 @@ mod tests {
                 (4, Some(4.05), Some(150.6), Some(11.125)),
             ]
         );
-        assert_eq!(testing::kinds(&trace), ["nan_loss", "implausible_step_time"]);
-        assert!(trace.anomalies[1].detail.contains("step 1: 0.25 s and 2440 TFLOP/s"));
+        assert_eq!(
+            testing::kinds(&trace),
+            ["nan_loss", "implausible_step_time"]
+        );
+        assert!(
+            trace.anomalies[1]
+                .detail
+                .contains("step 1: 0.25 s and 2440 TFLOP/s")
+        );
         assert_eq!(trace.steps[2].tokens_per_second_per_gpu, Some(4096.0));
         assert_eq!(trace.steps[2].other["total_weights"], 65536.0);
-        assert_eq!((trace.evaluations[0].step, trace.evaluations[0].value), (Some(3), 11.25));
+        assert_eq!(
+            (trace.evaluations[0].step, trace.evaluations[0].value),
+            (Some(3), 11.25)
+        );
         assert_eq!(trace.effective.0["seq_length"], 4096);
         assert_eq!(trace.effective.0["precision"], "bfloat16");
         assert_eq!(trace.num_parameters, None);
-        assert_eq!((trace.memory[0].rank, trace.memory[0].figures[0].bytes), (Some(0), 10_752 << 20));
+        assert_eq!(
+            (trace.memory[0].rank, trace.memory[0].figures[0].bytes),
+            (Some(0), 10_752 << 20)
+        );
     }
 
     #[test]
@@ -208,17 +285,27 @@ mod tests {
         let log = "completed step: 7, seconds: 9.500, TFLOP/s/device: 300.500, loss: 1.5\n\
             completed step: 7, seconds: 9.510, TFLOP/s/device: 300.200, Tokens/s/device: 6000.5, Samples/s/device: 0.085, Frames/s/device: 7.25, loss: 1.5\n";
         let trace = parse_any(log.as_bytes());
-        assert_eq!((trace.steps.len(), trace.step_lines, testing::kinds(&trace)), (1, 2, vec!["missing_steps"]));
+        assert_eq!(
+            (trace.steps.len(), trace.step_lines, testing::kinds(&trace)),
+            (1, 2, vec!["missing_steps"])
+        );
         let step = &trace.steps[0];
-        assert_eq!((step.step_time_seconds, step.tokens_per_second_per_gpu), (Some(9.5), Some(6000.5)));
+        assert_eq!(
+            (step.step_time_seconds, step.tokens_per_second_per_gpu),
+            (Some(9.5), Some(6000.5))
+        );
         assert_eq!(step.other["samples_per_second_per_device"], 0.085);
     }
 
     #[test]
     fn a_cut_off_field_is_left_out() {
-        let log = b"completed step: 7, seconds: 9.500, TFLOP/s/device: 300.500, lm_loss: 1.5, loss: 1";
+        let log =
+            b"completed step: 7, seconds: 9.500, TFLOP/s/device: 300.500, lm_loss: 1.5, loss: 1";
         let trace = parse(&LogSection::named("maxtext"), log);
-        assert_eq!((trace.steps[0].step_time_seconds, trace.steps[0].loss), (Some(9.5), None));
+        assert_eq!(
+            (trace.steps[0].step_time_seconds, trace.steps[0].loss),
+            (Some(9.5), None)
+        );
     }
 
     testing::damaged!("maxtext", LOG);

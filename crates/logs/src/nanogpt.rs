@@ -1,6 +1,8 @@
-//! nanoGPT: `iter 10: loss 3.1, time 135.2ms, mfu 30.1%`, and `step 0: train loss 10.9, val loss 10.9`.
+//! nanoGPT: `iter 10: loss 3.1, time 135.2ms, mfu 30.1%`, and `step 0: train loss 10.9, val loss
+//! 10.9`.
 //!
-//! `time` is that of this one iteration, whatever the log interval; the iteration after an evaluation includes it.
+//! `time` is that of this one iteration, whatever the log interval; the iteration after an
+//! evaluation includes it.
 
 use serde_json::Value;
 
@@ -13,7 +15,11 @@ use super::{
 };
 
 pub fn evidence(line: &str) -> Evidence {
-    if iteration(line).is_some() || losses(line).is_some() { Evidence::Strong } else { Evidence::None }
+    if iteration(line).is_some() || losses(line).is_some() {
+        Evidence::Strong
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -37,12 +43,23 @@ impl Reader for Log {
             self.evaluated_at = Some(step);
             for (name, value) in [("train_loss", train), ("validation_loss", validation)] {
                 if let Some(value) = finite(value, "nan_evaluation", step, &mut out.notes) {
-                    out.evaluation(Evaluation { step: Some(step), samples: None, name: name.into(), value });
+                    out.evaluation(Evaluation {
+                        step: Some(step),
+                        samples: None,
+                        name: name.into(),
+                        value,
+                    });
                 }
             }
         } else if let Some(rest) = after(text, "tokens per iteration will be: ") {
-            self.tokens = rest.split_whitespace().next().and_then(whole_text_number).and_then(super::numbers::as_count);
-        } else if let Some((name, value)) = after(text, "Overriding: ").and_then(|rest| rest.split_once(" = ")) {
+            self.tokens = rest
+                .split_whitespace()
+                .next()
+                .and_then(whole_text_number)
+                .and_then(super::numbers::as_count);
+        } else if let Some((name, value)) =
+            after(text, "Overriding: ").and_then(|rest| rest.split_once(" = "))
+        {
             overriding(name.trim(), value.trim(), out);
         }
     }
@@ -53,7 +70,9 @@ impl Log {
         let time = number_after(rest, ", time ").and_then(|ms| duration(ms / 1000.0));
         let includes_evaluation = self.evaluated_at.take() == Some(step);
         if let Some(time) = time.filter(|_| includes_evaluation) {
-            out.notes.add("evaluation_in_interval", || format!("step {step}: {time} s"));
+            out.notes.add("evaluation_in_interval", || {
+                format!("step {step}: {time} s")
+            });
         }
         let mut other = std::collections::BTreeMap::new();
         // Before the fifth iteration it is printed as −100 %: not known.
@@ -62,7 +81,15 @@ impl Log {
         }
         let loss = finite(loss, "nan_loss", step, &mut out.notes);
         let tokens = self.tokens;
-        out.step(Step { step, loss, step_time_seconds: time, includes_evaluation, tokens, other, ..Step::default() });
+        out.step(Step {
+            step,
+            loss,
+            step_time_seconds: time,
+            includes_evaluation,
+            tokens,
+            other,
+            ..Step::default()
+        });
     }
 }
 
@@ -81,8 +108,8 @@ fn losses(line: &str) -> Option<(u64, f64, f64)> {
     Some((step, train, validation))
 }
 
-/// What configurator.py says of the command line. Its gradient_accumulation_steps counts all ranks together, so it is
-/// not the job's.
+/// What configurator.py says of the command line. Its gradient_accumulation_steps counts all ranks
+/// together, so it is not the job's.
 fn overriding(name: &str, value: &str, out: &mut Builder) {
     let name = match name {
         "batch_size" => "micro_batch_size",
@@ -129,7 +156,11 @@ mod tests {
     fn iterations_evaluations_and_settings() {
         let trace = parse_any(LOG.as_bytes());
         assert_eq!(trace.format, "nanogpt");
-        let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds, s.loss)).collect();
+        let steps: Vec<_> = trace
+            .steps
+            .iter()
+            .map(|s| (s.step, s.step_time_seconds, s.loss))
+            .collect();
         assert_eq!(
             steps,
             [
@@ -139,22 +170,50 @@ mod tests {
                 (21, Some(0.099), Some(7.25)),
             ]
         );
-        assert_eq!(trace.steps.iter().map(|s| s.includes_evaluation).collect::<Vec<_>>(), [true, false, false, false]);
-        assert!(trace.steps.iter().all(|s| s.steps_averaged.is_none() && s.tokens == Some(98304)));
+        assert_eq!(
+            trace
+                .steps
+                .iter()
+                .map(|s| s.includes_evaluation)
+                .collect::<Vec<_>>(),
+            [true, false, false, false]
+        );
+        assert!(
+            trace
+                .steps
+                .iter()
+                .all(|s| s.steps_averaged.is_none() && s.tokens == Some(98304))
+        );
         assert!(trace.steps[0].other.is_empty(), "−100 % is no utilisation");
         assert_eq!(trace.steps[1].other["mfu_percent"], 31.25);
         assert!(trace.steps[3].other.is_empty());
-        let evaluations: Vec<_> = trace.evaluations.iter().map(|e| (e.step, &*e.name, e.value)).collect();
-        assert_eq!(evaluations, [(Some(0), "train_loss", 9.1), (Some(0), "validation_loss", 9.2)]);
+        let evaluations: Vec<_> = trace
+            .evaluations
+            .iter()
+            .map(|e| (e.step, &*e.name, e.value))
+            .collect();
+        assert_eq!(
+            evaluations,
+            [
+                (Some(0), "train_loss", 9.1),
+                (Some(0), "validation_loss", 9.2)
+            ]
+        );
         assert_eq!(trace.effective.0["micro_batch_size"], 12);
         assert_eq!(trace.effective.0["compile"], true);
-        assert_eq!(testing::kinds(&trace), ["evaluation_in_interval", "nan_loss"]);
+        assert_eq!(
+            testing::kinds(&trace),
+            ["evaluation_in_interval", "nan_loss"]
+        );
     }
 
     #[test]
     fn a_cut_off_last_line_is_no_step() {
         let trace = parse(b"iter 1: loss 8.5, time 101.50ms\niter 2: loss 8.4, time 10");
-        assert_eq!((trace.steps.len(), testing::kinds(&trace)), (1, vec!["truncated"]));
+        assert_eq!(
+            (trace.steps.len(), testing::kinds(&trace)),
+            (1, vec!["truncated"])
+        );
     }
 
     testing::damaged!("nanogpt", LOG);

@@ -38,11 +38,17 @@ impl Bars {
                 out.latest = true;
             }
             let (mut stated, moving) = (None, &mut self.moving);
-            read_fields(at, fields.iter().map(|(k, v)| (k.as_str(), v.as_str())), out, |step, _| stated = Some(step));
+            read_fields(
+                at,
+                fields.iter().map(|(k, v)| (k.as_str(), v.as_str())),
+                out,
+                |step, _| stated = Some(step),
+            );
             if let Some(mut step) = stated {
                 if window.is_some_and(|w| w > 1) {
                     let mean = step.step_time_seconds.take();
-                    step.step_time_seconds = mean.and_then(|m| moving.solve(at, m, window.unwrap_or(1)));
+                    step.step_time_seconds =
+                        mean.and_then(|m| moving.solve(at, m, window.unwrap_or(1)));
                     keep_average(&mut step, mean);
                     self.tell(window, out);
                 }
@@ -65,17 +71,41 @@ impl Bars {
     }
 
     fn bar(&mut self, bar: &super::tqdm::Bar<'_>, window: Option<usize>, out: &mut Builder) {
-        let pairs = || bar.postfix.split(',').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim()));
-        let find = |key: &str| pairs().find(|(k, _)| *k == key).and_then(|(_, v)| number(v)).map(|(n, _)| n);
-        let epoch = bar.label.rsplit("Epoch ").next().and_then(number).and_then(|(n, _)| whole(n)).unwrap_or(0);
+        let pairs = || {
+            bar.postfix
+                .split(',')
+                .filter_map(|p| p.split_once('='))
+                .map(|(k, v)| (k.trim(), v.trim()))
+        };
+        let find = |key: &str| {
+            pairs()
+                .find(|(k, _)| *k == key)
+                .and_then(|(_, v)| number(v))
+                .map(|(n, _)| n)
+        };
+        let epoch = bar
+            .label
+            .rsplit("Epoch ")
+            .next()
+            .and_then(number)
+            .and_then(|(n, _)| whole(n))
+            .unwrap_or(0);
         let counted = epoch.saturating_mul(bar.total).saturating_add(bar.count);
         let at = find("global_step").and_then(whole).unwrap_or(counted);
         if find("reduced_train_loss").is_none() && (pairs().count() == 0 || bar.count == 0) {
             return;
         }
         // NeMo's own loss is the step's; Lightning 1's `loss` is smoothed.
-        let named = ["reduced_train_loss", "train_loss_step", "train_loss", "loss"];
-        let loss = named.into_iter().find(|key| find(key).is_some()).unwrap_or_default();
+        let named = [
+            "reduced_train_loss",
+            "train_loss_step",
+            "train_loss",
+            "loss",
+        ];
+        let loss = named
+            .into_iter()
+            .find(|key| find(key).is_some())
+            .unwrap_or_default();
         let fields = pairs().filter(|(k, _)| *k == loss || !named.contains(k));
         let fields = fields.map(|(k, v)| (if k == loss { "reduced_train_loss" } else { k }, v));
         let mut stated = None;
@@ -123,32 +153,56 @@ fn logged(line: &str) -> Option<(u64, Vec<(String, String)>)> {
         return None;
     }
     let owned = |(key, value): (&str, &str)| (key.trim().to_owned(), value.trim().to_owned());
-    let pairs: Vec<_> = fields.split("  ").filter_map(|p| p.split_once(" : ")).take(64).map(owned).collect();
+    let pairs: Vec<_> = fields
+        .split("  ")
+        .filter_map(|p| p.split_once(" : "))
+        .take(64)
+        .map(owned)
+        .collect();
     Some((counted(step, &pairs)?, pairs))
 }
 
 /// DLLogger's file: `DLLL {"type": "LOG", "step": 3, "data": {"reduced_train_loss": 12.9, …}}`.
 fn logged_json(object: &str) -> Option<(u64, Vec<(String, String)>)> {
     let entry: serde_json::Value = serde_json::from_str(object.trim()).ok()?;
-    let (step, data) = (entry.get("step")?.as_f64()?, entry.get("data")?.as_object()?);
-    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let pairs: Vec<_> = data.iter().take(64).map(|(key, value)| (key.clone(), text(value))).collect();
+    let (step, data) = (
+        entry.get("step")?.as_f64()?,
+        entry.get("data")?.as_object()?,
+    );
+    let text = |value: &serde_json::Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
+    let pairs: Vec<_> = data
+        .iter()
+        .take(64)
+        .map(|(key, value)| (key.clone(), text(value)))
+        .collect();
     Some((counted(step, &pairs)?, pairs))
 }
 
 fn counted(step: f64, pairs: &[(String, String)]) -> Option<u64> {
-    let global = pairs.iter().find(|(k, _)| k == "global_step").and_then(|(_, v)| number(v)).map(|(n, _)| n);
+    let global = pairs
+        .iter()
+        .find(|(k, _)| k == "global_step")
+        .and_then(|(_, v)| number(v))
+        .map(|(n, _)| n);
     whole(global.unwrap_or(step))
 }
 
 fn keep_average(step: &mut Step, mean: Option<f64>) {
     if let Some(mean) = mean {
-        let average = RunningAverage { step_time_seconds: Some(mean), ..RunningAverage::default() };
+        let average = RunningAverage {
+            step_time_seconds: Some(mean),
+            ..RunningAverage::default()
+        };
         step.running_average = Some(Box::new(average));
     }
 }
 
-/// Solves single step times from a moving mean over the last `window` steps, as long as no step is missing.
+/// Solves single step times from a moving mean over the last `window` steps, as long as no step is
+/// missing.
 #[derive(Default)]
 struct Moving {
     recent: VecDeque<f64>,
@@ -204,17 +258,55 @@ mod tests {
         let trace = parse_any(log.as_bytes());
         assert_eq!((trace.format.as_str(), trace.steps.len()), ("nemo", 6));
         for (step, time) in trace.steps.iter().zip(times) {
-            assert!((step.step_time_seconds.unwrap() - time).abs() < 1e-9, "{step:?}");
+            assert!(
+                (step.step_time_seconds.unwrap() - time).abs() < 1e-9,
+                "{step:?}"
+            );
         }
         let last = &trace.steps[5];
-        assert!((last.running_average.as_ref().unwrap().step_time_seconds.unwrap() - 20.083_333_333).abs() < 1e-6);
-        assert_eq!((last.loss, last.grad_norm, last.consumed_samples), (Some(12.953_125), Some(14.5), Some(3072)));
-        assert_eq!((last.step, last.other["train_backward_timing_seconds"]), (5, 0.5));
-        assert_eq!(trace.anomalies.iter().map(|a| a.kind.as_str()).collect::<Vec<_>>(), ["moving_mean"]);
+        assert!(
+            (last
+                .running_average
+                .as_ref()
+                .unwrap()
+                .step_time_seconds
+                .unwrap()
+                - 20.083_333_333)
+                .abs()
+                < 1e-6
+        );
+        assert_eq!(
+            (last.loss, last.grad_norm, last.consumed_samples),
+            (Some(12.953_125), Some(14.5), Some(3072))
+        );
+        assert_eq!(
+            (last.step, last.other["train_backward_timing_seconds"]),
+            (5, 0.5)
+        );
+        assert_eq!(
+            trace
+                .anomalies
+                .iter()
+                .map(|a| a.kind.as_str())
+                .collect::<Vec<_>>(),
+            ["moving_mean"]
+        );
         // After a lost line the means cannot be solved any more.
-        let lost: Vec<_> = log.lines().enumerate().filter(|(n, _)| *n != 8).map(|(_, l)| l).collect();
+        let lost: Vec<_> = log
+            .lines()
+            .enumerate()
+            .filter(|(n, _)| *n != 8)
+            .map(|(_, l)| l)
+            .collect();
         let trace = read(&lost.join("\n"));
-        assert_eq!(trace.steps.iter().filter(|s| s.step_time_seconds.is_some()).count(), 2);
+        assert_eq!(
+            trace
+                .steps
+                .iter()
+                .filter(|s| s.step_time_seconds.is_some())
+                .count(),
+            2
+        );
         assert!(trace.steps.iter().all(|s| s.running_average.is_some()));
     }
 
@@ -224,8 +316,14 @@ mod tests {
                    \"consumed_samples\": 512.0, \"train_step_timing in s\": 4.5}}\nDLLL {\"type\": \"LOG\", \"step\": [], \"data\": {}}\n";
         let trace = parse_any(log.as_bytes());
         let step = &trace.steps[0];
-        assert_eq!((trace.format.as_str(), step.step, step.loss), ("nemo", 3, Some(12.5)));
-        assert_eq!((step.step_time_seconds, step.consumed_samples), (Some(4.5), Some(512)));
+        assert_eq!(
+            (trace.format.as_str(), step.step, step.loss),
+            ("nemo", 3, Some(12.5))
+        );
+        assert_eq!(
+            (step.step_time_seconds, step.consumed_samples),
+            (Some(4.5), Some(512))
+        );
     }
 
     #[test]
@@ -236,11 +334,27 @@ mod tests {
              Epoch 0: 5%| | 2/40 [00:02<00:30, 1.25it/s, loss=10.8, v_num=, reduced_train_loss=10.70, global_step=1.000, consumed_samples=512.0]\n"
                 .as_bytes(),
         );
-        let [first, second] = &trace.steps[..] else { panic!("{:?}", trace.steps) };
-        assert_eq!((trace.format.as_str(), first.loss, second.loss), ("nemo", Some(10.9), Some(10.7)));
-        assert_eq!((second.step, second.consumed_samples, second.step_time_seconds), (1, Some(512), None));
-        assert_eq!(second.running_average.as_ref().unwrap().step_time_seconds, Some(0.8));
-        let plain = read("Epoch 1:  50%|##   | 5/10 [00:05<00:05,  1.00it/s, v_num=3, train_loss=2.500]");
+        let [first, second] = &trace.steps[..] else {
+            panic!("{:?}", trace.steps)
+        };
+        assert_eq!(
+            (trace.format.as_str(), first.loss, second.loss),
+            ("nemo", Some(10.9), Some(10.7))
+        );
+        assert_eq!(
+            (
+                second.step,
+                second.consumed_samples,
+                second.step_time_seconds
+            ),
+            (1, Some(512), None)
+        );
+        assert_eq!(
+            second.running_average.as_ref().unwrap().step_time_seconds,
+            Some(0.8)
+        );
+        let plain =
+            read("Epoch 1:  50%|##   | 5/10 [00:05<00:05,  1.00it/s, v_num=3, train_loss=2.500]");
         assert_eq!((plain.steps[0].step, plain.steps[0].loss), (15, Some(2.5)));
     }
 }

@@ -1,4 +1,5 @@
-//! What NeMo 1 and 2 say of their settings: DLLogger's parameters, Megatron's set-up lines, Lightning's end.
+//! What NeMo 1 and 2 say of their settings: DLLogger's parameters, Megatron's set-up lines,
+//! Lightning's end.
 
 use super::{
     builder::Builder,
@@ -22,12 +23,19 @@ impl Settings {
             optimizer(config, out);
         } else if let Some(group) = rest(text, "Rank 0 has ") {
             parallel_group(group, out);
-        } else if let Some(count) = rest(text, "number of parameters on (tensor, pipeline) model parallel rank") {
-            let count = rest(count, "): ").and_then(number).and_then(|(n, _)| whole(n));
+        } else if let Some(count) = rest(
+            text,
+            "number of parameters on (tensor, pipeline) model parallel rank",
+        ) {
+            let count = rest(count, "): ")
+                .and_then(number)
+                .and_then(|(n, _)| whole(n));
             out.trace.num_parameters_per_rank = out.trace.num_parameters_per_rank.max(count);
         } else if let Some(n) = count_after(text, "setting number of microbatches to constant ") {
             once("gradient_accumulation_steps", n, out);
-        } else if let Some(n) = count_after(text, "All distributed processes registered. Starting with ") {
+        } else if let Some(n) =
+            count_after(text, "All distributed processes registered. Starting with ")
+        {
             once("num_gpus", n, out);
         } else if let Some(n) = count_after(text, "Copying Trainer's 'max_steps' (") {
             once("train_iters", n, out);
@@ -52,8 +60,13 @@ impl Settings {
         }
         if self.timing_lines > 0 {
             self.timing_lines -= 1;
-            let size = ["buffer_size: ", "buffer_size': "].iter().find_map(|key| count_after(at.unwrap_or(text), key));
-            if let Some(size) = size.and_then(|n| usize::try_from(n).ok()).filter(|n| *n < 1 << 16) {
+            let size = ["buffer_size: ", "buffer_size': "]
+                .iter()
+                .find_map(|key| count_after(at.unwrap_or(text), key));
+            if let Some(size) = size
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|n| *n < 1 << 16)
+            {
                 // A later line prints the defaults as well.
                 self.timing_window = self.timing_window.max(Some(size));
                 self.timing_lines = 0;
@@ -65,7 +78,9 @@ impl Settings {
 /// `cfg/micro_batch_size : 1  cfg/precision : bf16  …`
 fn dll_parameters(text: &str, out: &mut Builder) {
     for pair in text.split("cfg/").take(2048) {
-        let Some((key, value)) = pair.split_once(" : ") else { continue };
+        let Some((key, value)) = pair.split_once(" : ") else {
+            continue;
+        };
         let value = value.trim();
         let name = match key {
             "global_batch_size"
@@ -93,7 +108,14 @@ fn dll_parameters(text: &str, out: &mut Builder) {
                 continue;
             }
             "optim/name" => {
-                out.set("optimizer", if value.contains("adam") { "adamw" } else { value });
+                out.set(
+                    "optimizer",
+                    if value.contains("adam") {
+                        "adamw"
+                    } else {
+                        value
+                    },
+                );
                 continue;
             }
             "data/data_impl" if value == "mock" => {
@@ -114,7 +136,11 @@ fn dll_parameters(text: &str, out: &mut Builder) {
 fn optimizer(config: &str, out: &mut Builder) {
     if let Some(name) = word_after(config, "optimizer=") {
         // Megatron's Adam decouples its weight decay.
-        once("optimizer", if name == "adam" { "adamw" } else { name }, out);
+        once(
+            "optimizer",
+            if name == "adam" { "adamw" } else { name },
+            out,
+        );
     }
     for (flag, name) in [(" bf16=True", "bf16"), (" fp16=True", "fp16")] {
         if has(config, flag) {
@@ -136,7 +162,9 @@ fn optimizer(config: &str, out: &mut Builder) {
 
 /// `tensor model parallel group: [0, 1]`: as many ranks as the dimension is large.
 fn parallel_group(group: &str, out: &mut Builder) {
-    let Some((what, ranks)) = group.split_once(": [") else { return };
+    let Some((what, ranks)) = group.split_once(": [") else {
+        return;
+    };
     let name = match what.trim() {
         "data parallel group" => "data_parallel_size",
         "tensor model parallel group" => "tensor_model_parallel_size",
@@ -144,14 +172,23 @@ fn parallel_group(group: &str, out: &mut Builder) {
         "context parallel group" => "context_parallel_size",
         _ => return,
     };
-    let count = ranks.split(']').next().unwrap_or_default().split(',').filter(|r| !r.trim().is_empty()).count();
+    let count = ranks
+        .split(']')
+        .next()
+        .unwrap_or_default()
+        .split(',')
+        .filter(|r| !r.trim().is_empty())
+        .count();
     if count > 0 {
         once(name, count, out);
     }
 }
 
 fn betas(list: &str, out: &mut Builder) {
-    let mut values = list.trim_matches(['[', ']', '(', ')']).split(',').map(str::trim);
+    let mut values = list
+        .trim_matches(['[', ']', '(', ')'])
+        .split(',')
+        .map(str::trim);
     for name in ["beta1", "beta2"] {
         if let Some(value) = values.next() {
             set_number(name, value, out);
@@ -170,7 +207,13 @@ fn precision(value: &str, out: &mut Builder) {
 }
 
 fn set_number(name: &str, text: &str, out: &mut Builder) {
-    once_number(name, number(text).filter(|(_, tail)| tail.is_empty()).map(|(n, _)| n), out);
+    once_number(
+        name,
+        number(text)
+            .filter(|(_, tail)| tail.is_empty())
+            .map(|(n, _)| n),
+        out,
+    );
 }
 
 #[cfg(test)]
@@ -208,7 +251,14 @@ mod tests {
                 "precision": "bf16", "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "clip_grad": 1, "train_iters": 100,
             })
         );
-        assert_eq!((trace.num_parameters_per_rank, trace.num_parameters, trace.finished), (Some(1000), None, true));
+        assert_eq!(
+            (
+                trace.num_parameters_per_rank,
+                trace.num_parameters,
+                trace.finished
+            ),
+            (Some(1000), None, true)
+        );
         assert!(trace.totals.is_empty());
     }
 

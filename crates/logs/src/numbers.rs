@@ -1,6 +1,7 @@
 //! Numbers and sizes in lines of text; readers of several formats share them.
 
 use super::builder::Notes;
+use tprimat_words::part;
 
 pub const MIB: f64 = 1_048_576.0;
 pub const GIB: f64 = 1_073_741_824.0;
@@ -14,25 +15,39 @@ pub fn after<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.get(at + key.len()..)
 }
 
-/// The number that `text` begins with, behind blanks, and what follows it. `nan` and `inf` are numbers.
+/// The number that `text` begins with, behind blanks, and what follows it. `nan` and `inf` are
+/// numbers.
 pub fn number(text: &str) -> Option<(f64, &str)> {
     let text = text.trim_start();
     let bytes = text.as_bytes();
     let sign = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
-    let digits = |from: usize| bytes.iter().skip(from).take_while(|b| b.is_ascii_digit()).count();
+    let digits = |from: usize| {
+        bytes
+            .iter()
+            .skip(from)
+            .take_while(|b| b.is_ascii_digit())
+            .count()
+    };
     let mut end = sign + digits(sign);
     if bytes.get(end) == Some(&b'.') {
         end += 1 + digits(end + 1);
     }
-    if end == sign || &text[sign..end] == "." {
-        let word = bytes.iter().skip(sign).take_while(|b| b.is_ascii_alphabetic()).count();
+    if end == sign || part(text, sign..end) == "." {
+        let word = bytes
+            .iter()
+            .skip(sign)
+            .take_while(|b| b.is_ascii_alphabetic())
+            .count();
         let name = text.get(sign..sign + word)?.to_ascii_lowercase();
         let value = match name.as_str() {
             "nan" => f64::NAN,
             "inf" | "infinity" => f64::INFINITY,
             _ => return None,
         };
-        return Some((if text.starts_with('-') { -value } else { value }, &text[sign + word..]));
+        return Some((
+            if text.starts_with('-') { -value } else { value },
+            part(text, sign + word..),
+        ));
     }
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
@@ -41,14 +56,14 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
             end += 1 + sign + exponent;
         }
     }
-    Some((text[..end].parse().ok()?, &text[end..]))
+    Some((part(text, ..end).parse().ok()?, part(text, end..)))
 }
 
 /// The count that `text` begins with, behind blanks, and what follows it.
 pub fn count(text: &str) -> Option<(u64, &str)> {
     let text = text.trim_start();
     let end = text.bytes().take_while(u8::is_ascii_digit).count();
-    Some((text[..end].parse().ok()?, &text[end..]))
+    Some((part(text, ..end).parse().ok()?, part(text, end..)))
 }
 
 /// The finite number behind the first `key`.
@@ -78,7 +93,7 @@ pub fn finite(value: f64, kind: &'static str, step: u64, notes: &mut Notes) -> O
     if value.is_finite() {
         return Some(value);
     }
-    notes.add(kind, || format!("step {step}: {value}"));
+    notes.add_at(step, kind, || format!("{value}"));
     None
 }
 
@@ -90,13 +105,21 @@ pub fn duration(seconds: f64) -> Option<f64> {
 /// `value` units of memory, in bytes.
 pub fn bytes(value: f64, unit: f64) -> Option<u64> {
     let bytes = (value * unit).round();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked on the line"
+    )]
     (0.0..MAX_BYTES).contains(&bytes).then_some(bytes as u64)
 }
 
 /// A float that is a count.
 pub fn as_count(value: f64) -> Option<u64> {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked on the line"
+    )]
     (value.fract() == 0.0 && (0.0..9e15).contains(&value)).then_some(value as u64)
 }
 

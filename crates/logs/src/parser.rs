@@ -10,7 +10,7 @@ use super::{
     format::{self, Evidence, Format, Reader, TABLE},
     lines::{Line, MAX_LINE, Splitter, cut},
     mlperf,
-    patterns::{self, PatternError, Patterns},
+    regex_format::{self, PatternError, Patterns},
     tfevents::{self, TfEvents},
     tprimat,
 };
@@ -20,7 +20,8 @@ use super::{
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
     pub format: String,
-    /// For the format `regex`: named groups are fields of a step (`step`, `loss`, `step_time_seconds`, …).
+    /// For the format `regex`: named groups are fields of a step (`step`, `loss`,
+    /// `step_time_seconds`, …).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<String>,
 }
@@ -31,7 +32,10 @@ const PATTERNS: &str = "regex";
 impl LogSection {
     #[must_use]
     pub fn named(format: &str) -> Self {
-        Self { format: format.to_owned(), patterns: Vec::new() }
+        Self {
+            format: format.to_owned(),
+            patterns: Vec::new(),
+        }
     }
 
     /// Why logs cannot be read so, if they cannot.
@@ -42,19 +46,28 @@ impl LogSection {
     fn reader(&self) -> Result<(&'static str, Box<dyn Reader>), PatternError> {
         if self.format == PATTERNS {
             let patterns = Patterns::compile(&self.patterns)?;
-            return Ok((PATTERNS, Box::new(patterns::Log::new(patterns))));
+            return Ok((PATTERNS, Box::new(regex_format::Log::new(patterns))));
         }
-        let error = |message, help| Err(PatternError { at: None, message, help });
+        let error = |message, help| {
+            Err(PatternError {
+                at: None,
+                message,
+                help,
+            })
+        };
         let Some(format) = format::named(&self.format) else {
             let known: Vec<_> = format::names().chain([PATTERNS]).collect();
-            let near =
-                tprimat_words::nearest(&self.format, known.iter().copied()).map(|n| format!("did you mean `{n}`? "));
+            let near = tprimat_words::nearest(&self.format, known.iter().copied())
+                .map(|n| format!("did you mean `{n}`? "));
             let help = format!("{}formats: {}", near.unwrap_or_default(), known.join(", "));
             return error(format!("`{}` is not a log format", self.format), Some(help));
         };
         if !self.patterns.is_empty() {
             let help = "format = \"regex\" reads logs by patterns".to_owned();
-            return error(format!("the format `{}` takes no patterns", self.format), Some(help));
+            return error(
+                format!("the format `{}` takes no patterns", self.format),
+                Some(help),
+            );
         }
         Ok((format.name, (format.reader)()))
     }
@@ -64,7 +77,8 @@ impl LogSection {
 const HEAD: usize = 16 << 20;
 /// Where the first line of a known format comes later, so much before it is kept as well.
 const BEFORE_EVIDENCE: usize = 1 << 20;
-/// A line that only one format has may still be a relative's: so much more is read before the format is chosen.
+/// A line that only one format has may still be a relative's: so much more is read before the
+/// format is chosen.
 const AFTER_EVIDENCE: usize = 1 << 20;
 /// Chunks are taken piece by piece, so that neither of the above depends on how the log comes in.
 const PIECE: usize = 64 << 10;
@@ -73,11 +87,11 @@ pub struct Parser {
     splitter: Splitter,
     state: State,
     builder: Builder,
-    beside: Beside,
+    extras: Extras,
 }
 
 /// What is looked for between the lines of any format.
-struct Beside {
+struct Extras {
     /// Trainers that tprimat starts may state their settings as events between their own lines.
     events: tprimat::Events,
     /// Evaluations and settings; the steps are the trainer's own lines.
@@ -85,9 +99,13 @@ struct Beside {
     causes: Causes,
 }
 
-impl Beside {
+impl Extras {
     fn new() -> Self {
-        Self { events: tprimat::Events::default(), mlperf: mlperf::Entries::beside(), causes: Causes::default() }
+        Self {
+            events: tprimat::Events::default(),
+            mlperf: mlperf::Entries::beside(),
+            causes: Causes::default(),
+        }
     }
 }
 
@@ -120,13 +138,21 @@ impl Detecting {
         self.recent.extend_from_slice(piece);
     }
 
-    /// Bytes between the head and what is kept of the rest; cuts torn lines off on both sides of such a gap.
+    /// Bytes between the head and what is kept of the rest; cuts torn lines off on both sides of
+    /// such a gap.
     fn close_gap(&mut self) -> usize {
         let gap = self.seen - self.head.len() - self.recent.len();
         if gap > 0 {
             let ends = |b: &u8| *b == b'\n' || *b == b'\r';
-            self.head.truncate(self.head.iter().rposition(ends).map_or(0, |at| at + 1));
-            self.recent.drain(..self.recent.iter().position(ends).map_or(self.recent.len(), |at| at + 1));
+            self.head
+                .truncate(self.head.iter().rposition(ends).map_or(0, |at| at + 1));
+            self.recent.drain(
+                ..self
+                    .recent
+                    .iter()
+                    .position(ends)
+                    .map_or(self.recent.len(), |at| at + 1),
+            );
         }
         gap
     }
@@ -147,11 +173,22 @@ impl Parser {
     pub fn detecting() -> Self {
         let best = vec![Evidence::None; TABLE.len()];
         let (head, recent) = (Vec::new(), Vec::new());
-        Self::with(State::Detecting(Box::new(Detecting { head, recent, best, strong_at: None, seen: 0 })))
+        Self::with(State::Detecting(Box::new(Detecting {
+            head,
+            recent,
+            best,
+            strong_at: None,
+            seen: 0,
+        })))
     }
 
     fn with(state: State) -> Self {
-        Self { splitter: Splitter::default(), state, builder: Builder::default(), beside: Beside::new() }
+        Self {
+            splitter: Splitter::default(),
+            state,
+            builder: Builder::default(),
+            extras: Extras::new(),
+        }
     }
 
     pub fn feed(&mut self, chunk: &[u8]) {
@@ -160,8 +197,8 @@ impl Parser {
         }
     }
 
-    /// What is fed from now on was seen in the log at `time`, in seconds since 1970. Says nothing while the format is
-    /// still looked for: those bytes are read later.
+    /// What is fed from now on was seen in the log at `time`, in seconds since 1970. Says nothing
+    /// while the format is still looked for: those bytes are read later.
     fn seen_at(&mut self, time: f64) {
         if let State::Reading(..) = self.state {
             self.builder.clock = Some(time);
@@ -169,17 +206,26 @@ impl Parser {
     }
 
     fn piece(&mut self, piece: &[u8]) {
-        let Self { splitter, state, builder, beside } = self;
+        let Self {
+            splitter,
+            state,
+            builder,
+            extras,
+        } = self;
         match state {
             State::Reading(name, reader) => {
-                splitter.feed(piece, |line| read(name, reader.as_mut(), line, builder, beside));
+                splitter.feed(piece, |line| {
+                    read(name, reader.as_mut(), line, builder, extras)
+                });
             }
             State::Events(events) => events.feed(piece),
             State::Detecting(detecting) => {
                 let best = &mut detecting.best;
-                splitter.feed(piece, |line| weigh(line, best, &mut beside.causes));
+                splitter.feed(piece, |line| weigh(line, best, &mut extras.causes));
                 if best.contains(&Evidence::Strong) {
-                    detecting.strong_at.get_or_insert(detecting.seen + piece.len());
+                    detecting
+                        .strong_at
+                        .get_or_insert(detecting.seen + piece.len());
                 }
                 let first = detecting.seen < tfevents::HEADER;
                 detecting.keep(piece);
@@ -188,7 +234,10 @@ impl Parser {
                     let mut events = Box::<TfEvents>::default();
                     events.feed(&detecting.head);
                     self.state = State::Events(events);
-                } else if detecting.strong_at.is_some_and(|at| detecting.seen >= at + AFTER_EVIDENCE) {
+                } else if detecting
+                    .strong_at
+                    .is_some_and(|at| detecting.seen >= at + AFTER_EVIDENCE)
+                {
                     self.choose();
                 }
             }
@@ -197,20 +246,29 @@ impl Parser {
 
     /// Ends the detection, and reads what was kept.
     fn choose(&mut self) {
-        let State::Detecting(detecting) = &mut self.state else { return };
+        let State::Detecting(detecting) = &mut self.state else {
+            return;
+        };
         let strongest = detecting.best.iter().copied().max().unwrap_or_default();
-        let format = TABLE.iter().zip(&detecting.best).find(|(_, e)| **e == strongest && **e > Evidence::None);
+        let format = TABLE
+            .iter()
+            .zip(&detecting.best)
+            .find(|(_, e)| **e == strongest && **e > Evidence::None);
         let Some((format, _)) = format else { return };
         let left_out = detecting.close_gap();
         if left_out > 0 {
-            let detail =
-                format!("{left_out} bytes before the first step were not kept, settings among them may be missing");
+            let detail = format!(
+                "{left_out} bytes before the first step were not kept, settings among them may be missing"
+            );
             self.builder.notes.add("late_start", || detail);
         }
-        let (head, recent) = (std::mem::take(&mut detecting.head), std::mem::take(&mut detecting.recent));
+        let (head, recent) = (
+            std::mem::take(&mut detecting.head),
+            std::mem::take(&mut detecting.recent),
+        );
         self.state = reading(format);
         self.splitter = Splitter::default();
-        self.beside.causes = Causes::default();
+        self.extras.causes = Causes::default();
         self.feed(&head);
         self.feed(&recent);
     }
@@ -228,50 +286,74 @@ impl Parser {
     pub(super) fn end(mut self) -> (Trace, Causes) {
         if let State::Detecting(detecting) = &mut self.state {
             // The last line, if it has no line end: it may be the only one.
-            let (best, causes) = (&mut detecting.best, &mut self.beside.causes);
+            let (best, causes) = (&mut detecting.best, &mut self.extras.causes);
             self.splitter.finish(|line| weigh(line, best, causes));
         }
         self.choose();
-        let Self { mut splitter, state, mut builder, mut beside } = self;
+        let Self {
+            mut splitter,
+            state,
+            mut builder,
+            mut extras,
+        } = self;
         let (name, mut reader) = match state {
             State::Reading(name, reader) => (name, reader),
             State::Events(events) => return (events.finish(), Causes::default()),
             State::Detecting(_) => {
-                return (Trace { format: "unknown".to_owned(), ..builder.finish() }, beside.causes);
+                return (
+                    Trace {
+                        format: "unknown".to_owned(),
+                        ..builder.finish()
+                    },
+                    extras.causes,
+                );
             }
         };
-        splitter.finish(|line| read(name, reader.as_mut(), line, &mut builder, &mut beside));
+        splitter.finish(|line| read(name, reader.as_mut(), line, &mut builder, &mut extras));
         reader.end(&mut builder);
         if splitter.cut > 0 {
             let count = splitter.cut;
-            builder.notes.add("long_line", || format!("{count} lines longer than {MAX_LINE} bytes were cut"));
+            builder.notes.add("long_line", || {
+                format!("{count} lines longer than {MAX_LINE} bytes were cut")
+            });
         }
         builder.trace.format = name.to_owned();
-        (builder.finish(), beside.causes)
+        (builder.finish(), extras.causes)
     }
 }
 
 /// One line for the format's reader, and for what is looked for in every format.
-fn read(name: &str, reader: &mut dyn Reader, line: &Line<'_>, builder: &mut Builder, beside: &mut Beside) {
+fn read(
+    name: &str,
+    reader: &mut dyn Reader,
+    line: &Line<'_>,
+    builder: &mut Builder,
+    extras: &mut Extras,
+) {
     let (steps, nans) = (builder.trace.step_lines, builder.notes.nan_losses);
     if name != "tprimat" && tprimat::may_be_event(&line.text) {
-        beside.events.line(line, builder);
+        extras.events.line(line, builder);
     }
     if name != "mlperf" && mlperf::may_be_entry(&line.text) {
-        beside.mlperf.line(line, builder);
+        extras.mlperf.line(line, builder);
     }
     reader.line(line, builder);
     // A dictionary waits for the bar behind it: what is told then is not of the line that is read.
     if builder.notes.nan_losses > nans && name != "hf-trainer" {
         builder.nan_line(&cut(line.text.trim_ascii(), CHARS));
     }
-    let causes = &mut beside.causes;
-    if builder.trace.step_lines > steps { causes.step_line(&line.text) } else { causes.line(&line.text) }
+    let causes = &mut extras.causes;
+    if builder.trace.step_lines > steps {
+        causes.step_line(&line.text)
+    } else {
+        causes.line(&line.text)
+    }
 }
 
 /// One line's evidence for each format.
 fn weigh(line: &Line<'_>, best: &mut [Evidence], causes: &mut Causes) {
-    // Lines that are mostly not UTF-8 are no text, and gigabytes of them should not cost a look by every format.
+    // Lines that are mostly not UTF-8 are no text, and gigabytes of them should not cost a look by
+    // every format.
     if line.text.matches('\u{fffd}').count() * 8 > line.text.len() {
         return;
     }
@@ -287,13 +369,15 @@ fn reading(format: &'static Format) -> State {
     State::Reading(format.name, (format.reader)())
 }
 
-/// What a log in memory says. A format that cannot be read gives an empty trace with the anomaly `unknown_format`.
+/// What a log in memory says. A format that cannot be read gives an empty trace with the anomaly
+/// `unknown_format`.
 #[must_use]
 pub fn parse(section: &LogSection, log: &[u8]) -> Trace {
     parse_dated(section, log, b"")
 }
 
-/// The same, where `times` says when the log grew: lines `<seconds since 1970> <bytes of log by then>`.
+/// The same, where `times` says when the log grew: lines `<seconds since 1970> <bytes of log by
+/// then>`.
 #[must_use]
 pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
     match Parser::new(section) {
@@ -311,7 +395,10 @@ pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
         Err(why) => {
             let mut builder = Builder::default();
             builder.notes.add("unknown_format", || why);
-            Trace { format: section.format.clone(), ..builder.finish() }
+            Trace {
+                format: section.format.clone(),
+                ..builder.finish()
+            }
         }
     }
 }
@@ -319,7 +406,10 @@ pub fn parse_dated(section: &LogSection, log: &[u8], times: &[u8]) -> Trace {
 fn growth(times: &[u8]) -> impl Iterator<Item = (f64, usize)> {
     times.split(|b| *b == b'\n').filter_map(|line| {
         let (time, length) = std::str::from_utf8(line).ok()?.split_once(' ')?;
-        Some((time.parse().ok().filter(|t: &f64| t.is_finite())?, length.parse().ok()?))
+        Some((
+            time.parse().ok().filter(|t: &f64| t.is_finite())?,
+            length.parse().ok()?,
+        ))
     })
 }
 
@@ -340,15 +430,23 @@ pub struct Live {
 impl Live {
     #[must_use]
     pub fn new(section: &LogSection) -> Self {
-        Self { reader: section.reader().ok().map(|(_, reader)| reader), last: None }
+        Self {
+            reader: section.reader().ok().map(|(_, reader)| reader),
+            last: None,
+        }
     }
 
-    /// The newest step that `line` (with or without its line end) states, if it is further than any before.
+    /// The newest step that `line` (with or without its line end) states, if it is further than any
+    /// before.
     pub fn feed(&mut self, line: &[u8]) -> Option<Step> {
         let reader = self.reader.as_mut()?;
         let mut builder = Builder::default();
         super::lines::for_each_line(line, |line| reader.line(line, &mut builder));
-        let step = builder.trace.steps.pop().filter(|s| self.last.is_none_or(|last| s.step > last))?;
+        let step = builder
+            .trace
+            .steps
+            .pop()
+            .filter(|s| self.last.is_none_or(|last| s.step > last))?;
         self.last = Some(step.step);
         Some(step)
     }
@@ -362,34 +460,79 @@ mod tests {
     fn live_reports_each_step_once_and_skips_what_other_ranks_repeat() {
         let mut live = Live::new(&LogSection::named("tprimat"));
         assert_eq!(live.feed(b"loading weights\n"), None);
-        let step = live.feed(b"[rank0]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}\r\n").unwrap();
+        let step = live
+            .feed(b"[rank0]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}\r\n")
+            .unwrap();
         assert_eq!((step.step, step.loss), (1, Some(2.5)));
-        assert_eq!(live.feed(b"[rank1]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}"), None);
-        assert_eq!(live.feed(br#"{"event":"step","step":2}"#).map(|s| s.step), Some(2));
-        assert_eq!(Live::new(&LogSection::named("nothing")).feed(br#"{"event":"step","step":2}"#), None);
+        assert_eq!(
+            live.feed(b"[rank1]: {\"event\":\"step\",\"step\":1,\"loss\":2.5}"),
+            None
+        );
+        assert_eq!(
+            live.feed(br#"{"event":"step","step":2}"#).map(|s| s.step),
+            Some(2)
+        );
+        assert_eq!(
+            Live::new(&LogSection::named("nothing")).feed(br#"{"event":"step","step":2}"#),
+            None
+        );
     }
 
     #[test]
     fn steps_are_dated_by_the_growth_of_the_log_unless_the_trainer_says_when() {
-        let lines: Vec<String> = (1..=4).map(|n| format!("{{\"event\":\"step\",\"step\":{n}}}\n")).collect();
+        let lines: Vec<String> = (1..=4)
+            .map(|n| format!("{{\"event\":\"step\",\"step\":{n}}}\n"))
+            .collect();
         let mut log = lines.concat();
-        let ends: Vec<usize> = lines.iter().scan(0, |at, line| (*at += line.len(), Some(*at)).1).collect();
+        let ends: Vec<usize> = lines
+            .iter()
+            .scan(0, |at, line| (*at += line.len(), Some(*at)).1)
+            .collect();
         let section = LogSection::named("tprimat");
         let ended = |log: &str, times: &str| -> Vec<Option<f64>> {
-            parse_dated(&section, log.as_bytes(), times.as_bytes()).steps.iter().map(|s| s.ended_at).collect()
+            parse_dated(&section, log.as_bytes(), times.as_bytes())
+                .steps
+                .iter()
+                .map(|s| s.ended_at)
+                .collect()
         };
         // Half a line is no line yet; what grew after the last look has the last time.
         let times = format!("100.0 0\n101.5 {}\n103.25 {}\ntorn", ends[0] + 3, ends[2]);
-        assert_eq!(ended(&log, &times), [Some(101.5), Some(103.25), Some(103.25), Some(103.25)]);
+        assert_eq!(
+            ended(&log, &times),
+            [Some(101.5), Some(103.25), Some(103.25), Some(103.25)]
+        );
         assert_eq!(ended(&log, ""), [None; 4]);
-        for nonsense in ["1 99999999999999999999", "x 5", "nan 5", "5", "9 18446744073709551615", "3 40\n4 2\n5 1"] {
+        for nonsense in [
+            "1 99999999999999999999",
+            "x 5",
+            "nan 5",
+            "5",
+            "9 18446744073709551615",
+            "3 40\n4 2\n5 1",
+        ] {
             assert_eq!(ended(&log, nonsense).len(), 4, "{nonsense}");
         }
         log = log.replace("\"step\":2", "\"step\":2,\"time\":102.125");
-        assert_eq!(ended(&log, "101 10000"), [Some(101.0), Some(102.125), Some(101.0), Some(101.0)]);
-        let by_lines = |log: &str, times: &str| parse_dated(&section, log.as_bytes(), times.as_bytes()).dated_by_lines;
+        assert_eq!(
+            ended(&log, "101 10000"),
+            [Some(101.0), Some(102.125), Some(101.0), Some(101.0)]
+        );
+        // The trainer's own date does not hide when its line came.
+        let seen: Vec<Option<f64>> = parse_dated(&section, log.as_bytes(), b"101 10000")
+            .steps
+            .iter()
+            .map(|s| s.seen_at)
+            .collect();
+        assert_eq!(seen, [None, Some(101.0), None, None]);
+        let by_lines = |log: &str, times: &str| {
+            parse_dated(&section, log.as_bytes(), times.as_bytes()).dated_by_lines
+        };
         assert!(by_lines(&log, "101 10000") && !by_lines(&log, ""));
-        assert!(!by_lines("{\"event\":\"step\",\"step\":1,\"time\":102.125}\n", "101 10000"));
+        assert!(!by_lines(
+            "{\"event\":\"step\",\"step\":1,\"time\":102.125}\n",
+            "101 10000"
+        ));
     }
 
     #[test]
@@ -401,9 +544,13 @@ mod tests {
 
     #[test]
     fn detects_the_own_format_behind_noise_only() {
-        let start = b"warning: x\n[rank0]: {\"event\": \"start\", \"schema\": \"tprimat.events/1\"}\n";
+        let start =
+            b"warning: x\n[rank0]: {\"event\": \"start\", \"schema\": \"tprimat.events/1\"}\n";
         assert_eq!(parse_any(start).format, "tprimat");
-        assert_eq!(parse_any(b"{\"event\": \"click\"}\n{\"other\": 1}\n").format, "unknown");
+        assert_eq!(
+            parse_any(b"{\"event\": \"click\"}\n{\"other\": 1}\n").format,
+            "unknown"
+        );
         assert_eq!(parse_any(b"").format, "unknown");
     }
 }

@@ -16,10 +16,17 @@ pub fn tail(log: &[u8]) -> Vec<String> {
         if lines.len() == LINES {
             lines.pop_front();
         }
-        lines.push_back(text.chars().filter(|c| !c.is_control()).take(WIDTH).collect::<String>());
+        lines.push_back(
+            text.chars()
+                .filter(|c| !c.is_control())
+                .take(WIDTH)
+                .collect::<String>(),
+        );
     };
     let mut splitter = Splitter::default();
-    splitter.feed(&log[log.len().saturating_sub(BYTES)..], |line| take(&line.text));
+    splitter.feed(&log[log.len().saturating_sub(BYTES)..], |line| {
+        take(&line.text)
+    });
     splitter.finish(|line| take(&line.text));
     lines.into()
 }
@@ -30,7 +37,9 @@ mod tests {
 
     #[test]
     fn the_last_lines_whatever_the_bytes_are() {
-        let mut log: Vec<u8> = (0..100).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
+        let mut log: Vec<u8> = (0..100)
+            .flat_map(|i| format!("line {i}\n").into_bytes())
+            .collect();
         log.extend_from_slice(b"\x1b[31mError\x1b[0m: \xff\x07 boom");
         let tail = tail(&log);
         assert_eq!((tail.len(), tail[0].as_str()), (LINES, "line 61"));

@@ -1,5 +1,5 @@
-//! What torchtitan says of its settings before the first step: header lines, the model's arguments, the dump of its
-//! configuration (its own and Primus').
+//! What torchtitan says of its settings before the first step: header lines, the model's arguments,
+//! the dump of its configuration (its own and Primus').
 
 use serde_json::{Map, Value};
 
@@ -26,12 +26,15 @@ impl Settings {
             return;
         }
         if let Some(argument) = rest(text, "] arguments ") {
-            let split = argument.find(|c: char| c == ' ' || (c == '.' && argument.contains(".. "))).map(|_| argument);
+            let split = argument
+                .find(|c: char| c == ' ' || (c == '.' && argument.contains(".. ")))
+                .map(|_| argument);
             if let Some((path, value)) = split.and_then(dotted) {
                 self.setting(path, &scalar(value), out);
             }
-        } else if let Some(config) =
-            ["Running with args: ", "Running with configs: "].iter().find_map(|k| rest(text, k))
+        } else if let Some(config) = ["Running with args: ", "Running with configs: "]
+            .iter()
+            .find_map(|k| rest(text, k))
         {
             self.dump = Some(Block::default());
             self.collect(config, out);
@@ -42,8 +45,14 @@ impl Settings {
 
     /// Before the first step: what depended on lines that may have come later.
     pub fn settle(&mut self, out: &mut Builder) {
-        let precision = if self.quantised { Some("fp8") } else { self.precision };
-        if let Some(precision) = precision.filter(|_| !out.trace.effective.0.contains_key("precision")) {
+        let precision = if self.quantised {
+            Some("fp8")
+        } else {
+            self.precision
+        };
+        if let Some(precision) =
+            precision.filter(|_| !out.trace.effective.0.contains_key("precision"))
+        {
             out.set("precision", precision);
         }
     }
@@ -53,35 +62,58 @@ impl Settings {
             for (key, name) in [
                 ("local batch size ", "micro_batch_size"),
                 ("global batch size ", "global_batch_size"),
-                ("gradient accumulation steps ", "gradient_accumulation_steps"),
+                (
+                    "gradient accumulation steps ",
+                    "gradient_accumulation_steps",
+                ),
                 ("sequence length ", "seq_length"),
                 ("total steps ", "train_iters"),
                 ("(warmup ", "warmup_steps"),
             ] {
-                if let Some(n) = count_after(text, key).filter(|_| name != "warmup_steps" || !self.warmup_adjusted) {
+                if let Some(n) = count_after(text, key)
+                    .filter(|_| name != "warmup_steps" || !self.warmup_adjusted)
+                {
                     set(out, name, n.into());
                 }
             }
         } else if let Some(steps) = count_after(text, "Adjusting warmup steps to ") {
             self.warmup_adjusted = true;
-            out.trace.effective.0.insert("warmup_steps".to_owned(), steps.into());
+            out.trace
+                .effective
+                .0
+                .insert("warmup_steps".to_owned(), steps.into());
         } else if has(text, "device mesh with") {
             mesh(text, out);
         } else if let Some(count) = size(text) {
             out.trace.num_parameters.get_or_insert(count);
-        } else if let Some(arguments) = rest(text, "Building ").filter(|t| has(t, " with ") && has(t, "n_layers")) {
+        } else if let Some(arguments) =
+            rest(text, "Building ").filter(|t| has(t, " with ") && has(t, "n_layers"))
+        {
             model(arguments, out);
         } else if let Some(what) = rest(text, " capacity: ").filter(|t| t.ends_with("GiB memory")) {
-            let kind = if has(text, "CPU capacity") { "cpu" } else { "cuda" };
+            let kind = if has(text, "CPU capacity") {
+                "cpu"
+            } else {
+                "cuda"
+            };
             let name = what.rsplit_once(" with ").map(|(name, _)| name.to_owned());
-            out.trace.device.get_or_insert(DeviceLine { r#type: kind.to_owned(), name, count: None });
+            out.trace.device.get_or_insert(DeviceLine {
+                r#type: kind.to_owned(),
+                name,
+                count: None,
+            });
         } else if let Some(figure) = model_memory(text) {
-            out.memory(MemoryReport { rank: rank(text), after_step: None, figures: vec![figure] });
+            out.memory(MemoryReport {
+                rank: rank(text),
+                after_step: None,
+                figures: vec![figure],
+            });
         } else if let Some(flops) = after(text, "Peak FLOPS used for computing MFU: ") {
             out.total("mfu_peak_flops", flops);
         } else if has(text, "Peak flops undefined for") {
-            out.notes
-                .add("false_mfu", || "no peak is known for this device: mfu is a share of another one's".to_owned());
+            out.notes.add("false_mfu", || {
+                "no peak is known for this device: mfu is a share of another one's".to_owned()
+            });
         } else {
             self.applied(text, out);
         }
@@ -93,9 +125,21 @@ impl Settings {
             ("Applied HSDP to the model", "sharding", "hsdp".into()),
             ("Applied DDP to the model", "sharding", "ddp".into()),
             ("Applied replicate to the model", "sharding", "ddp".into()),
-            ("activation checkpointing to the model", "activation_checkpointing", true.into()),
-            ("Compiling each TransformerBlock with torch.compile", "compile", true.into()),
-            ("Applied CPU Offloading to the model", "offload", true.into()),
+            (
+                "activation checkpointing to the model",
+                "activation_checkpointing",
+                true.into(),
+            ),
+            (
+                "Compiling each TransformerBlock with torch.compile",
+                "compile",
+                true.into(),
+            ),
+            (
+                "Applied CPU Offloading to the model",
+                "offload",
+                true.into(),
+            ),
         ] {
             if has(text, line) {
                 set(out, name, value);
@@ -113,8 +157,12 @@ impl Settings {
         };
         self.dump = None;
         for (group, members) in config {
-            let Value::Object(members) = members else { continue };
-            members.iter().for_each(|(key, value)| self.setting((&group, key), value, out));
+            let Value::Object(members) = members else {
+                continue;
+            };
+            members
+                .iter()
+                .for_each(|(key, value)| self.setting((&group, key), value, out));
         }
     }
 
@@ -160,37 +208,67 @@ impl Settings {
             _ => return,
         };
         // -1: as many as there are, or as it comes out.
-        if value.is_boolean() || value.as_f64().is_some_and(|n| n >= 0.0) || name == "optimizer" && value.is_string() {
-            let value = value.as_str().map_or_else(|| value.clone(), |s| s.to_lowercase().into());
+        if value.is_boolean()
+            || value.as_f64().is_some_and(|n| n >= 0.0)
+            || name == "optimizer" && value.is_string()
+        {
+            let value = value
+                .as_str()
+                .map_or_else(|| value.clone(), |s| s.to_lowercase().into());
             set(out, name, value);
         }
     }
 }
 
-/// What the first line says counts; each rank repeats it, and torchtitan's counts may come from another source.
+/// What the first line says counts; each rank repeats it, and torchtitan's counts may come from
+/// another source.
 fn set(out: &mut Builder, name: &str, value: Value) {
     let whole = value.as_f64().and_then(whole).map(Value::from);
     out.set(name, whole.filter(|_| value.is_number()).unwrap_or(value));
 }
 
-/// `Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]`, or with `pp=1, dp_shard=8, …` since 2025.
+/// `Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]`, or with `pp=1, dp_shard=8, …` since
+/// 2025.
 fn mesh(text: &str, out: &mut Builder) {
     let named = |name: &str| -> Option<u64> {
         if let Some((names, sizes)) = text.split_once("], [") {
             let names = names.rsplit_once('[')?.1;
-            let at = names.split(',').position(|n| n.trim().trim_matches(['\'', '"']) == name)?;
-            return sizes.trim_end_matches(']').split(',').nth(at)?.trim().parse().ok();
+            let at = names
+                .split(',')
+                .position(|n| n.trim().trim_matches(['\'', '"']) == name)?;
+            return sizes
+                .trim_end_matches(']')
+                .split(',')
+                .nth(at)?
+                .trim()
+                .parse()
+                .ok();
         }
-        [" ", ","].iter().find_map(|before| count_after(text, &format!("{before}{name}=")))
+        [" ", ","]
+            .iter()
+            .find_map(|before| count_after(text, &format!("{before}{name}=")))
     };
     if !has(text, "], [") && !has(text, "dp_shard=") {
         return;
     }
     let size = |name: &str| named(name).filter(|n| *n > 0 && *n < 1 << 24).unwrap_or(1);
-    let shard =
-        if named("dp_shard").is_some() { size("dp_shard") } else { size("dp_shard_mod_ep") * size("dp_shard_in_ep") };
-    let (dp, tp, pp, cp) = (shard * size("dp_replicate"), size("tp"), size("pp"), size("cp"));
-    let Some(all) = [dp, tp, pp, cp].iter().try_fold(1u64, |all, n| all.checked_mul(*n)) else { return };
+    let shard = if named("dp_shard").is_some() {
+        size("dp_shard")
+    } else {
+        size("dp_shard_mod_ep") * size("dp_shard_in_ep")
+    };
+    let (dp, tp, pp, cp) = (
+        shard * size("dp_replicate"),
+        size("tp"),
+        size("pp"),
+        size("cp"),
+    );
+    let Some(all) = [dp, tp, pp, cp]
+        .iter()
+        .try_fold(1u64, |all, n| all.checked_mul(*n))
+    else {
+        return;
+    };
     for (name, n) in [
         ("data_parallel_size", dp),
         ("tensor_model_parallel_size", tp),
@@ -219,8 +297,16 @@ fn model(text: &str, out: &mut Builder) {
         ("rope_theta", "rope_theta"),
         ("norm_eps", "norm_eps"),
     ] {
-        let forms = [format!("({key}="), format!(" {key}="), format!("\"{key}\": "), format!("'{key}': ")];
-        let value = forms.iter().find_map(|form| after(text, form)).filter(|v| v.is_finite() && *v > 0.0);
+        let forms = [
+            format!("({key}="),
+            format!(" {key}="),
+            format!("\"{key}\": "),
+            format!("'{key}': "),
+        ];
+        let value = forms
+            .iter()
+            .find_map(|form| after(text, form))
+            .filter(|v| v.is_finite() && *v > 0.0);
         if let Some(value) = value.and_then(serde_json::Number::from_f64) {
             set(out, name, Value::Number(value));
         }
@@ -295,8 +381,14 @@ mod tests {
                 "train_iters": 50,
             })
         );
-        assert_eq!((trace.num_parameters, trace.totals["mfu_peak_flops"]), (Some(1_498_482_688), 3.12e14));
-        assert_eq!(trace.device.unwrap().name.as_deref(), Some("NVIDIA H100 80GB HBM3"));
+        assert_eq!(
+            (trace.num_parameters, trace.totals["mfu_peak_flops"]),
+            (Some(1_498_482_688), 3.12e14)
+        );
+        assert_eq!(
+            trace.device.unwrap().name.as_deref(),
+            Some("NVIDIA H100 80GB HBM3")
+        );
         assert_eq!(trace.anomalies[0].kind, "false_mfu");
     }
 
@@ -325,7 +417,9 @@ mod tests {
         for log in [dotted, lines, python] {
             assert_eq!(effective(log).0, expected, "{log}");
         }
-        let (quantised, _) = effective(&format!("{dotted}[rank-1/8] Swapped to Float8Linear layers\n"));
+        let (quantised, _) = effective(&format!(
+            "{dotted}[rank-1/8] Swapped to Float8Linear layers\n"
+        ));
         assert_eq!(quantised["precision"], "fp8");
     }
 
@@ -334,12 +428,19 @@ mod tests {
         let (stated, _) = effective(
             "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=1, ep=4, etp=1\n",
         );
-        assert_eq!((&stated["data_parallel_size"], &stated["num_gpus"]), (&json!(4), &json!(8)));
-        let (stated, _) = effective("Building 2-D device mesh with ['dp_shard_mod_ep', 'dp_shard_in_ep'], [2, 4]\n");
+        assert_eq!(
+            (&stated["data_parallel_size"], &stated["num_gpus"]),
+            (&json!(4), &json!(8))
+        );
+        let (stated, _) = effective(
+            "Building 2-D device mesh with ['dp_shard_mod_ep', 'dp_shard_in_ep'], [2, 4]\n",
+        );
         assert_eq!(stated["data_parallel_size"], 8);
-        for broken in
-            ["Building device mesh with", "device mesh with [], []", "device mesh with ['tp'], [99999999999999999999]"]
-        {
+        for broken in [
+            "Building device mesh with",
+            "device mesh with [], []",
+            "device mesh with ['tp'], [99999999999999999999]",
+        ] {
             let _ = effective(broken);
         }
     }

@@ -1,6 +1,8 @@
-//! The format `torchtitan`: its metric lines of all versions, behind any prefix, and those of Meta Lingua.
+//! The format `torchtitan`: its metric lines of all versions, behind any prefix, and those of Meta
+//! Lingua.
 
 use std::collections::BTreeMap;
+use tprimat_words::part;
 
 use super::{
     Evaluation, MemoryFigure, Step,
@@ -15,8 +17,16 @@ pub fn evidence(line: &str) -> Evidence {
     if has(line, "step:") && steps(line).next().is_some() {
         return Evidence::Strong;
     }
-    let says_so = ["[titan]", "TorchTitan Config", "Trainer is initialized with local batch size"];
-    if says_so.iter().any(|s| has(line, s)) { Evidence::Weak } else { Evidence::None }
+    let says_so = [
+        "[titan]",
+        "TorchTitan Config",
+        "Trainer is initialized with local batch size",
+    ];
+    if says_so.iter().any(|s| has(line, s)) {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -37,7 +47,11 @@ impl Reader for Torchtitan {
                     (out.averages, out.latest) = (true, true);
                     self.settings.settle(out);
                 }
-                if validation { evaluation(segment, out) } else { step(segment, out) }
+                if validation {
+                    evaluation(segment, out)
+                } else {
+                    step(segment, out)
+                }
             }
             if found {
                 return;
@@ -56,19 +70,23 @@ impl Reader for Torchtitan {
     }
 }
 
-/// The parts of a line that each state a step (ranks may share a line), and whether it is a validation's.
+/// The parts of a line that each state a step (ranks may share a line), and whether it is a
+/// validation's.
 fn steps(line: &str) -> impl Iterator<Item = (bool, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {
             let start = at + memchr::memmem::find(&line.as_bytes()[at..], b"step:")?;
-            let end =
-                memchr::memmem::find(&line.as_bytes()[start + 5..], b"step:").map_or(line.len(), |n| start + 5 + n);
+            let end = memchr::memmem::find(&line.as_bytes()[start + 5..], b"step:")
+                .map_or(line.len(), |n| start + 5 + n);
             at = end;
-            let (before, segment) = (&line[..start], &line[start..end]);
-            let measured = ["tps:", "wps:", "memory:"].iter().any(|key| has(segment, key));
+            let (before, segment) = (part(line, ..start), part(line, start..end));
+            let measured = ["tps:", "wps:", "memory:"]
+                .iter()
+                .any(|key| has(segment, key));
             let own_word = before.is_empty() || before.ends_with([' ', ':', ']']);
-            if own_word && measured && has(segment, "loss:") && number(&segment[5..]).is_some() {
+            if own_word && measured && has(segment, "loss:") && number(part(segment, 5..)).is_some()
+            {
                 return Some((before.ends_with("validate "), segment));
             }
         }
@@ -76,13 +94,20 @@ fn steps(line: &str) -> impl Iterator<Item = (bool, &str)> {
 }
 
 fn step(segment: &str, out: &mut Builder) {
-    let Some(at) = after(segment, "step:").and_then(whole) else { return };
+    let Some(at) = after(segment, "step:").and_then(whole) else {
+        return;
+    };
     let lingua = has(segment, "wps:") && has(segment, "iter:");
-    let mut checks = Checks { step: at, notes: &mut out.notes };
+    let mut checks = Checks {
+        step: at,
+        notes: &mut out.notes,
+    };
     let stated = after(segment, "loss:");
     // Stages of a pipeline that do not hold the loss print -1.
     let loss = if stated == Some(-1.0) {
-        checks.notes.add("loss_not_visible", || format!("step {at}: loss is -1"));
+        checks
+            .notes
+            .add_at(at, "loss_not_visible", || "loss is -1".to_owned());
         None
     } else {
         checks.loss(stated)
@@ -90,22 +115,29 @@ fn step(segment: &str, out: &mut Builder) {
     let mut step = Step {
         step: at,
         loss,
-        grad_norm: checks.grad_norm(after(segment, "grad_norm:").or_else(|| after(segment, " grad:"))),
+        grad_norm: checks
+            .grad_norm(after(segment, "grad_norm:").or_else(|| after(segment, " grad:"))),
         learning_rate: checks.learning_rate(after(segment, " lr:")),
-        tokens_per_second_per_gpu: checks.positive("tps", after(segment, " tps:").or_else(|| after(segment, "wps:"))),
+        tokens_per_second_per_gpu: checks.positive(
+            "tps",
+            after(segment, " tps:").or_else(|| after(segment, "wps:")),
+        ),
         tflops_per_gpu: checks.positive("tflops", after(segment, "tflops:")),
         ..Step::default()
     };
     if lingua {
         step.step_time_seconds = checks.seconds("iter", after(segment, "iter:"));
-        step.tflops_per_gpu = checks.positive("flops", after(segment, " flops:")).map(|v| v / 1e12);
+        step.tflops_per_gpu = checks
+            .positive("flops", after(segment, " flops:"))
+            .map(|v| v / 1e12);
     }
     if let Some((figure, unit)) = rest(segment, "memory:").and_then(number)
         && unit.starts_with("GiB")
         && let Some(bytes) = bytes(figure, GIB)
     {
         step.memory_bytes = Some(bytes);
-        (step.memory_kind, step.memory_source) = (Some("peak_reserved".into()), Some("torch".into()));
+        (step.memory_kind, step.memory_source) =
+            (Some("peak_reserved".into()), Some("torch".into()));
     }
     let mut other = BTreeMap::new();
     for (key, name, unit) in [
@@ -128,9 +160,15 @@ fn step(segment: &str, out: &mut Builder) {
 
 fn evaluation(segment: &str, out: &mut Builder) {
     let value = after(segment, "loss:").filter(|v| v.is_finite() && *v >= 0.0);
-    let (Some(step), Some(value)) = (after(segment, "step:").and_then(whole), value) else { return };
-    let evaluation =
-        Evaluation { step: Some(step), name: "validation_loss".to_owned(), value, ..Evaluation::default() };
+    let (Some(step), Some(value)) = (after(segment, "step:").and_then(whole), value) else {
+        return;
+    };
+    let evaluation = Evaluation {
+        step: Some(step),
+        name: "validation_loss".to_owned(),
+        value,
+        ..Evaluation::default()
+    };
     // Every rank prints it.
     if out.trace.evaluations.last() != Some(&evaluation) {
         out.evaluation(evaluation);
@@ -141,13 +179,19 @@ fn evaluation(segment: &str, out: &mut Builder) {
 pub fn model_memory(line: &str) -> Option<MemoryFigure> {
     let (figure, unit) = number(rest(line, "memory usage for model:")?)?;
     let bytes = bytes(figure, GIB).filter(|_| unit.starts_with("GiB"))?;
-    Some(MemoryFigure { kind: "peak_reserved".into(), source: "torch".into(), bytes })
+    Some(MemoryFigure {
+        kind: "peak_reserved".into(),
+        source: "torch".into(),
+        bytes,
+    })
 }
 
 /// The rank of a loguru prefix (`[rank-1/8]`), a launcher's (`[rank0]:`) or srun's (`3: `).
 pub fn rank(line: &str) -> Option<u64> {
     let bracketed = word_after(line, "[rank").and_then(|w| number(w.trim_start_matches('-')));
-    bracketed.or_else(|| number(line).filter(|(_, tail)| tail.starts_with(": "))).and_then(|(n, _)| whole(n))
+    bracketed
+        .or_else(|| number(line).filter(|(_, tail)| tail.starts_with(": ")))
+        .and_then(|(n, _)| whole(n))
 }
 
 #[cfg(test)]
@@ -160,7 +204,8 @@ mod tests {
         super::super::parse(&LogSection::named("torchtitan"), log.as_bytes())
     }
 
-    /// Colours, an incomplete set of metrics and a validation, as versions of three years print them.
+    /// Colours, an incomplete set of metrics and a validation, as versions of three years print
+    /// them.
     const LOG: &str = concat!(
         "[rank0]:[titan] 2025-05-01 10:00:00,001 - root - INFO - CUDA memory usage for model: 2.50GiB(3.12%)\n",
         "[rank0]:[titan] 2025-05-01 10:00:01,001 - root - INFO - Training starts at step 1.\n",
@@ -179,22 +224,49 @@ mod tests {
     #[test]
     fn metric_lines_of_all_versions() {
         let trace = parse(LOG);
-        assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [1, 10, 20, 30]);
+        assert_eq!(
+            trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(),
+            [1, 10, 20, 30]
+        );
         let first = &trace.steps[0];
-        assert_eq!((first.loss, first.grad_norm, first.step_time_seconds), (Some(11.75), Some(3.25), None));
-        assert_eq!((first.tokens_per_second_per_gpu, first.tflops_per_gpu), (Some(1024.0), Some(60.5)));
-        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(40 << 30), Some("peak_reserved")));
+        assert_eq!(
+            (first.loss, first.grad_norm, first.step_time_seconds),
+            (Some(11.75), Some(3.25), None)
+        );
+        assert_eq!(
+            (first.tokens_per_second_per_gpu, first.tflops_per_gpu),
+            (Some(1024.0), Some(60.5))
+        );
+        assert_eq!(
+            (first.memory_bytes, first.memory_kind.as_deref()),
+            (Some(40 << 30), Some("peak_reserved"))
+        );
         assert_eq!(first.other["mfu_percent"], 6.12);
         let second = &trace.steps[1];
-        assert_eq!((second.loss, second.grad_norm, second.other.len()), (None, None, 0));
-        assert_eq!((second.tflops_per_gpu, second.steps_averaged), (Some(1001.25), Some(9)));
         assert_eq!(
-            (trace.steps[2].tokens_per_second_per_gpu, trace.steps[2].memory_bytes),
+            (second.loss, second.grad_norm, second.other.len()),
+            (None, None, 0)
+        );
+        assert_eq!(
+            (second.tflops_per_gpu, second.steps_averaged),
+            (Some(1001.25), Some(9))
+        );
+        assert_eq!(
+            (
+                trace.steps[2].tokens_per_second_per_gpu,
+                trace.steps[2].memory_bytes
+            ),
             (Some(12001.0), Some(45 << 30))
         );
         assert_eq!((trace.steps[3].loss, trace.step_lines), (Some(7.5), 6));
-        assert_eq!((trace.evaluations[0].value, trace.evaluations.len()), (9.5, 1));
-        assert_eq!(all_kinds(&trace), ["nan_loss", "nan_grad_norm", "loss_not_visible"]);
+        assert_eq!(
+            (trace.evaluations[0].value, trace.evaluations.len()),
+            (9.5, 1)
+        );
+        assert_eq!(
+            all_kinds(&trace),
+            ["nan_loss", "nan_grad_norm", "loss_not_visible"]
+        );
         assert!(trace.finished);
         assert_eq!(trace.memory[0].figures[0].bytes, 5 << 29);
     }
@@ -206,22 +278,36 @@ mod tests {
         let trace = parse_any(log.as_bytes());
         let step = &trace.steps[0];
         assert_eq!(
-            (trace.format.as_str(), step.step_time_seconds, step.grad_norm),
+            (
+                trace.format.as_str(),
+                step.step_time_seconds,
+                step.grad_norm
+            ),
             ("torchtitan", Some(0.5), Some(12.5))
         );
-        assert_eq!((step.tokens_per_second_per_gpu, step.tflops_per_gpu), (Some(2e4), Some(250.0)));
+        assert_eq!(
+            (step.tokens_per_second_per_gpu, step.tflops_per_gpu),
+            (Some(2e4), Some(250.0))
+        );
         assert_eq!((step.learning_rate, step.memory_bytes), (Some(6e-7), None));
         let other: Vec<_> = step.other.iter().map(|(k, v)| (k.as_ref(), *v)).collect();
-        let expected =
-            [("accumulation_step", 0.0), ("data_time_seconds", 0.25), ("memory_percent", 50.0), ("power_watts", 400.5)];
+        let expected = [
+            ("accumulation_step", 0.0),
+            ("data_time_seconds", 0.25),
+            ("memory_percent", 50.0),
+            ("power_watts", 400.5),
+        ];
         assert_eq!(other, expected);
     }
 
     #[test]
     fn other_logs_are_not_claimed() {
-        for line in
-            ["step: 4", "global_step: 4 loss: 2 memory: 3GiB", "step: x loss: 1 tps: 2", "iter step: 3, loss: 2"]
-        {
+        for line in [
+            "step: 4",
+            "global_step: 4 loss: 2 memory: 3GiB",
+            "step: x loss: 1 tps: 2",
+            "iter step: 3, loss: 2",
+        ] {
             assert_eq!(parse_any(line.as_bytes()).format, "unknown", "{line}");
         }
     }

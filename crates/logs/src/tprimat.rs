@@ -1,6 +1,8 @@
-//! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around them.
+//! The format `tprimat`: JSON lines `start`, `step`, `end` and `error`, with any other text around
+//! them.
 
 use std::{borrow::Cow, sync::LazyLock};
+use tprimat_words::part;
 
 use memchr::memmem::Finder;
 use serde_json::{Map, Value};
@@ -27,8 +29,13 @@ pub fn may_be_event(line: &str) -> bool {
 
 pub fn evidence(line: &str) -> Evidence {
     let weight = |event: &Map<String, Value>| match event.get("event").and_then(Value::as_str) {
-        // A trainer may state its settings so, and then print its own step lines: those name the format.
-        Some("start") if text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")) => Evidence::Weak,
+        // A trainer may state its settings so, and then print its own step lines: those name the
+        // format.
+        Some("start")
+            if text(event, "schema").is_some_and(|s| s.starts_with("tprimat.events/")) =>
+        {
+            Evidence::Weak
+        }
         Some("step") if event.get("step").is_some_and(Value::is_u64) => Evidence::Strong,
         _ => Evidence::None,
     };
@@ -50,7 +57,11 @@ impl Reader for Events {
         let (events, lost) = objects(&line.text);
         let cut_off = !line.ended && events.is_empty() && line.text.trim_start().starts_with("{\"");
         if lost || cut_off {
-            let kind = if line.ended { "unreadable_line" } else { "truncated" };
+            let kind = if line.ended {
+                "unreadable_line"
+            } else {
+                "truncated"
+            };
             out.notes.add(kind, || cut(&line.text, 160));
         }
         for event in events {
@@ -59,9 +70,16 @@ impl Reader for Events {
     }
 
     fn end(&mut self, out: &mut Builder) {
-        let logged = out.trace.steps.iter().map(|s| s.steps_averaged.unwrap_or(1)).sum::<u64>();
+        let logged = out
+            .trace
+            .steps
+            .iter()
+            .map(|s| s.steps_averaged.unwrap_or(1))
+            .sum::<u64>();
         if let Some(said) = self.steps_said.filter(|said| *said != logged) {
-            out.notes.add("step_count", || format!("the trainer says {said} steps, the log has {logged}"));
+            out.notes.add("step_count", || {
+                format!("the trainer says {said} steps, the log has {logged}")
+            });
         }
     }
 }
@@ -84,7 +102,10 @@ impl Events {
                 self.steps_said = event.get("steps").and_then(whole);
             }
             Some("error") => {
-                let class = event.get("class").cloned().and_then(|c| serde_json::from_value(c).ok());
+                let class = event
+                    .get("class")
+                    .cloned()
+                    .and_then(|c| serde_json::from_value(c).ok());
                 let message = text(&event, "message").map(|m| cut(m, 300));
                 out.failure(Failure {
                     class: class.unwrap_or(FailureClass::Unknown),
@@ -110,24 +131,46 @@ impl Events {
                 });
             }
             for (name, value) in differing {
-                out.trace.restated.0.entry(name.clone()).or_insert_with(|| value.clone());
+                out.trace
+                    .restated
+                    .0
+                    .entry(name.clone())
+                    .or_insert_with(|| value.clone());
             }
             return;
         }
         // Between the lines of another format, settings may have been stated before.
         if let Some(Value::Object(settings)) = event.get("effective") {
-            settings.iter().for_each(|(name, value)| out.set(name, value.clone()));
+            settings
+                .iter()
+                .for_each(|(name, value)| out.set(name, value.clone()));
         }
         let trace = &mut out.trace;
-        if let Some(epochs) = trace.effective.0.get("data_epochs").and_then(Value::as_f64).filter(|e| *e > 1.0) {
-            out.notes.add("repeated_data", || format!("the run goes through its dataset {epochs:.2} times"));
+        if let Some(epochs) = trace
+            .effective
+            .0
+            .get("data_epochs")
+            .and_then(Value::as_f64)
+            .filter(|e| *e > 1.0)
+        {
+            out.notes.add("repeated_data", || {
+                format!("the run goes through its dataset {epochs:.2} times")
+            });
         }
-        let count = event.get("num_parameters").and_then(whole).filter(|n| *n > 0);
+        let count = event
+            .get("num_parameters")
+            .and_then(whole)
+            .filter(|n| *n > 0);
         trace.num_parameters = trace.num_parameters.or(count);
-        let device = event.get("device").cloned().and_then(|d| serde_json::from_value(d).ok());
+        let device = event
+            .get("device")
+            .cloned()
+            .and_then(|d| serde_json::from_value(d).ok());
         trace.device = device.or_else(|| trace.device.take());
         if let Some(Value::Object(versions)) = event.get("versions") {
-            let stated = versions.iter().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
+            let stated = versions
+                .iter()
+                .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
             trace.versions.extend(stated);
         }
         self.start = Some(event);
@@ -135,11 +178,22 @@ impl Events {
 }
 
 /// Settings that a later start event states otherwise than the first one, or alone.
-fn differing<'a>(first: &Map<String, Value>, later: &'a Map<String, Value>) -> Vec<(&'a String, &'a Value)> {
-    let settings = later.get("effective").and_then(Value::as_object).into_iter().flatten();
+fn differing<'a>(
+    first: &Map<String, Value>,
+    later: &'a Map<String, Value>,
+) -> Vec<(&'a String, &'a Value)> {
+    let settings = later
+        .get("effective")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     let before = |name: &String| first.get("effective")?.get(name);
-    let mut found: Vec<_> = settings.filter(|(name, value)| !value.is_null() && before(name) != Some(*value)).collect();
-    let count = later.get_key_value("num_parameters").filter(|(name, value)| first.get(*name) != Some(*value));
+    let mut found: Vec<_> = settings
+        .filter(|(name, value)| !value.is_null() && before(name) != Some(*value))
+        .collect();
+    let count = later
+        .get_key_value("num_parameters")
+        .filter(|(name, value)| first.get(*name) != Some(*value));
     found.extend(count.filter(|(_, value)| whole(value).is_some_and(|n| n > 0)));
     found
 }
@@ -148,17 +202,26 @@ fn differing<'a>(first: &Map<String, Value>, later: &'a Map<String, Value>) -> V
 fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     let Some(number) = event.get("step").and_then(whole).filter(|n| *n > 0) else {
         notes.add("unreadable_line", || {
-            format!("step number {}", cut(&event.get("step").unwrap_or(&Value::Null).to_string(), 40))
+            format!(
+                "step number {}",
+                cut(&event.get("step").unwrap_or(&Value::Null).to_string(), 40)
+            )
         });
         return None;
     };
     let mut float = |key: &str, kind: Option<&'static str>, sensible: fn(f64) -> bool| {
         let value = number_of(event.get(key)?)?;
         match kind {
-            Some(kind) if !value.is_finite() => notes.add(kind, || format!("step {number}: {key} is {value}")),
+            Some(kind) if !value.is_finite() => {
+                notes.add_at(number, kind, || format!("{key} is {value}"))
+            }
             _ if !value.is_finite() || !sensible(value) => {
-                let kind = if key == "step_time_seconds" { ABSURD_STEP_TIME } else { "absurd_value" };
-                notes.add(kind, || format!("step {number}: {key} is {value}"))
+                let kind = if key == "step_time_seconds" {
+                    ABSURD_STEP_TIME
+                } else {
+                    "absurd_value"
+                };
+                notes.add_at(number, kind, || format!("{key} is {value}"))
             }
             _ => return Some(value),
         }
@@ -167,27 +230,42 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     let positive = |v: f64| v > 0.0;
     let step_time_seconds = float("step_time_seconds", None, |v| v > 0.0 && v < MAX_SECONDS);
     let loss = float("loss", Some("nan_loss"), |_| true);
+    let is_null = event.get("loss").is_some_and(Value::is_null);
     let learning_rate = float("learning_rate", None, |v| v >= 0.0);
     let grad_norm = float("grad_norm", Some("nan_grad_norm"), |v| v >= 0.0);
     let tokens_per_second_per_gpu = float("tokens_per_second_per_gpu", None, positive);
     let tflops_per_gpu = float("tflops_per_gpu", None, positive);
-    if let Some(kind) =
-        text(event, "anomaly").filter(|_| loss.is_some() || event.get("loss").is_none_or(Value::is_null))
+    if let Some(kind) = text(event, "anomaly")
+        .filter(|_| loss.is_some() || event.get("loss").is_none_or(Value::is_null))
     {
-        notes.add(&cut(kind, 40), || format!("step {number}, as the trainer says"));
+        notes.add(&cut(kind, 40), || {
+            format!("step {number}, as the trainer says")
+        });
+    } else if is_null {
+        // JSON has no NaN, so a loss that is not finite is written as null.
+        notes.add_at(number, "nan_loss", || "loss is null".to_owned());
     }
     let mut count = |key: &str, most: u64| {
         let value = event.get(key).filter(|v| !v.is_null())?;
         let count = whole(value).filter(|n| *n > 0 && *n < most);
         if count.is_none() {
-            notes.add("absurd_value", || format!("step {number}: {key} is {}", cut(&value.to_string(), 40)));
+            notes.add_at(number, "absurd_value", || {
+                format!("{key} is {}", cut(&value.to_string(), 40))
+            });
         }
         count
     };
     let memory_bytes = count("memory_bytes", MAX_BYTES);
     let tokens = count("tokens", MAX_TOKENS);
-    let with_memory = |key| memory_bytes.and_then(|_| text(event, key)).map(|s| Cow::Owned(cut(s, 40)));
-    let ended_at = event.get("time").and_then(number_of).filter(|t| t.is_finite() && *t > 0.0);
+    let with_memory = |key| {
+        memory_bytes
+            .and_then(|_| text(event, key))
+            .map(|s| Cow::Owned(cut(s, 40)))
+    };
+    let ended_at = event
+        .get("time")
+        .and_then(number_of)
+        .filter(|t| t.is_finite() && *t > 0.0);
     Some(Step {
         step: number,
         ended_at,
@@ -205,17 +283,24 @@ fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
     })
 }
 
-/// The JSON objects with a key `event` in a line, and whether something that looks like one could not be read.
+/// The JSON objects with a key `event` in a line, and whether something that looks like one could
+/// not be read.
 fn objects(line: &str) -> (Vec<Map<String, Value>>, bool) {
     let (mut found, mut tries, mut at) = (Vec::new(), 0, 0);
-    let Some(last_key) = line.rfind("\"event\"") else { return (found, false) };
-    while let Some(brace) = line.get(at..last_key).and_then(|rest| rest.find('{')).filter(|_| tries < MAX_TRIES) {
+    let Some(last_key) = line.rfind("\"event\"") else {
+        return (found, false);
+    };
+    while let Some(brace) = line
+        .get(at..last_key)
+        .and_then(|rest| rest.find('{'))
+        .filter(|_| tries < MAX_TRIES)
+    {
         let start = at + brace;
         at = start + 1;
-        if !line[at..].trim_start().starts_with('"') {
+        if !part(line, at..).trim_start().starts_with('"') {
             continue;
         }
-        match leading_object(&line[start..]) {
+        match leading_object(part(line, start..)) {
             Some((object, length)) => {
                 at = start + length;
                 if object.contains_key("event") {
@@ -245,14 +330,19 @@ pub fn leading_object(text: &str) -> Option<(Map<String, Value>, usize)> {
             let (object, length) = read(&quoted)?;
             // Each token before the end of the object was made two bytes longer.
             let added = added_at.iter().filter(|at| **at < length).count() * 2;
-            Some((object, length.checked_sub(added).filter(|l| text.is_char_boundary(*l))?))
+            Some((
+                object,
+                length
+                    .checked_sub(added)
+                    .filter(|l| text.is_char_boundary(*l))?,
+            ))
         }
         _ => None,
     }
 }
 
-/// Puts bare `NaN`, `Infinity`, `inf`, … outside of strings into quotes, as JSON has no such numbers;
-/// also where, in the new text, each of them begins.
+/// Puts bare `NaN`, `Infinity`, `inf`, … outside of strings into quotes, as JSON has no such
+/// numbers; also where, in the new text, each of them begins.
 fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
     let bytes = text.as_bytes();
     let (mut out, mut copied, mut places) = (String::new(), 0, Vec::new());
@@ -262,11 +352,18 @@ fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
             b'\\' if in_string => at += 1,
             b'"' => in_string = !in_string,
             b'+' | b'-' | b'a'..=b'z' | b'A'..=b'Z' if !in_string => {
-                let length = bytes[at + 1..].iter().take_while(|b| b.is_ascii_alphabetic()).count() + 1;
-                let token = &text[at..at + length];
+                let length = bytes[at + 1..]
+                    .iter()
+                    .take_while(|b| b.is_ascii_alphabetic())
+                    .count()
+                    + 1;
+                let token = part(text, at..at + length);
                 let name = token.trim_start_matches(['+', '-']);
-                if ["nan", "inf", "infinity"].iter().any(|n| name.eq_ignore_ascii_case(n)) {
-                    out.push_str(&text[copied..at]);
+                if ["nan", "inf", "infinity"]
+                    .iter()
+                    .any(|n| name.eq_ignore_ascii_case(n))
+                {
+                    out.push_str(part(text, copied..at));
                     places.push(out.len());
                     out.push('"');
                     out.push_str(token);
@@ -282,7 +379,7 @@ fn quote_nonfinite(text: &str) -> (Cow<'_, str>, Vec<usize>) {
     if places.is_empty() {
         return (Cow::Borrowed(text), places);
     }
-    out.push_str(&text[copied..]);
+    out.push_str(part(text, copied..));
     (Cow::Owned(out), places)
 }
 
@@ -305,7 +402,11 @@ pub fn whole(value: &Value) -> Option<u64> {
         return Some(n);
     }
     let n = number_of(value)?;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked on the line")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked on the line"
+    )]
     (n.fract() == 0.0 && (0.0..9e15).contains(&n)).then_some(n as u64)
 }
 
@@ -337,14 +438,38 @@ mod tests {
     #[test]
     fn reads_events_between_everything_else() {
         let trace = parse(LOG.as_bytes());
-        assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [1, 2, 4]);
+        assert_eq!(
+            trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(),
+            [1, 2, 4]
+        );
         let first = &trace.steps[0];
-        assert_eq!((first.step_time_seconds, first.loss, first.tokens), (Some(1.5), Some(2.25), Some(1024)));
-        assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(4096), Some("peak_rss")));
-        assert_eq!((trace.steps[1].loss, trace.steps[1].grad_norm), (None, None));
-        assert_eq!(trace.effective.0.keys().collect::<Vec<_>>(), ["global_batch_size", "seq_length"]);
+        assert_eq!(
+            (first.step_time_seconds, first.loss, first.tokens),
+            (Some(1.5), Some(2.25), Some(1024))
+        );
+        assert_eq!(
+            (first.memory_bytes, first.memory_kind.as_deref()),
+            (Some(4096), Some("peak_rss"))
+        );
+        assert_eq!(
+            (trace.steps[1].loss, trace.steps[1].grad_norm),
+            (None, None)
+        );
+        assert_eq!(
+            trace.effective.0.keys().collect::<Vec<_>>(),
+            ["global_batch_size", "seq_length"]
+        );
         assert_eq!((trace.num_parameters, trace.finished), (Some(1000), true));
-        assert_eq!(all_kinds(&trace), ["nan_loss", "nan_loss", "nan_grad_norm", "step_count", "missing_steps"]);
+        assert_eq!(
+            all_kinds(&trace),
+            [
+                "nan_loss",
+                "nan_loss",
+                "nan_grad_norm",
+                "step_count",
+                "missing_steps"
+            ]
+        );
     }
 
     #[test]
@@ -357,7 +482,10 @@ mod tests {
         };
         let titan = include_str!("../../../tests/fixtures/logs/torchtitan.log");
         let both = detected(&format!("{start}{titan}"));
-        assert_eq!((both.format.as_str(), both.steps.is_empty()), ("torchtitan", false));
+        assert_eq!(
+            (both.format.as_str(), both.steps.is_empty()),
+            ("torchtitan", false)
+        );
         assert_eq!(both.effective.0["num_gpus"], 8);
         assert_eq!(detected(start).format, "tprimat");
     }
@@ -372,7 +500,9 @@ mod tests {
 
     #[test]
     fn data_seen_more_than_once_is_said() {
-        let log = |epochs: f64| format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n");
+        let log = |epochs: f64| {
+            format!("{{\"event\":\"start\",\"effective\":{{\"data_epochs\":{epochs}}}}}\n")
+        };
         assert_eq!(all_kinds(&parse(log(1.5).as_bytes())), ["repeated_data"]);
         assert_eq!(all_kinds(&parse(log(1.0).as_bytes())), Vec::<&str>::new());
     }
@@ -386,11 +516,22 @@ mod tests {
 {"event":"step","st"#;
         let trace = parse(log);
         assert_eq!(trace.steps.len(), 2);
-        assert!(
-            trace.steps.iter().all(|s| s.step_time_seconds.is_none() && s.memory_bytes.is_none() && s.tokens.is_none())
-        );
-        for kind in [ABSURD_STEP_TIME, "unreadable_line", "nan_loss", "duplicate_step", "truncated", "missing_steps"] {
-            assert!(all_kinds(&trace).contains(&kind), "{kind} in {:?}", trace.anomalies);
+        assert!(trace.steps.iter().all(|s| s.step_time_seconds.is_none()
+            && s.memory_bytes.is_none()
+            && s.tokens.is_none()));
+        for kind in [
+            ABSURD_STEP_TIME,
+            "unreadable_line",
+            "nan_loss",
+            "duplicate_step",
+            "truncated",
+            "missing_steps",
+        ] {
+            assert!(
+                all_kinds(&trace).contains(&kind),
+                "{kind} in {:?}",
+                trace.anomalies
+            );
         }
         assert!(!trace.finished);
     }
@@ -398,33 +539,61 @@ mod tests {
     #[test]
     fn counts_that_are_none_are_said() {
         for tokens in ["0", "-1024", "1e308", "1.5", "\"many\"", "NaN"] {
-            let trace = parse(format!("{{\"event\":\"step\",\"step\":7,\"tokens\":{tokens}}}\n").as_bytes());
-            assert_eq!((trace.steps[0].tokens, all_kinds(&trace)[0]), (None, "absurd_value"), "{tokens}");
-            assert!(trace.anomalies[0].detail.starts_with("step 7: tokens is "), "{:?}", trace.anomalies);
+            let trace = parse(
+                format!("{{\"event\":\"step\",\"step\":7,\"tokens\":{tokens}}}\n").as_bytes(),
+            );
+            assert_eq!(
+                (trace.steps[0].tokens, all_kinds(&trace)[0]),
+                (None, "absurd_value"),
+                "{tokens}"
+            );
+            assert!(
+                trace.anomalies[0].detail.starts_with("step 7: tokens is "),
+                "{:?}",
+                trace.anomalies
+            );
         }
         let fine = parse(
             b"{\"event\":\"step\",\"step\":1,\"tokens\":null}\n{\"event\":\"step\",\"step\":2,\"tokens\":512.0}\n",
         );
-        assert_eq!((fine.steps[1].tokens, all_kinds(&fine).len()), (Some(512), 0));
+        assert_eq!(
+            (fine.steps[1].tokens, all_kinds(&fine).len()),
+            (Some(512), 0)
+        );
     }
 
     #[test]
     fn a_second_start_is_named_by_what_it_changes() {
-        let start =
-            |settings: &str| format!("{{\"event\":\"start\",\"effective\":{{{settings}}},\"num_parameters\":9}}\n");
+        let start = |settings: &str| {
+            format!("{{\"event\":\"start\",\"effective\":{{{settings}}},\"num_parameters\":9}}\n")
+        };
         let first = start("\"seq_length\":128,\"num_gpus\":1,\"dropout\":0.1");
-        assert_eq!(parse((first.clone() + &first).as_bytes()).restated.0.len(), 0);
+        assert_eq!(
+            parse((first.clone() + &first).as_bytes()).restated.0.len(),
+            0
+        );
         let trace = parse(
-            (first.clone() + &first + &start("\"seq_length\":256,\"num_gpus\":1,\"dropout\":null,\"seed\":3"))
+            (first.clone()
+                + &first
+                + &start("\"seq_length\":256,\"num_gpus\":1,\"dropout\":null,\"seed\":3"))
                 .as_bytes(),
         );
         assert_eq!(trace.effective.0["seq_length"], 128);
         assert_eq!(
-            trace.restated.0.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>(),
+            trace
+                .restated
+                .0
+                .iter()
+                .map(|(k, v)| format!("{k} {v}"))
+                .collect::<Vec<_>>(),
             ["seed 3", "seq_length 256"]
         );
         assert_eq!(all_kinds(&trace), ["second_start"]);
-        assert!(trace.anomalies[0].detail.contains("seq_length 256"), "{:?}", trace.anomalies);
+        assert!(
+            trace.anomalies[0].detail.contains("seq_length 256"),
+            "{:?}",
+            trace.anomalies
+        );
     }
 
     #[test]
@@ -432,8 +601,13 @@ mod tests {
         let log = br#"{"event":"error","class":"nan","message":"loss is nan at step 3"}
 {"event":"error","class":"oom","message":"later"}"#;
         let failure = parse(log).failure.unwrap();
-        assert_eq!((failure.class, failure.evidence), (FailureClass::Nan, vec!["loss is nan at step 3".to_owned()]));
-        let foreign = parse(br#"{"event":"error","class":"gremlins","message":"?"}"#).failure.unwrap();
+        assert_eq!(
+            (failure.class, failure.evidence),
+            (FailureClass::Nan, vec!["loss is nan at step 3".to_owned()])
+        );
+        let foreign = parse(br#"{"event":"error","class":"gremlins","message":"?"}"#)
+            .failure
+            .unwrap();
         assert_eq!(foreign.class, FailureClass::Unknown);
     }
 
@@ -463,7 +637,10 @@ mod tests {
         };
         let trace = parse(serde_json::to_string(&event).unwrap().as_bytes());
         let step = &trace.steps[0];
-        assert_eq!((step.step, step.tokens, step.tflops_per_gpu), (3, Some(64), Some(1.5)));
+        assert_eq!(
+            (step.step, step.tokens, step.tflops_per_gpu),
+            (3, Some(64), Some(1.5))
+        );
         assert!(events_schema().to_string().contains("step_time_seconds"));
     }
 

@@ -1,6 +1,7 @@
 //! Progress bars of tqdm, one or several in a line, with whatever text is glued to them.
 
 use super::values::{clock, number};
+use tprimat_words::part;
 
 /// ` 14%|█▍   | 377/2724 [13:55:57<86:19:20, 132.41s/it, loss=2.1]`
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +28,7 @@ pub fn bars(line: &str) -> impl Iterator<Item = Bar<'_>> {
     let mut left = line;
     std::iter::from_fn(move || {
         while let Some(at) = memchr::memmem::find(left.as_bytes(), b"%|") {
-            let (before, bar) = (&left[..at], &left[at + 2..]);
+            let (before, bar) = (part(left, ..at), part(left, at + 2..));
             match parse(before, bar) {
                 Some(bar) => {
                     left = bar.rest;
@@ -43,17 +44,19 @@ pub fn bars(line: &str) -> impl Iterator<Item = Bar<'_>> {
 fn parse<'a>(before: &'a str, bar: &'a str) -> Option<Bar<'a>> {
     let label = before.trim_end_matches(|c: char| c.is_ascii_digit()).trim();
     // All of a bar is close together: what is further away belongs to other text.
-    let find = |byte: u8, text: &str, within: usize| memchr::memchr(byte, &text.as_bytes()[..text.len().min(within)]);
+    let find = |byte: u8, text: &str, within: usize| {
+        memchr::memchr(byte, &text.as_bytes()[..text.len().min(within)])
+    };
     let close = find(b'|', bar, 1024)?;
-    let counts = bar[close + 1..].trim_start();
+    let counts = part(bar, close + 1..).trim_start();
     let slash = find(b'/', counts, 16)?;
-    let count = counts[..slash].trim().parse().ok()?;
+    let count = part(counts, ..slash).trim().parse().ok()?;
     let open = find(b'[', counts, 40).filter(|at| *at > slash)?;
-    let total = counts[slash + 1..open].trim().parse().ok()?;
-    let inner = &counts[open + 1..];
+    let total = part(counts, slash + 1..open).trim().parse().ok()?;
+    let inner = part(counts, open + 1..);
     // A line that was cut off ends within its bar.
     let end = find(b']', inner, 4096).or_else(|| (inner.len() < 4096).then_some(inner.len()))?;
-    let (text, rest) = (&inner[..end], inner.get(end + 1..).unwrap_or(""));
+    let (text, rest) = (part(inner, ..end), inner.get(end + 1..).unwrap_or(""));
     // Without a rate yet: `[00:41<13:13]` or `[00:00<?]`.
     let (times, tail) = text.split_once(',').unwrap_or((text, ""));
     let elapsed_seconds = clock(times.split('<').next().unwrap_or(""));
@@ -63,7 +66,15 @@ fn parse<'a>(before: &'a str, bar: &'a str) -> Option<Bar<'a>> {
     };
     let seconds_per_iteration = seconds(rate);
     let postfix = if rate.contains('=') { tail } else { postfix };
-    Some(Bar { label, count, total, elapsed_seconds, seconds_per_iteration, postfix, rest })
+    Some(Bar {
+        label,
+        count,
+        total,
+        elapsed_seconds,
+        seconds_per_iteration,
+        postfix,
+        rest,
+    })
 }
 
 /// `132.41s/it`, `1.27it/s` → seconds.
@@ -88,17 +99,37 @@ mod tests {
         let line = "x  5%|▌         | 3/60 [01:05<20:35, 21.7s/it][2024-01-01] [INFO] 10%|#| 6/60 [02:00<18:00, 0.50it/s, loss=2]";
         let all: Vec<_> = bars(line).collect();
         assert_eq!((all[0].label, all[0].count, all[0].total), ("x", 3, 60));
-        assert_eq!((all[0].elapsed_seconds, all[0].seconds_per_iteration), (Some(65.0), Some(21.7)));
-        assert_eq!((all[1].seconds_per_iteration, all[1].postfix, all[1].rest), (Some(2.0), " loss=2", ""));
+        assert_eq!(
+            (all[0].elapsed_seconds, all[0].seconds_per_iteration),
+            (Some(65.0), Some(21.7))
+        );
+        assert_eq!(
+            (all[1].seconds_per_iteration, all[1].postfix, all[1].rest),
+            (Some(2.0), " loss=2", "")
+        );
         assert_eq!(all.len(), 2);
     }
 
     #[test]
     fn the_first_ones_have_no_rate() {
-        let bar = bars("Epoch 0: :   5%|▌ | 1/20 [00:41<13:13, v_num=None, step=0.0]").next().unwrap();
-        assert_eq!((bar.label, bar.seconds_per_iteration, bar.postfix), ("Epoch 0: :", None, " v_num=None, step=0.0"));
-        assert_eq!(bars("  0%|          | 0/16 [00:00<?, ?it/s]").next().unwrap().count, 0);
-        assert_eq!(bars("100%|x| y/z [").count() + bars("50%| 1/2").count() + bars("%|%|%|").count(), 0);
+        let bar = bars("Epoch 0: :   5%|▌ | 1/20 [00:41<13:13, v_num=None, step=0.0]")
+            .next()
+            .unwrap();
+        assert_eq!(
+            (bar.label, bar.seconds_per_iteration, bar.postfix),
+            ("Epoch 0: :", None, " v_num=None, step=0.0")
+        );
+        assert_eq!(
+            bars("  0%|          | 0/16 [00:00<?, ?it/s]")
+                .next()
+                .unwrap()
+                .count,
+            0
+        );
+        assert_eq!(
+            bars("100%|x| y/z [").count() + bars("50%| 1/2").count() + bars("%|%|%|").count(),
+            0
+        );
     }
 
     #[test]

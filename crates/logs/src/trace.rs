@@ -35,7 +35,8 @@ pub struct Trace {
     pub memory_lines: u64,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub evaluations: Vec<Evaluation>,
-    /// What the log states of the whole run, by the log's own words with the unit at the end: `train_runtime_seconds`.
+    /// What the log states of the whole run, by the log's own words with the unit at the end:
+    /// `train_runtime_seconds`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub totals: BTreeMap<String, f64>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -48,10 +49,12 @@ pub struct Trace {
     pub failure: Option<Failure>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub anomalies: Vec<Anomaly>,
-    /// Lines of steps have no numbers and were counted: what is step k there may be a later step of the run.
+    /// Lines of steps have no numbers and were counted: what is step k there may be a later step of
+    /// the run.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub steps_assumed: bool,
-    /// The trainer does not say when each of its steps ended: `ended_at` is when a line was seen, which may be late.
+    /// The trainer does not say when each of its steps ended: `ended_at` is when a line was seen,
+    /// which may be late.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub dated_by_lines: bool,
     /// The trainer said that it reached its end.
@@ -70,13 +73,24 @@ pub(super) const NAN_LOSSES: [&str; 2] = ["nan_loss", "divergence"];
 impl Trace {
     /// What the log says of losses that are not numbers.
     pub fn nan_losses(&self) -> impl Iterator<Item = &Anomaly> {
-        self.anomalies.iter().filter(|a| NAN_LOSSES.contains(&a.kind.as_str()))
+        self.anomalies
+            .iter()
+            .filter(|a| NAN_LOSSES.contains(&a.kind.as_str()))
     }
 
     /// Did training come to its end?
     pub(super) fn ended(&self) -> bool {
-        let asked = self.effective.0.get("train_iters").and_then(serde_json::Value::as_u64);
-        self.finished || self.steps.last().zip(asked).is_some_and(|(last, asked)| last.step >= asked)
+        let asked = self
+            .effective
+            .0
+            .get("train_iters")
+            .and_then(serde_json::Value::as_u64);
+        self.finished
+            || self
+                .steps
+                .last()
+                .zip(asked)
+                .is_some_and(|(last, asked)| last.step >= asked)
     }
 }
 
@@ -92,9 +106,13 @@ pub struct Step {
     /// How many steps step time and loss are a mean of; absent = 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_averaged: Option<u64>,
-    /// When it ended, in seconds since 1970: as the trainer says, else when its line was seen in the log.
+    /// When it ended, in seconds since 1970: as the trainer says, else when its line was seen in
+    /// the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<f64>,
+    /// When tprimat saw the line, where `ended_at` is the trainer's own word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_at: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_time_seconds: Option<f64>,
     /// The time is that of the step and of an evaluation together, so it is not a step time.
@@ -118,8 +136,8 @@ pub struct Step {
     pub tflops_per_gpu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// What `memory_bytes` counts: `peak_allocated`, `peak_reserved`, `allocated`, `reserved`, `device_used`,
-    /// `process_device_used`, `peak_rss`.
+    /// What `memory_bytes` counts: `peak_allocated`, `peak_reserved`, `allocated`, `reserved`,
+    /// `device_used`, `process_device_used`, `peak_rss`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_kind: Option<Cow<'static, str>>,
     /// Who counted it: `torch`, `hip`, `rocm-smi`, `nvml`, `proc`.
@@ -131,13 +149,15 @@ pub struct Step {
     /// Sequences since the beginning of training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_samples: Option<u64>,
-    /// The trainer's means over earlier steps as well (Primus prints `this/mean`); never used as this step's values.
+    /// The trainer's means over earlier steps as well (Primus prints `this/mean`); never used as
+    /// this step's values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_average: Option<Box<RunningAverage>>,
     /// Further memory figures of the line.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub memory_figures: Vec<MemoryFigure>,
-    /// What else the line says, by the log's own word with the unit at the end: `data_time_seconds`, `mfu_percent`.
+    /// What else the line says, by the log's own word with the unit at the end:
+    /// `data_time_seconds`, `mfu_percent`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub other: BTreeMap<Cow<'static, str>, f64>,
 }
@@ -155,7 +175,8 @@ pub struct RunningAverage {
 /// One memory figure, in bytes whatever the log calls its unit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryFigure {
-    /// As [`Step::memory_kind`], and `device_free`, `device_total`, `device_used_max_rank` (of the fullest device).
+    /// As [`Step::memory_kind`], and `device_free`, `device_total`, `device_used_max_rank` (of the
+    /// fullest device).
     pub kind: Cow<'static, str>,
     /// As [`Step::memory_source`].
     pub source: Cow<'static, str>,
@@ -185,7 +206,8 @@ pub struct Evaluation {
     pub value: f64,
 }
 
-/// One reading of one device by nvidia-smi, rocm-smi or amd-smi; what the tool does not know is absent.
+/// One reading of one device by nvidia-smi, rocm-smi or amd-smi; what the tool does not know is
+/// absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TelemetrySample {
     /// As the tool counts its devices, behind the host's name where lines have one: `node7/3`.
@@ -249,4 +271,7 @@ pub struct Anomaly {
     /// `nan_loss`, `missing_steps`, `duplicate_step`, `truncated`, `unreadable_line`, …
     pub kind: String,
     pub detail: String,
+    /// The step that it is about, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
 }

@@ -1,6 +1,7 @@
 //! Numbers and words as trainers print them, and what of them can be believed.
 
 use serde_json::Value;
+use tprimat_words::part;
 
 pub use super::numbers::{GIB, as_count as whole};
 use super::{
@@ -16,7 +17,7 @@ pub fn has(text: &str, needle: &str) -> bool {
 
 /// What follows the first `key`.
 pub fn rest<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    memchr::memmem::find(text.as_bytes(), key.as_bytes()).map(|at| &text[at + key.len()..])
+    memchr::memmem::find(text.as_bytes(), key.as_bytes()).map(|at| part(text, at + key.len()..))
 }
 
 /// The number that follows the first `key`, perhaps after spaces.
@@ -32,31 +33,41 @@ pub fn count_after(text: &str, key: &str) -> Option<u64> {
 /// The word that follows the first `key`, up to a space or one of `,;)]}|`, without quotes.
 pub fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let word = rest(text, key)?.trim_start();
-    let end = word.find(|c: char| c.is_whitespace() || ",;)]}|".contains(c)).unwrap_or(word.len());
-    Some(word[..end].trim_matches(['\'', '"'])).filter(|w| !w.is_empty())
+    let end = word
+        .find(|c: char| c.is_whitespace() || ",;)]}|".contains(c))
+        .unwrap_or(word.len());
+    Some(part(word, ..end).trim_matches(['\'', '"'])).filter(|w| !w.is_empty())
 }
 
-/// The number at the beginning of `text`, and what follows it: `1,297`, `-2.9e+08`, `nan`, `inf`, `'0.5'`.
+/// The number at the beginning of `text`, and what follows it: `1,297`, `-2.9e+08`, `nan`, `inf`,
+/// `'0.5'`.
 pub fn number(text: &str) -> Option<(f64, &str)> {
     let text = text.trim_start();
     let quoted = text.starts_with(['\'', '"']);
-    let text = if quoted { &text[1..] } else { text };
+    let text = if quoted { part(text, 1..) } else { text };
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let closing = |at: usize| usize::from(quoted && matches!(bytes.get(at), Some(b'\'' | b'"')));
     let mut end = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
     for word in ["nan", "infinity", "inf"] {
-        if text.get(end..end + word.len()).is_some_and(|w| w.eq_ignore_ascii_case(word))
-            && !bytes.get(end + word.len()).is_some_and(u8::is_ascii_alphanumeric)
+        if text
+            .get(end..end + word.len())
+            .is_some_and(|w| w.eq_ignore_ascii_case(word))
+            && !bytes
+                .get(end + word.len())
+                .is_some_and(u8::is_ascii_alphanumeric)
         {
             let stop = end + word.len();
             return Some((
-                text[..stop].parse().ok()?,
-                &text[stop + usize::from(quoted && bytes.get(stop).is_some())..],
+                part(text, ..stop).parse().ok()?,
+                part(text, stop + closing(stop)..),
             ));
         }
     }
     let mut grouped = false;
-    while digit(end) || (bytes.get(end) == Some(&b',') && (1..4).all(|n| digit(end + n)) && !digit(end + 4)) {
+    while digit(end)
+        || (bytes.get(end) == Some(&b',') && (1..4).all(|n| digit(end + n)) && !digit(end + 4))
+    {
         grouped |= bytes[end] == b',';
         end += 1;
     }
@@ -75,25 +86,36 @@ pub fn number(text: &str) -> Option<(f64, &str)> {
             }
         }
     }
-    let value = if grouped { text[..end].replace(',', "").parse() } else { text[..end].parse() };
-    let closing = usize::from(quoted && matches!(bytes.get(end), Some(b'\'' | b'"')));
-    Some((value.ok()?, &text[end + closing..]))
+    let value = if grouped {
+        part(text, ..end).replace(',', "").parse()
+    } else {
+        part(text, ..end).parse()
+    };
+    Some((value.ok()?, part(text, end + closing(end)..)))
 }
 
 /// `1:02:03`, `15:19`, `2 days, 1:02:03`, `0:07:05.42` → seconds.
 pub fn clock(text: &str) -> Option<f64> {
     let (days, time) = match text.split_once("day") {
-        Some((days, rest)) => (days.trim().parse::<f64>().ok()?, rest.trim_start_matches('s').trim_start_matches(',')),
+        Some((days, rest)) => (
+            days.trim().parse::<f64>().ok()?,
+            rest.trim_start_matches('s').trim_start_matches(','),
+        ),
         None => (0.0, text),
     };
     let mut seconds = 0.0;
     let mut parts = 0;
     for part in time.trim().split(':') {
-        let value = part.parse::<f64>().ok().filter(|v| (0.0..1e6).contains(v))?;
+        let value = part
+            .parse::<f64>()
+            .ok()
+            .filter(|v| (0.0..1e6).contains(v))?;
         seconds = seconds * 60.0 + value;
         parts += 1;
     }
-    (2..=3).contains(&parts).then_some(days * 86_400.0 + seconds)
+    (2..=3)
+        .contains(&parts)
+        .then_some(days * 86_400.0 + seconds)
 }
 
 /// Bytes of a figure in `unit`s; `None` if it cannot be one.
@@ -101,7 +123,8 @@ pub fn bytes(figure: f64, unit: f64) -> Option<u64> {
     super::numbers::bytes(figure, unit).filter(|n| *n > 0)
 }
 
-/// A setting, unless it is stated already: of two sources that differ by nature the first one counts without a word.
+/// A setting, unless it is stated already: of two sources that differ by nature the first one
+/// counts without a word.
 pub fn once(name: &str, value: impl Into<Value>, out: &mut Builder) {
     if !out.trace.effective.0.contains_key(name) {
         out.set(name, value);
@@ -114,8 +137,8 @@ pub fn once_number(name: &str, value: Option<f64>, out: &mut Builder) {
     }
 }
 
-/// `key: value` pairs of the flat Python dictionary (or JSON object) that `text` begins with, and what follows it;
-/// nested values are left out.
+/// `key: value` pairs of the flat Python dictionary (or JSON object) that `text` begins with, and
+/// what follows it; nested values are left out.
 pub fn dictionary(text: &str) -> Option<(Vec<(&str, &str)>, &str)> {
     let bytes = text.as_bytes();
     if bytes.first() != Some(&b'{') {
@@ -123,28 +146,39 @@ pub fn dictionary(text: &str) -> Option<(Vec<(&str, &str)>, &str)> {
     }
     let (mut pairs, mut at) = (Vec::new(), 1);
     loop {
-        let quote = bytes[at..].iter().position(|b| !b.is_ascii_whitespace() && *b != b',')? + at;
+        let quote = bytes[at..]
+            .iter()
+            .position(|b| !b.is_ascii_whitespace() && *b != b',')?
+            + at;
         if bytes[quote] == b'}' {
-            return Some((pairs, &text[quote + 1..]));
+            return Some((pairs, part(text, quote + 1..)));
         }
         if !matches!(bytes[quote], b'\'' | b'"') {
             return None;
         }
         let key_end = memchr::memchr(bytes[quote], &bytes[quote + 1..])? + quote + 1;
-        let colon = bytes[key_end + 1..].iter().position(|b| !b.is_ascii_whitespace())? + key_end + 1;
+        let colon = bytes[key_end + 1..]
+            .iter()
+            .position(|b| !b.is_ascii_whitespace())?
+            + key_end
+            + 1;
         if bytes[colon] != b':' {
             return None;
         }
         let end = value_end(bytes, colon + 1)?;
-        let value = text[colon + 1..end].trim();
+        let value = part(text, colon + 1..end).trim();
         if !value.starts_with(['{', '[', '(']) {
-            pairs.push((&text[quote + 1..key_end], value.trim_matches(['\'', '"'])));
+            pairs.push((
+                part(text, quote + 1..key_end),
+                value.trim_matches(['\'', '"']),
+            ));
         }
         at = end;
     }
 }
 
-/// Where the value that begins at `at` ends: at a comma or a closing brace outside of quotes and brackets.
+/// Where the value that begins at `at` ends: at a comma or a closing brace outside of quotes and
+/// brackets.
 fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0usize;
     loop {
@@ -211,7 +245,8 @@ impl Checks<'_> {
         let (value, step) = (value?, self.step);
         let found = duration(value);
         if found.is_none() {
-            self.notes.add(ABSURD_STEP_TIME, || format!("step {step}: {name} is {value}"));
+            self.notes
+                .add_at(step, ABSURD_STEP_TIME, || format!("{name} is {value}"));
         }
         found.map(|_| value)
     }
@@ -220,12 +255,21 @@ impl Checks<'_> {
         self.take(name, None, value, |v| v > 0.0 && v < 1e15)
     }
 
-    fn take(&mut self, name: &str, kind: Option<&str>, value: Option<f64>, sensible: fn(f64) -> bool) -> Option<f64> {
+    fn take(
+        &mut self,
+        name: &str,
+        kind: Option<&str>,
+        value: Option<f64>,
+        sensible: fn(f64) -> bool,
+    ) -> Option<f64> {
         let (value, step) = (value?, self.step);
         match kind {
-            Some(kind) if !value.is_finite() => self.notes.add(kind, || format!("step {step}: {name} is {value}")),
+            Some(kind) if !value.is_finite() => self
+                .notes
+                .add_at(step, kind, || format!("{name} is {value}")),
             _ if !value.is_finite() || !sensible(value) => {
-                self.notes.add("absurd_value", || format!("step {step}: {name} is {value}"));
+                self.notes
+                    .add_at(step, "absurd_value", || format!("{name} is {value}"));
             }
             _ => return Some(value),
         }
@@ -267,9 +311,19 @@ mod tests {
 
     #[test]
     fn dictionaries_are_read_without_being_json() {
-        let (pairs, left) =
-            dictionary("{'loss': nan, \"lr\": '5e-05', 'x': {'y': [1, 2]}, 'text': 'a, b}', 'e': 1} tail").unwrap();
-        assert_eq!(pairs, [("loss", "nan"), ("lr", "5e-05"), ("text", "a, b}"), ("e", "1")]);
+        let (pairs, left) = dictionary(
+            "{'loss': nan, \"lr\": '5e-05', 'x': {'y': [1, 2]}, 'text': 'a, b}', 'e': 1} tail",
+        )
+        .unwrap();
+        assert_eq!(
+            pairs,
+            [
+                ("loss", "nan"),
+                ("lr", "5e-05"),
+                ("text", "a, b}"),
+                ("e", "1")
+            ]
+        );
         assert_eq!(left, " tail");
         for broken in ["{", "{'a'", "{'a':", "{'a': 1", "{a: 1}", "{'a': 1)}", ""] {
             assert_eq!(dictionary(broken), None, "{broken}");
@@ -277,7 +331,25 @@ mod tests {
         assert_eq!(dictionary("{}"), Some((Vec::new(), "")));
     }
 
+    /// Text of the pieces that the readers look for, so that a wide character comes right behind
+    /// each of them.
+    fn pieces() -> impl Strategy<Value = String> {
+        let piece = prop::sample::select(vec![
+            "'", "\"", "nan", "inf", "infinity", "-", "+", "1", "1,234", ".", "e", ",", "{", "}",
+            ":", "[", "]", "(", ")", "k", " ", "é", "€", "😀",
+        ]);
+        prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
+    }
+
     proptest! {
+        #[test]
+        fn nothing_panics_at_a_wide_character(text in pieces()) {
+            let _ = (number(&text), clock(&text), dictionary(&text), word_after(&text, ":"));
+            if let Some((_, rest)) = number(&text) {
+                prop_assert!(text.ends_with(rest));
+            }
+        }
+
         #[test]
         fn nothing_panics(text in "\\PC{0,60}", key in "\\PC{0,3}") {
             let _ = (number(&text), clock(&text), dictionary(&text), dictionary(&format!("{{'{text}")));

@@ -7,7 +7,8 @@ use super::FailureClass::{self as Class, Killed, Launch, Nan, Nccl, Node, Oom, P
 pub enum Sign {
     /// A process ended.
     Fatal,
-    /// A process ended if the line is an exception; else it explains a failure that is known otherwise.
+    /// A process ended if the line is an exception; else it explains a failure that is known
+    /// otherwise.
     Raised,
     /// Explains a failure that is known otherwise.
     Hint,
@@ -16,8 +17,8 @@ pub enum Sign {
 }
 use Sign::{Fatal, Hint, Raised, Shell};
 
-/// In order of how much they explain: when a GPU is lost or memory runs out on one rank, the others end with NCCL
-/// errors and signals, so those come after.
+/// In order of how much they explain: when a GPU is lost or memory runs out on one rank, the others
+/// end with NCCL errors and signals, so those come after.
 pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("NVRM: Xid", Node, Fatal),
     ("Xid (PCI", Node, Fatal),
@@ -45,7 +46,11 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("oom-kill event", Oom, Fatal),
     ("Address already in use", Port, Raised),
     ("EADDRINUSE", Port, Raised),
-    ("failed to listen on any local network address", Port, Raised),
+    (
+        "failed to listen on any local network address",
+        Port,
+        Raised,
+    ),
     ("loss is nan", Nan, Raised),
     ("loss is NaN", Nan, Raised),
     ("Loss is NaN", Nan, Raised),
@@ -62,7 +67,11 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("aught collective operation timeout", Nccl, Fatal),
     ("detected by watchdog at work", Nccl, Fatal),
     ("NCCL operations have failed or timed out", Nccl, Fatal),
-    ("NCCL watchdog thread terminated with exception", Nccl, Fatal),
+    (
+        "NCCL watchdog thread terminated with exception",
+        Nccl,
+        Fatal,
+    ),
     ("watchdog got stuck for", Nccl, Fatal),
     ("DistBackendError", Nccl, Raised),
     ("NCCL error", Nccl, Raised),
@@ -80,7 +89,8 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
     ("DUE TO PREEMPTION", Killed, Fatal),
     ("exitcode  : -9", Killed, Hint),
     ("Signal 9 (SIGKILL)", Killed, Hint),
-    // No access to weights or data: what is missing is outside of the run, as with a launcher that is not there.
+    // No access to weights or data: what is missing is outside of the run, as with a launcher that
+    // is not there.
     ("GatedRepoError", Launch, Raised),
     ("gated repo", Launch, Raised),
     ("403 Client Error", Launch, Raised),
@@ -99,9 +109,14 @@ pub const SIGNS: &[(&str, Class, Sign)] = &[
 /// Where a line with none of the words above may still be an exception.
 pub const EXCEPTIONS: &[&str] = &["Error", "Exception"];
 
-/// torchrun tells every rank that it ended itself; these are consequences. So is what is said at a normal end.
-pub const CONSEQUENCES: &[&str] =
-    &["closing signal SIGTERM", "Signal 15 (SIGTERM)", "exitcode  : -15", "destroy_process_group() was not called"];
+/// torchrun tells every rank that it ended itself; these are consequences. So is what is said at a
+/// normal end.
+pub const CONSEQUENCES: &[&str] = &[
+    "closing signal SIGTERM",
+    "Signal 15 (SIGTERM)",
+    "exitcode  : -15",
+    "destroy_process_group() was not called",
+];
 
 /// What launchers say of a process that failed.
 pub const LAUNCHERS: &[&str] = &[

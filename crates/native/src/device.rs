@@ -1,4 +1,5 @@
-//! The device that a job runs on: found or refused, never replaced by another; its name and its memory.
+//! The device that a job runs on: found or refused, never replaced by another; its name and its
+//! memory.
 
 use std::path::Path;
 
@@ -8,34 +9,46 @@ use tprimat_job::Vendor;
 
 use crate::{shim, stop::Stop};
 
-/// Opens the vendor's device with this number among the visible ones, and makes it the current one. To be called before
-/// anything else of libtorch: the GPU backend registers itself when its library is loaded, and the first question about
-/// GPUs fixes the answer.
+/// Opens the vendor's device with this number among the visible ones, and makes it the current one.
+/// To be called before anything else of libtorch: the GPU backend registers itself when its library
+/// is loaded, and the first question about GPUs fixes the answer.
 pub fn open(vendor: Vendor, number: usize) -> Result<Device, Stop> {
     let library = match vendor {
         Vendor::Cpu => return Ok(Device::Cpu),
         Vendor::Nvd => "libtorch_cuda.so",
         Vendor::Amd => "libtorch_hip.so",
     };
-    let refuse = |why: String| Stop::Refused(format!("{why}; this trainer does not fall back to the CPU"));
+    let refuse =
+        |why: String| Stop::Refused(format!("{why}; this trainer does not fall back to the CPU"));
     // The linker drops this library, as no symbol of it is named: only its initialisers are wanted.
-    // SAFETY: the initialisers of PyTorch's own backend, on the main thread, before any other use of libtorch.
+    // SAFETY: the initialisers of PyTorch's own backend, on the main thread, before any other use
+    // of libtorch.
     match unsafe { Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL) } {
         Ok(loaded) => std::mem::forget(loaded),
-        Err(error) => return Err(refuse(format!("this PyTorch has no usable {library} ({error})"))),
+        Err(error) => {
+            return Err(refuse(format!(
+                "this PyTorch has no usable {library} ({error})"
+            )));
+        }
     }
     if !Cuda::is_available() {
-        return Err(refuse(format!("{library} was loaded but sees no device ({} counted)", Cuda::device_count())));
+        return Err(refuse(format!(
+            "{library} was loaded but sees no device ({} counted)",
+            Cuda::device_count()
+        )));
     }
     let visible = Cuda::device_count().max(0) as usize;
     if number >= visible {
-        return Err(refuse(format!("the job needs device {number}, and {visible} can be seen, counted from 0")));
+        return Err(refuse(format!(
+            "the job needs device {number}, and {visible} can be seen, counted from 0"
+        )));
     }
     shim::set_device(number as i8)?;
     Ok(Device::Cuda(number))
 }
 
-/// Gives each of several ranks on a CPU its share of the cores, unless the environment says how many threads it has.
+/// Gives each of several ranks on a CPU its share of the cores, unless the environment says how
+/// many threads it has.
 pub fn share_cores(device: Device, ranks: usize) {
     if device == Device::Cpu && std::env::var_os("OMP_NUM_THREADS").is_none() {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -77,16 +90,29 @@ pub fn peak_memory(device: Device) -> Result<Option<Memory>, TchError> {
     match device {
         Device::Cuda(index) => {
             let bytes = shim::peak_allocated(index as i8)?;
-            Ok(Some(Memory { bytes, kind: "peak_allocated", source: "torch" }))
+            Ok(Some(Memory {
+                bytes,
+                kind: "peak_allocated",
+                source: "torch",
+            }))
         }
-        _ => Ok(peak_rss().map(|bytes| Memory { bytes, kind: "peak_rss", source: "proc" })),
+        _ => Ok(peak_rss().map(|bytes| Memory {
+            bytes,
+            kind: "peak_rss",
+            source: "proc",
+        })),
     }
 }
 
 fn peak_rss() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 fn cpu_name() -> Option<String> {
@@ -97,14 +123,21 @@ fn cpu_name() -> Option<String> {
 
 /// Name of the first visible NVIDIA GPU; `None` where NVML is missing or the choice is not plain.
 fn nvidia_name() -> Option<String> {
+    nvidia().map(|(name, _)| name)
+}
+
+/// The first visible NVIDIA GPU's name and its driver's version; `None` as above.
+pub fn nvidia() -> Option<(String, String)> {
     let nvml = nvml_wrapper::Nvml::init().ok()?;
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let first = visible.as_deref().map_or("0", |list| list.split(',').next().unwrap_or_default().trim());
+    let first = visible.as_deref().map_or("0", |list| {
+        list.split(',').next().unwrap_or_default().trim()
+    });
     let device = match first.parse() {
         Ok(index) => nvml.device_by_index(index),
         Err(_) => nvml.device_by_uuid(first),
     };
-    device.ok()?.name().ok()
+    Some((device.ok()?.name().ok()?, nvml.sys_driver_version().ok()?))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -24,6 +25,14 @@ impl<W: Write> Events<W> {
     pub fn step(&mut self, mut fields: Map<String, Value>) -> io::Result<()> {
         let mut line = head("step");
         line.append(&mut fields);
+        self.write(&line)
+    }
+
+    pub fn checkpoint(&mut self, step: u64, path: &Path, seconds: f64) -> io::Result<()> {
+        let mut line = head("checkpoint");
+        line.insert("step".to_owned(), step.into());
+        line.insert("path".to_owned(), path.to_string_lossy().into());
+        line.insert("seconds".to_owned(), seconds.into());
         self.write(&line)
     }
 
@@ -52,7 +61,10 @@ impl<W: Write> Events<W> {
 
 /// Seconds since 1970.
 fn unix_now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }
 
 fn head(event: &str) -> Map<String, Value> {
@@ -72,8 +84,17 @@ mod tests {
         events.end(3).unwrap();
         events.error(FailureClass::Oom, "two\nlines").unwrap();
         let text = String::from_utf8(events.0).unwrap();
-        let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        assert_eq!((lines[0]["event"].as_str(), lines[0]["steps"].as_u64()), (Some("end"), Some(3)));
-        assert_eq!((lines[1]["class"].as_str(), lines[1]["message"].as_str()), (Some("oom"), Some("two\nlines")));
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect();
+        assert_eq!(
+            (lines[0]["event"].as_str(), lines[0]["steps"].as_u64()),
+            (Some("end"), Some(3))
+        );
+        assert_eq!(
+            (lines[1]["class"].as_str(), lines[1]["message"].as_str()),
+            (Some("oom"), Some("two\nlines"))
+        );
     }
 }

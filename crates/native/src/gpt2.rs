@@ -31,7 +31,10 @@ struct Affine {
 
 impl Affine {
     fn named(named: &Named, name: &str) -> Result<Self, TchError> {
-        Ok(Self { weight: named.tensor(&format!("{name}.weight"))?, bias: named.tensor(&format!("{name}.bias"))? })
+        Ok(Self {
+            weight: named.tensor(&format!("{name}.weight"))?,
+            bias: named.tensor(&format!("{name}.bias"))?,
+        })
     }
 
     fn linear(&self, x: &Tensor) -> Result<Tensor, TchError> {
@@ -39,12 +42,23 @@ impl Affine {
     }
 
     fn norm(&self, x: &Tensor, eps: f64) -> Result<Tensor, TchError> {
-        x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), eps, false)
+        x.f_layer_norm(
+            self.weight.size(),
+            Some(&self.weight),
+            Some(&self.bias),
+            eps,
+            false,
+        )
     }
 }
 
 impl Layers {
-    pub fn new(shape: &Shape, named: &Named, seq_length: i64, device: Device) -> Result<Self, TchError> {
+    pub fn new(
+        shape: &Shape,
+        named: &Named,
+        seq_length: i64,
+        device: Device,
+    ) -> Result<Self, TchError> {
         let layer = |n| {
             let affine = |name: &str| Affine::named(named, &format!("transformer.h.{n}.{name}"));
             Ok(Layer {
@@ -57,7 +71,9 @@ impl Layers {
             })
         };
         Ok(Self {
-            layers: (0..shape.layers).map(layer).collect::<Result<_, TchError>>()?,
+            layers: (0..shape.layers)
+                .map(layer)
+                .collect::<Result<_, TchError>>()?,
             positions: named.tensor("transformer.wpe.weight")?,
             places: Tensor::f_arange(seq_length, (Kind::Int64, device))?,
             norm: Affine::named(named, "transformer.ln_f")?,
@@ -68,7 +84,13 @@ impl Layers {
 
     /// Embedded tokens with their positions added.
     pub fn with_positions(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        x.f_add(&Tensor::f_embedding(&self.positions, &self.places, -1, false, false)?)
+        x.f_add(&Tensor::f_embedding(
+            &self.positions,
+            &self.places,
+            -1,
+            false,
+            false,
+        )?)
     }
 
     pub fn forward(&self, number: usize, x: &Tensor) -> Result<Tensor, TchError> {
@@ -76,13 +98,31 @@ impl Layers {
         let (batch, length, width) = x.size3()?;
         let qkv = layer.qkv.linear(&layer.attention_norm.norm(x, self.eps)?)?;
         let part = |n| {
-            let heads = qkv.f_narrow(2, n * width, width)?.f_reshape([batch, length, self.heads, -1])?;
+            let heads = qkv
+                .f_narrow(2, n * width, width)?
+                .f_reshape([batch, length, self.heads, -1])?;
             heads.f_transpose(1, 2)
         };
         let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-        let mixed = Tensor::f_scaled_dot_product_attention(&q, &k, &v, None::<Tensor>, 0.0, true, None::<f64>, false)?;
-        let x = x.f_add(&layer.joined.linear(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, width])?)?)?;
-        let up = layer.up.linear(&layer.mlp_norm.norm(&x, self.eps)?)?.f_gelu("tanh")?;
+        let mixed = Tensor::f_scaled_dot_product_attention(
+            &q,
+            &k,
+            &v,
+            None::<Tensor>,
+            0.0,
+            true,
+            None::<f64>,
+            false,
+        )?;
+        let x = x.f_add(
+            &layer
+                .joined
+                .linear(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, width])?)?,
+        )?;
+        let up = layer
+            .up
+            .linear(&layer.mlp_norm.norm(&x, self.eps)?)?
+            .f_gelu("tanh")?;
         x.f_add(&layer.down.linear(&up)?)
     }
 

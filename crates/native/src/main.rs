@@ -1,11 +1,15 @@
-//! tprimat-native: trains Llama, Mistral, Qwen2.5 and GPT-2 shapes with libtorch and prints JSON lines.
+//! tprimat-native: trains Llama, Mistral, Qwen2.5 and GPT-2 shapes with libtorch and prints JSON
+//! lines.
 //!
-//! The flow: job → refused or accepted (`support`) → device, parameters, model → `train`, which runs
-//! `tokens` → `model` → `backward` → `parameters` once per step, or on a GPU `fused` in place of the last three. For several
-//! devices it first starts itself once for each (`ranks`). The only program that may use tch.
+//! The flow: job → refused or accepted (`support`) → device, parameters, model → `train`, which
+//! runs `tokens` → `model` → `backward` → `parameters` once per step, or in place of the last three
+//! `fused` (on a GPU) or `direct` (on a CPU). For several devices it first starts itself once for each (`ranks`). The only
+//! program that may use tch.
 
 mod backward;
+mod checkpoint;
 mod device;
+mod direct;
 mod events;
 mod fused;
 mod gpt2;
@@ -18,6 +22,7 @@ mod shape;
 mod shim;
 mod stop;
 mod support;
+mod tensor_file;
 mod tokens;
 mod train;
 mod weights;
@@ -32,10 +37,11 @@ use clap::Parser;
 use tprimat_job::Job;
 
 use crate::{
+    checkpoint::Checkpoints,
     events::Events,
     ranks::{Ring, launch},
     stop::Stop,
-    train::Trainer,
+    train::{Begin, Trainer},
 };
 
 /// Trains what a tprimat job describes, and prints its progress as JSON lines.
@@ -43,19 +49,37 @@ use crate::{
 #[command(version)]
 struct Arguments {
     /// The job, as JSON.
-    #[arg(long, env = "TPRIMAT_JOB", value_name = "FILE", required_unless_present = "self_test")]
+    #[arg(
+        long,
+        env = "TPRIMAT_JOB",
+        value_name = "FILE",
+        required_unless_present = "self_test"
+    )]
     job: Option<PathBuf>,
-    /// Starts from these weights (safetensors, Hugging Face names) instead of random ones.
-    #[arg(long, value_name = "FILE")]
+    /// Starts from these weights (safetensors, Hugging Face names) instead of random ones: a file,
+    /// or a folder with model.safetensors or with several files and their index.
+    #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
     /// What a job with a dataset trains on: PREFIX.bin and PREFIX.idx.
     #[arg(long, env = "TPRIMAT_DATASET", value_name = "PREFIX")]
     dataset: Option<PathBuf>,
+    /// Writes checkpoints to FOLDER/step-N, in Hugging Face's layout, after every
+    /// `checkpoint_every` steps of the job's framework settings, and after the last one.
+    #[arg(
+        long,
+        env = "TPRIMAT_CHECKPOINTS",
+        value_name = "FOLDER",
+        default_value = "checkpoints"
+    )]
+    checkpoints: PathBuf,
+    /// Goes on after the last step of this checkpoint.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "weights")]
+    resume: Option<PathBuf>,
     /// Writes tokens and logits of the first micro-batch as safetensors, and does not train.
     #[arg(long, value_name = "FILE")]
     dump_logits: Option<PathBuf>,
-    /// Compares the kernels of the fused step with float64 on this GPU, times them at the job's sizes if there is a job,
-    /// and does not train.
+    /// Compares the kernels of the fused step with float64 on this GPU, times them at the job's
+    /// sizes if there is a job, and does not train.
     #[arg(long)]
     self_test: bool,
     #[command(flatten)]
@@ -77,7 +101,9 @@ fn main() -> ExitCode {
     match run(&arguments, ring) {
         Ok(code) => code,
         // Every rank has the same loss.
-        Err(Stop::NanLoss(_)) if rank.is_some_and(|rank| rank > 0) => ExitCode::from(launch::FOLLOWS),
+        Err(Stop::NanLoss(_)) if rank.is_some_and(|rank| rank > 0) => {
+            ExitCode::from(launch::FOLLOWS)
+        }
         // The process that started the ranks waits for the one that knows why.
         Err(Stop::Lost(error)) if rank.is_some() => {
             eprintln!("tprimat-native, rank {}: {error}", rank.unwrap_or_default());
@@ -103,17 +129,36 @@ fn run(arguments: &Arguments, ring: Option<Ring>) -> Result<ExitCode, Stop> {
             false => Err(Stop::SelfTest),
         };
     }
-    let Some(job) = job else { return Err(Stop::Refused("no job is named; use --job FILE".to_owned())) };
+    let Some(job) = job else {
+        return Err(Stop::Refused("no job is named; use --job FILE".to_owned()));
+    };
     let refusals = support::refusals(&job);
     if !refusals.is_empty() {
-        return Err(Stop::Refused(format!("cannot run this job: {}", refusals.join("; "))));
+        return Err(Stop::Refused(format!(
+            "cannot run this job: {}",
+            refusals.join("; ")
+        )));
     }
     let ranks = job.parallelism.num_gpus as usize;
     let is_silent = ring.as_ref().is_some_and(|ring| ring.rank() > 0);
     if ring.is_none() && ranks > 1 {
         return launch::run(ranks, &mut Events(io::stdout().lock()));
     }
-    let mut trainer = Trainer::new(&job, arguments.weights.as_deref(), arguments.dataset.as_deref(), ring)?;
+    let begin = match (&arguments.resume, &arguments.weights) {
+        (Some(folder), _) => Begin::Resume(folder),
+        (None, Some(file)) => Begin::Weights(file),
+        (None, None) => Begin::Random,
+    };
+    let mut trainer = Trainer::new(&job, begin, arguments.dataset.as_deref(), ring)?;
+    // One folder is set for all runs of a matrix, so each has a folder of its own in it.
+    let run = std::env::var_os("TPRIMAT_RUN_ID")
+        .filter(|_| std::env::var_os("TPRIMAT_CHECKPOINTS").is_some());
+    let folder = run.map_or_else(
+        || arguments.checkpoints.clone(),
+        |run| arguments.checkpoints.join(run),
+    );
+    trainer.checkpoints =
+        support::checkpoint_every(&job).map(|every| Checkpoints { folder, every });
     match &arguments.dump_logits {
         Some(path) => trainer.dump_logits(path)?,
         None if is_silent => trainer.run(&mut Events(io::sink()))?,
@@ -123,7 +168,11 @@ fn run(arguments: &Arguments, ring: Option<Ring>) -> Result<ExitCode, Stop> {
 }
 
 fn read_job(path: &Path) -> Result<Job, Stop> {
-    let fail = |source| Stop::File { what: "cannot read the job", path: path.to_owned(), source };
+    let fail = |source| Stop::File {
+        what: "cannot read the job",
+        path: path.to_owned(),
+        source,
+    };
     let bytes = std::fs::read(path).map_err(|e| fail(e.into()))?;
     serde_json::from_slice(&bytes).map_err(|e| fail(e.into()))
 }

@@ -1,7 +1,8 @@
-//! The network: a Llama, Mistral, Qwen2.5 or GPT-2 decoder, as a row of parts that run one after the other.
+//! The network: a Llama, Mistral, Qwen2.5 or GPT-2 decoder, as a row of parts that run one after
+//! the other.
 //!
-//! Part 0 is the embedding, parts 1 to L are the layers, part L + 1 is the final norm. Knows nothing of losses,
-//! gradients or optimisers.
+//! Part 0 is the embedding, parts 1 to L are the layers, part L + 1 is the final norm. Knows
+//! nothing of losses, gradients or optimisers.
 
 use std::ops::Range;
 
@@ -27,7 +28,13 @@ pub struct Model {
 
 /// What the families differ in: positions, layers, norms.
 enum Layers {
-    Llama { layers: Vec<Layer>, norm: Tensor, rope: Rope, rope_theta: f64, rope_scaling_factor: f64 },
+    Llama {
+        layers: Vec<Layer>,
+        norm: Tensor,
+        rope: Rope,
+        rope_theta: f64,
+        rope_scaling_factor: f64,
+    },
     Gpt2(gpt2::Layers),
 }
 
@@ -59,30 +66,48 @@ pub struct Named<'a>(pub &'a Parameters);
 
 impl Named<'_> {
     fn find(&self, name: &str) -> Option<Tensor> {
-        self.0.list.iter().find(|p| p.name == name).map(|p| p.value.shallow_clone())
+        self.0
+            .list
+            .iter()
+            .find(|p| p.name == name)
+            .map(|p| p.value.shallow_clone())
     }
 
     pub fn tensor(&self, name: &str) -> Result<Tensor, TchError> {
-        self.find(name).ok_or_else(|| TchError::TensorNameNotFound(name.to_owned(), "the model".to_owned()))
+        self.find(name)
+            .ok_or_else(|| TchError::TensorNameNotFound(name.to_owned(), "the model".to_owned()))
     }
 
     fn linear(&self, name: &str) -> Result<Linear, TchError> {
-        Ok(Linear { weight: self.tensor(&format!("{name}.weight"))?, bias: self.find(&format!("{name}.bias")) })
+        Ok(Linear {
+            weight: self.tensor(&format!("{name}.weight"))?,
+            bias: self.find(&format!("{name}.bias")),
+        })
     }
 }
 
 impl Model {
-    pub fn new(shape: &Shape, parameters: &Parameters, seq_length: u64, device: Device) -> Result<Self, TchError> {
+    pub fn new(
+        shape: &Shape,
+        parameters: &Parameters,
+        seq_length: u64,
+        device: Device,
+    ) -> Result<Self, TchError> {
         let named = Named(parameters);
         let (embedding, layers) = if shape.positions > 0 {
             let layers = gpt2::Layers::new(shape, &named, seq_length as i64, device)?;
-            (named.tensor("transformer.wte.weight")?, Layers::Gpt2(layers))
+            (
+                named.tensor("transformer.wte.weight")?,
+                Layers::Gpt2(layers),
+            )
         } else {
             let embedding = named.tensor("model.embed_tokens.weight")?;
             let layers = Layers::llama(shape, &named, seq_length as i64, embedding.kind(), device)?;
             (embedding, layers)
         };
-        let head = named.find("lm_head.weight").unwrap_or_else(|| embedding.shallow_clone());
+        let head = named
+            .find("lm_head.weight")
+            .unwrap_or_else(|| embedding.shallow_clone());
         Ok(Self {
             first_parameter: first_parameters(parameters, shape.layers as usize),
             embedding,
@@ -104,7 +129,11 @@ impl Model {
 
     /// The parameter that [`Model::logits`] uses.
     pub fn head_parameter(&self) -> usize {
-        if self.is_tied() { 0 } else { self.first_parameter[self.num_parts()] }
+        if self.is_tied() {
+            0
+        } else {
+            self.first_parameter[self.num_parts()]
+        }
     }
 
     pub fn head(&self) -> &Tensor {
@@ -115,7 +144,8 @@ impl Model {
         self.head.data_ptr() == self.embedding.data_ptr()
     }
 
-    /// Runs some parts in order; `x` is `[batch, seq_length]` of tokens before part 0, hidden states after.
+    /// Runs some parts in order; `x` is `[batch, seq_length]` of tokens before part 0, hidden
+    /// states after.
     pub fn forward(&self, parts: &Range<usize>, x: &Tensor) -> Result<Tensor, TchError> {
         let last = self.num_parts() - 1;
         let mut x = x.shallow_clone();
@@ -143,20 +173,37 @@ impl Model {
     fn layer(&self, layer: &Layer, rope: &Rope, x: &Tensor) -> Result<Tensor, TchError> {
         let x = x.f_add(&self.attention(layer, rope, &self.rms_norm(x, &layer.input_norm)?)?)?;
         let normed = self.rms_norm(&x, &layer.post_attention_norm)?;
-        let gated = layer.gate.forward(&normed)?.f_silu()?.f_mul(&layer.up.forward(&normed)?)?;
+        let gated = layer
+            .gate
+            .forward(&normed)?
+            .f_silu()?
+            .f_mul(&layer.up.forward(&normed)?)?;
         x.f_add(&layer.down.forward(&gated)?)
     }
 
     fn attention(&self, layer: &Layer, rope: &Rope, x: &Tensor) -> Result<Tensor, TchError> {
         let (batch, length, _) = x.size3()?;
-        let heads = |x: Tensor| x.f_reshape([batch, length, -1, self.head_dim])?.f_transpose(1, 2);
+        let heads = |x: Tensor| {
+            x.f_reshape([batch, length, -1, self.head_dim])?
+                .f_transpose(1, 2)
+        };
         let q = rope.apply(&heads(layer.q.forward(x)?)?)?;
         let k = rope.apply(&heads(layer.k.forward(x)?)?)?;
         let v = heads(layer.v.forward(x)?)?;
         let grouped = q.size()[1] != k.size()[1];
-        let mixed =
-            Tensor::f_scaled_dot_product_attention(&q, &k, &v, None::<Tensor>, 0.0, true, None::<f64>, grouped)?;
-        layer.o.forward(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, -1])?)
+        let mixed = Tensor::f_scaled_dot_product_attention(
+            &q,
+            &k,
+            &v,
+            None::<Tensor>,
+            0.0,
+            true,
+            None::<f64>,
+            grouped,
+        )?;
+        layer
+            .o
+            .forward(&mixed.f_transpose(1, 2)?.f_reshape([batch, length, -1])?)
     }
 
     fn rms_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor, TchError> {
@@ -179,7 +226,12 @@ impl Model {
             "norm_eps": self.norm_eps,
         });
         let of_layers = match &self.layers {
-            Layers::Llama { layers, rope_theta, rope_scaling_factor, .. } => serde_json::json!({
+            Layers::Llama {
+                layers,
+                rope_theta,
+                rope_scaling_factor,
+                ..
+            } => serde_json::json!({
                 "ffn_hidden_size": rows(&layers[0].gate.weight),
                 "num_attention_heads": rows(&layers[0].q.weight) / self.head_dim,
                 "num_kv_heads": rows(&layers[0].k.weight) / self.head_dim,
@@ -200,7 +252,13 @@ impl Model {
 }
 
 impl Layers {
-    fn llama(shape: &Shape, named: &Named, seq_length: i64, kind: Kind, device: Device) -> Result<Self, TchError> {
+    fn llama(
+        shape: &Shape,
+        named: &Named,
+        seq_length: i64,
+        kind: Kind,
+        device: Device,
+    ) -> Result<Self, TchError> {
         let layer = |n| {
             let at = |name: &str| format!("model.layers.{n}.{name}");
             Ok(Layer {
@@ -215,9 +273,15 @@ impl Layers {
                 down: named.linear(&at("mlp.down_proj"))?,
             })
         };
-        let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
+        let frequencies = rope::inverse_frequencies(
+            shape.head_dim,
+            shape.rope_theta,
+            shape.rope_scaling.as_ref(),
+        );
         Ok(Self::Llama {
-            layers: (0..shape.layers).map(layer).collect::<Result<_, TchError>>()?,
+            layers: (0..shape.layers)
+                .map(layer)
+                .collect::<Result<_, TchError>>()?,
             norm: named.tensor("model.norm.weight")?,
             rope: Rope::new(&frequencies, seq_length, kind, device)?,
             rope_theta: shape.rope_theta,
@@ -227,13 +291,17 @@ impl Layers {
     }
 }
 
-/// Parameters are in the order of the forward pass; those of a layer have its number in their names.
+/// Parameters are in the order of the forward pass; those of a layer have its number in their
+/// names.
 fn first_parameters(parameters: &Parameters, layers: usize) -> Vec<usize> {
     let names: Vec<&str> = parameters.list.iter().map(|p| p.name.as_str()).collect();
     let is_layer = |name: &&str| name.contains(".layers.") || name.contains(".h.");
     let before = names.iter().take_while(|name| !is_layer(name)).count();
     let of_layers = names.iter().filter(|name| is_layer(name)).count();
-    let after_norm = names.iter().filter(|name| !name.starts_with("lm_head")).count();
+    let after_norm = names
+        .iter()
+        .filter(|name| !name.starts_with("lm_head"))
+        .count();
     let mut first = vec![0];
     first.extend((0..=layers).map(|n| before + n * of_layers / layers));
     first.push(after_norm);

@@ -1,12 +1,13 @@
 //! All parameters with their gradients and AdamW state, in a few flat buffers.
 //!
-//! Parameters are views of two flat tensors, one with weight decay (matrices) and one without (norms and
-//! biases), so that clipping, the update and the copy from fp32 master weights to bf16 are one kernel each,
-//! however many parameters there are. Gradients are accumulated in the precision of the state.
+//! Parameters are views of two flat tensors, one with weight decay (matrices) and one without
+//! (norms and biases), so that clipping, the update and the copy from fp32 master weights to bf16
+//! are one kernel each, however many parameters there are. Gradients are accumulated in the
+//! precision of the state.
 //!
-//! Several ranks may share the matrices out: each unit (the embedding, a layer, the head) is then cut into as many equal
-//! parts as there are ranks, and the flat buffers hold one part of every unit. Vectors, a few thousandths of a per cent of
-//! a model, stay whole on every rank.
+//! Several ranks may share the matrices out: each unit (the embedding, a layer, the head) is then
+//! cut into as many equal parts as there are ranks, and the flat buffers hold one part of every
+//! unit. Vectors, a few thousandths of a per cent of a model, stay whole on every rank.
 
 use std::collections::HashMap;
 
@@ -17,8 +18,8 @@ use crate::{ranks, shape::ParameterSpec, shim};
 
 /// Views begin at multiples of this many elements, for aligned loads.
 const ALIGNMENT: i64 = 64;
-/// Buffers are whole rows of this length, for norms by row: PyTorch adds a long fp32 vector up in so few partial sums
-/// on the CPU that the norm of 10^8 elements comes out 1 % low.
+/// Buffers are whole rows of this length, for norms by row: PyTorch adds a long fp32 vector up in
+/// so few partial sums on the CPU that the norm of 10^8 elements comes out 1 % low.
 const ROW: i64 = 1 << 14;
 /// Elements a fused update handles at once; its kernels index chunks with 32 bits.
 const LONGEST_UPDATE: i64 = 1 << 30;
@@ -34,10 +35,11 @@ pub struct Parameters {
 
 pub struct Parameter {
     pub name: String,
-    /// What forward and backward use: a leaf of the autograd graph. Of a matrix that ranks share it has the size and the
-    /// kind, and is not a number everywhere.
+    /// What forward and backward use: a leaf of the autograd graph. Of a matrix that ranks share it
+    /// has the size and the kind, and is not a number everywhere.
     pub value: Tensor,
     /// The same in the precision of the state; `value` itself where that is equal.
+    #[cfg(test)]
     pub master: Tensor,
     grad: Tensor,
     has_grad: bool,
@@ -49,9 +51,11 @@ pub struct Parameter {
 pub struct Place {
     /// Index of the group.
     group: usize,
-    /// The unit, of a matrix: 0 is what comes before the layers, 1 + n is layer n, then what comes after them.
+    /// The unit, of a matrix: 0 is what comes before the layers, 1 + n is layer n, then what comes
+    /// after them.
     pub unit: usize,
-    /// The first one, counted from the beginning of the group's buffers or, of shared matrices, of the unit's.
+    /// The first one, counted from the beginning of the group's buffers or, of shared matrices, of
+    /// the unit's.
     pub start: i64,
     size: Vec<i64>,
 }
@@ -67,7 +71,8 @@ impl Place {
 
     /// These elements of a flat buffer of the group or, of shared matrices, of the unit.
     pub fn view(&self, flat: &Tensor) -> Result<Tensor, TchError> {
-        flat.f_narrow(0, self.start, self.count())?.f_reshape(self.size.as_slice())
+        flat.f_narrow(0, self.start, self.count())?
+            .f_reshape(self.size.as_slice())
     }
 }
 
@@ -100,6 +105,25 @@ impl Unit {
     }
 }
 
+/// What the optimiser keeps of every parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Weights,
+    FirstMoments,
+    SecondMoments,
+}
+
+impl State {
+    /// torch.optim's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "master",
+            Self::FirstMoments => "exp_avg",
+            Self::SecondMoments => "exp_avg_sq",
+        }
+    }
+}
+
 /// The groups: matrices have weight decay, norms and biases have none.
 pub const MATRICES: usize = 0;
 pub const VECTORS: usize = 1;
@@ -112,6 +136,62 @@ pub struct Group {
     pub grads: Tensor,
     pub exp_avg: Tensor,
     pub exp_avg_sq: Tensor,
+}
+
+impl Group {
+    fn state(&self, state: State) -> &Tensor {
+        match state {
+            State::Weights => &self.master,
+            State::FirstMoments => &self.exp_avg,
+            State::SecondMoments => &self.exp_avg_sq,
+        }
+    }
+}
+
+/// The state of whole parameters, gathered from the ranks unit by unit where they share the
+/// matrices.
+pub struct Whole<'a> {
+    parameters: &'a Parameters,
+    ranks: Option<&'a dyn ranks::Group>,
+    gathered: Option<(State, usize, Tensor)>,
+}
+
+impl<'a> Whole<'a> {
+    pub fn new(parameters: &'a Parameters, ranks: Option<&'a dyn ranks::Group>) -> Self {
+        Self {
+            parameters,
+            ranks,
+            gathered: None,
+        }
+    }
+
+    /// Where ranks share matrices, all of them must ask for the same ones in the same order.
+    pub fn of(&mut self, state: State, index: usize) -> Result<Tensor, TchError> {
+        let place = &self.parameters.list[index].place;
+        let flat = self.parameters.groups[place.group].state(state);
+        let shards = self
+            .parameters
+            .shards
+            .as_ref()
+            .filter(|_| place.is_matrix());
+        let (Some(Shards { share, units }), Some(ranks)) = (shards, self.ranks) else {
+            return place.view(flat);
+        };
+        if self
+            .gathered
+            .as_ref()
+            .is_none_or(|(of, unit, _)| (*of, *unit) != (state, place.unit))
+        {
+            self.gathered = None;
+            let unit = units[place.unit];
+            let whole = Tensor::f_empty([unit.length * share.ranks], (flat.kind(), flat.device()))?;
+            ranks.wait(ranks.all_gather(&unit.part(flat)?, &whole)?)?;
+            self.gathered = Some((state, place.unit, whole));
+        }
+        self.gathered
+            .as_ref()
+            .map_or_else(|| place.view(flat), |(_, _, whole)| place.view(whole))
+    }
 }
 
 impl Parameter {
@@ -135,8 +215,8 @@ impl Parameters {
         Self::shared(specs, [kind, state_kind], weight_decay, device, None)
     }
 
-    /// With the matrices shared out, where `share` says so. `kinds`: what the network computes in, and that of master
-    /// weights, moments and gradients.
+    /// With the matrices shared out, where `share` says so. `kinds`: what the network computes in,
+    /// and that of master weights, moments and gradients.
     pub fn shared(
         specs: &[ParameterSpec],
         kinds: [Kind; 2],
@@ -144,23 +224,35 @@ impl Parameters {
         device: Device,
         share: Option<Share>,
     ) -> Result<Self, TchError> {
-        let Layout { places, units, lengths } = Layout::of(specs, share);
+        let Layout {
+            places,
+            units,
+            lengths,
+        } = Layout::of(specs, share);
         let groups = [(lengths[MATRICES], weight_decay), (lengths[VECTORS], 0.0)]
             .into_iter()
-            .map(|(length, weight_decay)| Group::new(round_up(length, ROW), weight_decay, kinds, device))
+            .map(|(length, weight_decay)| {
+                Group::new(round_up(length, ROW), weight_decay, kinds, device)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let mut list = Vec::new();
         for (spec, place) in specs.iter().zip(places) {
             let group = &groups[place.group];
             let is_shared = share.is_some() && place.is_matrix();
             let view = |flat: &Tensor| match is_shared {
-                true => Tensor::f_full([1], f64::NAN, (flat.kind(), device))?.f_expand(spec.size.as_slice(), false),
+                true => Tensor::f_full([1], f64::NAN, (flat.kind(), device))?
+                    .f_expand(spec.size.as_slice(), false),
                 false => place.view(flat),
             };
             let value = view(&group.values)?.f_detach()?;
             list.push(Parameter {
                 name: spec.name.clone(),
-                value: if is_shared { value } else { value.f_set_requires_grad(true)? },
+                value: if is_shared {
+                    value
+                } else {
+                    value.f_set_requires_grad(true)?
+                },
+                #[cfg(test)]
                 master: view(&group.master)?,
                 grad: view(&group.grads)?,
                 has_grad: false,
@@ -168,7 +260,12 @@ impl Parameters {
             });
         }
         let shards = share.map(|share| Shards { share, units });
-        Ok(Self { list, groups, shards, step: Tensor::f_zeros([1], (Kind::Float, device))? })
+        Ok(Self {
+            list,
+            groups,
+            shards,
+            step: Tensor::f_zeros([1], (Kind::Float, device))?,
+        })
     }
 
     /// Moves this rank's parts of the matrices' weights to where the other ranks can reach them.
@@ -188,15 +285,20 @@ impl Parameters {
     }
 
     pub fn index(&self) -> HashMap<&str, usize> {
-        self.list.iter().enumerate().map(|(i, p)| (p.name.as_str(), i)).collect()
+        self.list
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (p.name.as_str(), i))
+            .collect()
     }
 
-    /// Where neighbouring parameters are as one matrix (or vector), rows below rows; `None` if something lies between them.
+    /// Where neighbouring parameters are as one matrix (or vector), rows below rows; `None` if
+    /// something lies between them.
     pub fn joined(&self, indices: &[usize]) -> Option<Place> {
         let mut joined = self.list[*indices.first()?].place.clone();
         for place in indices[1..].iter().map(|index| &self.list[*index].place) {
-            let is_next =
-                (place.group, place.unit, place.start) == (joined.group, joined.unit, joined.start + joined.count());
+            let is_next = (place.group, place.unit, place.start)
+                == (joined.group, joined.unit, joined.start + joined.count());
             if !is_next || place.size[1..] != joined.size[1..] {
                 return None;
             }
@@ -205,21 +307,35 @@ impl Parameters {
         Some(joined)
     }
 
-    /// Sets the master weights of a parameter, or this rank's part of them; [`Self::publish`] makes them count.
-    pub fn write(&mut self, index: usize, whole: &Tensor) -> Result<(), TchError> {
-        let Parameter { place, master, .. } = &mut self.list[index];
-        let Some(Shards { share, units }) = self.shards.as_ref().filter(|_| place.is_matrix()) else {
-            return tch::no_grad(|| master.f_copy_(whole));
+    /// Sets the state of a parameter, or this rank's part of it; [`Self::publish`] makes new
+    /// weights count.
+    pub fn write(&mut self, state: State, index: usize, whole: &Tensor) -> Result<(), TchError> {
+        let place = &self.list[index].place;
+        let flat = self.groups[place.group].state(state);
+        let Some(Shards { share, units }) = self.shards.as_ref().filter(|_| place.is_matrix())
+        else {
+            return tch::no_grad(|| place.view(flat)?.f_copy_(whole));
         };
         let unit = units[place.unit];
         let first = share.rank * unit.length;
-        let (from, to) = (place.start.max(first), (place.start + place.count()).min(first + unit.length));
+        let (from, to) = (
+            place.start.max(first),
+            (place.start + place.count()).min(first + unit.length),
+        );
         if from >= to {
             return Ok(());
         }
-        let source = whole.f_reshape([-1])?.f_narrow(0, from - place.start, to - from)?;
-        let mut own = self.groups[place.group].master.f_narrow(0, unit.start + from - first, to - from)?;
+        let source = whole
+            .f_reshape([-1])?
+            .f_narrow(0, from - place.start, to - from)?;
+        let mut own = flat.f_narrow(0, unit.start + from - first, to - from)?;
         tch::no_grad(|| own.f_copy_(&source))
+    }
+
+    /// Call after weights and moments were written that so many updates have made.
+    pub fn resume(&mut self, updates: u64) -> Result<(), TchError> {
+        let _ = self.step.f_fill_(updates as f64)?;
+        self.publish()
     }
 
     pub fn state_kind(&self) -> Kind {
@@ -251,24 +367,50 @@ impl Parameters {
 
     /// Adds the accumulated gradients up over all ranks.
     pub fn add_up(&self, ranks: &dyn ranks::Group) -> Result<(), TchError> {
-        let pending = self.groups.iter().map(|group| ranks.all_reduce(&group.grads)).collect::<Result<Vec<_>, _>>()?;
-        pending.into_iter().try_for_each(|pending| ranks.wait(pending))
+        let pending = self
+            .groups
+            .iter()
+            .map(|group| ranks.all_reduce(&group.grads))
+            .collect::<Result<Vec<_>, _>>()?;
+        pending
+            .into_iter()
+            .try_for_each(|pending| ranks.wait(pending))
     }
 
     /// Global 2-norm of the accumulated gradients, an fp32 scalar on the device.
     pub fn grad_norm(&self) -> Result<Tensor, TchError> {
-        let by_row = |g: &Group| g.grads.f_reshape([-1, ROW])?.f_linalg_norm(2.0, [1].as_slice(), false, Kind::Float);
-        let norms = self.groups.iter().map(by_row).collect::<Result<Vec<_>, _>>()?;
+        let by_row = |g: &Group| {
+            g.grads
+                .f_reshape([-1, ROW])?
+                .f_linalg_norm(2.0, [1].as_slice(), false, Kind::Float)
+        };
+        let norms = self
+            .groups
+            .iter()
+            .map(by_row)
+            .collect::<Result<Vec<_>, _>>()?;
         Tensor::f_cat(&norms, 0)?.f_linalg_norm(2.0, None::<i64>, false, Kind::Float)
     }
 
-    /// Clips (where `clip_grad` > 0), updates, and forgets the gradients. Nothing waits for the device.
-    pub fn update(&mut self, grad_norm: &Tensor, learning_rate: f64, options: &OptimizerJob) -> Result<(), TchError> {
+    /// Clips (where `clip_grad` > 0), updates, and forgets the gradients. Nothing waits for the
+    /// device.
+    pub fn update(
+        &mut self,
+        grad_norm: &Tensor,
+        learning_rate: f64,
+        options: &OptimizerJob,
+    ) -> Result<(), TchError> {
         tch::no_grad(|| {
             let _ = self.step.f_add_scalar_(1.0)?;
-            // torch.nn.utils.clip_grad_norm_ multiplies by min(1, clip / (norm + 1e-6)); the kernel divides.
+            // torch.nn.utils.clip_grad_norm_ multiplies by min(1, clip / (norm + 1e-6)); the kernel
+            // divides.
             let grad_scale = match options.clip_grad > 0.0 {
-                true => Some(grad_norm.f_add_scalar(1e-6)?.f_div_scalar(options.clip_grad)?.f_clamp_min(1.0)?),
+                true => Some(
+                    grad_norm
+                        .f_add_scalar(1e-6)?
+                        .f_div_scalar(options.clip_grad)?
+                        .f_clamp_min(1.0)?,
+                ),
                 false => None,
             };
             for group in &self.groups {
@@ -295,7 +437,11 @@ impl Layout {
         let mut whole_units: Vec<i64> = Vec::new();
         let mut places = Vec::new();
         for spec in specs {
-            let group = if spec.size.len() < 2 { VECTORS } else { MATRICES };
+            let group = if spec.size.len() < 2 {
+                VECTORS
+            } else {
+                MATRICES
+            };
             let unit = match layer_of(&spec.name) {
                 Some(layer) => 1 + layer,
                 // Neither before the layers nor in one of them.
@@ -306,25 +452,43 @@ impl Layout {
             if group == MATRICES {
                 whole_units.resize(whole_units.len().max(unit + 1), 0);
             }
-            let length = if is_shared { &mut whole_units[unit] } else { &mut lengths[group] };
-            places.push(Place { group, unit, start: *length, size: spec.size.clone() });
+            let length = if is_shared {
+                &mut whole_units[unit]
+            } else {
+                &mut lengths[group]
+            };
+            places.push(Place {
+                group,
+                unit,
+                start: *length,
+                size: spec.size.clone(),
+            });
             *length += round_up(spec.size.iter().product(), ALIGNMENT);
         }
         let mut units = Vec::new();
         if let Some(Share { ranks, .. }) = share {
             for whole in whole_units {
                 let length = round_up(whole, ranks * ALIGNMENT) / ranks;
-                units.push(Unit { start: lengths[MATRICES], length });
+                units.push(Unit {
+                    start: lengths[MATRICES],
+                    length,
+                });
                 lengths[MATRICES] += length;
             }
         }
-        Self { places, units, lengths }
+        Self {
+            places,
+            units,
+            lengths,
+        }
     }
 }
 
 /// The number in the name of a layer's parameter.
 fn layer_of(name: &str) -> Option<usize> {
-    let (_, rest) = name.split_once(".layers.").or_else(|| name.split_once(".h."))?;
+    let (_, rest) = name
+        .split_once(".layers.")
+        .or_else(|| name.split_once(".h."))?;
     rest.split('.').next()?.parse().ok()
 }
 
@@ -333,10 +497,19 @@ fn round_up(count: i64, multiple: i64) -> i64 {
 }
 
 impl Group {
-    fn new(length: i64, weight_decay: f64, [kind, state_kind]: [Kind; 2], device: Device) -> Result<Self, TchError> {
+    fn new(
+        length: i64,
+        weight_decay: f64,
+        [kind, state_kind]: [Kind; 2],
+        device: Device,
+    ) -> Result<Self, TchError> {
         let zeros = |kind| Tensor::f_zeros([length], (kind, device));
         let values = zeros(kind)?;
-        let master = if kind == state_kind { values.shallow_clone() } else { zeros(state_kind)? };
+        let master = if kind == state_kind {
+            values.shallow_clone()
+        } else {
+            zeros(state_kind)?
+        };
         Ok(Self {
             weight_decay,
             values,
@@ -354,8 +527,16 @@ impl Group {
         learning_rate: f64,
         options: &OptimizerJob,
     ) -> Result<(), TchError> {
-        let OptimizerJob { beta1, beta2, eps, .. } = *options;
-        let options = shim::AdamW { learning_rate, beta1, beta2, eps, weight_decay: self.weight_decay };
+        let OptimizerJob {
+            beta1, beta2, eps, ..
+        } = *options;
+        let options = shim::AdamW {
+            learning_rate,
+            beta1,
+            beta2,
+            eps,
+            weight_decay: self.weight_decay,
+        };
         let length = self.master.numel() as i64;
         for start in (0..length).step_by(LONGEST_UPDATE as usize) {
             let part = |t: &Tensor| t.f_narrow(0, start, LONGEST_UPDATE.min(length - start));
@@ -379,13 +560,25 @@ mod tests {
 
     fn specs() -> Vec<ParameterSpec> {
         vec![
-            ParameterSpec { name: "matrix".into(), size: vec![3, 5] },
-            ParameterSpec { name: "norm".into(), size: vec![7] },
+            ParameterSpec {
+                name: "matrix".into(),
+                size: vec![3, 5],
+            },
+            ParameterSpec {
+                name: "norm".into(),
+                size: vec![7],
+            },
         ]
     }
 
     fn options(clip_grad: f64) -> OptimizerJob {
-        OptimizerJob { beta1: 0.9, beta2: 0.95, eps: 1e-8, clip_grad, ..OptimizerJob::default() }
+        OptimizerJob {
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            clip_grad,
+            ..OptimizerJob::default()
+        }
     }
 
     /// AdamW in f64, written from its definition.
@@ -403,9 +596,15 @@ mod tests {
 
     #[test]
     fn decay_reaches_matrices_only_and_gradients_accumulate() {
-        let mut parameters = Parameters::new(&specs(), Kind::Float, Kind::Float, 0.5, Device::Cpu).unwrap();
+        let mut parameters =
+            Parameters::new(&specs(), Kind::Float, Kind::Float, 0.5, Device::Cpu).unwrap();
         assert_eq!(parameters.count(), 22);
-        tch::no_grad(|| parameters.list.iter_mut().for_each(|p| drop(p.master.fill_(2.0))));
+        tch::no_grad(|| {
+            parameters
+                .list
+                .iter_mut()
+                .for_each(|p| drop(p.master.fill_(2.0)))
+        });
         for grad in [0.3, -0.7] {
             for index in 0..2 {
                 let half = Tensor::full_like(&parameters.list[index].value, grad / 2.0);
@@ -413,27 +612,44 @@ mod tests {
                 parameters.accumulate(index, &half).unwrap();
             }
             let norm = parameters.grad_norm().unwrap();
-            assert!((norm.double_value(&[]) - grad.abs() * 22_f64.sqrt()).abs() < 1e-5, "padding counts for nothing");
+            assert!(
+                (norm.double_value(&[]) - grad.abs() * 22_f64.sqrt()).abs() < 1e-5,
+                "padding counts for nothing"
+            );
             parameters.update(&norm, 0.1, &options(0.0)).unwrap();
         }
-        let value = |i: usize| parameters.list[i].value.double_value(&[2, 3][..if i == 0 { 2 } else { 1 }]);
+        let value = |i: usize| {
+            parameters.list[i]
+                .value
+                .double_value(&[2, 3][..if i == 0 { 2 } else { 1 }])
+        };
         assert!((value(0) - oracle(2.0, &[0.3, -0.7], 0.1, 0.5)).abs() < 1e-5);
         assert!((value(1) - oracle(2.0, &[0.3, -0.7], 0.1, 0.0)).abs() < 1e-5);
     }
 
     #[test]
     fn the_norm_of_many_gradients_is_exact() {
-        let many = [ParameterSpec { name: "matrix".into(), size: vec![3000, 1000] }];
-        let mut parameters = Parameters::new(&many, Kind::Float, Kind::Float, 0.0, Device::Cpu).unwrap();
-        let grad = Tensor::arange(3_000_000, (Kind::Double, Device::Cpu)).sin_().reshape([3000, 1000]);
+        let many = [ParameterSpec {
+            name: "matrix".into(),
+            size: vec![3000, 1000],
+        }];
+        let mut parameters =
+            Parameters::new(&many, Kind::Float, Kind::Float, 0.0, Device::Cpu).unwrap();
+        let grad = Tensor::arange(3_000_000, (Kind::Double, Device::Cpu))
+            .sin_()
+            .reshape([3000, 1000]);
         parameters.accumulate(0, &grad).unwrap();
-        let (norm, exact) = (parameters.grad_norm().unwrap().double_value(&[]), grad.norm().double_value(&[]));
+        let (norm, exact) = (
+            parameters.grad_norm().unwrap().double_value(&[]),
+            grad.norm().double_value(&[]),
+        );
         assert!((norm / exact - 1.0).abs() < 1e-6, "{norm} {exact}");
     }
 
     #[test]
     fn clipping_scales_to_the_limit() {
-        let mut parameters = Parameters::new(&specs(), Kind::Float, Kind::Float, 0.0, Device::Cpu).unwrap();
+        let mut parameters =
+            Parameters::new(&specs(), Kind::Float, Kind::Float, 0.0, Device::Cpu).unwrap();
         let grads = [4.0, 0.4];
         for grad in grads {
             for index in 0..2 {
@@ -443,13 +659,20 @@ mod tests {
             let norm = parameters.grad_norm().unwrap();
             parameters.update(&norm, 0.1, &options(1.0)).unwrap();
         }
-        let clipped: Vec<f64> = grads.iter().map(|g| g * (1.0 / (g * 22_f64.sqrt() + 1e-6)).min(1.0)).collect();
-        assert!((parameters.list[1].value.double_value(&[0]) - oracle(0.0, &clipped, 0.1, 0.0)).abs() < 1e-5);
+        let clipped: Vec<f64> = grads
+            .iter()
+            .map(|g| g * (1.0 / (g * 22_f64.sqrt() + 1e-6)).min(1.0))
+            .collect();
+        assert!(
+            (parameters.list[1].value.double_value(&[0]) - oracle(0.0, &clipped, 0.1, 0.0)).abs()
+                < 1e-5
+        );
     }
 
     #[test]
     fn bf16_weights_follow_fp32_masters() {
-        let mut parameters = Parameters::new(&specs(), Kind::BFloat16, Kind::Float, 0.0, Device::Cpu).unwrap();
+        let mut parameters =
+            Parameters::new(&specs(), Kind::BFloat16, Kind::Float, 0.0, Device::Cpu).unwrap();
         // Steps too small for bf16 to see one by one must not be lost.
         tch::no_grad(|| drop(parameters.list[0].master.fill_(1.0)));
         for _ in 0..100 {

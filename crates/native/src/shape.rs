@@ -40,19 +40,29 @@ impl Shape {
         let heads = size("num_attention_heads", model.num_attention_heads)?;
         let kv_heads = size("num_kv_heads", model.num_kv_heads)?;
         let hidden = size("hidden_size", model.hidden_size)?;
-        let head_dim = if model.head_dim == 0 { hidden / heads } else { size("head_dim", model.head_dim)? };
+        let head_dim = if model.head_dim == 0 {
+            hidden / heads
+        } else {
+            size("head_dim", model.head_dim)?
+        };
         if heads % kv_heads != 0 {
-            return Err(format!("num_attention_heads {heads} is not a multiple of num_kv_heads {kv_heads}"));
+            return Err(format!(
+                "num_attention_heads {heads} is not a multiple of num_kv_heads {kv_heads}"
+            ));
         }
         if heads * head_dim > LARGEST as i64 {
-            return Err(format!("num_attention_heads {heads} x head_dim {head_dim} is out of range"));
+            return Err(format!(
+                "num_attention_heads {heads} x head_dim {head_dim} is out of range"
+            ));
         }
         let layers = size("num_layers", model.num_layers)?;
         if layers > MOST_LAYERS {
             return Err(format!("model size num_layers = {layers} is out of range"));
         }
         if head_dim == 0 || head_dim % 2 != 0 {
-            return Err(format!("head_dim {head_dim} is not an even number of at least 2"));
+            return Err(format!(
+                "head_dim {head_dim} is not an even number of at least 2"
+            ));
         }
         let is_gpt2 = model.architecture == "gpt2";
         if is_gpt2 && (kv_heads != heads || heads * head_dim != hidden || !model.tie_embeddings) {
@@ -64,10 +74,16 @@ impl Shape {
         }
         let has_angles = model.rope_theta.is_finite() && model.rope_theta > 0.0;
         if !is_gpt2 && !has_angles {
-            return Err(format!("rope_theta {} is not a positive number", model.rope_theta));
+            return Err(format!(
+                "rope_theta {} is not a positive number",
+                model.rope_theta
+            ));
         }
         if !(model.norm_eps.is_finite() && model.norm_eps > 0.0) {
-            return Err(format!("norm_eps {} is not a positive number", model.norm_eps));
+            return Err(format!(
+                "norm_eps {} is not a positive number",
+                model.norm_eps
+            ));
         }
         Ok(Self {
             layers,
@@ -82,22 +98,29 @@ impl Shape {
             norm_eps: model.norm_eps,
             tied: model.tie_embeddings,
             qkv_bias: model.qkv_bias,
-            positions: if is_gpt2 { size("max_position_embeddings", model.max_position_embeddings)? } else { 0 },
+            positions: if is_gpt2 {
+                size("max_position_embeddings", model.max_position_embeddings)?
+            } else {
+                0
+            },
         })
     }
 
-    /// All parameters in the order of the forward pass: embedding, layers, final norm, and the head unless tied.
+    /// All parameters in the order of the forward pass: embedding, layers, final norm, and the head
+    /// unless tied.
     pub fn parameters(&self) -> Vec<ParameterSpec> {
         if self.positions > 0 {
             return self.gpt2_parameters();
         }
-        let mut list = vec![spec("model.embed_tokens.weight", &[self.vocab, self.hidden])];
+        let mut list = vec![spec(
+            "model.embed_tokens.weight",
+            &[self.vocab, self.hidden],
+        )];
         for layer in 0..self.layers {
-            list.extend(
-                self.layer_parameters()
-                    .into_iter()
-                    .map(|p| ParameterSpec { name: format!("model.layers.{layer}.{}", p.name), size: p.size }),
-            );
+            list.extend(self.layer_parameters().into_iter().map(|p| ParameterSpec {
+                name: format!("model.layers.{layer}.{}", p.name),
+                size: p.size,
+            }));
         }
         list.push(spec("model.norm.weight", &[self.hidden]));
         if !self.tied {
@@ -124,7 +147,10 @@ impl Shape {
             ] {
                 let outputs = size[size.len() - 1];
                 list.push(spec(&format!("transformer.h.{layer}.{name}.weight"), &size));
-                list.push(spec(&format!("transformer.h.{layer}.{name}.bias"), &[outputs]));
+                list.push(spec(
+                    &format!("transformer.h.{layer}.{name}.bias"),
+                    &[outputs],
+                ));
             }
         }
         list.push(spec("transformer.ln_f.weight", &[hidden]));
@@ -137,7 +163,10 @@ impl Shape {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut list = vec![spec("input_layernorm.weight", &[self.hidden])];
         for (name, rows) in [("q", q), ("k", kv), ("v", kv)] {
-            list.push(spec(&format!("self_attn.{name}_proj.weight"), &[rows, self.hidden]));
+            list.push(spec(
+                &format!("self_attn.{name}_proj.weight"),
+                &[rows, self.hidden],
+            ));
             if self.qkv_bias {
                 list.push(spec(&format!("self_attn.{name}_proj.bias"), &[rows]));
             }
@@ -152,7 +181,10 @@ impl Shape {
 }
 
 fn spec(name: &str, size: &[i64]) -> ParameterSpec {
-    ParameterSpec { name: name.to_owned(), size: size.to_vec() }
+    ParameterSpec {
+        name: name.to_owned(),
+        size: size.to_vec(),
+    }
 }
 
 #[cfg(test)]
@@ -161,7 +193,11 @@ mod tests {
 
     fn count(model: &ModelShape) -> i64 {
         let shape = Shape::of(model).expect("a shape");
-        shape.parameters().iter().map(|p| p.size.iter().product::<i64>()).sum()
+        shape
+            .parameters()
+            .iter()
+            .map(|p| p.size.iter().product::<i64>())
+            .sum()
     }
 
     #[test]

@@ -56,8 +56,18 @@ unsafe extern "C" {
         capacity: usize,
     ) -> c_int;
     fn tprimat_set_device(device: i8, message: *mut c_char, capacity: usize) -> c_int;
-    fn tprimat_peak_allocated(device: i8, bytes: *mut i64, message: *mut c_char, capacity: usize) -> c_int;
-    fn tprimat_build_settings(text: *mut c_char, text_capacity: usize, message: *mut c_char, capacity: usize) -> c_int;
+    fn tprimat_peak_allocated(
+        device: i8,
+        bytes: *mut i64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    fn tprimat_build_settings(
+        text: *mut c_char,
+        text_capacity: usize,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +79,8 @@ pub struct AdamW {
     pub eps: f64,
 }
 
-/// The tensors that one fused update reads and writes; all of one kind and device but for the two scalars.
+/// The tensors that one fused update reads and writes; all of one kind and device but for the two
+/// scalars.
 pub struct AdamWState<'a> {
     pub weight: &'a Tensor,
     pub grad: &'a Tensor,
@@ -83,7 +94,8 @@ pub struct AdamWState<'a> {
 
 /// `torch.optim.AdamW(fused=True)`'s update in place.
 pub fn fused_adamw(state: &AdamWState, options: AdamW) -> Result<(), TchError> {
-    // SAFETY: tch's C_tensor is an at::Tensor; all six outlive the call, and C++ exceptions are caught inside.
+    // SAFETY: tch's C_tensor is an at::Tensor; all six outlive the call, and C++ exceptions are
+    // caught inside.
     checked(|message, capacity| unsafe {
         tprimat_fused_adamw(
             raw(state.weight),
@@ -103,11 +115,14 @@ pub fn fused_adamw(state: &AdamWState, options: AdamW) -> Result<(), TchError> {
     })
 }
 
-/// A copy of `host` on CUDA or HIP device `device`, sent from pinned memory, which PyTorch keeps until it has arrived.
+/// A copy of `host` on CUDA or HIP device `device`, sent from pinned memory, which PyTorch keeps
+/// until it has arrived.
 pub fn send(host: &Tensor, device: i8) -> Result<Tensor, TchError> {
     let mut out = ptr::null_mut();
     // SAFETY: `out` has room for the one tensor that is written.
-    checked(|message, capacity| unsafe { tprimat_send(raw(host), device, &raw mut out, message, capacity) })?;
+    checked(|message, capacity| unsafe {
+        tprimat_send(raw(host), device, &raw mut out, message, capacity)
+    })?;
     // SAFETY: the call succeeded, so it is a new tensor that nothing else owns.
     Ok(unsafe { Tensor::from_ptr(out) })
 }
@@ -118,20 +133,36 @@ pub fn only_deterministic() -> Result<(), TchError> {
     checked(|message, capacity| unsafe { tprimat_only_deterministic(message, capacity) })
 }
 
-/// Whose attention runs. The order in which cuDNN's backward pass adds up varies; flash attention's can be fixed.
+/// Whose attention runs. The order in which cuDNN's backward pass adds up varies; flash attention's
+/// can be fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionBy {
     Cudnn,
     Flash,
 }
 
-/// Causal attention: the output, the log of the sum of exponentials, and the state of an unused dropout.
-pub fn attention(by: AttentionBy, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<[Tensor; 4], TchError> {
+/// Causal attention: the output, the log of the sum of exponentials, and the state of an unused
+/// dropout.
+pub fn attention(
+    by: AttentionBy,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+) -> Result<[Tensor; 4], TchError> {
     let mut out = [ptr::null_mut(); 4];
     let is_flash = c_int::from(by == AttentionBy::Flash);
-    // SAFETY: `out` has room for the four tensors that are written, and the inputs outlive the call.
+    // SAFETY: `out` has room for the four tensors that are written, and the inputs outlive the
+    // call.
     checked(|message, capacity| unsafe {
-        tprimat_attention(raw(q), raw(k), raw(v), is_flash, out.as_mut_ptr(), message, capacity)
+        tprimat_attention(
+            raw(q),
+            raw(k),
+            raw(v),
+            is_flash,
+            out.as_mut_ptr(),
+            message,
+            capacity,
+        )
     })?;
     // SAFETY: the call succeeded, so each is a new tensor that nothing else owns.
     Ok(out.map(|tensor| unsafe { Tensor::from_ptr(tensor) }))
@@ -146,7 +177,8 @@ pub fn attention_backward(
 ) -> Result<[Tensor; 3], TchError> {
     let mut out = [ptr::null_mut(); 3];
     let is_flash = c_int::from(by == AttentionBy::Flash);
-    // SAFETY: `out` has room for the three tensors that are written, and the inputs outlive the call.
+    // SAFETY: `out` has room for the three tensors that are written, and the inputs outlive the
+    // call.
     checked(|message, capacity| unsafe {
         tprimat_attention_backward(
             raw(gradient),
@@ -182,15 +214,20 @@ pub fn set_device(device: i8) -> Result<(), TchError> {
 pub fn peak_allocated(device: i8) -> Result<u64, TchError> {
     let mut bytes = 0;
     // SAFETY: `bytes` is valid for the write.
-    checked(|message, capacity| unsafe { tprimat_peak_allocated(device, &raw mut bytes, message, capacity) })?;
-    u64::try_from(bytes).map_err(|_| TchError::Torch(format!("the allocator reports {bytes} bytes")))
+    checked(|message, capacity| unsafe {
+        tprimat_peak_allocated(device, &raw mut bytes, message, capacity)
+    })?;
+    u64::try_from(bytes)
+        .map_err(|_| TchError::Torch(format!("the allocator reports {bytes} bytes")))
 }
 
 /// `torch.__config__.show()` of the libtorch that is loaded.
 pub fn build_settings() -> Result<String, TchError> {
     let mut text = [0; 16384];
     // SAFETY: the C++ side writes at most the capacity, with a terminating zero.
-    checked(|message, capacity| unsafe { tprimat_build_settings(text.as_mut_ptr(), text.len(), message, capacity) })?;
+    checked(|message, capacity| unsafe {
+        tprimat_build_settings(text.as_mut_ptr(), text.len(), message, capacity)
+    })?;
     Ok(text_of(&text))
 }
 
@@ -204,5 +241,7 @@ fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), TchErro
 
 fn text_of(buffer: &[c_char]) -> String {
     // SAFETY: zeroed at the start and written with a terminating zero, so one is always there.
-    unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(buffer.as_ptr()) }
+        .to_string_lossy()
+        .into_owned()
 }

@@ -9,11 +9,16 @@ use crate::ranks::launch::FOLLOWS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// The job asks for what this trainer does not do, or the host lacks what it needs; nothing was trained.
+    /// The job asks for what this trainer does not do, or the host lacks what it needs; nothing was
+    /// trained.
     #[error("{0}")]
     Refused(String),
     #[error("{} {}: {source}", .what, .path.display())]
-    File { what: &'static str, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    File {
+        what: &'static str,
+        path: PathBuf,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("the dataset cannot be trained on: {0}")]
     Data(String),
     #[error("the loss is not a number at step {0}")]
@@ -53,7 +58,9 @@ impl Stop {
             Self::Refused(_) | Self::File { .. } | Self::Data(_) => FailureClass::Launch,
             Self::NanLoss(_) => FailureClass::Nan,
             Self::Torch(error) if is_out_of_memory(&error.to_string()) => FailureClass::Oom,
-            Self::Lost(_) | Self::Torch(_) | Self::SelfTest | Self::Output(_) => FailureClass::Unknown,
+            Self::Lost(_) | Self::Torch(_) | Self::SelfTest | Self::Output(_) => {
+                FailureClass::Unknown
+            }
         }
     }
 }
@@ -65,7 +72,12 @@ fn is_out_of_memory(message: &str) -> bool {
 
 /// PyTorch's messages carry a C++ stack below their first line.
 fn first_line(error: &TchError) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
+    error
+        .to_string()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -77,10 +89,18 @@ mod tests {
         let cuda = "CUDA out of memory. Tried to allocate 20.00 GiB.\nException raised from malloc";
         let cpu = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory";
         for message in [cuda, cpu] {
-            assert_eq!(Stop::Torch(TchError::Torch(message.into())).class(), FailureClass::Oom);
+            assert_eq!(
+                Stop::Torch(TchError::Torch(message.into())).class(),
+                FailureClass::Oom
+            );
         }
-        let other = Stop::Torch(TchError::Torch("expected scalar type Float\nat somewhere".into()));
+        let other = Stop::Torch(TchError::Torch(
+            "expected scalar type Float\nat somewhere".into(),
+        ));
         assert_eq!(other.class(), FailureClass::Unknown);
-        assert_eq!(other.to_string(), "Internal torch error: expected scalar type Float");
+        assert_eq!(
+            other.to_string(),
+            "Internal torch error: expected scalar type Float"
+        );
     }
 }

@@ -1,20 +1,24 @@
 //! What a token costs: figures of the metrics, drawn as they stand there.
 
 use tprimat_figures::{Comparison, Figure, Row};
+use tprimat_sentences::said;
 
 use super::{
     bars::{Bar, Entry, Panel, panels},
     canvas::Canvas,
+    cell_selection::Shown,
     names::{Names, count_absent},
-    shown::Shown,
     style::{HEADING, INK},
     throughput::apart,
 };
 use crate::format::metric as metric_text;
 
 pub fn cost(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &*shown.comparison;
-    let subtitle = format!("From the rate and the price of an hour of one device, as configured.{}", apart(comparison));
+    let comparison = &shown.comparison;
+    let subtitle = format!(
+        "From the rate and the price of an hour of one device, as configured.{}",
+        apart(comparison)
+    );
     let mut canvas = shown.titled("Cost", &subtitle);
     let mut drawn = 0;
     for name in ["dollars_per_trillion_tokens", "tokens_per_dollar"] {
@@ -32,7 +36,12 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
     let names = Names::wide(comparison);
     let metric = |row: &Row| row.metrics.0.iter().find(|m| m.name == name).cloned();
     let mut units: Vec<(String, String, Option<bool>)> = Vec::new();
-    for found in comparison.rows.iter().filter_map(metric).filter(|m| m.figure.value().is_some()) {
+    for found in comparison
+        .rows
+        .iter()
+        .filter_map(metric)
+        .filter(|m| m.figure.value().is_some())
+    {
         if units.iter().all(|(_, unit, _)| *unit != found.unit) {
             units.push((found.title, found.unit, found.higher_is_better));
         }
@@ -52,15 +61,26 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
             match found.figure {
                 Figure::Ok { value, .. } if found.unit == unit => {
                     let figures = metric_text(value, &unit, "");
-                    Ok(vec![Bar::new(if is_share { value * 100.0 } else { value }, figures)])
+                    Ok(vec![Bar::new(
+                        if is_share { value * 100.0 } else { value },
+                        figures,
+                    )])
                 }
                 Figure::Ok { .. } => Err(format!("in {}: see there", found.unit)),
-                Figure::Absent { reason } => Err(reason),
-                Figure::Error { reason } => Err(format!("impossible: {reason}")),
+                Figure::Absent { reason } => Err(said(&reason)),
+                Figure::Error { reason } => Err(format!("impossible: {}", said(&reason))),
             }
         };
-        drawn +=
-            panels(canvas, comparison, &names, &Panel { unit: if is_share { "%" } else { &unit }, roof: None }, entry);
+        drawn += panels(
+            canvas,
+            comparison,
+            &names,
+            &Panel {
+                unit: if is_share { "%" } else { &unit },
+                roof: None,
+            },
+            entry,
+        );
     }
     drawn
 }
@@ -68,8 +88,12 @@ pub fn metric_panels(canvas: &mut Canvas, comparison: &Comparison, name: &str) -
 /// The first reason that a row gives for having no such metric.
 pub fn why_absent(comparison: &Comparison, name: &str) -> String {
     let reason = |row: &Row| match row.metrics.get(name)? {
-        Figure::Absent { reason } | Figure::Error { reason } => Some(reason.clone()),
+        Figure::Absent { reason } | Figure::Error { reason } => Some(said(reason)),
         Figure::Ok { .. } => None,
     };
-    comparison.rows.iter().find_map(reason).unwrap_or_else(|| format!("no cell has `{name}`"))
+    comparison
+        .rows
+        .iter()
+        .find_map(reason)
+        .unwrap_or_else(|| format!("no cell has `{name}`"))
 }

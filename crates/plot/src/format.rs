@@ -1,6 +1,6 @@
 //! Numbers as people read them: four significant digits, thousands apart, units beside.
 
-use tprimat_figures::decimals_beside;
+use tprimat_results::decimals_beside;
 
 /// What stands where no figure is.
 pub const MISSING: &str = "–";
@@ -10,7 +10,11 @@ pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return MISSING.to_owned();
     }
-    let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    let magnitude = if value == 0.0 {
+        0
+    } else {
+        value.abs().log10().floor() as i32
+    };
     if !(-4..15).contains(&magnitude) {
         return format!("{value:.3e}");
     }
@@ -25,10 +29,15 @@ pub fn number(value: f64) -> String {
         out.push(digit);
     }
     let sign = if whole.starts_with('-') { "-" } else { "" };
-    if fraction.is_empty() { format!("{sign}{out}") } else { format!("{sign}{out}.{fraction}") }
+    if fraction.is_empty() {
+        format!("{sign}{out}")
+    } else {
+        format!("{sign}{out}.{fraction}")
+    }
 }
 
-/// A ratio with two decimals, and more where its interval, `width` wide, would vanish in them: `1.31`, `1.003`, `262`.
+/// A ratio with two decimals, and more where its interval, `width` wide, would vanish in them:
+/// `1.31`, `1.003`, `262`.
 pub fn ratio(value: f64, width: Option<f64>) -> String {
     if !value.is_finite() || !(1e-4..100.0).contains(&value) {
         return number(value);
@@ -36,14 +45,20 @@ pub fn ratio(value: f64, width: Option<f64>) -> String {
     // Two digits of a small ratio, and at least one of the interval's width.
     let digits = |of: f64| (-of.log10() + 0.3).ceil().clamp(2.0, 6.0) as usize;
     let small = if value < 0.1 { digits(value) + 1 } else { 2 };
-    let decimals = width.filter(|w| *w > 0.0 && w.is_finite()).map_or(2, digits).max(small);
+    let decimals = width
+        .filter(|w| *w > 0.0 && w.is_finite())
+        .map_or(2, digits)
+        .max(small);
     format!("{value:.decimals$}")
 }
 
-/// The same of a ratio of which it matters on which side of 1 it lies: `0.996`, where two decimals would be `1.00`.
+/// The same of a ratio of which it matters on which side of 1 it lies: `0.996`, where two decimals
+/// would be `1.00`.
 pub fn ratio_beside_1(value: f64, width: Option<f64>) -> String {
     let text = ratio(value, width);
-    let decimals = text.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+    let decimals = text
+        .split_once('.')
+        .map_or(0, |(_, fraction)| fraction.len());
     // What is written otherwise is far from 1.
     if !(0.1..10.0).contains(&value) {
         return text;
@@ -61,7 +76,8 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// A metric as its unit asks for: `55.6 %`, `1.200 h`, `9.613 M tokens/USD`; without a unit that its title has.
+/// A metric as its unit asks for: `55.6 %`, `1.200 h`, `9.613 M tokens/USD`; without a unit that
+/// its title has.
 pub fn metric(value: f64, unit: &str, title: &str) -> String {
     if !value.is_finite() {
         return MISSING.to_owned();
@@ -114,7 +130,11 @@ pub fn percent(value: f64) -> String {
 
 /// Stands behind the name of a cell that tprimat did not measure.
 pub fn mark(imported: &[String]) -> &'static str {
-    if imported.is_empty() { "" } else { " (imported)" }
+    if imported.is_empty() {
+        ""
+    } else {
+        " (imported)"
+    }
 }
 
 /// From here on, a factor is easier to read than per cent.
@@ -125,17 +145,38 @@ pub const FACTOR: f64 = 2.0;
 pub fn change_range(value: f64, [low, high]: [f64; 2]) -> String {
     let width = Some(high - low);
     if value >= FACTOR {
-        format!("{}–{}×", ratio_beside_1(low, width), ratio_beside_1(high, width))
+        format!(
+            "{}–{}×",
+            ratio_beside_1(low, width),
+            ratio_beside_1(high, width)
+        )
     } else if low >= 1.0 {
         format!("{}–{} %", points(low, width), points(high, width))
     } else {
-        let signed =
-            |end: f64| format!("{}{}", if end < 1.0 { "−" } else { "+" }, points(end, width).trim_start_matches('-'));
+        let signed = |end: f64| {
+            format!(
+                "{}{}",
+                if end < 1.0 { "−" } else { "+" },
+                points(end, width).trim_start_matches('-')
+            )
+        };
         format!("{} to {} %", signed(low), signed(high))
     }
 }
 
-/// Per cent above 1, with as many decimals as the width of the interval calls for and as show on which side of 1 it lies.
+/// `13 % faster` and `than`, `2.6× as fast` and `as`: how much faster the faster one is, in the
+/// unit in which [`change_range`] has its interval.
+#[must_use]
+pub fn faster(value: f64, width: Option<f64>) -> (String, &'static str) {
+    if value < FACTOR {
+        (format!("{} % faster", points(value, width)), "than")
+    } else {
+        (format!("{}× as fast", ratio(value, width)), "as")
+    }
+}
+
+/// Per cent above 1, with as many decimals as the width of the interval calls for and as show on
+/// which side of 1 it lies.
 #[must_use]
 pub fn points(value: f64, width: Option<f64>) -> String {
     let percent = (value - 1.0) * 100.0;
@@ -210,9 +251,18 @@ mod tests {
         ] {
             assert_eq!(number(value), text);
         }
-        assert_eq!((seconds(0.3051), seconds(12.27)), ("305.1 ms".to_owned(), "12.27 s".to_owned()));
-        assert_eq!((bytes(38_838_185_984), bytes(12)), ("36.17 GiB".to_owned(), "12 B".to_owned()));
-        assert_eq!((percent(0.5557), percent(0.000_943_4)), ("55.6 %".to_owned(), "0.094 %".to_owned()));
+        assert_eq!(
+            (seconds(0.3051), seconds(12.27)),
+            ("305.1 ms".to_owned(), "12.27 s".to_owned())
+        );
+        assert_eq!(
+            (bytes(38_838_185_984), bytes(12)),
+            ("36.17 GiB".to_owned(), "12 B".to_owned())
+        );
+        assert_eq!(
+            (percent(0.5557), percent(0.000_943_4)),
+            ("55.6 %".to_owned(), "0.094 %".to_owned())
+        );
         for (value, width, text) in [
             (1.312, Some(0.04), "1.31"),
             (1.0031, Some(0.004), "1.003"),

@@ -1,16 +1,20 @@
-//! A cell's speed over time, a panel a cell: measurements with their intervals, and at each what was changed before it.
+//! A cell's speed over time, a panel a cell: measurements with their intervals, and at each what
+//! was changed before it.
 
 use super::{
     Picture,
     axis::{Scale, extent},
     canvas::{Anchor, Canvas, Mark},
-    format::{MISSING, change_range, points},
-    style::{FAINT, INK, LINE, MARGIN, SERIES, SMALL, TEXT, WIDTH},
+    format::{MISSING, change_range, faster, points},
+    style::{FAINT, INK, LINE, MARGIN, SMALL, TEXT, WIDTH, colour_of},
     text::{elide, register_fonts, width_of},
 };
 use tprimat_base::error::Result;
-use tprimat_figures::{CellHistory, Level, Measurement, Since};
+use tprimat_figures::{CellHistory, Level, Measurement, Since, rate_unit_of, unit_in_prose};
+use tprimat_sentences::{changed_setting, said};
 
+pub const NAME: &str = "history";
+pub const TITLE: &str = "Speed over time";
 const HEIGHT: i32 = 230;
 const LEFT: i32 = MARGIN + 84;
 const RIGHT: i32 = WIDTH - MARGIN - 24;
@@ -24,47 +28,78 @@ const MOST: usize = 40;
 /// Only where plotters or the PNG encoder fail.
 pub fn history_picture(cells: &[CellHistory], since: Option<f64>) -> Result<Picture> {
     register_fonts()?;
-    let subtitle = "Tokens per second and GPU of each measurement with its 95 % interval, in order of time (UTC). Words at a \
+    let unit = unit_in_prose(rate_unit_of(cells.iter().map(|cell| cell.cell.as_str())));
+    let subtitle = "Speed of each measurement with its 95 % interval, in order of time (UTC). Words at a \
                     dashed line say what was changed before the measurement right of it. Triangle: faster (upwards) or slower \
                     (downwards) than before; disc: no significant change; ring: no verdict; cross: no run counts.";
-    let mut canvas = Canvas::titled("Speed over time", subtitle);
-    let rates = |cell: &CellHistory| from(cell, since).iter().filter(|m| m.tokens_per_second_per_gpu.is_some()).count();
+    let subtitle = format!("In {unit}. {subtitle}");
+    let mut canvas = Canvas::titled(TITLE, &subtitle);
+    let rates = |cell: &CellHistory| {
+        from(cell, since)
+            .iter()
+            .filter(|m| m.tokens_per_second_per_gpu.is_some())
+            .count()
+    };
     // One point is no course of time; it is drawn only where nothing else is.
-    let least = if cells.iter().any(|cell| rates(cell) > 1) { 2 } else { 1 };
+    let least = if cells.iter().any(|cell| rates(cell) > 1) {
+        2
+    } else {
+        1
+    };
     let with_rates: Vec<&CellHistory> = cells.iter().filter(|cell| rates(cell) >= least).collect();
     for cell in with_rates.iter().take(MOST_CELLS) {
         panel(&mut canvas, cell, since);
     }
     if with_rates.len() > MOST_CELLS {
         let more = with_rates.len() - MOST_CELLS;
-        canvas.paragraph(&format!("{more} more cells are not drawn: name the cells to see them."), TEXT, INK);
+        canvas.paragraph(
+            &format!("{more} more cells are not drawn: name the cells to see them."),
+            TEXT,
+            INK,
+        );
     }
     if with_rates.is_empty() {
         canvas.paragraph("No measurement has a rate.", TEXT, INK);
     }
     let (png, svg) = canvas.bounded().finish()?;
-    Ok(Picture { name: "history", title: "Speed over time", png, svg })
+    Ok(Picture {
+        name: NAME,
+        title: TITLE,
+        png,
+        svg,
+    })
 }
 
 fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
-    canvas.heading(&cell.cell);
+    canvas.heading(&title(cell));
+    let own = colour_of(cell.cell.split('/').nth(1).unwrap_or_default());
     let mut shown: Vec<&Measurement> = from(cell, since);
     let left_out = shown.len().saturating_sub(MOST);
     shown.drain(..left_out);
     let (top, bottom) = (canvas.top + 6, canvas.top + HEIGHT - 40);
-    let ends = shown.iter().filter_map(|m| m.tokens_per_second_per_gpu.as_ref()).flat_map(|e| {
-        let [low, high] = e.ci95.unwrap_or([e.value, e.value]);
-        [low, high, e.value]
-    });
+    let ends = shown
+        .iter()
+        .filter_map(|m| m.tokens_per_second_per_gpu.as_ref())
+        .flat_map(|e| {
+            let [low, high] = e.ci95.unwrap_or([e.value, e.value]);
+            [low, high, e.value]
+        });
     let [low, high] = extent(ends).unwrap_or([0.0, 1.0]);
     // Not from 0, but never so near that noise looks like a change.
     let room = ((high - low) * 0.25).max(high * 0.02);
     let y = Scale::new([(low - room).max(0.0), high + room], [bottom, top]);
     for (value, label) in y.ticks(6) {
         canvas.line(vec![(LEFT, y.at(value)), (RIGHT, y.at(value))], LINE, 1);
-        canvas.text(&label, (LEFT - 8, y.at(value) - 6), SMALL, FAINT, Anchor::Right);
+        canvas.text(
+            &label,
+            (LEFT - 8, y.at(value) - 6),
+            SMALL,
+            FAINT,
+            Anchor::Right,
+        );
     }
-    let x = |at: usize| LEFT + (RIGHT - LEFT) * (2 * at as i32 + 1) / (2 * shown.len().max(1) as i32);
+    let x =
+        |at: usize| LEFT + (RIGHT - LEFT) * (2 * at as i32 + 1) / (2 * shown.len().max(1) as i32);
     let mut free = LEFT;
     let mut notes: Vec<String> = Vec::new();
     let mut before: Option<(i32, i32)> = None;
@@ -79,12 +114,22 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
         if let Some(told) = m.since.as_ref().filter(|_| at > 0) {
             let middle = i32::midpoint(across, x(at - 1));
             canvas.dashed((middle, top), (middle, bottom), FAINT);
-            notes.push(format!("{}   {}: {}; {}", notes.len() + 1, date, causes(told, 6), speed(told)));
+            notes.push(format!(
+                "{}   {}: {}; {}",
+                notes.len() + 1,
+                date,
+                causes(told, 6),
+                speed(told)
+            ));
             let words = format!("{}  {}", notes.len(), causes(told, 2));
             let room = (RIGHT - LEFT) / shown.len() as i32 - 12;
             let words = elide(&words, SMALL, room, 1.0);
             // Too little room for a word: the number leads to it below.
-            let words = if words.chars().count() < 12 { notes.len().to_string() } else { words };
+            let words = if words.chars().count() < 12 {
+                notes.len().to_string()
+            } else {
+                words
+            };
             canvas.label(&words, (middle, top), SMALL, INK, Anchor::Middle);
         }
         let Some(rate) = &m.tokens_per_second_per_gpu else {
@@ -93,25 +138,39 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
         };
         let point = (across, y.at(rate.value));
         if let Some(last) = before.replace(point) {
-            canvas.line(vec![last, point], SERIES[0], 1);
+            canvas.line(vec![last, point], own, 2);
         }
         if let Some([low, high]) = rate.ci95 {
             canvas.line(vec![(across, y.at(low)), (across, y.at(high))], INK, 1);
             for end in [low, high] {
-                canvas.line(vec![(across - 4, y.at(end)), (across + 4, y.at(end))], INK, 1);
+                canvas.line(
+                    vec![(across - 4, y.at(end)), (across + 4, y.at(end))],
+                    INK,
+                    1,
+                );
             }
         }
-        match m.since.as_ref().map_or(Level::NotAssessed, |since| since.level) {
-            Level::Faster => canvas.mark(Mark::Series(2), point, SERIES[2]),
-            Level::Slower => canvas.mark(Mark::Lower, point, SERIES[1]),
-            Level::Same => canvas.mark(Mark::Counted, point, SERIES[0]),
-            Level::NotAssessed => canvas.mark(Mark::Unmeasured, point, SERIES[0]),
+        match m
+            .since
+            .as_ref()
+            .map_or(Level::NotAssessed, |since| since.level)
+        {
+            Level::Faster => canvas.mark(Mark::Series(2), point, INK),
+            Level::Slower => canvas.mark(Mark::Lower, point, INK),
+            Level::Same => canvas.mark(Mark::Counted, point, own),
+            Level::NotAssessed => canvas.mark(Mark::Unmeasured, point, own),
         }
     }
     canvas.line(vec![(LEFT, top), (LEFT, bottom), (RIGHT, bottom)], FAINT, 1);
     canvas.top = bottom + 30;
     if left_out > 0 {
-        canvas.lines_of(&format!("{left_out} earlier measurements are not drawn."), LEFT, RIGHT - LEFT, SMALL, FAINT);
+        canvas.lines_of(
+            &format!("{left_out} earlier measurements are not drawn."),
+            LEFT,
+            RIGHT - LEFT,
+            SMALL,
+            FAINT,
+        );
     }
     for note in notes {
         canvas.lines_of(&note, LEFT, RIGHT - LEFT, SMALL, INK);
@@ -119,10 +178,25 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
     canvas.top += 10;
 }
 
+/// `cpu/native/llama/single`, and where matrices use this name for several works,
+/// `cpu/native/llama/single (seq_length 2048)`.
+#[must_use]
+pub fn title(cell: &CellHistory) -> String {
+    if cell.work.is_empty() {
+        return cell.cell.clone();
+    }
+    let named = cell.work.iter().map(|w| format!("{} {}", w.field, w.value));
+    let named: Vec<String> = named.collect();
+    format!("{} ({})", cell.cell, named.join(", "))
+}
+
 /// The measurements that started at `since` or later.
 #[must_use]
 pub fn from(cell: &CellHistory, since: Option<f64>) -> Vec<&Measurement> {
-    cell.measurements.iter().filter(|m| since.is_none_or(|since| m.started_at >= since)).collect()
+    cell.measurements
+        .iter()
+        .filter(|m| since.is_none_or(|since| m.started_at >= since))
+        .collect()
 }
 
 /// `train.py edited, torch 2.11 → 2.12 and 2 more`
@@ -132,15 +206,27 @@ pub fn causes(since: &Since, most: usize) -> String {
         return "nothing that tprimat records was changed".to_owned();
     }
     let (told, more) = since.changes.split_at(since.changes.len().min(most));
-    let told = told.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    if more.is_empty() { told } else { format!("{told} and {} more", more.len()) }
+    let told = told
+        .iter()
+        .map(changed_setting)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if more.is_empty() {
+        told
+    } else {
+        format!("{told} and {} more", more.len())
+    }
 }
 
-/// `4.9 % slower (95 % CI 3.8–6.1 %)`, `no significant change (95 % CI −0.6 to +1.0 %)`
+/// `4.9 % slower (95 % CI 3.8–6.1 %)`, `2.97× as fast (95 % CI 2.95–3.00×)`, `no significant change
+/// (95 % CI −0.6 to +1.0 %)`
 #[must_use]
 pub fn speed(since: &Since) -> String {
     let Some(ratio) = since.ratio else {
-        return since.reason.as_ref().map_or_else(|| MISSING.to_owned(), |why| format!("not compared: {why}"));
+        return since.reason.as_ref().map_or_else(
+            || MISSING.to_owned(),
+            |why| format!("not compared: {}", said(why)),
+        );
     };
     let width = since.interval.map(|[low, high]| high - low);
     let interval = since.interval.map(|ends| {
@@ -155,10 +241,22 @@ pub fn speed(since: &Since) -> String {
     match since.level {
         Level::Same => format!("no significant change{interval}"),
         Level::Faster | Level::Slower | Level::NotAssessed => {
-            let (value, word) = if ratio < 1.0 { (2.0 - ratio, "slower") } else { (ratio, "faster") };
-            let interval = if since.level == Level::NotAssessed { String::new() } else { interval };
-            let verdict = since.reason.as_ref().map(|why| format!(", no verdict: {why}")).unwrap_or_default();
-            format!("{} % {word}{interval}{verdict}", points(value, width))
+            let interval = if since.level == Level::NotAssessed {
+                String::new()
+            } else {
+                interval
+            };
+            let verdict = since
+                .reason
+                .as_ref()
+                .map(|why| format!(", no verdict: {}", said(why)))
+                .unwrap_or_default();
+            let size = if ratio < 1.0 {
+                format!("{} % slower", points(2.0 - ratio, width))
+            } else {
+                faster(ratio, width).0
+            };
+            format!("{size}{interval}{verdict}")
         }
     }
 }
@@ -176,6 +274,8 @@ pub fn day(seconds: f64) -> String {
 }
 
 fn moment(seconds: f64, format: &str) -> String {
-    jiff::Timestamp::from_second(seconds as i64)
-        .map_or_else(|_| "unknown".to_owned(), |time| time.strftime(format).to_string())
+    jiff::Timestamp::from_second(seconds as i64).map_or_else(
+        |_| "unknown".to_owned(),
+        |time| time.strftime(format).to_string(),
+    )
 }

@@ -1,14 +1,16 @@
 //! Loss and learning rate, over steps and over tokens; at most six cells to a panel.
 
-use tprimat_figures::{FieldDifference, Row, Tier, differences};
+use tprimat_figures::Row;
+use tprimat_results::{FieldDifference, Tier, differences};
+use tprimat_sentences::difference;
 
 use super::{
     axis::{Scale, extent},
     canvas::Canvas,
-    chart::{Curve, Frame},
+    cell_selection::Shown,
+    chart::{Curve, Frame, room_for},
     names::{Names, count_absent, group_heading},
     series::{Series, median, thinned},
-    shown::Shown,
     style::{FAINT, GAP, HALF, MARGIN, MOST_LINES, SMALL, TEXT},
 };
 
@@ -45,7 +47,7 @@ impl Member<'_> {
 }
 
 pub fn loss(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &*shown.comparison;
+    let comparison = &shown.comparison;
     let subtitle = "Median over the counted repeats. Cells whose loss may differ for other reasons than their platform \
                     (seed, schedule, data) have panels of their own. Tokens: step × tokens of a step.";
     let mut canvas = shown.titled("Loss and learning rate", subtitle);
@@ -53,13 +55,23 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
     let (mut without, mut panels, mut unshown) = (Vec::new(), 0, 0);
     for (i, group) in comparison.groups.iter().enumerate() {
         let mut members = Vec::new();
-        for (index, row) in comparison.rows.iter().enumerate().filter(|(_, row)| row.group == i) {
+        for (index, row) in comparison
+            .rows
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| row.group == i)
+        {
             let loss = thinned(median(row, |curve| &curve.loss), POINTS);
             if loss.is_empty() {
                 without.push(row.cell.as_str());
             } else {
                 let learning_rate = thinned(median(row, |curve| &curve.learning_rate), POINTS);
-                members.push(Member { index, row, loss, learning_rate });
+                members.push(Member {
+                    index,
+                    row,
+                    loss,
+                    learning_rate,
+                });
             }
         }
         if members.is_empty() {
@@ -70,15 +82,25 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
         numbers.sort_unstable();
         numbers.dedup();
         for number in &numbers {
-            let inside: Vec<&Member> = members.iter().filter(|m| m.row.loss_group == *number).collect();
+            let inside: Vec<&Member> = members
+                .iter()
+                .filter(|m| m.row.loss_group == *number)
+                .collect();
             panels += inside.len().div_ceil(MOST_LINES);
             if panels > MOST_PANELS {
                 unshown += inside.len();
                 continue;
             }
             let first = &members[0];
-            if let Some(words) = inside.first().and_then(|member| loss_apart(member.row, first.row)) {
-                canvas.paragraph(&format!("Apart from cell {}: {words}", first.index + 1), TEXT, FAINT);
+            if let Some(words) = inside
+                .first()
+                .and_then(|member| loss_apart(member.row, first.row))
+            {
+                canvas.paragraph(
+                    &format!("Apart from {}: {words}", names.tag(first.index)),
+                    TEXT,
+                    FAINT,
+                );
             }
             draw_group(&mut canvas, &names, &inside);
         }
@@ -87,10 +109,16 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
         return Err("no log states a loss".to_owned());
     }
     if !without.is_empty() {
-        canvas.paragraph(&format!("No loss is logged: {}", without.join(", ")), SMALL, FAINT);
+        canvas.paragraph(
+            &format!("No loss is logged: {}", without.join(", ")),
+            SMALL,
+            FAINT,
+        );
     }
     if unshown > 0 {
-        let words = format!("{unshown} more cells trained towards other losses and have no panel here: compare.json.");
+        let words = format!(
+            "{unshown} more cells trained towards other losses and have no panel here: compare.json."
+        );
         canvas.paragraph(&words, SMALL, FAINT);
     }
     count_absent(&mut canvas, comparison);
@@ -104,24 +132,55 @@ pub fn loss_apart(row: &Row, other: &Row) -> Option<String> {
     }
     let known = differences(&row.contract, &other.contract).into_iter();
     let known = known.filter(|d| d.is_known() && d.tier == Tier::Convergence);
-    let fields: Vec<String> = known.map(|d: FieldDifference| d.sentence()).collect();
+    let fields: Vec<String> = known.map(|d: FieldDifference| difference(&d)).collect();
     // It may be a third cell, comparable with the other, that it differs from.
-    let fields = if fields.is_empty() { String::new() } else { format!(": {}", fields.join("; ")) };
+    let fields = if fields.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", fields.join("; "))
+    };
     Some(format!("loss not comparable{fields}"))
 }
 
 /// Panels of at most six lines, all of them with the same axes.
 fn draw_group(canvas: &mut Canvas, names: &Names, members: &[&Member]) {
     for some in members.chunks(MOST_LINES) {
-        for (title, height, pick) in [("loss", HEIGHT, Pick::Loss), ("learning rate", LOW, Pick::LearningRate)] {
+        let tags: Vec<String> = some.iter().map(|m| names.tag(m.index)).collect();
+        for (title, height, pick) in [
+            ("loss", HEIGHT, Pick::Loss),
+            ("learning rate", LOW, Pick::LearningRate),
+        ] {
             if some.iter().all(|m| m.series(pick).is_empty()) {
                 continue;
             }
             let top = canvas.top;
-            let frame = |left, x_title| Frame { left, top, width: HALF, height, title, x_title };
-            draw(canvas, &frame(MARGIN, "step"), members, some, pick, |_| Some(1.0));
+            let frame = |left, x_title| Frame {
+                left,
+                top,
+                width: HALF,
+                height,
+                tags: room_for(tags.iter().map(String::as_str)),
+                title,
+                x_title,
+            };
+            let step = |_: &Row| Some(1.0);
+            draw(
+                canvas,
+                names,
+                &frame(MARGIN, "step"),
+                (members, some),
+                pick,
+                step,
+            );
             let tokens = |row: &Row| Some(row.tokens_per_step? as f64);
-            draw(canvas, &frame(MARGIN + HALF + GAP, "tokens"), members, some, pick, tokens);
+            draw(
+                canvas,
+                names,
+                &frame(MARGIN + HALF + GAP, "tokens"),
+                (members, some),
+                pick,
+                tokens,
+            );
             canvas.top = top + height;
         }
         for (style, member) in some.iter().enumerate() {
@@ -134,18 +193,26 @@ fn draw_group(canvas: &mut Canvas, names: &Names, members: &[&Member]) {
 /// `scale_by`: what a step is on the horizontal axis; rows for which it is not known are left out.
 fn draw(
     canvas: &mut Canvas,
+    names: &Names,
     frame: &Frame,
-    all: &[&Member],
-    some: &[&Member],
+    (all, some): (&[&Member], &[&Member]),
     pick: Pick,
     scale_by: fn(&Row) -> Option<f64>,
 ) {
     let across = |m: &&Member| -> Option<Series> {
         let by = scale_by(m.row)?;
-        Some(m.series(pick).iter().map(|(step, value)| (step * by, *value)).collect())
+        Some(
+            m.series(pick)
+                .iter()
+                .map(|(step, value)| (step * by, *value))
+                .collect(),
+        )
     };
     let points: Series = all.iter().filter_map(across).flatten().collect();
-    let (Some(span), Some(values)) = (extent(points.iter().map(|p| p.0)), extent(points.iter().map(|p| p.1))) else {
+    let (Some(span), Some(values)) = (
+        extent(points.iter().map(|p| p.0)),
+        extent(points.iter().map(|p| p.1)),
+    ) else {
         return;
     };
     let x = frame.x(span);
@@ -155,7 +222,11 @@ fn draw(
     };
     frame.draw(canvas, &x, &y);
     let curve = |(style, m): (usize, &&Member)| {
-        Some(Curve { tag: (m.index + 1).to_string(), style: Some(style), points: across(m)? })
+        Some(Curve {
+            tag: names.tag(m.index),
+            pen: Some(names.pen(m.index, style)),
+            points: across(m)?,
+        })
     };
     let curves: Vec<Curve> = some.iter().enumerate().filter_map(curve).collect();
     frame.curves(canvas, &curves, &x, &y);
@@ -166,7 +237,14 @@ pub fn loss_axis(frame: &Frame, [low, high]: [f64; 2]) -> Scale {
     if low > 0.0 && high / low > LOGARITHMIC {
         return frame.y([low / 1.1, high * 1.1]).logarithmic();
     }
-    let floor = if low > 0.0 && low < high * 0.5 { 0.0 } else { low };
+    let floor = if low > 0.0 && low < high * 0.5 {
+        0.0
+    } else {
+        low
+    };
     let margin = ((high - floor) * 0.06).max(high.abs() * 1e-3).max(1e-12);
-    frame.y([if floor == 0.0 { 0.0 } else { floor - margin }, high + margin])
+    frame.y([
+        if floor == 0.0 { 0.0 } else { floor - margin },
+        high + margin,
+    ])
 }

@@ -5,9 +5,8 @@ use tprimat_figures::{RepeatStatus, Row};
 use super::{
     bars::{Bar, Entry, Fill, Panel, panels},
     canvas::Canvas,
+    cell_selection::Shown,
     names::{Names, count_absent},
-    shown::Shown,
-    style::BAR,
     throughput::apart,
 };
 use crate::format::bytes;
@@ -15,15 +14,24 @@ use crate::format::bytes;
 const GIB: f64 = (1u64 << 30) as f64;
 
 pub fn memory(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &*shown.comparison;
+    let comparison = &shown.comparison;
     let subtitle = format!(
         "The most that any counted repeat used, of one device. Bars of different names count different things: \
          allocated by the framework (solid), reserved by it (hatched), in use on the device or in the host (outline). Stroke across a bar: what the device has.{}",
         apart(comparison)
     );
     let mut canvas = shown.titled("Peak memory", &subtitle);
-    let panel = Panel { unit: "GiB", roof: None };
-    let drawn = panels(&mut canvas, comparison, &Names::wide(comparison), &panel, |_, row| bars(row));
+    let panel = Panel {
+        unit: "GiB",
+        roof: None,
+    };
+    let drawn = panels(
+        &mut canvas,
+        comparison,
+        &Names::wide(comparison),
+        &panel,
+        |_, row| bars(row),
+    );
     if drawn == 0 {
         return Err("no log states memory, and none was sampled".to_owned());
     }
@@ -32,23 +40,42 @@ pub fn memory(shown: &Shown) -> Result<Canvas, String> {
 }
 
 fn bars(row: &Row) -> Entry {
-    let of_log = row.memory.iter().map(|m| (m.kind.replace('_', " "), m.source.clone(), m.bytes));
+    let of_log = row
+        .memory
+        .iter()
+        .map(|m| (m.kind.replace('_', " "), m.source.clone(), m.bytes));
     let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
     let sampled = counted.filter_map(|r| r.telemetry.as_ref());
-    let most = sampled.filter_map(|t| Some((t.max_memory_used_bytes?, &t.source))).max();
-    let of_device = most.map(|(bytes, source)| ("device used".to_owned(), format!("{source}, sampled"), bytes));
+    let most = sampled
+        .filter_map(|t| Some((t.max_memory_used_bytes?, &t.source)))
+        .max();
+    let of_device = most.map(|(bytes, source)| {
+        (
+            "device used".to_owned(),
+            format!("{source}, sampled"),
+            bytes,
+        )
+    });
     let bar = |(kind, source, count): (String, String, u64)| {
         // What counts in the host is under no roof of the device.
         let roof = row.memory_capacity_bytes.filter(|_| !kind.contains("rss"));
         let of = roof.map_or_else(String::new, |roof| format!(" of {}", bytes(roof)));
         let fill = match () {
-            () if kind.contains("allocated") => Fill::Solid(BAR),
-            () if kind.contains("reserved") => Fill::Hatched,
-            () => Fill::Outline,
+            () if kind.contains("allocated") => Some(Fill::Solid),
+            () if kind.contains("reserved") => Some(Fill::Hatched),
+            () => Some(Fill::Outline),
         };
         let figures = format!("{}{of} {kind} ({source})", bytes(count));
-        Bar { fill, roof: roof.map(|bytes| bytes as f64 / GIB), ..Bar::new(count as f64 / GIB, figures) }
+        Bar {
+            fill,
+            roof: roof.map(|bytes| bytes as f64 / GIB),
+            ..Bar::new(count as f64 / GIB, figures)
+        }
     };
     let bars: Vec<Bar> = of_log.chain(of_device).map(bar).collect();
-    if bars.is_empty() { Err("no log states memory, and none was sampled".to_owned()) } else { Ok(bars) }
+    if bars.is_empty() {
+        Err("no log states memory, and none was sampled".to_owned())
+    } else {
+        Ok(bars)
+    }
 }

@@ -1,10 +1,15 @@
-//! How a cell is named in a picture: its number, its name, and what it does differently from its baseline.
+//! How a cell is named in a picture: by what sets it apart from the others of its group, and what
+//! it does differently from its baseline.
 
+use plotters::style::RGBColor;
 use tprimat_figures::{AbsentCell, Comparison, Group, Row};
+use tprimat_sentences::said;
 
 use super::{
     canvas::{Anchor, Canvas},
-    style::{FAINT, INK, LINE, MARGIN, SMALL, TEXT, WIDTH},
+    chart::WIDEST_TAG,
+    short_names::{short_names, variants},
+    style::{FAINT, INK, LINE, MARGIN, Pen, SMALL, TEXT, WIDTH, colour_of},
     text::{clean, elide, elide_names, width_of, wrap},
 };
 use crate::format::mark;
@@ -27,12 +32,20 @@ pub struct Names {
 
 struct Named {
     name: String,
+    /// Without a mark of the baseline, for the end of a line.
+    tag: String,
     labels: Vec<String>,
+    colour: RGBColor,
+    variant: usize,
 }
 
+/// The widest name left of a bar; a longer one is shortened.
+const GUTTER: i32 = 400;
+
 impl Names {
+    /// For bars, with the names left of them.
     pub fn wide(comparison: &Comparison) -> Self {
-        Self::new(comparison, MARGIN + 6, WIDTH - 2 * MARGIN - 12)
+        Self::new(comparison, MARGIN + 6, WIDTH - 2 * MARGIN - GUTTER - 24)
     }
 
     /// Right of a piece of their line, as [`Names::draw_with_sample`] puts them.
@@ -42,27 +55,97 @@ impl Names {
 
     /// From `left` on, in `room` pixels.
     pub fn new(comparison: &Comparison, left: i32, room: i32) -> Self {
-        let around: Vec<(String, String)> =
-            comparison.rows.iter().enumerate().map(|(i, row)| around(comparison, i, row)).collect();
-        let names: Vec<String> = comparison.rows.iter().map(|row| clean(&row.cell)).collect();
-        let left_for = |i: usize| room - width_of(&around[i].0, TEXT) - width_of(&around[i].1, TEXT);
-        let short = elide_names(&names, TEXT, left_for);
-        let named = comparison.rows.iter().zip(short).zip(&around).map(|((row, name), (before, after))| {
-            let labels: Vec<String> =
-                row.labels.iter().map(|label| elide(&clean(label), SMALL, room.min(LABEL), 0.5)).collect();
-            let mut labels = wrap(&labels.join("; "), SMALL, room - 16);
-            if labels.len() > LABEL_LINES {
-                labels.truncate(LABEL_LINES - 1);
-                labels.push("… and more: report.html".to_owned());
+        let mut names = vec![String::new(); comparison.rows.len()];
+        let mut variant = vec![0; comparison.rows.len()];
+        for (group, rows) in comparison.groups.iter().zip(comparison.rows_by_group()) {
+            let of: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
+            let told = short_names(&of)
+                .into_iter()
+                .zip(variants(&of, &group.baseline));
+            for ((index, _), (name, of)) in rows.iter().zip(told) {
+                names[*index] = clean(&name);
+                variant[*index] = of;
             }
-            Named { name: format!("{before}{name}{after}"), labels }
-        });
-        Self { left, room, named: named.collect() }
+        }
+        let baseline: Vec<&str> = comparison
+            .rows
+            .iter()
+            .map(|row| baseline_mark(comparison, row))
+            .collect();
+        let short = elide_names(&names, TEXT, |i| room - width_of(baseline[i], TEXT));
+        let tags = elide_names(&names, SMALL, |_| WIDEST_TAG);
+        let named = comparison
+            .rows
+            .iter()
+            .zip(short.into_iter().zip(tags))
+            .zip(baseline.iter().zip(variant))
+            .map(|((row, (name, tag)), (baseline, variant))| {
+                let labels: Vec<String> = row
+                    .labels
+                    .iter()
+                    .map(|label| clean(&said(label)))
+                    .filter(|label| !is_in_name(row, label))
+                    .map(|label| elide(&label, SMALL, room.min(LABEL), 0.5))
+                    .collect();
+                let mut labels = wrap(&labels.join("; "), SMALL, room - 16);
+                if labels.len() > LABEL_LINES {
+                    labels.truncate(LABEL_LINES - 1);
+                    labels.push("… and more: report.html".to_owned());
+                }
+                Named {
+                    name: format!("{name}{baseline}"),
+                    tag,
+                    labels,
+                    colour: colour_of(&row.framework),
+                    variant,
+                }
+            });
+        Self {
+            left,
+            room,
+            named: named.collect(),
+        }
     }
 
     /// Pixels that a cell's name and labels take.
     pub fn height(&self, index: usize) -> i32 {
-        TEXT + 5 + self.named[index].labels.len() as i32 * (SMALL + 4)
+        TEXT + 5 + self.labels_height(index)
+    }
+
+    pub fn labels_height(&self, index: usize) -> i32 {
+        self.named[index].labels.len() as i32 * (SMALL + 4)
+    }
+
+    /// The colour of its framework.
+    pub fn colour(&self, index: usize) -> RGBColor {
+        self.named[index].colour
+    }
+
+    /// Which of the ways it is in which cells of one framework differ; see [`variants`].
+    pub fn variant(&self, index: usize) -> usize {
+        self.named[index].variant
+    }
+
+    /// How its line is drawn where it has this mark, and what stands at its end.
+    pub fn pen(&self, index: usize, mark: usize) -> Pen {
+        let colour = self.colour(index);
+        Pen { colour, mark }
+    }
+
+    pub fn tag(&self, index: usize) -> String {
+        self.named[index].tag.clone()
+    }
+
+    /// Room that the names of these cells need left of their bars.
+    pub fn gutter(&self, indices: impl Iterator<Item = usize>) -> i32 {
+        let widths = indices.map(|index| width_of(&self.named[index].name, TEXT));
+        widths.max().unwrap_or(0).min(GUTTER) + 12
+    }
+
+    /// The names left of bars, no two of them alike, where `of` are all the cells of a panel.
+    pub fn in_gutter(&self, of: &[usize]) -> Vec<String> {
+        let names: Vec<String> = of.iter().map(|i| self.named[*i].name.clone()).collect();
+        elide_names(&names, TEXT, |_| GUTTER)
     }
 
     pub fn draw(&self, canvas: &mut Canvas, index: usize) {
@@ -73,15 +156,19 @@ impl Names {
         let named = &self.named[index];
         canvas.label(&named.name, (left, canvas.top), TEXT, INK, Anchor::Left);
         canvas.top += TEXT + 5;
-        for line in &named.labels {
+        self.draw_labels(canvas, index, left);
+    }
+
+    pub fn draw_labels(&self, canvas: &mut Canvas, index: usize, left: i32) {
+        for line in &self.named[index].labels {
             canvas.label(line, (left + 16, canvas.top), SMALL, FAINT, Anchor::Left);
             canvas.top += SMALL + 4;
         }
     }
 
     /// What a line of this style looks like, and the name of its cell.
-    pub fn draw_with_sample(&self, canvas: &mut Canvas, index: usize, style: usize) {
-        canvas.sample(style, (MARGIN, canvas.top + 7));
+    pub fn draw_with_sample(&self, canvas: &mut Canvas, index: usize, mark: usize) {
+        canvas.sample(self.pen(index, mark), (MARGIN, canvas.top + 7));
         self.draw(canvas, index);
     }
 
@@ -89,27 +176,31 @@ impl Names {
     pub fn draw_below(&self, canvas: &mut Canvas, words: &str) {
         canvas.lines_of(words, self.left + 16, self.room - 16, SMALL, FAINT);
     }
-
-    pub fn reason_lines(&self, reason: &str) -> i32 {
-        wrap(&clean(reason), SMALL, self.room).len() as i32
-    }
-
-    pub fn draw_reason(&self, canvas: &mut Canvas, reason: &str) {
-        canvas.lines_of(reason, self.left, self.room, SMALL, FAINT);
-    }
 }
 
-/// What stands before and behind a name.
-fn around(comparison: &Comparison, index: usize, row: &Row) -> (String, String) {
-    let is_baseline = comparison.groups.get(row.group).is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
-    let baseline = if is_baseline { " (baseline)" } else { "" };
-    (format!("{}  ", index + 1), format!("{}{baseline}", mark(&row.imported)))
+/// Is this difference from the baseline one that the name tells, as `(compiled)`?
+fn is_in_name(row: &Row, label: &str) -> bool {
+    let field = label.split_once(": ").map(|(field, _)| field);
+    field.is_some_and(|field| row.axes.contains_key(field))
+}
+
+/// What stands behind the name of a group's baseline.
+fn baseline_mark(comparison: &Comparison, row: &Row) -> &'static str {
+    let is_baseline = comparison
+        .groups
+        .get(row.group)
+        .is_some_and(|g| g.cells.len() > 1 && g.baseline == row.cell);
+    if is_baseline { " (baseline)" } else { "" }
 }
 
 /// `llama-3.1-8b: sequence 8192, global batch 128, 8 devices`
 pub fn group_heading(group: &Group) -> String {
-    let strict = if group.identical_config { ", identical configuration" } else { "" };
-    format!("{}: {}{strict}", group.model, group.workload)
+    let strict = if group.identical_config {
+        ", identical configuration"
+    } else {
+        ""
+    };
+    format!("{}: {}{strict}", group.model, said(&group.workload))
 }
 
 /// Cells that no panel can show, with the reason.
@@ -118,9 +209,15 @@ pub fn absent(canvas: &mut Canvas, comparison: &Comparison) {
         return;
     }
     canvas.top += 4;
-    canvas.line(vec![(MARGIN, canvas.top), (WIDTH - MARGIN, canvas.top)], LINE, 1);
+    canvas.line(
+        vec![(MARGIN, canvas.top), (WIDTH - MARGIN, canvas.top)],
+        LINE,
+        1,
+    );
     canvas.heading("Cells without figures");
-    let (told, more) = comparison.absent.split_at(comparison.absent.len().min(LISTED));
+    let (told, more) = comparison
+        .absent
+        .split_at(comparison.absent.len().min(LISTED));
     let names: Vec<String> = told.iter().map(|cell| clean(&cell.cell)).collect();
     for (cell, name) in told.iter().zip(elide_names(&names, TEXT, |_| 800)) {
         let line = format!("{name}{}: {}", mark(&cell.imported), why(cell));
@@ -133,7 +230,7 @@ pub fn absent(canvas: &mut Canvas, comparison: &Comparison) {
 }
 
 fn why(cell: &AbsentCell) -> String {
-    format!("{}, {}", cell.state, cell.reason)
+    format!("{}, {}", cell.state, said(&cell.reason))
 }
 
 /// The same in a line, where another picture has the list.
@@ -144,5 +241,9 @@ pub fn count_absent(canvas: &mut Canvas, comparison: &Comparison) {
         n => format!("{n} cells without figures are not shown"),
     };
     canvas.top += 4;
-    canvas.paragraph(&format!("{words}; the overview names the reasons."), SMALL, FAINT);
+    canvas.paragraph(
+        &format!("{words}; the overview names the reasons."),
+        SMALL,
+        FAINT,
+    );
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tprimat_figures::{Curve, RepeatStatus, RepeatSummary, Row, quantile};
+use tprimat_figures::{Curve, RepeatStatus, RepeatSummary, Row};
+use tprimat_results::quantile;
 
 use super::canvas::Point;
 
@@ -15,7 +16,11 @@ type Values = fn(&Curve) -> &Vec<Option<f64>>;
 /// What one repeat has by step, in the log's order.
 pub fn of_repeat(repeat: &RepeatSummary, values: Values) -> Vec<(u64, f64)> {
     let curve = &repeat.curve;
-    let pairs = curve.step.iter().zip(values(curve)).filter_map(|(step, value)| Some((*step, (*value)?)));
+    let pairs = curve
+        .step
+        .iter()
+        .zip(values(curve))
+        .filter_map(|(step, value)| Some((*step, (*value)?)));
     pairs.filter(|(_, value)| value.is_finite()).collect()
 }
 
@@ -30,16 +35,24 @@ pub fn median(row: &Row, values: Values) -> Series {
         .collect();
     let is_rising = |points: &Vec<(u64, f64)>| points.windows(2).all(|w| w[0].0 < w[1].0);
     if counted.len() == 1 && counted.iter().all(is_rising) {
-        return counted.remove(0).into_iter().map(|(step, value)| (step as f64, value)).collect();
+        return counted
+            .remove(0)
+            .into_iter()
+            .map(|(step, value)| (step as f64, value))
+            .collect();
     }
     let mut by_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (step, value) in counted.into_iter().flatten() {
         by_step.entry(step).or_default().push(value);
     }
-    by_step.into_iter().filter_map(|(step, values)| Some((step as f64, quantile(&values, 0.5)?))).collect()
+    by_step
+        .into_iter()
+        .filter_map(|(step, values)| Some((step as f64, quantile(&values, 0.5)?)))
+        .collect()
 }
 
-/// At most `most` points: of each stretch the smallest and the largest value, so that no spike is lost.
+/// At most `most` points: of each stretch the smallest and the largest value, so that no spike is
+/// lost.
 pub fn thinned(points: Series, most: usize) -> Series {
     if points.len() <= most {
         return points;
@@ -50,7 +63,13 @@ pub fn thinned(points: Series, most: usize) -> Series {
     kept.extend(points.first());
     for stretch in points.chunks(size) {
         let by_value = |pick: fn(f64, f64) -> bool| {
-            (1..stretch.len()).fold(0, |best, i| if pick(stretch[i].1, stretch[best].1) { i } else { best })
+            (1..stretch.len()).fold(0, |best, i| {
+                if pick(stretch[i].1, stretch[best].1) {
+                    i
+                } else {
+                    best
+                }
+            })
         };
         let (low, high) = (by_value(|a, b| a < b), by_value(|a, b| a > b));
         kept.push(stretch[low.min(high)]);
@@ -77,15 +96,26 @@ pub fn simplified(points: &[Point]) -> Vec<Point> {
         let length = dx.hypot(dy);
         let distance = |p: &Point| {
             let (x, y) = (f64::from(p.0 - a.0), f64::from(p.1 - a.1));
-            if length == 0.0 { x.hypot(y) } else { (x * dy - y * dx).abs() / length }
+            if length == 0.0 {
+                x.hypot(y)
+            } else {
+                (x * dy - y * dx).abs() / length
+            }
         };
-        let farthest = (from + 1..to).map(|i| (i, distance(&points[i]))).max_by(|a, b| a.1.total_cmp(&b.1));
+        let farthest = (from + 1..to)
+            .map(|i| (i, distance(&points[i])))
+            .max_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((i, _)) = farthest.filter(|(_, distance)| *distance > TOLERANCE) {
             keep[i] = true;
             open.extend([(from, i), (i, to)]);
         }
     }
-    points.iter().zip(keep).filter(|(_, keep)| *keep).map(|(point, _)| *point).collect()
+    points
+        .iter()
+        .zip(keep)
+        .filter(|(_, keep)| *keep)
+        .map(|(point, _)| *point)
+        .collect()
 }
 
 #[cfg(test)]
@@ -94,9 +124,15 @@ mod tests {
 
     #[test]
     fn a_spike_survives_thinning() {
-        let spiky: Series = (0..10_000).map(|i| (f64::from(i), if i == 6789 { 50.0 } else { 1.0 })).collect();
+        let spiky: Series = (0..10_000)
+            .map(|i| (f64::from(i), if i == 6789 { 50.0 } else { 1.0 }))
+            .collect();
         let kept = thinned(spiky, 600);
-        assert!(kept.len() <= 600 && kept.contains(&(6789.0, 50.0)), "{}", kept.len());
+        assert!(
+            kept.len() <= 600 && kept.contains(&(6789.0, 50.0)),
+            "{}",
+            kept.len()
+        );
         assert!(kept.windows(2).all(|w| w[0].0 < w[1].0));
     }
 
@@ -104,7 +140,10 @@ mod tests {
     fn a_straight_line_is_two_points_and_a_corner_stays() {
         let straight: Vec<Point> = (0..500).map(|i| (i, i / 3)).collect();
         assert_eq!(simplified(&straight), [(0, 0), (499, 166)]);
-        assert_eq!(simplified(&[(0, 0), (5, 0), (10, 0), (10, 40)]), [(0, 0), (10, 0), (10, 40)]);
+        assert_eq!(
+            simplified(&[(0, 0), (5, 0), (10, 0), (10, 40)]),
+            [(0, 0), (10, 0), (10, 40)]
+        );
         assert!(simplified(&[]).is_empty() && simplified(&[(1, 1)]) == [(1, 1)]);
     }
 }

@@ -1,9 +1,9 @@
 //! Sizes, colours and marks of the pictures.
 //!
-//! An SVG has these colours and no others: [`PAPER`], [`INK`], [`FAINT`], [`LINE`], and those of [`SERIES`]. They stand
-//! as `fill="#202024"` or `stroke="#202024"`, so a page maps them with CSS, as for a dark scheme:
-//! `svg [fill="#FFFFFF"] { fill: … } svg [stroke="#202024"] { stroke: … }`.
-//! Colour never speaks alone: bars carry their names, lines a mark and a number.
+//! An SVG has these colours and no others: [`PAPER`], [`INK`], [`FAINT`], [`LINE`], and those of
+//! [`SERIES`] and [`HEAT`]. They stand as `fill="#202024"` or `stroke="#202024"`, so a page maps them with CSS,
+//! as for a dark scheme: `svg [fill="#FFFFFF"] { fill: … } svg [stroke="#202024"] { stroke: … }`.
+//! Colour never speaks alone: bars carry their names and patterns, lines a mark and a name.
 
 use plotters::style::RGBColor;
 
@@ -28,18 +28,64 @@ pub const HEADING: i32 = 17;
 pub const TEXT: i32 = 15;
 pub const SMALL: i32 = 14;
 
-/// Lines that one panel may have and still be told apart.
+/// Lines that one panel may have and still be told apart, by their marks and the names at their
+/// ends.
 pub const MOST_LINES: usize = 6;
 
-/// `#0072B2 #D55E00 #009E73 #CC468C #56B4E9 #96810F`: most colour-blind readers can tell them apart.
-pub const SERIES: [RGBColor; MOST_LINES] = [
+/// `#0072B2 #D55E00 #009E73 #CC468C #3A9BDC #96810F #7E57C2 #D32F2F #00838F #A1662F #5C6BC0
+/// #6B8E23`: each stands out from white and from dark paper.
+pub const SERIES: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 70, 140),
-    RGBColor(86, 180, 233),
+    RGBColor(58, 155, 220),
     RGBColor(150, 129, 15),
+    RGBColor(126, 87, 194),
+    RGBColor(211, 47, 47),
+    RGBColor(0, 131, 143),
+    RGBColor(161, 102, 47),
+    RGBColor(92, 107, 192),
+    RGBColor(107, 142, 35),
 ];
 
-/// Colour of bars that belong to no line.
-pub const BAR: RGBColor = SERIES[0];
+/// `#EDF4FA #D3E5F4 #B7D5ED #98C3E4 #76AFDA`: shades of a map, from low to high. `INK` is readable
+/// on each, and each is darker in grey print than the one before.
+pub const HEAT: [RGBColor; 5] = [
+    RGBColor(237, 244, 250),
+    RGBColor(211, 229, 244),
+    RGBColor(183, 213, 237),
+    RGBColor(152, 195, 228),
+    RGBColor(118, 175, 218),
+];
+
+/// Frameworks in the order of their colours, so that each has one colour in every picture of every
+/// project.
+const FRAMEWORKS: [&str; 11] = [
+    "native", "tran", "fsdp", "deep", "mega", "titan", "nemo", "prim", "mlm", "mgds", "cmd",
+];
+
+/// The colour of a framework. Those that do not ship with tprimat share the colours by their names;
+/// a name stands beside every bar and line.
+pub fn colour_of(framework: &str) -> RGBColor {
+    let known = FRAMEWORKS.iter().position(|name| *name == framework);
+    let by_name = || {
+        framework.bytes().fold(7usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        }) % SERIES.len()
+    };
+    SERIES[known.unwrap_or_else(by_name)]
+}
+
+/// How a line is drawn: its colour is the framework's, its mark its own in the panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pen {
+    pub colour: RGBColor,
+    pub mark: usize,
+}
+
+/// `#0072B2`, as a picture writes it.
+#[must_use]
+pub fn hex(colour: RGBColor) -> String {
+    format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
+}

@@ -1,47 +1,55 @@
 //! Rates: tokens/s/GPU with its interval, and the share of the dense peak.
 
-use tprimat_figures::{Comparison, Mfu, Row};
+use tprimat_figures::{Comparison, Mfu, Row, rate_unit};
+use tprimat_sentences::said;
 
 use super::{
-    bars::{Bar, Entry, Fill, Panel, panels},
+    bars::{Bar, Entry, Panel, panels},
     canvas::Canvas,
+    cell_selection::Shown,
     names::{Names, absent, count_absent},
-    shown::Shown,
-    style::{BAR, FAINT, SERIES},
 };
 use crate::format::{number, percent};
 
 /// What the bars of rates are.
-pub const BARS: &str =
-    "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster.";
+pub const BARS: &str = "Bars: geometric mean over repeats; whiskers: 95 % interval; n: repeats that count. Longer is faster; the fastest comes first. A framework has one colour in all pictures.";
 
 /// Warns of panels that are no comparison.
 pub fn apart(comparison: &Comparison) -> &'static str {
-    if comparison.groups.len() > 1 { " Panels are different workloads: do not compare across them." } else { "" }
+    if comparison.groups.len() > 1 {
+        " Panels are different workloads: do not compare across them."
+    } else {
+        ""
+    }
 }
 
 pub fn throughput(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &*shown.comparison;
+    let comparison = &shown.comparison;
     if comparison.rows.is_empty() {
         return Err("no cell has figures".to_owned());
     }
     let subtitle = format!("{BARS}{}", apart(comparison));
-    let mut canvas = shown.titled("Training throughput, tokens/s/GPU", &subtitle);
-    rates(&mut canvas, comparison, |_| Some(Fill::Solid(BAR)));
+    let unit = rate_unit(comparison.rows.iter());
+    let mut canvas = shown.titled(&format!("Training throughput, {unit}"), &subtitle);
+    rates(&mut canvas, comparison);
     absent(&mut canvas, comparison);
     Ok(canvas)
 }
 
-/// `fill`: by a row's index; None = a bar of second rank.
-pub fn rates(canvas: &mut Canvas, comparison: &Comparison, fill: impl Fn(usize) -> Option<Fill>) {
-    let panel = Panel { unit: "tokens/s/GPU", roof: None };
-    let bar = |index: usize, row: &Row| -> Entry {
+pub fn rates(canvas: &mut Canvas, comparison: &Comparison) {
+    let panel = Panel {
+        unit: rate_unit(comparison.rows.iter()),
+        roof: None,
+    };
+    let bar = |_: usize, row: &Row| -> Entry {
         if let Some(reason) = row.impossible() {
-            return Err(format!("impossible: {reason}"));
+            return Err(format!("impossible: {}", said(reason)));
         }
         let estimate = &row.tokens_per_second_per_gpu;
-        let fill = fill(index).unwrap_or(Fill::Solid(FAINT));
-        Ok(vec![Bar { interval: estimate.ci95, fill, ..Bar::new(estimate.value, rate_figures(row)) }])
+        Ok(vec![Bar {
+            interval: estimate.ci95,
+            ..Bar::new(estimate.value, rate_figures(row))
+        }])
     };
     panels(canvas, comparison, &Names::wide(comparison), &panel, bar);
 }
@@ -68,24 +76,42 @@ fn counted(row: &Row) -> String {
 }
 
 pub fn mfu(shown: &Shown) -> Result<Canvas, String> {
-    let comparison = &*shown.comparison;
+    let comparison = &shown.comparison;
     let subtitle = format!(
         "Model FLOPs utilisation: FLOPs of the model a second, as a share of the device's dense peak.{}",
         apart(comparison)
     );
     let mut canvas = shown.titled("MFU", &subtitle);
-    let panel = Panel { unit: "% of the peak", roof: Some((100.0, "100 % = dense peak of the device")) };
+    let panel = Panel {
+        unit: "% of the peak",
+        roof: Some((100.0, "100 % = dense peak of the device")),
+    };
     let bar = |_: usize, row: &Row| -> Entry {
         match &row.mfu {
-            Mfu::Ok { value, convention, peak, .. } => {
-                let figures = format!("{} of {} TFLOP/s; {convention}", percent(*value), number(peak.tflops));
-                Ok(vec![Bar { fill: Fill::Solid(SERIES[2]), ..Bar::new(value * 100.0, figures) }])
+            Mfu::Ok {
+                value,
+                convention,
+                peak,
+                ..
+            } => {
+                let figures = format!(
+                    "{} of {} TFLOP/s; {convention}",
+                    percent(*value),
+                    number(peak.tflops)
+                );
+                Ok(vec![Bar::new(value * 100.0, figures)])
             }
-            Mfu::Absent { reason } => Err(format!("no MFU: {reason}")),
-            Mfu::Error { reason } => Err(format!("MFU is impossible: {reason}")),
+            Mfu::Absent { reason } => Err(format!("no MFU: {}", said(reason))),
+            Mfu::Error { reason } => Err(format!("MFU is impossible: {}", said(reason))),
         }
     };
-    let drawn = panels(&mut canvas, comparison, &Names::wide(comparison), &panel, bar);
+    let drawn = panels(
+        &mut canvas,
+        comparison,
+        &Names::wide(comparison),
+        &panel,
+        bar,
+    );
     if drawn == 0 {
         let first = comparison.rows.iter().find_map(|row| bar(0, row).err());
         return Err(first.unwrap_or_else(|| "no cell has figures".to_owned()));

@@ -3,7 +3,7 @@
 use tprimat_base::error::Result;
 use tprimat_figures::Comparison;
 
-use crate::{Drawn, Meta, Page, csv, csv_repeats, html, left_out, markdown, table};
+use crate::{Meta, Page, PagePicture, csv, csv_repeats, html, left_out, markdown, table};
 
 /// The page, which shows all the others show.
 pub const PAGE: &str = "report.html";
@@ -12,9 +12,16 @@ pub const PAGE: &str = "report.html";
 ///
 /// # Errors
 /// Where the page cannot be made.
-pub fn files(comparison: &Comparison, drawn: &[Drawn], matrix: &str) -> Result<Vec<(&'static str, String)>> {
+pub fn files(
+    comparison: &Comparison,
+    drawn: &[PagePicture],
+    matrix: &str,
+) -> Result<Vec<(&'static str, String)>> {
     let names: Vec<&str> = drawn.iter().map(|d| d.name.as_str()).collect();
-    let meta = Meta { matrix: matrix.to_owned(), left_out: left_out(comparison, &names) };
+    let meta = Meta {
+        matrix: matrix.to_owned(),
+        left_out: left_out(comparison, &names),
+    };
     Ok(vec![
         ("compare.txt", table(comparison, &Page::file())),
         ("compare.md", markdown(comparison)),

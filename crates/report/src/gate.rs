@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use tprimat_figures::{GateCell, GateReport, GateVerdict};
+use tprimat_figures::{GateCell, GateReport, GateVerdict, rate_unit_of};
+use tprimat_sentences::{each, said};
 
 use super::{format::number, markdown::escaped, sheet::clean};
 
@@ -26,11 +27,26 @@ pub fn gate_headline(report: &GateReport) -> String {
     let counts: Vec<String> = [Pass, Fail, Inconclusive, New, NotSelected]
         .into_iter()
         .filter(|verdict| count(*verdict) > 0)
-        .map(|verdict| format!("{} {}{}", count(verdict), verdict_name(verdict), not_anew(report, verdict)))
+        .map(|verdict| {
+            format!(
+                "{} {}{}",
+                count(verdict),
+                verdict_name(verdict),
+                not_anew(report, verdict)
+            )
+        })
         .collect();
-    let counts = if counts.is_empty() { "no cell".to_owned() } else { counts.join(", ") };
+    let counts = if counts.is_empty() {
+        "no cell".to_owned()
+    } else {
+        counts.join(", ")
+    };
     let limit = report.max_regression * 100.0;
-    format!("gate: {}: {counts}; tokens/s/GPU may be {limit:.2} % lower", verdict_name(report.verdict))
+    format!(
+        "gate: {}: {counts}; {} may be {limit:.2} % lower",
+        verdict_name(report.verdict),
+        unit(report)
+    )
 }
 
 /// ` (2 of them not measured since the baseline)`
@@ -46,19 +62,41 @@ fn not_anew(report: &GateReport, verdict: GateVerdict) -> String {
 /// `1,000 → 900 tokens/s/GPU`, where both are known.
 fn rates(cell: &GateCell) -> Option<String> {
     let (then, now) = cell.then.zip(cell.now)?;
-    let repeats = cell.n_then.zip(cell.n_now).map(|(then, now)| format!(", n {then} → {now}"));
-    Some(format!("{} → {} tokens/s/GPU{}", number(then), number(now), repeats.unwrap_or_default()))
+    let repeats = cell
+        .n_then
+        .zip(cell.n_now)
+        .map(|(then, now)| format!(", n {then} → {now}"));
+    Some(format!(
+        "{} → {} {}{}",
+        number(then),
+        number(now),
+        rate_unit_of([cell.cell.as_str()]),
+        repeats.unwrap_or_default()
+    ))
 }
 
 /// Lines for a terminal or a log.
 #[must_use]
 pub fn gate_text(report: &GateReport) -> String {
-    let width = report.cells.iter().map(|c| c.cell.chars().count()).max().unwrap_or(0);
+    let width = report
+        .cells
+        .iter()
+        .map(|c| c.cell.chars().count())
+        .max()
+        .unwrap_or(0);
     let mut text = String::new();
     for cell in &report.cells {
-        let reason = clean(&cell.reason).split_whitespace().collect::<Vec<_>>().join(" ");
-        _ = writeln!(text, "{:<12}  {:<width$}  {reason}", verdict_name(cell.verdict), clean(&cell.cell));
-        for line in rates(cell).iter().chain(&cell.notes) {
+        let reason = clean(&said(&cell.reason))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        _ = writeln!(
+            text,
+            "{:<12}  {:<width$}  {reason}",
+            verdict_name(cell.verdict),
+            clean(&cell.cell)
+        );
+        for line in rates(cell).iter().chain(&each(&cell.notes)) {
             _ = writeln!(text, "{:<12}  - {}", "", clean(line));
         }
     }
@@ -75,8 +113,9 @@ pub fn gate_markdown(report: &GateReport) -> String {
     }
     for cell in &report.cells {
         let rate = |rate: Option<f64>| rate.map_or_else(|| "–".to_owned(), number);
-        let why: Vec<&str> =
-            std::iter::once(cell.reason.as_str()).chain(cell.notes.iter().map(String::as_str)).collect();
+        let why: Vec<String> = std::iter::once(said(&cell.reason))
+            .chain(each(&cell.notes))
+            .collect();
         _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} |",
@@ -84,22 +123,43 @@ pub fn gate_markdown(report: &GateReport) -> String {
             escaped(&cell.cell),
             rate(cell.then),
             rate(cell.now),
-            why.into_iter().map(escaped).collect::<Vec<_>>().join("<br>")
+            why.iter()
+                .map(|why| escaped(why))
+                .collect::<Vec<_>>()
+                .join("<br>")
         );
     }
-    text.push_str("\ntokens/s/GPU: geometric means over repeats (sessions or hosts, where there are several); intervals are 95 %, Welch's t on logarithms.\n");
+    _ = writeln!(
+        text,
+        "\n{}: geometric means over repeats (sessions or hosts, where there are several); intervals are 95 %, Welch's t on logarithms.",
+        unit(report)
+    );
     text
 }
 
-/// Commands of GitHub Actions, one a cell that did not pass, and one for a gate that is not to be believed at all.
-/// Escapes as in the toolkit of GitHub's runner: `%`, CR and LF everywhere, `:` and `,` in properties.
+fn unit(report: &GateReport) -> &'static str {
+    rate_unit_of(report.cells.iter().map(|cell| cell.cell.as_str()))
+}
+
+/// Commands of GitHub Actions, one a cell that did not pass, and one for a gate that is not to be
+/// believed at all. Escapes as in the toolkit of GitHub's runner: `%`, CR and LF everywhere, `:`
+/// and `,` in properties.
 #[must_use]
 pub fn gate_annotations(report: &GateReport) -> String {
-    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let data = |text: &str| {
+        text.replace('%', "%25")
+            .replace('\r', "%0D")
+            .replace('\n', "%0A")
+    };
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let mut out = String::new();
     let mut say = |level: &str, cell: &str, text: &str| {
-        _ = writeln!(out, "::{level} title={}::{}", property(&format!("tprimat gate: {cell}")), data(text));
+        _ = writeln!(
+            out,
+            "::{level} title={}::{}",
+            property(&format!("tprimat gate: {cell}")),
+            data(text)
+        );
     };
     for cell in &report.cells {
         let level = match cell.verdict {
@@ -107,7 +167,11 @@ pub fn gate_annotations(report: &GateReport) -> String {
             GateVerdict::Inconclusive => "warning",
             _ => continue,
         };
-        say(level, &cell.cell, &format!("{}: {}", cell.cell, cell.reason));
+        say(
+            level,
+            &cell.cell,
+            &format!("{}: {}", cell.cell, said(&cell.reason)),
+        );
     }
     if report.verdict == GateVerdict::Inconclusive && out.is_empty() {
         let headline = data(&gate_headline(report));
@@ -124,9 +188,12 @@ pub(super) mod tests {
 
     /// A report with every verdict, and names that mean something to every format.
     pub fn report(names: [&str; 4]) -> GateReport {
-        let cell =
-            |name: &str, verdict: &str, reason: &str| json!({ "cell": name, "verdict": verdict, "reason": reason });
-        let mut failed = cell(names[0], "fail", "-10.00 % (-10.50 to -9.50): slower\nthan allowed");
+        let cell = |name: &str, verdict: &str, reason: &str| json!({ "cell": name, "verdict": verdict, "reason": reason });
+        let mut failed = cell(
+            names[0],
+            "fail",
+            "-10.00 % (-10.50 to -9.50): slower\nthan allowed",
+        );
         failed["then"] = 1000.0.into();
         failed["now"] = 900.0.into();
         failed["n_then"] = 5.into();
@@ -143,15 +210,26 @@ pub(super) mod tests {
         serde_json::from_value(report).unwrap()
     }
 
-    const PLAIN: [&str; 4] = ["nvd/nemo/llama/a", "nvd/nemo/llama/b", "nvd/nemo/llama/c", "nvd/nemo/llama/d@x=1"];
+    const PLAIN: [&str; 4] = [
+        "nvd/nemo/llama/a",
+        "nvd/nemo/llama/b",
+        "nvd/nemo/llama/c",
+        "nvd/nemo/llama/d@x=1",
+    ];
 
     #[test]
     fn the_headline_counts_what_was_not_measured_anew() {
         let mut all = report(PLAIN);
         all.cells[2].same_measurements = true;
         assert!(gate_headline(&all).contains("1 pass (not measured since the baseline), 1 FAIL"));
-        all.cells.push(GateCell { same_measurements: false, ..all.cells[2].clone() });
-        assert!(gate_headline(&all).contains("2 pass (1 of them not measured since the baseline), 1 FAIL"));
+        all.cells.push(GateCell {
+            same_measurements: false,
+            ..all.cells[2].clone()
+        });
+        assert!(
+            gate_headline(&all)
+                .contains("2 pass (1 of them not measured since the baseline), 1 FAIL")
+        );
     }
 
     #[test]
@@ -161,15 +239,28 @@ pub(super) mod tests {
 
     #[test]
     fn as_markdown() {
-        insta::assert_snapshot!(gate_markdown(&report(["a|b*c", "d`e_f\n| x", "<script>", "@someone & co"])));
+        insta::assert_snapshot!(gate_markdown(&report([
+            "a|b*c",
+            "d`e_f\n| x",
+            "<script>",
+            "@someone & co"
+        ])));
     }
 
     #[test]
     fn as_annotations() {
-        insta::assert_snapshot!(gate_annotations(&report(["a:b,c%d\r\n::error::x", PLAIN[1], PLAIN[2], PLAIN[3]])));
+        insta::assert_snapshot!(gate_annotations(&report([
+            "a:b,c%d\r\n::error::x",
+            PLAIN[1],
+            PLAIN[2],
+            PLAIN[3]
+        ])));
         let mut nothing = report(PLAIN);
         nothing.cells.truncate(0);
         nothing.verdict = GateVerdict::Inconclusive;
-        assert!(gate_annotations(&nothing).starts_with("::warning title=tprimat gate::gate: inconclusive: no cell;"));
+        assert!(
+            gate_annotations(&nothing)
+                .starts_with("::warning title=tprimat gate::gate: inconclusive: no cell;")
+        );
     }
 }

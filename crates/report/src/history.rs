@@ -1,6 +1,11 @@
-//! A cell's measurements over time as text: one sentence on each cell, then every measurement with what was changed before it.
+//! A cell's measurements over time as text: one sentence on each cell, then every measurement with
+//! what was changed before it.
 
 use std::fmt::Write as _;
+
+use tprimat_figures::{CellHistory, Level, Measurement, Since, rate_unit_of};
+use tprimat_plot::history::{causes, day, from, minute, speed, title};
+use tprimat_words::plain::counted;
 
 use super::{
     format::{MISSING, number},
@@ -8,14 +13,12 @@ use super::{
     sheet::{Sheet, Word, paragraph},
     table::rate,
 };
-use tprimat_figures::{CellHistory, Level, Measurement, Since};
-use tprimat_plot::history::{causes, day, from, minute, speed};
 
 /// Cells that are shown measurement by measurement where nobody named any; of more, one line each.
 const IN_FULL: usize = 3;
 
-/// The histories of some cells. `since`: only measurements that started then or later are shown, seconds since 1970.
-/// `named`: somebody asked for these cells, so that each is shown in full.
+/// The histories of some cells. `since`: only measurements that started then or later are shown,
+/// seconds since 1970. `named`: somebody asked for these cells, so that each is shown in full.
 #[must_use]
 pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page: &Page) -> String {
     let shown: Vec<(&CellHistory, Vec<&Measurement>)> = cells
@@ -33,13 +36,28 @@ pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page
         if !out.is_empty() {
             out.push('\n');
         }
-        paragraph(&mut out, "", &sentence(cell, measurements), page, Ink::Strong);
+        paragraph(
+            &mut out,
+            "",
+            &sentence(cell, measurements),
+            page,
+            Ink::Strong,
+        );
         // The sentence already says all there is about a single measurement.
-        if measurements.len() > 1 || measurements.iter().any(|m| m.tokens_per_second_per_gpu.is_none()) {
-            out.push_str(&timeline(measurements, page));
+        if measurements.len() > 1
+            || measurements
+                .iter()
+                .any(|m| m.tokens_per_second_per_gpu.is_none())
+        {
+            let unit = rate_unit_of([cell.cell.as_str()]);
+            out.push_str(&timeline(measurements, unit, page));
         }
     }
-    if shown.iter().flat_map(|(_, m)| m).any(|m| m.since.as_ref().is_some_and(|since| since.level.is_change())) {
+    if shown.iter().flat_map(|(_, m)| m).any(|m| {
+        m.since
+            .as_ref()
+            .is_some_and(|since| since.level.is_change())
+    }) {
         out.push('\n');
         let note = "Intervals come from the repeats within each measurement; clocks, heat and placement vary from day to day. So \
                     between sessions more than six hours apart, or between hosts, a change below 3 % gets no verdict.";
@@ -48,18 +66,47 @@ pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page
     out
 }
 
-/// `cpu/native/llama/single: 4 measurements since 2026-10-02, the last at 54,838 tokens/s/GPU. Last change of speed:
-/// 2026-11-21, 5 % slower (95 % CI 4–6 %). Changed before it: train.py edited.`
+/// `cpu/native/llama/single: 4 measurements since 2026-10-02, the last at 54,838 tokens/s/GPU. Last
+/// change of speed: 2026-11-21, 5 % slower (95 % CI 4–6 %). Changed before it: train.py edited.`
 fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
-    let several = if measurements.len() == 1 { "measurement" } else { "measurements" };
+    let several = if measurements.len() == 1 {
+        "measurement"
+    } else {
+        "measurements"
+    };
     let first = measurements.first().map_or(0.0, |m| m.started_at);
-    let mut text = format!("{}: {} {several} since {}", cell.cell, measurements.len(), day(first));
-    let last = measurements.iter().rev().find_map(|m| m.tokens_per_second_per_gpu.as_ref());
-    if let Some(rate) = last {
-        _ = write!(text, ", the last at {} tokens/s/GPU", number(rate.value));
+    let unit = rate_unit_of([cell.cell.as_str()]);
+    let mut text = format!(
+        "{}: {} {several} since {}",
+        title(cell),
+        measurements.len(),
+        day(first)
+    );
+    let with_rate = measurements
+        .iter()
+        .enumerate()
+        .rev()
+        .find_map(|(at, m)| Some((at, m, m.tokens_per_second_per_gpu.as_ref()?)));
+    match with_rate {
+        Some((at, m, rate)) if at + 1 == measurements.len() => {
+            _ = write!(text, ", the last at {} {unit}", number(rate.value));
+            match m.timer_factor {
+                Some(factor) => _ = write!(text, ", which may be {factor:.1}× too high."),
+                None => text.push('.'),
+            }
+        }
+        Some((_, m, rate)) => {
+            _ = write!(
+                text,
+                ". The last one has no rate; the one of {} ran at {} {unit}.",
+                minute(m.started_at),
+                number(rate.value)
+            );
+        }
+        None => text.push_str(". None has a rate."),
     }
-    text.push('.');
-    match last_change(measurements) {
+    let (changed, open) = (last_change(measurements), without_verdict(measurements));
+    match changed {
         Some((at, since)) => {
             _ = write!(
                 text,
@@ -69,80 +116,182 @@ fn sentence(cell: &CellHistory, measurements: &[&Measurement]) -> String {
                 causes(since, 3)
             );
         }
-        None if measurements.len() > 1 => text.push_str(" No change of speed was found."),
+        None if measurements.len() > 1 && open == 0 => {
+            text.push_str(" No change of speed was found.");
+        }
         None => {}
+    }
+    if open > 0 {
+        let then = if changed.is_some() {
+            "Since then "
+        } else {
+            "Whether the speed changed is not known: "
+        };
+        let verb = if open == 1 { "has" } else { "have" };
+        let compared = counted(open, "comparison");
+        _ = write!(text, " {then}{compared} {verb} no verdict.");
     }
     text
 }
 
+/// How many measurements after the last change of speed are compared without a verdict.
+fn without_verdict(measurements: &[&Measurement]) -> usize {
+    measurements
+        .iter()
+        .rev()
+        .filter_map(|m| m.since.as_ref())
+        .take_while(|since| !since.level.is_change())
+        .filter(|since| since.level == Level::NotAssessed && since.reason.is_some())
+        .count()
+}
+
 fn last_change<'a>(measurements: &[&'a Measurement]) -> Option<(f64, &'a Since)> {
-    let changed = |m: &&'a Measurement| Some((m.started_at, m.since.as_ref().filter(|since| since.level.is_change())?));
+    let changed = |m: &&'a Measurement| {
+        Some((
+            m.started_at,
+            m.since.as_ref().filter(|since| since.level.is_change())?,
+        ))
+    };
     measurements.iter().rev().find_map(changed)
 }
 
 fn overview(cells: &[(&CellHistory, Vec<&Measurement>)]) -> Sheet {
     let mut sheet = Sheet::default();
+    let unit = rate_unit_of(cells.iter().map(|(cell, _)| cell.cell.as_str()));
+    let rate_column = format!("{unit} (95 % CI)");
     let columns = [
         ("cell", false),
         ("measurements", true),
         ("last (UTC)", false),
-        ("tokens/s/GPU (95 % CI)", true),
+        (rate_column.as_str(), true),
         ("last change of speed", false),
     ];
-    columns.into_iter().for_each(|(name, figures)| sheet.column(name, figures));
+    columns
+        .into_iter()
+        .for_each(|(name, figures)| sheet.column(name, figures));
     for (cell, measurements) in cells {
-        let last = measurements.iter().rev().find_map(|m| Some((m, m.tokens_per_second_per_gpu.as_ref()?)));
+        let last = measurements.last();
         let change = last_change(measurements);
         let said = change.map_or_else(
-            || Word::inked(if measurements.len() > 1 { "none found" } else { MISSING }, Ink::Dim),
-            |(at, since)| Word::inked(format!("{}: {}; {}", day(at), size(since), causes(since, 2)), ink(since.level)),
+            || {
+                let text = match (measurements.len(), without_verdict(measurements)) {
+                    (1, _) => MISSING,
+                    (_, 0) => "none found",
+                    _ => "no verdict",
+                };
+                Word::inked(text, Ink::Dim)
+            },
+            |(at, since)| {
+                Word::inked(
+                    format!("{}: {}; {}", day(at), size(since), causes(since, 2)),
+                    ink(since.level),
+                )
+            },
         );
         sheet.rows.push(vec![
-            Word::plain(&cell.cell),
+            Word::plain(title(cell)),
             Word::plain(measurements.len().to_string()),
-            Word::plain(measurements.last().map_or_else(String::new, |m| minute(m.started_at))),
-            last.map_or_else(Word::missing, |(_, estimate)| Word::plain(rate(estimate))),
+            Word::plain(last.map_or_else(String::new, |m| minute(m.started_at))),
+            last.and_then(|m| m.tokens_per_second_per_gpu.as_ref())
+                .map_or_else(Word::missing, |estimate| Word::plain(rate(estimate))),
             said,
         ]);
     }
     sheet
 }
 
-/// Every measurement on a line, and before it, indented, what was changed since the one that it is held against.
-fn timeline(measurements: &[&Measurement], page: &Page) -> String {
-    let header = ["started (UTC)", "host", "repeats", "tokens/s/GPU (95 % CI)", "speed against the one before"];
+/// Every measurement on a line, and before it, indented, what was changed since the one that it is
+/// held against.
+fn timeline(measurements: &[&Measurement], unit: &str, page: &Page) -> String {
+    let rate_column = format!("{unit} (95 % CI)");
+    let header = [
+        "started (UTC)",
+        "host",
+        "repeats",
+        rate_column.as_str(),
+        "speed against the one before",
+    ];
     let row = |m: &Measurement| -> [String; 5] {
-        let counted = m.runs.iter().filter(|run| run.counts).count();
-        let repeats =
-            if counted == m.runs.len() { counted.to_string() } else { format!("{counted} of {}", m.runs.len()) };
-        let figure = m.tokens_per_second_per_gpu.as_ref().map_or_else(|| MISSING.to_owned(), rate);
+        let counts = m.runs.iter().filter(|run| run.counts).count();
+        let repeats = if counts == m.runs.len() {
+            counts.to_string()
+        } else {
+            format!("{counts} of {}", m.runs.len())
+        };
+        let figure = m
+            .tokens_per_second_per_gpu
+            .as_ref()
+            .map_or_else(|| MISSING.to_owned(), rate);
         let against = m.since.as_ref().map_or_else(String::new, marked);
-        [minute(m.started_at), m.host.clone(), repeats, figure, against]
+        [
+            minute(m.started_at),
+            m.host.clone(),
+            repeats,
+            figure,
+            against,
+        ]
     };
     let rows: Vec<[String; 5]> = measurements.iter().map(|m| row(m)).collect();
     let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).chain([header[column].chars().count()]).max().unwrap_or(0)
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .chain([header[column].chars().count()])
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let line = |row: &[String]| {
         let mut line = String::new();
         for (at, (word, width)) in row.iter().zip(&widths).enumerate() {
             // Figures stand to the right, so that they can be read down the column.
-            _ = if at == 3 { write!(line, "{word:>width$}  ") } else { write!(line, "{word:<width$}  ") };
+            _ = if at == 3 {
+                write!(line, "{word:>width$}  ")
+            } else {
+                write!(line, "{word:<width$}  ")
+            };
         }
         format!("  {}", line.trim_end())
     };
     let mut out = String::new();
-    _ = writeln!(out, "{}", page.paint.ink(Ink::Dim, &line(&header.map(str::to_owned))));
+    _ = writeln!(
+        out,
+        "{}",
+        page.paint.ink(Ink::Dim, &line(&header.map(str::to_owned)))
+    );
     for (at, (m, row)) in measurements.iter().zip(&rows).enumerate() {
         if let Some(since) = m.since.as_ref().filter(|_| at > 0) {
-            paragraph(&mut out, "    ~ ", &causes(since, usize::MAX), page, Ink::Dim);
+            paragraph(
+                &mut out,
+                "    ~ ",
+                &causes(since, usize::MAX),
+                page,
+                Ink::Dim,
+            );
         }
-        let level = m.since.as_ref().map_or(Level::NotAssessed, |since| since.level);
+        let level = m
+            .since
+            .as_ref()
+            .map_or(Level::NotAssessed, |since| since.level);
         _ = writeln!(out, "{}", page.paint.ink(ink(level), &line(row)));
+        if let Some(factor) = m.timer_factor {
+            let doubt = format!(
+                "the rate may be {factor:.1}× too high: by the clock, its step times leave out time that passes after most steps"
+            );
+            paragraph(&mut out, "      ", &doubt, page, Ink::Bad);
+        }
         for (count, why) in not_counted(m) {
-            let whose = if count == 1 { "1 run is".to_owned() } else { format!("{count} runs are") };
-            paragraph(&mut out, "      ", &format!("{whose} not counted: {why}"), page, Ink::Dim);
+            let whose = if count == 1 {
+                "1 run is".to_owned()
+            } else {
+                format!("{count} runs are")
+            };
+            paragraph(
+                &mut out,
+                "      ",
+                &format!("{whose} not counted: {why}"),
+                page,
+                Ink::Dim,
+            );
         }
     }
     out
@@ -186,13 +335,19 @@ fn ink(level: Level) -> Ink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tprimat_figures::{ChangedSetting, Contract, Estimate, PastRun, Run, assess};
+    use tprimat_figures::{ChangedSetting, Estimate, PastRun, Run, assess};
+    use tprimat_results::Contract;
 
     /// Three measurements a day apart; the second one failed.
     pub fn three() -> CellHistory {
         let measured = |day: f64, rates: &[f64]| {
             let at = 1.79e9 + day * 86_400.0;
-            let run = |rate: &f64| Run { rate: *rate, host: "box", started_at: Some(at), ended_at: Some(at + 60.0) };
+            let run = |rate: &f64| Run {
+                rate: *rate,
+                host: "box",
+                started_at: Some(at),
+                ended_at: Some(at + 60.0),
+            };
             let past = |why: Option<&str>| PastRun {
                 attempt: "a".into(),
                 repeat: 1,
@@ -209,6 +364,7 @@ mod tests {
                 configuration: "c".into(),
                 generation: 0,
                 tokens_per_second_per_gpu: Estimate::of(&rates.iter().map(run).collect::<Vec<_>>()),
+                timer_factor: None,
                 since: None,
                 runs: if rates.is_empty() {
                     vec![past(Some("failed (oom)"))]
@@ -216,15 +372,57 @@ mod tests {
                     rates.iter().map(|_| past(None)).collect()
                 },
                 contract: Contract::default(),
+                matrices: Default::default(),
             }
         };
-        let mut measurements =
-            vec![measured(0.0, &[1000.0, 1004.0, 997.0]), measured(1.0, &[]), measured(2.0, &[951.0, 948.0, 953.0])];
+        let mut measurements = vec![
+            measured(0.0, &[1000.0, 1004.0, 997.0]),
+            measured(1.0, &[]),
+            measured(2.0, &[951.0, 948.0, 953.0]),
+        ];
         assess(&mut measurements, |before, now| {
             let value = |at: usize| Some(format!("2.1{at}"));
-            vec![ChangedSetting { what: "torch".into(), how: None, old: value(before), new: value(now) }]
+            vec![ChangedSetting {
+                what: "torch".into(),
+                how: None,
+                old: value(before),
+                new: value(now),
+            }]
         });
-        CellHistory { cell: "nvd/tran/llama/single".into(), measurements }
+        CellHistory {
+            cell: "nvd/tran/llama/single".into(),
+            work: Vec::new(),
+            measurements,
+        }
+    }
+
+    /// A rate that the clock doubts is marked, and its change is neither told as one nor denied.
+    #[test]
+    fn a_doubted_rate_is_said_to_be_one() {
+        let mut cell = three();
+        cell.measurements.truncate(1);
+        let mut doubled = cell.measurements[0].clone();
+        doubled.started_at += 86_400.0;
+        let rate = doubled.tokens_per_second_per_gpu.as_mut().unwrap();
+        rate.value *= 2.0;
+        for each in rate.values.iter_mut().chain(&mut rate.units) {
+            *each *= 2.0;
+        }
+        doubled.timer_factor = Some(2.0);
+        cell.measurements.push(doubled);
+        assess(&mut cell.measurements, |_, _| Vec::new());
+        let wide = Page {
+            width: 400,
+            ..Page::file()
+        };
+        let text = history_text(&[cell], None, true, &wide);
+        for words in [
+            "which may be 2.0× too high. Whether the speed changed is not known: 1 comparison has no verdict.",
+            "the rate may be 2.0× too high: by the clock",
+        ] {
+            assert!(text.contains(words), "{words}:\n{text}");
+        }
+        assert!(!text.contains("No change of speed"), "{text}");
     }
 
     #[test]
@@ -232,14 +430,67 @@ mod tests {
         insta::assert_snapshot!(history_text(&[three()], None, true, &Page::file()));
     }
 
+    /// The speed of an earlier measurement is not said to be that of the last one.
+    #[test]
+    fn a_rate_stands_with_the_measurement_that_has_it() {
+        let mut cell = three();
+        cell.measurements.pop();
+        let told = sentence(&cell, &from(&cell, None));
+        let expected = "2 measurements since 2026-09-21. The last one has no rate; the one of 2026-09-21 14:13 ran at 1,000 tokens/s/GPU.";
+        assert!(told.contains(expected), "{told}");
+        let many: Vec<CellHistory> = (0..4)
+            .map(|n| CellHistory {
+                cell: format!("c{n}"),
+                ..cell.clone()
+            })
+            .collect();
+        let overview = history_text(&many, None, false, &Page::file());
+        assert!(
+            overview.contains("2026-09-22 14:13") && !overview.contains("1,000"),
+            "{overview}"
+        );
+        cell.measurements.remove(0);
+        assert!(sentence(&cell, &from(&cell, None)).contains("since 2026-09-22. None has a rate."));
+    }
+
+    /// From twice the speed on, both the value and its interval are factors.
+    #[test]
+    fn a_change_and_its_interval_have_one_unit() {
+        let since = |ratio: f64, level| Since {
+            started_at: 0.0,
+            changes: Vec::new(),
+            ratio: Some(ratio),
+            interval: Some([ratio - 0.03, ratio + 0.03]),
+            level,
+            reason: None,
+        };
+        assert_eq!(
+            speed(&since(2.97, Level::Faster)),
+            "2.97× as fast (95 % CI 2.94–3.00×)"
+        );
+        assert_eq!(
+            speed(&since(1.97, Level::Faster)),
+            "97 % faster (95 % CI 94–100 %)"
+        );
+        assert_eq!(
+            speed(&since(0.8, Level::Slower)),
+            "20 % slower (95 % CI 17–23 %)"
+        );
+    }
+
     #[test]
     fn of_many_cells_there_is_a_line_each() {
-        let many: Vec<CellHistory> =
-            (0..4).map(|n| CellHistory { cell: format!("nvd/a{n}/llama/s"), ..three() }).collect();
+        let many: Vec<CellHistory> = (0..4)
+            .map(|n| CellHistory {
+                cell: format!("nvd/a{n}/llama/s"),
+                ..three()
+            })
+            .collect();
         insta::assert_snapshot!(history_text(&many, None, false, &Page::file()));
         let from_the_last = history_text(&many, Some(1.79e9 + 1.5 * 86_400.0), true, &Page::file());
         assert!(
-            from_the_last.contains("1 measurement since") && !from_the_last.contains("started (UTC)"),
+            from_the_last.contains("1 measurement since")
+                && !from_the_last.contains("started (UTC)"),
             "{from_the_last}"
         );
     }

@@ -1,40 +1,51 @@
 //! A comparison as one page that needs nothing else: no network, no font, no file beside it.
 //!
-//! `page` makes the tables and `cell` what is told of one cell; `page.html` and `cell.html` put them in place, and every
-//! word that comes from outside is escaped there. `style.css` and `script.js` are put into the page as they are.
+//! `page` makes the tables and `cell` what is told of one cell; `page.html` and `cell.html` put
+//! them in place, and every word that comes from outside is escaped there. `style.css` and
+//! `script.js` are put into the page as they are.
 
 mod cell;
 mod page;
 #[cfg(test)]
 mod tests;
 
-use minijinja::{Environment, ErrorKind, Output, State, UndefinedBehavior, Value, context, syntax::SyntaxConfig};
+use minijinja::{
+    Environment, ErrorKind, Output, State, UndefinedBehavior, Value, context, syntax::SyntaxConfig,
+    value::Serde,
+};
 use tprimat_base::error::{Error, Result};
 use tprimat_figures::Comparison;
+use tprimat_sentences::in_words;
+use tprimat_words::part;
 
 use super::{
     LeftOut,
     format::{bytes, number, percent, seconds},
 };
 
-/// Cells with figures that a page shows, cells without, and notes: as many as a browser opens at once. Each cell takes some 15 KB,
-/// so that even a sweep of ten thousand makes a page below 30 MiB.
+/// Cells with figures that a page shows, cells without, and notes: as many as a browser opens at
+/// once. Each cell takes some 15 KB, so that even a sweep of ten thousand makes a page below 30
+/// MiB.
 const MOST: usize = 500;
 
 /// A picture that the page shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct PagePicture {
     /// Its file without extension: `compare`.
     pub name: String,
     pub title: String,
     pub svg: String,
 }
 
-impl Drawn {
+impl PagePicture {
     /// What was published as this file.
     #[must_use]
     pub fn new(name: &str, svg: String) -> Self {
-        Self { name: name.to_owned(), title: super::title_of(name).unwrap_or(name).to_owned(), svg }
+        Self {
+            name: name.to_owned(),
+            title: super::title_of(name).unwrap_or(name).to_owned(),
+            svg,
+        }
     }
 }
 
@@ -51,22 +62,22 @@ pub struct Meta {
 ///
 /// # Errors
 /// Only where a template asks for what the comparison does not have.
-pub fn html(comparison: &Comparison, pictures: &[Drawn], meta: &Meta) -> Result<String> {
+pub fn html(comparison: &Comparison, pictures: &[PagePicture], meta: &Meta) -> Result<String> {
     let pictures: Vec<Value> = pictures
         .iter()
         .map(|p| {
             // Behind a prologue, if there is one: inside a page there may be none.
-            let svg = p.svg.find("<svg").map_or("", |at| &p.svg[at..]);
+            let svg = p.svg.find("<svg").map_or("", |at| part(&p.svg, at..));
             let svg = svg.trim().replace(is_hidden, "\u{fffd}");
             context! { name => p.name.clone(), title => p.title.clone(), svg => Value::from_safe_string(svg) }
         })
         .collect();
-    let page = page::Page::of(comparison);
-    let cells = cell::all(comparison);
+    let (page, cells) = (page::Page::of(comparison), cell::all(comparison));
+    let [page, cells] = in_words(|| [Value::from(Serde(&page)), Value::from(Serde(&cells))]);
     let context = context! {
         title => meta.matrix.clone(),
-        page => Value::from(minijinja::value::Serde(&page)),
-        cells => Value::from(minijinja::value::Serde(&cells)),
+        page,
+        cells,
         pictures,
         left_out => meta.left_out.iter().map(|l| context! { title => l.title, reason => l.reason.clone() }).collect::<Vec<_>>(),
         style => Value::from_safe_string(include_str!("html/style.css").to_owned()),
@@ -77,7 +88,10 @@ pub fn html(comparison: &Comparison, pictures: &[Drawn], meta: &Meta) -> Result<
         // The innermost says what it was; those around it, in which template.
         let sources = std::iter::successors(std::error::Error::source(&e), |e| e.source());
         let why: String = sources.map(|source| format!(": {source}")).collect();
-        Error::Failed { message: format!("cannot make the page: {e}{why}"), help: None }
+        Error::Failed {
+            message: format!("cannot make the page: {e}{why}"),
+            help: None,
+        }
     })
 }
 
@@ -85,7 +99,10 @@ fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> 
     let mut env = Environment::new();
     // A field that is not there may be asked for, but never printed.
     env.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build();
     env.set_syntax(syntax.expect("the default delimiters are distinct"));
     env.set_formatter(format);
     env.add_filter("number", number);
@@ -102,9 +119,16 @@ fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> 
 }
 
 /// Whatever is not declared to be markup is escaped; nothing is printed for what is not known.
-fn format(out: &mut Output, _state: &mut State, value: &Value) -> std::result::Result<(), minijinja::Error> {
+fn format(
+    out: &mut Output,
+    _state: &mut State,
+    value: &Value,
+) -> std::result::Result<(), minijinja::Error> {
     if value.is_undefined() || value.is_none() {
-        return Err(minijinja::Error::new(ErrorKind::UndefinedError, "a value that is not known cannot be printed"));
+        return Err(minijinja::Error::new(
+            ErrorKind::UndefinedError,
+            "a value that is not known cannot be printed",
+        ));
     }
     match value.as_str() {
         Some(text) if value.is_safe() => out.write_str(text)?,
@@ -136,11 +160,10 @@ fn breaks(name: &str) -> Value {
     Value::from_safe_string(parts.join("<wbr>"))
 }
 
-/// Characters that are not to be seen, among them those that turn the direction of writing, and so could make a name
-/// look like another; a page shows U+FFFD instead.
+/// Characters that are not to be seen, among them those that turn the direction of writing, and so
+/// could make a name look like another; a page shows U+FFFD instead.
 fn is_hidden(ch: char) -> bool {
-    let is_format =
-        matches!(ch, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let is_format = matches!(ch, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     is_format || ch.is_control() && ch != '\n' && ch != '\t'
 }
 
@@ -150,5 +173,6 @@ fn utc(seconds: f64) -> String {
         return String::new();
     }
     let time = jiff::Timestamp::from_second(seconds as i64);
-    time.map(|t| t.strftime("%Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default()
+    time.map(|t| t.strftime("%Y-%m-%d %H:%M UTC").to_string())
+        .unwrap_or_default()
 }

@@ -1,37 +1,63 @@
-//! A gate's verdicts as JUnit XML: a test case a cell; what is inconclusive is an error, for it is no pass.
+//! A gate's verdicts as JUnit XML: a test case a cell; what is inconclusive is an error, for it is
+//! no pass.
 
 use std::fmt::Write;
 
 use tprimat_figures::{GateReport, GateVerdict};
+use tprimat_sentences::{each, said};
 
 use super::{gate_headline, verdict_name};
 
 #[must_use]
 pub fn gate_junit(report: &GateReport) -> String {
     use GateVerdict::{Fail, Inconclusive, New, NotSelected, Pass};
-    let count = |wanted: &[GateVerdict]| report.cells.iter().filter(|c| wanted.contains(&c.verdict)).count();
+    let count = |wanted: &[GateVerdict]| {
+        report
+            .cells
+            .iter()
+            .filter(|c| wanted.contains(&c.verdict))
+            .count()
+    };
     let mut cases = String::new();
     for cell in &report.cells {
         let name = text(&cell.cell);
-        let (reason, notes) = (text(&cell.reason), text(&cell.notes.join("\n")));
+        let (reason, notes) = (
+            text(&said(&cell.reason)),
+            text(&each(&cell.notes).join("\n")),
+        );
         let inside = match cell.verdict {
             Pass => format!("<system-out>{reason}\n{notes}</system-out>"),
             Fail => {
                 // What is missing or another workload has not become slower.
-                let kind = if cell.now.is_some() { "regression" } else { "not_compared" };
+                let kind = if cell.now.is_some() {
+                    "regression"
+                } else {
+                    "not_compared"
+                };
                 format!("<failure type=\"{kind}\" message=\"{reason}\">{notes}</failure>")
             }
-            Inconclusive => format!("<error type=\"inconclusive\" message=\"{reason}\">{notes}</error>"),
-            New | NotSelected => format!("<skipped message=\"{}: {reason}\"/>", verdict_name(cell.verdict)),
+            Inconclusive => {
+                format!("<error type=\"inconclusive\" message=\"{reason}\">{notes}</error>")
+            }
+            New | NotSelected => format!(
+                "<skipped message=\"{}: {reason}\"/>",
+                verdict_name(cell.verdict)
+            ),
         };
-        _ = writeln!(cases, "    <testcase classname=\"tprimat.gate\" name=\"{name}\">{inside}</testcase>");
+        _ = writeln!(
+            cases,
+            "    <testcase classname=\"tprimat.gate\" name=\"{name}\">{inside}</testcase>"
+        );
     }
     let (mut errors, mut tests) = (count(&[Inconclusive]), report.cells.len());
     if report.verdict == Inconclusive && errors == 0 {
         // Nothing was gated: that must not look like success.
         let message = text(&gate_headline(report));
         let error = format!("<error type=\"inconclusive\" message=\"{message}\"/>");
-        _ = writeln!(cases, "    <testcase classname=\"tprimat.gate\" name=\"gate\">{error}</testcase>");
+        _ = writeln!(
+            cases,
+            "    <testcase classname=\"tprimat.gate\" name=\"gate\">{error}</testcase>"
+        );
         (errors, tests) = (1, tests + 1);
     }
     let (failures, skipped) = (count(&[Fail]), count(&[New, NotSelected]));
@@ -79,7 +105,8 @@ mod tests {
         let mut report = report(["a", "b", "c", "d"]);
         let types = |report: &GateReport| {
             let xml = gate_junit(report);
-            ["regression", "not_compared"].map(|t| xml.matches(&format!("<failure type=\"{t}\"")).count())
+            ["regression", "not_compared"]
+                .map(|t| xml.matches(&format!("<failure type=\"{t}\"")).count())
         };
         assert_eq!(types(&report), [1, 0]);
         report.cells[0].now = None;

@@ -1,4 +1,8 @@
-//! Comparisons → sentences, tables, files, pictures and a page. Pure: strings and bytes out, nothing is written here.
+//! Comparisons → sentences, tables, files, pictures and a page. Pure: strings and bytes out,
+//! nothing is written here.
+// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+#![cfg_attr(not(test), warn(clippy::string_slice))]
+
 mod advice;
 mod cell;
 mod cost;
@@ -7,6 +11,7 @@ mod environment;
 mod files;
 mod gate;
 mod glance;
+mod hardware;
 mod headline;
 mod history;
 mod html;
@@ -14,17 +19,19 @@ mod junit;
 mod markdown;
 mod names;
 mod notes;
+mod openmetrics;
 mod paint;
 #[cfg(test)]
-#[path = "../../results/src/stand_ins.rs"]
+#[path = "../../results/src/stand_ins_for_tests.rs"]
 mod run_stand_ins;
 #[cfg(test)]
-#[path = "../../plot/src/sample.rs"]
+#[path = "../../plot/src/sample_for_tests.rs"]
 mod sample;
 mod sheet;
 #[cfg(test)]
-#[path = "../../figures/src/stand_ins.rs"]
+#[path = "../../figures/src/stand_ins_for_tests.rs"]
 mod stand_ins;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -34,19 +41,23 @@ pub use advice::advice;
 pub use cell::*;
 pub use files::{PAGE, files};
 pub use gate::*;
-pub use glance::glance;
+pub use glance::{Commands, glance};
 pub use headline::*;
 pub use history::history_text;
 pub use html::*;
 pub use junit::*;
 pub use markdown::*;
+pub use openmetrics::openmetrics;
 pub use paint::{Ink, Page, Paint};
+pub use sheet::wrapped;
 pub use table::*;
 use tprimat_plot::format;
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
-pub use tprimat_plot::{LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of};
+pub use tprimat_plot::{
+    LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of,
+};
 
 #[cfg(test)]
 use tprimat_figures as figures;
 #[cfg(test)]
-use tprimat_figures as results;
+use tprimat_results as results;

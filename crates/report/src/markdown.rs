@@ -1,21 +1,25 @@
-//! A comparison as a comment on a pull request: the sentences first, a table a group, details folded away. Never longer
-//! than GitHub takes; what is left out is said.
+//! A comparison as a comment on a pull request: the sentences first, a table a group, details
+//! folded away. Never longer than GitHub takes; what is left out is said.
 
 use std::fmt::Write;
+use tprimat_words::part;
 
 use tprimat_figures::{Comparison, NoteKind, Row};
+use tprimat_sentences::said;
 use tprimat_words::plain::is_active;
 
 use super::{
     cost,
     environment::environments,
+    hardware::in_title,
     headline::{self, by_group, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
     table,
 };
 
-/// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what closes the text.
+/// GitHub refuses comments of more than 65,536 characters; counted in bytes, with room for what
+/// closes the text.
 const MOST_BYTES: usize = 64_000;
 /// Of one cell of a table, or of one note.
 const MOST_CHARS: usize = 1_500;
@@ -27,18 +31,47 @@ pub fn markdown(comparison: &Comparison) -> String {
     out.always("### Benchmark comparison\n\n");
     let (refused, more) = refused(&sentences);
     for headline in refused {
-        out.add("sentence", &format!("> **{}**\n>\n", escaped(&headline.text)));
+        out.add(
+            "sentence",
+            &format!("> **{}**\n>\n", escaped(&headline.text)),
+        );
     }
     if more > 0 {
-        out.add("sentence", &format!("> **and {more} more that may not be compared: see the notes**\n"));
+        out.add(
+            "sentence",
+            &format!("> **and {more} more that may not be compared: see the notes**\n"),
+        );
     }
     out.always("\n");
     let speedups = comparison.speedups_by_cell();
     let by_group = by_group(comparison, &sentences);
-    for ((group, rows), of_group) in comparison.groups.iter().zip(comparison.rows_by_group()).zip(&by_group) {
+    for ((group, rows), of_group) in comparison
+        .groups
+        .iter()
+        .zip(comparison.rows_by_group())
+        .zip(&by_group)
+    {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        let strict = if group.identical_config { ", identical configuration" } else { "" };
-        out.add("title", &format!("#### {}\n\n", escaped(&format!("{}: {}{strict}", group.model, group.workload))));
+        let strict = if group.identical_config {
+            ", identical configuration"
+        } else {
+            ""
+        };
+        out.add(
+            "title",
+            &format!(
+                "#### {}\n\n",
+                escaped(&format!(
+                    "{}: {}{strict}{}",
+                    group.model,
+                    said(&group.workload),
+                    in_title(&rows)
+                ))
+            ),
+        );
+        if let Some(text) = headline::ranking(comparison, group, &rows) {
+            out.add("sentence", &format!("**{}**\n\n", escaped(&text)));
+        }
         for headline in leading(of_group) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&headline.text)));
         }
@@ -58,28 +91,42 @@ pub fn markdown(comparison: &Comparison) -> String {
     }
     if !comparison.absent.is_empty() {
         let mut sheet = Sheet::default();
-        ["cell", "state", "reason"].into_iter().for_each(|name| sheet.column(name, false));
+        ["cell", "state", "reason"]
+            .into_iter()
+            .for_each(|name| sheet.column(name, false));
         sheet.rows.extend(comparison.absent.iter().map(|absent| {
             let name = format!("{}{}", absent.cell, crate::mark(&absent.imported));
-            [name, absent.state.clone(), absent.reason.clone()].map(Word::plain).to_vec()
+            [name, absent.state.to_string(), said(&absent.reason)]
+                .map(Word::plain)
+                .to_vec()
         }));
-        out.folded(&format!("Cells without figures ({})", comparison.absent.len()), |out| out.table(&sheet));
+        out.folded(
+            &format!("Cells without figures ({})", comparison.absent.len()),
+            |out| out.table(&sheet),
+        );
     }
     let environments = environments(comparison);
     if !environments.is_empty() {
         out.folded("Environments that are not the same", |out| {
             environments.iter().for_each(|found| {
                 let mark = if found.is_dangerous { "**" } else { "" };
-                out.add("environment", &format!("- {mark}{}{mark}\n", escaped(&found.text)));
+                out.add(
+                    "environment",
+                    &format!("- {mark}{}{mark}\n", escaped(&found.text)),
+                );
             });
             out.always("\n");
         });
     }
     let mut notes = notes(comparison);
-    notes.retain(|note| note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || more > 0));
+    notes.retain(|note| {
+        note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || more > 0)
+    });
     if !notes.is_empty() {
         out.folded(&format!("Notes ({})", notes.len()), |out| {
-            notes.iter().for_each(|note| out.add("note", &format!("- {}\n", escaped(&note.text))));
+            notes
+                .iter()
+                .for_each(|note| out.add("note", &format!("- {}\n", escaped(&note.text))));
             out.always("\n");
         });
     }
@@ -103,17 +150,25 @@ impl Budget {
         let known = self.left_out.iter_mut().find(|(k, _)| k == kind);
         match known {
             Some((_, count)) => *count += 1,
-            None if self.text.len() + text.len() > MOST_BYTES => self.left_out.push((kind.to_owned(), 1)),
+            None if self.text.len() + text.len() > MOST_BYTES => {
+                self.left_out.push((kind.to_owned(), 1))
+            }
             None => self.text.push_str(text),
         }
     }
 
     fn table(&mut self, sheet: &Sheet) {
         let head: Vec<String> = sheet.columns.iter().map(|c| escaped(&c.name)).collect();
-        let rule: Vec<&str> = sheet.columns.iter().map(|c| if c.figures { "---:" } else { ":---" }).collect();
+        let rule: Vec<&str> = sheet
+            .columns
+            .iter()
+            .map(|c| if c.figures { "---:" } else { ":---" })
+            .collect();
         let head = format!("| {} |\n| {} |\n", head.join(" | "), rule.join(" | "));
         // A head alone is no table.
-        if self.text.len() + head.len() > MOST_BYTES || self.left_out.iter().any(|(kind, _)| kind == "row") {
+        if self.text.len() + head.len() > MOST_BYTES
+            || self.left_out.iter().any(|(kind, _)| kind == "row")
+        {
             self.left_out_rows(sheet.rows.len());
             return;
         }
@@ -123,7 +178,10 @@ impl Budget {
                 0 => format!("<code>{}</code>", escaped(&word.text)),
                 _ => escaped(&word.text),
             });
-            self.add("row", &format!("| {} |\n", words.collect::<Vec<_>>().join(" | ")));
+            self.add(
+                "row",
+                &format!("| {} |\n", words.collect::<Vec<_>>().join(" | ")),
+            );
         }
         self.text.push('\n');
     }
@@ -150,9 +208,15 @@ impl Budget {
     fn finish(mut self) -> String {
         if !self.left_out.is_empty() {
             let s = |count: usize| if count == 1 { "" } else { "s" };
-            let parts = self.left_out.iter().map(|(kind, count)| format!("{count} {kind}{}", s(*count)));
+            let parts = self
+                .left_out
+                .iter()
+                .map(|(kind, count)| format!("{count} {kind}{}", s(*count)));
             let parts = parts.take(10).collect::<Vec<_>>().join(", ");
-            _ = writeln!(self.text, "**Too long for a comment, left out: {parts}. `compare.json` has all.**");
+            _ = writeln!(
+                self.text,
+                "**Too long for a comment, left out: {parts}. `compare.json` has all.**"
+            );
         }
         self.text.truncate(self.text.trim_end().len());
         self.text.push('\n');
@@ -160,7 +224,8 @@ impl Budget {
     }
 }
 
-/// Text that stays text: no markup, no table cell's end, no mention, no reference to an issue, no link.
+/// Text that stays text: no markup, no table cell's end, no mention, no reference to an issue, no
+/// link.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     let mut previous = ' ';
@@ -173,15 +238,20 @@ pub(super) fn escaped(text: &str) -> String {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
-            '|' | '`' | '*' | '_' | '[' | ']' | '\\' | '~' | '$' | '"' => _ = write!(out, "&#{};", c as u32),
-            // Numbered references and mentions are found after entities are read: only another character parts them.
+            '|' | '`' | '*' | '_' | '[' | ']' | '\\' | '~' | '$' | '"' => {
+                _ = write!(out, "&#{};", c as u32)
+            }
+            // Numbered references and mentions are found after entities are read: only another
+            // character parts them.
             '#' => out.push_str("#\u{200b}"),
             // Nobody is called by a name, and an address of mail is no link.
-            '@' if !previous.is_alphanumeric() || is_domain(&text[at + 1..]) => out.push_str("@\u{200b}"),
+            '@' if !previous.is_alphanumeric() || is_domain(part(text, at + 1..)) => {
+                out.push_str("@\u{200b}")
+            }
             // `GH-1` is a reference as well.
             '-' if out.ends_with("GH") || out.ends_with("gh") => out.push_str("-\u{200b}"),
             // `://` and `www.` begin links of their own.
-            ':' if text[at..].starts_with("://") => out.push_str("&#58;"),
+            ':' if part(text, at..).starts_with("://") => out.push_str("&#58;"),
             '.' if out.ends_with("www") => out.push_str("&#46;"),
             c if c.is_control() => out.push(' '),
             // Characters that reorder what is read.
@@ -195,5 +265,7 @@ pub(super) fn escaped(text: &str) -> String {
 
 /// Does the text begin as the part of a mail address after its `@`?
 fn is_domain(text: &str) -> bool {
-    text.chars().take_while(|c| c.is_alphanumeric() || "-_.".contains(*c)).any(|c| c == '.')
+    text.chars()
+        .take_while(|c| c.is_alphanumeric() || "-_.".contains(*c))
+        .any(|c| c == '.')
 }

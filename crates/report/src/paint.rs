@@ -6,7 +6,8 @@ pub struct Page {
     /// In columns.
     pub width: usize,
     pub paint: Paint,
-    /// Notes of little weight that are told before the rest is counted; all of them without a limit.
+    /// Notes of little weight that are told before the rest is counted; all of them without a
+    /// limit.
     pub most_notes: Option<usize>,
 }
 
@@ -14,7 +15,11 @@ impl Page {
     /// A file: wide, plain and complete.
     #[must_use]
     pub const fn file() -> Self {
-        Self { width: 160, paint: Paint::Plain, most_notes: None }
+        Self {
+            width: 160,
+            paint: Paint::Plain,
+            most_notes: None,
+        }
     }
 }
 
@@ -59,13 +64,19 @@ impl Ink {
     #[must_use]
     pub fn all_codes() -> Vec<&'static str> {
         let all = [Self::Good, Self::Bad, Self::Alarm, Self::Dim, Self::Strong];
-        all.into_iter().flat_map(|ink| <[_; 2]>::from(ink.codes())).collect()
+        all.into_iter()
+            .flat_map(|ink| <[_; 2]>::from(ink.codes()))
+            .collect()
     }
 }
 
 impl Paint {
     pub(super) fn ink(self, ink: Ink, text: &str) -> String {
         let (on, off) = ink.codes();
-        if self == Self::Plain || ink == Ink::Plain { text.to_owned() } else { format!("{on}{text}{off}") }
+        if self == Self::Plain || ink == Ink::Plain {
+            text.to_owned()
+        } else {
+            format!("{on}{text}{off}")
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Rows and columns of words in a given width: one line a row, broken cells, several tables, or a list.
+//! Rows and columns of words in a given width: one line a row, broken cells, several tables, or a
+//! list.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -21,10 +22,16 @@ pub(super) struct Word {
 
 impl Word {
     pub fn plain(text: impl Into<String>) -> Self {
-        Self { text: clean(&text.into()), ink: Ink::Plain }
+        Self {
+            text: clean(&text.into()),
+            ink: Ink::Plain,
+        }
     }
     pub fn inked(text: impl Into<String>, ink: Ink) -> Self {
-        Self { text: clean(&text.into()), ink }
+        Self {
+            text: clean(&text.into()),
+            ink,
+        }
     }
     pub fn missing() -> Self {
         Self::inked(MISSING, Ink::Dim)
@@ -33,7 +40,9 @@ impl Word {
 
 /// Words of logs reach a terminal without their escapes and controls.
 pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if is_active(c) { ' ' } else { c }).collect()
+    text.chars()
+        .map(|c| if is_active(c) { ' ' } else { c })
+        .collect()
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +66,10 @@ const NARROW: usize = 28;
 
 impl Sheet {
     pub fn column(&mut self, name: impl Into<String>, figures: bool) {
-        self.columns.push(Column { name: name.into(), figures });
+        self.columns.push(Column {
+            name: name.into(),
+            figures,
+        });
     }
 
     /// The roomiest layout that fits.
@@ -65,7 +77,8 @@ impl Sheet {
         self.whole(page, &ROOMS).unwrap_or_else(|| self.list(page))
     }
 
-    /// As `show`, but columns that do not fit go into further tables below, each with the rows' names.
+    /// As `show`, but columns that do not fit go into further tables below, each with the rows'
+    /// names.
     pub fn show_in_parts(&self, page: &Page) -> String {
         let figures = self.columns.len().saturating_sub(1);
         for parts in 1..=figures.div_ceil(2) {
@@ -83,20 +96,37 @@ impl Sheet {
 
     fn part(&self, from: usize, to: usize) -> Self {
         let columns = [&self.columns[..1], &self.columns[from..to]].concat();
-        let rows = self.rows.iter().map(|row| [&row[..1], &row[from..to]].concat()).collect();
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| [&row[..1], &row[from..to]].concat())
+            .collect();
         Self { columns, rows }
     }
 
     fn whole(&self, page: &Page, rooms: &[usize]) -> Option<String> {
-        let room = rooms.iter().copied().find(|room| self.width(*room) <= page.width)?;
+        let room = rooms
+            .iter()
+            .copied()
+            .find(|room| self.width(*room) <= page.width)?;
         Some(self.grid(room, page.paint))
     }
 
-    /// Columns that the grid takes: each word with a space on either side, and a rule around each column.
+    /// Columns that the grid takes: each word with a space on either side, and a rule around each
+    /// column.
     fn width(&self, room: usize) -> usize {
-        let wide = |text: &str| broken(text, room).lines().map(console::measure_text_width).max().unwrap_or(0);
+        let wide = |text: &str| {
+            broken(text, room)
+                .lines()
+                .map(console::measure_text_width)
+                .max()
+                .unwrap_or(0)
+        };
         let column = |(at, column): (usize, &Column)| {
-            let words = self.rows.iter().filter_map(|row| Some(wide(&row.get(at)?.text)));
+            let words = self
+                .rows
+                .iter()
+                .filter_map(|row| Some(wide(&row.get(at)?.text)));
             words.chain([wide(&column.name)]).max().unwrap_or(0) + 3
         };
         1 + self.columns.iter().enumerate().map(column).sum::<usize>()
@@ -115,11 +145,18 @@ impl Sheet {
             table.with(Style::modern_rounded());
         }
         for (i, _) in self.columns.iter().enumerate().filter(|(_, c)| c.figures) {
-            table.modify(Columns::one(i), (Alignment::right(), AlignmentStrategy::PerLine));
+            table.modify(
+                Columns::one(i),
+                (Alignment::right(), AlignmentStrategy::PerLine),
+            );
         }
         if paint == Paint::Colour {
             for (y, row) in self.rows.iter().enumerate() {
-                for (x, word) in row.iter().enumerate().filter(|(_, word)| word.ink != Ink::Plain) {
+                for (x, word) in row
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, word)| word.ink != Ink::Plain)
+                {
                     let (on, off) = word.ink.codes();
                     table.modify((y + 1, x), Color::new(on, off));
                 }
@@ -128,31 +165,55 @@ impl Sheet {
         table.to_string()
     }
 
-    /// Columns with spaces between them and no frame, and an empty line after each row whose number (from 1) is in `breaks`.
-    /// Where there is no room, the last columns are left out, but never the first `least`.
+    /// Columns with spaces between them and no frame, and an empty line after each row whose number
+    /// (from 1) is in `breaks`. Where there is no room, the last columns are left out, but never
+    /// the first `least`.
     pub fn bare(&self, page: &Page, least: usize, breaks: &BTreeSet<usize>) -> String {
         const INDENT: &str = "  ";
         let width = |at: usize| {
             let words = self.rows.iter().map(|row| row[at].text.chars().count());
-            words.chain([self.columns[at].name.chars().count()]).max().unwrap_or(0)
+            words
+                .chain([self.columns[at].name.chars().count()])
+                .max()
+                .unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let room = |shown: usize| widths[..shown].iter().map(|width| width + INDENT.len()).sum::<usize>();
+        let room = |shown: usize| {
+            widths[..shown]
+                .iter()
+                .map(|width| width + INDENT.len())
+                .sum::<usize>()
+        };
         let shown = (least..=self.columns.len()).rfind(|shown| room(*shown) <= page.width);
-        let Some(shown) = shown else { return self.list(page) };
+        let Some(shown) = shown else {
+            return self.list(page);
+        };
         let line = |words: Vec<(&str, Ink)>| {
             let mut line = String::new();
             for (at, (text, ink)) in words.into_iter().enumerate().take(shown) {
                 let pad = " ".repeat(widths[at].saturating_sub(text.chars().count()));
                 let text = page.paint.ink(ink, text);
                 line.push_str(INDENT);
-                line.push_str(&if self.columns[at].figures { format!("{pad}{text}") } else { format!("{text}{pad}") });
+                line.push_str(&if self.columns[at].figures {
+                    format!("{pad}{text}")
+                } else {
+                    format!("{text}{pad}")
+                });
             }
             line.trim_end().to_owned() + "\n"
         };
-        let mut out = line(self.columns.iter().map(|column| (column.name.as_str(), Ink::Dim)).collect());
+        let mut out = line(
+            self.columns
+                .iter()
+                .map(|column| (column.name.as_str(), Ink::Dim))
+                .collect(),
+        );
         for (number, row) in (1..).zip(&self.rows) {
-            out.push_str(&line(row.iter().map(|word| (word.text.as_str(), word.ink)).collect()));
+            out.push_str(&line(
+                row.iter()
+                    .map(|word| (word.text.as_str(), word.ink))
+                    .collect(),
+            ));
             if breaks.contains(&number) && number < self.rows.len() {
                 out.push('\n');
             }
@@ -168,11 +229,22 @@ impl Sheet {
             _ = writeln!(
                 out,
                 "{}",
-                page.paint.ink(if name.ink == Ink::Plain { Ink::Strong } else { name.ink }, &name.text)
+                page.paint.ink(
+                    if name.ink == Ink::Plain {
+                        Ink::Strong
+                    } else {
+                        name.ink
+                    },
+                    &name.text
+                )
             );
-            let known = self.columns[1..].iter().zip(words).filter(|(_, word)| word.text != MISSING);
-            let parts: Vec<Word> =
-                known.map(|(c, word)| Word::inked(format!("{}: {}", c.name, word.text), word.ink)).collect();
+            let known = self.columns[1..]
+                .iter()
+                .zip(words)
+                .filter(|(_, word)| word.text != MISSING);
+            let parts: Vec<Word> = known
+                .map(|(c, word)| Word::inked(format!("{}: {}", c.name, word.text), word.ink))
+                .collect();
             flow(&mut out, "    ", &parts, page);
         }
         out.trim_end().to_owned()
@@ -193,7 +265,12 @@ pub(super) fn flow(out: &mut String, indent: &str, parts: &[Word], page: &Page) 
         if used == 0 && length > room {
             for piece in wrapped(indent, &part.text, page.width) {
                 let words = piece.trim_start();
-                _ = writeln!(out, "{}{}", &piece[..piece.len() - words.len()], page.paint.ink(part.ink, words));
+                _ = writeln!(
+                    out,
+                    "{}{}",
+                    piece.strip_suffix(words).unwrap_or_default(),
+                    page.paint.ink(part.ink, words)
+                );
             }
             continue;
         }
@@ -209,14 +286,19 @@ pub(super) fn flow(out: &mut String, indent: &str, parts: &[Word], page: &Page) 
     }
 }
 
-/// A figure and the parenthesis after it on two lines, and no line longer than `room` where it can be helped.
+/// A figure and the parenthesis after it on two lines, and no line longer than `room` where it can
+/// be helped.
 fn broken(text: &str, room: usize) -> String {
     if room == usize::MAX {
         return text.to_owned();
     }
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
-    let text = if room <= NARROW { text.replacen(" (", "\n(", 1) } else { text.to_owned() };
+    let text = if room <= NARROW {
+        text.replacen(" (", "\n(", 1)
+    } else {
+        text.to_owned()
+    };
     for piece in text.split_inclusive([' ', '/', '\n', '@', '–']) {
         if !line.is_empty() && line.chars().count() + piece.trim_end().chars().count() > room {
             lines.push(std::mem::take(&mut line));
@@ -227,16 +309,24 @@ fn broken(text: &str, room: usize) -> String {
         }
     }
     lines.push(line);
-    lines.iter().map(|l| l.trim_end()).collect::<Vec<_>>().join("\n")
+    lines
+        .iter()
+        .map(|l| l.trim_end())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Words in lines of at most `width` columns; all but the first are indented as far as `bullet`.
-pub(super) fn wrapped(bullet: &str, text: &str, width: usize) -> Vec<String> {
+#[must_use]
+pub fn wrapped(bullet: &str, text: &str, width: usize) -> Vec<String> {
     let indent = " ".repeat(bullet.chars().count());
     let (mut lines, mut line, mut empty) = (Vec::new(), bullet.to_owned(), true);
     // A number and its per cent sign stay together.
     let text = text.replace(" %", "\u{a0}%");
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    for word in text
+        .split(|c: char| c.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+    {
         if !empty && line.chars().count() + 1 + word.chars().count() > width {
             lines.push(std::mem::replace(&mut line, indent.clone()));
             empty = true;

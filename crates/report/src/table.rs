@@ -1,20 +1,30 @@
-//! A comparison as text: what may not be compared, sentences and a table or two a group, then the cells without figures, then notes in plain sentences.
+//! A comparison as text: what may not be compared, sentences and a table or two a group, then the
+//! cells without figures, then notes in plain sentences.
 
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::Write,
 };
 
-use tprimat_figures::{AttestationStatus, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, dropped_words, mean, sd};
+use tprimat_figures::{
+    AbsentState, Comparison, Estimate, Mfu, NoteKind, Row, Speedup, Warning, rate_unit,
+};
+use tprimat_results::{AttestationStatus, mean, sd};
+use tprimat_sentences::{dropped_words, said, standing};
 
 use super::{
     cost,
     environment::environments,
     format::{bytes, mark, number, percent, seconds},
-    headline::{Verdict, by_group, duration, headlines, interval, leading, more, refused, same_as, times},
+    hardware::in_title,
+    headline::{
+        Verdict, by_group, duration, headlines, interval, leading, more, ranking, refused, same_as,
+        times,
+    },
     notes::{notes, shortened, steady_state},
     paint::{Ink, Page},
     sheet::{Sheet, Word, paragraph},
+    sweep::sweep_text,
 };
 
 /// The whole comparison, in lines of at most the page's width as far as words allow.
@@ -27,17 +37,47 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
     }
     if untold > 0 {
-        paragraph(&mut out, "", &format!("And {untold} more that may not be compared: see the notes."), page, Ink::Bad);
+        paragraph(
+            &mut out,
+            "",
+            &format!("And {untold} more that may not be compared: see the notes."),
+            page,
+            Ink::Bad,
+        );
     }
     if !refused.is_empty() {
         out.push('\n');
     }
+    out.push_str(&sweep_text(comparison, page));
     let speedups = comparison.speedups_by_cell();
     let by_group = by_group(comparison, &sentences);
-    for ((group, rows), of_group) in comparison.groups.iter().zip(comparison.rows_by_group()).zip(&by_group) {
+    for ((group, rows), of_group) in comparison
+        .groups
+        .iter()
+        .zip(comparison.rows_by_group())
+        .zip(&by_group)
+    {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        let strict = if group.identical_config { ", identical configuration" } else { "" };
-        paragraph(&mut out, "", &format!("{}: {}{strict}", group.model, group.workload), page, Ink::Strong);
+        let strict = if group.identical_config {
+            ", identical configuration"
+        } else {
+            ""
+        };
+        paragraph(
+            &mut out,
+            "",
+            &format!(
+                "{}: {}{strict}{}",
+                group.model,
+                said(&group.workload),
+                in_title(&rows)
+            ),
+            page,
+            Ink::Strong,
+        );
+        if let Some(text) = ranking(comparison, group, &rows) {
+            paragraph(&mut out, "", &text, page, Ink::Strong);
+        }
         for headline in leading(of_group) {
             paragraph(&mut out, "", &headline.text, page, ink_of(headline.verdict));
         }
@@ -60,8 +100,14 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
     if !comparison.absent.is_empty() {
         out.push_str("Cells without figures:\n");
         for cell in &comparison.absent {
-            let text = format!("{}{}  {}: {}", cell.cell, mark(&cell.imported), cell.state, cell.reason);
-            paragraph(&mut out, "  ", &text, page, ink_of_state(&cell.state));
+            let text = format!(
+                "{}{}  {}: {}",
+                cell.cell,
+                mark(&cell.imported),
+                cell.state,
+                said(&cell.reason)
+            );
+            paragraph(&mut out, "  ", &text, page, ink_of_state(cell.state));
         }
         out.push('\n');
     }
@@ -75,34 +121,63 @@ pub fn table(comparison: &Comparison, page: &Page) -> String {
         out.push_str("Environments that are not the same:\n");
     }
     for found in &told {
-        paragraph(&mut out, "  ", &found.text, page, if found.is_dangerous { Ink::Bad } else { Ink::Plain });
+        paragraph(
+            &mut out,
+            "  ",
+            &found.text,
+            page,
+            if found.is_dangerous {
+                Ink::Bad
+            } else {
+                Ink::Plain
+            },
+        );
     }
     if !more.is_empty() {
-        paragraph(&mut out, "  ", &format!("and {} more: --json has all.", more.len()), page, Ink::Plain);
+        paragraph(
+            &mut out,
+            "  ",
+            &format!("and {} more: --json has all.", more.len()),
+            page,
+            Ink::Plain,
+        );
     }
     if !told.is_empty() {
         out.push('\n');
     }
-    // Environments have a section of their own, and what is refused stands first, if there was room.
+    // Environments have a section of their own, and what is refused stands first, if there was
+    // room.
     let mut notes = notes(comparison);
-    notes.retain(|note| note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || untold > 0));
+    notes.retain(|note| {
+        note.kind != NoteKind::Environment && (note.kind != NoteKind::Refused || untold > 0)
+    });
     let (notes, left_out) = shortened(notes, page.most_notes);
     for note in notes {
-        let ink = if note.kind < NoteKind::Failed { Ink::Bad } else { Ink::Plain };
+        let ink = if note.kind < NoteKind::Failed {
+            Ink::Bad
+        } else {
+            Ink::Plain
+        };
         paragraph(&mut out, "- ", &note.text, page, ink);
     }
     if left_out > 0 {
-        paragraph(&mut out, "- ", &format!("and {left_out} more remarks: --json has all."), page, Ink::Plain);
+        paragraph(
+            &mut out,
+            "- ",
+            &format!("and {left_out} more remarks: --json has all."),
+            page,
+            Ink::Plain,
+        );
     }
     out.truncate(out.trim_end().len());
     out.push('\n');
     out
 }
 
-pub(super) fn ink_of_state(state: &str) -> Ink {
+pub(super) fn ink_of_state(state: AbsentState) -> Ink {
     match state {
-        "contradicted" => Ink::Alarm,
-        "failed" => Ink::Bad,
+        AbsentState::Contradicted => Ink::Alarm,
+        AbsentState::Failed => Ink::Bad,
         _ => Ink::Dim,
     }
 }
@@ -118,15 +193,18 @@ pub(super) fn ink_of(verdict: Verdict) -> Ink {
 const LOSS: &str = "loss at end";
 
 /// A column: its name, whether it has figures, and what it has of a row.
-type Of = (&'static str, bool, fn(&Row) -> Word);
+type Of<'a> = (&'a str, bool, fn(&Row) -> Word);
 
 /// The first figures of a group's cells.
 pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Speedup>) -> Sheet {
     let has_mfu = rows.iter().any(|r| !matches!(r.mfu, Mfu::Absent { .. }));
     let mut sheet = Sheet::default();
+    let speeds = format!("{} (95 % CI)", rate_unit(rows.iter().copied()));
     let columns: [Of; 7] = [
-        ("cell", false, |row| Word::plain(format!("{}{}", row.cell, mark(&row.imported)))),
-        ("tokens/s/GPU (95 % CI)", true, |row| match row.impossible() {
+        ("cell", false, |row| {
+            Word::plain(format!("{}{}", row.cell, mark(&row.imported)))
+        }),
+        (&speeds, true, |row| match row.impossible() {
             Some(_) => Word::inked("impossible", Ink::Alarm),
             None => Word::plain(rate(&row.tokens_per_second_per_gpu)),
         }),
@@ -139,30 +217,48 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
         }),
         ("repeats", false, repeats),
     ];
-    let columns: Vec<_> = columns.into_iter().filter(|(name, ..)| has_mfu || *name != "MFU").collect();
-    columns.iter().for_each(|(name, figures, _)| sheet.column(*name, *figures));
+    let columns: Vec<_> = columns
+        .into_iter()
+        .filter(|(name, ..)| has_mfu || *name != "MFU")
+        .collect();
+    columns
+        .iter()
+        .for_each(|(name, figures, _)| sheet.column(*name, *figures));
     sheet.column("against the baseline (95 % CI)", false);
     let by_cell: HashMap<&str, &Row> = rows.iter().map(|row| (row.cell.as_str(), *row)).collect();
     let base = by_cell.get(baseline).copied();
     for row in rows {
         let mut words: Vec<Word> = columns.iter().map(|(.., word)| word(row)).collect();
         let of_loss = columns.iter().position(|(name, ..)| *name == LOSS);
-        if let Some(word) = of_loss.map(|at| &mut words[at]).filter(|word| word.ink == Ink::Plain)
+        if let Some(word) = of_loss
+            .map(|at| &mut words[at])
+            .filter(|word| word.ink == Ink::Plain)
             && base.is_some_and(|base| base.loss_group != row.loss_group)
         {
             word.text.push_str(" (not comparable)");
         }
         let mut against = against(row, baseline, speedups);
         if let Some(other) = &row.same_runs_as {
-            against = Word::inked(format!("the same runs as {other}, imported twice"), Ink::Bad);
+            against = Word::inked(
+                format!("the same runs as {other}, imported twice"),
+                Ink::Bad,
+            );
         }
-        let is_impossible = row.impossible().or(base.and_then(Row::impossible)).is_some();
+        let is_impossible = row
+            .impossible()
+            .or(base.and_then(Row::impossible))
+            .is_some();
         if is_impossible && against.ink == Ink::Dim {
             against = Word::inked("not compared: impossible rate", Ink::Bad);
         }
-        let twin = base.filter(|base| row.launches_as(base)).map(|base| &base.cell).or(row.same_launch_as.as_ref());
+        let twin = base
+            .filter(|base| row.launches_as(base))
+            .map(|base| &base.cell)
+            .or(row.same_launch_as.as_ref());
         // The column already marks rows that are the baseline's own measurement.
-        let is_told = |twin: &&String| **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base));
+        let is_told = |twin: &&String| {
+            **twin == *baseline && base.is_some_and(|base| row.is_measured_as(base))
+        };
         if let Some(twin) = twin.filter(|twin| !is_told(twin)) {
             let found = by_cell.get(twin.as_str()).copied();
             _ = write!(against.text, "; {}", same_as(row, twin, found));
@@ -177,7 +273,9 @@ pub(super) fn sheet(rows: &[&Row], baseline: &str, speedups: &BTreeMap<&str, &Sp
 pub(super) fn rate(estimate: &Estimate) -> String {
     let value = number(estimate.value);
     match estimate.ci95 {
-        Some([lo, hi]) if lo.is_finite() && hi.is_finite() => format!("{value} ({}–{})", number(lo), number(hi)),
+        Some([lo, hi]) if lo.is_finite() && hi.is_finite() => {
+            format!("{value} ({}–{})", number(lo), number(hi))
+        }
         _ if estimate.values.len() == 1 => format!("{value} (one repeat)"),
         _ => format!("{value} (no interval)"),
     }
@@ -189,10 +287,15 @@ pub(super) fn step_time(row: &Row) -> Word {
     let repeats = spread(spread_of_repeats(row)).map(|cv| format!("repeats {cv}"));
     let spreads: Vec<String> = steps.into_iter().chain(repeats).collect();
     let time = seconds(row.step_time.mean_seconds);
-    Word::plain(if spreads.is_empty() { time } else { format!("{time} ({})", spreads.join("; ")) })
+    Word::plain(if spreads.is_empty() {
+        time
+    } else {
+        format!("{time} ({})", spreads.join("; "))
+    })
 }
 
-/// How much the rates of the repeats vary, as a share of their mean: steps of one run may agree where runs do not.
+/// How much the rates of the repeats vary, as a share of their mean: steps of one run may agree
+/// where runs do not.
 pub(super) fn spread_of_repeats(row: &Row) -> Option<f64> {
     let rates = &row.tokens_per_second_per_gpu.values;
     Some(sd(rates)? / mean(rates)?)
@@ -208,7 +311,11 @@ pub(super) fn mfu(row: &Row) -> Word {
 
 pub(super) fn memory(row: &Row) -> Word {
     match row.memory.first() {
-        Some(memory) => Word::plain(format!("{} ({})", bytes(memory.bytes), memory.kind.replace('_', " "))),
+        Some(memory) => Word::plain(format!(
+            "{} ({})",
+            bytes(memory.bytes),
+            memory.kind.replace('_', " ")
+        )),
         None => Word::missing(),
     }
 }
@@ -227,18 +334,25 @@ pub(super) fn repeats(row: &Row) -> Word {
             _ = write!(text, ", {count} {what}");
         }
     }
-    row.standing.words().iter().for_each(|words| _ = write!(text, ", {words}"));
+    standing(&row.standing)
+        .iter()
+        .for_each(|words| _ = write!(text, ", {words}"));
     if row.repeats_added_later {
         text.push_str(", some added later");
     }
-    dropped_words(&row.dropped).iter().for_each(|words| _ = write!(text, ", {words}"));
+    dropped_words(&row.dropped)
+        .iter()
+        .for_each(|words| _ = write!(text, ", {words}"));
     if row.attestation == AttestationStatus::NotStated {
         text.push_str(", not attested");
     }
-    // `NCCL_DEBUG=INFO: collectives write logs while they run`: the reason is in the notes.
     if let [first, more @ ..] = &row.warnings[..] {
-        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        _ = write!(text, ", runs with {}{more}", first.split_once(": ").map_or(first.as_str(), |(setting, _)| setting));
+        let more = if more.is_empty() {
+            String::new()
+        } else {
+            format!(" and {} more", more.len())
+        };
+        _ = write!(text, ", runs with {}{more}", setting(first));
     }
     let ink = match (row.contradicted, row.failed, row.warnings.is_empty()) {
         (0, 0, true) if row.standing.earlier.is_some() => Ink::Bad,
@@ -247,6 +361,14 @@ pub(super) fn repeats(row: &Row) -> Word {
         _ => Ink::Alarm,
     };
     Word::inked(text, ink)
+}
+
+/// What of a warning fits a table; its reason is in the notes.
+fn setting(warning: &Warning) -> String {
+    match warning {
+        Warning::Variable { name, value, .. } => format!("{name}={value}"),
+        other => said(other),
+    }
 }
 
 pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Speedup>) -> Word {
@@ -262,10 +384,13 @@ pub(super) fn against(row: &Row, baseline: &str, speedups: &BTreeMap<&str, &Spee
 /// Differences told beside a figure; all of them are in the notes.
 const LABELS: usize = 3;
 
-/// `1.23× (1.10–1.38), faster`, what the two cells do differently, and what may not be concluded from it.
+/// `1.23× (1.10–1.38), faster`, what the two cells do differently, and what may not be concluded
+/// from it.
 #[must_use]
 pub fn sentence(speedup: &Speedup) -> String {
-    let ends = interval(speedup).map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI "))).unwrap_or_default();
+    let ends = interval(speedup)
+        .map(|ends| format!(" ({})", ends.trim_start_matches("95 % CI ")))
+        .unwrap_or_default();
     let mut text = format!("{}{ends}", times(speedup));
     text.push_str(match Verdict::of(speedup) {
         Verdict::Faster => ", faster",
@@ -274,14 +399,14 @@ pub fn sentence(speedup: &Speedup) -> String {
         _ => "",
     });
     if let Some(reason) = &speedup.reason {
-        _ = write!(text, ", no verdict: {reason}");
+        _ = write!(text, ", no verdict: {}", said(reason));
     }
     if let Some(seconds) = speedup.apart_seconds {
         _ = write!(text, "; measured {} apart", duration(seconds));
     }
     let (told, more) = speedup.labels.split_at(speedup.labels.len().min(LABELS));
     for label in told {
-        _ = write!(text, "; {label}");
+        _ = write!(text, "; {}", said(label));
     }
     if !more.is_empty() {
         _ = write!(text, "; and {} more", more.len());

@@ -1,16 +1,18 @@
-//! What a reader must know of a run's steps: slow first steps, a level shift, an odd last step, a loss that is no loss.
+//! What a reader must know of a run's steps: slow first steps, a level shift, an odd last step, a
+//! loss that is no loss.
 //!
 //! Told of the whole series, before any warm-up is declared; the statistics use none of it.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use tprimat_job::ModelShape;
-use tprimat_logs::{Anomaly, Step, Trace};
+use tprimat_logs::{Step, Trace};
 
-use super::{changes, is_positive, outlier_limit, quantile};
+use super::{Finding, Oddity, changes, is_positive, outlier_limit, quantile};
 
 /// Kinds that are told as more than a remark.
 pub const SLOW_FIRST_STEPS: &str = "slow_first_steps";
+pub const ENDS_EARLY: &str = "ends_early";
 pub const RATE_DISAGREES: &str = "rate_disagrees";
 /// A step this many times slower than the median of the rest is slow.
 const SLOW: f64 = 1.5;
@@ -23,10 +25,15 @@ const SHIFT_LEAST: usize = 40;
 /// Nats below which no language model's loss lies on text that it has not memorised.
 const COLLAPSED: f64 = 0.1;
 
-/// How many of the first lines are slow beside the median of the lines after them; at most half of them. O(n log n).
+/// How many of the first lines are slow beside the median of the lines after them; at most half of
+/// them. O(n log n).
 #[must_use]
 pub fn slow_first_steps(steps: &[Step]) -> usize {
-    let times: Vec<f64> = steps.iter().filter_map(|s| s.step_time_seconds).filter(|t| is_positive(*t)).collect();
+    let times: Vec<f64> = steps
+        .iter()
+        .filter_map(|s| s.step_time_seconds)
+        .filter(|t| is_positive(*t))
+        .collect();
     let half = if times.len() >= 4 { times.len() / 2 } else { 0 };
     let (first, rest) = times.split_at(half);
     let mut later = RunningMedian::default();
@@ -61,85 +68,110 @@ impl RunningMedian {
 
     /// As [`quantile`] has it; of nothing, infinity.
     fn median(&self) -> f64 {
-        let Some(below) = self.low.peek().map(|bits| f64::from_bits(*bits)) else { return f64::INFINITY };
+        let Some(below) = self.low.peek().map(|bits| f64::from_bits(*bits)) else {
+            return f64::INFINITY;
+        };
         match self.high.peek() {
-            Some(Reverse(bits)) if self.high.len() == self.low.len() => below + (f64::from_bits(*bits) - below) * 0.5,
+            Some(Reverse(bits)) if self.high.len() == self.low.len() => {
+                below + (f64::from_bits(*bits) - below) * 0.5
+            }
             _ => below,
         }
     }
 }
 
-/// The largest change of the median step time by 3 % or more: lines before it, and the medians on both sides.
+/// The largest change of the median step time by 3 % or more: lines before it, and the medians on
+/// both sides.
 #[must_use]
 pub fn level_shift(times: &[f64]) -> Option<(usize, f64, f64)> {
     if times.len() < SHIFT_LEAST {
         return None;
     }
-    let medians = |at: &usize| Some((*at, quantile(&times[..*at], 0.5)?, quantile(&times[*at..], 0.5)?));
+    let medians = |at: &usize| {
+        Some((
+            *at,
+            quantile(&times[..*at], 0.5)?,
+            quantile(&times[*at..], 0.5)?,
+        ))
+    };
     let size = |(_, a, b): &(usize, f64, f64)| (b / a).ln().abs();
     let found = changes(times, 0).shifts;
-    let largest = found.iter().filter_map(medians).max_by(|a, b| size(a).total_cmp(&size(b)))?;
+    let largest = found
+        .iter()
+        .filter_map(medians)
+        .max_by(|a, b| size(a).total_cmp(&size(b)))?;
     (size(&largest) >= SHIFT.ln_1p()).then_some(largest)
 }
 
-pub fn of_times(steps: &[Step]) -> Vec<Anomaly> {
-    let timed: Vec<(&Step, f64)> =
-        steps.iter().filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_positive(*t))?))).collect();
+pub fn of_times(steps: &[Step]) -> Vec<Finding> {
+    let timed: Vec<(&Step, f64)> = steps
+        .iter()
+        .filter_map(|s| Some((s, s.step_time_seconds.filter(|t| is_positive(*t))?)))
+        .collect();
     let slow = slow_first_steps(steps);
     let (first, rest) = timed.split_at(slow);
     let times: Vec<f64> = rest.iter().map(|(_, t)| *t).collect();
-    let Some(median) = quantile(&times, 0.5) else { return Vec::new() };
+    let Some(median) = quantile(&times, 0.5) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     if let (Some((a, _)), Some((b, _))) = (first.first(), first.last()) {
         let low = first.iter().map(|(_, t)| *t).fold(f64::INFINITY, f64::min);
         let high = first.iter().map(|(_, t)| *t).fold(0.0, f64::max);
-        let (steps, took) = if slow == 1 {
-            (format!("step {} takes", a.step), format!("{high:.3} s"))
-        } else {
-            (format!("steps {} to {} take", a.step, b.step), format!("{low:.3} to {high:.3} s"))
+        let detail = Oddity::SlowFirstSteps {
+            first: a.step,
+            last: b.step,
+            low: low.into(),
+            high: high.into(),
+            median: median.into(),
         };
-        found.push(anomaly(SLOW_FIRST_STEPS, format!("{steps} {took}; the median of the rest is {median:.3} s")));
+        found.push(Finding::new(SLOW_FIRST_STEPS, detail));
     }
     if let Some((at, before, after)) = level_shift(&times) {
-        found.push(anomaly(
-            "level_shift",
-            format!(
-                "near step {} the median step time changes from {before:.3} to {after:.3} s ({:+.1} %)",
-                rest[at].0.step,
-                (after / before - 1.0) * 100.0
-            ),
-        ));
+        let detail = Oddity::LevelShift {
+            step: rest[at].0.step,
+            before: before.into(),
+            after: after.into(),
+        };
+        found.push(Finding::new("level_shift", detail));
     }
     if let (Some((step, last)), true) = (rest.last(), times.len() >= 5) {
         let ratio = (last / median).max(median / last);
         let before = &times[..times.len() - 1];
         let far = outlier_limit(before, median).is_some_and(|limit| (last - median).abs() > limit);
         if ratio >= ODD && far {
-            let number = step.step;
-            let detail = format!("the last step, {number}, takes {last:.3} s; the median is {median:.3} s");
-            found.push(anomaly("last_step_outlier", detail));
+            let detail = Oddity::LastStep {
+                step: step.step,
+                seconds: (*last).into(),
+                median: median.into(),
+            };
+            found.push(Finding::new("last_step_outlier", detail));
         }
     }
     found
 }
 
-pub fn of_losses(trace: &Trace) -> Option<Anomaly> {
-    let losses: Vec<(u64, f64)> = trace.steps.iter().filter_map(|s| Some((s.step, s.loss?))).collect();
+pub fn of_losses(trace: &Trace) -> Option<Finding> {
+    let losses: Vec<(u64, f64)> = trace
+        .steps
+        .iter()
+        .filter_map(|s| Some((s.step, s.loss?)))
+        .collect();
     let tail = &losses[losses.len().saturating_sub(5)..];
     let end = quantile(&tail.iter().map(|(_, l)| *l).collect::<Vec<_>>(), 0.5)?;
     let (step, last) = tail.last()?;
-    let zero = "mock or repeated data, or no longer a loss";
-    (losses.len() >= 5 && (0.0..COLLAPSED).contains(&end))
-        .then(|| anomaly("loss_collapsed", format!("the loss falls to {last:.3e} at step {step}: {zero}")))
+    (losses.len() >= 5 && (0.0..COLLAPSED).contains(&end)).then(|| {
+        let detail = Oddity::LossCollapsed {
+            step: *step,
+            loss: (*last).into(),
+        };
+        Finding::new("loss_collapsed", detail)
+    })
 }
 
 /// A model's own vocabulary, where it is known.
 pub(crate) fn vocabulary(model: &ModelShape) -> Option<f64> {
     (model.vocab_size > 1).then(|| (model.vocab_size as f64).ln())
-}
-
-pub fn anomaly(kind: &str, detail: String) -> Anomaly {
-    Anomaly { kind: kind.to_owned(), detail }
 }
 
 #[cfg(test)]
@@ -149,17 +181,26 @@ mod tests {
     use super::*;
 
     fn steps(times: &[f64]) -> Vec<Step> {
-        let step = |(i, t): (usize, &f64)| Step { step: i as u64, step_time_seconds: Some(*t), ..Step::default() };
+        let step = |(i, t): (usize, &f64)| Step {
+            step: i as u64,
+            step_time_seconds: Some(*t),
+            ..Step::default()
+        };
         times.iter().enumerate().map(step).collect()
     }
 
     fn kinds(times: &[f64]) -> Vec<String> {
-        of_times(&steps(times)).into_iter().map(|a| a.kind).collect()
+        of_times(&steps(times))
+            .into_iter()
+            .map(|a| a.kind)
+            .collect()
     }
 
     /// Not quite regular, and the same every time.
     fn noisy(level: f64, count: usize) -> Vec<f64> {
-        (0..count).map(|i| level * (1.0 + 0.004 * ((i * 7) % 5) as f64)).collect()
+        (0..count)
+            .map(|i| level * (1.0 + 0.004 * ((i * 7) % 5) as f64))
+            .collect()
     }
 
     #[test]
@@ -175,16 +216,34 @@ mod tests {
         assert_eq!(slow_first_steps(&steps(&run)), 4);
         let told = of_times(&steps(&run));
         assert_eq!(told.len(), 1);
-        assert!(told[0].detail.starts_with("steps 0 to 3 take 12.000 to 30.000 s; the median"), "{}", told[0].detail);
-        assert_eq!(slow_first_steps(&steps(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0])), 0, "only beside the rest");
-        assert_eq!(slow_first_steps(&steps(&[90.0, 80.0, 70.0, 5.0, 5.0])), 2, "at most half");
+        assert!(
+            matches!(
+                told[0].detail,
+                Oddity::SlowFirstSteps { first: 0, last: 3, low, high, .. }
+                    if (low.0, high.0) == (12.0, 30.0)
+            ),
+            "{told:?}"
+        );
+        assert_eq!(
+            slow_first_steps(&steps(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0])),
+            0,
+            "only beside the rest"
+        );
+        assert_eq!(
+            slow_first_steps(&steps(&[90.0, 80.0, 70.0, 5.0, 5.0])),
+            2,
+            "at most half"
+        );
     }
 
     #[test]
     fn a_level_shift_is_placed_and_one_outlier_is_none() {
         let run = [noisy(2.52, 60), noisy(2.36, 90)].concat();
         let (at, before, after) = level_shift(&run).unwrap();
-        assert!((58..=62).contains(&at) && before > 2.5 && after < 2.4, "{at} {before} {after}");
+        assert!(
+            (58..=62).contains(&at) && before > 2.5 && after < 2.4,
+            "{at} {before} {after}"
+        );
         let mut outlier = noisy(2.0, 100);
         outlier[70] = 60.0;
         assert_eq!(level_shift(&outlier), None);
@@ -200,12 +259,24 @@ mod tests {
     #[test]
     fn a_loss_near_zero_is_no_loss_of_a_language_model() {
         let run = |losses: &[f64]| Trace {
-            steps: losses.iter().map(|l| Step { loss: Some(*l), ..Step::default() }).collect(),
+            steps: losses
+                .iter()
+                .map(|l| Step {
+                    loss: Some(*l),
+                    ..Step::default()
+                })
+                .collect(),
             ..Trace::default()
         };
         assert!(of_losses(&run(&[11.0, 4.0, 0.5, 0.01, 0.004, 0.003])).is_some());
-        assert!(of_losses(&run(&[11.0, 4.0, 2.5, 0.0, 2.2, 2.1])).is_none(), "one zero is not a collapse");
-        assert!(of_losses(&run(&[-1.0; 9])).is_none(), "a pipeline stage without a loss prints -1");
+        assert!(
+            of_losses(&run(&[11.0, 4.0, 2.5, 0.0, 2.2, 2.1])).is_none(),
+            "one zero is not a collapse"
+        );
+        assert!(
+            of_losses(&run(&[-1.0; 9])).is_none(),
+            "a pipeline stage without a loss prints -1"
+        );
     }
 
     proptest! {

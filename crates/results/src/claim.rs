@@ -7,7 +7,7 @@ use serde_json::Value;
 use tprimat_job::{Job, ModelShape};
 use tprimat_logs::Trace;
 
-use super::settings::{SETTINGS, Setting, agree, show};
+use super::settings::{SETTINGS, Setting, agree};
 
 /// A build claims its whole job; an imported log only what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,7 +17,18 @@ pub struct Claim {
     pub fields: Option<BTreeSet<String>>,
 }
 
-/// Settings that a model's shape decides. Its constants cost no work, so a name alone does not claim them.
+/// A setting that a log's own shape has otherwise than the model that was claimed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShapeChange {
+    pub setting: String,
+    pub own: Value,
+    pub claimed: Value,
+    /// The log does not state it: it is the hidden size divided by the heads.
+    pub is_quotient: bool,
+}
+
+/// Settings that a model's shape decides. Its constants cost no work, so a name alone does not
+/// claim them.
 const MODEL: [&str; 10] = [
     "architecture",
     "num_layers",
@@ -31,9 +42,16 @@ const MODEL: [&str; 10] = [
     "qkv_bias",
 ];
 
-/// A log that states all of these states the model's shape in full; the flags beside them may be left out.
-const SIZES: [&str; 6] =
-    ["num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads", "vocab_size"];
+/// A log that states all of these states the model's shape in full; the flags beside them may be
+/// left out.
+const SIZES: [&str; 6] = [
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_kv_heads",
+    "vocab_size",
+];
 
 /// Is `field` one that a model's shape decides?
 #[must_use]
@@ -44,14 +62,27 @@ pub fn is_of_model(field: &str) -> bool {
 impl Claim {
     #[must_use]
     pub fn of(job: &Job) -> Self {
-        Self { job: job.clone(), fields: None }
+        Self {
+            job: job.clone(),
+            fields: None,
+        }
     }
 
     /// Claims nothing but a model, if that.
     #[must_use]
     pub fn of_model(model: Option<ModelShape>) -> Self {
-        let fields = model.iter().flat_map(|_| MODEL).map(str::to_owned).collect();
-        Self { job: Job { model: model.unwrap_or_default(), ..Job::default() }, fields: Some(fields) }
+        let fields = model
+            .iter()
+            .flat_map(|_| MODEL)
+            .map(str::to_owned)
+            .collect();
+        Self {
+            job: Job {
+                model: model.unwrap_or_default(),
+                ..Job::default()
+            },
+            fields: Some(fields),
+        }
     }
 
     /// Claims one more setting; its value is set in `job`.
@@ -64,12 +95,19 @@ impl Claim {
 
     #[must_use]
     pub fn covers(&self, field: &str) -> bool {
-        self.fields.as_ref().is_none_or(|fields| fields.contains(field))
+        self.fields
+            .as_ref()
+            .is_none_or(|fields| fields.contains(field))
     }
 
-    /// Where the log states its model's shape in full, that shape replaces a model that nobody claimed, as one guessed from a
-    /// file's name. Returns what it changes: `vocab_size 151665, not 152064; …`; nothing if the shapes agree.
-    pub fn take_shape(&mut self, trace: &Trace) -> Option<String> {
+    /// Where the log states its model's shape in full, that shape replaces a model that nobody
+    /// claimed, as one guessed from a file's name. Returns what it changes; nothing if the shapes
+    /// agree.
+    ///
+    /// The head dimension of a model that was not run means nothing: where the log states none, it
+    /// is the hidden size divided by the heads, as for every model without one. Where that is not
+    /// whole, the model is unknown, and its shape is not taken.
+    pub fn take_shape(&mut self, trace: &Trace) -> Option<Vec<ShapeChange>> {
         let stated = |setting: &Setting| setting.effective(&trace.effective.0);
         let is_full = SETTINGS
             .iter()
@@ -82,21 +120,118 @@ impl Claim {
         let mut shape = serde_json::to_value(&self.job.model).ok()?;
         let mut changes = Vec::new();
         for setting in SETTINGS.iter().filter(|s| MODEL.contains(&s.name)) {
-            let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else { continue };
+            let (Some(own), Some(claimed)) = (stated(setting), self.declared(setting)) else {
+                continue;
+            };
             if !agree(&own, &claimed) {
-                changes.push(format!("{} {}, not {}", setting.name, show(Some(&own)), show(Some(&claimed))));
-                shape[setting.name] = own;
+                shape[setting.name] = own.clone();
+                changes.push(ShapeChange {
+                    setting: setting.name.to_owned(),
+                    own,
+                    claimed,
+                    is_quotient: false,
+                });
             }
         }
         if changes.is_empty() {
             return None;
         }
-        self.job.model = serde_json::from_value(shape).ok()?;
+        let mut model: ModelShape = serde_json::from_value(shape).ok()?;
+        let states_head_dim = SETTINGS
+            .iter()
+            .any(|s| s.name == "head_dim" && stated(s).is_some());
+        // Some models have a head dimension of their own, which stays where what it usually follows
+        // from stays.
+        let moves = |change: &ShapeChange| {
+            ["hidden_size", "num_attention_heads"].contains(&&*change.setting)
+        };
+        if !states_head_dim && changes.iter().any(moves) {
+            let head_dim = model.hidden_size.checked_div(model.num_attention_heads)?;
+            if head_dim * model.num_attention_heads != model.hidden_size {
+                return None;
+            }
+            if head_dim != model.head_dim {
+                changes.push(ShapeChange {
+                    setting: "head_dim".to_owned(),
+                    own: head_dim.into(),
+                    claimed: model.head_dim.into(),
+                    is_quotient: true,
+                });
+                model.head_dim = head_dim;
+            }
+        }
+        self.job.model = model;
         self.job.model.num_parameters = super::count_parameters(&self.job.model).unwrap_or(0);
-        Some(changes.join("; "))
+        Some(changes)
     }
 
     pub(crate) fn declared(&self, setting: &Setting) -> Option<Value> {
         (setting.declared)(&self.job).filter(|_| self.covers(setting.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stand_ins::shape;
+
+    /// A log that states these sizes: layers, hidden, ffn, heads, key-value heads, vocabulary.
+    fn log(sizes: [u64; 6], head_dim: Option<u64>) -> Trace {
+        let mut trace = Trace::default();
+        let stated = SIZES
+            .into_iter()
+            .zip(sizes)
+            .chain(head_dim.map(|n| ("head_dim", n)));
+        stated.for_each(|(name, value)| {
+            drop(trace.effective.0.insert(name.to_owned(), value.into()))
+        });
+        trace
+    }
+
+    #[test]
+    fn the_head_dimension_of_another_model_is_not_kept() {
+        let of_7b = || {
+            Claim::of_model(Some(shape(
+                "qwen2",
+                [28, 3584, 18944, 28, 4, 128, 152_064],
+                false,
+            )))
+        };
+        let of_half_b = [24, 896, 4864, 14, 2, 151_936];
+        let mut claim = of_7b();
+        let told = claim.take_shape(&log(of_half_b, None)).unwrap();
+        let head_dim = ShapeChange {
+            setting: "head_dim".to_owned(),
+            own: 64.into(),
+            claimed: 128.into(),
+            is_quotient: true,
+        };
+        assert!(told.contains(&head_dim), "{told:?}");
+        let untied = shape("qwen2", [24, 896, 4864, 14, 2, 64, 151_936], false);
+        assert_eq!(claim.job.model.head_dim, 64);
+        assert_eq!(
+            Some(claim.job.model.num_parameters),
+            crate::count_parameters(&untied)
+        );
+        // What the log states counts, and so does what is claimed of the very model that was run.
+        let mut claim = of_7b();
+        claim.take_shape(&log(of_half_b, Some(96))).unwrap();
+        assert_eq!(claim.job.model.head_dim, 96);
+        let mut claim = Claim::of_model(Some(shape(
+            "llama",
+            [28, 1024, 3072, 16, 8, 128, 151_936],
+            true,
+        )));
+        assert_eq!(
+            claim.take_shape(&log([28, 1024, 3072, 16, 8, 151_936], None)),
+            None
+        );
+        assert_eq!(claim.job.model.head_dim, 128);
+        let mut claim = of_7b();
+        assert_eq!(
+            claim.take_shape(&log([24, 896, 4864, 15, 3, 151_936], None)),
+            None
+        );
+        assert_eq!(claim.job, of_7b().job);
     }
 }

@@ -9,7 +9,7 @@ use tprimat_logs::Trace;
 
 use super::{
     Claim, Kept, Known, Shared,
-    settings::{self, SETTINGS, Tier, agree, class, show},
+    settings::{self, SETTINGS, Tier, agree, class},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,11 +63,6 @@ impl FieldDifference {
     pub fn is_known(&self) -> bool {
         self.a.is_some() && self.b.is_some()
     }
-    /// `precision: fp8, not bf16`
-    #[must_use]
-    pub fn sentence(&self) -> String {
-        format!("{}: {}, not {}", self.field, show(self.a.as_ref()), show(self.b.as_ref()))
-    }
 }
 
 impl Contract {
@@ -79,12 +74,22 @@ impl Contract {
             let effective = setting.effective(&trace.effective.0);
             let (value, source) = match (declared, effective) {
                 // One spelling for what agrees: a rounded float is no difference.
-                (Some(declared), Some(effective)) if agree(&declared, &effective) => (declared, Source::Effective),
+                (Some(declared), Some(effective)) if agree(&declared, &effective) => {
+                    (declared, Source::Effective)
+                }
                 (_, Some(effective)) => (effective, Source::Effective),
                 (Some(declared), None) => (declared, Source::Declared),
                 (None, None) => return None,
             };
-            Some(ContractField { field: setting.name.to_owned(), tier: setting.tier, value, source }.into())
+            Some(
+                ContractField {
+                    field: setting.name.to_owned(),
+                    tier: setting.tier,
+                    value,
+                    source,
+                }
+                .into(),
+            )
         };
         Self(SETTINGS.iter().filter_map(field).collect())
     }
@@ -105,14 +110,26 @@ impl Contract {
     }
 
     fn add(&mut self, field: &str, value: Value, source: Source) {
-        let Some(at) = SETTINGS.iter().position(|s| s.name == field) else { return };
-        let found = ContractField { field: field.to_owned(), tier: SETTINGS[at].tier, value, source }.into();
+        let Some(at) = SETTINGS.iter().position(|s| s.name == field) else {
+            return;
+        };
+        let found = ContractField {
+            field: field.to_owned(),
+            tier: SETTINGS[at].tier,
+            value,
+            source,
+        }
+        .into();
         match self.0.iter_mut().find(|f| f.field == field) {
             Some(known) if known.source == Source::Declared => *known = found,
             Some(_) => {}
             None => {
                 let rank = |name: &str| SETTINGS.iter().position(|s| s.name == name);
-                let place = self.0.iter().position(|f| rank(&f.field) > Some(at)).unwrap_or(self.0.len());
+                let place = self
+                    .0
+                    .iter()
+                    .position(|f| rank(&f.field) > Some(at))
+                    .unwrap_or(self.0.len());
                 self.0.insert(place, found);
             }
         }
@@ -130,7 +147,8 @@ impl Contract {
 
     /// Fields of the workload that only the job states.
     pub fn declared_only(&self) -> impl Iterator<Item = &str> {
-        let declared = |f: &&Shared<ContractField>| f.tier == Tier::Workload && f.source == Source::Declared;
+        let declared =
+            |f: &&Shared<ContractField>| f.tier == Tier::Workload && f.source == Source::Declared;
         self.0.iter().filter(declared).map(|f| f.field.as_str())
     }
 }
@@ -139,21 +157,41 @@ impl Contract {
 #[must_use]
 pub fn differences(a: &Contract, b: &Contract) -> Vec<FieldDifference> {
     let of_a = beside(a, b).map(|(field, other)| (Some(field), other));
-    let only_b = beside(b, a).filter(|(_, other)| other.is_none()).map(|(field, _)| (None, Some(field)));
-    let mut found: Vec<FieldDifference> = of_a.chain(only_b).filter_map(|(a, b)| difference(a, b)).collect();
-    let rank = |field: &str| SETTINGS.iter().position(|s| s.name == field).unwrap_or(usize::MAX);
+    let only_b = beside(b, a)
+        .filter(|(_, other)| other.is_none())
+        .map(|(field, _)| (None, Some(field)));
+    let mut found: Vec<FieldDifference> = of_a
+        .chain(only_b)
+        .filter_map(|(a, b)| difference(a, b))
+        .collect();
+    let rank = |field: &str| {
+        SETTINGS
+            .iter()
+            .position(|s| s.name == field)
+            .unwrap_or(usize::MAX)
+    };
     found.sort_by_cached_key(|d| (rank(&d.field), d.field.clone()));
     found
 }
 
 /// Is any field that both state one in which they differ, and is it forbidden? Stops at the first.
-pub fn has_difference(a: &Contract, b: &Contract, forbids: impl Fn(&FieldDifference) -> bool) -> bool {
-    beside(a, b).any(|(field, other)| other.is_some() && difference(Some(field), other).is_some_and(|d| forbids(&d)))
+pub fn has_difference(
+    a: &Contract,
+    b: &Contract,
+    forbids: impl Fn(&FieldDifference) -> bool,
+) -> bool {
+    beside(a, b).any(|(field, other)| {
+        other.is_some() && difference(Some(field), other).is_some_and(|d| forbids(&d))
+    })
 }
 
-/// Numbers the values of the fields that matter, contract by contract and field by field: contracts with different
-/// numbers in a field disagree there. `None` where a contract does not state the field.
-pub fn classes(contracts: &[&Contract], matters: impl Fn(&ContractField) -> bool) -> Vec<Vec<Option<usize>>> {
+/// Numbers the values of the fields that matter, contract by contract and field by field: contracts
+/// with different numbers in a field disagree there. `None` where a contract does not state the
+/// field.
+pub fn classes(
+    contracts: &[&Contract],
+    matters: impl Fn(&ContractField) -> bool,
+) -> Vec<Vec<Option<usize>>> {
     let mut fields: Vec<&str> = Vec::new();
     let mut places: BTreeMap<&str, Vec<(usize, &Value)>> = BTreeMap::new();
     for (at, contract) in contracts.iter().enumerate() {
@@ -176,8 +214,9 @@ pub fn classes(contracts: &[&Contract], matters: impl Fn(&ContractField) -> bool
     numbered
 }
 
-/// Each field of `a` with that of the same name in `b`. Mostly both have the same fields in the same order, and this is
-/// asked for every pair of many cells: so the field after the last one found is looked at first.
+/// Each field of `a` with that of the same name in `b`. Mostly both have the same fields in the
+/// same order, and this is asked for every pair of many cells: so the field after the last one
+/// found is looked at first.
 fn beside<'a>(
     a: &'a Contract,
     b: &'a Contract,
@@ -185,7 +224,11 @@ fn beside<'a>(
     let mut next = 0;
     a.0.iter().map(move |field| {
         let is_it = |other: &Shared<ContractField>| other.field == field.field;
-        let at = if b.0.get(next).is_some_and(is_it) { Some(next) } else { b.0.iter().position(is_it) };
+        let at = if b.0.get(next).is_some_and(is_it) {
+            Some(next)
+        } else {
+            b.0.iter().position(is_it)
+        };
         next = at.map_or(next, |at| at + 1);
         (&**field, at.map(|at| &*b.0[at]))
     })
@@ -194,10 +237,17 @@ fn beside<'a>(
 fn difference(a: Option<&ContractField>, b: Option<&ContractField>) -> Option<FieldDifference> {
     let either = a.or(b)?;
     let [of_a, of_b] = [a, b].map(|field| field.and_then(|f| class(&f.field, &f.value)));
-    let tier = of_a.filter(|_| of_a == of_b).map_or(either.tier, |(_, tier)| tier);
+    let tier = of_a
+        .filter(|_| of_a == of_b)
+        .map_or(either.tier, |(_, tier)| tier);
     let (a, b) = (a.map(|f| &f.value), b.map(|f| &f.value));
     let same = a.zip(b).is_some_and(|(a, b)| agree(a, b));
-    (!same).then(|| FieldDifference { field: either.field.clone(), tier, a: a.cloned(), b: b.cloned() })
+    (!same).then(|| FieldDifference {
+        field: either.field.clone(),
+        tier,
+        a: a.cloned(),
+        b: b.cloned(),
+    })
 }
 
 #[cfg(test)]
@@ -210,11 +260,23 @@ mod tests {
 
     #[test]
     fn effective_values_win_and_declared_ones_are_labelled() {
-        let contract = Contract::of(&trace(json!({"seq_length": 512, "dropout": 0.1}), None), &Claim::of(&job()));
-        let field = |name: &str| contract.0.iter().find(|f| f.field == name).map(|f| (f.value.clone(), f.source));
+        let contract = Contract::of(
+            &trace(json!({"seq_length": 512, "dropout": 0.1}), None),
+            &Claim::of(&job()),
+        );
+        let field = |name: &str| {
+            contract
+                .0
+                .iter()
+                .find(|f| f.field == name)
+                .map(|f| (f.value.clone(), f.source))
+        };
         assert_eq!(field("seq_length"), Some((json!(512), Source::Effective)));
         assert_eq!(field("dropout"), Some((json!(0.1), Source::Effective)));
-        assert_eq!(field("global_batch_size"), Some((json!(8), Source::Declared)));
+        assert_eq!(
+            field("global_batch_size"),
+            Some((json!(8), Source::Declared))
+        );
         assert_eq!(field("packing"), None);
         assert!(contract.declared_only().any(|f| f == "global_batch_size"));
     }
@@ -222,7 +284,10 @@ mod tests {
     #[test]
     fn rounding_and_spelling_are_no_differences() {
         let a = Contract::of(
-            &trace(json!({"learning_rate": f64::from(3e-4f32), "precision": "torch.bfloat16"}), None),
+            &trace(
+                json!({"learning_rate": f64::from(3e-4f32), "precision": "torch.bfloat16"}),
+                None,
+            ),
             &Claim::of(&job()),
         );
         let b = Contract::of(&trace(json!({}), None), &Claim::of(&job()));
@@ -236,22 +301,49 @@ mod tests {
         nvidia.precision = "fp8".into();
         let contract = |job| Contract::of(&trace(json!({}), None), &Claim::of(job));
         let found = differences(&contract(&amd), &contract(&nvidia));
-        let summary: Vec<_> = found.iter().map(|d| (d.field.as_str(), d.tier, d.is_known())).collect();
-        assert_eq!(summary[..2], [("global_batch_size", Tier::Workload, true), ("precision", Tier::Workload, true)]);
-        assert_eq!(found[1].sentence(), "precision: bf16, not fp8");
+        let summary: Vec<_> = found
+            .iter()
+            .map(|d| (d.field.as_str(), d.tier, d.is_known()))
+            .collect();
+        assert_eq!(
+            summary[..2],
+            [
+                ("global_batch_size", Tier::Workload, true),
+                ("precision", Tier::Workload, true)
+            ]
+        );
+        assert_eq!(
+            (&found[1].a, &found[1].b),
+            (&Some("bf16".into()), &Some("fp8".into()))
+        );
         // Settings that only fp8 has are gaps, not disagreements.
         assert!(summary[2..].iter().all(|(.., known)| !known), "{summary:?}");
     }
 
     #[test]
     fn formats_of_one_class_are_the_same_work() {
-        let of = |precision: &str| Contract::of(&trace(json!({ "precision": precision }), None), &Claim::of(&job()));
-        let tier =
-            |a: &str, b: &str| differences(&of(a), &of(b)).iter().find(|d| d.field == "precision").map(|d| d.tier);
+        let of = |precision: &str| {
+            Contract::of(
+                &trace(json!({ "precision": precision }), None),
+                &Claim::of(&job()),
+            )
+        };
+        let tier = |a: &str, b: &str| {
+            differences(&of(a), &of(b))
+                .iter()
+                .find(|d| d.field == "precision")
+                .map(|d| d.tier)
+        };
         assert_eq!(tier("bfloat16", "torch.float16"), Some(Tier::Execution));
         assert_eq!(tier("fp8", "fp8_hybrid"), Some(Tier::Execution));
         assert_eq!(tier("fp8", "mxfp8"), Some(Tier::Execution));
-        for (a, b) in [("fp32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4"), ("tf32", "fp32"), ("mxfp8", "bf16")] {
+        for (a, b) in [
+            ("fp32", "bf16"),
+            ("bf16", "fp8"),
+            ("fp8", "fp4"),
+            ("tf32", "fp32"),
+            ("mxfp8", "bf16"),
+        ] {
             assert_eq!(tier(a, b), Some(Tier::Workload), "{a} {b}");
         }
         assert_eq!(tier("bf16", "torch.bfloat16"), None);
@@ -260,8 +352,13 @@ mod tests {
     #[test]
     fn words_for_one_speed_do_not_refuse_a_comparison() {
         let tier = |field: &str, a: &str, b: &str| {
-            let of = |word: &str| Contract::of(&trace(json!({ field: word }), None), &Claim::of_model(None));
-            differences(&of(a), &of(b)).iter().find(|d| d.field == field).map(|d| d.tier)
+            let of = |word: &str| {
+                Contract::of(&trace(json!({ field: word }), None), &Claim::of_model(None))
+            };
+            differences(&of(a), &of(b))
+                .iter()
+                .find(|d| d.field == field)
+                .map(|d| d.tier)
         };
         assert_eq!(tier("optimizer", "adam", "adamw"), Some(Tier::Convergence));
         assert_eq!(tier("optimizer", "FusedAdam", "adamw"), None);
@@ -272,8 +369,15 @@ mod tests {
     }
 
     fn any_contract() -> impl Strategy<Value = Contract> {
-        let field =
-            (0..SETTINGS.len(), prop_oneof![Just(json!(1)), Just(json!(2.5)), Just(json!("x")), Just(json!(true))]);
+        let field = (
+            0..SETTINGS.len(),
+            prop_oneof![
+                Just(json!(1)),
+                Just(json!(2.5)),
+                Just(json!("x")),
+                Just(json!(true))
+            ],
+        );
         proptest::collection::vec(field, 0..12).prop_map(|fields| {
             let unique: BTreeMap<usize, Value> = fields.into_iter().collect();
             let field = |(i, value): (usize, Value)| ContractField {

@@ -1,22 +1,28 @@
-//! What a trainer's own figures show of settings that it does not state: rate × time = tokens, and so on.
+//! What a trainer's own figures show of settings that it does not state: rate × time = tokens, and
+//! so on.
 //!
-//! Every check leaves its arithmetic in words, so that a reader can do it again.
+//! Every check leaves its arithmetic, so that a reader can do it again.
 
 use serde_json::{Value, json};
-use tprimat_logs::{Anomaly, Step, Trace};
+use tprimat_logs::{Step, Trace};
 
 use super::{
-    AttestationStatus, Claim, Contract, FieldAttestation, Source,
-    anomalies::{RATE_DISAGREES, anomaly, vocabulary},
+    Arithmetic, AttestationStatus, Claim, Contract, FieldAttestation, Finding, FirstLoss, Oddity,
+    Product, Source, TokensFrom,
+    anomalies::{RATE_DISAGREES, vocabulary},
     conventions::fitting_convention,
     quantile,
 };
 
 /// Trainers round their rates, and clock them around other instants than their steps.
 const TOKENS_TOLERANCE: f64 = 0.02;
+/// What a rate that is printed with one decimal of a TFLOP/s may lack, in FLOP/s. It decides only
+/// for tiny models on CPUs.
+const FLOPS_ROUNDING: f64 = 0.05e12;
 /// Steps within which the loss still is that of random weights.
 const FIRST_STEPS: u64 = 3;
-/// Nats around ln(vocabulary) that random weights give: a large initial spread gives more, nothing gives much less.
+/// Nats around ln(vocabulary) that random weights give: a large initial spread gives more, nothing
+/// gives much less.
 const FIRST_LOSS: (f64, f64) = (-0.75, 1.75);
 
 /// Names of totals that an imported file publishes beside its series.
@@ -24,9 +30,9 @@ pub const PUBLISHED_RATE: &str = "published_tokens_per_second";
 pub const PUBLISHED_STEP_TIME: &str = "published_avg_step_time_seconds";
 
 #[derive(Default)]
-pub(crate) struct Crossed {
+pub(crate) struct CrossChecks {
     pub fields: Vec<FieldAttestation>,
-    pub anomalies: Vec<Anomaly>,
+    pub anomalies: Vec<Finding>,
     /// Settings of the contract that nobody states and only one value fits.
     pub derived: Vec<(&'static str, Value)>,
     /// Tokens of an optimiser step, where batch and length are not known but their product is.
@@ -36,38 +42,70 @@ pub(crate) struct Crossed {
 /// 0 or 1: the log's number of the first optimiser step.
 #[must_use]
 pub fn counts_from(steps: &[Step], batch: Option<u64>) -> u64 {
-    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 1 };
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
+        return 1;
+    };
     if first.step == 0 {
         return 0;
     }
     if let (Some(samples), Some(batch)) = (last.consumed_samples, batch.filter(|b| *b > 0)) {
         return u64::from(samples != batch.saturating_mul(last.step.saturating_add(1)));
     }
-    let usual = steps.windows(2).map(|w| w[1].step.saturating_sub(w[0].step)).min().unwrap_or(1);
-    u64::from(usual < 2 || steps.iter().any(|s| !s.step.saturating_add(1).is_multiple_of(usual)))
+    let usual = steps
+        .windows(2)
+        .map(|w| w[1].step.saturating_sub(w[0].step))
+        .min()
+        .unwrap_or(1);
+    u64::from(
+        usual < 2
+            || steps
+                .iter()
+                .any(|s| !s.step.saturating_add(1).is_multiple_of(usual)),
+    )
 }
 
 /// Every how many steps there is a line, usually.
 pub fn interval(steps: &[Step]) -> u64 {
-    let mut between: Vec<u64> = steps.windows(2).map(|w| w[1].step.saturating_sub(w[0].step)).collect();
+    let mut between: Vec<u64> = steps
+        .windows(2)
+        .map(|w| w[1].step.saturating_sub(w[0].step))
+        .collect();
     between.sort_unstable();
     between.get(between.len() / 2).copied().unwrap_or(1).max(1)
 }
 
-pub(crate) fn cross_check(trace: &Trace, claim: &Claim, contract: &Contract, counts_from: u64) -> Crossed {
-    let mut crossed = Crossed::default();
+pub(crate) fn cross_check(
+    trace: &Trace,
+    claim: &Claim,
+    contract: &Contract,
+    counts_from: u64,
+) -> CrossChecks {
+    let mut crossed = CrossChecks::default();
     crossed.samples(trace, contract);
     crossed.tokens(trace, contract);
     crossed.published(trace, contract);
     crossed.flops(trace, claim, contract);
     crossed.first_loss(trace, claim, counts_from);
-    crossed.fields.extend(super::schedule::check(trace, claim, counts_from));
+    crossed
+        .fields
+        .extend(super::learning_rate::check(trace, claim, counts_from));
     crossed
 }
 
-impl Crossed {
-    fn add(&mut self, name: &str, declared: Option<Value>, effective: Value, agrees: bool, arithmetic: String) {
-        let status = if agrees { AttestationStatus::Attested } else { AttestationStatus::Contradicted };
+impl CrossChecks {
+    fn add(
+        &mut self,
+        name: &str,
+        declared: Option<Value>,
+        effective: Value,
+        agrees: bool,
+        arithmetic: Arithmetic,
+    ) {
+        let status = if agrees {
+            AttestationStatus::Attested
+        } else {
+            AttestationStatus::Contradicted
+        };
         self.fields.push(FieldAttestation {
             field: name.to_owned(),
             declared,
@@ -79,65 +117,112 @@ impl Crossed {
 
     /// The value of the contract, or what an earlier check has derived.
     fn count(&self, contract: &Contract, field: &str) -> Option<u64> {
-        let derived = || self.derived.iter().find(|(name, _)| *name == field)?.1.as_u64();
+        let derived = || {
+            self.derived
+                .iter()
+                .find(|(name, _)| *name == field)?
+                .1
+                .as_u64()
+        };
         contract.count(field).or_else(derived).filter(|n| *n > 0)
     }
 
     /// Samples between two lines ÷ steps between them = the global batch.
     fn samples(&mut self, trace: &Trace, contract: &Contract) {
-        let counted: Vec<(u64, u64)> = trace.steps.iter().filter_map(|s| Some((s.step, s.consumed_samples?))).collect();
+        let counted: Vec<(u64, u64)> = trace
+            .steps
+            .iter()
+            .filter_map(|s| Some((s.step, s.consumed_samples?)))
+            .collect();
         let between: Vec<(u64, u64)> = counted
             .windows(2)
-            .filter_map(|w| Some((w[1].0.checked_sub(w[0].0).filter(|n| *n > 0)?, w[1].1.checked_sub(w[0].1)?)))
+            .filter_map(|w| {
+                Some((
+                    w[1].0.checked_sub(w[0].0).filter(|n| *n > 0)?,
+                    w[1].1.checked_sub(w[0].1)?,
+                ))
+            })
             .collect();
-        let per_step: Vec<f64> = between.iter().map(|(steps, samples)| *samples as f64 / *steps as f64).collect();
-        let Some(median) = quantile(&per_step, 0.5).filter(|m| *m >= 1.0) else { return };
+        let per_step: Vec<f64> = between
+            .iter()
+            .map(|(steps, samples)| *samples as f64 / *steps as f64)
+            .collect();
+        let Some(median) = quantile(&per_step, 0.5).filter(|m| *m >= 1.0) else {
+            return;
+        };
         let batch = median.round();
         let (first, last) = (counted[0], counted[counted.len() - 1]);
-        let arithmetic = format!(
-            "{} samples after step {}, {} after step {}: {} a step",
-            thousands(first.1 as f64),
-            first.0,
-            thousands(last.1 as f64),
-            last.0,
-            thousands(median)
-        );
+        let line = |(step, samples): (u64, u64)| (samples, step);
+        let arithmetic = Arithmetic::SamplesPerStep {
+            first: line(first),
+            last: line(last),
+            per_step: median.into(),
+        };
         let declared = contract.count("global_batch_size");
-        // After a resume the first increment may differ, and the last may be smaller because the data ends. Any other deviation
-        // means that the batch size varied; then nothing is attested, and the lines' own batch sizes show what it was.
+        // After a resume the first increment may differ, and the last may be smaller because the
+        // data ends. Any other deviation means that the batch size varied; then nothing is
+        // attested, and the lines' own batch sizes show what it was.
         let full = |(steps, _): &(u64, u64)| batch * *steps as f64;
         let explained = |at: usize, d: &(u64, u64)| match at {
             0 => counted[0].0 > 1,
             _ => at == between.len() - 1 && (d.1 as f64) < full(d),
         };
-        let fits = |(at, d): (usize, &(u64, u64))| d.1 as f64 == full(d) || between.len() > 4 && explained(at, d);
+        let fits = |(at, d): (usize, &(u64, u64))| {
+            d.1 as f64 == full(d) || between.len() > 4 && explained(at, d)
+        };
         let same = counted.len() == between.len() + 1 && between.iter().enumerate().all(fits);
         let agrees = declared.is_none_or(|d| (d as f64 - median).abs() < 0.5);
-        let seen = |d: u64| between.iter().any(|(steps, samples)| d.checked_mul(*steps) == Some(*samples));
+        let seen = |d: u64| {
+            between
+                .iter()
+                .any(|(steps, samples)| d.checked_mul(*steps) == Some(*samples))
+        };
         if !same && (agrees || declared.is_some_and(seen)) {
             return;
         }
         if declared.is_none() {
-            self.derived.push(("global_batch_size", json!(batch as u64)));
+            self.derived
+                .push(("global_batch_size", json!(batch as u64)));
         }
         let field = "global_batch_size_from_samples";
-        self.add(field, declared.map(Value::from), json!(batch as u64), agrees, arithmetic);
+        self.add(
+            field,
+            declared.map(Value::from),
+            json!(batch as u64),
+            agrees,
+            arithmetic,
+        );
     }
 
     /// tokens/s/GPU × GPUs × step time = tokens of a step.
     fn tokens(&mut self, trace: &Trace, contract: &Contract) {
-        let rates: Vec<(f64, f64)> =
-            trace.steps.iter().filter_map(|s| Some((s.tokens_per_second_per_gpu?, s.step_time_seconds?))).collect();
+        let rates: Vec<(f64, f64)> = trace
+            .steps
+            .iter()
+            .filter_map(|s| Some((s.tokens_per_second_per_gpu?, s.step_time_seconds?)))
+            .collect();
         // The first line has compilation and allocation in it.
-        let rates = if rates.len() > 2 { &rates[1..] } else { &rates[..] };
-        let median = |of: fn(&(f64, f64)) -> f64| quantile(&rates.iter().map(of).collect::<Vec<_>>(), 0.5);
-        let (Some(rate), Some(time), Some(product)) = (median(|r| r.0), median(|r| r.1), median(|r| r.0 * r.1)) else {
+        let rates = if rates.len() > 2 {
+            &rates[1..]
+        } else {
+            &rates[..]
+        };
+        let median =
+            |of: fn(&(f64, f64)) -> f64| quantile(&rates.iter().map(of).collect::<Vec<_>>(), 0.5);
+        let (Some(rate), Some(time), Some(product)) =
+            (median(|r| r.0), median(|r| r.1), median(|r| r.0 * r.1))
+        else {
             return;
         };
-        let (batch, length) = (self.count(contract, "global_batch_size"), self.count(contract, "seq_length"));
+        let (batch, length) = (
+            self.count(contract, "global_batch_size"),
+            self.count(contract, "seq_length"),
+        );
         let Some(gpus) = contract.count("num_gpus").filter(|n| *n > 0) else {
             // Batch and length are known, so the devices follow.
-            let Some(tokens) = batch.zip(length).and_then(|(b, s)| b.checked_mul(s)) else { return };
+            let Some(tokens) = batch.zip(length).and_then(|(b, s)| b.checked_mul(s)) else {
+                return;
+            };
             let gpus = tokens as f64 / product;
             if (gpus / gpus.round() - 1.0).abs() <= TOKENS_TOLERANCE {
                 self.derived.push(("num_gpus", json!(gpus.round() as u64)));
@@ -145,15 +230,30 @@ impl Crossed {
             return;
         };
         let tokens = product * gpus as f64;
-        let said =
-            format!("{} tokens/s/GPU × {gpus} × {time:.3} s = {} tokens per step", thousands(rate), thousands(tokens));
+        let from = TokensFrom::Lines {
+            per_gpu: rate.into(),
+            gpus,
+            seconds: time.into(),
+        };
         let known = ["global_batch_size", "seq_length", "num_gpus"];
-        let stated = known.iter().all(|f| contract.source(f) == Some(Source::Effective));
+        let stated = known
+            .iter()
+            .all(|f| contract.source(f) == Some(Source::Effective));
         let before = self.fields.len();
-        self.tokens_are("tokens_per_step_from_rate", tokens, said, [batch, length], stated);
-        // With a device count that is only claimed, it shows the tokens of one device, not of a step.
+        self.tokens_are(
+            "tokens_per_step_from_rate",
+            tokens,
+            from,
+            [batch, length],
+            stated,
+        );
+        // With a device count that is only claimed, it shows the tokens of one device, not of a
+        // step.
         let claimed = contract.source("num_gpus") == Some(Source::Declared);
-        for field in self.fields[before..].iter_mut().filter(|f| claimed && f.status == AttestationStatus::Attested) {
+        for field in self.fields[before..]
+            .iter_mut()
+            .filter(|f| claimed && f.status == AttestationStatus::Attested)
+        {
             field.status = AttestationStatus::NotStated;
         }
     }
@@ -162,45 +262,80 @@ impl Crossed {
     fn published(&mut self, trace: &Trace, contract: &Contract) {
         let total = |name: &str| trace.totals.get(name).copied().filter(|v| *v > 0.0);
         let (rate, time) = (total(PUBLISHED_RATE), total(PUBLISHED_STEP_TIME));
-        let (batch, length) = (contract.count("global_batch_size"), contract.count("seq_length"));
+        let (batch, length) = (
+            contract.count("global_batch_size"),
+            contract.count("seq_length"),
+        );
         if let (Some(rate), Some(time)) = (rate, time) {
             let tokens = rate * time;
-            let mut said =
-                format!("{} tokens/s × {time:.3} s = {} tokens per step", thousands(rate), thousands(tokens));
-            if let Some(label) = batch.zip(length).map(|(b, s)| (b as f64 * s as f64) / time)
-                && (label / rate - 1.0).abs() > TOKENS_TOLERANCE
-            {
-                said += &format!(" (the labels would give {} tokens/s)", thousands(label));
-            }
-            self.tokens_are("tokens_per_step_from_published", tokens, said, [batch, length], false);
+            let of_labels = batch.zip(length).map(|(b, s)| (b as f64 * s as f64) / time);
+            let differs = |label: &f64| (label / rate - 1.0).abs() > TOKENS_TOLERANCE;
+            let from = TokensFrom::Published {
+                rate: rate.into(),
+                seconds: time.into(),
+                rate_of_labels: of_labels.filter(differs).map(Into::into),
+            };
+            self.tokens_are(
+                "tokens_per_step_from_published",
+                tokens,
+                from,
+                [batch, length],
+                false,
+            );
         }
-        let times: Vec<f64> = trace.steps.iter().filter_map(|s| s.step_time_seconds).collect();
-        let Some(published) = time.filter(|_| times.len() > 1) else { return };
+        let times: Vec<f64> = trace
+            .steps
+            .iter()
+            .filter_map(|s| s.step_time_seconds)
+            .collect();
+        let Some(published) = time.filter(|_| times.len() > 1) else {
+            return;
+        };
         let mean = |skip: usize| times[skip..].iter().sum::<f64>() / (times.len() - skip) as f64;
-        let skipped = (0..times.len().min(100)).find(|skip| (mean(*skip) / published - 1.0).abs() <= 5e-4);
+        let skipped =
+            (0..times.len().min(100)).find(|skip| (mean(*skip) / published - 1.0).abs() <= 5e-4);
         let name = "avg_step_time_from_steps";
-        match skipped {
-            Some(skip) => {
-                let said =
-                    format!("{published:.3} s is the mean of steps {} to {}: {skip} skipped", skip + 1, times.len());
-                self.add(name, Some(published.into()), mean(skip).into(), true, said);
+        let (own, arithmetic) = match skipped {
+            Some(skipped) => {
+                let arithmetic = Arithmetic::MeanOfSteps {
+                    published: published.into(),
+                    skipped,
+                    last: times.len(),
+                };
+                (mean(skipped), arithmetic)
             }
             None => {
-                let said = format!(
-                    "the published mean of {published:.3} s matches no average of its steps, however many first steps are left out"
-                );
-                self.add(name, Some(published.into()), mean(0).into(), false, said);
+                let published = published.into();
+                (mean(0), Arithmetic::MeanOfNoSteps { published })
             }
-        }
+        };
+        let agrees = skipped.is_some();
+        self.add(name, Some(published.into()), own.into(), agrees, arithmetic);
     }
 
     /// Judges tokens of a step that were computed against batch × length.
-    fn tokens_are(&mut self, field: &str, tokens: f64, said: String, [batch, length]: [Option<u64>; 2], stated: bool) {
+    fn tokens_are(
+        &mut self,
+        field: &str,
+        tokens: f64,
+        from: TokensFrom,
+        [batch, length]: [Option<u64>; 2],
+        stated: bool,
+    ) {
         let near = |a: f64, b: f64| (a / b - 1.0).abs() <= TOKENS_TOLERANCE;
+        let arithmetic = |known, agrees, others| Arithmetic::TokensPerStep {
+            from,
+            tokens: tokens.into(),
+            known,
+            agrees,
+            others,
+        };
         let (batch, length) = match (batch, length) {
             (Some(batch), Some(length)) => (batch, length),
             (Some(batch), None) => {
-                let Some(length) = round_length(tokens / batch as f64) else { return };
+                let Some(length) = round_length(tokens / batch as f64) else {
+                    return;
+                };
                 self.derived.push(("seq_length", json!(length)));
                 (batch, length)
             }
@@ -209,100 +344,135 @@ impl Crossed {
                 if batch < 1.0 || !near(tokens, batch * length as f64) {
                     return;
                 }
-                self.derived.push(("global_batch_size", json!(batch as u64)));
+                self.derived
+                    .push(("global_batch_size", json!(batch as u64)));
                 (batch as u64, length)
             }
             (None, None) => {
                 self.tokens_per_step = Some(tokens.round() as u64);
-                return self.add(field, None, json!(tokens.round()), true, said);
+                let arithmetic = arithmetic(None, true, Vec::new());
+                return self.add(field, None, json!(tokens.round()), true, arithmetic);
             }
         };
-        let expected = batch as f64 * length as f64;
-        if near(tokens, expected) {
-            let said = format!("{said} ≈ {} = {batch} × {length}", thousands(expected));
-            return self.add(field, Some(json!(batch.saturating_mul(length))), json!(tokens.round()), true, said);
+        let known = Product { batch, length };
+        let declared = Some(json!(batch.saturating_mul(length)));
+        if near(tokens, known.tokens()) {
+            let arithmetic = arithmetic(Some(known), true, Vec::new());
+            return self.add(field, declared, json!(tokens.round()), true, arithmetic);
         }
-        let mut fits = Vec::new();
-        if let Some(other) = round_length(tokens / batch as f64) {
-            fits.push(format!("{} = {batch} × {other}", thousands(batch as f64 * other as f64)));
+        let mut others = Vec::new();
+        if let Some(length) = round_length(tokens / batch as f64) {
+            others.push(Product { batch, length });
         }
         let other = (tokens / length as f64).round();
         if other >= 1.0 && near(tokens, other * length as f64) {
-            fits.push(format!("{} = {other} × {length}", thousands(other * length as f64)));
+            let batch = other as u64;
+            others.push(Product { batch, length });
         }
-        let fits = if fits.is_empty() { String::new() } else { format!(" ≈ {}", fits.join(" or ")) };
-        let said = format!("{said}{fits}, not {batch} × {length} = {}", thousands(expected));
+        let arithmetic = arithmetic(Some(known), false, others);
         if stated {
-            // The trainer states all of it: then its rate or its clock is of something else than a step.
-            self.anomalies.push(anomaly(RATE_DISAGREES, said));
+            // The trainer states all of it: then its rate or its clock is of something else than a
+            // step.
+            let detail = Oddity::RateDisagrees(arithmetic);
+            self.anomalies.push(Finding::new(RATE_DISAGREES, detail));
         } else {
-            let declared = Some(json!(batch.saturating_mul(length)));
-            self.add(field, declared, json!(tokens.round()), false, said);
+            self.add(field, declared, json!(tokens.round()), false, arithmetic);
         }
     }
 
     /// TFLOP/s ÷ tokens/s = FLOPs per token, in some convention.
     fn flops(&mut self, trace: &Trace, claim: &Claim, contract: &Contract) {
-        let (batch, length) = (self.count(contract, "global_batch_size"), self.count(contract, "seq_length"));
-        let tokens = batch.zip(length).and_then(|(b, s)| b.checked_mul(s)).map(|t| t as f64);
+        let (batch, length) = (
+            self.count(contract, "global_batch_size"),
+            self.count(contract, "seq_length"),
+        );
+        let tokens = batch
+            .zip(length)
+            .and_then(|(b, s)| b.checked_mul(s))
+            .map(|t| t as f64);
         let gpus = self.count(contract, "num_gpus").map(|n| n as f64);
         let rate = |step: &Step| {
             let from_time = || Some(tokens? / step.step_time_seconds.filter(|t| *t > 0.0)? / gpus?);
-            step.tokens_per_second_per_gpu.filter(|r| *r > 0.0).or_else(from_time)
+            step.tokens_per_second_per_gpu
+                .filter(|r| *r > 0.0)
+                .or_else(from_time)
         };
         let pairs: Vec<(f64, f64)> = trace
             .steps
             .iter()
             .filter_map(|s| Some((s.tflops_per_gpu.filter(|t| *t > 0.0)? * 1e12, rate(s)?)))
             .collect();
-        let pairs = if pairs.len() > 2 { &pairs[1..] } else { &pairs[..] };
-        let median = |of: fn(&(f64, f64)) -> f64| quantile(&pairs.iter().map(of).collect::<Vec<_>>(), 0.5);
-        let (Some(flops), Some(rate), Some(each)) = (median(|p| p.0), median(|p| p.1), median(|p| p.0 / p.1)) else {
+        let pairs = if pairs.len() > 2 {
+            &pairs[1..]
+        } else {
+            &pairs[..]
+        };
+        let median =
+            |of: fn(&(f64, f64)) -> f64| quantile(&pairs.iter().map(of).collect::<Vec<_>>(), 0.5);
+        let (Some(flops), Some(rate), Some(each)) =
+            (median(|p| p.0), median(|p| p.1), median(|p| p.0 / p.1))
+        else {
             return;
         };
-        let Some((convention, fits)) =
+        let Some((convention, of_convention, fits)) =
             length.and_then(|length| fitting_convention(trace, &claim.job.model, length, each))
         else {
             return;
         };
-        let giga = |flops: f64| flops / 1e9;
-        let said = format!(
-            "{:.1} TFLOP/s ÷ {} tokens/s = {:.4} GFLOP per token; {} {}: {:.4} GFLOP",
-            flops / 1e12,
-            thousands(rate),
-            giga(each),
-            if fits { "that is" } else { "no convention fits, the nearest is" },
-            convention.name,
-            giga(convention.flops_per_token),
+        if !fits && (of_convention - each).abs() * rate <= FLOPS_ROUNDING {
+            return;
+        }
+        let arithmetic = Arithmetic::FlopsPerToken {
+            flops: flops.into(),
+            tokens_per_second: rate.into(),
+            per_token: each.into(),
+            convention,
+            convention_per_token: of_convention.into(),
+            fits,
+        };
+        self.add(
+            "flops_per_token_from_rate",
+            Some(json!(of_convention)),
+            json!(each),
+            fits,
+            arithmetic,
         );
-        self.add("flops_per_token_from_rate", Some(json!(convention.flops_per_token)), json!(each), fits, said);
     }
 
     /// Random weights know nothing: their loss is that of a guess.
     fn first_loss(&mut self, trace: &Trace, claim: &Claim, counts_from: u64) {
-        let Some(guess) = vocabulary(&claim.job.model) else { return };
-        let Some((step, loss)) = trace.steps.iter().find_map(|s| Some((s, s.loss?))) else { return };
+        let Some(guess) = vocabulary(&claim.job.model) else {
+            return;
+        };
+        let Some((step, loss)) = trace.steps.iter().find_map(|s| Some((s, s.loss?))) else {
+            return;
+        };
         let number = step.step.saturating_add(1 - counts_from.min(1));
         if number > FIRST_STEPS || step.steps_averaged.unwrap_or(1) > FIRST_STEPS {
             return;
         }
-        let said = format!("loss {loss:.3} at step {}; ln({}) = {guess:.3}", step.step, claim.job.model.vocab_size);
+        let first = FirstLoss {
+            loss: loss.into(),
+            step: step.step,
+            vocabulary: claim.job.model.vocab_size,
+            guess: guess.into(),
+        };
         let inside = (guess + FIRST_LOSS.0..=guess + FIRST_LOSS.1).contains(&loss);
-        let status = if inside { AttestationStatus::Attested } else { AttestationStatus::NotStated };
+        let status = if inside {
+            AttestationStatus::Attested
+        } else {
+            AttestationStatus::NotStated
+        };
         if !inside {
-            let why = if loss < guess {
-                "weights that were trained already, another vocabulary, or not a mean over tokens"
-            } else {
-                "a wide initialisation, another vocabulary, or a sum"
-            };
-            self.anomalies.push(anomaly("first_loss", format!("{said}: {why}")));
+            self.anomalies
+                .push(Finding::new("first_loss", Oddity::FirstLoss(first)));
         }
         self.fields.push(FieldAttestation {
             field: "first_loss".to_owned(),
             declared: Some(json!(guess)),
             effective: Some(json!(loss)),
             status,
-            arithmetic: Some(said),
+            arithmetic: Some(Arithmetic::FirstLoss(first)),
         });
     }
 }
@@ -310,22 +480,8 @@ impl Crossed {
 /// A sequence length that people choose, if `tokens` is one.
 fn round_length(tokens: f64) -> Option<u64> {
     let round = (tokens / 64.0).round() * 64.0;
-    (round >= 64.0 && (tokens / round - 1.0).abs() <= TOKENS_TOLERANCE / 2.0).then_some(round as u64)
-}
-
-/// `1,048,576`; below ten thousand with what decimals it has.
-pub(crate) fn thousands(value: f64) -> String {
-    let text =
-        if value.abs() < 1e5 && value.fract().abs() > 0.005 { format!("{value:.1}") } else { format!("{value:.0}") };
-    let (digits, decimals) = text.split_once('.').map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) && digit.is_ascii_digit() && !out.ends_with('-') {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    decimals.map_or(out.clone(), |d| format!("{out}.{d}"))
+    (round >= 64.0 && (tokens / round - 1.0).abs() <= TOKENS_TOLERANCE / 2.0)
+        .then_some(round as u64)
 }
 
 #[cfg(test)]

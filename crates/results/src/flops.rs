@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tprimat_job::{ModelShape, count_parameters};
 
-/// Name of the one convention used here. Others differ by up to 27 % for the same run, so it is always shown.
+/// Name of the one convention used here. Others differ by up to 27 % for the same run, so it is
+/// always shown.
 pub const CONVENTION: &str = "causal-halved";
 
 /// Forward and backward floating-point operations per trained token.
@@ -19,11 +20,18 @@ pub struct FlopsPerToken {
 #[must_use]
 pub fn flops_per_token(shape: &ModelShape, seq_length: u64) -> Option<FlopsPerToken> {
     let parameters = count_parameters(shape)? as f64;
-    let embedding = if shape.tie_embeddings { 0.0 } else { shape.vocab_size as f64 * shape.hidden_size as f64 };
+    let embedding = if shape.tie_embeddings {
+        0.0
+    } else {
+        shape.vocab_size as f64 * shape.hidden_size as f64
+    };
     let width = shape.num_attention_heads as f64 * shape.head_dim as f64;
     let attention = 6.0 * shape.num_layers as f64 * width * seq_length as f64;
     let value = 6.0 * (parameters - embedding) + attention;
-    (seq_length > 0).then(|| FlopsPerToken { value, convention: CONVENTION.to_owned() })
+    (seq_length > 0).then(|| FlopsPerToken {
+        value,
+        convention: CONVENTION.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -32,7 +40,8 @@ pub(super) mod tests {
     pub use crate::stand_ins::llama_8b;
     use crate::stand_ins::shape;
 
-    /// Worked out in docs/METRICS.md, `FLOPs per token`: matrices, halved attention, both; and with attention in full.
+    /// Worked out in docs/METRICS.md, `FLOPs per token`: matrices, halved attention, both; and with
+    /// attention in full.
     #[test]
     fn flops_agree_with_worked_examples() {
         let qwen = shape("qwen2", [28, 3584, 18944, 28, 4, 128, 152_064], false);
@@ -50,7 +59,10 @@ pub(super) mod tests {
         ] {
             let flops = flops_per_token(shape, seq_length).unwrap().value;
             assert_eq!(flops, matrices + attention, "{shape:?}");
-            assert!(((flops + attention) / 1e9 - full).abs() < 0.005, "{shape:?}");
+            assert!(
+                ((flops + attention) / 1e9 - full).abs() < 0.005,
+                "{shape:?}"
+            );
         }
     }
 

@@ -1,21 +1,29 @@
-//! What one log says, held against its job: trace × claim → [`RunResult`]. Pure: no file, no clock, no environment.
+//! What one log says, held against its job: trace × claim → [`RunResult`]. Pure: no file, no clock,
+//! no environment.
 //!
-//! The parse task calls this and what it is built on, and nothing else: a change of statistics, comparisons or sentences asks
-//! for no log that may be gone.
+//! The parse task calls this and what it is built on, and nothing else: a change of statistics,
+//! comparisons or sentences asks for no log that may be gone.
 //!
 //! | file | from | to |
 //! |---|---|---|
-//! | `shared` | – | values that most cells have alike, kept once |
+//! | `interned` | – | values that most cells have alike, kept once |
 //! | `settings` | – | the one table of settings that are attested and contracted |
 //! | `claim` | – | what a run is said to be: a whole job, or the labels of an import |
 //! | `attest` | trace × claim | did the run do what it was asked to? |
 //! | `cross` | trace × claim | what the trainer's figures say of settings that it does not state |
 //! | `anomalies` | trace | what a reader must know of the steps |
+//! | `facts` | – | what these find out, as values: `tprimat-sentences` has their English |
 //! | `contract` | trace × claim | the workload, as far as comparisons depend on it |
 //! | `result` | trace × claim × how the run ended | [`RunResult`], one repeat |
-//! | `left` | what an attempt left | [`RunResult`]: the parse task |
+//! | `flops`, `conventions` | a model's shape | its parameters, and FLOPs per token as trainers count them |
+//! | `learning_rate` | a log's learning rates | do they follow the schedule that was asked for? |
+//! | `stats` | positive rates | intervals and tests |
+//! | `parse_task` | what an attempt left | [`RunResult`]: the parse task |
 //! | `changes` | a series of step times | where its level changes |
-//! | `samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
+//! | `telemetry_samples` | `telemetry.jsonl` | what a result keeps of the samples beside its run |
+// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+#![cfg_attr(not(test), warn(clippy::string_slice))]
+
 pub mod anomalies;
 pub mod attest;
 pub mod changes;
@@ -23,31 +31,38 @@ mod claim;
 pub mod contract;
 mod conventions;
 pub mod cross;
+pub mod facts;
 pub mod flops;
-mod left;
+mod interned;
+mod learning_rate;
+mod parse_task;
 mod result;
-pub mod samples;
-mod schedule;
 pub mod settings;
-mod shared;
 pub mod stats;
+pub mod telemetry_samples;
 
 pub use anomalies::*;
 pub use attest::*;
 pub use changes::*;
 pub use claim::*;
 pub use contract::*;
+pub use conventions::{Convention, FlopsCount};
 pub use cross::{PUBLISHED_RATE, PUBLISHED_STEP_TIME};
+pub use facts::{
+    Arithmetic, AskedSchedule, Finding, FirstLoss, LoggedRates, NoSamples, Number, Oddity, Product,
+    RateAt, ResultFact, StepTimeSource, TokensFrom, Withheld, in_words,
+};
 pub use flops::*;
-pub use left::Left;
+pub use interned::*;
+pub use parse_task::AttemptOutputs;
 pub use result::*;
-pub use samples::*;
 pub use settings::{DATASET_DIGEST, TOKENIZER_DIGEST, Tier, fields, known_field};
-pub use shared::*;
 pub use stats::*;
+pub use telemetry_samples::*;
 pub use tprimat_job::count_parameters;
 
 #[cfg(test)]
 use crate as results;
 #[cfg(test)]
+#[path = "stand_ins_for_tests.rs"]
 mod stand_ins;

@@ -1,15 +1,17 @@
 //! One repeat's result: what the parse task leaves.
 //!
-//! Holds no name of a cell, a platform or a strategy, and nothing made from prices or peaks: its key covers none.
+//! Holds no name of a cell, a platform or a strategy, and nothing made from prices or peaks: its
+//! key covers none.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tprimat_job::Job;
-use tprimat_logs::{Anomaly, FailureClass, Trace};
+use tprimat_job::{Job, RunOutcome};
+use tprimat_logs::Trace;
 
 use super::{
-    Attestation, AttestationStatus, Claim, Contract, FlopsPerToken, Samples, Source, anomalies, attest,
-    cross::{self, Crossed},
+    Attestation, AttestationStatus, Claim, Contract, Finding, FlopsPerToken, Oddity, Samples,
+    Source, StepTimeSource, Withheld, anomalies, attest,
+    cross::{self, CrossChecks},
     flops_per_token,
 };
 
@@ -30,10 +32,11 @@ pub struct RunResult {
     pub attestation: Attestation,
     pub contract: Contract,
     pub workload: Workload,
-    /// What a reader must know of the series: `slow_first_steps`, `level_shift`, `last_step_outlier`, `loss_collapsed`,
-    /// `first_loss`, `rate_disagrees`, …; the log's own are in `trace`.
+    /// What a reader must know of the series: `slow_first_steps`, `level_shift`,
+    /// `last_step_outlier`, `loss_collapsed`, `first_loss`, `rate_disagrees`, …; the log's own are
+    /// in `trace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub anomalies: Vec<Anomaly>,
+    pub anomalies: Vec<Finding>,
     /// Last lines of the log of a run that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log_tail: Vec<String>,
@@ -43,26 +46,14 @@ pub struct RunResult {
     /// Why the run is kept and not counted: what disturbed it, as judged when it had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
-    /// Why the run has no rate although it was timed: what it was asked for never reached its trainer.
+    /// Why the run has no rate although it was timed: what it was asked for never reached its
+    /// trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub no_rate: Option<String>,
+    pub no_rate: Option<Withheld>,
     /// What was sampled beside the run; absent where nothing was to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Samples>,
     pub trace: Trace,
-}
-
-/// How the run ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "outcome", rename_all = "lowercase")]
-pub enum RunOutcome {
-    Ok,
-    Failed {
-        class: FailureClass,
-        evidence: Vec<String>,
-        /// Exit status in words.
-        status: String,
-    },
 }
 
 /// What rates are made of.
@@ -71,11 +62,12 @@ pub struct Workload {
     /// Tokens of one optimiser step over all devices: global_batch_size × seq_length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_step: Option<u64>,
-    /// `effective` where the trainer itself attests these tokens, `derived` where its own figures show them.
+    /// `effective` where the trainer itself attests these tokens, `derived` where its own figures
+    /// show them.
     pub tokens_source: Source,
     /// Where step times are not the trainer's own: how they were made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_time_source: Option<String>,
+    pub step_time_source: Option<StepTimeSource>,
     /// The log's number of the first optimiser step, 0 or 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub counts_from: u64,
@@ -109,7 +101,16 @@ pub struct RunFacts {
     pub outcome: RunOutcome,
 }
 
+/// What the ids of imported runs begin with.
+pub const IMPORT: &str = "import-";
+
 impl RunResult {
+    /// Was it read from somebody's file? Then nobody asked for it here.
+    #[must_use]
+    pub fn is_imported(&self) -> bool {
+        self.attempt.starts_with(IMPORT)
+    }
+
     #[must_use]
     pub fn from(trace: Trace, job: &Job, facts: RunFacts) -> Self {
         Self::of_claim(trace, &Claim::of(job), facts, true)
@@ -121,17 +122,15 @@ impl RunResult {
         let job = &claim.job;
         // A trainer that says it failed has failed, whatever its exit code.
         let outcome = match (&facts.outcome, &trace.failure) {
-            (RunOutcome::Ok, Some(failure)) => RunOutcome::Failed {
-                class: failure.class,
-                evidence: failure.evidence.clone(),
-                status: "exit 0, but the trainer reports an error".to_owned(),
-            },
-            // Its speed is not that of a training: what follows a NaN is no longer the work that was asked for.
-            (RunOutcome::Ok, None) if trace.nan_losses().next().is_some() => RunOutcome::Failed {
-                class: FailureClass::Nan,
-                evidence: trace.nan_losses().take(3).map(|a| a.detail.clone()).collect(),
-                status: "exit 0, but the log has NaN losses".to_owned(),
-            },
+            (RunOutcome::Ok, Some(failure)) => {
+                RunOutcome::contradicted_by_log(failure.class, failure.evidence.clone())
+            }
+            // Its speed is not that of a training: what follows a NaN is no longer the work that
+            // was asked for.
+            (RunOutcome::Ok, None) if trace.nan_losses().next().is_some() => {
+                let losses = trace.nan_losses().take(3);
+                RunOutcome::with_nan_losses(losses.map(|a| a.detail.clone()).collect())
+            }
             _ => facts.outcome,
         };
         let mut found = batch_of_steps(&mut trace, job);
@@ -140,8 +139,12 @@ impl RunResult {
         found.extend(super::attest::ambiguous_optimizer(&attestation));
         let mut contract = Contract::of(&trace, claim);
         let counts_from = cross::counts_from(&trace.steps, contract.count("global_batch_size"));
-        let Crossed { fields, anomalies, derived, tokens_per_step } =
-            cross::cross_check(&trace, claim, &contract, counts_from);
+        let CrossChecks {
+            fields,
+            anomalies,
+            derived,
+            tokens_per_step,
+        } = cross::cross_check(&trace, claim, &contract, counts_from);
         attestation.extend(fields);
         for (field, value) in derived {
             contract.derive(field, value);
@@ -154,9 +157,14 @@ impl RunResult {
         found.extend(anomalies::of_times(&trace.steps));
         found.extend(anomalies::of_losses(&trace));
         let seq_length = contract.count("seq_length");
-        let product = contract.count("global_batch_size").zip(seq_length).and_then(|(b, s)| b.checked_mul(s));
+        let product = contract
+            .count("global_batch_size")
+            .zip(seq_length)
+            .and_then(|(b, s)| b.checked_mul(s));
         let stated = attestation.is_attested("tokens_per_step")
-            || ["global_batch_size", "seq_length"].iter().all(|f| contract.source(f) == Some(Source::Effective));
+            || ["global_batch_size", "seq_length"]
+                .iter()
+                .all(|f| contract.source(f) == Some(Source::Effective));
         let workload = Workload {
             tokens_per_step: product.or(tokens_per_step),
             tokens_source: match attestation.attests_tokens() {
@@ -191,7 +199,8 @@ impl RunResult {
         }
     }
 
-    /// When the run began and ended, seconds since 1970. An imported log has the dates of its own steps at most.
+    /// When the run began and ended, seconds since 1970. An imported log has the dates of its own
+    /// steps at most.
     #[must_use]
     pub fn span(&self) -> (Option<f64>, Option<f64>) {
         /// Earlier dates are seconds since something else.
@@ -199,18 +208,27 @@ impl RunResult {
         if self.started_at.is_some() || self.trace.dated_by_lines {
             return (self.started_at, self.ended_at);
         }
-        let mut dates = self.trace.steps.iter().filter_map(|s| s.ended_at).filter(|date| *date > YEAR_2001);
+        let mut dates = self
+            .trace
+            .steps
+            .iter()
+            .filter_map(|s| s.ended_at)
+            .filter(|date| *date > YEAR_2001);
         let first = dates.next();
         (first, dates.next_back().or(first))
     }
 
-    /// Withholds the rate where the recipe hands some of these settings neither to the trainer nor says why not, and the
-    /// trainer does not state them itself: then nobody knows what work was timed.
+    /// Withholds the rate where the recipe hands some of these settings neither to the trainer nor
+    /// says why not, and the trainer does not state them itself: then nobody knows what work was
+    /// timed.
     pub fn withhold(&mut self, unreached: &[&str]) {
-        let unknown: Vec<&str> = unreached.iter().copied().filter(|name| !self.attestation.is_attested(name)).collect();
+        let unknown: Vec<String> = unreached
+            .iter()
+            .filter(|name| !self.attestation.is_attested(name))
+            .map(|name| (*name).to_owned())
+            .collect();
         if !unknown.is_empty() {
-            let names = unknown.join(", ");
-            self.no_rate = Some(format!("the recipe does not hand over {names}, and the log does not state them"));
+            self.no_rate = Some(Withheld::NotHandedOver(unknown));
         }
     }
 
@@ -222,56 +240,96 @@ impl RunResult {
 
 /// Devices of the whole run, by the start event's `device`; a CPU counts otherwise.
 pub fn devices(trace: &Trace) -> Option<u64> {
-    let device = trace.device.as_ref().filter(|device| device.r#type != "cpu")?;
+    let device = trace
+        .device
+        .as_ref()
+        .filter(|device| device.r#type != "cpu")?;
     device.count.filter(|count| *count > 0)
 }
 
 /// Takes the sequence length that every line states as the trainer's setting, unless it changes.
 fn length_of_steps(trace: &mut Trace) {
     let length = |s: &tprimat_logs::Step| s.other.get("actual_seq_length").copied();
-    let Some(first) = trace.steps.first().and_then(length).filter(|l| *l >= 1.0 && l.fract() == 0.0) else { return };
+    let Some(first) = trace
+        .steps
+        .first()
+        .and_then(length)
+        .filter(|l| *l >= 1.0 && l.fract() == 0.0)
+    else {
+        return;
+    };
     if trace.steps.iter().all(|s| length(s) == Some(first)) {
-        trace.effective.0.entry("seq_length".to_owned()).or_insert_with(|| (first as u64).into());
+        trace
+            .effective
+            .0
+            .entry("seq_length".to_owned())
+            .or_insert_with(|| (first as u64).into());
     }
 }
 
 /// Takes the batch that every line states as the trainer's setting; one that changes is told.
-fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Anomaly> {
-    let batches: std::collections::BTreeSet<u64> = trace.steps.iter().filter_map(|s| s.global_batch_size).collect();
-    let (Some(first), Some(last)) = (batches.first(), batches.last()) else { return Vec::new() };
+fn batch_of_steps(trace: &mut Trace, job: &Job) -> Vec<Finding> {
+    let batches: std::collections::BTreeSet<u64> = trace
+        .steps
+        .iter()
+        .filter_map(|s| s.global_batch_size)
+        .collect();
+    let (Some(first), Some(last)) = (batches.first(), batches.last()) else {
+        return Vec::new();
+    };
     let stated = &mut trace.effective.0;
     if batches.len() == 1 {
-        stated.entry("global_batch_size".to_owned()).or_insert_with(|| (*first).into());
+        stated
+            .entry("global_batch_size".to_owned())
+            .or_insert_with(|| (*first).into());
         return Vec::new();
     }
-    // Tokens of a step are not one number then: what contradicts the claim stands, and without a claim nothing does.
+    // Tokens of a step are not one number then: what contradicts the claim stands, and without a
+    // claim nothing does.
     stated.remove("global_batch_size");
     let claimed = job.data.global_batch_size;
     if let Some(other) = batches.iter().find(|b| **b != claimed && claimed > 0) {
         stated.insert("global_batch_size".to_owned(), (*other).into());
     }
-    vec![anomalies::anomaly("batch_size_changes", format!("the global batch size goes from {first} to {last}"))]
+    let detail = Oddity::BatchSizeChanges {
+        first: *first,
+        last: *last,
+    };
+    vec![Finding::new("batch_size_changes", detail)]
 }
 
-/// Fills in step times of a trainer that prints only its rate, where it states itself what a step is.
-fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<String> {
-    let effective = |field: &str| contract.count(field).filter(|_| contract.source(field) == Some(Source::Effective));
+/// Fills in step times of a trainer that prints only its rate, where it states itself what a step
+/// is.
+fn time_from_rate(trace: &mut Trace, contract: &Contract) -> Option<StepTimeSource> {
+    let effective = |field: &str| {
+        contract
+            .count(field)
+            .filter(|_| contract.source(field) == Some(Source::Effective))
+    };
     let needed = ["global_batch_size", "seq_length", "num_gpus"].map(effective);
-    let [Some(batch), Some(length), Some(gpus)] = needed else { return None };
+    let [Some(batch), Some(length), Some(gpus)] = needed else {
+        return None;
+    };
     let tokens = batch.checked_mul(length)? as f64;
     let has_rate = |s: &tprimat_logs::Step| s.tokens_per_second_per_gpu.is_some_and(|r| r > 0.0);
-    if gpus == 0 || trace.steps.iter().any(|s| s.step_time_seconds.is_some()) || !trace.steps.iter().any(has_rate) {
+    if gpus == 0
+        || trace.steps.iter().any(|s| s.step_time_seconds.is_some())
+        || !trace.steps.iter().any(has_rate)
+    {
         return None;
     }
     for step in trace.steps.iter_mut().filter(|s| has_rate(s)) {
-        step.step_time_seconds = step.tokens_per_second_per_gpu.map(|rate| tokens / (rate * gpus as f64));
+        step.step_time_seconds = step
+            .tokens_per_second_per_gpu
+            .map(|rate| tokens / (rate * gpus as f64));
     }
-    Some("derived from the trainer's tokens/s".to_owned())
+    Some(StepTimeSource::TrainersRate)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use serde_json::json;
+    use tprimat_job::FailureClass;
     use tprimat_logs::{Anomaly, Failure};
 
     use super::*;
@@ -285,7 +343,13 @@ pub(super) mod tests {
         let result = RunResult::from(trace, &job(), facts(RunOutcome::Ok));
         let text = serde_json::to_string(&result).unwrap();
         assert_eq!(serde_json::from_str::<RunResult>(&text).unwrap(), result);
-        assert_eq!((result.workload.tokens_per_step, result.workload.tokens_source), (Some(1024), Source::Effective));
+        assert_eq!(
+            (
+                result.workload.tokens_per_step,
+                result.workload.tokens_source
+            ),
+            (Some(1024), Source::Effective)
+        );
         assert!(!result.is_contradicted());
     }
 
@@ -328,11 +392,18 @@ pub(super) mod tests {
         let log: String = (1..=12).map(line).collect();
         let trace = tprimat_logs::parse_any(log.as_bytes());
         let step = &trace.steps[11];
-        assert_eq!((step.tokens_per_second_per_gpu, step.tflops_per_gpu), (Some(3124.453), Some(49.66)));
+        assert_eq!(
+            (step.tokens_per_second_per_gpu, step.tflops_per_gpu),
+            (Some(3124.453), Some(49.66))
+        );
         assert_eq!(step.other["deepspeed_tflops_per_gpu"], 73.32);
-        let result = RunResult::of_claim(trace, &Claim::of_model(None), facts(RunOutcome::Ok), false);
+        let result =
+            RunResult::of_claim(trace, &Claim::of_model(None), facts(RunOutcome::Ok), false);
         assert_eq!(result.contract.count("seq_length"), Some(4096));
-        assert_eq!((result.workload.tokens_per_step, result.workload.num_gpus), (Some(4_718_592), Some(24)));
+        assert_eq!(
+            (result.workload.tokens_per_step, result.workload.num_gpus),
+            (Some(4_718_592), Some(24))
+        );
     }
 
     #[test]
@@ -343,29 +414,64 @@ pub(super) mod tests {
             result.no_rate
         };
         let why = of(json!({ "hidden_size": 64 })).unwrap();
-        assert_eq!(why, "the recipe does not hand over seq_length, and the log does not state them");
+        assert_eq!(why, Withheld::NotHandedOver(vec!["seq_length".to_owned()]));
         assert_eq!(of(json!({ "hidden_size": 64, "seq_length": 128 })), None);
     }
 
     #[test]
     fn a_trainer_that_reports_an_error_did_not_succeed() {
         let mut trace = trace(json!({}), None);
-        trace.failure = Some(Failure { class: FailureClass::Nan, evidence: vec!["loss is nan".into()] });
+        trace.failure = Some(Failure {
+            class: FailureClass::Nan,
+            evidence: vec!["loss is nan".into()],
+        });
         let result = RunResult::from(trace, &job(), facts(RunOutcome::Ok));
-        assert!(matches!(result.outcome, RunOutcome::Failed { class: FailureClass::Nan, .. }));
+        assert!(matches!(
+            result.outcome,
+            RunOutcome::Failed {
+                class: FailureClass::Nan,
+                ..
+            }
+        ));
     }
 
     #[test]
     fn a_run_that_exits_well_with_nan_losses_did_not_succeed() {
         let mut trace = trace(json!({}), None);
-        trace.anomalies.push(Anomaly { kind: "missing_steps".into(), detail: "steps 3 to 4".into() });
-        assert_eq!(RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok)).outcome, RunOutcome::Ok);
-        trace.anomalies.push(Anomaly { kind: "nan_loss".into(), detail: "at step 2".into() });
+        trace.anomalies.push(Anomaly {
+            kind: "missing_steps".into(),
+            detail: "steps 3 to 4".into(),
+            step: None,
+        });
+        assert_eq!(
+            RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok)).outcome,
+            RunOutcome::Ok
+        );
+        trace.anomalies.push(Anomaly {
+            kind: "nan_loss".into(),
+            detail: "at step 2".into(),
+            step: None,
+        });
         let result = RunResult::from(trace.clone(), &job(), facts(RunOutcome::Ok));
-        let RunOutcome::Failed { class, evidence, .. } = result.outcome else { panic!("{:?}", result.outcome) };
-        assert_eq!((class, evidence), (FailureClass::Nan, vec!["at step 2".to_owned()]));
+        let RunOutcome::Failed {
+            class, evidence, ..
+        } = result.outcome
+        else {
+            panic!("{:?}", result.outcome)
+        };
+        assert_eq!(
+            (class, evidence),
+            (FailureClass::Nan, vec!["at step 2".to_owned()])
+        );
         // A run that already failed keeps its own class.
-        let oom = RunOutcome::Failed { class: FailureClass::Oom, evidence: vec![], status: "exit 1".into() };
-        assert_eq!(RunResult::from(trace, &job(), facts(oom.clone())).outcome, oom);
+        let oom = RunOutcome::Failed {
+            class: FailureClass::Oom,
+            evidence: vec![],
+            status: "exit 1".into(),
+        };
+        assert_eq!(
+            RunResult::from(trace, &job(), facts(oom.clone())).outcome,
+            oom
+        );
     }
 }

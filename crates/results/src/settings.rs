@@ -1,4 +1,5 @@
-//! The one table of settings: what a job declares, where a trainer states it, and how much hangs on it.
+//! The one table of settings: what a job declares, where a trainer states it, and how much hangs on
+//! it.
 //!
 //! Attestation and contract both walk it, so they cannot disagree about a name.
 
@@ -7,17 +8,21 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tprimat_job::Job;
+use tprimat_job::{Job, Sharding};
 
 /// How much hangs on a setting when two summaries are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// The work itself, which decides the throughput: must agree.
     Workload,
-    /// How the work is done: may differ, and is then named; under `identical_config` it must agree too.
+    /// How the work is done: may differ, and is then named; under `identical_config` it must agree
+    /// too.
     Execution,
-    /// What the loss depends on, but not the speed: named; under `identical_config` it must agree too.
+    /// What the loss depends on, but not the speed: named; under `identical_config` it must agree
+    /// too.
     Convergence,
 }
 
@@ -36,7 +41,12 @@ const fn setting(
     aliases: &'static [&'static str],
     declared: fn(&Job) -> Option<Value>,
 ) -> Setting {
-    Setting { name, aliases, tier, declared }
+    Setting {
+        name,
+        aliases,
+        tier,
+        declared,
+    }
 }
 
 fn count(n: u64) -> Option<Value> {
@@ -59,74 +69,184 @@ fn only_if(condition: bool, value: Option<Value>) -> Option<Value> {
 use Tier::{Convergence, Execution, Workload};
 
 pub(crate) const SETTINGS: &[Setting] = &[
-    setting(Workload, "architecture", &["model_type"], |j| word(&j.model.architecture)),
+    setting(Workload, "architecture", &["model_type"], |j| {
+        word(&j.model.architecture)
+    }),
     setting(Workload, "num_layers", &[], |j| count(j.model.num_layers)),
     setting(Workload, "hidden_size", &[], |j| count(j.model.hidden_size)),
-    setting(Workload, "ffn_hidden_size", &["intermediate_size"], |j| count(j.model.ffn_hidden_size)),
-    setting(Workload, "num_attention_heads", &[], |j| count(j.model.num_attention_heads)),
-    setting(Workload, "num_kv_heads", &["num_key_value_heads", "num_query_groups"], |j| count(j.model.num_kv_heads)),
-    setting(Workload, "head_dim", &["kv_channels"], |j| count(j.model.head_dim)),
+    setting(Workload, "ffn_hidden_size", &["intermediate_size"], |j| {
+        count(j.model.ffn_hidden_size)
+    }),
+    setting(Workload, "num_attention_heads", &[], |j| {
+        count(j.model.num_attention_heads)
+    }),
+    setting(
+        Workload,
+        "num_kv_heads",
+        &["num_key_value_heads", "num_query_groups"],
+        |j| count(j.model.num_kv_heads),
+    ),
+    setting(Workload, "head_dim", &["kv_channels"], |j| {
+        count(j.model.head_dim)
+    }),
     setting(Workload, "vocab_size", &[], |j| count(j.model.vocab_size)),
-    setting(Workload, "tie_embeddings", &["tie_word_embeddings"], |j| flag(j.model.tie_embeddings)),
-    setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| flag(j.model.qkv_bias)),
-    setting(Workload, "seq_length", &["sequence_length"], |j| count(j.data.seq_length)),
+    setting(Workload, "tie_embeddings", &["tie_word_embeddings"], |j| {
+        flag(j.model.tie_embeddings)
+    }),
+    setting(Workload, "qkv_bias", &["add_qkv_bias"], |j| {
+        flag(j.model.qkv_bias)
+    }),
+    setting(Workload, "seq_length", &["sequence_length"], |j| {
+        count(j.data.seq_length)
+    }),
     setting(Workload, "packing", &[], |_| None),
     setting(Workload, "attention_mask", &["mask"], |_| None),
-    setting(Workload, "global_batch_size", &[], |j| count(j.data.global_batch_size)),
-    setting(Workload, "num_gpus", &["world_size"], |j| count(j.parallelism.num_gpus)),
-    // Compared by `class`, as optimizer and data are; under `maximum_performance` it may differ, and is named.
+    setting(Workload, "global_batch_size", &[], |j| {
+        count(j.data.global_batch_size)
+    }),
+    setting(Workload, "num_gpus", &["world_size"], |j| {
+        count(j.parallelism.num_gpus)
+    }),
+    // Compared by `class`, as optimizer and data are; under `maximum_performance` it may differ,
+    // and is named.
     setting(Workload, PRECISION, &["dtype"], |j| word(&j.precision)),
     setting(Workload, "dropout", &[], |_| None),
-    setting(Workload, "optimizer", &["optimizer_type", "optimizer.type"], |j| word(&j.optimizer.r#type)),
-    setting(Workload, "optimizer_state_precision", &["state_precision", "optimizer.state_precision"], |j| {
-        word(&j.optimizer.state_precision)
+    setting(
+        Workload,
+        "optimizer",
+        &["optimizer_type", "optimizer.type"],
+        |j| word(&j.optimizer.r#type),
+    ),
+    setting(
+        Workload,
+        "optimizer_state_precision",
+        &["state_precision", "optimizer.state_precision"],
+        |j| word(&j.optimizer.state_precision),
+    ),
+    setting(Workload, "data", &["data_class"], |j| {
+        word(if j.model.dataset.is_some() {
+            "real"
+        } else {
+            "random"
+        })
     }),
-    setting(Workload, "data", &["data_class"], |j| word(if j.model.dataset.is_some() { "real" } else { "random" })),
-    setting(Execution, "fp8_hybrid", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_hybrid))),
-    setting(Execution, "fp8_param", &[], |j| only_if(j.precision == "fp8", flag(j.fp8_param))),
+    setting(Execution, "fp8_hybrid", &[], |j| {
+        only_if(j.precision == "fp8", flag(j.fp8_hybrid))
+    }),
+    setting(Execution, "fp8_param", &[], |j| {
+        only_if(j.precision == "fp8", flag(j.fp8_param))
+    }),
     setting(Execution, "compile", &[], |j| flag(j.compile)),
-    setting(Execution, "compile_mode", &[], |j| only_if(j.compile, word(&j.compile_mode))),
-    setting(Execution, "activation_checkpointing", &[], |j| flag(j.activation_checkpointing)),
-    setting(Execution, "sac_frequency", &[], |j| only_if(j.activation_checkpointing, count(j.sac_frequency))),
+    setting(Execution, "compile_mode", &[], |j| {
+        only_if(j.compile, word(&j.compile_mode))
+    }),
+    setting(Execution, "activation_checkpointing", &[], |j| {
+        flag(j.activation_checkpointing)
+    }),
+    setting(Execution, "sac_frequency", &[], |j| {
+        only_if(j.activation_checkpointing, count(j.sac_frequency))
+    }),
     setting(Execution, "offload", &[], |j| flag(j.offload)),
-    setting(Execution, "micro_batch_size", &[], |j| count(j.data.micro_batch_size)),
-    setting(Execution, "gradient_accumulation_steps", &[], |j| count(j.data.gradient_accumulation_steps)),
-    setting(Execution, "tensor_model_parallel_size", &[], |j| count(j.parallelism.tensor_model_parallel_size)),
-    setting(Execution, "pipeline_model_parallel_size", &[], |j| count(j.parallelism.pipeline_model_parallel_size)),
-    setting(Execution, "context_parallel_size", &[], |j| count(j.parallelism.context_parallel_size)),
-    setting(Execution, "data_parallel_size", &[], |j| count(j.parallelism.data_parallel_size)),
-    setting(Execution, "sharding", &[], |j| word(&j.parallelism.sharding)),
+    setting(Execution, "micro_batch_size", &[], |j| {
+        count(j.data.micro_batch_size)
+    }),
+    setting(Execution, "gradient_accumulation_steps", &[], |j| {
+        count(j.data.gradient_accumulation_steps)
+    }),
+    setting(Execution, "tensor_model_parallel_size", &[], |j| {
+        count(j.parallelism.tensor_model_parallel_size)
+    }),
+    setting(Execution, "pipeline_model_parallel_size", &[], |j| {
+        count(j.parallelism.pipeline_model_parallel_size)
+    }),
+    setting(Execution, "context_parallel_size", &[], |j| {
+        count(j.parallelism.context_parallel_size)
+    }),
+    setting(Execution, "data_parallel_size", &[], |j| {
+        count(j.parallelism.data_parallel_size)
+    }),
+    setting(Execution, "num_nodes", &[], |j| {
+        only_if(j.parallelism.num_nodes > 1, count(j.parallelism.num_nodes))
+    }),
+    setting(Execution, "sharding", &[], |j| {
+        word(&j.parallelism.sharding)
+    }),
     setting(Execution, "padded_vocab_size", &[], |_| None),
-    setting(Execution, DETERMINISTIC, &["deterministic_mode", "full_determinism"], |_| None),
-    setting(Convergence, "dataset", &[], |j| j.model.dataset.as_deref().and_then(word)),
+    setting(
+        Execution,
+        DETERMINISTIC,
+        &["deterministic_mode", "full_determinism"],
+        |_| None,
+    ),
+    setting(Convergence, "dataset", &[], |j| {
+        j.model.dataset.as_deref().and_then(word)
+    }),
     // Two files of one name are seldom of one length; only a trainer that opened it knows.
     setting(Convergence, "dataset_tokens", &[], |_| None),
     // Content, from tprimat.lock: a job holds names only.
     setting(Convergence, DATASET_DIGEST, &[], |_| None),
     setting(Convergence, "tokenizer_name", &[], |j| {
-        only_if(j.model.dataset.is_some(), j.model.tokenizer.as_deref().and_then(word))
+        only_if(
+            j.model.dataset.is_some(),
+            j.model.tokenizer.as_deref().and_then(word),
+        )
     }),
     setting(Convergence, TOKENIZER_DIGEST, &[], |_| None),
     // A command of the user's own may state none.
     setting(Convergence, "learning_rate", &["lr"], |j| {
-        only_if(j.optimizer.learning_rate > 0.0, real(j.optimizer.learning_rate))
+        only_if(
+            j.optimizer.learning_rate > 0.0,
+            real(j.optimizer.learning_rate),
+        )
     }),
-    setting(Convergence, "min_learning_rate", &["min_lr"], |j| real(j.optimizer.min_learning_rate)),
-    setting(Convergence, "warmup_steps", &[], |j| real(j.optimizer.warmup_steps as f64)),
-    setting(Convergence, "weight_decay", &[], |j| real(j.optimizer.weight_decay)),
+    setting(Convergence, "min_learning_rate", &["min_lr"], |j| {
+        real(j.optimizer.min_learning_rate)
+    }),
+    setting(Convergence, "warmup_steps", &[], |j| {
+        real(j.optimizer.warmup_steps as f64)
+    }),
+    setting(Convergence, "weight_decay", &[], |j| {
+        real(j.optimizer.weight_decay)
+    }),
     setting(Convergence, "beta1", &[], |j| real(j.optimizer.beta1)),
     setting(Convergence, "beta2", &[], |j| real(j.optimizer.beta2)),
     setting(Convergence, "eps", &[], |j| real(j.optimizer.eps)),
-    setting(Convergence, "clip_grad", &[], |j| real(j.optimizer.clip_grad)),
-    setting(Convergence, "init_std", &["initializer_range", "init_method_std"], |j| real(j.initialisation.std)),
-    setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
-    setting(Convergence, "train_iters", &["max_steps"], |j| count(j.train_iters)),
-    setting(Convergence, "rope_theta", &[], |j| only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))),
-    setting(Convergence, "rope_scaling_factor", &["rope_scaling.factor"], |j| {
-        // Unscaled frequencies are divided by 1.
-        only_if(j.model.rope_theta > 0.0, real(j.model.rope_scaling.as_ref().map_or(1.0, |scaling| scaling.factor)))
+    setting(Convergence, "clip_grad", &[], |j| {
+        real(j.optimizer.clip_grad)
     }),
-    setting(Convergence, "norm_eps", &[], |j| only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))),
+    setting(
+        Convergence,
+        "init_std",
+        &["initializer_range", "init_method_std"],
+        |j| real(j.initialisation.std),
+    ),
+    setting(Convergence, "seed", &[], |j| Some(j.seed.into())),
+    setting(Convergence, "train_iters", &["max_steps"], |j| {
+        count(j.train_iters)
+    }),
+    setting(Convergence, "rope_theta", &[], |j| {
+        only_if(j.model.rope_theta > 0.0, real(j.model.rope_theta))
+    }),
+    setting(
+        Convergence,
+        "rope_scaling_factor",
+        &["rope_scaling.factor"],
+        |j| {
+            // Unscaled frequencies are divided by 1.
+            only_if(
+                j.model.rope_theta > 0.0,
+                real(
+                    j.model
+                        .rope_scaling
+                        .as_ref()
+                        .map_or(1.0, |scaling| scaling.factor),
+                ),
+            )
+        },
+    ),
+    setting(Convergence, "norm_eps", &[], |j| {
+        only_if(j.model.norm_eps > 0.0, real(j.model.norm_eps))
+    }),
 ];
 
 pub const PRECISION: &str = "precision";
@@ -139,23 +259,29 @@ pub fn has_classes(field: &str) -> bool {
     [PRECISION, "optimizer", "data"].contains(&field)
 }
 
-/// Values of a setting that are the same work at the same speed: one class. They are compared, and the difference is named.
+/// Values of a setting that are the same work at the same speed: one class. They are compared, and
+/// the difference is named.
 pub fn class<'a>(field: &str, value: &'a Value) -> Option<(&'a str, Tier)> {
     let text = value.as_str()?;
     match (field, text) {
         // The matrix units of all devices run both at one rate.
         (PRECISION, "bf16" | "fp16") => Some(("16-bit", Execution)),
-        // `fp8`, `fp8_hybrid`, `fp8-delayed`, …; MXFP8 multiplies at the same rate, with scales of its own for 32 values each.
-        (PRECISION, _) if text.starts_with("fp8") || text.starts_with("mxfp8") => Some(("fp8", Execution)),
+        // `fp8`, `fp8_hybrid`, `fp8-delayed`, …; MXFP8 multiplies at the same rate, with scales of
+        // its own for 32 values each.
+        (PRECISION, _) if text.starts_with("fp8") || text.starts_with("mxfp8") => {
+            Some(("fp8", Execution))
+        }
         // The same states and operations; the weight decay enters at another place.
         ("optimizer", "adam" | "adamw") => Some(("adam", Convergence)),
-        // Neither reads a file. Megatron's mock tokens count upwards, so the losses differ, but not the speed.
+        // Neither reads a file. Megatron's mock tokens count upwards, so the losses differ, but not
+        // the speed.
         ("data", "mock" | "random") => Some(("made up", Convergence)),
         _ => None,
     }
 }
 
-/// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be compared across.
+/// The policy of warm-up: no setting of a trainer, but it may differ between summaries, and be
+/// compared across.
 pub const WARMUP: &str = "warmup";
 
 /// Everything that `--across` can name.
@@ -173,7 +299,10 @@ impl Setting {
     /// What the trainer states, in canonical spelling.
     pub fn effective(&self, stated: &BTreeMap<String, Value>) -> Option<Value> {
         let names = std::iter::once(&self.name).chain(self.aliases);
-        names.flat_map(|name| lookup(stated, name)).next().map(canonical)
+        names
+            .flat_map(|name| lookup(stated, name))
+            .next()
+            .map(canonical)
     }
 }
 
@@ -182,7 +311,11 @@ const GROUPS: [&str; 4] = ["model", "data", "optimizer", "parallelism"];
 
 /// What a trainer states and the table does not have, by name; `a.b` of what stands in a group.
 pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
-    let is_known = |name: &str| SETTINGS.iter().any(|s| s.name == name || s.aliases.contains(&name));
+    let is_known = |name: &str| {
+        SETTINGS
+            .iter()
+            .any(|s| s.name == name || s.aliases.contains(&name))
+    };
     let is_plain = |value: &Value| !(value.is_null() || value.is_object() || value.is_array());
     let mut found = BTreeMap::new();
     for (name, value) in stated {
@@ -205,16 +338,28 @@ pub fn unlisted(stated: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 }
 
 /// `name` at the top or in one of the groups that a job has; `a.b` looks `b` up in `a`.
-fn lookup<'a>(stated: &'a BTreeMap<String, Value>, name: &'a str) -> impl Iterator<Item = &'a Value> {
+fn lookup<'a>(
+    stated: &'a BTreeMap<String, Value>,
+    name: &'a str,
+) -> impl Iterator<Item = &'a Value> {
     let nested = |group: &str, name: &str| stated.get(group).and_then(|g| g.get(name));
     let grouped = GROUPS.into_iter().filter_map(move |g| nested(g, name));
-    let dotted = name.split_once('.').and_then(|(group, name)| nested(group, name));
-    stated.get(name).into_iter().chain(dotted).chain(grouped).filter(|v| !v.is_null() && !v.is_object())
+    let dotted = name
+        .split_once('.')
+        .and_then(|(group, name)| nested(group, name));
+    stated
+        .get(name)
+        .into_iter()
+        .chain(dotted)
+        .chain(grouped)
+        .filter(|v| !v.is_null() && !v.is_object())
 }
 
 /// One spelling for what trainers spell in several ways.
 pub(crate) fn canonical(value: &Value) -> Value {
-    let Value::String(text) = value else { return value.clone() };
+    let Value::String(text) = value else {
+        return value.clone();
+    };
     let text = text.trim().to_lowercase();
     let text = text.strip_prefix("torch.").unwrap_or(&text);
     match text {
@@ -222,21 +367,28 @@ pub(crate) fn canonical(value: &Value) -> Value {
         "bfloat16" | "bf16-mixed" | "bf16_mixed" => "bf16".into(),
         "float32" | "32-true" => "fp32".into(),
         "float16" | "16-mixed" | "fp16-mixed" | "fp16_mixed" => "fp16".into(),
-        // Apex and Transformer Engine call it FusedAdam, and decouple the weight decay unless they are told not to.
-        "optim.adamw" | "fusedadam" | "fused_adam" | "fusedadamw" | "fused_adamw" | "adamw_torch"
-        | "adamw_torch_fused" => "adamw".into(),
+        // Apex and Transformer Engine call it FusedAdam, and decouple the weight decay unless they
+        // are told not to.
+        "optim.adamw" | "fusedadam" | "fused_adam" | "fusedadamw" | "fused_adamw"
+        | "adamw_torch" | "adamw_torch_fused" => "adamw".into(),
         "synthetic" => "random".into(),
-        "ddp" | "no_shard" => "none".into(),
         "true" => true.into(),
         "false" => false.into(),
-        _ => text.parse().ok().map_or_else(|| text.into(), |n: u64| n.into()),
+        _ => match Sharding::named(text) {
+            Some(sharding) => sharding.name().into(),
+            None => text
+                .parse()
+                .ok()
+                .map_or_else(|| text.into(), |n: u64| n.into()),
+        },
     }
 }
 
 /// Relative rounding of a single-precision float.
 const TOLERANCE: f64 = 1e-6;
 
-/// Do two canonical values say the same? Reals may differ by the rounding of a single-precision float.
+/// Do two canonical values say the same? Reals may differ by the rounding of a single-precision
+/// float.
 pub fn agree(a: &Value, b: &Value) -> bool {
     if a == b {
         return true;
@@ -259,16 +411,22 @@ fn number(value: &Value) -> Option<f64> {
     number.filter(|n| n.is_finite())
 }
 
-/// Numbers values so that those that [`agree`] have the same number. Values that do not agree may share one too, where
-/// others lie between them, so equal numbers are a hint and unequal ones a proof.
+/// Numbers values so that those that [`agree`] have the same number. Values that do not agree may
+/// share one too, where others lie between them, so equal numbers are a hint and unequal ones a
+/// proof.
 pub fn classes(values: &[&Value]) -> Vec<usize> {
     // Numbers by size, then words by their text.
-    let keys: Vec<(Option<f64>, String)> =
-        values.iter().map(|v| number(v).map_or_else(|| (None, v.to_string()), |n| (Some(n), String::new()))).collect();
+    let keys: Vec<(Option<f64>, String)> = values
+        .iter()
+        .map(|v| number(v).map_or_else(|| (None, v.to_string()), |n| (Some(n), String::new())))
+        .collect();
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&i, &j| match (keys[i].0, keys[j].0) {
         (Some(a), Some(b)) => a.total_cmp(&b),
-        (a, b) => b.is_some().cmp(&a.is_some()).then_with(|| keys[i].1.cmp(&keys[j].1)),
+        (a, b) => b
+            .is_some()
+            .cmp(&a.is_some())
+            .then_with(|| keys[i].1.cmp(&keys[j].1)),
     });
     let mut classes = vec![0; values.len()];
     for pair in order.windows(2) {
@@ -300,18 +458,43 @@ mod tests {
 
     fn effective(name: &str, stated: Value) -> Option<Value> {
         let stated = serde_json::from_value(stated).unwrap();
-        SETTINGS.iter().find(|s| s.name == name).unwrap().effective(&stated)
+        SETTINGS
+            .iter()
+            .find(|s| s.name == name)
+            .unwrap()
+            .effective(&stated)
     }
 
     #[test]
     fn a_setting_is_found_flat_grouped_and_under_other_names() {
-        assert_eq!(effective("seq_length", json!({"sequence_length": "2048"})), Some(json!(2048)));
-        assert_eq!(effective("optimizer", json!({"optimizer": {"type": "AdamW"}})), Some(json!("adamw")));
-        assert_eq!(effective("precision", json!({"dtype": "torch.bfloat16"})), Some(json!("bf16")));
-        assert_eq!(effective("num_layers", json!({"model": {"num_layers": 2}})), Some(json!(2)));
+        assert_eq!(
+            effective("seq_length", json!({"sequence_length": "2048"})),
+            Some(json!(2048))
+        );
+        assert_eq!(
+            effective("optimizer", json!({"optimizer": {"type": "AdamW"}})),
+            Some(json!("adamw"))
+        );
+        assert_eq!(
+            effective("precision", json!({"dtype": "torch.bfloat16"})),
+            Some(json!("bf16"))
+        );
+        assert_eq!(
+            effective("num_layers", json!({"model": {"num_layers": 2}})),
+            Some(json!(2))
+        );
         assert_eq!(effective("dropout", json!({"dropout": null})), None);
-        assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": {"factor": 8.0}})), Some(json!(8.0)));
-        assert_eq!(effective("rope_scaling_factor", json!({"rope_scaling": null})), None);
+        assert_eq!(
+            effective(
+                "rope_scaling_factor",
+                json!({"rope_scaling": {"factor": 8.0}})
+            ),
+            Some(json!(8.0))
+        );
+        assert_eq!(
+            effective("rope_scaling_factor", json!({"rope_scaling": null})),
+            None
+        );
     }
 
     #[test]
@@ -323,6 +506,11 @@ mod tests {
             ("FusedAdam", "adamw"),
             ("adamw_torch_fused", "adamw"),
             ("synthetic", "random"),
+            ("ddp", "none"),
+            ("full_shard", "zero3"),
+            ("FSDP2", "zero3"),
+            ("shard_grad_op", "zero2"),
+            ("distributed_optimizer", "zero1"),
         ] {
             assert_eq!(canonical(&word.into()), json!(plain));
         }
@@ -333,18 +521,28 @@ mod tests {
         let stated = json!({"lora_rank": 16, "dtype": "bf16", "optimizer": {"type": "AdamW", "fused": true}, "list": [1],
             "model": {"num_layers": 2, "sliding_window": 4096}, "nothing": null});
         let found = unlisted(&serde_json::from_value(stated).unwrap());
-        let expected = json!({"lora_rank": 16, "model.sliding_window": 4096, "optimizer.fused": true});
+        let expected =
+            json!({"lora_rank": 16, "model.sliding_window": 4096, "optimizer.fused": true});
         assert_eq!(serde_json::to_value(found).unwrap(), expected);
     }
 
     #[test]
     fn a_job_declares_how_its_positions_are_scaled() {
-        let declared = |job: &Job| (SETTINGS.iter().find(|s| s.name == "rope_scaling_factor").unwrap().declared)(job);
+        let declared = |job: &Job| {
+            (SETTINGS
+                .iter()
+                .find(|s| s.name == "rope_scaling_factor")
+                .unwrap()
+                .declared)(job)
+        };
         let mut job = Job::default();
         assert_eq!(declared(&job), None, "learned positions");
         job.model.rope_theta = 5e5;
         assert_eq!(declared(&job), Some(json!(1.0)));
-        job.model.rope_scaling = Some(tprimat_job::RopeScaling { factor: 8.0, ..Default::default() });
+        job.model.rope_scaling = Some(tprimat_job::RopeScaling {
+            factor: 8.0,
+            ..Default::default()
+        });
         assert_eq!(declared(&job), Some(json!(8.0)));
     }
 
@@ -372,7 +570,13 @@ mod tests {
         let values: Vec<&Value> = values.iter().collect();
         let classes = classes(&values);
         assert_eq!(classes[0], classes[4]);
-        assert_eq!(classes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+        assert_eq!(
+            classes
+                .iter()
+                .collect::<std::collections::BTreeSet<_>>()
+                .len(),
+            4
+        );
         assert!(!agree(&json!("inf"), &json!(5)), "nothing is near infinity");
     }
 
@@ -384,21 +588,33 @@ mod tests {
 
     #[test]
     fn fields_are_known_by_their_own_name_only() {
-        assert!(["global_batch_size", "dropout", "precision", "warmup"].into_iter().all(known_field));
-        assert!(!["global_batchsize", "world_size", "", "Precision"].into_iter().any(known_field));
+        assert!(
+            ["global_batch_size", "dropout", "precision", "warmup"]
+                .into_iter()
+                .all(known_field)
+        );
+        assert!(
+            !["global_batchsize", "world_size", "", "Precision"]
+                .into_iter()
+                .any(known_field)
+        );
     }
 
     #[test]
     fn reals_agree_up_to_single_precision_and_counts_exactly() {
         assert!(agree(&json!(3e-4), &json!(f64::from(3e-4f32))));
-        assert!(!agree(&json!(3e-4), &json!(1e-5)) && !agree(&json!(10_000_000), &json!(10_000_001)));
+        assert!(
+            !agree(&json!(3e-4), &json!(1e-5)) && !agree(&json!(10_000_000), &json!(10_000_001))
+        );
         assert!(
             agree(&json!("nan"), &json!("nan"))
                 && agree(&json!("inf"), &json!("inf"))
                 && !agree(&json!("nan"), &json!(1))
         );
         assert!(
-            agree(&json!(true), &json!(1)) && agree(&json!("1e-4"), &json!(0.0001)) && !agree(&json!("a"), &json!("b"))
+            agree(&json!(true), &json!(1))
+                && agree(&json!("1e-4"), &json!(0.0001))
+                && !agree(&json!("a"), &json!("b"))
         );
     }
 }

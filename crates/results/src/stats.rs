@@ -13,12 +13,17 @@ pub fn is_positive(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }
 
-/// The fewest decimals, `least` or more, with which `value` still stands on its own side of `border`.
+/// The fewest decimals, `least` or more, with which `value` still stands on its own side of
+/// `border`.
 #[must_use]
 pub fn decimals_beside(value: f64, border: f64, least: usize) -> usize {
     const ALL: usize = 17;
     let side = value.partial_cmp(&border);
-    let holds = |d: &usize| format!("{value:.*}", *d).parse::<f64>().is_ok_and(|v| v.partial_cmp(&border) == side);
+    let holds = |d: &usize| {
+        format!("{value:.*}", *d)
+            .parse::<f64>()
+            .is_ok_and(|v| v.partial_cmp(&border) == side)
+    };
     (least..ALL).find(holds).unwrap_or(ALL)
 }
 
@@ -31,7 +36,9 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 #[must_use]
 pub fn sd(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
-    Some((values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt())
+    Some(
+        (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt(),
+    )
 }
 
 /// Quantile by linear interpolation between order statistics, as NumPy's default.
@@ -40,7 +47,12 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut values = values.to_vec();
     let at = q.clamp(0.0, 1.0) * (values.len().checked_sub(1)?) as f64;
     let (_, below, above) = values.select_nth_unstable_by(at.floor() as usize, f64::total_cmp);
-    let next = above.iter().copied().min_by(f64::total_cmp).filter(|_| at.fract() > 0.0).unwrap_or(*below);
+    let next = above
+        .iter()
+        .copied()
+        .min_by(f64::total_cmp)
+        .filter(|_| at.fract() > 0.0)
+        .unwrap_or(*below);
     Some(*below + (next - *below) * at.fract())
 }
 
@@ -51,24 +63,27 @@ pub fn deviation(values: &[f64], median: f64) -> Option<f64> {
     Some(1.4826 * quantile(&away, 0.5)?)
 }
 
-/// An outlier is more than this many scaled median absolute deviations from the median, and more than [`OUTLIER_LEAST`] of
-/// it: Hampel's identifier, with a floor; docs/METRICS.md, "Outliers".
+/// An outlier is more than this many scaled median absolute deviations from the median, and more
+/// than [`OUTLIER_LEAST`] of it: Hampel's identifier, with a floor; docs/METRICS.md, "Outliers".
 pub const OUTLIER_DEVIATIONS: f64 = 5.0;
 /// Relative to the median, so that rounding of the log makes no step an outlier.
 pub const OUTLIER_LEAST: f64 = 0.02;
 
-/// The largest distance from `median`, in either direction, that is no outlier's; none without values.
+/// The largest distance from `median`, in either direction, that is no outlier's; none without
+/// values.
 #[must_use]
 pub fn outlier_limit(values: &[f64], median: f64) -> Option<f64> {
     Some((OUTLIER_DEVIATIONS * deviation(values, median)?).max(OUTLIER_LEAST * median))
 }
 
-/// Student's t: what a two-sided interval of this confidence reaches to on each side, in standard errors.
+/// Student's t: what a two-sided interval of this confidence reaches to on each side, in standard
+/// errors.
 fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
     let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
     let tail = f64::midpoint(1.0, -confidence);
     let mut t = student.inverse_cdf(tail);
-    // The library's quantile is good to some digits; Newton's steps make it as good as its distribution function.
+    // The library's quantile is good to some digits; Newton's steps make it as good as its
+    // distribution function.
     for _ in 0..4 {
         let step = (student.cdf(t) - tail) / student.pdf(t);
         t -= step.clamp(-0.5 * t.abs(), 0.5 * t.abs());
@@ -79,18 +94,20 @@ fn t_quantile(freedom: f64, confidence: f64) -> Option<f64> {
 /// Nobody measures more units of replication than this on each side to settle a difference.
 pub const MOST_REPEATS: usize = 100;
 
-/// The fewest units an arm, both of this spread, whose interval reaches no further than `distance` (all of logarithms); none up to
-/// [`MOST_REPEATS`]. docs/METRICS.md, "Gate".
+/// The fewest units an arm, both of this spread, whose interval reaches no further than `distance`
+/// (all of logarithms); none up to [`MOST_REPEATS`]. docs/METRICS.md, "Gate".
 #[must_use]
 pub fn repeats_to_tell(distance: f64, spread: f64, confidence: f64) -> Option<usize> {
     (MIN_REPEATS..=MOST_REPEATS).find(|n| {
-        let half = t_quantile((2 * n - 2) as f64, confidence).map(|t| t * spread * (2.0 / *n as f64).sqrt());
+        let half = t_quantile((2 * n - 2) as f64, confidence)
+            .map(|t| t * spread * (2.0 / *n as f64).sqrt());
         half.is_some_and(|half| half <= distance)
     })
 }
 
 pub fn logs(values: &[f64]) -> Option<Vec<f64>> {
-    (!values.is_empty() && values.iter().all(|v| is_positive(*v))).then(|| values.iter().map(|v| v.ln()).collect())
+    (!values.is_empty() && values.iter().all(|v| is_positive(*v)))
+        .then(|| values.iter().map(|v| v.ln()).collect())
 }
 
 /// Equal values differ by the rounding of their logarithms; that is no spread.
@@ -101,11 +118,15 @@ pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     Some(mean(&logs(values)?)?.exp())
 }
 
-/// 95 % interval of the geometric mean, by Student's t on logarithms; none below two values or where nothing varies.
+/// 95 % interval of the geometric mean, by Student's t on logarithms; none below two values or
+/// where nothing varies.
 #[must_use]
 pub fn t_interval(values: &[f64]) -> Option<[f64; 2]> {
     let logs = logs(values)?;
-    let (mean, sd) = (mean(&logs)?, sd(&logs).filter(|sd| sd.powi(2) >= NO_VARIANCE)?);
+    let (mean, sd) = (
+        mean(&logs)?,
+        sd(&logs).filter(|sd| sd.powi(2) >= NO_VARIANCE)?,
+    );
     let half = t_quantile((logs.len() - 1) as f64, CONFIDENCE)? * sd / (logs.len() as f64).sqrt();
     Some([(mean - half).exp(), (mean + half).exp()])
 }
@@ -134,8 +155,16 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Welch> {
     let freedom = variance.powi(2) / (v_a.powi(2) / (n_a - 1.0) + v_b.powi(2) / (n_b - 1.0));
     let difference = mean(&a)? - mean(&b)?;
     let standard_error = variance.sqrt();
-    let p = 2.0 * StudentsT::new(0.0, 1.0, freedom).ok()?.cdf(-(difference / standard_error).abs());
-    Some(Welch { ratio: difference.exp(), p, freedom, standard_error })
+    let p = 2.0
+        * StudentsT::new(0.0, 1.0, freedom)
+            .ok()?
+            .cdf(-(difference / standard_error).abs());
+    Some(Welch {
+        ratio: difference.exp(),
+        p,
+        freedom,
+        standard_error,
+    })
 }
 
 impl Welch {
@@ -159,13 +188,15 @@ pub struct Verdict {
     pub interval: Option<[f64; 2]>,
 }
 
-/// Holm's step-down procedure at a family-wise level of 1 − [`CONFIDENCE`], in the order of the tests.
+/// Holm's step-down procedure at a family-wise level of 1 − [`CONFIDENCE`], in the order of the
+/// tests.
 #[must_use]
 pub fn verdicts(tests: &[Welch]) -> Vec<Verdict> {
     let level = 1.0 - CONFIDENCE;
     let adjusted = holm(&tests.iter().map(|t| t.p).collect::<Vec<_>>());
     let significant = adjusted.iter().filter(|p| **p < level).count();
-    // The k-th smallest p-value is held against level ÷ (m − k); all that are not below it, where it stops.
+    // The k-th smallest p-value is held against level ÷ (m − k); all that are not below it, where
+    // it stops.
     let mut order: Vec<usize> = (0..tests.len()).collect();
     order.sort_by(|&i, &j| tests[i].p.total_cmp(&tests[j].p));
     let mut ranks = vec![0; tests.len()];
@@ -174,7 +205,12 @@ pub fn verdicts(tests: &[Welch]) -> Vec<Verdict> {
     }
     let verdict = |((test, p), rank): ((&Welch, f64), usize)| {
         let confidence = 1.0 - level / (tests.len() - rank) as f64;
-        Verdict { p, significant: p < level, confidence, interval: test.interval(confidence) }
+        Verdict {
+            p,
+            significant: p < level,
+            confidence,
+            interval: test.interval(confidence),
+        }
     };
     tests.iter().zip(adjusted).zip(ranks).map(verdict).collect()
 }
@@ -204,7 +240,8 @@ mod tests {
 
     #[test]
     fn repeats_that_would_tell_are_those_whose_interval_is_narrow_enough() {
-        // 1 % from run to run: with 4 repeats an arm, 2.4469 × 1 % × √(2 ÷ 4) = 1.73 %; with 3, 2.7764 × 1 % × √(2 ÷ 3) = 2.27 %.
+        // 1 % from run to run: with 4 repeats an arm, 2.4469 × 1 % × √(2 ÷ 4) = 1.73 %; with 3,
+        // 2.7764 × 1 % × √(2 ÷ 3) = 2.27 %.
         assert_eq!(repeats_to_tell(0.0228, 0.01, CONFIDENCE), Some(3));
         assert_eq!(repeats_to_tell(0.0174, 0.01, CONFIDENCE), Some(4));
         assert_eq!(repeats_to_tell(0.0172, 0.01, CONFIDENCE), Some(5));
@@ -223,9 +260,13 @@ mod tests {
 
     #[test]
     fn t_quantiles_are_those_of_the_tables() {
-        for (freedom, t) in
-            [(1.0, 12.706_205), (2.0, 4.302_653), (4.0, 2.776_445), (9.0, 2.262_157), (1000.0, 1.962_339)]
-        {
+        for (freedom, t) in [
+            (1.0, 12.706_205),
+            (2.0, 4.302_653),
+            (4.0, 2.776_445),
+            (9.0, 2.262_157),
+            (1000.0, 1.962_339),
+        ] {
             assert!(close(t_quantile(freedom, 0.95).unwrap(), t), "{freedom}");
         }
     }
@@ -237,7 +278,14 @@ mod tests {
         let [low, high] = t_interval(&values).unwrap();
         assert!(close(low.ln(), 2.0 - 2.484_138) && close(high.ln(), 2.0 + 2.484_138));
         assert!(close(geometric_mean(&values).unwrap(), 2.0f64.exp()));
-        assert_eq!((t_interval(&values[..1]), t_interval(&[1.0, 0.0]), geometric_mean(&[])), (None, None, None));
+        assert_eq!(
+            (
+                t_interval(&values[..1]),
+                t_interval(&[1.0, 0.0]),
+                geometric_mean(&[])
+            ),
+            (None, None, None)
+        );
     }
 
     #[test]
@@ -246,9 +294,15 @@ mod tests {
         // freedom 4 / (1/18 + 25/27) = 4.07547.
         let e = |values: &[f64]| values.iter().map(|v| v.exp()).collect::<Vec<_>>();
         let welch = welch(&e(&[1.0, 2.0, 3.0]), &e(&[2.0, 4.0, 6.0, 8.0])).unwrap();
-        assert!(close(welch.ratio.ln(), -3.0) && close(welch.freedom, 4.075_471_7), "{welch:?}");
+        assert!(
+            close(welch.ratio.ln(), -3.0) && close(welch.freedom, 4.075_471_7),
+            "{welch:?}"
+        );
         assert!((welch.p - 0.099_913).abs() < 1e-6, "{welch:?}");
-        assert!((welch.interval(0.95).unwrap()[1].ln() + 3.0 - 3.897_975).abs() < 1e-5, "{welch:?}");
+        assert!(
+            (welch.interval(0.95).unwrap()[1].ln() + 3.0 - 3.897_975).abs() < 1e-5,
+            "{welch:?}"
+        );
     }
 
     #[test]
@@ -260,18 +314,39 @@ mod tests {
     #[test]
     fn holm_worked_by_hand() {
         let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
-        assert!(adjusted.iter().zip([0.03, 0.06, 0.06, 0.02]).all(|(a, b)| close(*a, b)), "{adjusted:?}");
+        assert!(
+            adjusted
+                .iter()
+                .zip([0.03, 0.06, 0.06, 0.02])
+                .all(|(a, b)| close(*a, b)),
+            "{adjusted:?}"
+        );
         assert!(holm(&[]).is_empty());
     }
 
     #[test]
     fn holms_steps_set_the_confidence_of_each_interval() {
-        let test = |p| Welch { ratio: 1.1, p, freedom: 8.0, standard_error: 0.1 };
-        // 0.01 < 0.05 / 3; 0.03 is not below 0.05 / 2, where it stops: 0.04 is held against the same.
+        let test = |p| Welch {
+            ratio: 1.1,
+            p,
+            freedom: 8.0,
+            standard_error: 0.1,
+        };
+        // 0.01 < 0.05 / 3; 0.03 is not below 0.05 / 2, where it stops: 0.04 is held against the
+        // same.
         let found = verdicts(&[test(0.04), test(0.01), test(0.03)]);
         let expected = [0.975, 1.0 - 0.05 / 3.0, 0.975];
-        assert!(found.iter().zip(expected).all(|(v, c)| close(v.confidence, c)), "{found:?}");
-        assert_eq!(found.iter().map(|v| v.significant).collect::<Vec<_>>(), [false, true, false]);
+        assert!(
+            found
+                .iter()
+                .zip(expected)
+                .all(|(v, c)| close(v.confidence, c)),
+            "{found:?}"
+        );
+        assert_eq!(
+            found.iter().map(|v| v.significant).collect::<Vec<_>>(),
+            [false, true, false]
+        );
         assert!(close(verdicts(&[test(0.2)])[0].confidence, 0.95) && verdicts(&[]).is_empty());
     }
 

@@ -29,8 +29,9 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens PREFIX.idx and PREFIX.bin; only the header is looked at. Whoever names the files is trusted not to name a pipe,
-    /// which would be waited for; [`Dataset::of`] takes files that somebody else opened.
+    /// Opens PREFIX.idx and PREFIX.bin; only the header is looked at. Whoever names the files is
+    /// trusted not to name a pipe, which would be waited for; [`Dataset::of`] takes files that
+    /// somebody else opened.
     pub fn open(prefix: &Path) -> Result<Self, Error> {
         Self::of(prefix, |path| File::open(path))
     }
@@ -40,13 +41,25 @@ impl Dataset {
         let prefix = prefix_of(prefix);
         let [idx_path, bin_path] = Self::paths(&prefix);
         let map = |path: &Path| {
-            // SAFETY: datasets are written once; one that is cut while it is read ends the process with SIGBUS.
+            // SAFETY: datasets are written once; one that is cut while it is read ends the process
+            // with SIGBUS.
             let map = open(path).and_then(|file| unsafe { Mmap::map(&file) });
-            map.map_err(|source| Error::Read { path: path.to_owned(), source })
+            map.map_err(|source| Error::Read {
+                path: path.to_owned(),
+                source,
+            })
         };
         let (idx, bin) = (map(&idx_path)?, map(&bin_path)?);
-        let layout = Layout::parse(&idx).map_err(|damage| Error::Damaged { path: idx_path, damage })?;
-        Ok(Self { prefix, idx, bin, layout })
+        let layout = Layout::parse(&idx).map_err(|damage| Error::Damaged {
+            path: idx_path,
+            damage,
+        })?;
+        Ok(Self {
+            prefix,
+            idx,
+            bin,
+            layout,
+        })
     }
 
     /// Its `.idx` and its `.bin`. A dot in the name is no extension.
@@ -81,7 +94,9 @@ mod tests {
 
     #[test]
     fn a_prefix_may_have_dots_and_may_be_given_as_a_file() {
-        let names = |given: &str| Dataset::paths(&prefix_of(Path::new(given))).map(|p| p.display().to_string());
+        let names = |given: &str| {
+            Dataset::paths(&prefix_of(Path::new(given))).map(|p| p.display().to_string())
+        };
         for given in ["d/c4.v2_text", "d/c4.v2_text.idx", "d/c4.v2_text.bin"] {
             assert_eq!(names(given), ["d/c4.v2_text.idx", "d/c4.v2_text.bin"]);
         }

@@ -1,8 +1,9 @@
 //! The `.idx` half of an indexed dataset, MMIDIDX version 1.
 //!
-//! All numbers are little-endian: the magic, u64 version, u8 dtype code, u64 S, u64 D, then i32 lengths in tokens `[S]`, i64
-//! byte offsets into the `.bin` `[S]`, i64 document indices `[D]`, and optionally i8 modes `[S]`. A document is a run of
-//! sequences; the indices begin with 0 and go on with the end of each document, so there are D − 1 documents.
+//! All numbers are little-endian: the magic, u64 version, u8 dtype code, u64 S, u64 D, then i32
+//! lengths in tokens `[S]`, i64 byte offsets into the `.bin` `[S]`, i64 document indices `[D]`, and
+//! optionally i8 modes `[S]`. A document is a run of sequences; the indices begin with 0 and go on
+//! with the end of each document, so there are D − 1 documents.
 
 use std::ops::Range;
 
@@ -25,8 +26,16 @@ pub enum Dtype {
 }
 
 /// In the order of their codes, which begin at 1.
-const DTYPES: [Dtype; 8] =
-    [Dtype::U8, Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64, Dtype::F64, Dtype::F32, Dtype::U16];
+const DTYPES: [Dtype; 8] = [
+    Dtype::U8,
+    Dtype::I8,
+    Dtype::I16,
+    Dtype::I32,
+    Dtype::I64,
+    Dtype::F64,
+    Dtype::F32,
+    Dtype::U16,
+];
 
 impl Dtype {
     fn from_code(code: u8) -> Option<Self> {
@@ -34,7 +43,11 @@ impl Dtype {
     }
     #[must_use]
     pub fn code(self) -> u8 {
-        DTYPES.iter().zip(1..).find(|(d, _)| **d == self).map_or(0, |(_, code)| code)
+        DTYPES
+            .iter()
+            .zip(1..)
+            .find(|(d, _)| **d == self)
+            .map_or(0, |(_, code)| code)
     }
     /// Bytes of one token.
     #[must_use]
@@ -74,7 +87,11 @@ impl Dtype {
     pub fn decode(self, bytes: &[u8], mut each: impl FnMut(i64)) {
         macro_rules! all {
             ($number:ty) => {
-                bytes.as_chunks().0.iter().for_each(|b| each(<$number>::from_le_bytes(*b) as i64))
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .for_each(|b| each(<$number>::from_le_bytes(*b) as i64))
             };
         }
         match self {
@@ -123,14 +140,18 @@ pub struct Index<'a> {
 
 impl Layout {
     pub fn parse(bytes: &[u8]) -> Result<Self, Damage> {
-        let truncated = |needed: u128| Damage::Truncated { needed, found: bytes.len() };
+        let truncated = |needed: u128| Damage::Truncated {
+            needed,
+            found: bytes.len(),
+        };
         if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) || bytes.is_empty() {
             return Err(Damage::Magic);
         }
         if bytes.len() < HEADER {
             return Err(truncated(HEADER as u128));
         }
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let number =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         if number(9) != VERSION {
             return Err(Damage::Version(number(9)));
         }
@@ -148,19 +169,33 @@ impl Layout {
         let modes = documents.end..documents.end + sequences;
         let modes = (sequences > 0 && modes.end == bytes.len()).then_some(modes);
         let end = modes.as_ref().map_or(documents.end, |m| m.end);
-        Ok(Self { dtype, lengths, pointers, documents, modes, end })
+        Ok(Self {
+            dtype,
+            lengths,
+            pointers,
+            documents,
+            modes,
+            end,
+        })
     }
 }
 
 impl<'a> Index<'a> {
-    /// Reads any bytes; what is wrong in the tables themselves is for `tprimat data verify` to tell.
+    /// Reads any bytes; what is wrong in the tables themselves is for `tprimat data verify` to
+    /// tell.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
-        Ok(Self { layout: Layout::parse(bytes)?, bytes })
+        Ok(Self {
+            layout: Layout::parse(bytes)?,
+            bytes,
+        })
     }
 
     /// `layout` is of these very bytes.
     pub(crate) fn with(layout: &Layout, bytes: &'a [u8]) -> Self {
-        Self { layout: layout.clone(), bytes }
+        Self {
+            layout: layout.clone(),
+            bytes,
+        }
     }
 
     #[must_use]
@@ -182,15 +217,29 @@ impl<'a> Index<'a> {
     }
     /// Tokens of each sequence.
     pub fn lengths(&self) -> impl DoubleEndedIterator<Item = i32> + ExactSizeIterator + use<'a> {
-        self.lengths_bytes().as_chunks().0.iter().map(|b| i32::from_le_bytes(*b))
+        self.lengths_bytes()
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i32::from_le_bytes(*b))
     }
     /// Where each sequence begins in the `.bin`, in bytes.
     pub fn pointers(&self) -> impl DoubleEndedIterator<Item = i64> + ExactSizeIterator + use<'a> {
-        self.bytes[self.layout.pointers.clone()].as_chunks().0.iter().map(|b| i64::from_le_bytes(*b))
+        self.bytes[self.layout.pointers.clone()]
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i64::from_le_bytes(*b))
     }
     /// 0, then the sequence that each document ends before.
-    pub fn document_indices(&self) -> impl DoubleEndedIterator<Item = i64> + ExactSizeIterator + use<'a> {
-        self.documents_bytes().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b))
+    pub fn document_indices(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = i64> + ExactSizeIterator + use<'a> {
+        self.documents_bytes()
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i64::from_le_bytes(*b))
     }
     /// The lengths as they are stored.
     #[must_use]
@@ -215,7 +264,9 @@ impl<'a> Index<'a> {
     /// Where the `.bin` should end by the last sequence; `None` if that is no position.
     #[must_use]
     pub fn end_of_tokens(&self) -> Option<u64> {
-        let (Some(pointer), Some(length)) = (self.pointers().next_back(), self.lengths().next_back()) else {
+        let (Some(pointer), Some(length)) =
+            (self.pointers().next_back(), self.lengths().next_back())
+        else {
             return Some(0);
         };
         let bytes = u64::try_from(length).ok()? * self.dtype().size() as u64;
@@ -230,22 +281,48 @@ mod tests {
     use super::*;
 
     fn header(sequences: u64, documents: u64) -> Vec<u8> {
-        [&MAGIC[..], &1u64.to_le_bytes(), &[4], &sequences.to_le_bytes(), &documents.to_le_bytes()].concat()
+        [
+            &MAGIC[..],
+            &1u64.to_le_bytes(),
+            &[4],
+            &sequences.to_le_bytes(),
+            &documents.to_le_bytes(),
+        ]
+        .concat()
     }
 
     #[test]
     fn codes_are_those_of_the_format() {
-        let names: Vec<_> = (1..=8).map(|code| Dtype::from_code(code).unwrap().name()).collect();
-        assert_eq!(names, ["uint8", "int8", "int16", "int32", "int64", "float64", "float32", "uint16"]);
+        let names: Vec<_> = (1..=8)
+            .map(|code| Dtype::from_code(code).unwrap().name())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "uint8", "int8", "int16", "int32", "int64", "float64", "float32", "uint16"
+            ]
+        );
         assert!((1..=8).all(|code| Dtype::from_code(code).unwrap().code() == code));
         assert_eq!((Dtype::from_code(0), Dtype::from_code(9)), (None, None));
     }
 
     #[test]
     fn a_header_that_claims_more_than_there_is_is_refused() {
-        for (sequences, documents) in [(1 << 60, 1), (u64::MAX, u64::MAX), (1, 0), (0, 1), (u64::MAX, 0)] {
+        for (sequences, documents) in [
+            (1 << 60, 1),
+            (u64::MAX, u64::MAX),
+            (1, 0),
+            (0, 1),
+            (u64::MAX, 0),
+        ] {
             let bytes = header(sequences, documents);
-            assert!(matches!(Index::parse(&bytes), Err(Damage::Truncated { found: 34, .. })), "{sequences}");
+            assert!(
+                matches!(
+                    Index::parse(&bytes),
+                    Err(Damage::Truncated { found: 34, .. })
+                ),
+                "{sequences}"
+            );
         }
     }
 
@@ -254,10 +331,19 @@ mod tests {
         let mut bytes = header(1, 2);
         bytes.extend(7i32.to_le_bytes().iter().chain(&[0; 24]));
         let index = Index::parse(&bytes).unwrap();
-        assert_eq!((index.num_sequences(), index.num_documents(), index.modes()), (1, 1, None));
-        assert_eq!((index.lengths().next(), index.end_of_tokens()), (Some(7), Some(28)));
+        assert_eq!(
+            (index.num_sequences(), index.num_documents(), index.modes()),
+            (1, 1, None)
+        );
+        assert_eq!(
+            (index.lengths().next(), index.end_of_tokens()),
+            (Some(7), Some(28))
+        );
         for cut in 1..bytes.len() {
-            assert!(matches!(Index::parse(&bytes[..cut]), Err(Damage::Truncated { .. })), "{cut}");
+            assert!(
+                matches!(Index::parse(&bytes[..cut]), Err(Damage::Truncated { .. })),
+                "{cut}"
+            );
         }
         assert_eq!(Index::parse(b"").unwrap_err(), Damage::Magic);
         assert_eq!(Index::parse(b"TNTIDX\0\0").unwrap_err(), Damage::Magic);

@@ -1,17 +1,20 @@
 //! Megatron's indexed datasets, `PREFIX.idx` beside `PREFIX.bin`, as trainers see them.
 //!
-//! [`Index`] reads any bytes as an `.idx`, [`Dataset`] both files, [`Samples`] cuts them into the sequences that every
-//! trainer of ours sees in the same order. The native trainer's keys cover this crate.
+//! [`Index`] reads any bytes as an `.idx`, [`Dataset`] both files, [`Samples`] cuts them into the
+//! sequences that every trainer of ours sees in the same order. The native trainer's keys cover
+//! this crate.
+// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+#![cfg_attr(not(test), warn(clippy::string_slice))]
 
 mod dataset;
 mod index;
-mod samples;
+mod order;
 
 use std::{io, path::PathBuf};
 
 pub use dataset::{Dataset, prefix_of};
 pub use index::{Damage, Dtype, HEADER, Index, MAGIC, VERSION};
-pub use samples::Samples;
+pub use order::Samples;
 
 /// Why a dataset cannot be used.
 #[derive(Debug, thiserror::Error)]

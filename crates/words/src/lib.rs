@@ -1,12 +1,32 @@
-//! Words for people: text of strangers made harmless, the name that was probably meant.
+//! Words for people: text of strangers made harmless, secrets left out, the name that was probably
+//! meant.
+// A byte position in foreign text may lie within a character: `tprimat_words::part`.
+#![cfg_attr(not(test), warn(clippy::string_slice))]
+
+use std::slice::SliceIndex;
 
 pub mod plain;
+pub mod secret;
+
+/// A part of a text; empty where the range does not lie within it or would cut a character in two.
+///
+/// Readers of foreign text take it by byte positions that they found. One that is wrong may cost
+/// them a figure, never the whole command.
+#[must_use]
+pub fn part(text: &str, range: impl SliceIndex<str, Output = str>) -> &str {
+    text.get(range).unwrap_or_default()
+}
 
 /// The nearest of `known` to what was typed, if it is near enough to be meant.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
-        .map(|k| (strsim::damerau_levenshtein(&typed.to_lowercase(), &k.to_lowercase()), k))
+        .map(|k| {
+            (
+                strsim::damerau_levenshtein(&typed.to_lowercase(), &k.to_lowercase()),
+                k,
+            )
+        })
         .filter(|(distance, k)| *distance <= 1 + k.len().max(typed.len()) / 4)
         .min()
         .map(|(_, k)| k)

@@ -1,9 +1,11 @@
-//! Text of strangers, made harmless before anybody sees it: names of files, values of settings and lines of logs may hold
-//! commands for a terminal, for a CI system, or characters that turn the direction of reading.
+//! Text of strangers, made harmless before anybody sees it: names of files, values of settings and
+//! lines of logs may hold commands for a terminal, for a CI system, or characters that turn the
+//! direction of reading.
 
 use std::borrow::Cow;
 
-/// Does the character do something other than being seen? Controls, and marks and overrides of the direction of writing.
+/// Does the character do something other than being seen? Controls, and marks and overrides of the
+/// direction of writing.
 #[must_use]
 pub fn is_active(c: char) -> bool {
     c.is_control()
@@ -13,10 +15,15 @@ pub fn is_active(c: char) -> bool {
 /// `1 cell`, `2 cells`; for nouns whose plural ends in s.
 #[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+    if count == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{count} {noun}s")
+    }
 }
 
-/// Text of several lines. What is replaced keeps its length in bytes, so places in a text stay where they are.
+/// Text of several lines. What is replaced keeps its length in bytes, so places in a text stay
+/// where they are.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     replaced(text, |c| matches!(c, '\n' | '\t'))
@@ -39,7 +46,11 @@ fn replaced(text: &str, is_kept: fn(char) -> bool) -> Cow<'_, str> {
         2 => '\u{b7}',
         _ => '\u{fffd}',
     };
-    Cow::Owned(text.chars().map(|c| if is_harmless(c) { c } else { substitute(c) }).collect())
+    Cow::Owned(
+        text.chars()
+            .map(|c| if is_harmless(c) { c } else { substitute(c) })
+            .collect(),
+    )
 }
 
 /// Lines that hold tprimat's own colours as well, which are the only escapes that stay.
@@ -53,7 +64,7 @@ pub fn coloured(text: &str, colours: &[&str]) -> String {
         match colours.iter().find(|colour| escape.starts_with(**colour)) {
             Some(colour) => {
                 out.push_str(colour);
-                out.push_str(&lines(&escape[colour.len()..]));
+                out.push_str(&lines(crate::part(&escape, colour.len()..)));
             }
             None => out.push_str(&lines(&escape)),
         }
@@ -61,7 +72,8 @@ pub fn coloured(text: &str, colours: &[&str]) -> String {
     out
 }
 
-/// JSON, whose strings may hold any character: what is active is written as an escape, which is the same value.
+/// JSON, whose strings may hold any character: what is active is written as an escape, which is the
+/// same value.
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
     let is_active = |c: char| is_active(c) && c != '\n';
@@ -78,8 +90,8 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Lines of which a CI system takes none for a command of its own (`::error::…`, `##[group]…`): it looks at the beginning of
-/// each line, behind blanks.
+/// Lines of which a CI system takes none for a command of its own (`::error::…`, `##[group]…`): it
+/// looks at the beginning of each line, behind blanks.
 #[must_use]
 pub fn without_commands(text: &str) -> Cow<'_, str> {
     let is_command = |line: &str| {
@@ -89,7 +101,13 @@ pub fn without_commands(text: &str) -> Cow<'_, str> {
     if !text.lines().any(is_command) {
         return Cow::Borrowed(text);
     }
-    let quoted = |line: &str| if is_command(line) { format!("| {line}") } else { line.to_owned() };
+    let quoted = |line: &str| {
+        if is_command(line) {
+            format!("| {line}")
+        } else {
+            line.to_owned()
+        }
+    };
     Cow::Owned(text.split_inclusive('\n').map(quoted).collect())
 }
 
@@ -107,7 +125,10 @@ mod tests {
         assert_eq!(line(NASTY), "a?]0;title?b·2Jc\u{fffd}d e f g?");
         assert_eq!(lines("schön 日本 é́\n"), "schön 日本 é́\n");
         let colours = ["\u{1b}[1;31m", "\u{1b}[39m"];
-        let shown = coloured("\u{1b}[1;31mred\u{1b}[39m \u{1b}[8mhidden \u{1b}[2J\u{1b}", &colours);
+        let shown = coloured(
+            "\u{1b}[1;31mred\u{1b}[39m \u{1b}[8mhidden \u{1b}[2J\u{1b}",
+            &colours,
+        );
         assert_eq!(shown, "\u{1b}[1;31mred\u{1b}[39m ?[8mhidden ?[2J?");
     }
 
@@ -115,15 +136,24 @@ mod tests {
     fn json_keeps_its_values() {
         let value = serde_json::json!({ NASTY: [NASTY, "ü"] });
         let shown = json(&serde_json::to_string_pretty(&value).unwrap()).into_owned();
-        assert!(!shown.chars().any(|c| is_active(c) && c != '\n'), "{shown:?}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        assert!(
+            !shown.chars().any(|c| is_active(c) && c != '\n'),
+            "{shown:?}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&shown).unwrap(),
+            value
+        );
     }
 
     #[test]
     fn no_line_is_a_command() {
         let text = "fine\n::error::x\n \t::add-mask::y\n##[group]z\na::b\n##vso[x]";
         let shown = without_commands(text);
-        assert_eq!(shown, "fine\n| ::error::x\n|  \t::add-mask::y\n| ##[group]z\na::b\n| ##vso[x]");
+        assert_eq!(
+            shown,
+            "fine\n| ::error::x\n|  \t::add-mask::y\n| ##[group]z\na::b\n| ##vso[x]"
+        );
         assert_eq!(without_commands("## heading\n"), "## heading\n");
     }
 

@@ -8,7 +8,7 @@ use toml::{
 };
 
 use super::{DATA_TABLES, Fact, Lock, Section, VERSION};
-use crate::error::{Problem, Result, Source, nearest};
+use crate::error::{Problem, Result, Source, did_you_mean};
 
 /// Walks the parsed file and keeps the place of everything that is wrong.
 pub(super) struct Reader<'a> {
@@ -46,8 +46,13 @@ impl Reader<'_> {
             self.wrong(0..0, "the lock has no `version`".into(), "");
         }
         // In the order of the file, which is not the order of the parsed table.
-        self.problems.sort_by_key(|problem| problem.place.as_ref().map(|(_, span)| span.start));
-        if self.problems.is_empty() { Ok(lock) } else { Err(self.problems) }
+        self.problems
+            .sort_by_key(|problem| problem.place.as_ref().map(|(_, span)| span.start));
+        if self.problems.is_empty() {
+            Ok(lock)
+        } else {
+            Err(self.problems)
+        }
     }
 
     fn version(&mut self, value: &Spanned<DeValue>) -> Option<i64> {
@@ -55,11 +60,17 @@ impl Reader<'_> {
         match found {
             Some(VERSION) => {}
             Some(other) if other > VERSION => {
-                let message = format!("the lock has version {other}, and this tprimat knows {VERSION}");
-                let problem = Problem::new(message).at(self.source, value.span(), "newer than this tprimat");
+                let message =
+                    format!("the lock has version {other}, and this tprimat knows {VERSION}");
+                let problem =
+                    Problem::new(message).at(self.source, value.span(), "newer than this tprimat");
                 self.problems.push(problem.help("update tprimat"));
             }
-            _ => self.wrong(value.span(), "not a version of the lock".into(), "expected 1"),
+            _ => self.wrong(
+                value.span(),
+                "not a version of the lock".into(),
+                "expected 1",
+            ),
         }
         found
     }
@@ -79,12 +90,20 @@ impl Reader<'_> {
                 continue;
             }
             match value.get_ref() {
-                DeValue::String(text) => drop(section.facts.insert(name.to_owned(), Fact::Text(text.to_string()))),
+                DeValue::String(text) => drop(
+                    section
+                        .facts
+                        .insert(name.to_owned(), Fact::Text(text.to_string())),
+                ),
                 other => match integer(other) {
-                    Some(number) => drop(section.facts.insert(name.to_owned(), Fact::Number(number))),
-                    None => {
-                        self.wrong(value.span(), format!("`{name}` cannot be read"), "expected a string or an integer")
+                    Some(number) => {
+                        drop(section.facts.insert(name.to_owned(), Fact::Number(number)))
                     }
+                    None => self.wrong(
+                        value.span(),
+                        format!("`{name}` cannot be read"),
+                        "expected a string or an integer",
+                    ),
                 },
             }
         }
@@ -94,13 +113,18 @@ impl Reader<'_> {
     fn recipe(&mut self, recipe: &str, value: &Spanned<DeValue>, section: &mut Section) {
         for (name, place, value) in self.table(value, "a table") {
             match name {
-                "packages" => {
-                    drop(section.packages.insert(recipe.to_owned(), self.texts(value, "a version in quotes")))
-                }
+                "packages" => drop(
+                    section
+                        .packages
+                        .insert(recipe.to_owned(), self.texts(value, "a version in quotes")),
+                ),
                 "checkouts" => {
                     let checkouts = self.table(value, "a table of checkouts").into_iter();
                     let facts = checkouts.map(|(variable, _, value)| {
-                        (variable.to_owned(), self.texts(value, "a commit or a digest in quotes"))
+                        (
+                            variable.to_owned(),
+                            self.texts(value, "a commit or a digest in quotes"),
+                        )
                     });
                     section.checkouts.insert(recipe.to_owned(), facts.collect());
                 }
@@ -114,38 +138,58 @@ impl Reader<'_> {
         for (name, _, value) in self.table(value, "a table") {
             match value.get_ref() {
                 DeValue::String(text) => drop(texts.insert(name.to_owned(), text.to_string())),
-                _ => self.wrong(value.span(), format!("`{name}` cannot be read"), &format!("expected {expected}")),
+                _ => self.wrong(
+                    value.span(),
+                    format!("`{name}` cannot be read"),
+                    &format!("expected {expected}"),
+                ),
             }
         }
         texts
     }
 
-    fn table<'t, 'i>(&mut self, value: &'t Spanned<DeValue<'i>>, expected: &str) -> Entries<'t, 'i> {
+    fn table<'t, 'i>(
+        &mut self,
+        value: &'t Spanned<DeValue<'i>>,
+        expected: &str,
+    ) -> Entries<'t, 'i> {
         match value.get_ref() {
             DeValue::Table(table) => entries(table),
             _ => {
-                self.wrong(value.span(), "not a table".into(), &format!("expected {expected}"));
+                self.wrong(
+                    value.span(),
+                    "not a table".into(),
+                    &format!("expected {expected}"),
+                );
                 Vec::new()
             }
         }
     }
 
     fn unknown(&mut self, name: &str, place: Range<usize>, known: &[&str]) {
-        let problem = Problem::new(format!("unknown key `{name}`")).at(self.source, place, "not a key of the lock");
-        self.problems.push(match nearest(name, known.iter().copied()) {
-            Some(near) => problem.help(format!("did you mean `{near}`?")),
-            None => problem,
+        let problem = Problem::new(format!("unknown key `{name}`")).at(
+            self.source,
+            place,
+            "not a key of the lock",
+        );
+        self.problems.push(Problem {
+            help: did_you_mean(name, known.iter().copied()),
+            ..problem
         });
     }
 
     fn wrong(&mut self, place: Range<usize>, message: String, label: &str) {
         let problem = Problem::new(message).at(self.source, place, label);
-        self.problems.push(problem.help("`tprimat lock --update` writes it anew"));
+        self.problems
+            .push(problem.help("`tprimat lock --update` writes it anew"));
     }
 }
 
 fn entries<'t, 'i>(table: &'t DeTable<'i>) -> Entries<'t, 'i> {
-    table.iter().map(|(key, value)| (key.get_ref().as_ref(), key.span(), value)).collect()
+    table
+        .iter()
+        .map(|(key, value)| (key.get_ref().as_ref(), key.span(), value))
+        .collect()
 }
 
 fn integer(value: &DeValue) -> Option<i64> {

@@ -9,8 +9,17 @@ fn section() -> Section {
     section.set("count", Some(Fact::Number(8)));
     section.set("accelerator", Some("NVIDIA H100 80GB HBM3".into()));
     section.set("driver", Some("570.124.06".into()));
-    let found = [("torch", Some("2.11.0")), ("transformers", Some("5.0.1")), ("apex", None)];
-    section.set_packages("tran", &found.map(|(name, version)| (name.to_owned(), version.map(str::to_owned))).into());
+    let found = [
+        ("torch", Some("2.11.0")),
+        ("transformers", Some("5.0.1")),
+        ("apex", None),
+    ];
+    section.set_packages(
+        "tran",
+        &found
+            .map(|(name, version)| (name.to_owned(), version.map(str::to_owned)))
+            .into(),
+    );
     section
 }
 
@@ -21,7 +30,9 @@ fn problems(text: &str) -> Vec<String> {
 
 #[test]
 fn the_text_is_sorted_and_readable() {
-    let lock = Lock::default().with_section("nvd", section()).with_section("cpu", Section::default());
+    let lock = Lock::default()
+        .with_section("nvd", section())
+        .with_section("cpu", Section::default());
     let expected = r#"# What the numbers of each platform depend on. Written by tprimat; commit it.
 # Refresh a platform on its own host: tprimat lock --update
 
@@ -47,10 +58,20 @@ transformers = "5.0.1"
 fn a_lock_that_is_not_there_has_no_sections() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tprimat.lock");
-    assert_eq!(Lock::load(&path, &files::ReadSet::default()).unwrap(), Lock::default());
-    files::write_atomically(&path, b"version = 1\n[platform.cpu]\ncount = 1.5", files::Durability::Plain).unwrap();
     assert_eq!(
-        Lock::load(&path, &files::ReadSet::default()).unwrap_err().to_string(),
+        Lock::load(&path, &files::ReadSet::default()).unwrap(),
+        Lock::default()
+    );
+    files::write_atomically(
+        &path,
+        b"version = 1\n[platform.cpu]\ncount = 1.5",
+        files::Durability::Plain,
+    )
+    .unwrap();
+    assert_eq!(
+        Lock::load(&path, &files::ReadSet::default())
+            .unwrap_err()
+            .to_string(),
         "tprimat.lock:3:9: `count` cannot be read"
     );
 }
@@ -68,9 +89,18 @@ fn all_problems_are_found_each_with_its_place() {
         ]
     );
     assert_eq!(problems("version = 1\n[platform\n").len(), 1);
-    assert_eq!(problems("version = 2"), ["tprimat.lock:1:11: the lock has version 2, and this tprimat knows 1"]);
-    assert_eq!(problems("version = \"1\""), ["tprimat.lock:1:11: not a version of the lock"]);
-    assert_eq!(problems(""), ["tprimat.lock:1:1: the lock has no `version`"]);
+    assert_eq!(
+        problems("version = 2"),
+        ["tprimat.lock:1:11: the lock has version 2, and this tprimat knows 1"]
+    );
+    assert_eq!(
+        problems("version = \"1\""),
+        ["tprimat.lock:1:11: not a version of the lock"]
+    );
+    assert_eq!(
+        problems(""),
+        ["tprimat.lock:1:1: the lock has no `version`"]
+    );
     assert_eq!(problems("version = 1\nplatform = []").len(), 1);
 }
 
@@ -78,15 +108,27 @@ fn all_problems_are_found_each_with_its_place() {
 fn only_data_that_both_know_can_differ() {
     let with = |name: &str, digest: &str| {
         let mut section = section();
-        section.data.entry("datasets".into()).or_default().insert(name.into(), digest.into());
+        section
+            .data
+            .entry("datasets".into())
+            .or_default()
+            .insert(name.into(), digest.into());
         section
     };
     let locked = with("c4", "aa");
     assert!(locked.diff(&section()).is_empty() && locked.diff(&with("pile", "bb")).is_empty());
     assert_eq!(locked.diff(&with("c4", "bb"))[0].name, "datasets.c4");
     let lock = Lock::default().with_section("nvd", locked);
-    assert_eq!(Lock::parse(&Source::new("", lock.to_toml())), Ok(lock.clone()));
-    assert!(lock.to_toml().contains("[platform.nvd.datasets]\nc4 = \"aa\"\n"), "{}", lock.to_toml());
+    assert_eq!(
+        Lock::parse(&Source::new("", lock.to_toml())),
+        Ok(lock.clone())
+    );
+    assert!(
+        lock.to_toml()
+            .contains("[platform.nvd.datasets]\nc4 = \"aa\"\n"),
+        "{}",
+        lock.to_toml()
+    );
     let text = "version = 1\n[platform.nvd.datasets]\nc4 = 1";
     assert_eq!(problems(text), ["tprimat.lock:3:6: `c4` cannot be read"]);
 }
@@ -99,13 +141,27 @@ fn exactly_the_lines_that_differ_are_named() {
     probed.set("driver", Some("580.1".into()));
     probed.set("count", None);
     probed.set("cores", Some(Fact::Number(2)));
-    probed.packages.get_mut("tran").unwrap().insert("apex".into(), "0.1".into());
+    probed
+        .packages
+        .get_mut("tran")
+        .unwrap()
+        .insert("apex".into(), "0.1".into());
     probed.packages.insert("native".into(), BTreeMap::new());
-    let at = |commit: &str| [("PRIMUS_PATH".to_owned(), [("commit".to_owned(), commit.to_owned())].into())].into();
+    let at = |commit: &str| {
+        [(
+            "PRIMUS_PATH".to_owned(),
+            [("commit".to_owned(), commit.to_owned())].into(),
+        )]
+        .into()
+    };
     let mut locked = locked;
     locked.set_checkouts("prim", at("a1"));
     probed.set_checkouts("prim", at("b2"));
-    let diff = |name: &str, locked: Option<Fact>, found: Option<Fact>| FactDiff { name: name.into(), locked, found };
+    let diff = |name: &str, locked: Option<Fact>, found: Option<Fact>| FactDiff {
+        name: name.into(),
+        locked,
+        found,
+    };
     assert_eq!(
         locked.diff(&probed),
         [
@@ -113,7 +169,11 @@ fn exactly_the_lines_that_differ_are_named() {
             diff("count", Some(Fact::Number(8)), None),
             diff("driver", Some("570.124.06".into()), Some("580.1".into())),
             diff("recipe.tran.packages.apex", None, Some("0.1".into())),
-            diff("recipe.prim.checkouts.PRIMUS_PATH.commit", Some("a1".into()), Some("b2".into())),
+            diff(
+                "recipe.prim.checkouts.PRIMUS_PATH.commit",
+                Some("a1".into()),
+                Some("b2".into())
+            ),
         ]
     );
 }

@@ -1,5 +1,5 @@
-//! AMD GPUs through `amd-smi`, else `rocm-smi`, run as commands (written from what these tools print; not tried on such a
-//! host).
+//! AMD GPUs through `amd-smi`, else `rocm-smi`, run as commands (written from what these tools
+//! print; not tried on such a host).
 
 use std::{
     io::Read,
@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{Sampling, Source, Unavailable, timed};
 use crate::{
-    analyze::Reading,
-    parse::{self, LogSection, TelemetrySample},
+    logs::{self, LogSection, TelemetrySample},
+    results::Reading,
 };
 
 pub(super) const NAME: &str = "amd-smi";
@@ -50,12 +50,24 @@ const TOOLS: &[(&str, &[&str])] = &[
 pub(super) fn source(sampling: &Sampling, stop: &AtomicBool) -> Result<Source, Unavailable> {
     let mut failed = (NAME, "neither amd-smi nor rocm-smi is in PATH".to_owned());
     for (name, arguments) in TOOLS {
-        let Some(program) = find(name, sampling) else { continue };
-        let tool = Tool { name, program, arguments, sampling: sampling.clone() };
+        let Some(program) = find(name, sampling) else {
+            continue;
+        };
+        let tool = Tool {
+            name,
+            program,
+            arguments,
+            sampling: sampling.clone(),
+        };
         match tool.choose(stop) {
             Ok(devices) => {
                 let sample = move |stop: &AtomicBool| tool.sample(&devices, stop);
-                return Ok(Source { name, interval: INTERVAL, sample: Box::new(sample), is_quick: false });
+                return Ok(Source {
+                    name,
+                    interval: INTERVAL,
+                    sample: Box::new(sample),
+                    is_quick: false,
+                });
             }
             Err(why) => failed = (name, why),
         }
@@ -66,9 +78,18 @@ pub(super) fn source(sampling: &Sampling, stop: &AtomicBool) -> Result<Source, U
 /// Below every folder of PATH, as a shell would.
 fn find(name: &str, sampling: &Sampling) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    let is_executable = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    let folders = sampling.env.get("PATH")?.split(':').filter(|folder| folder.starts_with('/'));
-    folders.map(|folder| Path::new(folder).join(name)).find(is_executable)
+    let is_executable = |p: &PathBuf| {
+        p.metadata()
+            .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let folders = sampling
+        .env
+        .get("PATH")?
+        .split(':')
+        .filter(|folder| folder.starts_with('/'));
+    folders
+        .map(|folder| Path::new(folder).join(name))
+        .find(is_executable)
 }
 
 struct Tool {
@@ -81,7 +102,9 @@ struct Tool {
 impl Tool {
     /// What the tool calls the run's devices, in their order.
     fn choose(&self, stop: &AtomicBool) -> Result<Vec<String>, String> {
-        let shown = self.readings(stop).ok_or_else(|| format!("`{}` does not answer", self.name))?;
+        let shown = self
+            .readings(stop)
+            .ok_or_else(|| format!("`{}` does not answer", self.name))?;
         let shown: Vec<String> = shown.into_iter().map(|sample| sample.device).collect();
         let wanted = &self.sampling.devices;
         // Where the run has them all, which is which does not matter.
@@ -93,12 +116,23 @@ impl Tool {
             Some(index) => Some(index.to_owned()),
             None => {
                 let address = address(Path::new("/sys"), lock.strip_prefix("gpu-")?)?;
-                listed.iter().find(|(of, _)| *of == address).map(|(_, index)| index.clone())
+                listed
+                    .iter()
+                    .find(|(of, _)| *of == address)
+                    .map(|(_, index)| index.clone())
             }
         };
-        let chosen: Option<Vec<String>> = wanted.iter().map(|lock| index(lock).filter(|i| shown.contains(i))).collect();
-        chosen
-            .ok_or_else(|| format!("`{}` shows {} devices, and not which of them the run has", self.name, shown.len()))
+        let chosen: Option<Vec<String>> = wanted
+            .iter()
+            .map(|lock| index(lock).filter(|i| shown.contains(i)))
+            .collect();
+        chosen.ok_or_else(|| {
+            format!(
+                "`{}` shows {} devices, and not which of them the run has",
+                self.name,
+                shown.len()
+            )
+        })
     }
 
     /// amd-smi's devices: PCI address and index.
@@ -109,31 +143,47 @@ impl Tool {
         let text = self.run(&["list", "--json"], stop).unwrap_or_default();
         let devices = match serde_json::from_slice(&text) {
             Ok(Value::Array(devices)) => devices,
-            Ok(Value::Object(mut all)) => {
-                all.remove("gpu_data").and_then(|d| d.as_array().cloned()).unwrap_or_default()
-            }
+            Ok(Value::Object(mut all)) => all
+                .remove("gpu_data")
+                .and_then(|d| d.as_array().cloned())
+                .unwrap_or_default(),
             _ => Vec::new(),
         };
-        let pair = |d: &Value| Some((d.get("bdf")?.as_str()?.to_lowercase(), d.get("gpu")?.as_u64()?.to_string()));
+        let pair = |d: &Value| {
+            Some((
+                d.get("bdf")?.as_str()?.to_lowercase(),
+                d.get("gpu")?.as_u64()?.to_string(),
+            ))
+        };
         devices.iter().filter_map(pair).collect()
     }
 
     fn sample(&self, devices: &[String], stop: &AtomicBool) -> Option<(f64, Vec<Reading>)> {
         let (time, shown) = timed(|| self.readings(stop));
         let shown = shown?;
-        let of = |name: &String| shown.iter().find(|s| s.device == *name).map(reading).unwrap_or_default();
+        let of = |name: &String| {
+            shown
+                .iter()
+                .find(|s| s.device == *name)
+                .map(reading)
+                .unwrap_or_default()
+        };
         Some((time, devices.iter().map(of).collect()))
     }
 
     fn readings(&self, stop: &AtomicBool) -> Option<Vec<TelemetrySample>> {
         let text = self.run(self.arguments, stop)?;
-        let samples = parse::parse(&LogSection::named(self.name), &text).telemetry;
+        let samples = logs::parse(&LogSection::named(self.name), &text).telemetry;
         (!samples.is_empty()).then_some(samples)
     }
 
     /// What the command prints; none if it takes too long, or the run ends.
     fn run(&self, arguments: &[&str], stop: &AtomicBool) -> Option<Vec<u8>> {
-        let passed = self.sampling.env.iter().filter(|(name, _)| PASSED.contains(&name.as_str()));
+        let passed = self
+            .sampling
+            .env
+            .iter()
+            .filter(|(name, _)| PASSED.contains(&name.as_str()));
         let mut child = Command::new(&self.program)
             .args(arguments)
             .env_clear()
@@ -148,7 +198,8 @@ impl Tool {
         let mut text = Vec::new();
         let mut buffer = vec![0; 64 << 10];
         let ended = loop {
-            if stop.load(Ordering::SeqCst) || begun.elapsed() > PATIENCE || text.len() > MOST_BYTES {
+            if stop.load(Ordering::SeqCst) || begun.elapsed() > PATIENCE || text.len() > MOST_BYTES
+            {
                 break false;
             }
             let mut ready = [PollFd::new(out.as_fd(), PollFlags::POLLIN)];
@@ -161,7 +212,8 @@ impl Tool {
                 Err(_) => break false,
             }
         };
-        // The supervisor, which adopts whatever is below it, may have reaped the command: then it is not signalled.
+        // The supervisor, which adopts whatever is below it, may have reaped the command: then it
+        // is not signalled.
         if !ended && matches!(child.try_wait(), Ok(None)) {
             let _ = child.kill();
         }
@@ -172,9 +224,13 @@ impl Tool {
 
 /// PCI address of the card with this unique id, as amd-smi writes it.
 fn address(sys: &Path, unique_id: &str) -> Option<String> {
-    let cards = std::fs::read_dir(sys.join("class/drm")).ok()?.flatten().map(|entry| entry.path().join("device"));
+    let cards = std::fs::read_dir(sys.join("class/drm"))
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path().join("device"));
     let has_id = |device: &PathBuf| {
-        std::fs::read_to_string(device.join("unique_id")).is_ok_and(|id| id.trim().eq_ignore_ascii_case(unique_id))
+        std::fs::read_to_string(device.join("unique_id"))
+            .is_ok_and(|id| id.trim().eq_ignore_ascii_case(unique_id))
     };
     let device = cards.into_iter().find(has_id)?.canonicalize().ok()?;
     Some(device.file_name()?.to_str()?.to_lowercase())
@@ -201,13 +257,18 @@ mod tests {
     use super::*;
     use crate::{
         files::{Durability, write_atomically},
-        plan::Vendor,
+        job::Vendor,
     };
 
     /// A mock of a tool, and a sampling of `devices` that finds it.
     fn mock(folder: &Path, name: &str, script: &str, devices: &[&str]) -> Sampling {
         let path = folder.join(name);
-        write_atomically(&path, format!("#!/bin/sh\n{script}\n").as_bytes(), Durability::Plain).unwrap();
+        write_atomically(
+            &path,
+            format!("#!/bin/sh\n{script}\n").as_bytes(),
+            Durability::Plain,
+        )
+        .unwrap();
         #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = format!("{}:/usr/bin:/bin", folder.display());
@@ -232,11 +293,25 @@ mod tests {
     #[test]
     fn the_runs_own_devices_are_taken_from_what_the_tool_shows() {
         let folder = tempfile::tempdir().unwrap();
-        let (name, readings) = sampled(&mock(folder.path(), "amd-smi", METRIC, &["gpu-amd-1"])).unwrap();
-        let one = Reading { power_watts: Some(200.0), utilization: Some(0.5), ..Reading::default() };
+        let (name, readings) =
+            sampled(&mock(folder.path(), "amd-smi", METRIC, &["gpu-amd-1"])).unwrap();
+        let one = Reading {
+            power_watts: Some(200.0),
+            utilization: Some(0.5),
+            ..Reading::default()
+        };
         assert_eq!((name, &readings), ("amd-smi", &vec![one]));
-        let (_, both) = sampled(&mock(folder.path(), "amd-smi", METRIC, &["gpu-aa", "gpu-bb"])).unwrap();
-        assert_eq!(both.iter().map(|r| r.power_watts).collect::<Vec<_>>(), [Some(100.0), Some(200.0)]);
+        let (_, both) = sampled(&mock(
+            folder.path(),
+            "amd-smi",
+            METRIC,
+            &["gpu-aa", "gpu-bb"],
+        ))
+        .unwrap();
+        assert_eq!(
+            both.iter().map(|r| r.power_watts).collect::<Vec<_>>(),
+            [Some(100.0), Some(200.0)]
+        );
         // One of two, and nobody says which.
         let (_, why) = sampled(&mock(folder.path(), "amd-smi", METRIC, &["gpu-aa"])).unwrap_err();
         assert!(why.contains("not which of them"), "{why}");
@@ -247,10 +322,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         mock(folder.path(), "amd-smi", "echo broken; exit 1", &[]);
         let json = r#"echo '{"card0": {"Current Socket Graphics Package Power (W)": "150.0", "Accumulated Energy (uJ)": "2500000.0"}}'"#;
-        let (name, readings) = sampled(&mock(folder.path(), "rocm-smi", json, &["gpu-aa"])).unwrap();
-        assert_eq!((name, readings[0].power_watts, readings[0].energy_joules), ("rocm-smi", Some(150.0), Some(2.5)));
+        let (name, readings) =
+            sampled(&mock(folder.path(), "rocm-smi", json, &["gpu-aa"])).unwrap();
+        assert_eq!(
+            (name, readings[0].power_watts, readings[0].energy_joules),
+            ("rocm-smi", Some(150.0), Some(2.5))
+        );
         let empty = tempfile::tempdir().unwrap();
-        let nothing = Sampling { env: BTreeMap::new(), ..mock(empty.path(), "other", "", &["gpu-aa"]) };
+        let nothing = Sampling {
+            env: BTreeMap::new(),
+            ..mock(empty.path(), "other", "", &["gpu-aa"])
+        };
         assert!(sampled(&nothing).unwrap_err().1.contains("in PATH"));
     }
 
@@ -270,11 +352,19 @@ mod tests {
     fn a_card_is_found_by_its_unique_id() {
         let sys = tempfile::tempdir().unwrap();
         let device = sys.path().join("devices/pci0/0000:C1:00.0");
-        write_atomically(&device.join("unique_id"), b"1122334455667788\n", Durability::Plain).unwrap();
+        write_atomically(
+            &device.join("unique_id"),
+            b"1122334455667788\n",
+            Durability::Plain,
+        )
+        .unwrap();
         let card = sys.path().join("class/drm/card1");
         crate::files::create_dir_all(&card).unwrap();
         std::os::unix::fs::symlink(&device, card.join("device")).unwrap();
-        assert_eq!(address(sys.path(), "1122334455667788").as_deref(), Some("0000:c1:00.0"));
+        assert_eq!(
+            address(sys.path(), "1122334455667788").as_deref(),
+            Some("0000:c1:00.0")
+        );
         assert_eq!(address(sys.path(), "99"), None);
     }
 }

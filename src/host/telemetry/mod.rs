@@ -1,7 +1,8 @@
-//! Samples a run's devices beside it, into `telemetry.jsonl` (`analyze::samples` has its lines).
+//! Samples a run's devices beside it, into `telemetry.jsonl` (`tprimat_results::telemetry_samples` has its lines).
 //!
-//! One thread of the run's supervisor, asleep but for a few calls of the driver's library a second, or one command every
-//! few seconds. Whatever goes wrong in it, the run goes on, and the file says why there are no samples.
+//! One thread of the run's supervisor, asleep but for a few calls of the driver's library a second,
+//! or one command every few seconds. Whatever goes wrong in it, the run goes on, and the file says
+//! why there are no samples.
 
 mod amd;
 mod nvml;
@@ -24,9 +25,9 @@ use serde::Serialize;
 
 pub(super) use self::nvml::open as open_nvml;
 use crate::{
-    analyze::{Reading, TELEMETRY_SCHEMA, TelemetryHeader, TelemetryLine},
     files::unix_now,
-    plan::Vendor,
+    job::Vendor,
+    results::{Reading, TELEMETRY_SCHEMA, TelemetryHeader, TelemetryLine},
 };
 
 /// Less important than any thread of a trainer.
@@ -49,7 +50,8 @@ pub struct Sampling {
 struct Source {
     name: &'static str,
     interval: Duration,
-    /// Readings in the order of the run's devices, and their time; none: this one failed. Heeds `stop` where it takes long.
+    /// Readings in the order of the run's devices, and their time; none: this one failed. Heeds
+    /// `stop` where it takes long.
     sample: Box<Take>,
     /// A sample takes so little that one more at the end of the run delays nothing.
     is_quick: bool,
@@ -68,17 +70,21 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// None where there is nothing to sample: on the cpu platform, and for a run without devices. `is_own`: is the process
-    /// with this id one of the run's?
+    /// None where there is nothing to sample: on the cpu platform, and for a run without devices.
+    /// `is_own`: is the process with this id one of the run's?
     #[must_use]
-    pub fn start(sampling: Sampling, is_own: impl Fn(i32) -> bool + Send + 'static) -> Option<Self> {
+    pub fn start(
+        sampling: Sampling,
+        is_own: impl Fn(i32) -> bool + Send + 'static,
+    ) -> Option<Self> {
         if sampling.vendor == Vendor::Cpu || sampling.devices.is_empty() {
             return None;
         }
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         let body = move || {
-            // To open a driver can take seconds, which are the trainer's first ones too; so it is done here.
+            // To open a driver can take seconds, which are the trainer's first ones too; so it is
+            // done here.
             give_way();
             let source = match sampling.vendor {
                 vendor if !sampling.exclusive => Err(shared(vendor)),
@@ -87,7 +93,10 @@ impl Sampler {
             };
             let _ = record(&sampling.file, sampling.devices, source, &asked);
         };
-        let thread = thread::Builder::new().name("telemetry".into()).spawn(body).ok()?;
+        let thread = thread::Builder::new()
+            .name("telemetry".into())
+            .spawn(body)
+            .ok()?;
         Some(Self { stop, thread })
     }
 
@@ -107,8 +116,16 @@ impl Sampler {
 }
 
 fn shared(vendor: Vendor) -> Unavailable {
-    let name = if vendor == Vendor::Nvd { nvml::NAME } else { amd::NAME };
-    (name, "the run may share its devices with others (`share`), and their power would not be its own".to_owned())
+    let name = if vendor == Vendor::Nvd {
+        nvml::NAME
+    } else {
+        amd::NAME
+    };
+    (
+        name,
+        "the run may share its devices with others (`share`), and their power would not be its own"
+            .to_owned(),
+    )
 }
 
 fn give_way() {
@@ -137,7 +154,9 @@ fn record(
         unavailable,
     };
     put(&mut file, &header)?;
-    let Ok(mut source) = source else { return Ok(()) };
+    let Ok(mut source) = source else {
+        return Ok(());
+    };
     let mut next = Instant::now();
     loop {
         let is_last = stop.load(Ordering::SeqCst);
@@ -176,16 +195,28 @@ fn timed<T>(read: impl FnOnce() -> T) -> (f64, T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analyze::Samples;
+    use crate::results::NoSamples;
+    use crate::results::Samples;
 
     /// A source whose counter goes up by a joule a sample.
     fn counting(is_quick: bool) -> Source {
         let mut joules = 0.0;
         let sample = move |_: &AtomicBool| {
             joules += 1.0;
-            Some((joules, vec![Reading { energy_joules: Some(joules), ..Reading::default() }]))
+            Some((
+                joules,
+                vec![Reading {
+                    energy_joules: Some(joules),
+                    ..Reading::default()
+                }],
+            ))
         };
-        Source { name: "counting", interval: Duration::from_millis(1), sample: Box::new(sample), is_quick }
+        Source {
+            name: "counting",
+            interval: Duration::from_millis(1),
+            sample: Box::new(sample),
+            is_quick,
+        }
     }
 
     fn recorded(source: Result<Source, Unavailable>, stopped_first: bool) -> Samples {
@@ -197,7 +228,11 @@ mod tests {
             // The source is made on the thread that uses it; a scope of its own stands in for that.
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
-                    let lines = std::fs::read(&file).unwrap_or_default().iter().filter(|b| **b == b'\n').count();
+                    let lines = std::fs::read(&file)
+                        .unwrap_or_default()
+                        .iter()
+                        .filter(|b| **b == b'\n')
+                        .count();
                     stop.store(lines > 5, Ordering::SeqCst);
                 }
             });
@@ -209,19 +244,33 @@ mod tests {
     #[test]
     fn samples_are_taken_until_the_end_and_once_more() {
         let samples = recorded(Ok(counting(true)), false);
-        assert_eq!((samples.source.as_str(), samples.interval_seconds, samples.devices), ("counting", 0.001, 1));
-        let joules: f64 = samples.points.iter().map(|p| p.counter_joules.unwrap()).sum();
+        assert_eq!(
+            (
+                samples.source.as_str(),
+                samples.interval_seconds,
+                samples.devices
+            ),
+            ("counting", 0.001, 1)
+        );
+        let joules: f64 = samples
+            .points
+            .iter()
+            .map(|p| p.counter_joules.unwrap())
+            .sum();
         assert!(joules >= 4.0, "{samples:?}");
         assert_eq!(
-            recorded(Ok(counting(true)), true).unavailable.as_deref(),
-            Some("fewer than two samples were taken")
+            recorded(Ok(counting(true)), true).unavailable,
+            Some(NoSamples::FewerThanTwo)
         );
     }
 
     #[test]
     fn a_source_that_cannot_be_opened_is_told_in_the_file() {
         let samples = recorded(Err(("nvml", "no driver".into())), true);
-        assert_eq!((samples.source.as_str(), samples.unavailable.as_deref()), ("nvml", Some("no driver")));
+        assert_eq!(
+            (samples.source.as_str(), samples.unavailable),
+            ("nvml", Some(NoSamples::Said("no driver".into())))
+        );
     }
 
     #[test]
@@ -229,9 +278,22 @@ mod tests {
         let none = |vendor, devices: &[&str]| {
             let devices = devices.iter().map(|d| (*d).to_owned()).collect();
             let (env, file) = (BTreeMap::new(), "/nowhere/telemetry.jsonl".into());
-            Sampler::start(Sampling { vendor, devices, exclusive: true, env, file }, |_| false).is_none()
+            Sampler::start(
+                Sampling {
+                    vendor,
+                    devices,
+                    exclusive: true,
+                    env,
+                    file,
+                },
+                |_| false,
+            )
+            .is_none()
         };
         assert!(none(Vendor::Cpu, &["cpu"]) && none(Vendor::Nvd, &[]));
-        assert!(!none(Vendor::Amd, &["gpu-amd-0"]), "a file that cannot be written disturbs nobody");
+        assert!(
+            !none(Vendor::Amd, &["gpu-amd-0"]),
+            "a file that cannot be written disturbs nobody"
+        );
     }
 }

@@ -1,18 +1,20 @@
 //! Which of the processes on a device are not the run's.
 //!
-//! A driver may count processes otherwise than this one does: in a container it may give the host's numbers, leave out
-//! what other containers run, or show nothing. So a list is believed only where it names a process of the run, and "no
-//! other" only where this process sees all that run on the host.
+//! A driver may count processes otherwise than this one does: in a container it may give the host's
+//! numbers, leave out what other containers run, or show nothing. So a list is believed only where
+//! it names a process of the run, and "no other" only where this process sees all that run on the
+//! host.
 
 use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 
-use crate::analyze::OtherProcess;
+use crate::results::OtherProcess;
 
 pub(super) type IsOwn = dyn Fn(i32) -> bool + Send;
 
 /// The kernel's number of the first pid namespace, the one in which every process has a number.
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
-/// No process has a larger number; a driver that lays out its list otherwise than its header says may give one.
+/// No process has a larger number; a driver that lays out its list otherwise than its header says
+/// may give one.
 const LARGEST: i32 = 1 << 22;
 
 pub(super) struct Processes {
@@ -23,15 +25,24 @@ pub(super) struct Processes {
 impl Processes {
     pub fn new(is_own: Box<IsOwn>) -> Self {
         let namespace = std::fs::read_link("/proc/self/ns/pid").ok();
-        Self { is_own, sees_all: namespace.is_some_and(|name| name.to_str() == Some(FIRST_NAMESPACE)) }
+        Self {
+            is_own,
+            sees_all: namespace.is_some_and(|name| name.to_str() == Some(FIRST_NAMESPACE)),
+        }
     }
 
-    /// The others among the processes that a driver lists of a device; `None`: not known. Some drivers name a thread in
-    /// place of its process: to the kernel the one is as good as the other here.
+    /// The others among the processes that a driver lists of a device; `None`: not known. Some
+    /// drivers name a thread in place of its process: to the kernel the one is as good as the other
+    /// here.
     pub fn others(&self, listed: &[u32]) -> Option<Vec<OtherProcess>> {
-        let pids = listed.iter().map(|pid| i32::try_from(*pid).ok().filter(|pid| (2..=LARGEST).contains(pid)));
+        let pids = listed.iter().map(|pid| {
+            i32::try_from(*pid)
+                .ok()
+                .filter(|pid| (2..=LARGEST).contains(pid))
+        });
         let pids: Vec<i32> = pids.collect::<Option<_>>()?;
-        let (own, others): (Vec<i32>, Vec<i32>) = pids.into_iter().partition(|pid| (self.is_own)(*pid));
+        let (own, others): (Vec<i32>, Vec<i32>) =
+            pids.into_iter().partition(|pid| (self.is_own)(*pid));
         if own.is_empty() {
             return None;
         }
@@ -40,7 +51,15 @@ impl Processes {
         if !self.sees_all && (there.is_empty() || !gone.is_empty()) {
             return None;
         }
-        Some(there.into_iter().map(|pid| OtherProcess { pid: pid.unsigned_abs(), name: name(pid) }).collect())
+        Some(
+            there
+                .into_iter()
+                .map(|pid| OtherProcess {
+                    pid: pid.unsigned_abs(),
+                    name: name(pid),
+                })
+                .collect(),
+        )
     }
 }
 
@@ -61,7 +80,10 @@ mod tests {
     use super::*;
 
     fn sleeper() -> Child {
-        Command::new("sleep").arg("60").spawn().expect("sleep exists")
+        Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep exists")
     }
 
     #[test]
@@ -78,17 +100,29 @@ mod tests {
             let is_own = Box::new(move |pid: i32| pid.unsigned_abs() == ours);
             Processes { is_own, sees_all }.others(listed)
         };
-        let found = Some(vec![OtherProcess { pid: theirs, name: Some("sleep".into()) }]);
+        let found = Some(vec![OtherProcess {
+            pid: theirs,
+            name: Some("sleep".into()),
+        }]);
         assert_eq!(others(true, &[ours, theirs]), found);
         assert_eq!(others(true, &[ours]), Some(vec![]));
-        assert_eq!(others(true, &[ours, gone]), Some(vec![]), "it has just ended");
-        // Nobody of the run: whose numbers these are, and whether the run is among them, nobody knows.
+        assert_eq!(
+            others(true, &[ours, gone]),
+            Some(vec![]),
+            "it has just ended"
+        );
+        // Nobody of the run: whose numbers these are, and whether the run is among them, nobody
+        // knows.
         assert_eq!(others(true, &[]), None);
         assert_eq!(others(true, &[theirs]), None);
         // In a container what is seen is seen, but what is not seen may be there.
         assert_eq!(others(false, &[ours, theirs]), found);
         assert_eq!(others(false, &[ours]), None);
-        assert_eq!(others(false, &[ours, gone, theirs]), None, "these are numbers of another namespace");
+        assert_eq!(
+            others(false, &[ours, gone, theirs]),
+            None,
+            "these are numbers of another namespace"
+        );
         // Numbers that stand for processes that cannot be named here.
         for none in [0, 1, 1 << 30, u32::MAX] {
             assert_eq!(others(true, &[ours, none]), None, "{none}");

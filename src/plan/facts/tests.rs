@@ -18,13 +18,17 @@ fn write_lock(project: &Path, text: &str) {
     write_atomically(&project.join(LOCK), text.as_bytes(), Durability::Plain).unwrap();
 }
 
-/// A book of a project whose lock is `text`, with a driver and packages that this host would add for `nvd`.
+/// A book of a project whose lock is `text`, with a driver and packages that this host would add
+/// for `nvd`.
 fn book_of(project: &Path, text: &str, reads: &ReadSet) -> FactBook {
     write_lock(project, text);
     let mut book = FactBook::load(project, false, &BTreeMap::new(), reads).unwrap();
     let mut found = Section::default();
     found.set("driver", Some("570".into()));
-    found.set_packages("tran", &BTreeMap::from([("torch".to_owned(), Some("2.11.0".to_owned()))]));
+    found.set_packages(
+        "tran",
+        &BTreeMap::from([("torch".to_owned(), Some("2.11.0".to_owned()))]),
+    );
     book.missing.insert("nvd".to_owned(), found);
     book
 }
@@ -41,9 +45,18 @@ fn what_others_pinned_since_the_lock_was_read_stays() {
     assert_eq!(book.write_missing(&reads).unwrap(), ["nvd"]);
     let written = Lock::load(&project.path().join(LOCK), &ReadSet::default()).unwrap();
     let nvd = written.section("nvd").unwrap();
-    assert_eq!((&nvd.packages["nemo"]["nemo"][..], &nvd.packages["tran"]["torch"][..]), ("2", "2.11.0"));
+    assert_eq!(
+        (
+            &nvd.packages["nemo"]["nemo"][..],
+            &nvd.packages["tran"]["torch"][..]
+        ),
+        ("2", "2.11.0")
+    );
     assert_eq!(nvd.facts["driver"], "570".into());
-    assert_eq!(written.section("cpu").unwrap().facts["cores"], Fact::Number(4));
+    assert_eq!(
+        written.section("cpu").unwrap().facts["cores"],
+        Fact::Number(4)
+    );
 }
 
 #[test]
@@ -61,7 +74,13 @@ fn a_lock_that_now_contradicts_the_plan_is_not_written_over() {
         let book = book_of(project.path(), PINNED, &reads);
         write_lock(project.path(), &now);
         let error = format!("{:?}", book.write_missing(&reads).unwrap_err());
-        assert!(error.contains(&format!("was changed while this build was planned: {name}")), "{error}");
-        assert_eq!(std::fs::read_to_string(project.path().join(LOCK)).unwrap(), now);
+        assert!(
+            error.contains(&format!("was changed while this build was planned: {name}")),
+            "{error}"
+        );
+        assert_eq!(
+            std::fs::read_to_string(project.path().join(LOCK)).unwrap(),
+            now
+        );
     }
 }

@@ -4,19 +4,23 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Change, Memory, changes, memory};
+use super::{Change, Memory, changes, memory, untried};
 use crate::{
     config::Values,
+    job::{Job, Vendor},
+    matrix::CellId,
     plan::{Plan, Support},
+    recipe::context,
 };
 
 const GIB: f64 = (1u64 << 30) as f64;
-/// Above this share of the capacity a cell is not started: wider than the model has erred, so that a wrong model
-/// withholds no run.
+/// Above this share of the capacity a cell is not started: wider than the model has erred, so that
+/// a wrong model withholds no run.
 const WITHHELD_ABOVE: f64 = 1.15;
 /// From this share on a cell may or may not fit.
 const TIGHT_ABOVE: f64 = 0.92;
-/// CUDA context, loaded kernels and NCCL's buffers, which PyTorch's allocator does not see: assumed.
+/// CUDA context, loaded kernels and NCCL's buffers, which PyTorch's allocator does not see:
+/// assumed.
 const CONTEXT_BYTES: f64 = 1.0e9;
 /// Blocks that PyTorch's allocator holds and cannot use, as a share of what it hands out: assumed.
 const FRAGMENTATION: f64 = 0.03;
@@ -48,7 +52,8 @@ impl Verdict {
     }
 }
 
-/// One cell: what it needs, what there is, and what follows. What is absent is not known, and `unknown` says why.
+/// One cell: what it needs, what there is, and what follows. What is absent is not known, and
+/// `unknown` says why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MemoryFit {
@@ -67,18 +72,32 @@ pub struct MemoryFit {
     pub verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// What would need less, each change alone and the cheapest first; where the cell is tight or does not fit.
+    /// What would need less, each change alone and the cheapest first; where the cell is tight or
+    /// does not fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
+    /// The same where the need of memory is not known: settings that the recipe hands to its
+    /// trainer, and what each costs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub untried: Vec<(String, String)>,
 }
 
 impl MemoryFit {
     #[must_use]
     pub fn of(cell: &str, memory: Result<Memory, String>, capacity: Option<Capacity>) -> Self {
-        let mut fit = Self { cell: cell.to_owned(), capacity, ..Self::default() };
+        let mut fit = Self {
+            cell: cell.to_owned(),
+            capacity,
+            ..Self::default()
+        };
         let memory = match memory {
             Ok(memory) => memory,
-            Err(why) => return Self { unknown: Some(why), ..fit },
+            Err(why) => {
+                return Self {
+                    unknown: Some(why),
+                    ..fit
+                };
+            }
         };
         let needed = memory.peak_allocated_bytes as f64 * (1.0 + FRAGMENTATION) + CONTEXT_BYTES;
         fit.device_bytes = Some(needed.round() as u64);
@@ -103,8 +122,8 @@ impl MemoryFit {
         self.memory.as_ref().is_some_and(|memory| memory.is_checked)
     }
 
-    /// Why the cell is not to be started, where it is far from fitting. A model that was never compared with a measurement
-    /// withholds nothing.
+    /// Why the cell is not to be started, where it is far from fitting. A model that was never
+    /// compared with a measurement withholds nothing.
     #[must_use]
     pub fn withheld(&self) -> Option<String> {
         (self.ratio? > WITHHELD_ABOVE && self.is_checked()).then(|| self.warning())?
@@ -116,13 +135,21 @@ impl MemoryFit {
         let (ratio, needed, capacity) = (self.ratio?, self.device_bytes?, self.capacity.as_ref()?);
         let (words, what) = match ratio {
             r if r <= 1.0 => return None,
-            r if r <= WITHHELD_ABOVE => ("may not fit", "it runs, for a prediction may err by as much"),
+            r if r <= WITHHELD_ABOVE => (
+                "may not fit",
+                "it runs, for a prediction may err by as much",
+            ),
             _ if self.is_checked() => ("will not fit", "--force runs it"),
-            _ => ("may not fit", "it runs, for this model was never compared with a measured peak"),
+            _ => (
+                "may not fit",
+                "it runs, for this model was never compared with a measured peak",
+            ),
         };
         let (needed, has) = (gb(needed), gb(capacity.bytes));
         let source = &capacity.source;
-        Some(format!("{words}: needs {needed} a GPU, which has {has} ({source}); {what}, `tprimat fit` shows the sum"))
+        Some(format!(
+            "{words}: needs {needed} a GPU, which has {has} ({source}); {what}, `tprimat fit` shows the sum"
+        ))
     }
 }
 
@@ -134,28 +161,82 @@ pub fn gb(bytes: u64) -> String {
 
 /// What a cell needs against its platform's device. `None` for a cell that is not supported.
 #[must_use]
-pub fn fit(plan: &Plan, cell: usize) -> Option<MemoryFit> {
-    let Support::Ready(prepared) = &plan.cells[cell].support else { return None };
-    let of = &plan.matrix.cells[cell];
+pub fn fit(plan: &Plan, cell: CellId) -> Option<MemoryFit> {
+    let Support::Ready(prepared) = &plan.cells[cell].support else {
+        return None;
+    };
+    let recipe = &plan.recipe(cell).file;
     let job = prepared.job();
-    let fit = MemoryFit::of(&plan.cells[cell].id, memory(&of.framework, job), capacity(plan, cell));
+    let fit = MemoryFit::of(
+        &plan.cells[cell].id,
+        memory(recipe, job),
+        capacity(plan, cell),
+    );
     let is_small = fit.verdict == Some(Verdict::Fits);
-    let unsupported = &plan.recipe(cell).file.unsupported;
-    let changes = if is_small { Vec::new() } else { changes(&of.framework, unsupported, job) };
-    Some(MemoryFit { changes, ..fit })
+    let changes = if is_small {
+        Vec::new()
+    } else {
+        changes(recipe, job)
+    };
+    let is_unknown = fit.memory.is_none() && job.vendor != Vendor::Cpu;
+    let untried = if is_unknown {
+        untried(recipe, job, |other| is_launched(plan, cell, job, other))
+    } else {
+        Vec::new()
+    };
+    let untried = untried
+        .into_iter()
+        .map(|(setting, cost)| (setting, cost.to_owned()))
+        .collect();
+    Some(MemoryFit {
+        changes,
+        untried,
+        ..fit
+    })
+}
+
+/// Would the cell's trainer see that the job is another one?
+fn is_launched(plan: &Plan, cell: CellId, job: &Job, other: &Job) -> bool {
+    let recipe = plan.recipe(cell);
+    let render = |job: &Job| -> Vec<Option<Vec<u8>>> {
+        let context = context(job);
+        let files = recipe.templates.iter().map(|(name, _)| {
+            let file = plan.recipes.templates.render(name, &context);
+            file.ok().map(|file| file.bytes)
+        });
+        files.collect()
+    };
+    recipe.file.launch.reads_job || render(job) != render(other)
 }
 
 /// The locked or probed memory, else what config.yaml says.
-fn capacity(plan: &Plan, cell: usize) -> Option<Capacity> {
+fn capacity(plan: &Plan, cell: CellId) -> Option<Capacity> {
     let of = &plan.matrix.cells[cell];
     let prepared = plan.prepared(cell)?;
-    let known = prepared.facts.known.as_ref().ok().and_then(|facts| facts.get("memory_bytes")).and_then(Value::as_u64);
+    let known = prepared
+        .facts
+        .known
+        .as_ref()
+        .ok()
+        .and_then(|facts| facts.get("memory_bytes"))
+        .and_then(Value::as_u64);
     if let Some(bytes) = known.filter(|bytes| *bytes > 0) {
-        return Some(Capacity { bytes, source: "tprimat.lock, or this host".into() });
+        return Some(Capacity {
+            bytes,
+            source: "tprimat.lock, or this host".into(),
+        });
     }
     let path = format!("hardware.platforms.{}.memory_per_gpu_gb", of.platform);
-    let stated = plan.config.view(&Values::default(), &of.overlay).get(&path).and_then(Value::as_f64);
+    let stated = plan
+        .config
+        .view(&Values::default(), &of.overlay)
+        .get(&path)
+        .and_then(Value::as_f64);
     let stated = stated.filter(|gb| *gb > 0.0)?;
-    // Makers say GB and build GiB: an "80 GB" H100 reports 85.5·10⁹ bytes, a "192 GB" MI300X 206.1·10⁹.
-    Some(Capacity { bytes: (stated * GIB).round() as u64, source: format!("{path} of config.yaml") })
+    // Makers say GB and build GiB: an "80 GB" H100 reports 85.5·10⁹ bytes, a "192 GB" MI300X
+    // 206.1·10⁹.
+    Some(Capacity {
+        bytes: (stated * GIB).round() as u64,
+        source: format!("{path} of config.yaml"),
+    })
 }

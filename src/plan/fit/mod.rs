@@ -1,8 +1,9 @@
 //! Memory that a job needs on the GPU that needs most, by what each framework keeps, and when.
 //!
-//! Pure arithmetic on the job. A training step is a row of phases; each has a list of what is allocated then, and the
-//! largest sum is the predicted peak of PyTorch's allocator (`peak_allocated`). Formulas, their derivation and the
-//! measured peaks that they are compared with: docs/METRICS.md, "Memory (fit)".
+//! Pure arithmetic on the job. A training step is a row of phases; each has a list of what is
+//! allocated then, and the largest sum is the predicted peak of PyTorch's allocator
+//! (`peak_allocated`). Formulas, their derivation and the measured peaks that they are compared
+//! with: docs/METRICS.md, "Memory (fit)".
 mod advice;
 mod capacity;
 mod megatron;
@@ -15,10 +16,13 @@ mod tests;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Job, Vendor};
+use crate::{
+    job::{Job, Vendor},
+    recipe::{MemoryModel, RecipeFile},
+};
 use sizes::Sizes;
 
-pub use advice::{Change, changes};
+pub use advice::{Change, changes, untried};
 pub use capacity::{Capacity, MemoryFit, Verdict, fit, gb};
 
 /// Something that is allocated while a phase lasts.
@@ -32,7 +36,8 @@ pub struct Component {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     pub peak_allocated_bytes: u64,
-    /// The phase of a step in which the peak is met: `head`, `layers`, `gradients` or `update`, with its direction.
+    /// The phase of a step in which the peak is met: `head`, `layers`, `gradients` or `update`,
+    /// with its direction.
     pub phase: String,
     /// What is allocated then; adds up to the peak.
     pub components: Vec<Component>,
@@ -50,7 +55,10 @@ struct Phase {
 
 impl Phase {
     fn new(name: &'static str, parts: &[&[(&'static str, f64)]]) -> Self {
-        Self { name, parts: parts.concat() }
+        Self {
+            name,
+            parts: parts.concat(),
+        }
     }
 
     fn total(&self) -> f64 {
@@ -58,45 +66,68 @@ impl Phase {
     }
 }
 
-/// Workspaces of cuBLAS: 32 MiB each on Hopper, for the thread that goes forward and the one that goes backward.
+/// Workspaces of cuBLAS: 32 MiB each on Hopper, for the thread that goes forward and the one that
+/// goes backward.
 const WORKSPACES: (&str, f64) = ("cuBLAS workspaces", 67_108_864.0);
 
 /// The predicted peak of a job under a recipe, or why none is known.
-pub fn memory(recipe: &str, job: &Job) -> Result<Memory, String> {
+pub fn memory(recipe: &RecipeFile, job: &Job) -> Result<Memory, String> {
     if job.vendor == Vendor::Cpu {
         return Err("not modelled: a CPU's memory is the host's".into());
     }
-    let knows_fp8 = matches!(recipe, "native" | "mega" | "nemo" | "prim" | "mlm" | "mgds");
-    if job.precision != "bf16" && !(job.precision == "fp8" && knows_fp8) {
+    let Some(section) = &recipe.memory else {
+        return Err(format!(
+            "not known: the recipe `{}` does not describe what it keeps in memory ([memory] in its recipe.toml)",
+            recipe.id
+        ));
+    };
+    if !section.precisions.contains(&job.precision) {
         return Err(format!("not modelled: precision {}", job.precision));
     }
-    if !matches!(job.model.architecture.as_str(), "llama" | "qwen2" | "mistral") {
-        return Err(format!("not modelled: architecture {}", job.model.architecture));
+    if !matches!(
+        job.model.architecture.as_str(),
+        "llama" | "qwen2" | "mistral"
+    ) {
+        return Err(format!(
+            "not modelled: architecture {}",
+            job.model.architecture
+        ));
     }
     let sizes = Sizes::of(job).ok_or("not modelled: the shape or the batch is incomplete")?;
     let mut assumptions = vec!["attention by a flash kernel: no scores are kept".to_owned()];
-    let phases = match recipe {
-        "native" => torch::native(job, &sizes)?,
-        "tran" => torch::tran(job, &sizes, &mut assumptions)?,
-        "fsdp" => torch::fsdp(job, &sizes, &mut assumptions)?,
-        "deep" => torch::deep(job, &sizes, &mut assumptions)?,
-        "titan" => torch::titan(job, &sizes, &mut assumptions)?,
-        "mega" | "nemo" | "prim" | "mlm" | "mgds" => megatron::megatron(recipe, job, &sizes, &mut assumptions)?,
-        other => return Err(format!("not known: what `{other}` keeps in memory is not described")),
+    let phases = match section.model {
+        MemoryModel::TprimatNative => torch::native(job, &sizes)?,
+        MemoryModel::TransformersTrainer => torch::trainer(job, &sizes, &mut assumptions)?,
+        MemoryModel::Fsdp2 => torch::fsdp2(job, &sizes, &mut assumptions)?,
+        MemoryModel::DeepspeedZero => torch::zero(job, &sizes, &mut assumptions)?,
+        MemoryModel::Torchtitan => torch::torchtitan(job, &sizes, &mut assumptions)?,
+        MemoryModel::Megatron => {
+            megatron::megatron(section.vocab_multiple, job, &sizes, &mut assumptions)?
+        }
     };
-    let peak = phases.into_iter().max_by(|a, b| a.total().total_cmp(&b.total())).ok_or("not modelled")?;
+    let peak = phases
+        .into_iter()
+        .max_by(|a, b| a.total().total_cmp(&b.total()))
+        .ok_or("not modelled")?;
     let components: Vec<Component> = peak
         .parts
         .iter()
         .filter(|(_, bytes)| *bytes >= 1.0)
-        .map(|(name, bytes)| Component { name: (*name).to_owned(), bytes: bytes.round() as u64 })
+        .map(|(name, bytes)| Component {
+            name: (*name).to_owned(),
+            bytes: bytes.round() as u64,
+        })
         .collect();
-    let is_checked = matches!(recipe, "native" | "tran" | "fsdp" | "deep" | "mega") && job.precision == "bf16";
+    let is_checked = section.checked.contains(&job.precision);
     if !is_checked {
-        assumptions.push("derived from how the framework works; never compared with a measured peak".into());
+        assumptions.push(
+            "derived from how the framework works; never compared with a measured peak".into(),
+        );
     }
     Ok(Memory {
-        peak_allocated_bytes: components.iter().fold(0, |sum, c| sum.saturating_add(c.bytes)),
+        peak_allocated_bytes: components
+            .iter()
+            .fold(0, |sum, c| sum.saturating_add(c.bytes)),
         phase: peak.name.to_owned(),
         components,
         assumptions,

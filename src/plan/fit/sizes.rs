@@ -40,7 +40,11 @@ impl Sizes {
             p.context_parallel_size,
             p.data_parallel_size,
         ];
-        let batch = [d.micro_batch_size, d.seq_length, d.gradient_accumulation_steps];
+        let batch = [
+            d.micro_batch_size,
+            d.seq_length,
+            d.gradient_accumulation_steps,
+        ];
         if degrees.contains(&0) || batch.contains(&0) {
             return None;
         }
@@ -64,13 +68,21 @@ impl Sizes {
             pp,
             cp,
             micro_steps,
-            recomputed: if job.activation_checkpointing { m.num_layers.div_ceil(every) as f64 } else { 0.0 },
+            recomputed: if job.activation_checkpointing {
+                m.num_layers.div_ceil(every) as f64
+            } else {
+                0.0
+            },
         })
     }
 
     /// Parameters of the embedding and, where it is a matrix of its own, the head.
     pub fn ends(&self) -> f64 {
-        if self.is_tied { self.embedding } else { 2.0 * self.embedding }
+        if self.is_tied {
+            self.embedding
+        } else {
+            2.0 * self.embedding
+        }
     }
 
     /// Parameters of one decoder layer.
@@ -83,16 +95,19 @@ impl Sizes {
         self.tokens * self.vocab
     }
 
-    /// Bytes that all layers keep from the forward pass, and those that one layer alone keeps while it runs: `kept` and
-    /// `input` are bytes a token of a whole layer, and of the input that a recomputed one keeps in its place.
+    /// Bytes that all layers keep from the forward pass, and those that one layer alone keeps while
+    /// it runs: `kept` and `input` are bytes a token of a whole layer, and of the input that a
+    /// recomputed one keeps in its place.
     pub fn activations(&self, kept: f64, input: f64) -> (f64, f64) {
-        // The attention kernel's log-sum-exp, fp32, one a head and token; two fp32 scales a token of the norms.
+        // The attention kernel's log-sum-exp, fp32, one a head and token; two fp32 scales a token
+        // of the norms.
         let layer = kept + 4.0 * self.heads / self.tp + 8.0;
         let all = (self.layers - self.recomputed) * layer + self.recomputed * input;
         (self.tokens * all, self.tokens * layer)
     }
 
-    /// Gradients that live while an MLP runs backward: of the product, of the gate and of its other factor, bf16.
+    /// Gradients that live while an MLP runs backward: of the product, of the gate and of its other
+    /// factor, bf16.
     pub fn working(&self) -> f64 {
         6.0 * self.tokens * self.ffn / self.tp
     }

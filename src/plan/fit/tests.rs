@@ -1,6 +1,13 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::shipped::shipped_file;
+
+/// The recipe.toml of a shipped recipe.
+pub fn shipped(id: &str) -> RecipeFile {
+    let bytes = shipped_file(&format!("recipes/{id}/recipe.toml")).unwrap();
+    toml::from_str(std::str::from_utf8(bytes).unwrap()).unwrap()
+}
 
 fn fixture() -> Value {
     serde_json::from_str(include_str!("../../../tests/fixtures/memory.json")).unwrap()
@@ -27,16 +34,20 @@ pub fn one_gpu(change: impl FnOnce(&mut Job)) -> Job {
 }
 
 fn peak(recipe: &str, job: &Job) -> f64 {
-    memory(recipe, job).unwrap().peak_allocated_bytes as f64
+    memory(&shipped(recipe), job).unwrap().peak_allocated_bytes as f64
 }
 
-/// How far predictions may be from measured peaks: eager runs of formulas that were derived one by one, then the rest.
+/// How far predictions may be from measured peaks: eager runs of formulas that were derived one by
+/// one, then the rest.
 #[test]
 fn measured_peaks_are_predicted() {
     let fixture = fixture();
     let mut compared = 0;
     for run in fixture["runs"].as_array().unwrap() {
-        let (framework, measured) = (run["framework"].as_str().unwrap(), run["bytes"].as_f64().unwrap());
+        let (framework, measured) = (
+            run["framework"].as_str().unwrap(),
+            run["bytes"].as_f64().unwrap(),
+        );
         let job = job_of(&fixture, run["model"].as_str().unwrap(), &run["job"]);
         let predicted = peak(framework, &job);
         let error = predicted / measured - 1.0;
@@ -45,21 +56,39 @@ fn measured_peaks_are_predicted() {
             assert!(error > 0.0, "what is counted is an upper bound");
             continue;
         }
-        println!("{} {}: predicted {predicted}, measured {measured}, {:+.2} %", run["run"], run["kind"], 100.0 * error);
+        println!(
+            "{} {}: predicted {predicted}, measured {measured}, {:+.2} %",
+            run["run"],
+            run["kind"],
+            100.0 * error
+        );
         if run["kind"] == "peak_reserved" {
             // What is reserved is at least what is allocated.
-            assert!((-0.10..=0.0).contains(&error), "{}: {predicted} {measured} {error}", run["run"]);
+            assert!(
+                (-0.10..=0.0).contains(&error),
+                "{}: {predicted} {measured} {error}",
+                run["run"]
+            );
             continue;
         }
-        let tolerance = if job.compile && framework == "tran" { 0.05 } else { 0.01 };
-        assert!(error.abs() < tolerance, "{}: {predicted} {measured} {error}", run["run"]);
+        let tolerance = if job.compile && framework == "tran" {
+            0.05
+        } else {
+            0.01
+        };
+        assert!(
+            error.abs() < tolerance,
+            "{}: {predicted} {measured} {error}",
+            run["run"]
+        );
         compared += 1;
     }
     assert_eq!(compared, 17);
 }
 
-/// Peaks of the same programs on tensors without storage, every allocation counted (docs/METRICS.md); with the cuBLAS
-/// workspaces that such tensors do not need. They reach settings that no GPU has measured.
+/// Peaks of the same programs on tensors without storage, every allocation counted
+/// (docs/METRICS.md); with the cuBLAS workspaces that such tensors do not need. They reach settings
+/// that no GPU has measured.
 #[test]
 fn counted_peaks_of_other_settings_are_predicted() {
     let qwen = json!({
@@ -109,42 +138,79 @@ fn each_setting_moves_the_peak_as_it_should() {
             }),
         );
         assert!(less < half && half < base(recipe), "{recipe}");
-        let bf16 = peak(recipe, &one_gpu(|job| job.optimizer.state_precision = "bf16".into()));
+        let bf16 = peak(
+            recipe,
+            &one_gpu(|job| job.optimizer.state_precision = "bf16".into()),
+        );
         assert!(bf16 < base(recipe), "{recipe}");
         let more = peak(recipe, &one_gpu(|job| job.data.micro_batch_size = 8));
         assert!(more > 1.2 * base(recipe), "{recipe}");
     }
-    let over = |dp: u64| peak("fsdp", &one_gpu(|job| job.parallelism.data_parallel_size = dp));
+    let over = |dp: u64| {
+        peak(
+            "fsdp",
+            &one_gpu(|job| job.parallelism.data_parallel_size = dp),
+        )
+    };
     assert!(over(8) < over(1));
     let offloaded = peak("fsdp", &one_gpu(|job| job.offload = true));
     assert!(base("fsdp") - offloaded > 12.0 * 1.2e9);
-    let stages = peak("mega", &one_gpu(|job| job.parallelism.pipeline_model_parallel_size = 4));
+    let stages = peak(
+        "mega",
+        &one_gpu(|job| job.parallelism.pipeline_model_parallel_size = 4),
+    );
     assert!(stages < base("mega"));
 }
 
 #[test]
 fn what_is_not_described_has_no_figure() {
-    let why = |recipe: &str, job: &Job| memory(recipe, job).unwrap_err();
+    let why = |recipe: &str, job: &Job| memory(&shipped(recipe), job).unwrap_err();
     assert!(why("cmd", &one_gpu(|_| ())).contains("not known"));
     assert!(why("tran", &one_gpu(|job| job.precision = "fp8".into())).contains("fp8"));
-    assert!(why("tran", &one_gpu(|job| job.model.architecture = "gpt2".into())).contains("gpt2"));
+    assert!(
+        why(
+            "tran",
+            &one_gpu(|job| job.model.architecture = "gpt2".into())
+        )
+        .contains("gpt2")
+    );
     assert!(why("tran", &one_gpu(|job| job.vendor = Vendor::Cpu)).contains("CPU"));
-    assert!(why("native", &one_gpu(|job| job.parallelism.tensor_model_parallel_size = 2)).contains("TP"));
+    assert!(
+        why(
+            "native",
+            &one_gpu(|job| job.parallelism.tensor_model_parallel_size = 2)
+        )
+        .contains("TP")
+    );
     let sharded_by_autograd = one_gpu(|job| {
-        (job.parallelism.data_parallel_size, job.parallelism.sharding) = (2, "full_shard".to_owned());
+        (job.parallelism.data_parallel_size, job.parallelism.sharding) =
+            (2, "full_shard".to_owned());
         job.framework.insert("step".to_owned(), "autograd".into());
     });
     assert!(why("native", &sharded_by_autograd).contains("own kernels"));
     assert!(why("fsdp", &one_gpu(|job| job.data.seq_length = 0)).contains("incomplete"));
-    assert!(memory("fsdp", &one_gpu(|job| job.data.seq_length = u64::MAX)).is_ok(), "absurd, but no panic");
+    assert!(
+        memory(
+            &shipped("fsdp"),
+            &one_gpu(|job| job.data.seq_length = u64::MAX)
+        )
+        .is_ok(),
+        "absurd, but no panic"
+    );
 }
 
 #[test]
 fn parts_add_up_and_the_verdict_follows() {
-    let memory = memory("fsdp", &one_gpu(|_| ())).unwrap();
-    assert_eq!(memory.components.iter().map(|c| c.bytes).sum::<u64>(), memory.peak_allocated_bytes);
+    let memory = memory(&shipped("fsdp"), &one_gpu(|_| ())).unwrap();
+    assert_eq!(
+        memory.components.iter().map(|c| c.bytes).sum::<u64>(),
+        memory.peak_allocated_bytes
+    );
     let verdict = |gb: u64| {
-        let capacity = Capacity { bytes: gb * 1_000_000_000, source: "test".into() };
+        let capacity = Capacity {
+            bytes: gb * 1_000_000_000,
+            source: "test".into(),
+        };
         let fit = MemoryFit::of("cell", Ok(memory.clone()), Some(capacity));
         (fit.verdict.unwrap(), fit.withheld().is_some())
     };
@@ -154,17 +220,40 @@ fn parts_add_up_and_the_verdict_follows() {
     assert_eq!(verdict(46), (Verdict::DoesNotFit, false));
     assert_eq!(verdict(43), (Verdict::DoesNotFit, true));
     let warning = |gb: u64| {
-        let capacity = Capacity { bytes: gb * 1_000_000_000, source: "test".into() };
+        let capacity = Capacity {
+            bytes: gb * 1_000_000_000,
+            source: "test".into(),
+        };
         MemoryFit::of("cell", Ok(memory.clone()), Some(capacity)).warning()
     };
     assert_eq!((warning(80), warning(52)), (None, None));
-    assert!(warning(46).unwrap().starts_with("may not fit: needs 49.8 GB a GPU, which has 46.0 GB (test); it runs"));
-    assert!(warning(43).unwrap().starts_with("will not fit: needs 49.8 GB a GPU, which has 43.0 GB (test); --force"));
-    let small = Capacity { bytes: 20_000_000_000, source: "test".into() };
-    let by_an_unchecked = Memory { is_checked: false, ..memory.clone() };
+    assert!(
+        warning(46)
+            .unwrap()
+            .starts_with("may not fit: needs 49.8 GB a GPU, which has 46.0 GB (test); it runs")
+    );
+    assert!(
+        warning(43)
+            .unwrap()
+            .starts_with("will not fit: needs 49.8 GB a GPU, which has 43.0 GB (test); --force")
+    );
+    let small = Capacity {
+        bytes: 20_000_000_000,
+        source: "test".into(),
+    };
+    let by_an_unchecked = Memory {
+        is_checked: false,
+        ..memory.clone()
+    };
     let noted = MemoryFit::of("cell", Ok(by_an_unchecked), Some(small));
-    assert_eq!((noted.verdict, noted.withheld()), (Some(Verdict::DoesNotFit), None));
-    assert!(noted.warning().unwrap().contains("may not fit"), "{noted:?}");
+    assert_eq!(
+        (noted.verdict, noted.withheld()),
+        (Some(Verdict::DoesNotFit), None)
+    );
+    assert!(
+        noted.warning().unwrap().contains("may not fit"),
+        "{noted:?}"
+    );
     let unknown = MemoryFit::of("cell", Ok(memory), None);
     assert!(unknown.verdict.is_none() && unknown.withheld().is_none() && unknown.unknown.is_some());
 }

@@ -1,26 +1,30 @@
-//! Programs on plain PyTorch: tprimat-native, Transformers' Trainer, FSDP2, DeepSpeed's ZeRO, torchtitan.
+//! Programs on plain PyTorch: tprimat-native, Transformers' Trainer, FSDP2, DeepSpeed's ZeRO,
+//! torchtitan.
 //!
-//! Bytes a token that one layer keeps, counted with saved-tensor hooks (h hidden, q and k widths of queries and keys,
-//! f feed-forward):
+//! Bytes a token that one layer keeps, counted with saved-tensor hooks (h hidden, q and k widths of
+//! queries and keys, f feed-forward):
 //!
-//! - eager Transformers, bf16: each RMSNorm 8h (fp32 copy, bf16 product, output), q, k, v and the attention's output
-//!   2(2q + 2k), the MLP 8f (gate, up, silu, product).
-//! - eager Transformers under autocast, residual stream in fp32: each RMSNorm 8h (input, product), the bf16 casts for
-//!   q, k, v, gate and up 10h, the rest as above.
+//! - eager Transformers, bf16: each RMSNorm 8h (fp32 copy, bf16 product, output), q, k, v and the
+//!   attention's output 2(2q + 2k), the MLP 8f (gate, up, silu, product).
+//! - eager Transformers under autocast, residual stream in fp32: each RMSNorm 8h (input, product),
+//!   the bf16 casts for q, k, v, gate and up 10h, the rest as above.
 //! - compiled: norms, silu and product are computed again: inputs and outputs of the norms, and 6f.
-//! - tprimat-native, fused step: both norms' inputs and outputs 8h, q, k, v and the attention's output 4q + 4k, gate, up
-//!   and their product 6f.
-//! - the same in fp8: norms' outputs, the attention's output and gate times up once in fp8 by columns, which for the attention's
-//!   output comes besides: 6h + 5q + 4k + 5f.
-//! - tprimat-native by autograd: fused norms keep input and output; the attention's output is copied to be joined, 2q more.
+//! - tprimat-native, fused step: both norms' inputs and outputs 8h, q, k, v and the attention's
+//!   output 4q + 4k, gate, up and their product 6f. Where ranks share the weights out: 4h + 4q + 4k
+//!   + 4f, because the outputs of norms and the product are made again.
+//! - the same in fp8: norms' outputs, the attention's output and gate times up once in fp8 by
+//!   columns, which for the attention's output comes besides: 6h + 5q + 4k + 5f.
+//! - tprimat-native by autograd: fused norms keep input and output; the attention's output is
+//!   copied to be joined, 2q more.
 
 use super::{Phase, Sizes, WORKSPACES};
-use crate::plan::Job;
+use crate::job::{Job, Sharding};
 
 type Part = (&'static str, f64);
 type Phases = Result<Vec<Phase>, String>;
 
-/// FSDP2's program keeps whole gradients between micro-steps up to this many parameters (recipes/fsdp/train.py).
+/// FSDP2's program keeps whole gradients between micro-steps up to this many parameters
+/// (recipes/fsdp/train.py).
 const SMALL_MODEL: f64 = 2e9;
 /// Logits that tprimat-native has at one time, by the fused step (bf16) and by autograd (fp32).
 const FUSED_LOGITS_AT_ONCE: f64 = (1u64 << 30) as f64;
@@ -44,21 +48,46 @@ struct Network {
 impl Network {
     fn plain(s: &Sizes, is_compiled: bool) -> Self {
         let attention = 4.0 * s.q + 4.0 * s.kv;
-        let layer = attention + if is_compiled { 8.0 * s.hidden + 6.0 * s.ffn } else { 16.0 * s.hidden + 8.0 * s.ffn };
-        // Logits in bf16, their fp32 copy and log-softmax; on the way back log-softmax and two gradients, all fp32.
-        Self { layer, input: 2.0 * s.hidden, last: 8.0 * s.hidden, logit: (10.0, 12.0) }
+        let layer = attention
+            + if is_compiled {
+                8.0 * s.hidden + 6.0 * s.ffn
+            } else {
+                16.0 * s.hidden + 8.0 * s.ffn
+            };
+        // Logits in bf16, their fp32 copy and log-softmax; on the way back log-softmax and two
+        // gradients, all fp32.
+        Self {
+            layer,
+            input: 2.0 * s.hidden,
+            last: 8.0 * s.hidden,
+            logit: (10.0, 12.0),
+        }
     }
 
     /// fp32 weights under autocast; compiled as a whole, the loss included.
     fn autocast(s: &Sizes, is_compiled: bool) -> Self {
         let attention = 4.0 * s.q + 4.0 * s.kv;
         let (layer, last, logit) = if is_compiled {
-            // Logits in bf16 and the fp32 copy that accelerate returns; the loss keeps one scale a row.
-            (attention + 12.0 * s.hidden + 6.0 * s.ffn, 6.0 * s.hidden, (6.0, 4.0))
+            // Logits in bf16 and the fp32 copy that accelerate returns; the loss keeps one scale a
+            // row.
+            (
+                attention + 12.0 * s.hidden + 6.0 * s.ffn,
+                6.0 * s.hidden,
+                (6.0, 4.0),
+            )
         } else {
-            (attention + 26.0 * s.hidden + 8.0 * s.ffn, 10.0 * s.hidden, (10.0, 12.0))
+            (
+                attention + 26.0 * s.hidden + 8.0 * s.ffn,
+                10.0 * s.hidden,
+                (10.0, 12.0),
+            )
         };
-        Self { layer, input: 4.0 * s.hidden, last, logit }
+        Self {
+            layer,
+            input: 4.0 * s.hidden,
+            last,
+            logit,
+        }
     }
 }
 
@@ -69,7 +98,8 @@ struct Held {
     always: Vec<Part>,
     /// Gradients in the last micro-step, before its backward pass, and after it.
     gradients: (f64, f64),
-    /// bf16 casts of weights: during the forward pass, while the head goes back, and while one layer does.
+    /// bf16 casts of weights: during the forward pass, while the head goes back, and while one
+    /// layer does.
     casts: (f64, f64, f64),
     /// Besides, while the head goes back; while a layer does.
     at_head: Vec<Part>,
@@ -81,11 +111,18 @@ fn phases(s: &Sizes, network: &Network, held: &Held) -> Vec<Phase> {
     let (all, one) = s.activations(network.layer, network.input);
     let (before, after) = held.gradients;
     let one = if s.recomputed > 0.0 { one } else { 0.0 };
-    let kept = [("activations", all), ("final norm and input of the head", s.tokens * network.last)];
+    let kept = [
+        ("activations", all),
+        ("final norm and input of the head", s.tokens * network.last),
+    ];
     let always = [held.always.as_slice(), &[WORKSPACES]].concat();
     let accumulated = [("accumulated gradients", before)];
     // Without earlier micro-steps, the head's gradient is the first one there is.
-    let first = if before > 0.0 { 0.0 } else { after.min(4.0 * s.embedding) };
+    let first = if before > 0.0 {
+        0.0
+    } else {
+        after.min(4.0 * s.embedding)
+    };
     let (forward, head, layer) = held.casts;
     let casts = |bytes| [("bf16 copies of the weights", bytes)];
     vec![
@@ -108,7 +145,10 @@ fn phases(s: &Sizes, network: &Network, held: &Held) -> Vec<Phase> {
                 &casts(head),
                 &kept,
                 &held.at_head,
-                &[("logits, loss and their gradients", network.logit.1 * s.logits())],
+                &[(
+                    "logits, loss and their gradients",
+                    network.logit.1 * s.logits(),
+                )],
             ],
         ),
         Phase::new(
@@ -117,7 +157,11 @@ fn phases(s: &Sizes, network: &Network, held: &Held) -> Vec<Phase> {
                 &always,
                 &[("accumulated gradients", before + first)],
                 &casts(layer),
-                &[("activations", all), ("one layer, recomputed", one), ("gradients of activations", s.working())],
+                &[
+                    ("activations", all),
+                    ("one layer, recomputed", one),
+                    ("gradients of activations", s.working()),
+                ],
                 &held.at_layers,
             ],
         ),
@@ -133,27 +177,36 @@ fn phases(s: &Sizes, network: &Network, held: &Held) -> Vec<Phase> {
                 &held.at_layers,
             ],
         ),
-        Phase::new("update", &[&always, &[("gradients", after)], &held.at_update]),
+        Phase::new(
+            "update",
+            &[&always, &[("gradients", after)], &held.at_update],
+        ),
     ]
 }
 
 /// Bytes of one value of weights, gradients and each moment.
 fn state_bytes(job: &Job) -> f64 {
-    if job.optimizer.state_precision == "bf16" { 2.0 } else { 4.0 }
+    if job.optimizer.state_precision == "bf16" {
+        2.0
+    } else {
+        4.0
+    }
 }
 
 fn only_data_parallel(s: &Sizes) -> Result<(), String> {
-    (s.tp * s.pp * s.cp == 1.0).then_some(()).ok_or_else(|| "not modelled: this framework with TP, PP or CP".into())
+    (s.tp * s.pp * s.cp == 1.0)
+        .then_some(())
+        .ok_or_else(|| "not modelled: this framework with TP, PP or CP".into())
 }
 
 pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
     only_data_parallel(s)?;
     let state = state_bytes(job);
     let n = s.parameters;
-    let word = job.parallelism.sharding.as_str();
+    let (word, is_fp8) = (job.parallelism.sharding.as_str(), job.precision == "fp8");
     if s.dp > 1.0 && word != "none" && (is_fused(job) || !word.is_empty()) {
         return match is_fused(job) {
-            true => Ok(fused(s, &native_shards(s, state), false)),
+            true => Ok(fused(s, &native_shards(job, s, state), is_fp8, !is_fp8)),
             false => {
                 Err("not modelled: this trainer shards by its own kernels only, which do not take this job".into())
             }
@@ -166,64 +219,112 @@ pub(super) fn native(job: &Job, s: &Sizes) -> Phases {
         ("optimiser moments", 2.0 * state * n),
         WORKSPACES,
     ];
-    if job.precision == "fp8" {
+    if is_fp8 {
         if !is_fused(job) {
             return Err(
                 "not modelled: only this trainer's kernels compute in FP8, and they do not take this job".into()
             );
         }
         // By rows and by columns.
-        let weights = ("weights of the layers in fp8, twice", 2.0 * s.layers * s.layer_parameters());
-        return Ok(fused(s, &[always.as_slice(), &[weights]].concat(), true));
+        let weights = (
+            "weights of the layers in fp8, twice",
+            2.0 * s.layers * s.layer_parameters(),
+        );
+        return Ok(fused(
+            s,
+            &[always.as_slice(), &[weights]].concat(),
+            true,
+            false,
+        ));
     }
     if is_fused(job) {
-        return Ok(fused(s, &always, false));
+        return Ok(fused(s, &always, false, false));
     }
     let layer = 8.0 * s.hidden + 6.0 * s.q + 4.0 * s.kv + 8.0 * s.ffn;
     let (all, one) = s.activations(layer, 2.0 * s.hidden);
     let rows = s.tokens.min((LOGITS_AT_ONCE / s.vocab).floor().max(1.0));
-    // fp32 log-softmax and two gradients of one chunk; gradients of the hidden states, chunk by chunk.
+    // fp32 log-softmax and two gradients of one chunk; gradients of the hidden states, chunk by
+    // chunk.
     let head = [
         ("activations", all),
-        ("final norm and input of the head", 4.0 * s.tokens * s.hidden),
-        ("logits of a chunk, loss and their gradients", 12.0 * rows * s.vocab),
+        (
+            "final norm and input of the head",
+            4.0 * s.tokens * s.hidden,
+        ),
+        (
+            "logits of a chunk, loss and their gradients",
+            12.0 * rows * s.vocab,
+        ),
         ("gradients of hidden states", 2.0 * rows * s.hidden),
     ];
     let recomputed = if s.recomputed > 0.0 { one } else { 0.0 };
-    let layers =
-        [("activations", all), ("one layer, recomputed", recomputed), ("gradients of activations", s.working())];
-    // Neighbours that are not recomputed share one graph, whose gradients are all handed over at its end.
-    let neighbours = if s.recomputed > 0.0 { (s.layers / s.recomputed).ceil() / s.layers } else { 1.0 };
-    let end = [("one layer", one), ("bf16 gradients before they are added up", 2.0 * n * neighbours)];
+    let layers = [
+        ("activations", all),
+        ("one layer, recomputed", recomputed),
+        ("gradients of activations", s.working()),
+    ];
+    // Neighbours that are not recomputed share one graph, whose gradients are all handed over at
+    // its end.
+    let neighbours = if s.recomputed > 0.0 {
+        (s.layers / s.recomputed).ceil() / s.layers
+    } else {
+        1.0
+    };
+    let end = [
+        ("one layer", one),
+        (
+            "bf16 gradients before they are added up",
+            2.0 * n * neighbours,
+        ),
+    ];
     Ok(vec![
         Phase::new("head, backward", &[&always, &head]),
         Phase::new("layers, backward", &[&always, &layers]),
-        Phase::new("gradients, complete", &[&always, &end, &[("gradients of activations", s.working())]]),
+        Phase::new(
+            "gradients, complete",
+            &[&always, &end, &[("gradients of activations", s.working())]],
+        ),
     ])
 }
 
-/// tprimat-native with everything shared out: parts of the state, and room for two whole layers, of which one runs, and for
-/// the embedding or the head.
-fn native_shards(s: &Sizes, state: f64) -> Vec<Part> {
+/// tprimat-native with everything shared out: parts of the state, and room for two whole layers, of
+/// which one runs, and for the embedding or the head.
+fn native_shards(job: &Job, s: &Sizes, state: f64) -> Vec<Part> {
     let part = s.parameters / s.dp;
-    let at_once = s.layers.min(2.0) * s.layer_parameters() + s.embedding;
+    let layers = s.layers.min(2.0) * s.layer_parameters();
+    let at_once = layers + s.embedding;
     let received = state * s.embedding.max(s.layer_parameters());
     vec![
         ("parameters, bf16, sharded", 2.0 * part),
-        ("master weights, sharded", if state == 4.0 { 4.0 * part } else { 0.0 }),
+        (
+            "master weights, sharded",
+            if state == 4.0 { 4.0 * part } else { 0.0 },
+        ),
         ("gradients, sharded", state * part),
         ("optimiser moments, sharded", 2.0 * state * part),
         ("gathered weights, bf16", 2.0 * at_once),
+        (
+            "gathered weights in fp8, twice",
+            if job.precision == "fp8" {
+                2.0 * layers
+            } else {
+                0.0
+            },
+        ),
         ("whole gradients before they are sent", state * at_once),
         ("gradients received from all ranks", received),
         WORKSPACES,
     ]
 }
 
-/// Whether tprimat-native's kernels cover the job; where a GPU refuses them, the trainer's `start` event says so.
+/// Whether tprimat-native's kernels cover the job; where a GPU refuses them, the trainer's `start`
+/// event says so.
 fn is_fused(job: &Job) -> bool {
     let m = &job.model;
-    let asks_otherwise = job.framework.get("step").is_some_and(|step| step == "autograd");
+    let asks_otherwise = job
+        .framework
+        .get("step")
+        .is_some_and(|step| step == "autograd");
     let fits = m.hidden_size.is_multiple_of(64)
         && m.hidden_size <= 8192
         && m.ffn_hidden_size.is_multiple_of(8)
@@ -233,38 +334,57 @@ fn is_fused(job: &Job) -> bool {
 }
 
 /// tprimat-native's step over its own kernels: every buffer of it is listed in its source.
-fn fused(s: &Sizes, always: &[Part], is_fp8: bool) -> Vec<Phase> {
-    let layer = match is_fp8 {
-        true => 6.0 * s.hidden + 5.0 * s.q + 4.0 * s.kv + 5.0 * s.ffn,
-        false => 8.0 * s.hidden + 4.0 * s.q + 4.0 * s.kv + 6.0 * s.ffn,
+/// `restores`: results of the norms and of SwiGLU are made again by the backward pass.
+fn fused(s: &Sizes, always: &[Part], is_fp8: bool, restores: bool) -> Vec<Phase> {
+    let layer = match (is_fp8, restores) {
+        (true, _) => 6.0 * s.hidden + 5.0 * s.q + 4.0 * s.kv + 5.0 * s.ffn,
+        (false, false) => 8.0 * s.hidden + 4.0 * s.q + 4.0 * s.kv + 6.0 * s.ffn,
+        (false, true) => 4.0 * s.hidden + 4.0 * s.q + 4.0 * s.kv + 4.0 * s.ffn,
     };
     let (all, one) = s.activations(layer, 2.0 * s.hidden);
     let parts = (s.logits() / FUSED_LOGITS_AT_ONCE).ceil().max(1.0);
     let gradient = ("gradient of the hidden states", 2.0 * s.tokens * s.hidden);
     let head = [
         ("activations", all),
-        ("input and output of the final norm", 4.0 * s.tokens * s.hidden),
+        (
+            "input and output of the final norm",
+            4.0 * s.tokens * s.hidden,
+        ),
         gradient,
-        ("logits, and their gradients over them", 2.0 * s.logits() / parts),
+        (
+            "logits, and their gradients over them",
+            2.0 * s.logits() / parts,
+        ),
     ];
     let recomputed = if s.recomputed > 0.0 { one } else { 0.0 };
-    // In fp8, either the gradient of the MLP's output twice beside that of its product, or those of gate and up twice, when the
-    // product is gone already.
-    let mlp = if is_fp8 { (2.0 * s.ffn + 2.0 * s.hidden).max(3.0 * s.ffn) } else { 2.0 * s.ffn };
+    // In fp8, either the gradient of the MLP's output twice beside that of its product, or those of
+    // gate and up twice, when the product is gone already.
+    let mlp = if is_fp8 {
+        (2.0 * s.ffn + 2.0 * s.hidden).max(3.0 * s.ffn)
+    } else {
+        2.0 * s.ffn
+    };
     let layers = [
         ("activations", all),
         ("one layer, recomputed", recomputed),
         gradient,
         ("gradients within an MLP", s.tokens * mlp),
     ];
-    vec![Phase::new("head", &[always, &head]), Phase::new("layers, backward", &[always, &layers])]
+    vec![
+        Phase::new("head", &[always, &head]),
+        Phase::new("layers, backward", &[always, &layers]),
+    ]
 }
 
-pub(super) fn tran(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
+pub(super) fn trainer(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
     only_data_parallel(s)?;
     let (n, state) = (s.parameters, state_bytes(job));
     let is_autocast = state == 4.0;
-    let network = if is_autocast { Network::autocast(s, job.compile) } else { Network::plain(s, job.compile) };
+    let network = if is_autocast {
+        Network::autocast(s, job.compile)
+    } else {
+        Network::plain(s, job.compile)
+    };
     if job.compile {
         assumptions.push(
             "compiled as a whole: which values the compiler keeps is known within a few per cent only".to_owned(),
@@ -277,7 +397,11 @@ pub(super) fn tran(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phase
     } else if s.recomputed > 0.0 {
         // autocast's own cache ends with the forward pass; a recomputed layer casts again.
         let (head, layer) = (2.0 * s.embedding, 2.0 * s.layer_parameters());
-        (2.0 * n, head + 2.0 * (s.layers - s.recomputed) * s.layer_parameters(), head + layer)
+        (
+            2.0 * n,
+            head + 2.0 * (s.layers - s.recomputed) * s.layer_parameters(),
+            head + layer,
+        )
     } else {
         (2.0 * n, 2.0 * n, 2.0 * n)
     };
@@ -294,14 +418,22 @@ pub(super) fn tran(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phase
     Ok(phases(s, &network, &held))
 }
 
-pub(super) fn fsdp(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
+pub(super) fn fsdp2(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
     only_data_parallel(s)?;
-    let sync = job.framework.get("gradient_sync").and_then(serde_json::Value::as_str);
+    let sync = job
+        .framework
+        .get("gradient_sync")
+        .and_then(serde_json::Value::as_str);
     let keeps_whole = sync.map_or(s.parameters <= SMALL_MODEL, |sync| sync == "last");
-    Ok(phases(s, &Network::plain(s, job.compile), &sharded(job, s, keeps_whole, assumptions)))
+    Ok(phases(
+        s,
+        &Network::plain(s, job.compile),
+        &sharded(job, s, keeps_whole, assumptions),
+    ))
 }
 
-/// FSDP2 with a group a layer: shards of the state, the layer that runs in bf16, the next one on its way.
+/// FSDP2 with a group a layer: shards of the state, the layer that runs in bf16, the next one on
+/// its way.
 fn sharded(job: &Job, s: &Sizes, keeps_whole: bool, assumptions: &mut Vec<String>) -> Held {
     let (n, state) = (s.parameters, state_bytes(job));
     let on_gpu = if job.offload { 0.0 } else { 1.0 };
@@ -318,12 +450,19 @@ fn sharded(job: &Job, s: &Sizes, keeps_whole: bool, assumptions: &mut Vec<String
     });
     let layer = s.layer_parameters();
     let gathered = if s.dp > 1.0 { 2.0 * layer } else { 0.0 };
-    let ends = ("gathered embedding, head and final norm, bf16", 2.0 * (s.ends() + s.hidden));
+    let ends = (
+        "gathered embedding, head and final norm, bf16",
+        2.0 * (s.ends() + s.hidden),
+    );
     let next = ("next layer's weights, gathered ahead", gathered);
-    // The weights of the layer, their gradients, and fp32 input of its reduction beside that of the layer before.
+    // The weights of the layer, their gradients, and fp32 input of its reduction beside that of the
+    // layer before.
     let reduction = if s.dp > 1.0 { 8.0 * layer } else { 4.0 * layer };
     Held {
-        always: vec![("parameters, sharded", shard), ("optimiser moments, sharded", 2.0 * shard)],
+        always: vec![
+            ("parameters, sharded", shard),
+            ("optimiser moments, sharded", 2.0 * shard),
+        ],
         gradients: (before, shard),
         at_head: vec![ends, next],
         at_layers: vec![
@@ -336,14 +475,17 @@ fn sharded(job: &Job, s: &Sizes, keeps_whole: bool, assumptions: &mut Vec<String
     }
 }
 
-pub(super) fn deep(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
+pub(super) fn zero(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
     only_data_parallel(s)?;
     let n = s.parameters;
-    let stage = match job.parallelism.sharding.as_str() {
-        "" | "zero3" => 3,
-        "zero2" => 2,
-        "zero1" => 1,
-        other => return Err(format!("not modelled: sharding {other}")),
+    let stage = match (
+        job.parallelism.sharding.as_str(),
+        Sharding::named(&job.parallelism.sharding),
+    ) {
+        ("", _) | (_, Some(Sharding::Zero3)) => 3,
+        (_, Some(Sharding::Zero2)) => 2,
+        (_, Some(Sharding::Zero1)) => 1,
+        (other, _) => return Err(format!("not modelled: sharding {other}")),
     };
     let weights = if stage == 3 { 2.0 * n / s.dp } else { 2.0 * n };
     let gradients = if stage == 1 { 2.0 * n } else { 2.0 * n / s.dp };
@@ -355,30 +497,42 @@ pub(super) fn deep(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phase
             ("gradients, bf16", on_gpu * gradients),
             ("master weights, fp32", on_gpu * 4.0 * n / s.dp),
             ("optimiser moments", on_gpu * 8.0 * n / s.dp),
-            ("bucket of gradients under reduction", buckets * 2.0 * REDUCE_BUCKET),
+            (
+                "bucket of gradients under reduction",
+                buckets * 2.0 * REDUCE_BUCKET,
+            ),
         ],
-        at_update: vec![("fp32 gradients of a part of the update", on_gpu * 4.0 * (n / s.dp).min(SUB_GROUP))],
+        at_update: vec![(
+            "fp32 gradients of a part of the update",
+            on_gpu * 4.0 * (n / s.dp).min(SUB_GROUP),
+        )],
         ..Held::default()
     };
     if stage == 3 && s.dp > 1.0 {
         let ends = 2.0 * (s.ends() + s.embedding);
-        held.at_head = vec![("gathered embedding and head, and the buffer of one gathering", ends)];
+        held.at_head = vec![(
+            "gathered embedding and head, and the buffer of one gathering",
+            ends,
+        )];
         held.at_layers = vec![("gathered weights", 2.0 * s.parameters.min(SUB_GROUP))];
-        assumptions
-            .push("DeepSpeed keeps what it gathered up to stage3_max_live_parameters, 10⁹ by default".to_owned());
+        assumptions.push(
+            "DeepSpeed keeps what it gathered up to stage3_max_live_parameters, 10⁹ by default"
+                .to_owned(),
+        );
     }
     if stage != 3 {
-        assumptions.push("ZeRO-1 and -2: derived; only stage 3 was compared with measured peaks".into());
+        assumptions
+            .push("ZeRO-1 and -2: derived; only stage 3 was compared with measured peaks".into());
     }
     Ok(phases(s, &Network::plain(s, job.compile), &held))
 }
 
-pub(super) fn titan(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
+pub(super) fn torchtitan(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phases {
     only_data_parallel(s)?;
     assumptions.push("torchtitan prints reserved memory, which is more than this".into());
     let state = state_bytes(job);
     let is_sharded = s.dp > 1.0;
-    if is_sharded && matches!(job.parallelism.sharding.as_str(), "ddp" | "none" | "no_shard") {
+    if is_sharded && Sharding::named(&job.parallelism.sharding) == Some(Sharding::None) {
         return Err("not modelled: torchtitan with DDP".into());
     }
     if job.compile {
@@ -388,7 +542,8 @@ pub(super) fn titan(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phas
     let attention = 8.0 * s.q;
     let is_autocast = !is_sharded && state == 4.0;
     let width = if is_autocast { 4.0 } else { 2.0 };
-    // Norms in one kernel keep input and output; under autocast inputs are fp32, and five products cast theirs.
+    // Norms in one kernel keep input and output; under autocast inputs are fp32, and five products
+    // cast theirs.
     let norms = if is_autocast { 18.0 } else { 8.0 };
     let network = Network {
         layer: norms * s.hidden + attention + 8.0 * s.ffn,
@@ -402,7 +557,10 @@ pub(super) fn titan(job: &Job, s: &Sizes, assumptions: &mut Vec<String>) -> Phas
         let (n, whole) = (s.parameters, state * s.parameters);
         let casts = if is_autocast { 2.0 * n } else { 0.0 };
         Held {
-            always: vec![("parameters", state * n), ("optimiser moments", 2.0 * state * n)],
+            always: vec![
+                ("parameters", state * n),
+                ("optimiser moments", 2.0 * state * n),
+            ],
             gradients: (if s.micro_steps > 1.0 { whole } else { 0.0 }, whole),
             casts: (casts, casts, casts),
             ..Held::default()

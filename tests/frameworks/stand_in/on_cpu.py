@@ -5,6 +5,7 @@ streams, memory figures and any speed.
 
     install("cuda")   torch.cuda answers as a host with $TPRIMAT_STAND_IN_DEVICES devices would; all memory is the CPU's
     install("gloo")   only NCCL is replaced, for frameworks that know how to use a CPU (DeepSpeed)
+    install("cpu")    the same, and torch's CPU answers what torchtitan asks of a device
 """
 
 import contextlib
@@ -28,8 +29,22 @@ def install(what):
     if what == "cuda":
         use_cpu_memory()
         answer_as_cuda()
+    elif what == "cpu":
+        answer_as_device()
     else:
         build_nothing()
+
+
+def answer_as_device():
+    """torchtitan runs on whatever device torch has, and asks it for what a CPU does not count. One check of the recipe's
+    program is for a vendor's torch, which this one is not."""
+    cpu, peaks = torch.cpu, ("active_bytes", "reserved_bytes")
+    cpu.get_device_name = lambda *_: "stand-in on a CPU"
+    cpu.get_device_properties = lambda *_: types.SimpleNamespace(name="stand-in on a CPU", total_memory=80 * GIB)
+    cpu.memory_stats = lambda *_: {f"{kind}.all.peak": GIB for kind in peaks} | {"num_alloc_retries": 0, "num_ooms": 0}
+    cpu.reset_peak_memory_stats = cpu.empty_cache = lambda *_: None
+    torch._utils._get_available_device_type = lambda: "cpu"
+    torch.cuda.is_available, torch.cuda.is_current_stream_capturing = lambda: True, lambda: False
 
 
 def build_nothing():
@@ -198,6 +213,8 @@ def answer_as_cuda():
     for name in ("range_push", "range_pop", "mark"):
         setattr(cuda.nvtx, name, always(None))
     torch.accelerator.current_device_index = always(0)
+    # bitsandbytes asks while it is imported, and would look for a real device's properties.
+    importlib.import_module("torch.utils._triton").has_triton = always(False)
 
 
 # --- NCCL --------------------------------------------------------------------------------------------------------------
@@ -212,9 +229,16 @@ class Done:
     is_completed = is_success = wait
 
 
+class Times:
+    """A sum of what was multiplied before, which FSDP2 asks NCCL for."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+
 def use_gloo():
     """Groups are gloo's, which has neither averages nor a reduce-scatter of one tensor."""
-    start, group, reduce_all = c10d.init_process_group, c10d.new_group, c10d.all_reduce
+    start, group, reduce_all, wait_for_all = c10d.init_process_group, c10d.new_group, c10d.all_reduce, c10d.barrier
 
     def init_process_group(backend=None, *args, **kwargs):
         kwargs = {name: value for name, value in kwargs.items() if name not in ("device_id", "pg_options")}
@@ -225,6 +249,9 @@ def use_gloo():
         return group(ranks, timeout, "gloo", None, **kwargs)
 
     def all_reduce(tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
+        if isinstance(op, Times):
+            tensor.mul_(op.factor)
+            op = dist.ReduceOp.SUM
         if op != dist.ReduceOp.AVG:
             return reduce_all(tensor, op, group, async_op)
         reduce_all(tensor, dist.ReduceOp.SUM, group)
@@ -237,6 +264,9 @@ def use_gloo():
         output.copy_(whole.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view_as(output))
         return Done() if async_op else None
 
+    def barrier(group=None, async_op=False, device_ids=None):
+        return wait_for_all(group, async_op)
+
     @contextlib.contextmanager
     def coalescing_manager(*_, **__):
         yield Done()
@@ -248,6 +278,8 @@ def use_gloo():
         "reduce_scatter_tensor": reduce_scatter_tensor,
         "_reduce_scatter_base": reduce_scatter_tensor,
         "_coalescing_manager": coalescing_manager,
+        "_make_nccl_premul_sum": Times,
+        "barrier": barrier,
     }
     for name, function in replaced.items():
         setattr(dist, name, function)

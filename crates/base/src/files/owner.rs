@@ -1,4 +1,5 @@
-//! Whose a folder is: whoever can write to a project, a cache or a folder of locks decides what tprimat does as its caller.
+//! Whose a folder is: whoever can write to a project, a cache or a folder of locks decides what
+//! tprimat does as its caller.
 
 use std::{
     ffi::OsStr,
@@ -16,20 +17,36 @@ pub const TRUSTED_VARIABLE: &str = "TPRIMAT_SAFE_DIRECTORY";
 
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// Refuses a file or folder that another user than the caller and root controls. `what`: `the project`.
+/// Refuses a file or folder that another user than the caller and root controls. `what`: `the
+/// project`.
 pub fn require_own(what: &str, path: &Path) -> Result<()> {
     let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
     match stranger(path, &is_caller).map_err(Error::io("cannot look at", path))? {
         Some(why) if !is_named(path, &trusted) => Err(Error::Failed {
-            message: format!("{what} {} {why}, who could make tprimat run programs as you", path.display()),
-            help: Some(format!("if you trust it: export {TRUSTED_VARIABLE}={}", folder_of(path).display())),
+            message: format!(
+                "{what} {} {why}, who could make tprimat run programs as you",
+                path.display()
+            ),
+            help: Some(format!(
+                "if you trust it: export {TRUSTED_VARIABLE}={}",
+                folder_of(path).display()
+            )),
         }),
         _ => Ok(()),
     }
 }
 
-/// Refuses a path below `root`, a project, that leads out of it by a link or `..`: whoever wrote the project would choose which file
-/// of the caller's is read, and messages quote what cannot be read. What is not there is not refused.
+/// Which other user controls a file or folder, in words, unless the caller named it as trusted.
+#[must_use]
+pub fn controlled_by(path: &Path) -> Option<String> {
+    let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
+    let why = stranger(path, &is_caller).ok()??;
+    (!is_named(path, &trusted)).then_some(why)
+}
+
+/// Refuses a path below `root`, a project, that leads out of it by a link or `..`: whoever wrote
+/// the project would choose which file of the caller's is read, and messages quote what cannot be
+/// read. What is not there is not refused.
 pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
     if path.starts_with(root)
         && let (Ok(real), Ok(home)) = (path.canonicalize(), root.canonicalize())
@@ -37,7 +54,11 @@ pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
         let trusted = std::env::var_os(TRUSTED_VARIABLE).unwrap_or_default();
         if !real.starts_with(&home) && !is_named(&real, &trusted) {
             let folder = folder_of(&real);
-            let problem = Problem::new(format!("{} leads out of the project, to {}", path.display(), real.display()));
+            let problem = Problem::new(format!(
+                "{} leads out of the project, to {}",
+                path.display(),
+                real.display()
+            ));
             let help = format!(
                 "copy the file into the project; if you trust the link: export {TRUSTED_VARIABLE}={}",
                 folder.display()
@@ -51,7 +72,8 @@ pub fn require_inside(root: &Path, path: &Path) -> Result<()> {
 /// Is it a regular file or a folder of the caller's own, and not a link?
 #[must_use]
 pub fn is_own(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| !found.is_symlink() && found.uid() == geteuid().as_raw())
+    fs::symlink_metadata(path)
+        .is_ok_and(|found| !found.is_symlink() && found.uid() == geteuid().as_raw())
 }
 
 /// Who else controls it, in words; a link counts as well as what it leads to.
@@ -69,14 +91,19 @@ fn stranger(path: &Path, is_trusted: &dyn Fn(u32) -> bool) -> io::Result<Option<
 /// The caller, root, or who called `sudo`.
 fn is_caller(owner: u32) -> bool {
     let me = geteuid();
-    let before_sudo = || std::env::var("SUDO_UID").ok().and_then(|id| id.parse::<u32>().ok());
+    let before_sudo = || {
+        std::env::var("SUDO_UID")
+            .ok()
+            .and_then(|id| id.parse::<u32>().ok())
+    };
     owner == me.as_raw() || owner == 0 || me.is_root() && before_sudo() == Some(owner)
 }
 
 fn is_named(path: &Path, trusted: &OsStr) -> bool {
     let folder = folder_of(path).canonicalize().ok();
-    std::env::split_paths(trusted)
-        .any(|named| named == Path::new("*") || folder.is_some() && named.canonicalize().ok() == folder)
+    std::env::split_paths(trusted).any(|named| {
+        named == Path::new("*") || folder.is_some() && named.canonicalize().ok() == folder
+    })
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -105,7 +132,11 @@ mod tests {
         write_atomically(&path, b"", Durability::Plain).unwrap();
         require_own("the file", &path).unwrap();
         let said = |path: &Path| stranger(path, &|owner| owner != geteuid().as_raw()).unwrap();
-        assert!(said(&path).unwrap().starts_with("belongs to the user"), "{:?}", said(&path));
+        assert!(
+            said(&path).unwrap().starts_with("belongs to the user"),
+            "{:?}",
+            said(&path)
+        );
         let open = folder.path().join("open");
         create_dir_all(&open).unwrap();
         nix::sys::stat::fchmodat(
@@ -116,7 +147,10 @@ mod tests {
         )
         .unwrap();
         let error = require_own("the folder", &open).unwrap_err().to_string();
-        assert!(error.contains("every user"), "a sticky folder is open too: {error}");
+        assert!(
+            error.contains("every user"),
+            "a sticky folder is open too: {error}"
+        );
         assert!(is_named(&open, OsStr::new("/nowhere:*")) && is_named(&open, open.as_os_str()));
         assert!(!is_named(&open, folder.path().as_os_str()) && !is_named(&open, OsStr::new("")));
     }
@@ -124,17 +158,28 @@ mod tests {
     #[test]
     fn a_path_that_leads_out_of_the_project_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (root, secret) = (folder.path().join("project"), folder.path().join("credentials"));
+        let (root, secret) = (
+            folder.path().join("project"),
+            folder.path().join("credentials"),
+        );
         write_atomically(&secret, b"key", Durability::Plain).unwrap();
         write_atomically(&root.join("real/matrix.toml"), b"x", Durability::Plain).unwrap();
-        let link = |name: &str, target: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        let link =
+            |name: &str, target: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
         link("inside.toml", "real/matrix.toml");
         link("outside.toml", "../credentials");
         link("folder", "..");
         require_inside(&root, &root.join("inside.toml")).unwrap();
-        for name in ["outside.toml", "folder/credentials", "real/../../credentials"] {
+        for name in [
+            "outside.toml",
+            "folder/credentials",
+            "real/../../credentials",
+        ] {
             let error = require_inside(&root, &root.join(name)).unwrap_err();
-            assert!(error.to_string().contains("leads out of the project"), "{name}: {error}");
+            assert!(
+                error.to_string().contains("leads out of the project"),
+                "{name}: {error}"
+            );
         }
         require_inside(&root, &secret).expect("the caller named it");
         require_inside(&root, &root.join("none")).unwrap();

@@ -1,7 +1,9 @@
-//! What somebody read, as it was when it was read: files by content, places where no file was, names in folders.
+//! What somebody read, as it was when it was read: files by content, places where no file was,
+//! names in folders.
 //!
-//! A plan notes here whatever it looks at, so that a later command can prove that the plan would come out the same.
-//! A digest that is taken later proves nothing: the file may have been edited since, for a build may run for days.
+//! A plan notes here whatever it looks at, so that a later command can prove that the plan would
+//! come out the same. A digest that is taken later proves nothing: the file may have been edited
+//! since, for a build may run for days.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +34,10 @@ impl Known {
         let taken = unix_now();
         let (file, metadata) = open_regular(path)?;
         let stamp = Stamp::of_metadata(&metadata, taken);
-        Ok(Self { stamp, digest: Digest::of_reader(file)? })
+        Ok(Self {
+            stamp,
+            digest: Digest::of_reader(file)?,
+        })
     }
 }
 
@@ -50,7 +55,8 @@ pub struct Evidence {
 /// What became of evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// All is as it was. `renewed`: files were read again, and their stamps can be trusted from now on.
+    /// All is as it was. `renewed`: files were read again, and their stamps can be trusted from now
+    /// on.
     Holds { renewed: bool },
     /// The first path that is not as it was.
     Changed(PathBuf),
@@ -70,9 +76,14 @@ impl Evidence {
                 Seen::Changed => return Standing::Changed(path.clone()),
             }
         }
-        let is_same =
-            |folder: &Path, digest| entries(folder, &self.made).is_ok_and(|entries| digest_of(&entries) == digest);
-        match self.listings.iter().find(|(folder, digest)| !is_same(folder, **digest)) {
+        let is_same = |folder: &Path, digest| {
+            entries(folder, &self.made).is_ok_and(|entries| digest_of(&entries) == digest)
+        };
+        match self
+            .listings
+            .iter()
+            .find(|(folder, digest)| !is_same(folder, **digest))
+        {
             Some((folder, _)) => Standing::Changed(folder.clone()),
             None => Standing::Holds { renewed },
         }
@@ -99,7 +110,11 @@ enum Seen {
 
 fn look(path: &Path, known: Option<&Known>) -> Seen {
     let (Ok(now), Some(old)) = (Stamp::of(path), known) else {
-        return if known.is_none() && !path.is_file() { Seen::Untouched } else { Seen::Changed };
+        return if known.is_none() && !path.is_file() {
+            Seen::Untouched
+        } else {
+            Seen::Changed
+        };
     };
     if now.size != old.stamp.size {
         return Seen::Changed;
@@ -120,7 +135,8 @@ pub struct ReadSet(Mutex<Noted>);
 #[derive(Default)]
 struct Noted {
     evidence: Evidence,
-    /// Something was read twice and differed: what was made of it rests on two states of the project.
+    /// Something was read twice and differed: what was made of it rests on two states of the
+    /// project.
     torn: Option<PathBuf>,
 }
 
@@ -170,7 +186,11 @@ impl ReadSet {
 
     #[must_use]
     pub fn is_made(&self, path: &Path) -> bool {
-        self.noted().evidence.made.iter().any(|made| path.starts_with(made))
+        self.noted()
+            .evidence
+            .made
+            .iter()
+            .any(|made| path.starts_with(made))
     }
 
     /// Was this file read, or looked for?
@@ -205,7 +225,13 @@ impl ReadSet {
         };
         let stamp = Stamp::of_metadata(&metadata, taken);
         let bytes = read_open(&file, metadata.len(), MOST_BYTES)?;
-        self.note(path, Some(Known { stamp, digest: Digest::of(&bytes) }));
+        self.note(
+            path,
+            Some(Known {
+                stamp,
+                digest: Digest::of(&bytes),
+            }),
+        );
         Ok(Some(bytes))
     }
 
@@ -217,14 +243,14 @@ impl ReadSet {
         Ok(digest)
     }
 
-    /// Is a regular file there? That there is none is noted; that there is one when it is read. Where it cannot be known,
-    /// in a folder that the caller may not search, it is an error.
+    /// Is a regular file there? That there is none is noted; that there is one when it is read.
+    /// Where it cannot be known, in a folder that the caller may not search, it is an error.
     pub fn is_file(&self, path: &Path) -> io::Result<bool> {
         self.looks_like(path, fs::Metadata::is_file)
     }
 
-    /// Is anything there but a folder? That there is nothing is noted; that there is a file when it is read, and what is
-    /// not a file, a pipe or a device, is an error then.
+    /// Is anything there but a folder? That there is nothing is noted; that there is a file when it
+    /// is read, and what is not a file, a pipe or a device, is an error then.
     pub fn is_there(&self, path: &Path) -> io::Result<bool> {
         self.looks_like(path, |metadata| !metadata.is_dir())
     }
@@ -254,26 +280,45 @@ impl ReadSet {
         noted.evidence.files.insert(path.to_owned(), known);
     }
 
-    /// The entries of a folder, sorted, without what is never an input; none where there is no folder. A folder that cannot
-    /// be read is an error: it is not known to be empty.
+    /// The entries of a folder, sorted, without what is never an input; none where there is no
+    /// folder. A folder that cannot be read is an error: it is not known to be empty.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
         let mut noted = self.noted();
         let entries = entries(folder, &noted.evidence.made)?;
         let digest = digest_of(&entries);
-        if noted.evidence.listings.insert(folder.to_owned(), digest).is_some_and(|before| before != digest) {
+        if noted
+            .evidence
+            .listings
+            .insert(folder.to_owned(), digest)
+            .is_some_and(|before| before != digest)
+        {
             noted.torn.get_or_insert_with(|| folder.to_owned());
         }
         Ok(entries)
     }
 
-    /// Everything below `root`/`start` that is not a folder, by its path from `root`, at most `depth` names below `start`.
-    /// Follows links to folders, but never round in a circle. The error says why the walk was given up.
+    /// Everything below `root`/`start` that is not a folder, by its path from `root`, at most
+    /// `depth` names below `start`. Follows links to folders, but never round in a circle. The
+    /// error says why the walk was given up.
     pub fn walk(&self, root: &Path, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
         self.walk_of(MOST_ENTRIES, root, start, depth)
     }
 
-    fn walk_of(&self, most: usize, root: &Path, start: &Path, depth: usize) -> Result<Vec<Found>, String> {
-        let mut walk = Walk { reads: self, root, found: Vec::new(), above: Vec::new(), left: most, most };
+    fn walk_of(
+        &self,
+        most: usize,
+        root: &Path,
+        start: &Path,
+        depth: usize,
+    ) -> Result<Vec<Found>, String> {
+        let mut walk = Walk {
+            reads: self,
+            root,
+            found: Vec::new(),
+            above: Vec::new(),
+            left: most,
+            most,
+        };
         walk.folder(start, depth)?;
         walk.found.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(walk.found)
@@ -294,7 +339,8 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn folder(&mut self, below: &Path, depth: usize) -> Result<(), String> {
         let folder = self.root.join(below);
-        let refused = |error: io::Error| format!("cannot read the folder {}: {error}", folder.display());
+        let refused =
+            |error: io::Error| format!("cannot read the folder {}: {error}", folder.display());
         let real = match folder.canonicalize() {
             Ok(real) => real,
             Err(error) if is_absence(&error) => {
@@ -308,7 +354,12 @@ impl Walk<'_> {
         }
         self.above.push(real);
         for Entry { name, kind } in self.reads.list(&folder).map_err(refused)? {
-            let more = || format!("there are more than {} files and folders; name fewer folders", self.most);
+            let more = || {
+                format!(
+                    "there are more than {} files and folders; name fewer folders",
+                    self.most
+                )
+            };
             self.left = self.left.checked_sub(1).ok_or_else(more)?;
             let path = below.join(name);
             match kind {
@@ -333,7 +384,10 @@ fn entries(folder: &Path, made: &BTreeSet<PathBuf>) -> io::Result<Vec<Entry>> {
         let entry = entry?;
         let (name, path) = (entry.file_name(), entry.path());
         if !is_leftover(&name) && !made.contains(&path) {
-            entries.push(Entry { kind: kind_of(&entry, &path), name });
+            entries.push(Entry {
+                kind: kind_of(&entry, &path),
+                name,
+            });
         }
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -349,7 +403,9 @@ fn kind_of(entry: &fs::DirEntry, path: &Path) -> EntryKind {
                 EntryKind::Other("a place you may not look at")
             }
             Err(_) => EntryKind::Other("a link to nothing"),
-            Ok(metadata) if metadata.is_dir() && path.join("pyvenv.cfg").is_file() => EntryKind::Environment,
+            Ok(metadata) if metadata.is_dir() && path.join("pyvenv.cfg").is_file() => {
+                EntryKind::Environment
+            }
             Ok(metadata) if metadata.is_dir() => EntryKind::Folder,
             Ok(metadata) => what_else(&metadata).map_or(EntryKind::File, EntryKind::Other),
         },
@@ -364,10 +420,15 @@ fn digest_of(entries: &[Entry]) -> Digest {
 #[must_use]
 pub fn is_leftover(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let is_of_vim =
-        || name.starts_with('.') && name.len() > 4 && [".swp", ".swo", ".swn"].iter().any(|e| name.ends_with(e));
-    matches!(&*name, "__pycache__" | ".git" | ".hg" | ".jj" | ".svn" | ".DS_Store" | "4913")
-        || [".pyc", ".pyo", "~"].iter().any(|end| name.ends_with(end))
+    let is_of_vim = || {
+        name.starts_with('.')
+            && name.len() > 4
+            && [".swp", ".swo", ".swn"].iter().any(|e| name.ends_with(e))
+    };
+    matches!(
+        &*name,
+        "__pycache__" | ".git" | ".hg" | ".jj" | ".svn" | ".DS_Store" | "4913"
+    ) || [".pyc", ".pyo", "~"].iter().any(|end| name.ends_with(end))
         || name.starts_with(".#")
         || name.len() > 1 && name.starts_with('#') && name.ends_with('#')
         || name.starts_with(super::TEMPORARY)
@@ -377,7 +438,10 @@ pub fn is_leftover(name: &OsStr) -> bool {
 fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
     // No file can have a name that is too long, or that holds a NUL.
-    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename | InvalidInput)
+    matches!(
+        error.kind(),
+        NotFound | NotADirectory | InvalidFilename | InvalidInput
+    )
 }
 
 #[cfg(test)]
@@ -414,8 +478,13 @@ mod tests {
         write(&path("read"), "one");
         write(&path("src/a.py"), "a");
         let reads = ReadSet::default();
-        assert_eq!(reads.read(&path("read")).unwrap().as_deref(), Some(&b"one"[..]));
-        assert!(reads.read(&path("absent")).unwrap().is_none() && !reads.is_file(&path("src")).unwrap());
+        assert_eq!(
+            reads.read(&path("read")).unwrap().as_deref(),
+            Some(&b"one"[..])
+        );
+        assert!(
+            reads.read(&path("absent")).unwrap().is_none() && !reads.is_file(&path("src")).unwrap()
+        );
         assert_eq!(reads.list(&path("src")).unwrap().len(), 1);
         let after = |change: &dyn Fn()| {
             let mut evidence = reads.evidence().unwrap();
@@ -464,10 +533,20 @@ mod tests {
         symlink("nowhere", root.join("src/gone")).unwrap();
         let reads = ReadSet::default();
         let found = reads.walk(&root, Path::new("src"), usize::MAX).unwrap();
-        let names: Vec<(&str, EntryKind)> = found.iter().map(|f| (f.path.to_str().unwrap(), f.kind)).collect();
+        let names: Vec<(&str, EntryKind)> = found
+            .iter()
+            .map(|f| (f.path.to_str().unwrap(), f.kind))
+            .collect();
         let gone = EntryKind::Other("a link to nothing");
         let file = EntryKind::File;
-        assert_eq!(names, [("src/a.py", file), ("src/gone", gone), ("src/shared/net.py", file)]);
+        assert_eq!(
+            names,
+            [
+                ("src/a.py", file),
+                ("src/gone", gone),
+                ("src/shared/net.py", file)
+            ]
+        );
         // Two ways to each of thirty folders, and no circle: 2³⁰ paths.
         for n in 0..30 {
             create_dir_all(&root.join(format!("d{n}"))).unwrap();
@@ -476,8 +555,13 @@ mod tests {
             }
         }
         create_dir_all(&root.join("d30")).unwrap();
-        let why = ReadSet::default().walk_of(500, &root, Path::new("d0"), usize::MAX).unwrap_err();
-        assert!(why.starts_with("there are more than 500 files and folders"), "{why}");
+        let why = ReadSet::default()
+            .walk_of(500, &root, Path::new("d0"), usize::MAX)
+            .unwrap_err();
+        assert!(
+            why.starts_with("there are more than 500 files and folders"),
+            "{why}"
+        );
     }
 
     /// Does it as a user whom permissions stop, also where the tests run as root.
@@ -491,41 +575,76 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "plays a folder of somebody else's")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "plays a folder of somebody else's"
+    )]
     fn what_may_not_be_looked_at_is_an_error_and_not_an_empty_folder() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let mode = |name: &str, mode| {
-            fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(mode))
+                .unwrap();
         };
         write(&folder.path().join("src/secret/a.py"), "a");
         mode("", 0o755);
         mode("src", 0o755);
         let reads = ReadSet::default();
-        reads.walk(folder.path(), Path::new("src"), usize::MAX).unwrap();
+        reads
+            .walk(folder.path(), Path::new("src"), usize::MAX)
+            .unwrap();
         let mut evidence = reads.evidence().unwrap();
         mode("src/secret", 0o000);
         as_nobody(|| {
             let reads = ReadSet::default();
-            let why = reads.walk(folder.path(), Path::new("src"), usize::MAX).unwrap_err();
+            let why = reads
+                .walk(folder.path(), Path::new("src"), usize::MAX)
+                .unwrap_err();
             assert!(
-                why.starts_with("cannot read the folder") && why.contains("src/secret: Permission denied"),
+                why.starts_with("cannot read the folder")
+                    && why.contains("src/secret: Permission denied"),
                 "{why}"
             );
-            let why = reads.walk(folder.path(), Path::new("src/secret/deeper"), 1).unwrap_err();
+            let why = reads
+                .walk(folder.path(), Path::new("src/secret/deeper"), 1)
+                .unwrap_err();
             assert!(why.contains("Permission denied"), "{why}");
-            assert!(reads.is_file(&folder.path().join("src/secret/a.py")).is_err());
-            assert!(reads.is_there(&folder.path().join("src/secret/a.py")).is_err());
+            assert!(
+                reads
+                    .is_file(&folder.path().join("src/secret/a.py"))
+                    .is_err()
+            );
+            assert!(
+                reads
+                    .is_there(&folder.path().join("src/secret/a.py"))
+                    .is_err()
+            );
             assert!(!reads.is_file(&folder.path().join("src/b.py")).unwrap());
-            assert!(!reads.is_file(&folder.path().join("x".repeat(5000))).unwrap());
-            assert_eq!(evidence.check(), Standing::Changed(folder.path().join("src/secret")));
+            assert!(
+                !reads
+                    .is_file(&folder.path().join("x".repeat(5000)))
+                    .unwrap()
+            );
+            assert_eq!(
+                evidence.check(),
+                Standing::Changed(folder.path().join("src/secret"))
+            );
         });
         mode("src/secret", 0o755);
     }
 
     #[test]
     fn leftovers_are_seen_nowhere() {
-        for name in ["__pycache__", "m.pyc", "a.py~", ".#a.py", "#a.py#", ".a.py.swp", ".git", ".tmp-x"] {
+        for name in [
+            "__pycache__",
+            "m.pyc",
+            "a.py~",
+            ".#a.py",
+            "#a.py#",
+            ".a.py.swp",
+            ".git",
+            ".tmp-x",
+        ] {
             assert!(is_leftover(OsStr::new(name)), "{name}");
         }
         for name in ["a.py", "tilde~.py", "#", "swp", ".env", ".swp", "a.swp"] {
@@ -539,6 +658,9 @@ mod tests {
             write(&folder.path().join(name), "");
         }
         symlink("user@host.1", folder.path().join(".#a.py")).unwrap();
-        assert_eq!(reads.evidence().unwrap().check(), Standing::Holds { renewed: false });
+        assert_eq!(
+            reads.evidence().unwrap().check(),
+            Standing::Holds { renewed: false }
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! The one door to files that people name. A pipe has no end and nobody may ever write to it, a device has no end either,
-//! and a file may be larger than the memory: each of them is an error here, at once.
+//! The one door to files that people name. A pipe has no end and nobody may ever write to it, a
+//! device has no end either, and a file may be larger than the memory: each of them is an error
+//! here, at once.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -24,11 +25,18 @@ pub fn open_regular_no_link(path: &Path) -> io::Result<(File, Metadata)> {
 }
 
 fn open_with(path: &Path, flags: i32) -> io::Result<(File, Metadata)> {
-    // Without O_NONBLOCK the open itself would wait for a pipe's writer. A regular file does not heed it.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags).open(path)?;
+    // Without O_NONBLOCK the open itself would wait for a pipe's writer. A regular file does not
+    // heed it.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags)
+        .open(path)?;
     let metadata = file.metadata()?;
     match what_else(&metadata) {
-        Some(what) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is {what}, not a regular file"))),
+        Some(what) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("it is {what}, not a regular file"),
+        )),
         None => Ok((file, metadata)),
     }
 }
@@ -52,10 +60,14 @@ pub fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_open(&file, metadata.len(), most)
 }
 
-/// The rest of an open file. Its size is not believed: it may grow, and the kernel's own files say 0.
+/// The rest of an open file. Its size is not believed: it may grow, and the kernel's own files say
+/// 0.
 pub fn read_open(file: &File, size: u64, most: u64) -> io::Result<Vec<u8>> {
     let too_large = || {
-        let message = format!("it is larger than {} MiB, which is the most that is read", most >> 20);
+        let message = format!(
+            "it is larger than {} MiB, which is the most that is read",
+            most >> 20
+        );
         io::Error::new(io::ErrorKind::InvalidData, message)
     };
     if size > most {
@@ -63,7 +75,11 @@ pub fn read_open(file: &File, size: u64, most: u64) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
     file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
+    if bytes.len() as u64 > most {
+        Err(too_large())
+    } else {
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -81,9 +97,17 @@ mod tests {
         let why = |path: &Path| open_regular(path).unwrap_err().to_string();
         assert_eq!(why(&pipe), "it is a pipe, not a regular file");
         assert_eq!(why(folder.path()), "it is a folder, not a regular file");
-        assert_eq!(why(Path::new("/dev/zero")), "it is a device, not a regular file");
+        assert_eq!(
+            why(Path::new("/dev/zero")),
+            "it is a device, not a regular file"
+        );
         assert!(open_regular(&socket).is_err());
-        assert_eq!(open_regular(&folder.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            open_regular(&folder.path().join("none"))
+                .unwrap_err()
+                .kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]
@@ -92,9 +116,18 @@ mod tests {
         let path = folder.path().join("file");
         write_atomically(&path, b"four", Durability::Plain).unwrap();
         assert_eq!(read_bounded(&path, 4).unwrap(), b"four");
-        assert!(read_bounded(&path, 3).unwrap_err().to_string().starts_with("it is larger than"));
+        assert!(
+            read_bounded(&path, 3)
+                .unwrap_err()
+                .to_string()
+                .starts_with("it is larger than")
+        );
         // Its size is 0, as the kernel says.
-        assert!(!read_bounded(Path::new("/proc/self/stat"), 1 << 20).unwrap().is_empty());
+        assert!(
+            !read_bounded(Path::new("/proc/self/stat"), 1 << 20)
+                .unwrap()
+                .is_empty()
+        );
         assert!(read_bounded(Path::new("/proc/self/stat"), 3).is_err());
     }
 

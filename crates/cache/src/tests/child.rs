@@ -18,15 +18,23 @@ const FIRST: &str = "TPRIMAT_TEST_FIRST";
 pub fn process(role: &str, root: &Path, first: u32) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["tests::child::child", "--exact", "--nocapture"]);
-    command.env(ROLE, role).env(ROOT, root).env(FIRST, first.to_string());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .env(ROLE, role)
+        .env(ROOT, root)
+        .env(FIRST, first.to_string());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     command
 }
 
 /// Not a test of its own: what such a process does.
 #[test]
 fn child() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let root = PathBuf::from(std::env::var_os(ROOT).unwrap());
     let first: u32 = std::env::var(FIRST).unwrap().parse().unwrap();
     match role.as_str() {
@@ -39,7 +47,10 @@ fn child() {
         "read only" => limits::read_only(&root),
         "small disk" => limits::small_disk(&root),
         "hold a lock" => {
-            let _lock = Cache::open(&root).unwrap().lock_key(&digest("key")).unwrap();
+            let _lock = Cache::open(&root)
+                .unwrap()
+                .lock_key(&digest("key"))
+                .unwrap();
             say("held");
             let _ = std::io::stdin().read(&mut [0]);
         }
@@ -56,16 +67,22 @@ fn record(cache: &Cache, n: u32) {
     cache.put(&blob(n), Durability::Synced).unwrap();
     cache.record_attempt(&attempt(n, 0, n, n)).unwrap();
     say(&format!("attempt {n}"));
-    cache.record_entry(&entry(TaskKind::Parse, n, n, n)).unwrap();
+    cache
+        .record_entry(&entry(TaskKind::Parse, n, n, n))
+        .unwrap();
     say(&format!("entry {n}"));
 }
 
 /// In one write, past the test runner's capture; marked, as the runner prints lines of its own.
 pub fn say(line: &str) {
-    std::io::stdout().write_all(format!("\n>{line}\n").as_bytes()).unwrap();
+    std::io::stdout()
+        .write_all(format!("\n>{line}\n").as_bytes())
+        .unwrap();
 }
 
 pub fn said(output: &str) -> impl Iterator<Item = &str> {
     // A line that was cut off by a kill does not count.
-    output.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')?.strip_prefix('>'))
+    output
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n')?.strip_prefix('>'))
 }

@@ -24,14 +24,20 @@ pub fn fill(root: &Path) {
     let cache = Cache::open(root).unwrap();
     let mut noise = vec![0; 40_000];
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
-    say(&format!("put: {}", cache.put(&noise, Durability::Plain).unwrap_err()));
+    say(&format!(
+        "put: {}",
+        cache.put(&noise, Durability::Plain).unwrap_err()
+    ));
     assert_eq!(fs::read_dir(root.join("tmp")).unwrap().count(), 0);
     for n in 0.. {
         match cache.record_entry(&entry(TaskKind::Parse, n, n, n)) {
             Ok(()) => say(&format!("entry {n}")),
             Err(e) => {
                 say(&format!("record: {e}"));
-                assert!(cache.entry(&digest(n)).is_none(), "what failed is not there");
+                assert!(
+                    cache.entry(&digest(n)).is_none(),
+                    "what failed is not there"
+                );
                 assert!(cache.entry(&digest(n - 1)).is_some());
                 assert!(cache.record_attempt(&attempt(n, 0, n, n)).is_err());
                 return;
@@ -46,20 +52,42 @@ fn a_full_disk_is_one_clear_error_and_loses_nothing() {
     let root = folder.path().join("cache");
     let mut child = process("fill", &root, 0).spawn().unwrap();
     let mut output = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut output)
+        .unwrap();
     assert!(child.wait().unwrap().success(), "{output}");
 
     let errors: Vec<&str> = said(&output).filter(|line| line.contains(": ")).collect();
-    let expected = format!("cannot write to the cache {}: File too large (os error 27)", root.display());
-    assert_eq!(errors, [format!("put: {expected}"), format!("record: {expected}")]);
+    let expected = format!(
+        "cannot write to the cache {}: File too large (os error 27)",
+        root.display()
+    );
+    assert_eq!(
+        errors,
+        [format!("put: {expected}"), format!("record: {expected}")]
+    );
 
-    let recorded = said(&output).filter(|line| line.starts_with("entry")).count() as u32;
+    let recorded = said(&output)
+        .filter(|line| line.starts_with("entry"))
+        .count() as u32;
     assert!(recorded > 50, "{recorded}");
     let cache = Cache::open(&root).unwrap();
     assert!((0..recorded).all(|n| cache.entry(&digest(n)).is_some()));
-    assert!(cache.entry(&digest(recorded)).is_none() && cache.attempts(&digest(recorded)).is_empty());
-    cache.record_entry(&entry(TaskKind::Parse, recorded, 0, 0)).unwrap();
-    assert!(Cache::open(&root).unwrap().entry(&digest(recorded)).is_some());
+    assert!(
+        cache.entry(&digest(recorded)).is_none() && cache.attempts(&digest(recorded)).is_empty()
+    );
+    cache
+        .record_entry(&entry(TaskKind::Parse, recorded, 0, 0))
+        .unwrap();
+    assert!(
+        Cache::open(&root)
+            .unwrap()
+            .entry(&digest(recorded))
+            .is_some()
+    );
 }
 
 #[test]
@@ -71,14 +99,23 @@ fn a_folder_that_cannot_be_made_reads_as_empty() {
     let cache = Cache::open(&root).unwrap();
     let key = digest(1);
     assert!(cache.entry(&key).is_none() && !cache.has(&key) && cache.attempts(&key).is_empty());
-    assert_eq!((cache.get(&key).unwrap(), cache.load_memo(&key), cache.generation(&key)), (None, None, 0));
+    assert_eq!(
+        (
+            cache.get(&key).unwrap(),
+            cache.load_memo(&key),
+            cache.generation(&key)
+        ),
+        (None, None, 0)
+    );
     let _ = cache.fingerprint();
 
     let failures: Vec<Error> = vec![
         cache.ensure_writable().unwrap_err(),
         cache.put(b"x", Durability::Plain).unwrap_err(),
         cache.put_file(&file, Durability::Plain).unwrap_err(),
-        cache.record_entry(&entry(TaskKind::Parse, 1, 1, 1)).unwrap_err(),
+        cache
+            .record_entry(&entry(TaskKind::Parse, 1, 1, 1))
+            .unwrap_err(),
         cache.record_attempt(&attempt(1, 0, 1, 1)).unwrap_err(),
         cache.record_preimage("x").unwrap_err(),
         cache.open_generation(&key).unwrap_err(),
@@ -86,8 +123,14 @@ fn a_folder_that_cannot_be_made_reads_as_empty() {
         cache.try_lock_key(&key).err().unwrap(),
     ];
     for failure in failures {
-        let expected = format!("cannot write to the cache {}: Not a directory (os error 20)", root.display());
-        assert_eq!((failure.to_string(), failure.exit_code()), (expected, tprimat_base::error::exit::USAGE));
+        let expected = format!(
+            "cannot write to the cache {}: Not a directory (os error 20)",
+            root.display()
+        );
+        assert_eq!(
+            (failure.to_string(), failure.exit_code()),
+            (expected, tprimat_base::error::exit::USAGE)
+        );
     }
 }
 
@@ -95,13 +138,26 @@ fn a_folder_that_cannot_be_made_reads_as_empty() {
 pub fn read_only(root: &Path) {
     let cache = Cache::open(root).unwrap();
     let digest = Digest::of("object");
-    assert_eq!(outputs(&cache.entry(&super::digest(1)).unwrap()), entry(TaskKind::Parse, 1, 1, 1).outputs);
+    assert_eq!(
+        outputs(&cache.entry(&super::digest(1)).unwrap()),
+        entry(TaskKind::Parse, 1, 1, 1).outputs
+    );
     assert_eq!(cache.get(&digest).unwrap().as_deref(), Some(&b"object"[..]));
-    assert_eq!(cache.put(b"object", Durability::Plain).unwrap(), digest, "there is nothing to write");
+    assert_eq!(
+        cache.put(b"object", Durability::Plain).unwrap(),
+        digest,
+        "there is nothing to write"
+    );
     assert_eq!(cache.fingerprint(), cache.fingerprint());
     say(&cache.ensure_writable().unwrap_err().to_string());
-    say(&cache.put(b"other", Durability::Plain).unwrap_err().to_string());
-    say(&cache.record_entry(&entry(TaskKind::Parse, 2, 1, 1)).unwrap_err().to_string());
+    say(&cache
+        .put(b"other", Durability::Plain)
+        .unwrap_err()
+        .to_string());
+    say(&cache
+        .record_entry(&entry(TaskKind::Parse, 2, 1, 1))
+        .unwrap_err()
+        .to_string());
     say(&cache.lock_key(&digest).err().unwrap().to_string());
 }
 
@@ -111,12 +167,18 @@ pub fn small_disk(root: &Path) {
     say(&cache.ensure_writable().unwrap_err().to_string());
     let mut noise = vec![0; 2 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut noise);
-    say(&cache.put(&noise, Durability::Plain).unwrap_err().to_string());
+    say(&cache
+        .put(&noise, Durability::Plain)
+        .unwrap_err()
+        .to_string());
     for n in 0.. {
         if let Err(e) = cache.record_attempt(&attempt(n, 0, n, n)) {
             say(&e.to_string());
             let again = Cache::open(root).unwrap();
-            assert!((0..n).all(|n| again.attempts(&digest(n)).len() == 1) && again.attempts(&digest(n)).is_empty());
+            assert!(
+                (0..n).all(|n| again.attempts(&digest(n)).len() == 1)
+                    && again.attempts(&digest(n)).is_empty()
+            );
             return;
         }
     }
@@ -126,11 +188,34 @@ pub fn small_disk(root: &Path) {
 fn on_a_mount(mount: &str, role: &str, root: &Path) -> Option<Vec<String>> {
     let role = process(role, root, 0);
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-ec", &format!("{mount} && exec \"$@\""), "sh"]);
-    command.arg(role.get_program()).args(role.get_args()).env("CACHE", root);
-    command.envs(role.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.args([
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-ec",
+        &format!("{mount} && exec \"$@\""),
+        "sh",
+    ]);
+    command
+        .arg(role.get_program())
+        .args(role.get_args())
+        .env("CACHE", root);
+    command.envs(
+        role.get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
     let may = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"])
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "mount",
+            "-t",
+            "tmpfs",
+            "none",
+            "/mnt",
+        ])
         .output();
     if !may.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: no mounts here");
@@ -138,7 +223,11 @@ fn on_a_mount(mount: &str, role: &str, root: &Path) -> Option<Vec<String>> {
     }
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Some(said(&text).map(str::to_owned).collect())
 }
 
@@ -147,11 +236,17 @@ fn a_read_only_cache_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path()).unwrap();
     cache.put(b"object", Durability::Plain).unwrap();
-    cache.record_entry(&entry(TaskKind::Parse, 1, 1, 1)).unwrap();
+    cache
+        .record_entry(&entry(TaskKind::Parse, 1, 1, 1))
+        .unwrap();
     let mount = "mount --bind \"$CACHE\" \"$CACHE\" && mount -o remount,bind,ro \"$CACHE\"";
-    let Some(said) = on_a_mount(mount, "read only", folder.path()) else { return };
-    let expected =
-        format!("cannot write to the cache {}: Read-only file system (os error 30)", folder.path().display());
+    let Some(said) = on_a_mount(mount, "read only", folder.path()) else {
+        return;
+    };
+    let expected = format!(
+        "cannot write to the cache {}: Read-only file system (os error 30)",
+        folder.path().display()
+    );
     assert_eq!(said, vec![expected; 4]);
 }
 
@@ -159,10 +254,16 @@ fn a_read_only_cache_is_read() {
 fn a_small_disk_is_refused_before_a_build_and_survived_in_one() {
     let folder = tempfile::tempdir().unwrap();
     let mount = "mount -t tmpfs -o mode=755,size=1m none \"$CACHE\"";
-    let Some(said) = on_a_mount(mount, "small disk", folder.path()) else { return };
+    let Some(said) = on_a_mount(mount, "small disk", folder.path()) else {
+        return;
+    };
     let cache = format!("cannot write to the cache {}: ", folder.path().display());
     let full = format!("{cache}No space left on device (os error 28)");
-    let expected = [format!("{cache}its disk has 0 MiB free, and a build needs 16 MiB"), full.clone(), full];
+    let expected = [
+        format!("{cache}its disk has 0 MiB free, and a build needs 16 MiB"),
+        full.clone(),
+        full,
+    ];
     assert_eq!(said, expected);
 }
 
@@ -186,6 +287,13 @@ fn folders_that_go_missing_are_made_again() {
 fn a_file_that_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path()).unwrap();
-    let error = cache.put_file(&folder.path().join("no.log"), Durability::Plain).unwrap_err();
-    assert!(error.to_string().ends_with("no.log: No such file or directory (os error 2)"), "{error}");
+    let error = cache
+        .put_file(&folder.path().join("no.log"), Durability::Plain)
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("no.log: No such file or directory (os error 2)"),
+        "{error}"
+    );
 }

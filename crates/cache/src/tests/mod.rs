@@ -6,6 +6,7 @@ mod processes;
 mod state;
 
 use tprimat_base::digest::Digest;
+use tprimat_job::RunOutcome;
 
 use super::*;
 
@@ -14,19 +15,35 @@ fn digest(n: impl std::fmt::Display) -> Digest {
 }
 
 fn entry(kind: TaskKind, key: u32, task: u32, output: u32) -> Entry {
-    let outputs = vec![Output { name: format!("file {output}"), digest: digest(output), size: u64::from(output) }];
-    Entry { key: digest(key), kind, task: format!("task {task}"), preimage: format!("preimage of {key}"), outputs }
+    let outputs = vec![Output {
+        name: format!("file {output}"),
+        digest: digest(output),
+        size: u64::from(output),
+    }];
+    Entry {
+        key: digest(key),
+        kind,
+        task: format!("task {task}"),
+        preimage: format!("preimage of {key}"),
+        outputs,
+    }
 }
 
 fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
-    let Entry { key, task, preimage, outputs, .. } = entry(TaskKind::Train, key, task, id);
+    let Entry {
+        key,
+        task,
+        preimage,
+        outputs,
+        ..
+    } = entry(TaskKind::Train, key, task, id);
     Attempt {
         id: format!("{id:08}"),
         key,
         task,
         preimage,
         generation,
-        outcome: AttemptOutcome::Ok,
+        outcome: RunOutcome::Ok,
         outputs,
         started_at: 0.1 + f64::from(id),
         ended_at: 1e9 / 3.0,
@@ -35,6 +52,7 @@ fn attempt(key: u32, generation: u32, task: u32, id: u32) -> Attempt {
         repeats_planned: None,
         set_aside: None,
         undeclared: Default::default(),
+        is_held: false,
         recorded: 0,
     }
 }

@@ -15,14 +15,42 @@ enum Op {
     Put(u32),
     DeleteObject(u32),
     DamageObject(u32, prop::sample::Index),
-    Entry { who: usize, kind: usize, key: u32, task: u32, output: u32 },
-    Attempt { who: usize, key: u32, generation: u32, task: u32 },
-    RepeatAttempt { who: usize, which: prop::sample::Index },
-    Verdict { who: usize, which: prop::sample::Index, is_set_aside: bool },
-    OpenGeneration { who: usize, key: u32 },
-    Preimage { who: usize, text: u32 },
-    Reopen { who: usize },
-    Snapshot { who: usize },
+    Entry {
+        who: usize,
+        kind: usize,
+        key: u32,
+        task: u32,
+        output: u32,
+    },
+    Attempt {
+        who: usize,
+        key: u32,
+        generation: u32,
+        task: u32,
+    },
+    RepeatAttempt {
+        who: usize,
+        which: prop::sample::Index,
+    },
+    Verdict {
+        who: usize,
+        which: prop::sample::Index,
+        is_set_aside: bool,
+    },
+    OpenGeneration {
+        who: usize,
+        key: u32,
+    },
+    Preimage {
+        who: usize,
+        text: u32,
+    },
+    Reopen {
+        who: usize,
+    },
+    Snapshot {
+        who: usize,
+    },
     DamageSnapshot(prop::sample::Index),
     DeleteSnapshot,
     Truncate(prop::sample::Index),
@@ -90,7 +118,9 @@ struct World {
 }
 
 fn blob(n: u32) -> Vec<u8> {
-    format!("object {n} ").repeat(if n.is_multiple_of(2) { 1 } else { 1000 }).into_bytes()
+    format!("object {n} ")
+        .repeat(if n.is_multiple_of(2) { 1 } else { 1000 })
+        .into_bytes()
 }
 
 impl World {
@@ -99,34 +129,71 @@ impl World {
         let root = folder.path().join("cache");
         let caches = vec![Cache::open(&root).unwrap(), Cache::open(&root).unwrap()];
         let (events, objects) = (Vec::new(), BTreeMap::new());
-        Self { _folder: folder, root, caches, events, objects, attempts: 0 }
+        Self {
+            _folder: folder,
+            root,
+            caches,
+            events,
+            objects,
+            attempts: 0,
+        }
     }
 
     fn contents(&self) -> BTreeMap<String, Vec<u8>> {
-        let entries = fs::read_dir(self.root.join("segments")).unwrap().map(Result::unwrap);
-        entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
+        let entries = fs::read_dir(self.root.join("segments"))
+            .unwrap()
+            .map(Result::unwrap);
+        entries
+            .map(|e| {
+                (
+                    e.file_name().into_string().unwrap(),
+                    fs::read(e.path()).unwrap(),
+                )
+            })
+            .collect()
     }
 
     fn record(&mut self, recorded: Recorded, append: impl FnOnce(&Self)) {
         let before = self.contents();
         append(self);
         let after = self.contents();
-        let changed: Vec<_> = after.iter().filter(|(name, bytes)| before.get(*name) != Some(bytes)).collect();
-        let [(file, bytes)] = changed[..] else { panic!("one record changed {} files", changed.len()) };
-        let start = self.events.iter().filter(|e| e.file == *file).map(|e| e.end).max().unwrap_or(0);
-        self.events.push(Event { recorded, file: file.clone(), start, end: bytes.len() as u64 });
+        let changed: Vec<_> = after
+            .iter()
+            .filter(|(name, bytes)| before.get(*name) != Some(bytes))
+            .collect();
+        let [(file, bytes)] = changed[..] else {
+            panic!("one record changed {} files", changed.len())
+        };
+        let start = self
+            .events
+            .iter()
+            .filter(|e| e.file == *file)
+            .map(|e| e.end)
+            .max()
+            .unwrap_or(0);
+        self.events.push(Event {
+            recorded,
+            file: file.clone(),
+            start,
+            end: bytes.len() as u64,
+        });
     }
 
     /// Closes both, changes the files, opens both again.
     fn behind_the_back(&mut self, change: impl FnOnce(&mut Self)) {
         self.caches.clear();
         change(self);
-        self.caches = vec![Cache::open(&self.root).unwrap(), Cache::open(&self.root).unwrap()];
+        self.caches = vec![
+            Cache::open(&self.root).unwrap(),
+            Cache::open(&self.root).unwrap(),
+        ];
     }
 
     fn overwrite(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let path = self.root.join(file);
-        let Ok(mut bytes) = fs::read(&path) else { return };
+        let Ok(mut bytes) = fs::read(&path) else {
+            return;
+        };
         change(&mut bytes);
         files::write_atomically(&path, &bytes, Durability::Plain).unwrap();
     }
@@ -134,9 +201,15 @@ impl World {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Put(n) => {
-                assert_eq!(self.caches[0].put(&blob(n), Durability::Plain).unwrap(), Digest::of(blob(n)));
+                assert_eq!(
+                    self.caches[0].put(&blob(n), Durability::Plain).unwrap(),
+                    Digest::of(blob(n))
+                );
                 self.objects.insert(n, Object::Sound);
-                assert_eq!(self.caches[1].get(&Digest::of(blob(n))).unwrap().unwrap(), blob(n));
+                assert_eq!(
+                    self.caches[1].get(&Digest::of(blob(n))).unwrap().unwrap(),
+                    blob(n)
+                );
             }
             Op::DeleteObject(n) => {
                 let _ = fs::remove_file(self.caches[0].object_path(&Digest::of(blob(n))));
@@ -153,33 +226,63 @@ impl World {
                     });
                 }
             }
-            Op::Entry { who, kind, key, task, output } => {
+            Op::Entry {
+                who,
+                kind,
+                key,
+                task,
+                output,
+            } => {
                 let entry = entry(KINDS[kind], key, task, output);
-                self.record(Recorded::Entry(entry.clone()), |w| w.caches[who].record_entry(&entry).unwrap());
-                assert_eq!(outputs(&self.caches[who].entry(&entry.key).unwrap()), entry.outputs);
-                assert_eq!(self.caches[who].last_of(entry.kind, &entry.task), Some(entry));
+                self.record(Recorded::Entry(entry.clone()), |w| {
+                    w.caches[who].record_entry(&entry).unwrap()
+                });
+                assert_eq!(
+                    outputs(&self.caches[who].entry(&entry.key).unwrap()),
+                    entry.outputs
+                );
+                assert_eq!(
+                    self.caches[who].last_of(entry.kind, &entry.task),
+                    Some(entry)
+                );
             }
-            Op::Attempt { who, key, generation, task } => {
+            Op::Attempt {
+                who,
+                key,
+                generation,
+                task,
+            } => {
                 self.attempts += 1;
                 let attempt = attempt(key, generation, task, self.attempts);
-                self.record(Recorded::Attempt(attempt.clone()), |w| w.caches[who].record_attempt(&attempt).unwrap());
+                self.record(Recorded::Attempt(attempt.clone()), |w| {
+                    w.caches[who].record_attempt(&attempt).unwrap()
+                });
                 assert!(plain(self.caches[who].attempts(&attempt.key)).contains(&attempt));
             }
             Op::RepeatAttempt { who, which } => {
                 let attempts = self.recorded_attempts();
                 if !attempts.is_empty() {
                     let again = which.get(&attempts).clone();
-                    self.record(Recorded::Attempt(again.clone()), |w| w.caches[who].record_attempt(&again).unwrap());
+                    self.record(Recorded::Attempt(again.clone()), |w| {
+                        w.caches[who].record_attempt(&again).unwrap()
+                    });
                 }
             }
-            Op::Verdict { who, which, is_set_aside } => {
+            Op::Verdict {
+                who,
+                which,
+                is_set_aside,
+            } => {
                 let attempts = self.recorded_attempts();
                 if !attempts.is_empty() {
                     let attempt = which.get(&attempts).clone();
                     let reason = format!("verdict {}", self.events.len());
                     let verdict = is_set_aside.then_some(SetAside { reason, at: 1.5 });
-                    let recorded = Recorded::Verdict(attempt.key, attempt.id.clone(), verdict.clone());
-                    self.record(recorded, |w| w.caches[who].set_aside(&attempt, verdict.as_ref()).unwrap());
+                    let recorded =
+                        Recorded::Verdict(attempt.key, attempt.id.clone(), verdict.clone());
+                    self.record(recorded, |w| {
+                        w.caches[who].set_aside(&attempt, verdict.as_ref()).unwrap()
+                    });
                 }
             }
             Op::OpenGeneration { who, key } => {
@@ -192,7 +295,10 @@ impl World {
                 let text = format!("text {text}");
                 if self.caches[who].preimage(&Digest::of(&text)).is_none() {
                     self.record(Recorded::Preimage(text.clone()), |w| {
-                        assert_eq!(w.caches[who].record_preimage(&text).unwrap(), Digest::of(&text));
+                        assert_eq!(
+                            w.caches[who].record_preimage(&text).unwrap(),
+                            Digest::of(&text)
+                        );
                     });
                 }
                 let before = self.contents();
@@ -207,14 +313,22 @@ impl World {
             }),
             Op::DeleteSnapshot => drop(fs::remove_file(self.root.join("snapshot"))),
             Op::Truncate(place) => self.behind_the_back(|world| {
-                let Some((file, bytes)) = world.contents().pop_last() else { return };
+                let Some((file, bytes)) = world.contents().pop_last() else {
+                    return;
+                };
                 let cut = place.index(bytes.len() + 1) as u64;
-                let segment = fs::OpenOptions::new().write(true).open(world.root.join("segments").join(&file));
+                let segment = fs::OpenOptions::new()
+                    .write(true)
+                    .open(world.root.join("segments").join(&file));
                 segment.unwrap().set_len(cut).unwrap();
                 world.events.retain(|e| e.file != file || e.end <= cut);
             }),
             Op::DamageSegment(segment, place) => self.behind_the_back(|world| {
-                let files: Vec<_> = world.contents().into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
+                let files: Vec<_> = world
+                    .contents()
+                    .into_iter()
+                    .filter(|(_, bytes)| !bytes.is_empty())
+                    .collect();
                 if files.is_empty() {
                     return;
                 }
@@ -224,7 +338,9 @@ impl World {
                     let byte = &mut bytes[place as usize];
                     *byte = byte.wrapping_add(1);
                 });
-                world.events.retain(|e| e.file != *file || !(e.start..e.end).contains(&place));
+                world
+                    .events
+                    .retain(|e| e.file != *file || !(e.start..e.end).contains(&place));
                 // It holds copies of what was damaged.
                 let _ = fs::remove_file(world.root.join("snapshot"));
             }),
@@ -242,9 +358,10 @@ impl World {
 
     fn generation(&self, of: &Digest) -> u32 {
         let generations = self.events.iter().map(|e| match &e.recorded {
-            Recorded::Generation(key, generation) | Recorded::Attempt(Attempt { key, generation, .. }) if key == of => {
-                *generation
-            }
+            Recorded::Generation(key, generation)
+            | Recorded::Attempt(Attempt {
+                key, generation, ..
+            }) if key == of => *generation,
             _ => 0,
         });
         generations.max().unwrap_or(0)
@@ -256,23 +373,41 @@ impl World {
             let found = self.caches[0].get(&Digest::of(blob(n))).unwrap();
             // Some bits of a compressed file mean nothing: then the bytes are still right.
             assert!(
-                found.as_ref().is_some_and(|bytes| *bytes == blob(n)) || (object == Object::Damaged && found.is_none())
+                found.as_ref().is_some_and(|bytes| *bytes == blob(n))
+                    || (object == Object::Damaged && found.is_none())
             );
             if found.is_none() {
                 self.objects.remove(&n);
             }
         }
         for n in 0..4 {
-            assert_eq!(self.caches[1].has(&Digest::of(blob(n))), self.objects.contains_key(&n));
+            assert_eq!(
+                self.caches[1].has(&Digest::of(blob(n))),
+                self.objects.contains_key(&n)
+            );
         }
         for cache in &self.caches {
             cache.refresh().unwrap();
             let latest = |wanted: &dyn Fn(&Entry) -> bool, trainings: bool| {
                 self.events.iter().rev().find_map(|e| match &e.recorded {
                     Recorded::Entry(entry) if wanted(entry) => Some(entry.clone()),
-                    Recorded::Attempt(Attempt { key, task, preimage, outputs, .. }) if trainings => {
-                        let (task, preimage, outputs) = (task.clone(), preimage.clone(), outputs.clone());
-                        Some(Entry { key: *key, kind: TaskKind::Train, task, preimage, outputs }).filter(|e| wanted(e))
+                    Recorded::Attempt(Attempt {
+                        key,
+                        task,
+                        preimage,
+                        outputs,
+                        ..
+                    }) if trainings => {
+                        let (task, preimage, outputs) =
+                            (task.clone(), preimage.clone(), outputs.clone());
+                        Some(Entry {
+                            key: *key,
+                            kind: TaskKind::Train,
+                            task,
+                            preimage,
+                            outputs,
+                        })
+                        .filter(|e| wanted(e))
                     }
                     _ => None,
                 })
@@ -287,7 +422,10 @@ impl World {
                     if let Recorded::Attempt(attempt) = &e.recorded
                         && attempt.key == key
                     {
-                        attempts.insert((u32::MAX - attempt.generation, attempt.id.clone()), attempt.clone());
+                        attempts.insert(
+                            (u32::MAX - attempt.generation, attempt.id.clone()),
+                            attempt.clone(),
+                        );
                     }
                 }
                 for e in &self.events {
@@ -298,7 +436,10 @@ impl World {
                         decided.for_each(|attempt| attempt.set_aside.clone_from(verdict));
                     }
                 }
-                assert_eq!(plain(cache.attempts(&key)), attempts.into_values().collect::<Vec<_>>());
+                assert_eq!(
+                    plain(cache.attempts(&key)),
+                    attempts.into_values().collect::<Vec<_>>()
+                );
                 assert_eq!(cache.generation(&key), self.generation(&key));
             }
             for task in (0..3).map(|n| format!("task {n}")) {
@@ -308,7 +449,10 @@ impl World {
                 }
             }
             for text in (0..3).map(|n| format!("text {n}")) {
-                let known = self.events.iter().any(|e| matches!(&e.recorded, Recorded::Preimage(t) if *t == text));
+                let known = self
+                    .events
+                    .iter()
+                    .any(|e| matches!(&e.recorded, Recorded::Preimage(t) if *t == text));
                 assert_eq!(cache.preimage(&Digest::of(&text)), known.then_some(text));
             }
         }
@@ -331,13 +475,23 @@ proptest! {
 #[test]
 fn foreign_files_are_survived() {
     let world = World::new();
-    for bytes in [&b""[..], b"\xf7tp\xfb", &[0; 5000], "текст".repeat(1000).as_bytes()] {
+    for bytes in [
+        &b""[..],
+        b"\xf7tp\xfb",
+        &[0; 5000],
+        "текст".repeat(1000).as_bytes(),
+    ] {
         for name in ["segments/0007-x.seg", "segments/no-number.seg", "snapshot"] {
             files::write_atomically(&world.root.join(name), bytes, Durability::Plain).unwrap();
         }
         let cache = Cache::open(&world.root).unwrap();
         let entry = entry(TaskKind::Parse, 1, 1, 1);
         cache.record_entry(&entry).unwrap();
-        assert_eq!(Cache::open(&world.root).unwrap().last_of(entry.kind, &entry.task), Some(entry));
+        assert_eq!(
+            Cache::open(&world.root)
+                .unwrap()
+                .last_of(entry.kind, &entry.task),
+            Some(entry)
+        );
     }
 }

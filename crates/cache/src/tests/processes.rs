@@ -21,15 +21,28 @@ fn check<'a>(root: &Path, said: impl Iterator<Item = &'a str>, upto: u32) -> usi
     for n in 0..upto {
         let attempts = cache.attempts(&digest(n));
         let entry = cache.entry(&digest(n));
-        assert!(!said.contains(format!("attempt {n}").as_str()) || attempts.len() == 1, "attempt {n} is lost");
-        assert!(!said.contains(format!("entry {n}").as_str()) || entry.is_some(), "entry {n} is lost");
+        assert!(
+            !said.contains(format!("attempt {n}").as_str()) || attempts.len() == 1,
+            "attempt {n} is lost"
+        );
+        assert!(
+            !said.contains(format!("entry {n}").as_str()) || entry.is_some(),
+            "entry {n} is lost"
+        );
         if let Some(entry) = &entry {
-            assert_eq!(outputs(entry), super::entry(TaskKind::Parse, n, n, n).outputs);
+            assert_eq!(
+                outputs(entry),
+                super::entry(TaskKind::Parse, n, n, n).outputs
+            );
             assert_eq!(attempts.len(), 1, "an entry outlived the attempt before it");
         }
         for found in plain(attempts.clone()) {
             assert_eq!(found, attempt(n, 0, n, n));
-            assert_eq!(cache.get(&Digest::of(blob(n))).unwrap(), Some(blob(n)), "attempt {n} has no log");
+            assert_eq!(
+                cache.get(&Digest::of(blob(n))).unwrap(),
+                Some(blob(n)),
+                "attempt {n} has no log"
+            );
         }
         found += attempts.len();
     }
@@ -44,12 +57,22 @@ fn rest_of(mut child: Child, output: &mut String) {
 #[test]
 fn processes_at_once_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let children: Vec<Child> = (0..4).map(|i| process("record 100", folder.path(), i * 100).spawn().unwrap()).collect();
+    let children: Vec<Child> = (0..4)
+        .map(|i| {
+            process("record 100", folder.path(), i * 100)
+                .spawn()
+                .unwrap()
+        })
+        .collect();
     let mut output = String::new();
-    children.into_iter().for_each(|child| rest_of(child, &mut output));
+    children
+        .into_iter()
+        .for_each(|child| rest_of(child, &mut output));
     assert_eq!(said(&output).count(), 800);
     assert_eq!(check(folder.path(), said(&output), 400), 400);
-    let segments = fs::read_dir(folder.path().join("segments")).unwrap().count();
+    let segments = fs::read_dir(folder.path().join("segments"))
+        .unwrap()
+        .count();
     assert!(segments <= 4, "{segments} segments for four writers");
 }
 
@@ -60,13 +83,17 @@ fn a_killed_process_loses_nothing_that_it_reported() {
     // Each round waits for some lines and a varying moment more.
     for round in 0..20u32 {
         let first = round * 1000;
-        let mut child = process("record forever", folder.path(), first).spawn().unwrap();
+        let mut child = process("record forever", folder.path(), first)
+            .spawn()
+            .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut heard = String::new();
         while said(&heard).count() < (round % 5) as usize {
             lines.read_line(&mut heard).unwrap();
         }
-        std::thread::sleep(std::time::Duration::from_micros(u64::from(round * 7919 % 3001)));
+        std::thread::sleep(std::time::Duration::from_micros(u64::from(
+            round * 7919 % 3001,
+        )));
         child.kill().unwrap();
         lines.read_to_string(&mut heard).unwrap();
         child.wait().unwrap();
@@ -78,11 +105,16 @@ fn a_killed_process_loses_nothing_that_it_reported() {
             }
         }
         let said_now = said(&heard).count() as u32;
-        assert!(cache.attempts(&digest(first + said_now / 2 + 2)).is_empty(), "more than was begun");
+        assert!(
+            cache.attempts(&digest(first + said_now / 2 + 2)).is_empty(),
+            "more than was begun"
+        );
         output.push_str(&heard);
     }
     check(folder.path(), said(&output), 20_000);
-    let segments = fs::read_dir(folder.path().join("segments")).unwrap().count();
+    let segments = fs::read_dir(folder.path().join("segments"))
+        .unwrap()
+        .count();
     assert_eq!(segments, 1, "the dead one's segment is taken over");
 }
 

@@ -9,7 +9,10 @@ use super::*;
 #[test]
 fn the_fingerprint_changes_with_the_state_and_only_then() {
     let folder = tempfile::tempdir().unwrap();
-    let (cache, other) = (Cache::open(folder.path()).unwrap(), Cache::open(folder.path()).unwrap());
+    let (cache, other) = (
+        Cache::open(folder.path()).unwrap(),
+        Cache::open(folder.path()).unwrap(),
+    );
     let mut before = cache.fingerprint();
     let mut step = |what: &str, changes: bool, act: &dyn Fn()| {
         act();
@@ -19,23 +22,50 @@ fn the_fingerprint_changes_with_the_state_and_only_then() {
     };
     let object = Digest::of(b"object");
     step("nothing", false, &|| {});
-    step("an object", true, &|| assert!(cache.put(b"object", Durability::Plain).is_ok()));
-    step("the same object", false, &|| assert!(cache.put(b"object", Durability::Synced).is_ok()));
-    step("an entry", true, &|| cache.record_entry(&entry(TaskKind::Parse, 1, 1, 1)).unwrap());
-    step("another's entry", true, &|| other.record_entry(&entry(TaskKind::Parse, 2, 1, 1)).unwrap());
-    step("an attempt", true, &|| cache.record_attempt(&attempt(1, 0, 1, 1)).unwrap());
-    step("a memo", false, &|| cache.store_memo(&object, b"memo").unwrap());
+    step("an object", true, &|| {
+        assert!(cache.put(b"object", Durability::Plain).is_ok())
+    });
+    step("the same object", false, &|| {
+        assert!(cache.put(b"object", Durability::Synced).is_ok())
+    });
+    step("an entry", true, &|| {
+        cache
+            .record_entry(&entry(TaskKind::Parse, 1, 1, 1))
+            .unwrap()
+    });
+    step("another's entry", true, &|| {
+        other
+            .record_entry(&entry(TaskKind::Parse, 2, 1, 1))
+            .unwrap()
+    });
+    step("an attempt", true, &|| {
+        cache.record_attempt(&attempt(1, 0, 1, 1)).unwrap()
+    });
+    step("a memo", false, &|| {
+        cache.store_memo(&object, b"memo").unwrap()
+    });
     step("a snapshot", false, &|| cache.write_snapshot().unwrap());
     step("a lock", false, &|| drop(cache.lock_key(&object).unwrap()));
     step("reading", false, &|| {
-        assert!(cache.get(&object).unwrap().is_some() && cache.last_of(TaskKind::Parse, "task 1").is_some());
+        assert!(
+            cache.get(&object).unwrap().is_some()
+                && cache.last_of(TaskKind::Parse, "task 1").is_some()
+        );
         cache.ensure_writable().unwrap();
         drop(Cache::open(folder.path()).unwrap());
     });
-    step("an object deleted", true, &|| fs::remove_file(cache.object_path(&object)).unwrap());
-    step("an object again", true, &|| assert!(other.put(b"object", Durability::Plain).is_ok()));
+    step("an object deleted", true, &|| {
+        fs::remove_file(cache.object_path(&object)).unwrap()
+    });
+    step("an object again", true, &|| {
+        assert!(other.put(b"object", Durability::Plain).is_ok())
+    });
     step("a segment deleted", true, &|| {
-        let segment = fs::read_dir(folder.path().join("segments")).unwrap().next().unwrap().unwrap();
+        let segment = fs::read_dir(folder.path().join("segments"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap();
         fs::remove_file(segment.path()).unwrap();
     });
 }
@@ -60,14 +90,28 @@ fn a_large_cache_gets_a_snapshot_by_itself() {
 fn a_snapshot_of_other_segments_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path()).unwrap();
-    cache.record_entry(&entry(TaskKind::Parse, 1, 1, 1)).unwrap();
-    cache.record_entry(&entry(TaskKind::Parse, 2, 1, 1)).unwrap();
+    cache
+        .record_entry(&entry(TaskKind::Parse, 1, 1, 1))
+        .unwrap();
+    cache
+        .record_entry(&entry(TaskKind::Parse, 2, 1, 1))
+        .unwrap();
     cache.write_snapshot().unwrap();
     drop(cache);
     // The second record goes, and a longer one takes its place.
-    let segment = fs::read_dir(folder.path().join("segments")).unwrap().next().unwrap().unwrap().path();
+    let segment = fs::read_dir(folder.path().join("segments"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let length = fs::metadata(&segment).unwrap().len();
-    fs::OpenOptions::new().write(true).open(&segment).unwrap().set_len(length - 1).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&segment)
+        .unwrap()
+        .set_len(length - 1)
+        .unwrap();
     let cache = Cache::open(folder.path()).unwrap();
     cache.record_attempt(&attempt(3, 0, 1, 1)).unwrap();
     assert!(fs::metadata(&segment).unwrap().len() > length);
@@ -86,7 +130,9 @@ fn threads_share_one_cache() {
             let cache = &cache;
             scope.spawn(move || {
                 for n in (thread..400).step_by(4) {
-                    cache.record_entry(&entry(TaskKind::Parse, n, n, n)).unwrap();
+                    cache
+                        .record_entry(&entry(TaskKind::Parse, n, n, n))
+                        .unwrap();
                     assert!(cache.entry(&digest(n)).is_some());
                 }
             });
@@ -94,5 +140,10 @@ fn threads_share_one_cache() {
     });
     let again = Cache::open(folder.path()).unwrap();
     assert!((0..400).all(|n| again.entry(&digest(n)).is_some()));
-    assert_eq!(fs::read_dir(folder.path().join("segments")).unwrap().count(), 1);
+    assert_eq!(
+        fs::read_dir(folder.path().join("segments"))
+            .unwrap()
+            .count(),
+        1
+    );
 }

@@ -2,11 +2,16 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use serde_json::json;
+use tprimat_results::{ContractField, Source};
 
 use super::*;
-use crate::{Catalogue, ContractField, Source, compare, compare::arm, stand_ins::measured, stand_ins::test_job as job};
+use crate::{
+    Catalogue, compare,
+    compare::candidate,
+    stand_ins::{measured, test_job as job},
+};
 
-/// What one arm states: absent fields fit any value.
+/// What one candidate states: absent fields fit any value.
 #[derive(Clone, Debug)]
 struct Stated {
     strategy: usize,
@@ -35,11 +40,21 @@ fn value(field: usize, pick: usize) -> Value {
 fn cell_of(at: usize, of: &Stated) -> CellInput {
     let name = format!("cpu/f{at}/model{}/{}", of.model, STRATEGIES[of.strategy]);
     let mut cell = measured(&name, &job(), &[1.0, 1.01], None);
-    let CellState::Ok { summary } = &mut cell.state else { unreachable!() };
+    let CellState::Ok { summary } = &mut cell.state else {
+        unreachable!()
+    };
     summary.contract.0 = (0..FIELDS.len())
         .filter_map(|f| {
             let (field, tier) = (FIELDS[f].0.to_owned(), FIELDS[f].1);
-            Some(ContractField { field, tier, value: value(f, of.fields[f]?), source: Source::Effective }.into())
+            Some(
+                ContractField {
+                    field,
+                    tier,
+                    value: value(f, of.fields[f]?),
+                    source: Source::Effective,
+                }
+                .into(),
+            )
         })
         .collect();
     cell
@@ -50,7 +65,10 @@ fn one_by_one(count: usize, fits: impl Fn(usize, usize) -> bool) -> Vec<usize> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut of = Vec::new();
     for i in 0..count {
-        let at = groups.iter().position(|group| group.iter().all(|j| fits(i, *j))).unwrap_or(groups.len());
+        let at = groups
+            .iter()
+            .position(|group| group.iter().all(|j| fits(i, *j)))
+            .unwrap_or(groups.len());
         if at == groups.len() {
             groups.push(Vec::new());
         }
@@ -70,23 +88,24 @@ proptest! {
         let stated = stated.into_iter().map(|(strategy, model, fields)| Stated { strategy, model, fields });
         let cells: Vec<CellInput> = stated.enumerate().map(|(at, of)| cell_of(at, &of)).collect();
         let settings = CompareSettings { across: across.into_iter().map(str::to_owned).collect(), named, baseline: None };
-        let mut arms: Vec<Arm<'_>> = cells.iter().map(|cell| arm(cell).unwrap()).collect();
-        let expected = one_by_one(arms.len(), |i, j| {
-            let (a, b) = (&arms[i], &arms[j]);
+        let mut candidates: Vec<Candidate<'_>> = cells.iter().map(|cell| candidate(cell).unwrap()).collect();
+        let expected = one_by_one(candidates.len(), |i, j| {
+            let (a, b) = (&candidates[i], &candidates[j]);
             is_expected(a, b, &settings) && blocking(a.side(), b.side(), &settings).is_empty()
         });
-        let groups = group(&mut arms, &settings);
-        prop_assert_eq!(&arms.iter().map(|arm| arm.group).collect::<Vec<_>>(), &expected);
+        let groups = group(&mut candidates, &settings);
+        prop_assert_eq!(&candidates.iter().map(|candidate| candidate.group).collect::<Vec<_>>(), &expected);
         prop_assert!(groups.iter().enumerate().all(|(at, g)| g.members.iter().all(|i| expected[*i] == at)));
-        let expected = one_by_one(arms.len(), |i, j| {
-            arms[i].group == arms[j].group && of_convergence(&arms[i], &arms[j], &settings).is_empty()
+        let expected = one_by_one(candidates.len(), |i, j| {
+            candidates[i].group == candidates[j].group && of_convergence(&candidates[i], &candidates[j], &settings).is_empty()
         });
-        group_losses(&mut arms, &settings);
-        prop_assert_eq!(arms.iter().map(|arm| arm.loss_group).collect::<Vec<_>>(), expected);
+        group_losses(&mut candidates, &settings);
+        prop_assert_eq!(candidates.iter().map(|candidate| candidate.loss_group).collect::<Vec<_>>(), expected);
     }
 }
 
-/// Ten thousand cells that all differ, or all agree, or of which one does not say, are not asked in pairs.
+/// Ten thousand cells that all differ, or all agree, or of which one does not say, are not asked in
+/// pairs.
 #[test]
 fn a_sweep_is_not_asked_in_pairs() {
     let asked = Cell::new(0);
@@ -106,12 +125,27 @@ fn what_tells_cells_of_a_sweep_apart_is_found() {
     for i in 0..200 {
         let mut job = job();
         job.data.global_batch_size = 8 * (i + 1);
-        sweep.push(measured(&format!("cpu/native/llama/own@batch={i}"), &job, &[1.0, 1.01], None));
+        sweep.push(measured(
+            &format!("cpu/native/llama/own@batch={i}"),
+            &job,
+            &[1.0, 1.01],
+            None,
+        ));
     }
     let comparison = compare(&sweep, &CompareSettings::default(), &Catalogue::default());
     assert_eq!(comparison.groups.len(), 200);
-    let arms: Vec<Arm<'_>> = sweep.iter().map(|cell| arm(cell).unwrap()).collect();
-    let contracts: Vec<&Contract> = arms.iter().map(|arm| &arm.contract).collect();
+    let candidates: Vec<Candidate<'_>> =
+        sweep.iter().map(|cell| candidate(cell).unwrap()).collect();
+    let contracts: Vec<&Contract> = candidates
+        .iter()
+        .map(|candidate| &candidate.contract)
+        .collect();
     let apart = stated_by_all(&classes(&contracts, |f| f.tier == Tier::Workload));
-    assert_eq!(apart.iter().collect::<std::collections::BTreeSet<_>>().len(), 200);
+    assert_eq!(
+        apart
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        200
+    );
 }

@@ -1,44 +1,85 @@
 //! What the training came to, and how long it took to get there.
 
-use super::{Made, Subject, absent, repeats, short};
-use crate::{Curve, RepeatStatus, mean};
+use tprimat_results::mean;
+
+use super::{Computed, Subject, absent};
+use crate::{Basis, Curve, NoFigure, RepeatStatus};
 
 /// Logged losses that are averaged before one is compared with the target: single steps are noise.
 const SMOOTHED: usize = 5;
 
-pub(super) fn at_end(of: &Subject) -> Made {
-    let loss = of.summary.loss_at_end.ok_or_else(|| absent("the last step has no loss"))?;
-    let step = of.summary.last_step.map_or_else(String::new, |step| format!(" at step {step}"));
-    Ok((loss, format!("the trainer's loss{step}, mean of {}", repeats(of.summary.n))))
+pub(super) fn at_end(of: &Subject) -> Computed {
+    let loss = of
+        .summary
+        .loss_at_end
+        .ok_or_else(|| absent(NoFigure::NoLoss))?;
+    Ok((
+        loss,
+        Basis::Loss {
+            step: of.summary.last_step,
+            repeats: of.summary.n,
+        },
+    ))
 }
 
 /// Mean over the repeats; one that does not get there leaves no figure.
-pub(super) fn time_to(of: &Subject) -> Made {
-    let unset = || absent(format!("no target is set for {} (comparison.target_loss)", of.cell.model));
-    let target = *of.catalogue.target_loss.get(&of.cell.model).ok_or_else(unset)?;
+pub(super) fn time_to(of: &Subject) -> Computed {
+    let unset = || {
+        absent(NoFigure::NoTarget {
+            model: of.cell.model.clone(),
+        })
+    };
+    let target = *of
+        .catalogue
+        .target_loss
+        .get(&of.cell.model)
+        .ok_or_else(unset)?;
     let counts_from = of.summary.workload.as_ref().map_or(1, |w| w.counts_from);
-    let counted: Vec<&Curve> =
-        of.summary.repeats.iter().filter(|r| r.status == RepeatStatus::Ok).map(|r| &r.curve).collect();
-    let reached = counted.iter().filter(|curve| reached_at(curve, target).is_some()).count();
+    let counted: Vec<&Curve> = of
+        .summary
+        .repeats
+        .iter()
+        .filter(|r| r.status == RepeatStatus::Ok)
+        .map(|r| &r.curve)
+        .collect();
+    let reached = counted
+        .iter()
+        .filter(|curve| reached_at(curve, target).is_some())
+        .count();
     if reached < counted.len() {
-        return Err(absent(format!("{reached} of {} reached a loss of {target}", repeats(counted.len()))));
+        return Err(absent(NoFigure::TargetNotReached {
+            reached,
+            repeats: counted.len(),
+            target,
+        }));
     }
-    let times: Option<Vec<f64>> = counted.iter().map(|curve| seconds_to(curve, target, counts_from)).collect();
-    let seconds =
-        mean(&times.ok_or_else(|| absent("some steps before the target have no step time, or are not logged"))?);
-    let basis = format!(
-        "step times until the mean of {SMOOTHED} logged losses is at most {}, mean of {}",
-        short(target),
-        repeats(counted.len())
-    );
-    Ok((seconds.ok_or_else(|| absent("no repeat counts"))?, basis))
+    let times: Option<Vec<f64>> = counted
+        .iter()
+        .map(|curve| seconds_to(curve, target, counts_from))
+        .collect();
+    let seconds = mean(&times.ok_or_else(|| absent(NoFigure::StepsBeforeTargetNotTimed))?);
+    let basis = Basis::TimeToLoss {
+        smoothed: SMOOTHED,
+        target,
+        repeats: counted.len(),
+    };
+    Ok((
+        seconds.ok_or_else(|| absent(NoFigure::NoRepeatCounts))?,
+        basis,
+    ))
 }
 
 /// Index of the first line at which the mean of the last losses is not above the target.
 fn reached_at(curve: &Curve, target: f64) -> Option<usize> {
-    let lines: Vec<(usize, f64)> = curve.loss.iter().enumerate().filter_map(|(i, l)| Some((i, (*l)?))).collect();
-    let first =
-        lines.windows(SMOOTHED).find(|w| w.iter().map(|(_, loss)| loss).sum::<f64>() <= target * w.len() as f64)?;
+    let lines: Vec<(usize, f64)> = curve
+        .loss
+        .iter()
+        .enumerate()
+        .filter_map(|(i, l)| Some((i, (*l)?)))
+        .collect();
+    let first = lines
+        .windows(SMOOTHED)
+        .find(|w| w.iter().map(|(_, loss)| loss).sum::<f64>() <= target * w.len() as f64)?;
     first.last().map(|(i, _)| *i)
 }
 
@@ -46,16 +87,28 @@ fn reached_at(curve: &Curve, target: f64) -> Option<usize> {
 fn seconds_to(curve: &Curve, target: f64, counts_from: u64) -> Option<f64> {
     let end = reached_at(curve, target)?;
     // An excerpt: nobody knows what the steps between its lines took.
-    let mut gaps = curve.step.get(..=end)?.windows(2).map(|w| w[1].checked_sub(w[0]));
+    let mut gaps = curve
+        .step
+        .get(..=end)?
+        .windows(2)
+        .map(|w| w[1].checked_sub(w[0]));
     let interval = gaps.next()?;
     if gaps.any(|gap| gap != interval) {
         return None;
     }
     let mut before = counts_from.checked_sub(1);
     let mut seconds = 0.0;
-    for (step, time) in curve.step.iter().zip(&curve.step_time_seconds).take(end + 1) {
+    for (step, time) in curve
+        .step
+        .iter()
+        .zip(&curve.step_time_seconds)
+        .take(end + 1)
+    {
         // Steps counted from 0: the first line of a log that has every step is one step.
-        let steps = before.map_or_else(|| step.saturating_add(1), |before| step.saturating_sub(before));
+        let steps = before.map_or_else(
+            || step.saturating_add(1),
+            |before| step.saturating_sub(before),
+        );
         seconds += steps as f64 * (*time).filter(|t| t.is_finite() && *t > 0.0)?;
         before = Some(*step);
     }

@@ -1,14 +1,17 @@
 use proptest::prelude::*;
+use tprimat_results::RunResult;
 
 use super::*;
 use crate::{
-    RepeatStatus, RunResult, Summary, summarize,
+    RepeatStatus, Summary, summarize,
     summary::tests::{run, run_of},
 };
 
 /// Not quite regular, and the same every time.
 fn noisy(level: f64, count: usize) -> Vec<f64> {
-    (0..count).map(|i| level * (1.0 + 0.004 * ((i * 7) % 5) as f64)).collect()
+    (0..count)
+        .map(|i| level * (1.0 + 0.004 * ((i * 7) % 5) as f64))
+        .collect()
 }
 
 fn summary(result: RunResult, warmup_steps: u64) -> Summary {
@@ -16,7 +19,10 @@ fn summary(result: RunResult, warmup_steps: u64) -> Summary {
 }
 
 fn of(times: &[f64], warmup_steps: u64) -> Steady {
-    summary(run(times), warmup_steps).repeats[0].steady.clone().unwrap()
+    summary(run(times), warmup_steps).repeats[0]
+        .steady
+        .clone()
+        .unwrap()
 }
 
 #[test]
@@ -25,7 +31,15 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
     let times = [vec![30.0; 10], vec![9.0; 8], vec![3.0; 60]].concat();
     let steady = of(&times, 10);
     let cut = steady.cut.unwrap();
-    assert_eq!((cut.first_step, cut.dropped_steps, cut.method.as_str(), cut.not_assessed), (19, 8, CUSUM, None));
+    assert_eq!(
+        (
+            cut.first_step,
+            cut.dropped_steps,
+            cut.method.as_str(),
+            cut.not_assessed
+        ),
+        (19, 8, CUSUM, None)
+    );
     assert_eq!((steady.steps, steady.step_time.mean_seconds), (60, 3.0));
     // 1024 tokens a step: 1024 ÷ 3, and 68 × 1024 ÷ (8 × 9 + 60 × 3).
     assert!((steady.tokens_per_second_per_gpu - 1024.0 / 3.0).abs() < 1e-9);
@@ -35,9 +49,17 @@ fn a_slow_start_is_cut_and_both_rates_are_kept() {
     assert!(
         told.notes
             .iter()
-            .any(|n| n.text.contains("8 more steps were still warming up") && n.text.contains("from step 19"))
+            .any(|n| n.text().contains("8 more steps were still warming up")
+                && n.text().contains("from step 19"))
     );
-    assert!(!told.notes.iter().any(|n| n.text.contains("the median of the rest")), "{:?}", told.notes);
+    assert!(
+        !told
+            .notes
+            .iter()
+            .any(|n| n.text().contains("the median of the rest")),
+        "{:?}",
+        told.notes
+    );
 }
 
 #[test]
@@ -49,9 +71,18 @@ fn what_is_short_is_not_assessed_and_says_why() {
     ] {
         let steady = of(&times, 0);
         let cut = steady.cut.unwrap();
-        assert_eq!((cut.dropped_steps, cut.method.as_str(), steady.steps), (0, DECLARED, times.len() as u64));
-        assert!(cut.not_assessed.unwrap().contains(why), "{why}");
-        assert!((cut.declared_tokens_per_second_per_gpu - steady.tokens_per_second_per_gpu).abs() < 1e-9);
+        assert_eq!(
+            (cut.dropped_steps, cut.method.as_str(), steady.steps),
+            (0, DECLARED, times.len() as u64)
+        );
+        assert!(
+            crate::sentences::said(&cut.not_assessed.unwrap()).contains(why),
+            "{why}"
+        );
+        assert!(
+            (cut.declared_tokens_per_second_per_gpu - steady.tokens_per_second_per_gpu).abs()
+                < 1e-9
+        );
     }
     let slow = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 0);
     assert_eq!(slow.steady_state, DECLARED);
@@ -59,41 +90,91 @@ fn what_is_short_is_not_assessed_and_says_why() {
         "the repeats are too short to look for more warm-up than the declared one (under 20 timed",
         "repeat 1: step 1 takes 90",
     ] {
-        assert!(slow.notes.iter().any(|n| n.text.contains(said)), "{said}: {:?}", slow.notes);
+        assert!(
+            slow.notes.iter().any(|n| n.text().contains(said)),
+            "{said}: {:?}",
+            slow.notes
+        );
     }
     let dropped = summary(run(&[vec![90.0], vec![1.0; 15]].concat()), 1);
-    assert!(!dropped.notes.iter().any(|n| n.text.contains("the median of the rest")), "{:?}", dropped.notes);
+    assert!(
+        !dropped
+            .notes
+            .iter()
+            .any(|n| n.text().contains("the median of the rest")),
+        "{:?}",
+        dropped.notes
+    );
     // Ten lines that are means of ten steps are too few lines for nine of them.
     let mut averaged = run(&[3.0; 9]);
     for (i, step) in averaged.trace.steps.iter_mut().enumerate() {
         (step.step, step.steps_averaged) = (10 * (i as u64 + 1), Some(10));
     }
     let told = summary(averaged, 0).repeats[0].steady.clone().unwrap();
-    assert!(told.steps == 90 && told.cut.unwrap().not_assessed.unwrap().contains("under 10 logged times"));
-    let mixed = summarize(&[(1, run(&[3.0; 40])), (2, run(&[3.0; 5]))], &Statistics::default());
+    assert!(
+        told.steps == 90
+            && told.cut.unwrap().not_assessed == Some(NotAssessed::FewTimes { least: 10 })
+    );
+    let mixed = summarize(
+        &[(1, run(&[3.0; 40])), (2, run(&[3.0; 5]))],
+        &Statistics::default(),
+    );
     assert_eq!(mixed.steady_state, MIXED);
-    assert!(mixed.notes.iter().any(|n| n.text.starts_with("repeat 2 is too short to look for more warm-up")));
+    assert!(mixed.notes.iter().any(|n| {
+        n.text()
+            .starts_with("repeat 2 is too short to look for more warm-up")
+    }));
 }
 
 /// The worked example of docs/METRICS.md.
 #[test]
 fn times_in_two_units_have_no_figure() {
     let why = |times: &[f64], warmup| match summary(run(times), warmup).repeats[0].status.clone() {
-        RepeatStatus::Unmeasured { reason } => reason,
+        RepeatStatus::Unmeasured { reason } => crate::sentences::said(&reason),
         _ => String::new(),
     };
     let mixed = [vec![0.5; 20], vec![500.0; 20]].concat();
-    assert_eq!(why(&mixed, 0), "step times of about 0.5 s and of about 500 s in one log: mixed units?");
+    assert_eq!(
+        why(&mixed, 0),
+        "step times of about 0.5 s and of about 500 s in one log: mixed units?"
+    );
     assert_eq!(why(&mixed, 20), "", "what is warm-up counts nowhere");
     // Minutes and seconds, mixed line by line.
-    let minutes: Vec<f64> =
-        noisy(3.0, 40).iter().enumerate().map(|(i, t)| if i % 2 == 0 { t / 60.0 } else { *t }).collect();
-    assert!(why(&minutes, 0).ends_with("mixed units?"), "{}", why(&minutes, 0));
-    assert_eq!(why(&[vec![0.5; 20], vec![24.9; 20]].concat(), 0), "", "below the factor");
-    assert_eq!(why(&[vec![0.5; 37], vec![500.0; 3]].concat(), 0), "", "pauses: fewer than a tenth");
-    assert_ne!(why(&[vec![0.5; 36], vec![500.0; 4]].concat(), 0), "", "a tenth");
-    assert_eq!(why(&[0.5, 0.5, 0.5, 0.5, 500.0, 500.0], 0), "", "fewer than three");
-    assert_ne!(why(&[0.5, 0.5, 0.5, 500.0, 500.0, 500.0], 0), "", "three of six");
+    let minutes: Vec<f64> = noisy(3.0, 40)
+        .iter()
+        .enumerate()
+        .map(|(i, t)| if i % 2 == 0 { t / 60.0 } else { *t })
+        .collect();
+    assert!(
+        why(&minutes, 0).ends_with("mixed units?"),
+        "{}",
+        why(&minutes, 0)
+    );
+    assert_eq!(
+        why(&[vec![0.5; 20], vec![24.9; 20]].concat(), 0),
+        "",
+        "below the factor"
+    );
+    assert_eq!(
+        why(&[vec![0.5; 37], vec![500.0; 3]].concat(), 0),
+        "",
+        "pauses: fewer than a tenth"
+    );
+    assert_ne!(
+        why(&[vec![0.5; 36], vec![500.0; 4]].concat(), 0),
+        "",
+        "a tenth"
+    );
+    assert_eq!(
+        why(&[0.5, 0.5, 0.5, 0.5, 500.0, 500.0], 0),
+        "",
+        "fewer than three"
+    );
+    assert_ne!(
+        why(&[0.5, 0.5, 0.5, 500.0, 500.0, 500.0], 0),
+        "",
+        "three of six"
+    );
 }
 
 #[test]
@@ -102,13 +183,28 @@ fn means_over_steps_are_cut_whole_and_at_most_half_of_the_steps() {
     for (i, step) in result.trace.steps.iter_mut().enumerate() {
         (step.step, step.steps_averaged) = (10 * (i as u64 + 1), Some(10));
     }
-    let steady = summary(result.clone(), 10).repeats[0].steady.clone().unwrap();
+    let steady = summary(result.clone(), 10).repeats[0]
+        .steady
+        .clone()
+        .unwrap();
     let cut = steady.cut.unwrap();
-    assert_eq!((cut.first_step, cut.dropped_steps, steady.steps), (31, 20, 170));
+    assert_eq!(
+        (cut.first_step, cut.dropped_steps, steady.steps),
+        (31, 20, 170)
+    );
     // The first line stands for more than half of the steps: it stays.
     result.trace.steps[0].steps_averaged = Some(1000);
     result.trace.steps.iter_mut().for_each(|s| s.step += 1000);
-    assert_eq!(summary(result, 0).repeats[0].steady.clone().unwrap().cut.unwrap().dropped_steps, 0);
+    assert_eq!(
+        summary(result, 0).repeats[0]
+            .steady
+            .clone()
+            .unwrap()
+            .cut
+            .unwrap()
+            .dropped_steps,
+        0
+    );
 }
 
 #[test]
@@ -117,10 +213,15 @@ fn a_shift_within_the_measured_part_is_told() {
     let steady = of(&times, 0);
     assert_eq!(steady.steps, 100);
     let shift = steady.cut.unwrap().level_shift.unwrap();
-    assert!((59..=63).contains(&shift.step) && (shift.ratio - 1.1).abs() < 0.01, "{shift:?}");
+    assert!(
+        (59..=63).contains(&shift.step) && (shift.ratio - 1.1).abs() < 0.01,
+        "{shift:?}"
+    );
     let told = summary(run(&times), 0);
     assert!(
-        told.notes.iter().any(|n| n.text.contains("and stays there") && n.text.contains("+10.")),
+        told.notes
+            .iter()
+            .any(|n| n.text().contains("and stays there") && n.text().contains("+10.")),
         "{:?}",
         told.notes
     );
@@ -128,18 +229,37 @@ fn a_shift_within_the_measured_part_is_told() {
 
 #[test]
 fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
-    for (bad, said) in [(0.0, "0 s"), (-1.0, "-1 s"), (f64::NAN, "NaN s"), (f64::INFINITY, "inf s")] {
+    for (bad, said) in [
+        (0.0, "0 s"),
+        (-1.0, "-1 s"),
+        (f64::NAN, "NaN s"),
+        (f64::INFINITY, "inf s"),
+    ] {
         let mut times = vec![2.0; 30];
         times[20] = bad;
         let summary = summary(run(&times), 5);
-        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{bad}") };
-        assert!(reason.contains("step 21") && reason.contains(said), "{reason}");
-        assert!(summary.n == 0 && summary.tokens_per_second_per_gpu.is_none() && summary.step_time.is_none());
+        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else {
+            panic!("{bad}")
+        };
+        let reason = crate::sentences::said(reason);
+        assert!(
+            reason.contains("step 21") && reason.contains(said),
+            "{reason}"
+        );
+        assert!(
+            summary.n == 0
+                && summary.tokens_per_second_per_gpu.is_none()
+                && summary.step_time.is_none()
+        );
         assert_eq!(summary.repeats[0].curve.step_time_seconds[20], None);
         // In the warm-up it does no harm.
         assert!(
-            super::steady(&run(&times).trace.steps[..], &run(&times).workload, &Statistics { warmup_steps: 21 })
-                .is_ok()
+            super::steady(
+                &run(&times).trace.steps[..],
+                &run(&times).workload,
+                &Statistics { warmup_steps: 21 }
+            )
+            .is_ok()
         );
     }
     for (times, said) in [
@@ -148,7 +268,10 @@ fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
         (vec![], "no training step was found"),
     ] {
         let summary = summary(run(&times), 0);
-        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else { panic!("{times:?}") };
+        let RepeatStatus::Unmeasured { reason } = &summary.repeats[0].status else {
+            panic!("{times:?}")
+        };
+        let reason = crate::sentences::said(reason);
         assert!(reason.contains(said), "{reason}");
     }
 }
@@ -157,14 +280,32 @@ fn a_step_time_that_is_none_gives_a_reason_and_no_number() {
 fn a_batch_of_no_tokens_has_no_rate() {
     let mut result = run(&[2.0; 5]);
     result.workload.tokens_per_step = Some(0);
-    assert!(super::steady(&result.trace.steps, &result.workload, &Statistics::default()).is_err());
+    assert!(
+        super::steady(
+            &result.trace.steps,
+            &result.workload,
+            &Statistics::default()
+        )
+        .is_err()
+    );
 }
 
 #[test]
 fn a_trainers_rate_of_zero_checks_nothing() {
     let mut result = run(&[2.0; 5]);
-    result.trace.steps.iter_mut().for_each(|s| s.tokens_per_second_per_gpu = Some(0.0));
-    assert_eq!(summary(result, 0).repeats[0].steady.as_ref().unwrap().cross_check, None);
+    result
+        .trace
+        .steps
+        .iter_mut()
+        .for_each(|s| s.tokens_per_second_per_gpu = Some(0.0));
+    assert_eq!(
+        summary(result, 0).repeats[0]
+            .steady
+            .as_ref()
+            .unwrap()
+            .cross_check,
+        None
+    );
 }
 
 /// Step times as logs may have them, good and bad.
@@ -240,7 +381,12 @@ proptest! {
 fn an_evaluation_is_no_step_time() {
     let mut result = run(&[2.0; 40]);
     result.trace.steps[20].step_time_seconds = Some(125.0);
-    let rate = |result: &RunResult| summary(result.clone(), 0).tokens_per_second_per_gpu.unwrap().value;
+    let rate = |result: &RunResult| {
+        summary(result.clone(), 0)
+            .tokens_per_second_per_gpu
+            .unwrap()
+            .value
+    };
     assert!((rate(&result) - 1024.0 / (203.0 / 40.0)).abs() < 1e-9);
     result.trace.steps[20].includes_evaluation = true;
     assert!((rate(&result) - 512.0).abs() < 1e-9);

@@ -1,36 +1,80 @@
 use super::*;
 
 fn built(steps: &[u64], averages: bool) -> Trace {
-    let mut builder = Builder { averages, ..Builder::default() };
+    let mut builder = Builder {
+        averages,
+        ..Builder::default()
+    };
     for step in steps {
-        builder.step(Step { step: *step, step_time_seconds: Some(*step as f64), ..Step::default() });
+        builder.step(Step {
+            step: *step,
+            step_time_seconds: Some(*step as f64),
+            ..Step::default()
+        });
     }
     builder.finish()
 }
 
 #[test]
 fn a_line_every_k_steps_is_a_mean_of_k() {
-    let weights =
-        |steps: &[u64]| -> Vec<Option<u64>> { built(steps, true).steps.iter().map(|s| s.steps_averaged).collect() };
+    let weights = |steps: &[u64]| -> Vec<Option<u64>> {
+        built(steps, true)
+            .steps
+            .iter()
+            .map(|s| s.steps_averaged)
+            .collect()
+    };
     assert_eq!(weights(&[10, 20, 30]), [Some(10); 3]);
-    assert_eq!(weights(&[1, 10, 20, 30]), [None, Some(9), Some(10), Some(10)]);
-    assert_eq!(weights(&[10, 20, 60, 70]), [Some(10); 4], "a missing line makes no mean of 40");
+    assert_eq!(
+        weights(&[1, 10, 20, 30]),
+        [None, Some(9), Some(10), Some(10)]
+    );
+    assert_eq!(
+        weights(&[10, 20, 60, 70]),
+        [Some(10); 4],
+        "a missing line makes no mean of 40"
+    );
     assert_eq!(weights(&[5426, 5427]), [None; 2]);
-    assert_eq!(weights(&[7]), [None], "one line alone says nothing of its interval");
+    assert_eq!(
+        weights(&[7]),
+        [None],
+        "one line alone says nothing of its interval"
+    );
 }
 
 #[test]
 fn repeated_lines_add_what_is_new_and_contradictions_are_told() {
     let mut builder = Builder::default();
-    builder.step(Step { step: 1, loss: Some(2.0), memory_bytes: Some(5), ..Step::default() });
-    builder.step(Step { step: 1, grad_norm: Some(1.0), memory_bytes: Some(9), ..Step::default() });
-    builder.step(Step { step: 1, loss: Some(2.001), ..Step::default() });
+    builder.step(Step {
+        step: 1,
+        loss: Some(2.0),
+        memory_bytes: Some(5),
+        ..Step::default()
+    });
+    builder.step(Step {
+        step: 1,
+        grad_norm: Some(1.0),
+        memory_bytes: Some(9),
+        ..Step::default()
+    });
+    builder.step(Step {
+        step: 1,
+        loss: Some(2.001),
+        ..Step::default()
+    });
     assert!(builder.notes.kinds.is_empty());
-    builder.step(Step { step: 1, loss: Some(3.0), ..Step::default() });
+    builder.step(Step {
+        step: 1,
+        loss: Some(3.0),
+        ..Step::default()
+    });
     let trace = builder.finish();
     assert_eq!((trace.steps.len(), trace.step_lines), (1, 4));
     let step = &trace.steps[0];
-    assert_eq!((step.loss, step.grad_norm, step.memory_bytes), (Some(2.0), Some(1.0), Some(9)));
+    assert_eq!(
+        (step.loss, step.grad_norm, step.memory_bytes),
+        (Some(2.0), Some(1.0), Some(9))
+    );
     assert_eq!(trace.anomalies[0].kind, "duplicate_step");
 }
 
@@ -38,9 +82,15 @@ fn ends_with(losses: &[(u64, Option<f64>)], finished: bool) -> Option<Vec<String
     let mut builder = Builder::default();
     for (step, loss) in losses {
         if loss.is_some_and(f64::is_nan) {
-            builder.notes.add("nan_loss", || format!("step {step}: NaN"));
+            builder
+                .notes
+                .add("nan_loss", || format!("step {step}: NaN"));
         }
-        builder.step(Step { step: *step, loss: loss.filter(|l| l.is_finite()), ..Step::default() });
+        builder.step(Step {
+            step: *step,
+            loss: loss.filter(|l| l.is_finite()),
+            ..Step::default()
+        });
     }
     builder.trace.finished = finished;
     let failure = builder.finish().failure?;
@@ -52,11 +102,32 @@ fn ends_with(losses: &[(u64, Option<f64>)], finished: bool) -> Option<Vec<String
 fn a_series_that_ends_in_nan_has_failed() {
     const NAN: Option<f64> = Some(f64::NAN);
     let fine = Some(2.0);
-    let said = |first: u64, last: u64| Some([first, last].iter().map(|n| format!("nan_loss: step {n}: NaN")).collect());
-    assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, NAN)], false), said(2, 4));
-    assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, None), (5, NAN)], false), said(2, 5));
-    assert_eq!(ends_with(&[(1, NAN), (2, NAN)], false), said(1, 2), "there is no other loss");
-    assert_eq!(ends_with(&[(1, fine), (2, NAN), (3, NAN)], true), said(2, 3), "it is the last word");
+    let said = |first: u64, last: u64| {
+        Some(
+            [first, last]
+                .iter()
+                .map(|n| format!("nan_loss: step {n}: NaN"))
+                .collect(),
+        )
+    };
+    assert_eq!(
+        ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, NAN)], false),
+        said(2, 4)
+    );
+    assert_eq!(
+        ends_with(&[(1, fine), (2, NAN), (3, NAN), (4, None), (5, NAN)], false),
+        said(2, 5)
+    );
+    assert_eq!(
+        ends_with(&[(1, NAN), (2, NAN)], false),
+        said(1, 2),
+        "there is no other loss"
+    );
+    assert_eq!(
+        ends_with(&[(1, fine), (2, NAN), (3, NAN)], true),
+        said(2, 3),
+        "it is the last word"
+    );
     for survived in [
         &[(1, fine), (2, NAN), (3, NAN)][..],
         &[(1, NAN), (2, NAN), (3, NAN), (4, fine)],
@@ -69,13 +140,33 @@ fn a_series_that_ends_in_nan_has_failed() {
 
 #[test]
 fn the_later_line_counts_where_a_format_says_so() {
-    let mut builder = Builder { latest: true, ..Builder::default() };
-    builder.step(Step { step: 1, loss: Some(2.0), grad_norm: Some(1.0), memory_bytes: Some(9), ..Step::default() });
-    builder.step(Step { step: 1, loss: Some(3.0), memory_bytes: Some(5), ..Step::default() });
+    let mut builder = Builder {
+        latest: true,
+        ..Builder::default()
+    };
+    builder.step(Step {
+        step: 1,
+        loss: Some(2.0),
+        grad_norm: Some(1.0),
+        memory_bytes: Some(9),
+        ..Step::default()
+    });
+    builder.step(Step {
+        step: 1,
+        loss: Some(3.0),
+        memory_bytes: Some(5),
+        ..Step::default()
+    });
     let trace = builder.finish();
     let step = &trace.steps[0];
-    assert_eq!((step.loss, step.grad_norm, step.memory_bytes), (Some(3.0), Some(1.0), Some(9)));
-    assert_eq!(trace.anomalies[0].detail, "step 1 again; the last one counts");
+    assert_eq!(
+        (step.loss, step.grad_norm, step.memory_bytes),
+        (Some(3.0), Some(1.0), Some(9))
+    );
+    assert_eq!(
+        trace.anomalies[0].detail,
+        "step 1 again; the last one counts"
+    );
 }
 
 #[test]
@@ -85,7 +176,11 @@ fn an_endless_series_is_condensed_to_honest_means() {
     assert!(trace.steps.len() <= MAX_STEPS);
     let weight = |s: &Step| s.steps_averaged.unwrap_or(1);
     assert_eq!(trace.steps.iter().map(weight).sum::<u64>(), count);
-    let total: f64 = trace.steps.iter().map(|s| s.step_time_seconds.unwrap() * weight(s) as f64).sum();
+    let total: f64 = trace
+        .steps
+        .iter()
+        .map(|s| s.step_time_seconds.unwrap() * weight(s) as f64)
+        .sum();
     let exact = (count * (count + 1) / 2) as f64;
     assert!((total / exact - 1.0).abs() < 1e-12);
     assert_eq!(trace.anomalies[0].kind, "condensed");
@@ -113,9 +208,16 @@ fn a_number_that_no_training_reaches_is_no_step() {
 #[test]
 fn gaps_are_told() {
     let told = |steps: &[u64]| -> Vec<String> {
-        built(steps, false).anomalies.into_iter().map(|a| format!("{} {}", a.kind, a.detail)).collect()
+        built(steps, false)
+            .anomalies
+            .into_iter()
+            .map(|a| format!("{} {}", a.kind, a.detail))
+            .collect()
     };
-    assert_eq!(told(&[1, 2, 4, 8]), ["missing_steps 3", "missing_steps 5–7"]);
+    assert_eq!(
+        told(&[1, 2, 4, 8]),
+        ["missing_steps 3", "missing_steps 5–7"]
+    );
     assert_eq!(told(&[2, 3, 4]), ["missing_steps 1"]);
     assert_eq!(told(&[10, 20, 30]), Vec::<String>::new());
     assert_eq!(told(&[0, 1, 2]), Vec::<String>::new());

@@ -29,21 +29,75 @@ const LOG: &str = concat!(
 #[test]
 fn steps_take_their_numbers_from_the_bars() {
     let trace = parse_any(LOG.as_bytes());
-    assert_eq!((trace.format.as_str(), trace.finished), ("hf-trainer", true));
-    assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [4, 8, 12, 40]);
-    let [first, second, third, last] = &trace.steps[..] else { panic!() };
-    assert_eq!((first.loss, first.grad_norm, first.learning_rate), (Some(2.5), Some(6.5), Some(5e-5)));
-    assert_eq!((first.step_time_seconds, first.tokens, first.tokens_per_second_per_gpu), (None, None, None));
-    assert_eq!((first.steps_averaged, first.other["train_runtime_seconds"]), (Some(4), 20.0));
-    assert_eq!(first.running_average.as_ref().unwrap().step_time_seconds, Some(2.0));
-    assert_eq!((second.loss, second.grad_norm, second.learning_rate), (Some(2.25), None, Some(4e-5)));
-    assert_eq!((second.step_time_seconds, second.tokens, second.steps_averaged), (Some(2.5), Some(1000), Some(4)));
-    assert_eq!(second.running_average.as_ref().unwrap().step_time_seconds, Some(0.8));
+    assert_eq!(
+        (trace.format.as_str(), trace.finished),
+        ("hf-trainer", true)
+    );
+    assert_eq!(
+        trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(),
+        [4, 8, 12, 40]
+    );
+    let [first, second, third, last] = &trace.steps[..] else {
+        panic!()
+    };
+    assert_eq!(
+        (first.loss, first.grad_norm, first.learning_rate),
+        (Some(2.5), Some(6.5), Some(5e-5))
+    );
+    assert_eq!(
+        (
+            first.step_time_seconds,
+            first.tokens,
+            first.tokens_per_second_per_gpu
+        ),
+        (None, None, None)
+    );
+    assert_eq!(
+        (first.steps_averaged, first.other["train_runtime_seconds"]),
+        (Some(4), 20.0)
+    );
+    assert_eq!(
+        first.running_average.as_ref().unwrap().step_time_seconds,
+        Some(2.0)
+    );
+    assert_eq!(
+        (second.loss, second.grad_norm, second.learning_rate),
+        (Some(2.25), None, Some(4e-5))
+    );
+    assert_eq!(
+        (
+            second.step_time_seconds,
+            second.tokens,
+            second.steps_averaged
+        ),
+        (Some(2.5), Some(1000), Some(4))
+    );
+    assert_eq!(
+        second.running_average.as_ref().unwrap().step_time_seconds,
+        Some(0.8)
+    );
     assert_eq!((third.loss, third.step_time_seconds), (None, Some(2.0)));
-    assert_eq!((last.step_time_seconds, last.steps_averaged), (None, Some(4)), "lines are missing before it");
-    let evaluations: Vec<_> = trace.evaluations.iter().map(|e| (e.step, e.name.as_str(), e.value)).collect();
-    assert_eq!(evaluations, [(Some(8), "eval_loss", 2.125), (Some(40), "eval_loss", 2.0)]);
-    assert_eq!((trace.totals["train_runtime_seconds"], trace.totals["train_samples_per_second"]), (81.6253, 5.5));
+    assert_eq!(
+        (last.step_time_seconds, last.steps_averaged),
+        (None, Some(4)),
+        "lines are missing before it"
+    );
+    let evaluations: Vec<_> = trace
+        .evaluations
+        .iter()
+        .map(|e| (e.step, e.name.as_str(), e.value))
+        .collect();
+    assert_eq!(
+        evaluations,
+        [(Some(8), "eval_loss", 2.125), (Some(40), "eval_loss", 2.0)]
+    );
+    assert_eq!(
+        (
+            trace.totals["train_runtime_seconds"],
+            trace.totals["train_samples_per_second"]
+        ),
+        (81.6253, 5.5)
+    );
     assert_eq!(trace.totals["train_samples"], 726_000.0);
     assert_eq!(
         all_kinds(&trace),
@@ -64,30 +118,72 @@ fn without_bars_the_interval_or_the_epoch_decide() {
     let lines = "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.13}\n\n{'loss': 1.0, 'learning_rate': 1e-06, 'epoch': 0.26}\n";
     let numbers = |log: &str| {
         let trace = parse(log);
-        (trace.steps.iter().map(|s| (s.step, s.steps_averaged)).collect::<Vec<_>>(), all_kinds(&trace).len())
+        (
+            trace
+                .steps
+                .iter()
+                .map(|s| (s.step, s.steps_averaged))
+                .collect::<Vec<_>>(),
+            all_kinds(&trace).len(),
+        )
     };
     assert_eq!(numbers(lines), (vec![(1, None), (2, None)], 1));
-    assert_eq!(numbers(&format!("logging_steps: 10\n{lines}")).0, [(10, Some(10)), (20, Some(10))]);
+    assert_eq!(
+        numbers(&format!("logging_steps: 10\n{lines}")).0,
+        [(10, Some(10)), (20, Some(10))]
+    );
     let first = "TrainingArguments(logging_first_step=True, logging_steps=10)\n";
-    assert_eq!(numbers(&format!("{first}{lines}")).0, [(1, None), (10, None)]);
+    assert_eq!(
+        numbers(&format!("{first}{lines}")).0,
+        [(1, None), (10, None)]
+    );
     let banner = "  Num examples = 2,415\n  Total train batch size (w. parallel, distributed & accumulation) = 64\n";
-    assert_eq!(numbers(&format!("{banner}{lines}")).0, [(5, Some(5)), (10, Some(5))]);
+    assert_eq!(
+        numbers(&format!("{banner}{lines}")).0,
+        [(5, Some(5)), (10, Some(5))]
+    );
     // The Trainer's epochs are made of whole micro-batches: 63 of them, two a step.
     let accumulated = "  Num examples = 1,000\n  Total train batch size (w. parallel, distributed & accumulation) = 32\n  Gradient Accumulation steps = 2\n{'loss': 4.8, 'epoch': 0.32}\n{'loss': 4.6, 'epoch': 0.63}\n{'loss': 4.4, 'epoch': 0.95}\n";
-    assert_eq!(numbers(accumulated).0, [(10, Some(10)), (20, Some(10)), (30, Some(10))]);
+    assert_eq!(
+        numbers(accumulated).0,
+        [(10, Some(10)), (20, Some(10)), (30, Some(10))]
+    );
     assert!(parse(lines).steps_assumed && !parse(accumulated).steps_assumed);
     let coarse = banner.replace("2,415", "241,500");
-    assert_eq!(numbers(&format!("{coarse}{lines}")).0, [(1, None), (2, None)]);
+    assert_eq!(
+        numbers(&format!("{coarse}{lines}")).0,
+        [(1, None), (2, None)]
+    );
 }
 
 #[test]
 fn relatives() {
     let axolotl = parse_any(b"{'loss': 4.75, 'grad_norm': 98.5, 'learning_rate': 5e-06, 'memory/max_mem_active(gib)': 25.5, 'memory/max_mem_allocated(gib)': 25.25, 'memory/device_mem_reserved(gib)': 30.5, 'epoch': 1.0}\n{'loss': 4.5, 'memory/max_active (GiB)': 26.0, 'memory/max_allocated (GiB)': 25.75, 'tokens_per_second_per_gpu': 1000.0, 'epoch': 2.0}\n");
-    let [first, second] = &axolotl.steps[..] else { panic!() };
-    assert_eq!((first.memory_bytes, first.memory_kind.as_deref()), (Some(101 << 28), Some("peak_allocated")));
-    assert_eq!((first.memory_figures[0].kind.as_ref(), first.memory_figures[0].bytes), ("peak_reserved", 61 << 29));
-    assert_eq!((first.other["max_active_gib"], second.other["max_active_gib"]), (25.5, 26.0));
-    assert_eq!((second.memory_bytes, second.tokens_per_second_per_gpu), (Some(103 << 28), Some(1000.0)));
+    let [first, second] = &axolotl.steps[..] else {
+        panic!()
+    };
+    assert_eq!(
+        (first.memory_bytes, first.memory_kind.as_deref()),
+        (Some(101 << 28), Some("peak_allocated"))
+    );
+    assert_eq!(
+        (
+            first.memory_figures[0].kind.as_ref(),
+            first.memory_figures[0].bytes
+        ),
+        ("peak_reserved", 61 << 29)
+    );
+    assert_eq!(
+        (
+            first.other["max_active_gib"],
+            second.other["max_active_gib"]
+        ),
+        (25.5, 26.0)
+    );
+    assert_eq!(
+        (second.memory_bytes, second.tokens_per_second_per_gpu),
+        (Some(103 << 28), Some(1000.0))
+    );
 
     let factory = parse_any(concat!(
         "{\"current_steps\": 10, \"total_steps\": 40, \"loss\": 3.5, \"lr\": 9e-05, \"epoch\": 0.32, \"elapsed_time\": \"0:01:20\"}\n",
@@ -97,14 +193,47 @@ fn relatives() {
         "{\"current_steps\": 40, \"total_steps\": 40, \"epoch\": 1.0, \"percentage\": 100.0, \"elapsed_time\": \"0:05:00\"}\n",
     ).as_bytes());
     assert_eq!(factory.format, "hf-trainer");
-    let times: Vec<_> = factory.steps.iter().map(|s| (s.step, s.step_time_seconds, s.steps_averaged)).collect();
-    assert_eq!(times, [(10, None, Some(10)), (20, Some(8.5), Some(10)), (30, None, Some(10))]);
-    assert_eq!((factory.steps[1].learning_rate, factory.evaluations[0].value), (Some(8e-5), 0.75));
-    assert_eq!((factory.effective.0["train_iters"].as_u64(), factory.finished), (Some(40), true));
+    let times: Vec<_> = factory
+        .steps
+        .iter()
+        .map(|s| (s.step, s.step_time_seconds, s.steps_averaged))
+        .collect();
+    assert_eq!(
+        times,
+        [
+            (10, None, Some(10)),
+            (20, Some(8.5), Some(10)),
+            (30, None, Some(10))
+        ]
+    );
+    assert_eq!(
+        (factory.steps[1].learning_rate, factory.evaluations[0].value),
+        (Some(8e-5), 0.75)
+    );
+    assert_eq!(
+        (
+            factory.effective.0["train_iters"].as_u64(),
+            factory.finished
+        ),
+        (Some(40), true)
+    );
 
     let notebook = parse_any(b"TrainOutput(global_step=250, training_loss=1.5, metrics={'train_runtime': 196.5, 'train_samples_per_second': 5.0, 'train_loss': 1.5, 'epoch': 1.0})\n");
-    assert_eq!((notebook.totals["train_runtime_seconds"], notebook.totals["global_step"]), (196.5, 250.0));
-    assert_eq!((notebook.steps.len(), notebook.format.as_str(), notebook.finished), (0, "hf-trainer", true));
+    assert_eq!(
+        (
+            notebook.totals["train_runtime_seconds"],
+            notebook.totals["global_step"]
+        ),
+        (196.5, 250.0)
+    );
+    assert_eq!(
+        (
+            notebook.steps.len(),
+            notebook.format.as_str(),
+            notebook.finished
+        ),
+        (0, "hf-trainer", true)
+    );
 }
 
 #[test]
@@ -112,7 +241,10 @@ fn deepspeed_below_the_trainer() {
     let log = "[deepspeed] x\n[Rank 0] step=2, skipped=0, lr=[1e-05], mom=[]\n[config.py:1:print]   train_batch_size ... 64\n\
                {'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.13}\n";
     let trace = parse_any(log.as_bytes());
-    assert_eq!((trace.format.as_str(), trace.steps.len()), ("hf-trainer", 1));
+    assert_eq!(
+        (trace.format.as_str(), trace.steps.len()),
+        ("hf-trainer", 1)
+    );
     assert_eq!(trace.effective.0["global_batch_size"], 64);
 }
 
@@ -138,5 +270,8 @@ fn a_step_of_so_many_is_the_steps_number() {
         )
     };
     let trace = crate::parse_any([line(5), line(10), line(15)].concat().as_bytes());
-    assert_eq!(trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(), [5, 10, 15]);
+    assert_eq!(
+        trace.steps.iter().map(|s| s.step).collect::<Vec<_>>(),
+        [5, 10, 15]
+    );
 }

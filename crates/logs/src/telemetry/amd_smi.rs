@@ -1,6 +1,8 @@
-//! amd-smi: `monitor` tables, `metric` as text, JSON (an array, or below `gpu_data`), Python's form of it, and CSV.
+//! amd-smi: `monitor` tables, `metric` as text, JSON (an array, or below `gpu_data`), Python's form
+//! of it, and CSV.
 //!
-//! What it calls MB is MiB. Of several temperatures the hottest spot's counts, as it does in `monitor`.
+//! What it calls MB is MiB. Of several temperatures the hottest spot's counts, as it does in
+//! `monitor`.
 
 use serde_json::{Map, Value};
 
@@ -34,7 +36,11 @@ pub fn evidence(line: &str) -> Evidence {
         || heading(line).is_some()
         || csv_heading(line).is_some()
         || line.trim_start().starts_with("SOCKET_POWER: ");
-    if found { Evidence::Weak } else { Evidence::None }
+    if found {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -59,9 +65,15 @@ impl Reader for AmdSmi {
             (self.monitor, self.csv) = (columns, Vec::new());
         } else if let Some(columns) = csv_heading(text) {
             (self.csv, self.monitor) = (columns, Vec::new());
-        } else if let Some(device) = text.strip_prefix("GPU: ").filter(|d| d.parse::<u32>().is_ok()) {
+        } else if let Some(device) = text
+            .strip_prefix("GPU: ")
+            .filter(|d| d.parse::<u32>().is_ok())
+        {
             self.flush(out);
-            self.metric = Some(TelemetrySample { device: device.to_owned(), ..TelemetrySample::default() });
+            self.metric = Some(TelemetrySample {
+                device: device.to_owned(),
+                ..TelemetrySample::default()
+            });
         } else if self.metric.is_some() && text.contains(':') {
             self.metric_line(text);
         } else if !self.csv.is_empty() && text.contains(',') {
@@ -79,7 +91,8 @@ impl Reader for AmdSmi {
     fn end(&mut self, out: &mut Builder) {
         let found = self.documents.end();
         if !matches!(found, Found::Nothing) {
-            out.notes.add("truncated", || "the document is not closed".to_owned());
+            out.notes
+                .add("truncated", || "the document is not closed".to_owned());
         }
         self.document(found, out);
         self.flush(out);
@@ -88,11 +101,17 @@ impl Reader for AmdSmi {
 
 impl AmdSmi {
     fn flush(&mut self, out: &mut Builder) {
-        self.metric.take().filter(says_something).into_iter().for_each(|sample| out.sample(sample));
+        self.metric
+            .take()
+            .filter(says_something)
+            .into_iter()
+            .for_each(|sample| out.sample(sample));
     }
 
     fn metric_line(&mut self, text: &str) {
-        let (Some((key, value)), Some(sample)) = (text.split_once(':'), &mut self.metric) else { return };
+        let (Some((key, value)), Some(sample)) = (text.split_once(':'), &mut self.metric) else {
+            return;
+        };
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
         if value.is_empty() {
             self.below = key;
@@ -109,7 +128,10 @@ impl AmdSmi {
             out.notes.add("unreadable_line", || cut(text, 120));
             return;
         }
-        let mut sample = TelemetrySample { device: "unknown".to_owned(), ..TelemetrySample::default() };
+        let mut sample = TelemetrySample {
+            device: "unknown".to_owned(),
+            ..TelemetrySample::default()
+        };
         for (key, cell) in self.csv.iter().zip(cells) {
             match key.as_str() {
                 "gpu" => sample.device = cut(cell, 40),
@@ -126,17 +148,23 @@ impl AmdSmi {
         // `0.3/ 191.7 GB` is one value.
         let text = text.replace("/ ", "/");
         let mut words = text.split_whitespace().peekable();
-        let mut sample = TelemetrySample { device: "unknown".to_owned(), ..TelemetrySample::default() };
+        let mut sample = TelemetrySample {
+            device: "unknown".to_owned(),
+            ..TelemetrySample::default()
+        };
         for column in &self.monitor {
             let Some(word) = words.next() else { break };
-            let is_unit = |w: &&str| !w.starts_with(|c: char| c.is_ascii_digit() || c == '-') && *w != "N/A";
+            let is_unit =
+                |w: &&str| !w.starts_with(|c: char| c.is_ascii_digit() || c == '-') && *w != "N/A";
             let unit = words.next_if(|w| is_unit(w)).unwrap_or_default();
             match column.as_str() {
                 "GPU" if word.parse::<u32>().is_ok() => sample.device = word.to_owned(),
                 // Not a row of this table.
                 "GPU" => return,
                 // A partition of the device; the first one stands for all that is not partitioned.
-                "XCP" if word != "0" && word != "N/A" => sample.device = format!("{}.{}", sample.device, cut(word, 8)),
+                "XCP" if word != "0" && word != "N/A" => {
+                    sample.device = format!("{}.{}", sample.device, cut(word, 8))
+                }
                 "TIMESTAMP" => sample.timestamp = Some(cut(word, 40)),
                 "POWER" => set(&mut sample, Field::Power, word, unit),
                 "PWR_CAP" => set(&mut sample, Field::PowerLimit, word, unit),
@@ -163,7 +191,9 @@ impl AmdSmi {
     fn document(&mut self, found: Found, out: &mut Builder) {
         let value = match found {
             Found::Document(value) => value,
-            Found::Unreadable(why) => return out.notes.add("unreadable_document", || why.to_owned()),
+            Found::Unreadable(why) => {
+                return out.notes.add("unreadable_document", || why.to_owned());
+            }
             Found::Nothing => return,
         };
         let devices = match value {
@@ -175,13 +205,24 @@ impl AmdSmi {
             _ => return,
         };
         for device in devices {
-            let Value::Object(device) = device else { continue };
+            let Value::Object(device) = device else {
+                continue;
+            };
             let index = device.get("gpu").map(plain).or_else(|| self.named.clone());
-            let mut sample =
-                TelemetrySample { device: index.unwrap_or_else(|| "unknown".to_owned()), ..TelemetrySample::default() };
+            let mut sample = TelemetrySample {
+                device: index.unwrap_or_else(|| "unknown".to_owned()),
+                ..TelemetrySample::default()
+            };
             sample.timestamp = device.get("timestamp").map(plain);
             fields(&mut sample, &device);
-            for group in ["usage", "power", "clock", "temperature", "mem_usage", "energy"] {
+            for group in [
+                "usage",
+                "power",
+                "clock",
+                "temperature",
+                "mem_usage",
+                "energy",
+            ] {
                 if let Some(Value::Object(group)) = device.get(group) {
                     fields(&mut sample, group);
                 }
@@ -195,7 +236,12 @@ impl AmdSmi {
 
 /// A number or a text, as text.
 fn plain(value: &Value) -> String {
-    cut(&value.as_str().map_or_else(|| value.to_string(), str::to_owned), 40)
+    cut(
+        &value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned),
+        40,
+    )
 }
 
 fn fields(sample: &mut TelemetrySample, group: &Map<String, Value>) {
@@ -220,11 +266,18 @@ fn fields(sample: &mut TelemetrySample, group: &Map<String, Value>) {
 fn stated(value: &Value) -> Option<(String, String)> {
     match value {
         Value::Object(object) => {
-            let unit = object.get("unit").and_then(Value::as_str).unwrap_or_default().to_owned();
-            stated(object.get("value")?).map(|(text, own)| (text, if own.is_empty() { unit } else { own }))
+            let unit = object
+                .get("unit")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned();
+            stated(object.get("value")?)
+                .map(|(text, own)| (text, if own.is_empty() { unit } else { own }))
         }
         Value::Number(number) => Some((number.to_string(), String::new())),
-        Value::String(text) => quantity(text).map(|(value, unit)| (value.to_string(), unit.to_owned())),
+        Value::String(text) => {
+            quantity(text).map(|(value, unit)| (value.to_string(), unit.to_owned()))
+        }
         _ => None,
     }
 }
@@ -245,10 +298,17 @@ fn set_key(sample: &mut TelemetrySample, key: &str, text: &str, unit: &str) {
         "total_vram" | "vram_total" => Field::MemoryTotal,
         _ => return,
     };
-    let Some((value, own)) = quantity(text) else { return };
+    let Some((value, own)) = quantity(text) else {
+        return;
+    };
     let own = if own.is_empty() { unit } else { own };
     let is_memory = matches!(field, Field::MemoryUsed | Field::MemoryTotal);
-    put(sample, field, value, if own == "mb" && !is_memory { "" } else { own });
+    put(
+        sample,
+        field,
+        value,
+        if own == "mb" && !is_memory { "" } else { own },
+    );
 }
 
 /// `GPU  POWER  GPU_TEMP  …` of `monitor`.
@@ -258,8 +318,18 @@ fn heading(line: &str) -> Option<Vec<String>> {
         return None;
     }
     let columns: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-    let known = ["POWER", "GPU_TEMP", "GPU_T", "GFX_UTIL", "GFX%", "GFX_CLK", "VRAM_USED", "VRAM_USAGE"];
-    (columns.iter().any(|c| c == "GPU") && columns.iter().any(|c| known.contains(&c.as_str()))).then_some(columns)
+    let known = [
+        "POWER",
+        "GPU_TEMP",
+        "GPU_T",
+        "GFX_UTIL",
+        "GFX%",
+        "GFX_CLK",
+        "VRAM_USED",
+        "VRAM_USAGE",
+    ];
+    (columns.iter().any(|c| c == "GPU") && columns.iter().any(|c| known.contains(&c.as_str())))
+        .then_some(columns)
 }
 
 /// `timestamp,gpu,gfx_activity,…`
@@ -267,9 +337,21 @@ fn csv_heading(line: &str) -> Option<Vec<String>> {
     if !line.contains("gpu,") {
         return None;
     }
-    let columns: Vec<_> = line.trim().split(',').map(|cell| cell.trim().to_owned()).collect();
-    let known = ["gfx_activity", "socket_power", "used_vram", "vram_used", "power_usage", "hotspot"];
-    (columns.iter().any(|c| c == "gpu") && columns.iter().any(|c| known.contains(&c.as_str()))).then_some(columns)
+    let columns: Vec<_> = line
+        .trim()
+        .split(',')
+        .map(|cell| cell.trim().to_owned())
+        .collect();
+    let known = [
+        "gfx_activity",
+        "socket_power",
+        "used_vram",
+        "vram_used",
+        "power_usage",
+        "hotspot",
+    ];
+    (columns.iter().any(|c| c == "gpu") && columns.iter().any(|c| known.contains(&c.as_str())))
+        .then_some(columns)
 }
 
 #[cfg(test)]
@@ -298,8 +380,7 @@ GPU  XCP  POWER   GPU_T   MEM_T   GFX_CLK   GFX%   MEM%   ENC%   DEC%      VRAM_
   { "gpu": 1, "usage": "N/A", "power": {"socket_power": "N/A"}, "temperature": {"edge": {"value": 40, "unit": "C"}, "hotspot": {"value": 60, "unit": "C"}} }
 ]
 "#;
-    const WRAPPED: &str =
-        "{\"gpu_data\": [{\"gpu\": 3, \"power\": {\"socket_power\": {\"value\": 140, \"unit\": \"W\"}}}]}\n";
+    const WRAPPED: &str = "{\"gpu_data\": [{\"gpu\": 3, \"power\": {\"socket_power\": {\"value\": 140, \"unit\": \"W\"}}}]}\n";
     const PYTHON: &str = "(Pdb) metrics['gpu_data'][2]['usage']\n\
         {'gfx_activity': {'value': 0, 'unit': '%'}, 'mm_activity': 'N/A', 'busy': {'xcp_0': [{'value': 0, 'unit': '%'}, 'N/A']}\n";
     const CSV: &str = "timestamp,gpu,gfx_activity,socket_power,gfx_0_clk,mem_0_clk,edge,hotspot,mem,used_vram\r\n\
@@ -317,57 +398,122 @@ GPU  XCP  POWER   GPU_T   MEM_T   GFX_CLK   GFX%   MEM%   ENC%   DEC%      VRAM_
         let samples = read(MONITOR).telemetry;
         let devices: Vec<_> = samples.iter().map(|s| s.device.as_str()).collect();
         assert_eq!(devices, ["0", "1", "0", "0.1"]);
-        assert_eq!((samples[0].power_watts, samples[0].temperature_celsius), (Some(248.0), Some(55.0)));
-        assert_eq!((samples[0].utilization_percent, samples[0].clock_mhz), (Some(99.0), Some(1920.0)));
+        assert_eq!(
+            (samples[0].power_watts, samples[0].temperature_celsius),
+            (Some(248.0), Some(55.0))
+        );
+        assert_eq!(
+            (samples[0].utilization_percent, samples[0].clock_mhz),
+            (Some(99.0), Some(1920.0))
+        );
         assert_eq!(
             (samples[0].memory_used_bytes, samples[0].memory_total_bytes),
             (Some(1235 << 20), Some(196_300 << 20))
         );
         assert_eq!(
-            (samples[1].power_watts, samples[1].temperature_celsius, samples[1].utilization_percent),
+            (
+                samples[1].power_watts,
+                samples[1].temperature_celsius,
+                samples[1].utilization_percent
+            ),
             (None, None, None)
         );
-        assert_eq!((samples[1].clock_mhz, samples[1].memory_used_bytes), (Some(0.0), Some(283 << 20)));
-        assert_eq!((samples[2].power_watts, samples[2].utilization_percent), (Some(12.0), Some(8.0)));
-        assert_eq!((samples[2].memory_used_bytes, samples[2].memory_total_bytes), (Some(512 << 20), Some(24 << 30)));
+        assert_eq!(
+            (samples[1].clock_mhz, samples[1].memory_used_bytes),
+            (Some(0.0), Some(283 << 20))
+        );
+        assert_eq!(
+            (samples[2].power_watts, samples[2].utilization_percent),
+            (Some(12.0), Some(8.0))
+        );
+        assert_eq!(
+            (samples[2].memory_used_bytes, samples[2].memory_total_bytes),
+            (Some(512 << 20), Some(24 << 30))
+        );
     }
 
     #[test]
     fn json_arrays_wrapped_or_not_and_pythons_form() {
         let samples = read(JSON).telemetry;
-        assert_eq!((samples[0].power_watts, samples[0].utilization_percent), (Some(22.0), Some(5.0)));
         assert_eq!(
-            (samples[0].temperature_celsius, samples[0].clock_mhz, samples[0].memory_clock_mhz),
+            (samples[0].power_watts, samples[0].utilization_percent),
+            (Some(22.0), Some(5.0))
+        );
+        assert_eq!(
+            (
+                samples[0].temperature_celsius,
+                samples[0].clock_mhz,
+                samples[0].memory_clock_mhz
+            ),
             (Some(44.0), Some(132.0), None)
         );
-        assert_eq!((samples[0].memory_used_bytes, samples[0].memory_total_bytes), (Some(26 << 20), Some(20464 << 20)));
-        assert_eq!((samples[1].power_watts, samples[1].temperature_celsius), (None, Some(60.0)));
-        assert_eq!((samples[0].energy_joules, samples[1].energy_joules), (Some(250_906.154), None));
+        assert_eq!(
+            (samples[0].memory_used_bytes, samples[0].memory_total_bytes),
+            (Some(26 << 20), Some(20464 << 20))
+        );
+        assert_eq!(
+            (samples[1].power_watts, samples[1].temperature_celsius),
+            (None, Some(60.0))
+        );
+        assert_eq!(
+            (samples[0].energy_joules, samples[1].energy_joules),
+            (Some(250_906.154), None)
+        );
         let wrapped = &read(WRAPPED).telemetry[0];
-        assert_eq!((wrapped.device.as_str(), wrapped.power_watts), ("3", Some(140.0)));
+        assert_eq!(
+            (wrapped.device.as_str(), wrapped.power_watts),
+            ("3", Some(140.0))
+        );
         let python = read(PYTHON);
         let sample = &python.telemetry[0];
-        assert_eq!((sample.device.as_str(), sample.utilization_percent), ("2", Some(0.0)));
+        assert_eq!(
+            (sample.device.as_str(), sample.utilization_percent),
+            ("2", Some(0.0))
+        );
         assert_eq!(testing::kinds(&python), ["truncated"]);
     }
 
     #[test]
     fn csv_and_text() {
         let samples = read(CSV).telemetry;
-        let shown: Vec<_> =
-            samples.iter().map(|s| (s.power_watts, s.utilization_percent, s.temperature_celsius)).collect();
-        assert_eq!(shown, [(Some(288.0), Some(0.0), Some(44.0)), (None, Some(95.0), Some(78.0))]);
-        assert_eq!((samples[0].memory_used_bytes, samples[1].memory_used_bytes), (Some(283 << 20), None));
-        assert_eq!((samples[0].clock_mhz, samples[0].memory_clock_mhz), (Some(2402.0), Some(2000.0)));
+        let shown: Vec<_> = samples
+            .iter()
+            .map(|s| (s.power_watts, s.utilization_percent, s.temperature_celsius))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (Some(288.0), Some(0.0), Some(44.0)),
+                (None, Some(95.0), Some(78.0))
+            ]
+        );
+        assert_eq!(
+            (samples[0].memory_used_bytes, samples[1].memory_used_bytes),
+            (Some(283 << 20), None)
+        );
+        assert_eq!(
+            (samples[0].clock_mhz, samples[0].memory_clock_mhz),
+            (Some(2402.0), Some(2000.0))
+        );
         assert_eq!(samples[0].timestamp.as_deref(), Some("1700000000"));
         let text = read(TEXT).telemetry;
         assert_eq!(text.len(), 1, "the second device says nothing");
         assert_eq!(
-            (text[0].power_watts, text[0].clock_mhz, text[0].memory_total_bytes),
+            (
+                text[0].power_watts,
+                text[0].clock_mhz,
+                text[0].memory_total_bytes
+            ),
             (Some(140.0), Some(132.0), Some(1 << 30))
         );
-        assert_eq!((text[0].utilization_percent, text[0].temperature_celsius), (Some(7.0), Some(37.0)));
+        assert_eq!(
+            (text[0].utilization_percent, text[0].temperature_celsius),
+            (Some(7.0), Some(37.0))
+        );
     }
 
-    testing::damaged!("amd-smi", format!("{MONITOR}{JSON}{CSV}{TEXT}{WRAPPED}{PYTHON}"));
+    testing::damaged!(
+        "amd-smi",
+        format!("{MONITOR}{JSON}{CSV}{TEXT}{WRAPPED}{PYTHON}")
+    );
 }

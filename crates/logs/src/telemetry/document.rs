@@ -1,6 +1,8 @@
-//! JSON, or Python's way of printing the same, that goes over many lines: collected until its brackets are closed.
+//! JSON, or Python's way of printing the same, that goes over many lines: collected until its
+//! brackets are closed.
 
 use serde_json::Value;
+use tprimat_words::part;
 
 /// A larger document is passed over.
 const MAX_BYTES: usize = 16 << 20;
@@ -29,9 +31,14 @@ impl Documents {
         !self.open.is_empty()
     }
 
-    /// Takes a line; the document that ends in it, if one does. A line outside of any document must begin one.
+    /// Takes a line; the document that ends in it, if one does. A line outside of any document must
+    /// begin one.
     pub fn line(&mut self, line: &str) -> Found {
-        let line = if self.inside() { line } else { line.trim_start() };
+        let line = if self.inside() {
+            line
+        } else {
+            line.trim_start()
+        };
         if !self.inside() && !line.starts_with(['{', '[']) {
             return Found::Nothing;
         }
@@ -51,7 +58,7 @@ impl Documents {
                         return Found::Unreadable("brackets that do not match");
                     }
                     if self.open.is_empty() {
-                        self.keep(&line[..=at]);
+                        self.keep(part(line, ..=at));
                         return self.finish();
                     }
                 }
@@ -96,8 +103,12 @@ impl Documents {
         if passed_over {
             return Found::Unreadable("a document of more than 16 MiB");
         }
-        let value = serde_json::from_str(&text).or_else(|_| serde_json::from_str(&python_to_json(&text)));
-        value.map_or(Found::Unreadable("neither JSON nor Python's form of it"), Found::Document)
+        let value =
+            serde_json::from_str(&text).or_else(|_| serde_json::from_str(&python_to_json(&text)));
+        value.map_or(
+            Found::Unreadable("neither JSON nor Python's form of it"),
+            Found::Document,
+        )
     }
 
     fn clear(&mut self) {
@@ -132,7 +143,9 @@ fn python_to_json(text: &str) -> String {
             }
             'N' | 'T' | 'F' => {
                 let words = [("None", "null"), ("True", "true"), ("False", "false")];
-                let word = words.iter().find(|(python, _)| text[at..].starts_with(python));
+                let word = words
+                    .iter()
+                    .find(|(python, _)| part(text, at..).starts_with(python));
                 match word {
                     Some((python, json)) => {
                         out.push_str(json);
@@ -159,17 +172,32 @@ mod tests {
         let mut documents = Documents::default();
         let mut found: Vec<_> = text.lines().map(|line| documents.line(line)).collect();
         found.push(documents.end());
-        found.into_iter().filter_map(|f| if let Found::Document(value) = f { Some(value) } else { None }).collect()
+        found
+            .into_iter()
+            .filter_map(|f| {
+                if let Found::Document(value) = f {
+                    Some(value)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     #[test]
     fn documents_over_many_lines_one_after_another_and_cut_off() {
-        assert_eq!(all("noise\n[\n {\"a\": \"]\"}\n]\n{\"b\": 1}\n"), [json!([{"a": "]"}]), json!({"b": 1})]);
+        assert_eq!(
+            all("noise\n[\n {\"a\": \"]\"}\n]\n{\"b\": 1}\n"),
+            [json!([{"a": "]"}]), json!({"b": 1})]
+        );
         assert_eq!(
             all("{'a': None, 'b': [True, 'it\\'s \"x\"'], 'c': 'N/A'}"),
             [json!({"a": null, "b": [true, "it's \"x\""], "c": "N/A"})]
         );
-        assert_eq!(all("{'a': {'b': 1}, 'c': [1, 2]"), [json!({"a": {"b": 1}, "c": [1, 2]})]);
+        assert_eq!(
+            all("{'a': {'b': 1}, 'c': [1, 2]"),
+            [json!({"a": {"b": 1}, "c": [1, 2]})]
+        );
         assert_eq!(all("{]\n{\"b\": 1}"), [json!({"b": 1})]);
         assert!(all(&"[".repeat(100_000)).is_empty());
     }

@@ -1,4 +1,5 @@
-//! Output of the tools that read GPUs: one file a tool. Memory is in bytes whatever the tool calls its unit.
+//! Output of the tools that read GPUs: one file a tool. Memory is in bytes whatever the tool calls
+//! its unit.
 mod amd_smi;
 mod document;
 mod nvidia_smi;

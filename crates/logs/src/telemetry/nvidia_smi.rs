@@ -1,6 +1,7 @@
 //! nvidia-smi: `--format=csv`, the plain table, and `dmon`, each perhaps behind host names.
 
 use std::collections::BTreeMap;
+use tprimat_words::part;
 
 use super::quantity::{Field, says_something, set};
 use crate::{
@@ -17,8 +18,13 @@ const MAX_NAME: usize = 256;
 
 pub fn evidence(line: &str) -> Evidence {
     // Weak: trainers' scripts like to show it before they begin.
-    let found = csv_heading(line).is_some() || dmon_heading(line).is_some() || version(line).is_some();
-    if found { Evidence::Weak } else { Evidence::None }
+    let found =
+        csv_heading(line).is_some() || dmon_heading(line).is_some() || version(line).is_some();
+    if found {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -59,14 +65,17 @@ impl NvidiaSmi {
             out.notes.add("unreadable_line", || cut(text, 120));
             return;
         }
-        let (host, first) = cells[0].rsplit_once(": ").map_or((None, cells[0]), |(host, cell)| (Some(host), cell));
+        let (host, first) = cells[0]
+            .rsplit_once(": ")
+            .map_or((None, cells[0]), |(host, cell)| (Some(host), cell));
         let mut sample = TelemetrySample::default();
         // How well a column tells devices apart.
         let mut known_by = 0;
         for (at, column) in self.csv.iter().enumerate() {
             let cell = if at == 0 { first } else { cells[at] };
             let field = match column.key.as_str() {
-                key @ ("index" | "uuid" | "gpu_uuid" | "pci.bus_id" | "gpu_bus_id" | "serial" | "gpu_serial") => {
+                key @ ("index" | "uuid" | "gpu_uuid" | "pci.bus_id" | "gpu_bus_id" | "serial"
+                | "gpu_serial") => {
                     let rank = match key {
                         "index" => 3,
                         "uuid" | "gpu_uuid" => 2,
@@ -82,11 +91,14 @@ impl NvidiaSmi {
                     continue;
                 }
                 "name" | "gpu_name" => {
-                    sample.name = Some(cut(cell, 80)).filter(|name| !name.is_empty() && !name.starts_with('['));
+                    sample.name = Some(cut(cell, 80))
+                        .filter(|name| !name.is_empty() && !name.starts_with('['));
                     continue;
                 }
                 "power.draw" => Field::Power,
-                "power.draw.average" | "power.draw.instant" if sample.power_watts.is_none() => Field::Power,
+                "power.draw.average" | "power.draw.instant" if sample.power_watts.is_none() => {
+                    Field::Power
+                }
                 "power.limit" => Field::PowerLimit,
                 "enforced.power.limit" if sample.power_limit_watts.is_none() => Field::PowerLimit,
                 "memory.used" => Field::MemoryUsed,
@@ -94,7 +106,9 @@ impl NvidiaSmi {
                 "utilization.gpu" => Field::Utilization,
                 "temperature.gpu" => Field::Temperature,
                 "clocks.sm" | "clocks.current.sm" => Field::Clock,
-                "clocks.gr" | "clocks.current.graphics" if sample.clock_mhz.is_none() => Field::Clock,
+                "clocks.gr" | "clocks.current.graphics" if sample.clock_mhz.is_none() => {
+                    Field::Clock
+                }
                 "clocks.mem" | "clocks.current.memory" => Field::MemoryClock,
                 _ => continue,
             };
@@ -107,12 +121,17 @@ impl NvidiaSmi {
     }
 
     fn dmon_row(&mut self, text: &str, out: &mut Builder) {
-        let (host, text) = text.rsplit_once(": ").map_or((None, text), |(host, rest)| (Some(host), rest));
+        let (host, text) = text
+            .rsplit_once(": ")
+            .map_or((None, text), |(host, rest)| (Some(host), rest));
         let cells: Vec<&str> = text.split_whitespace().collect();
         if cells.len() != self.dmon.len() {
             return;
         }
-        let mut sample = TelemetrySample { device: "unknown".to_owned(), ..TelemetrySample::default() };
+        let mut sample = TelemetrySample {
+            device: "unknown".to_owned(),
+            ..TelemetrySample::default()
+        };
         for (name, cell) in self.dmon.iter().zip(cells) {
             let (field, unit) = match name.as_str() {
                 "gpu" if cell.parse::<u32>().is_ok() => {
@@ -142,10 +161,14 @@ impl NvidiaSmi {
     fn table(&mut self, text: &str, out: &mut Builder) {
         if let Some((driver, cuda)) = version(text) {
             let mut state = |key: &str, value: &str| {
-                out.trace.versions.entry(key.to_owned()).or_insert_with(|| cut(value, 40));
+                out.trace
+                    .versions
+                    .entry(key.to_owned())
+                    .or_insert_with(|| cut(value, 40));
             };
             state("driver", driver);
-            cuda.into_iter().for_each(|cuda| state("cuda_driver_api", cuda));
+            cuda.into_iter()
+                .for_each(|cuda| state("cuda_driver_api", cuda));
             return;
         }
         let Some(bar) = text.find('|') else {
@@ -156,9 +179,15 @@ impl NvidiaSmi {
             }
             return;
         };
-        let host = text[..bar].trim().trim_end_matches(':').trim_end().to_owned();
-        let cells: Vec<&str> = text[bar + 1..].split('|').map(str::trim).collect();
-        let Some((stamp, pending)) = self.host(&host) else { return };
+        let host = part(text, ..bar)
+            .trim()
+            .trim_end_matches(':')
+            .trim_end()
+            .to_owned();
+        let cells: Vec<&str> = part(text, bar + 1..).split('|').map(str::trim).collect();
+        let Some((stamp, pending)) = self.host(&host) else {
+            return;
+        };
         if let Some((index, name)) = device_row(&cells) {
             let sample = TelemetrySample {
                 device: index.to_string(),
@@ -171,25 +200,40 @@ impl NvidiaSmi {
             && (memory.contains("MiB /") || left.contains("W /") || left.contains("N/A /"))
             && let Some(mut sample) = pending.take()
         {
-            let temperature = left
-                .split_whitespace()
-                .find(|word| word.strip_suffix('C').is_some_and(|degrees| degrees.parse::<f64>().is_ok()));
-            temperature.into_iter().for_each(|cell| set(&mut sample, Field::Temperature, cell, ""));
+            let temperature = left.split_whitespace().find(|word| {
+                word.strip_suffix('C')
+                    .is_some_and(|degrees| degrees.parse::<f64>().is_ok())
+            });
+            temperature
+                .into_iter()
+                .for_each(|cell| set(&mut sample, Field::Temperature, cell, ""));
             if let Some((power, limit)) = left.rsplit_once(" / ") {
-                set(&mut sample, Field::Power, power.rsplit(' ').next().unwrap_or_default(), "");
+                set(
+                    &mut sample,
+                    Field::Power,
+                    power.rsplit(' ').next().unwrap_or_default(),
+                    "",
+                );
                 set(&mut sample, Field::PowerLimit, limit, "");
             }
             if let Some((used, total)) = memory.split_once(" / ") {
                 set(&mut sample, Field::MemoryUsed, used, "");
                 set(&mut sample, Field::MemoryTotal, total, "");
             }
-            set(&mut sample, Field::Utilization, utilization.split_whitespace().next().unwrap_or_default(), "");
+            set(
+                &mut sample,
+                Field::Utilization,
+                utilization.split_whitespace().next().unwrap_or_default(),
+                "",
+            );
             give(Some(host.as_str()), sample, out);
         }
     }
 
     fn host(&mut self, name: &str) -> Option<&mut (Option<String>, Option<TelemetrySample>)> {
-        if name.len() > MAX_NAME || (self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(name)) {
+        if name.len() > MAX_NAME
+            || (self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(name))
+        {
             return None;
         }
         Some(self.hosts.entry(name.to_owned()).or_default())
@@ -205,21 +249,41 @@ fn give(host: Option<&str>, mut sample: TelemetrySample, out: &mut Builder) {
     }
 }
 
-/// `index, name, utilization.gpu [%], memory.used [MiB]`; text before the first key is somebody else's.
+/// `index, name, utilization.gpu [%], memory.used [MiB]`; text before the first key is somebody
+/// else's.
 fn csv_heading(line: &str) -> Option<Vec<Column>> {
-    const TELLING: [&str; 5] = ["memory.", "utilization.", "power.", "temperature.", "clocks."];
-    if !TELLING.iter().any(|word| memchr::memmem::find(line.as_bytes(), word.as_bytes()).is_some()) {
+    const TELLING: [&str; 5] = [
+        "memory.",
+        "utilization.",
+        "power.",
+        "temperature.",
+        "clocks.",
+    ];
+    if !TELLING
+        .iter()
+        .any(|word| memchr::memmem::find(line.as_bytes(), word.as_bytes()).is_some())
+    {
         return None;
     }
     let mut columns = Vec::new();
     for (at, cell) in line.split(',').map(str::trim).enumerate() {
-        let (name, unit) = cell.split_once(" [").map_or((cell, ""), |(name, unit)| (name, unit.trim_end_matches(']')));
-        let name = if at == 0 { name.rsplit(char::is_whitespace).next().unwrap_or(name) } else { name };
-        let is_key = |c: char| c.is_ascii_lowercase() || matches!(c, '.' | '_') || c.is_ascii_digit();
+        let (name, unit) = cell.split_once(" [").map_or((cell, ""), |(name, unit)| {
+            (name, unit.trim_end_matches(']'))
+        });
+        let name = if at == 0 {
+            name.rsplit(char::is_whitespace).next().unwrap_or(name)
+        } else {
+            name
+        };
+        let is_key =
+            |c: char| c.is_ascii_lowercase() || matches!(c, '.' | '_') || c.is_ascii_digit();
         if name.is_empty() || !name.chars().all(is_key) {
             return None;
         }
-        columns.push(Column { key: name.to_owned(), unit: unit.to_owned() });
+        columns.push(Column {
+            key: name.to_owned(),
+            unit: unit.to_owned(),
+        });
     }
     let telling = |c: &Column| TELLING.iter().any(|word| c.key.starts_with(word));
     let is_heading = columns.len() > 1 || columns.iter().any(|c| !c.unit.is_empty());
@@ -230,16 +294,24 @@ fn csv_heading(line: &str) -> Option<Vec<Column>> {
 fn dmon_heading(line: &str) -> Option<Vec<String>> {
     let names = after(line, "#")?.to_ascii_lowercase();
     let names: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
-    let gpu = names.iter().position(|name| name == "gpu").filter(|at| *at <= 2)?;
+    let gpu = names
+        .iter()
+        .position(|name| name == "gpu")
+        .filter(|at| *at <= 2)?;
     let known = ["pwr", "sm", "gtemp", "temp", "mclk", "fb", "pclk"];
-    known.contains(&names.get(gpu + 1)?.as_str()).then_some(names)
+    known
+        .contains(&names.get(gpu + 1)?.as_str())
+        .then_some(names)
 }
 
 /// `| NVIDIA-SMI 535.1  Driver Version: 535.1  CUDA Version: 12.2 |`: driver and CUDA.
 fn version(line: &str) -> Option<(&str, Option<&str>)> {
     let rest = after(line, "| NVIDIA-SMI ")?;
     let word = |key: &str| after(rest, key)?.split_whitespace().next();
-    Some((word("Driver Version: ")?, word("CUDA Version: ").filter(|v| v.starts_with(|c: char| c.is_ascii_digit()))))
+    Some((
+        word("Driver Version: ")?,
+        word("CUDA Version: ").filter(|v| v.starts_with(|c: char| c.is_ascii_digit())),
+    ))
 }
 
 /// `[host: ]Sat Sep 28 16:38:50 2024`: the host and the time.
@@ -297,42 +369,112 @@ n1: |    0   N/A  N/A      2211      C   python                          1014MiB
     #[test]
     fn csv_with_units_in_cells_or_in_the_heading() {
         let trace = read(CSV);
-        let [first, second] = &trace.telemetry[..] else { panic!("{:?}", trace.telemetry) };
-        assert_eq!((first.device.as_str(), first.name.as_deref()), ("0", Some("Example GPU 80GB")));
+        let [first, second] = &trace.telemetry[..] else {
+            panic!("{:?}", trace.telemetry)
+        };
+        assert_eq!(
+            (first.device.as_str(), first.name.as_deref()),
+            ("0", Some("Example GPU 80GB"))
+        );
         assert_eq!(first.timestamp.as_deref(), Some("2025/01/02 03:04:05.678"));
-        assert_eq!((first.power_watts, first.power_limit_watts), (Some(312.5), Some(700.0)));
-        assert_eq!((first.memory_used_bytes, first.memory_total_bytes), (Some(40 << 30), Some(80 << 30)));
-        assert_eq!((first.utilization_percent, first.clock_mhz), (Some(97.0), Some(1755.0)));
-        assert_eq!((second.power_watts, second.utilization_percent, second.clock_mhz), (None, None, None));
+        assert_eq!(
+            (first.power_watts, first.power_limit_watts),
+            (Some(312.5), Some(700.0))
+        );
+        assert_eq!(
+            (first.memory_used_bytes, first.memory_total_bytes),
+            (Some(40 << 30), Some(80 << 30))
+        );
+        assert_eq!(
+            (first.utilization_percent, first.clock_mhz),
+            (Some(97.0), Some(1755.0))
+        );
+        assert_eq!(
+            (
+                second.power_watts,
+                second.utilization_percent,
+                second.clock_mhz
+            ),
+            (None, None, None)
+        );
         assert_eq!(second.memory_used_bytes, Some(0));
         assert_eq!(testing::kinds(&trace), ["unreadable_line"]);
         let plain = &read(NO_UNITS).telemetry[0];
-        assert_eq!((plain.device.as_str(), plain.memory_used_bytes), ("node1/GPU-aaaa", Some(512 << 20)));
+        assert_eq!(
+            (plain.device.as_str(), plain.memory_used_bytes),
+            ("node1/GPU-aaaa", Some(512 << 20))
+        );
         assert_eq!(plain.temperature_celsius, Some(44.0));
     }
 
     #[test]
     fn interleaved_tables_of_two_hosts() {
         let trace = read(TABLE);
-        let [first, second] = &trace.telemetry[..] else { panic!("{:?}", trace.telemetry) };
-        assert_eq!((first.device.as_str(), first.name.as_deref()), ("n1/0", Some("Example H100 80GB HBM3")));
+        let [first, second] = &trace.telemetry[..] else {
+            panic!("{:?}", trace.telemetry)
+        };
+        assert_eq!(
+            (first.device.as_str(), first.name.as_deref()),
+            ("n1/0", Some("Example H100 80GB HBM3"))
+        );
         assert_eq!(first.timestamp.as_deref(), Some("Sat Sep 28 16:38:50 2024"));
-        assert_eq!((first.power_watts, first.power_limit_watts), (Some(110.0), Some(700.0)));
-        assert_eq!((first.memory_used_bytes, first.memory_total_bytes), (Some(1 << 30), Some(81559 << 20)));
-        assert_eq!((first.utilization_percent, first.temperature_celsius), (Some(17.0), Some(31.0)));
-        assert_eq!((second.device.as_str(), second.memory_used_bytes), ("n2/0", Some(0)));
-        assert_eq!((second.power_watts, second.utilization_percent, second.temperature_celsius), (None, None, None));
-        assert_eq!((&*trace.versions["driver"], &*trace.versions["cuda_driver_api"]), ("535.100.01", "12.2"));
+        assert_eq!(
+            (first.power_watts, first.power_limit_watts),
+            (Some(110.0), Some(700.0))
+        );
+        assert_eq!(
+            (first.memory_used_bytes, first.memory_total_bytes),
+            (Some(1 << 30), Some(81559 << 20))
+        );
+        assert_eq!(
+            (first.utilization_percent, first.temperature_celsius),
+            (Some(17.0), Some(31.0))
+        );
+        assert_eq!(
+            (second.device.as_str(), second.memory_used_bytes),
+            ("n2/0", Some(0))
+        );
+        assert_eq!(
+            (
+                second.power_watts,
+                second.utilization_percent,
+                second.temperature_celsius
+            ),
+            (None, None, None)
+        );
+        assert_eq!(
+            (
+                &*trace.versions["driver"],
+                &*trace.versions["cuda_driver_api"]
+            ),
+            ("535.100.01", "12.2")
+        );
     }
 
     #[test]
     fn dmon_has_two_headings_and_dashes() {
         let trace = read(DMON);
-        let shown: Vec<_> = trace.telemetry.iter().map(|s| (s.power_watts, s.memory_clock_mhz, s.clock_mhz)).collect();
-        assert_eq!(shown, [(Some(218.0), Some(12481.0), Some(2325.0)), (Some(3.0), None, Some(208.0))]);
+        let shown: Vec<_> = trace
+            .telemetry
+            .iter()
+            .map(|s| (s.power_watts, s.memory_clock_mhz, s.clock_mhz))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (Some(218.0), Some(12481.0), Some(2325.0)),
+                (Some(3.0), None, Some(208.0))
+            ]
+        );
         let first = &trace.telemetry[0];
-        assert_eq!((first.device.as_str(), first.timestamp.as_deref()), ("0", Some("20250102 03:04:05")));
-        assert_eq!((first.memory_used_bytes, first.utilization_percent), (Some(725 << 20), Some(95.0)));
+        assert_eq!(
+            (first.device.as_str(), first.timestamp.as_deref()),
+            ("0", Some("20250102 03:04:05"))
+        );
+        assert_eq!(
+            (first.memory_used_bytes, first.utilization_percent),
+            (Some(725 << 20), Some(95.0))
+        );
     }
 
     #[test]

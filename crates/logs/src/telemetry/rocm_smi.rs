@@ -1,6 +1,8 @@
-//! rocm-smi: its concise table, `--json`, `--csv` and `GPU[0] : key: value` lines. Keys' names vary between versions.
+//! rocm-smi: its concise table, `--json`, `--csv` and `GPU[0] : key: value` lines. Keys' names vary
+//! between versions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use tprimat_words::part;
 
 use serde_json::Value;
 
@@ -21,9 +23,17 @@ const MAX_KEPT: usize = 256;
 pub fn evidence(line: &str) -> Evidence {
     // Weak: trainers' scripts like to show it before they begin.
     let has = |word: &str| memchr::memmem::find(line.as_bytes(), word.as_bytes()).is_some();
-    let own =
-        ["ROCm System Management Interface", "Graphics Package Power (W)", "VRAM Total Memory (B)", "GPU use (%)"];
-    if own.iter().any(|word| has(word)) || has("Temperature (Sensor ") { Evidence::Weak } else { Evidence::None }
+    let own = [
+        "ROCm System Management Interface",
+        "Graphics Package Power (W)",
+        "VRAM Total Memory (B)",
+        "GPU use (%)",
+    ];
+    if own.iter().any(|word| has(word)) || has("Temperature (Sensor ") {
+        Evidence::Weak
+    } else {
+        Evidence::None
+    }
 }
 
 #[derive(Default)]
@@ -32,8 +42,8 @@ pub struct RocmSmi {
     columns: Vec<String>,
     csv: Vec<String>,
     documents: Documents,
-    /// Of `GPU[0] : key: value` lines, by device: the sample that is being collected, and the keys that it has. The tool
-    /// goes through the devices once a key.
+    /// Of `GPU[0] : key: value` lines, by device: the sample that is being collected, and the keys
+    /// that it has. The tool goes through the devices once a key.
     keyed: BTreeMap<String, (TelemetrySample, BTreeSet<String>)>,
 }
 
@@ -59,7 +69,8 @@ impl Reader for RocmSmi {
     fn end(&mut self, out: &mut Builder) {
         let found = self.documents.end();
         if !matches!(found, Found::Nothing) {
-            out.notes.add("truncated", || "the document is not closed".to_owned());
+            out.notes
+                .add("truncated", || "the document is not closed".to_owned());
         }
         document(found, out);
         for (sample, _) in std::mem::take(&mut self.keyed).into_values() {
@@ -73,15 +84,22 @@ impl Reader for RocmSmi {
 impl RocmSmi {
     fn row(&mut self, text: &str, out: &mut Builder) {
         let cells: Vec<&str> = text.split_whitespace().collect();
-        let Some(device) = cells.first().filter(|d| d.parse::<u32>().is_ok()) else { return };
+        let Some(device) = cells.first().filter(|d| d.parse::<u32>().is_ok()) else {
+            return;
+        };
         if cells.len() <= self.columns.len() {
             return;
         }
         let (left, right) = cells.split_at(cells.len() - self.columns.len());
-        let mut sample = TelemetrySample { device: (*device).to_owned(), ..TelemetrySample::default() };
+        let mut sample = TelemetrySample {
+            device: (*device).to_owned(),
+            ..TelemetrySample::default()
+        };
         // The left part has columns of several words: what it says is known by its unit.
         let with_unit = |unit: &[char]| {
-            left[1..].iter().find(|cell| cell.ends_with(unit) && cell.starts_with(|c: char| c.is_ascii_digit()))
+            left[1..]
+                .iter()
+                .find(|cell| cell.ends_with(unit) && cell.starts_with(|c: char| c.is_ascii_digit()))
         };
         if let Some(cell) = with_unit(&['C', 'c']) {
             set(&mut sample, Field::Temperature, cell, "");
@@ -111,7 +129,10 @@ impl RocmSmi {
             out.notes.add("unreadable_line", || cut(text, 120));
             return;
         }
-        let mut sample = TelemetrySample { device: device(cells[0]), ..TelemetrySample::default() };
+        let mut sample = TelemetrySample {
+            device: device(cells[0]),
+            ..TelemetrySample::default()
+        };
         for (key, value) in self.csv.iter().zip(&cells).skip(1) {
             entry(&mut sample, key, value);
         }
@@ -124,11 +145,20 @@ impl RocmSmi {
         if self.keyed.len() >= MAX_KEPT && !self.keyed.contains_key(device) {
             return;
         }
-        let fresh = || (TelemetrySample { device: device.to_owned(), ..TelemetrySample::default() }, BTreeSet::new());
+        let fresh = || {
+            (
+                TelemetrySample {
+                    device: device.to_owned(),
+                    ..TelemetrySample::default()
+                },
+                BTreeSet::new(),
+            )
+        };
         let (sample, keys) = self.keyed.entry(device.to_owned()).or_insert_with(fresh);
         if keys.contains(key) {
             // The tool was run again.
-            let (done, _) = std::mem::replace(self.keyed.entry(device.to_owned()).or_default(), fresh());
+            let (done, _) =
+                std::mem::replace(self.keyed.entry(device.to_owned()).or_default(), fresh());
             if says_something(&done) {
                 out.sample(done);
             }
@@ -143,8 +173,15 @@ impl RocmSmi {
 
 /// Names of the columns from SCLK on, each of which is one word in every row.
 fn heading(text: &str) -> Option<Vec<String>> {
-    let at = text.find("SCLK").filter(|_| text.starts_with("GPU ") || text.starts_with("Device "))?;
-    Some(text[at..].split_whitespace().map(str::to_owned).collect())
+    let at = text
+        .find("SCLK")
+        .filter(|_| text.starts_with("GPU ") || text.starts_with("Device "))?;
+    Some(
+        part(text, at..)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 /// `GPU[0]  : key: value`.
@@ -166,10 +203,17 @@ fn document(found: Found, out: &mut Builder) {
         Found::Unreadable(why) => return out.notes.add("unreadable_document", || why.to_owned()),
         Found::Nothing => return,
     };
-    let Value::Object(devices) = value else { return };
+    let Value::Object(devices) = value else {
+        return;
+    };
     for (name, entries) in &devices {
-        let (true, Value::Object(entries)) = (name.starts_with("card"), entries) else { continue };
-        let mut sample = TelemetrySample { device: device(name), ..TelemetrySample::default() };
+        let (true, Value::Object(entries)) = (name.starts_with("card"), entries) else {
+            continue;
+        };
+        let mut sample = TelemetrySample {
+            device: device(name),
+            ..TelemetrySample::default()
+        };
         for (key, value) in entries {
             match value {
                 Value::String(text) => entry(&mut sample, key, text),
@@ -186,7 +230,10 @@ fn document(found: Found, out: &mut Builder) {
 /// One `key (unit)` and its value, which has no unit of its own or the key's.
 fn entry(sample: &mut TelemetrySample, key: &str, value: &str) {
     let name = key.to_ascii_lowercase();
-    let unit = name.rsplit_once('(').and_then(|(_, unit)| unit.split(')').next()).unwrap_or_default();
+    let unit = name
+        .rsplit_once('(')
+        .and_then(|(_, unit)| unit.split(')').next())
+        .unwrap_or_default();
     let field = match name.as_str() {
         "vram total used memory (b)" => Field::MemoryUsed,
         "vram total memory (b)" => Field::MemoryTotal,
@@ -202,14 +249,20 @@ fn entry(sample: &mut TelemetrySample, key: &str, value: &str) {
         _ if name.contains("graphics package power") => Field::Power,
         _ if name.starts_with("temperature (sensor junction)") => Field::Temperature,
         // What is hottest counts where the tool knows it.
-        _ if name.starts_with("temperature (sensor edge)") && sample.temperature_celsius.is_none() => {
+        _ if name.starts_with("temperature (sensor edge)")
+            && sample.temperature_celsius.is_none() =>
+        {
             Field::Temperature
         }
         _ if name.starts_with("sclk clock speed") => Field::Clock,
         _ if name.starts_with("mclk clock speed") => Field::MemoryClock,
         _ => return,
     };
-    let unit = if matches!(field, Field::Clock | Field::MemoryClock) { "mhz" } else { unit };
+    let unit = if matches!(field, Field::Clock | Field::MemoryClock) {
+        "mhz"
+    } else {
+        unit
+    };
     set(sample, field, value, unit);
 }
 
@@ -249,15 +302,34 @@ GPU  Temp   AvgPwr  SCLK    MCLK    Fan  Perf  PwrCap  VRAM%  GPU%
         let trace = first(CONCISE);
         let samples = &trace.telemetry;
         assert_eq!(samples.len(), 3);
-        assert_eq!((samples[0].power_watts, samples[0].power_limit_watts), (Some(450.5), Some(750.0)));
-        assert_eq!((samples[0].temperature_celsius, samples[0].clock_mhz), (Some(61.0), Some(1320.0)));
-        assert_eq!((samples[0].utilization_percent, samples[0].memory_used_bytes), (Some(99.0), None));
         assert_eq!(
-            (samples[1].power_watts, samples[1].temperature_celsius, samples[1].utilization_percent),
+            (samples[0].power_watts, samples[0].power_limit_watts),
+            (Some(450.5), Some(750.0))
+        );
+        assert_eq!(
+            (samples[0].temperature_celsius, samples[0].clock_mhz),
+            (Some(61.0), Some(1320.0))
+        );
+        assert_eq!(
+            (samples[0].utilization_percent, samples[0].memory_used_bytes),
+            (Some(99.0), None)
+        );
+        assert_eq!(
+            (
+                samples[1].power_watts,
+                samples[1].temperature_celsius,
+                samples[1].utilization_percent
+            ),
             (None, None, None)
         );
-        assert_eq!((samples[1].clock_mhz, samples[1].memory_clock_mhz), (Some(140.0), Some(900.0)));
-        assert_eq!((samples[2].power_watts, samples[2].temperature_celsius), (Some(38.5), Some(35.0)));
+        assert_eq!(
+            (samples[1].clock_mhz, samples[1].memory_clock_mhz),
+            (Some(140.0), Some(900.0))
+        );
+        assert_eq!(
+            (samples[2].power_watts, samples[2].temperature_celsius),
+            (Some(38.5), Some(35.0))
+        );
     }
 
     #[test]
@@ -265,27 +337,61 @@ GPU  Temp   AvgPwr  SCLK    MCLK    Fan  Perf  PwrCap  VRAM%  GPU%
         let samples = first(JSON).telemetry;
         let shown: Vec<_> = samples
             .iter()
-            .map(|s| (s.device.as_str(), s.power_watts, s.utilization_percent, s.temperature_celsius))
+            .map(|s| {
+                (
+                    s.device.as_str(),
+                    s.power_watts,
+                    s.utilization_percent,
+                    s.temperature_celsius,
+                )
+            })
             .collect();
-        assert_eq!(shown, [("0", Some(152.0), Some(0.0), Some(52.0)), ("1", Some(38.0), None, None)]);
+        assert_eq!(
+            shown,
+            [
+                ("0", Some(152.0), Some(0.0), Some(52.0)),
+                ("1", Some(38.0), None, None)
+            ]
+        );
         assert_eq!(
             (samples[0].memory_used_bytes, samples[0].memory_total_bytes),
             (Some(297_746_432), Some(206_141_652_992))
         );
-        assert_eq!((samples[0].name.as_deref(), samples[0].clock_mhz), (Some("Example GPU"), Some(132.0)));
+        assert_eq!(
+            (samples[0].name.as_deref(), samples[0].clock_mhz),
+            (Some("Example GPU"), Some(132.0))
+        );
         assert_eq!(samples[1].memory_used_bytes, None);
-        assert_eq!((samples[0].energy_joules, samples[1].energy_joules), (Some(5.001_500_5), None));
+        assert_eq!(
+            (samples[0].energy_joules, samples[1].energy_joules),
+            (Some(5.001_500_5), None)
+        );
     }
 
     #[test]
     fn csv_and_keyed_lines() {
         let samples = first(CSV).telemetry;
-        assert_eq!((samples[0].utilization_percent, samples[0].memory_used_bytes), (Some(7.0), Some(100)));
-        assert_eq!((samples[1].utilization_percent, samples[1].memory_used_bytes), (None, Some(0)));
+        assert_eq!(
+            (samples[0].utilization_percent, samples[0].memory_used_bytes),
+            (Some(7.0), Some(100))
+        );
+        assert_eq!(
+            (samples[1].utilization_percent, samples[1].memory_used_bytes),
+            (None, Some(0))
+        );
         let keyed = first(&KEYED.repeat(2)).telemetry;
-        assert_eq!(keyed.iter().map(|s| s.device.as_str()).collect::<Vec<_>>(), ["0", "1", "0", "1"]);
-        assert_eq!((keyed[0].memory_used_bytes, keyed[0].memory_total_bytes), (Some(250), Some(1000)));
-        assert_eq!((keyed[3].memory_used_bytes, keyed[3].memory_total_bytes), (None, Some(1000)));
+        assert_eq!(
+            keyed.iter().map(|s| s.device.as_str()).collect::<Vec<_>>(),
+            ["0", "1", "0", "1"]
+        );
+        assert_eq!(
+            (keyed[0].memory_used_bytes, keyed[0].memory_total_bytes),
+            (Some(250), Some(1000))
+        );
+        assert_eq!(
+            (keyed[3].memory_used_bytes, keyed[3].memory_total_bytes),
+            (None, Some(1000))
+        );
     }
 
     testing::damaged!("rocm-smi", format!("{CONCISE}{JSON}{CSV}{KEYED}"));

@@ -1,5 +1,5 @@
-//! Protobuf's wire format as far as events need it: `Event{1: wall_time, 2: step, 5: Summary{1: Value{1: tag,
-//! 2: simple_value, 8: TensorProto}}}`.
+//! Protobuf's wire format as far as events need it: `Event{1: wall_time, 2: step, 5: Summary{1:
+//! Value{1: tag, 2: simple_value, 8: TensorProto}}}`.
 
 use super::{
     record::Records,
@@ -30,7 +30,11 @@ pub fn tfevents(bytes: &[u8]) -> Trace {
 
 impl TfEvents {
     pub fn feed(&mut self, chunk: &[u8]) {
-        let Self { records, events, builder } = self;
+        let Self {
+            records,
+            events,
+            builder,
+        } = self;
         let mut found = Vec::new();
         // A chunk at a time, so that what is found stays small.
         for piece in chunk.chunks(1 << 16) {
@@ -56,7 +60,8 @@ struct Scalar {
     value: f64,
 }
 
-/// A writer gives each value of a step an event of its own: they are put together while the step is the same.
+/// A writer gives each value of a step an event of its own: they are put together while the step is
+/// the same.
 #[derive(Default)]
 struct Events {
     step: Option<Step>,
@@ -68,22 +73,33 @@ struct Events {
 struct Timed {
     is_mean: bool,
     newest: Option<u64>,
-    /// The most common distance is not needed: the largest says whether there are steps without a time between.
+    /// The most common distance is not needed: the largest says whether there are steps without a
+    /// time between.
     largest_gap: u64,
 }
 
 impl Events {
     fn scalar(&mut self, scalar: Scalar, out: &mut Builder) {
         let Ok(number) = u64::try_from(scalar.step) else {
-            out.notes.add("unreadable_event", || format!("step {}", scalar.step));
+            out.notes
+                .add("unreadable_event", || format!("step {}", scalar.step));
             return;
         };
-        let Some(place) = tags::place(&scalar.tag) else { return };
+        let Some(place) = tags::place(&scalar.tag) else {
+            return;
+        };
         let value = scalar.value;
         match place {
             Place::Evaluation(name) => {
-                if let Some(value) = numbers::finite(value, "nan_evaluation", number, &mut out.notes) {
-                    out.evaluation(Evaluation { step: Some(number), samples: None, name: cut(name, MAX_TAG), value });
+                if let Some(value) =
+                    numbers::finite(value, "nan_evaluation", number, &mut out.notes)
+                {
+                    out.evaluation(Evaluation {
+                        step: Some(number),
+                        samples: None,
+                        name: cut(name, MAX_TAG),
+                        value,
+                    });
                 }
                 return;
             }
@@ -104,7 +120,10 @@ impl Events {
         if self.step.as_ref().is_none_or(|step| step.step != number) {
             self.flush(out);
         }
-        let step = self.step.get_or_insert_with(|| Step { step: number, ..Step::default() });
+        let step = self.step.get_or_insert_with(|| Step {
+            step: number,
+            ..Step::default()
+        });
         place.put(step, &scalar.tag, value, &mut out.notes);
     }
 
@@ -124,7 +143,9 @@ impl Events {
             Some(gap) if self.timed.largest_gap <= gap => out.averages = gap > 1,
             Some(_) => {
                 let gap = self.timed.largest_gap;
-                out.notes.add("averaged_step_time", || format!("iteration-time is a mean of up to {gap} steps"));
+                out.notes.add("averaged_step_time", || {
+                    format!("iteration-time is a mean of up to {gap} steps")
+                });
             }
             None => {}
         }
@@ -139,19 +160,29 @@ impl Place<'_> {
         match self {
             Place::Time | Place::MeanTime => step.step_time_seconds = numbers::duration(value),
             Place::Loss => step.loss = numbers::finite(value, "nan_loss", number, notes),
-            Place::LearningRate => step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0),
-            Place::GradNorm => step.grad_norm = numbers::finite(value, "nan_grad_norm", number, notes),
+            Place::LearningRate => {
+                step.learning_rate = Some(value).filter(|v| v.is_finite() && *v >= 0.0)
+            }
+            Place::GradNorm => {
+                step.grad_norm = numbers::finite(value, "nan_grad_norm", number, notes)
+            }
             Place::Tflops => step.tflops_per_gpu = positive,
             Place::TokensPerGpu => step.tokens_per_second_per_gpu = positive,
             Place::GlobalBatchSize => step.global_batch_size = whole,
             Place::ConsumedSamples => step.consumed_samples = whole,
             Place::Memory(kind, unit) => {
-                let Some(bytes) = numbers::bytes(value, unit).filter(|n| *n > 0) else { return };
+                let Some(bytes) = numbers::bytes(value, unit).filter(|n| *n > 0) else {
+                    return;
+                };
                 if step.memory_bytes.is_none() || kind == "peak_allocated" {
                     (step.memory_bytes, step.memory_kind) = (Some(bytes), Some(kind.into()));
                     step.memory_source = Some("torch".into());
                 }
-                let figure = crate::MemoryFigure { kind: kind.into(), source: "torch".into(), bytes };
+                let figure = crate::MemoryFigure {
+                    kind: kind.into(),
+                    source: "torch".into(),
+                    bytes,
+                };
                 step.memory_figures.push(figure);
             }
             Place::Other if value.is_finite() && step.other.len() < MAX_OTHER => {
@@ -184,7 +215,11 @@ fn scalars(event: &[u8], found: &mut Vec<Scalar>) {
             }
         }
         if let (Some(tag), Some(value)) = (tag, scalar) {
-            found.push(Scalar { step, tag: cut(tag, MAX_TAG), value });
+            found.push(Scalar {
+                step,
+                tag: cut(tag, MAX_TAG),
+                value,
+            });
         }
     }
 }

@@ -1,11 +1,13 @@
-//! TFRecord: length (8 bytes), its masked CRC-32C (4), data, the data's masked CRC-32C (4), all little-endian.
+//! TFRecord: length (8 bytes), its masked CRC-32C (4), data, the data's masked CRC-32C (4), all
+//! little-endian.
 
 use crate::builder::Notes;
 
 /// Length and its checksum.
 pub const HEADER: usize = 12;
 const CHECK: usize = 4;
-/// Scalars take less than 100 bytes; longer records are pictures and histograms, passed over without being kept.
+/// Scalars take less than 100 bytes; longer records are pictures and histograms, passed over
+/// without being kept.
 const MAX_RECORD: usize = 1 << 20;
 /// A length above this is damage, whatever its checksum says.
 const MAX_LENGTH: u64 = 1 << 40;
@@ -19,7 +21,9 @@ pub fn begins(bytes: &[u8]) -> bool {
 fn length(bytes: &[u8]) -> Option<u64> {
     let length: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
     let check: [u8; 4] = bytes.get(8..HEADER)?.try_into().ok()?;
-    (masked_crc(&length) == u32::from_le_bytes(check)).then_some(u64::from_le_bytes(length)).filter(|n| *n < MAX_LENGTH)
+    (masked_crc(&length) == u32::from_le_bytes(check))
+        .then_some(u64::from_le_bytes(length))
+        .filter(|n| *n < MAX_LENGTH)
 }
 
 /// Cuts chunks of a file into records, in memory that does not grow with the file.
@@ -36,13 +40,19 @@ pub struct Records {
 
 impl Records {
     pub fn feed(&mut self, mut chunk: &[u8], notes: &mut Notes, mut take: impl FnMut(&[u8])) {
-        let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(chunk.len());
+        let skipped = usize::try_from(self.skip)
+            .unwrap_or(usize::MAX)
+            .min(chunk.len());
         chunk = &chunk[skipped..];
         self.skip -= skipped as u64;
         self.at += skipped as u64;
         self.pending.extend_from_slice(chunk);
         let mut start = 0;
-        while let Some(rest) = self.pending.get(start..).filter(|rest| rest.len() >= HEADER) {
+        while let Some(rest) = self
+            .pending
+            .get(start..)
+            .filter(|rest| rest.len() >= HEADER)
+        {
             let Some(length) = length(rest) else {
                 // Damage: the next place where a length has its checksum.
                 self.lost += 1;
@@ -53,7 +63,9 @@ impl Records {
             tell_lost(&mut self.lost, self.at + start as u64, notes);
             let whole = HEADER as u64 + length + CHECK as u64;
             if length > MAX_RECORD as u64 {
-                notes.add("record_passed_over", || format!("{length} bytes, more than a scalar needs"));
+                notes.add("record_passed_over", || {
+                    format!("{length} bytes, more than a scalar needs")
+                });
                 self.skip = whole.saturating_sub(here);
                 start += usize::try_from(whole.min(here)).unwrap_or(rest.len());
                 continue;
@@ -68,7 +80,9 @@ impl Records {
                 take(data);
             } else {
                 let at = self.at + start as u64;
-                notes.add("damaged_record", || format!("the record at byte {at} does not match its checksum"));
+                notes.add("damaged_record", || {
+                    format!("the record at byte {at} does not match its checksum")
+                });
             }
             start += whole;
         }
@@ -82,7 +96,9 @@ impl Records {
             self.lost += rest;
             tell_lost(&mut self.lost, self.at + rest, notes);
         } else if rest > 0 || self.skip > 0 {
-            notes.add("truncated", || format!("the last record, {rest} bytes of which are there"));
+            notes.add("truncated", || {
+                format!("the last record, {rest} bytes of which are there")
+            });
         }
     }
 }
@@ -90,7 +106,9 @@ impl Records {
 fn tell_lost(lost: &mut u64, end: u64, notes: &mut Notes) {
     let lost = std::mem::take(lost);
     if lost > 0 {
-        notes.add("damaged_record", || format!("{lost} bytes from byte {} on are not records", end - lost));
+        notes.add("damaged_record", || {
+            format!("{lost} bytes from byte {} on are not records", end - lost)
+        });
     }
 }
 
@@ -101,7 +119,9 @@ pub(super) fn masked_crc(data: &[u8]) -> u32 {
 
 /// CRC-32C (Castagnoli), byte by byte.
 fn crc32c(data: &[u8]) -> u32 {
-    !data.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)])
+    !data.iter().fold(!0u32, |crc, byte| {
+        (crc >> 8) ^ TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)]
+    })
 }
 
 const TABLE: [u32; 256] = {
@@ -112,7 +132,11 @@ const TABLE: [u32; 256] = {
         let mut crc = n as u32;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0x82f6_3b78
+            } else {
+                crc >> 1
+            };
             bit += 1;
         }
         table[n] = crc;

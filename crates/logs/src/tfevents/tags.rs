@@ -48,7 +48,10 @@ const KNOWN: &[(&str, Place<'static>)] = &[
     ("batch-size", Place::GlobalBatchSize),
     ("throughput", Place::Tflops),
     ("world-size", Place::Setting("num_gpus")),
-    ("mem-max-allocated-bytes", Place::Memory("peak_allocated", 1.0)),
+    (
+        "mem-max-allocated-bytes",
+        Place::Memory("peak_allocated", 1.0),
+    ),
     ("mem-allocated-bytes", Place::Memory("allocated", 1.0)),
     ("mem-reserved-bytes", Place::Memory("reserved", 1.0)),
     ("lm loss validation", Place::Evaluation("validation_loss")),
@@ -65,7 +68,10 @@ const KNOWN: &[(&str, Place<'static>)] = &[
     ("throughput(tps)", Place::TokensPerGpu),
     ("tflops", Place::Tflops),
     ("time_metrics/end_to_end(s)", Place::MeanTime),
-    ("memory/max_reserved(GiB)", Place::Memory("peak_reserved", GIB)),
+    (
+        "memory/max_reserved(GiB)",
+        Place::Memory("peak_reserved", GIB),
+    ),
     ("memory/max_active(GiB)", Place::Memory("peak_active", GIB)),
     // MaxText
     ("learning/loss", Place::Loss),
@@ -83,6 +89,11 @@ pub fn place(tag: &str) -> Option<Place<'_>> {
     if let Some((_, place)) = KNOWN.iter().find(|(name, _)| *name == tag) {
         return Some(*place);
     }
-    let evaluation = tag.starts_with("eval/") || tag.ends_with(" validation") || tag.starts_with("val_");
-    Some(if evaluation { Place::Evaluation(tag) } else { Place::Other })
+    let evaluation =
+        tag.starts_with("eval/") || tag.ends_with(" validation") || tag.starts_with("val_");
+    Some(if evaluation {
+        Place::Evaluation(tag)
+    } else {
+        Place::Other
+    })
 }

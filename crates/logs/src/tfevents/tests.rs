@@ -22,7 +22,13 @@ fn bytes(field: u64, data: &[u8]) -> Vec<u8> {
 
 fn record(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();
-    [&length[..], &masked_crc(&length).to_le_bytes(), data, &masked_crc(data).to_le_bytes()].concat()
+    [
+        &length[..],
+        &masked_crc(&length).to_le_bytes(),
+        data,
+        &masked_crc(data).to_le_bytes(),
+    ]
+    .concat()
 }
 
 fn event(step: u64, value: &[u8]) -> Vec<u8> {
@@ -43,7 +49,10 @@ fn simple(step: u64, tag: &str, value: f32) -> Vec<u8> {
 
 fn tensor(step: u64, tag: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     let tensor = [vec![1 << 3, kind], bytes(4, content)].concat();
-    event(step, &[bytes(1, tag.as_bytes()), bytes(8, &tensor)].concat())
+    event(
+        step,
+        &[bytes(1, tag.as_bytes()), bytes(8, &tensor)].concat(),
+    )
 }
 
 fn file() -> Vec<u8> {
@@ -66,22 +75,46 @@ fn file() -> Vec<u8> {
 }
 
 fn check(trace: &Trace) {
-    let steps: Vec<_> = trace.steps.iter().map(|s| (s.step, s.step_time_seconds, s.loss)).collect();
-    assert_eq!(steps, [(9, Some(1.75), Some(11.5)), (19, Some(1.5), Some(10.5)), (29, None, None)]);
+    let steps: Vec<_> = trace
+        .steps
+        .iter()
+        .map(|s| (s.step, s.step_time_seconds, s.loss))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            (9, Some(1.75), Some(11.5)),
+            (19, Some(1.5), Some(10.5)),
+            (29, None, None)
+        ]
+    );
     let first = &trace.steps[0];
     assert_eq!(
-        (first.global_batch_size, first.consumed_samples, first.learning_rate),
+        (
+            first.global_batch_size,
+            first.consumed_samples,
+            first.learning_rate
+        ),
         (Some(16), Some(160), Some(0.25))
     );
-    assert_eq!(first.other.keys().collect::<Vec<_>>(), ["num_zeros_in_grad"]);
-    assert_eq!((trace.evaluations[0].step, &*trace.evaluations[0].name), (Some(19), "validation_loss"));
+    assert_eq!(
+        first.other.keys().collect::<Vec<_>>(),
+        ["num_zeros_in_grad"]
+    );
+    assert_eq!(
+        (trace.evaluations[0].step, &*trace.evaluations[0].name),
+        (Some(19), "validation_loss")
+    );
 }
 
 #[test]
 fn scalars_of_a_step_come_together() {
     let trace = tfevents(&file());
     check(&trace);
-    assert_eq!((trace.format.as_str(), testing::kinds(&trace)), ("tfevents", vec!["nan_loss"]));
+    assert_eq!(
+        (trace.format.as_str(), testing::kinds(&trace)),
+        ("tfevents", vec!["nan_loss"])
+    );
 }
 
 #[test]
@@ -110,7 +143,10 @@ fn damage_is_told_and_the_records_after_it_are_read() {
     let cut = tfevents(&file()[..file().len() - 3]);
     assert!(cut.steps.len() == 2 && testing::kinds(&cut).contains(&"truncated"));
     let long = tfevents(&[record(&vec![0; 2 << 20]), simple(2, "lr", 0.25)].concat());
-    assert_eq!((long.steps.len(), testing::kinds(&long)[0]), (1, "record_passed_over"));
+    assert_eq!(
+        (long.steps.len(), testing::kinds(&long)[0]),
+        (1, "record_passed_over")
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What a fused step is made of: kernel launches, matrix products and attention, on the GPU or, in tests, on the CPU.
+//! What a fused step is made of: kernel launches, matrix products and attention, on the GPU or, in
+//! tests, on the CPU.
 
 use std::ffi::c_void;
 
@@ -8,7 +9,8 @@ use super::{driver::failure, operand::Format};
 
 pub trait Backend {
     fn device(&self) -> Device;
-    /// Blocks that fill the device once; kernels that loop over their work start a small multiple of it.
+    /// Blocks that fill the device once; kernels that loop over their work start a small multiple
+    /// of it.
     fn multiprocessors(&self) -> u32;
     /// Shared memory that one block may ask for, in bytes.
     fn shared_memory(&self) -> u32;
@@ -19,8 +21,8 @@ pub trait Backend {
     /// Queues a kernel.
     ///
     /// # Safety
-    /// `arguments` point to values of the types that the kernel declares, in its order, and pointers among those are
-    /// valid for what the kernel reads and writes.
+    /// `arguments` point to values of the types that the kernel declares, in its order, and
+    /// pointers among those are valid for what the kernel reads and writes.
     unsafe fn launch(
         &self,
         kernel: &'static str,
@@ -33,7 +35,8 @@ pub trait Backend {
     /// Queues a product that [`Product::check`] has accepted.
     fn multiply(&self, product: &Product) -> Result<(), TchError>;
 
-    /// Causal attention over `[batch, heads, length, head_dim]`. The output is contiguous as `[batch, length, heads, …]`.
+    /// Causal attention over `[batch, heads, length, head_dim]`. The output is contiguous as
+    /// `[batch, length, heads, …]`.
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attention, TchError>;
 
     /// Gradients of q, k and v, each contiguous as `[batch, length, heads, head_dim]`.
@@ -74,7 +77,8 @@ pub const FP8_STEP: i64 = 16;
 
 pub const LAYOUTS: [Layout; 3] = [Layout::Forward, Layout::Input, Layout::Weight];
 
-/// out = left ∘ right + add + bias. All matrices are contiguous; the factors are bf16, or fp8 with a scale each.
+/// out = left ∘ right + add + bias. All matrices are contiguous; the factors are bf16, or fp8 with
+/// a scale each.
 pub struct Product<'a> {
     pub layout: Layout,
     pub left: &'a Tensor,
@@ -83,8 +87,8 @@ pub struct Product<'a> {
     /// Of the size and kind of `out`; may be `out` itself.
     pub add: Option<&'a Tensor>,
     pub bias: Option<&'a Tensor>,
-    /// fp32 scalars that the factors are multiplied with; there for fp8, and only in the layout that both factors are read along
-    /// the sum.
+    /// fp32 scalars that the factors are multiplied with; there for fp8, and only in the layout
+    /// that both factors are read along the sum.
     pub scales: Option<[&'a Tensor; 2]>,
 }
 
@@ -103,17 +107,31 @@ impl Product<'_> {
         let (left, right, out) = (self.left.size(), self.right.size(), self.out.size());
         let fits = left.len() == 2 && right.len() == 2 && {
             let [rows, inner, cols] = self.sizes();
-            let right_inner = if self.layout == Layout::Forward { right[1] } else { right[0] };
-            let bias_fits = self.bias.is_none_or(|b| b.size() == [cols] && b.kind() == Kind::BFloat16);
-            let add_fits = self.add.is_none_or(|a| a.size() == out && a.kind() == self.out.kind() && a.is_contiguous());
+            let right_inner = if self.layout == Layout::Forward {
+                right[1]
+            } else {
+                right[0]
+            };
+            let bias_fits = self
+                .bias
+                .is_none_or(|b| b.size() == [cols] && b.kind() == Kind::BFloat16);
+            let add_fits = self.add.is_none_or(|a| {
+                a.size() == out && a.kind() == self.out.kind() && a.is_contiguous()
+            });
             inner == right_inner && out == [rows, cols] && bias_fits && add_fits
         };
         let factors = match self.scales {
-            None => [self.left, self.right].iter().all(|t| t.kind() == Kind::BFloat16),
+            None => [self.left, self.right]
+                .iter()
+                .all(|t| t.kind() == Kind::BFloat16),
             Some(scales) => {
-                let is_fp8 = [self.left, self.right].iter().all(|t| Format::is_of(t.kind()));
+                let is_fp8 = [self.left, self.right]
+                    .iter()
+                    .all(|t| Format::is_of(t.kind()));
                 let multiples = self.sizes().iter().all(|size| size % FP8_STEP == 0);
-                let are_scalars = scales.iter().all(|s| s.kind() == Kind::Float && s.numel() == 1);
+                let are_scalars = scales
+                    .iter()
+                    .all(|s| s.kind() == Kind::Float && s.numel() == 1);
                 self.layout == Layout::Forward && is_fp8 && multiples && are_scalars
             }
         };
@@ -124,7 +142,10 @@ impl Product<'_> {
             && self.out.is_contiguous();
         match fits && kinds {
             true => Ok(()),
-            false => Err(failure(format!("product {:?} of {left:?} and {right:?} into {out:?}", self.layout))),
+            false => Err(failure(format!(
+                "product {:?} of {left:?} and {right:?} into {out:?}",
+                self.layout
+            ))),
         }
     }
 }

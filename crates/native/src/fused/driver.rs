@@ -1,7 +1,8 @@
-//! Compiles the kernels for the device that is there, loads and launches them, and times work on the device.
+//! Compiles the kernels for the device that is there, loads and launches them, and times work on
+//! the device.
 //!
-//! NVRTC and the driver's functions are taken from PyTorch's own libcaffe2_nvrtc, which links both, so that neither a
-//! compiler nor CUDA's headers are needed to build this program or to run it.
+//! NVRTC and the driver's functions are taken from PyTorch's own libcaffe2_nvrtc, which links both,
+//! so that neither a compiler nor CUDA's headers are needed to build this program or to run it.
 
 use std::{
     cell::RefCell,
@@ -16,7 +17,13 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use tch::TchError;
 
 /// The source of all kernels.
-pub const KERNELS: &str = include_str!("kernels.cu");
+pub const KERNELS: &str = concat!(
+    include_str!("kernels/words.cu"),
+    include_str!("kernels/fp8.cu"),
+    include_str!("kernels/layer.cu"),
+    include_str!("kernels/ends.cu"),
+    include_str!("kernels/update.cu"),
+);
 
 /// PyTorch's current stream. Nothing in this program ever makes another one current.
 const DEFAULT_STREAM: *mut c_void = ptr::null_mut();
@@ -68,7 +75,9 @@ pub fn failure(text: String) -> TchError {
 pub fn symbol<T: Copy>(library: &Library, name: &str) -> Result<T, TchError> {
     // SAFETY: callers name the type that the library's header declares.
     let found = unsafe { library.get::<T>(name.as_bytes()) };
-    found.map(|s| *s).map_err(|e| failure(format!("PyTorch's libraries lack {name}: {e}")))
+    found
+        .map(|s| *s)
+        .map_err(|e| failure(format!("PyTorch's libraries lack {name}: {e}")))
 }
 
 /// The kernels of one source, loaded on the current device.
@@ -97,15 +106,19 @@ struct Events {
 }
 
 impl Driver {
-    /// For the device with this number. Needs a current context: something must have been allocated on it before.
+    /// For the device with this number. Needs a current context: something must have been allocated
+    /// on it before.
     pub fn open(device: usize) -> Result<Self, TchError> {
         let library = load("libcaffe2_nvrtc.so")?;
         let error_name: ErrorName = symbol(&library, "cuGetErrorName")?;
         let attribute: Attribute = symbol(&library, "cuDeviceGetAttribute")?;
         let read = |which| {
             let mut value = 0;
-            // SAFETY: `value` is valid for the write; the device is the one that `device::open` found.
-            check(error_name, "cuDeviceGetAttribute", unsafe { attribute(&raw mut value, which, device as c_int) })?;
+            // SAFETY: `value` is valid for the write; the device is the one that `device::open`
+            // found.
+            check(error_name, "cuDeviceGetAttribute", unsafe {
+                attribute(&raw mut value, which, device as c_int)
+            })?;
             Ok::<_, TchError>(value as u32)
         };
         let capability = 10 * read(MAJOR)? + read(MINOR)?;
@@ -116,7 +129,9 @@ impl Driver {
         let module_load: ModuleLoad = symbol(&library, "cuModuleLoadData")?;
         let mut module = ptr::null_mut();
         // SAFETY: `binary` is a whole cubin, and the driver copies it.
-        check(error_name, "cuModuleLoadData", unsafe { module_load(&raw mut module, binary.as_ptr().cast()) })?;
+        check(error_name, "cuModuleLoadData", unsafe {
+            module_load(&raw mut module, binary.as_ptr().cast())
+        })?;
         Ok(Self {
             launch: symbol(&library, "cuLaunchKernel")?,
             error_name,
@@ -141,8 +156,8 @@ impl Driver {
     /// Queues a kernel on PyTorch's stream.
     ///
     /// # Safety
-    /// `arguments` point to values of the types that the kernel declares, in its order, and device pointers among them
-    /// are valid for what the kernel reads and writes.
+    /// `arguments` point to values of the types that the kernel declares, in its order, and device
+    /// pointers among them are valid for what the kernel reads and writes.
     pub unsafe fn launch(
         &self,
         name: &'static str,
@@ -181,10 +196,14 @@ impl Driver {
         let mut function = ptr::null_mut();
         let c_name = CString::new(name).unwrap_or_default();
         // SAFETY: the module is loaded and never unloaded.
-        check(self.error_name, name, unsafe { (self.get_function)(&raw mut function, self.module, c_name.as_ptr()) })?;
+        check(self.error_name, name, unsafe {
+            (self.get_function)(&raw mut function, self.module, c_name.as_ptr())
+        })?;
         if shared > 0 {
             // SAFETY: `function` was found just now.
-            let code = unsafe { (self.set_attribute)(function, MAX_DYNAMIC_SHARED_BYTES, shared as c_int) };
+            let code = unsafe {
+                (self.set_attribute)(function, MAX_DYNAMIC_SHARED_BYTES, shared as c_int)
+            };
             check(self.error_name, name, code)?;
         }
         functions.insert(name, (function, shared));
@@ -196,22 +215,35 @@ impl Driver {
         let event = || {
             let mut event = ptr::null_mut();
             // SAFETY: `event` is valid for the write.
-            check(self.error_name, "cuEventCreate", unsafe { (self.events.create)(&raw mut event, 0) })?;
+            check(self.error_name, "cuEventCreate", unsafe {
+                (self.events.create)(&raw mut event, 0)
+            })?;
             Ok::<_, TchError>(event)
         };
         let (start, end) = (event()?, event()?);
         let record = |event| {
             // SAFETY: the event was made above.
-            check(self.error_name, "cuEventRecord", unsafe { (self.events.record)(event, DEFAULT_STREAM) })
+            check(self.error_name, "cuEventRecord", unsafe {
+                (self.events.record)(event, DEFAULT_STREAM)
+            })
         };
         record(start)?;
         work()?;
         record(end)?;
         let mut milliseconds = 0.0;
-        // SAFETY: both events were recorded; the events of a self-test are few and are not given back.
+        // SAFETY: both events were recorded; the events of a self-test are few and are not given
+        // back.
         unsafe {
-            check(self.error_name, "cuEventSynchronize", (self.events.wait)(end))?;
-            check(self.error_name, "cuEventElapsedTime", (self.events.elapsed)(&raw mut milliseconds, start, end))?;
+            check(
+                self.error_name,
+                "cuEventSynchronize",
+                (self.events.wait)(end),
+            )?;
+            check(
+                self.error_name,
+                "cuEventElapsedTime",
+                (self.events.elapsed)(&raw mut milliseconds, start, end),
+            )?;
         }
         Ok(f64::from(milliseconds) / 1e3)
     }
@@ -225,7 +257,11 @@ fn check(error_name: ErrorName, what: &str, code: c_int) -> Result<(), TchError>
     // SAFETY: the driver writes a pointer to a string of its own, or nothing.
     unsafe { error_name(code, &raw mut name) };
     // SAFETY: as above; the string lives as long as the driver.
-    let name = if name.is_null() { "unknown error".into() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy() };
+    let name = if name.is_null() {
+        "unknown error".into()
+    } else {
+        unsafe { CStr::from_ptr(name) }.to_string_lossy()
+    };
     Err(failure(format!("{what} failed: {name} ({code})")))
 }
 
@@ -246,9 +282,12 @@ pub fn compile(library: &Library, architecture: &str) -> Result<Vec<u8>, TchErro
     let binary_size: Size = symbol(library, "nvrtcGetCUBINSize")?;
     let binary: Text = symbol(library, "nvrtcGetCUBIN")?;
 
-    let source = CString::new(KERNELS).map_err(|e| failure(format!("kernels.cu: {e}")))?;
-    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()]
-        .map(|option| CString::new(option).unwrap_or_default());
+    let source = CString::new(KERNELS).map_err(|e| failure(format!("the kernels' text: {e}")))?;
+    let options = [
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
+    ]
+    .map(|option| CString::new(option).unwrap_or_default());
     let pointers = options.each_ref().map(|option| option.as_ptr());
     let mut program = ptr::null_mut();
     let read = |size: Size, text: Text, program| {
@@ -263,7 +302,14 @@ pub fn compile(library: &Library, architecture: &str) -> Result<Vec<u8>, TchErro
     };
     // SAFETY: all strings live until the calls return.
     let code = unsafe {
-        create(&raw mut program, source.as_ptr(), c"kernels.cu".as_ptr(), 0, ptr::null(), ptr::null());
+        create(
+            &raw mut program,
+            source.as_ptr(),
+            c"kernels.cu".as_ptr(),
+            0,
+            ptr::null(),
+            ptr::null(),
+        );
         compile(program, pointers.len() as c_int, pointers.as_ptr())
     };
     if code != 0 {
@@ -276,18 +322,36 @@ pub fn compile(library: &Library, architecture: &str) -> Result<Vec<u8>, TchErro
     Ok(read(binary_size, binary, program))
 }
 
-/// NVRTC opens its builtins by their bare name, which is found only if they are loaded already or in a default path.
+/// NVRTC opens its builtins by their bare name, which is found only if they are loaded already or
+/// in a default path.
 fn preload_builtins() {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-    let Some(nvrtc) = maps.lines().filter_map(|l| l.split_whitespace().last()).find(|p| p.contains("libnvrtc.so"))
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+        return;
+    };
+    let Some(nvrtc) = maps
+        .lines()
+        .filter_map(|l| l.split_whitespace().last())
+        .find(|p| p.contains("libnvrtc.so"))
     else {
         return;
     };
-    let Some(entries) = Path::new(nvrtc).parent().and_then(|folder| folder.read_dir().ok()) else { return };
+    let Some(entries) = Path::new(nvrtc)
+        .parent()
+        .and_then(|folder| folder.read_dir().ok())
+    else {
+        return;
+    };
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so") {
-            // SAFETY: NVRTC's own library. Where it cannot be loaded, NVRTC says so when it compiles.
-            if let Ok(library) = unsafe { Library::open(Some(entry.path()), RTLD_NOW | RTLD_GLOBAL) } {
+        if entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with("libnvrtc-builtins.so")
+        {
+            // SAFETY: NVRTC's own library. Where it cannot be loaded, NVRTC says so when it
+            // compiles.
+            if let Ok(library) =
+                unsafe { Library::open(Some(entry.path()), RTLD_NOW | RTLD_GLOBAL) }
+            {
                 std::mem::forget(library);
             }
         }

@@ -1,13 +1,15 @@
 //! What ranks exchange during a fused step, beside its computation.
 //!
-//! - *Replicas* hold everything. In a step's last micro-batch, the gradients of each unit (embedding, layer, head) are added
-//!   up over the ranks as soon as its backward pass is queued.
-//! - *Shards* hold a part of every matrix. Before a unit runs, its bf16 weights are gathered, while the unit before it runs;
-//!   after its backward pass, each rank is sent the gradients of its part by all others, and adds them up once the unit
-//!   after it has run. Gathered weights and whole gradients of layers have two places each, which layers take in turns;
-//!   embedding and head share one.
+//! - *Replicas* hold everything. In a step's last micro-batch, the gradients of each unit
+//!   (embedding, layer, head) are added up over the ranks as soon as its backward pass is queued.
+//! - *Shards* hold a part of every matrix. Before a unit runs, its bf16 weights are gathered, while
+//!   the unit before it runs; after its backward pass, each rank is sent the gradients of its part
+//!   by all others, and adds them up once the unit after it has run. Gathered weights and whole
+//!   gradients of layers have two places each, which layers take in turns; embedding and head share
+//!   one.
 //!
-//! Vectors (norms and biases) are whole on every rank; their gradients are added up once at the end of a step.
+//! Vectors (norms and biases) are whole on every rank; their gradients are added up once at the end
+//! of a step.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -22,7 +24,8 @@ use crate::{
 /// Layers whose weights are there at one time: the one that runs and the next one.
 const LAYERS_AT_ONCE: usize = 2;
 
-/// Units whose new weights are gathered while others are still updated: the embedding and the first layer.
+/// Units whose new weights are gathered while others are still updated: the embedding and the first
+/// layer.
 const EARLY: usize = 2;
 
 pub enum Exchange {
@@ -86,9 +89,17 @@ impl Exchange {
         group: Option<Rc<dyn Group>>,
         layers: usize,
     ) -> Result<Self, TchError> {
-        let Some(group) = group else { return Ok(Self::None) };
+        let Some(group) = group else {
+            return Ok(Self::None);
+        };
         Ok(match &parameters.shards {
-            Some(shards) => Self::Shards(Shards::new(parameters, &shards.units, backend, group, layers)?),
+            Some(shards) => Self::Shards(Shards::new(
+                parameters,
+                &shards.units,
+                backend,
+                group,
+                layers,
+            )?),
             None => Self::Replicas(Replicas::new(parameters, group)?),
         })
     }
@@ -115,7 +126,13 @@ impl Exchange {
         }
     }
 
-    /// Whether other ranks write to the gradients that this rank has written.
+    /// The layer before `layer` whose weights are gathered to the same place.
+    pub fn takes_turns_with(&self, layer: usize) -> Option<usize> {
+        self.shared()
+            .and_then(|_| layer.checked_sub(LAYERS_AT_ONCE))
+    }
+
+    /// Whether no other rank writes to the gradients that this rank has written.
     pub fn is_alone(&self) -> bool {
         matches!(self, Self::None)
     }
@@ -127,7 +144,9 @@ impl Exchange {
 
     /// Before a unit runs; `next` is the one after it.
     pub fn before(&self, unit: usize, next: Option<usize>) -> Result<(), TchError> {
-        let Self::Shards(shards) = self else { return Ok(()) };
+        let Self::Shards(shards) = self else {
+            return Ok(());
+        };
         shards.gather(unit)?;
         if let Some(pending) = shards.slot(unit).gathering.take() {
             shards.group.wait(pending)?;
@@ -158,7 +177,11 @@ impl Exchange {
             Self::None => Ok(()),
             Self::Replicas(replicas) => {
                 replicas.reduce(&replicas.vectors)?;
-                replicas.pending.take().into_iter().try_for_each(|pending| replicas.group.wait(pending))
+                replicas
+                    .pending
+                    .take()
+                    .into_iter()
+                    .try_for_each(|pending| replicas.group.wait(pending))
             }
             Self::Shards(shards) => {
                 let vectors = shards.group.all_reduce(&shards.vectors)?;
@@ -168,13 +191,20 @@ impl Exchange {
         }
     }
 
-    /// The pieces in which an update goes through the buffers of a group of `length` elements: first and how many. What the
-    /// next step needs first comes first.
+    /// The pieces in which an update goes through the buffers of a group of `length` elements:
+    /// first and how many. What the next step needs first comes first.
     pub fn pieces(&self, group: usize, length: i64) -> Vec<(i64, i64)> {
         match self {
             Self::Shards(shards) if group == MATRICES => {
-                let first = shards.units.iter().take(EARLY).map(|unit| (unit.start, unit.length));
-                let rest = shards.units.get(EARLY).map(|unit| (unit.start, length - unit.start));
+                let first = shards
+                    .units
+                    .iter()
+                    .take(EARLY)
+                    .map(|unit| (unit.start, unit.length));
+                let rest = shards
+                    .units
+                    .get(EARLY)
+                    .map(|unit| (unit.start, length - unit.start));
                 first.chain(rest).collect()
             }
             _ => vec![(0, length)],
@@ -188,7 +218,8 @@ impl Exchange {
         }
     }
 
-    /// After the update of a piece of the matrices, before another step: its unit is gathered beside the other updates.
+    /// After the update of a piece of the matrices, before another step: its unit is gathered
+    /// beside the other updates.
     pub fn updated(&self, piece: usize) -> Result<(), TchError> {
         match self {
             Self::Shards(shards) if piece < EARLY => shards.gather(piece),
@@ -199,13 +230,23 @@ impl Exchange {
 
 impl Replicas {
     fn new(parameters: &Parameters, group: Rc<dyn Group>) -> Result<Self, TchError> {
-        let places: Vec<&Place> = parameters.list.iter().map(|p| &p.place).filter(|place| place.is_matrix()).collect();
+        let places: Vec<&Place> = parameters
+            .list
+            .iter()
+            .map(|p| &p.place)
+            .filter(|place| place.is_matrix())
+            .collect();
         let count = places.iter().map(|place| place.unit + 1).max().unwrap_or(0);
         let units = (0..count).map(|unit| {
             let of_unit = || places.iter().filter(|place| place.unit == unit);
             let start = of_unit().map(|place| place.start).min().unwrap_or(0);
-            let end = of_unit().map(|place| place.start + place.count()).max().unwrap_or(0);
-            parameters.groups[MATRICES].grads.f_narrow(0, start, end - start)
+            let end = of_unit()
+                .map(|place| place.start + place.count())
+                .max()
+                .unwrap_or(0);
+            parameters.groups[MATRICES]
+                .grads
+                .f_narrow(0, start, end - start)
         });
         Ok(Self {
             group,
@@ -234,8 +275,14 @@ impl Shards {
         let (matrices, vectors) = (&parameters.groups[MATRICES], &parameters.groups[VECTORS]);
         let is_layer = |unit: usize| (1..=num_layers).contains(&unit);
         let longest = |of_layers: bool| {
-            let of_kind = units.iter().enumerate().filter(|(unit, _)| is_layer(*unit) == of_layers);
-            of_kind.map(|(_, unit)| unit.length * group.size() as i64).max().unwrap_or(0)
+            let of_kind = units
+                .iter()
+                .enumerate()
+                .filter(|(unit, _)| is_layer(*unit) == of_layers);
+            of_kind
+                .map(|(_, unit)| unit.length * group.size() as i64)
+                .max()
+                .unwrap_or(0)
         };
         // Zeros: what pads the units is added up as well, and must stay 0.
         let zeros = |length, like: &Tensor| group.allocate(length, like.kind(), like.device());
@@ -248,7 +295,9 @@ impl Shards {
             })
         };
         let (of_layers, of_ends) = (longest(true), longest(false));
-        let layers = (0..LAYERS_AT_ONCE.min(num_layers)).map(|_| slot(of_layers)).collect::<Result<_, _>>()?;
+        let layers = (0..LAYERS_AT_ONCE.min(num_layers))
+            .map(|_| slot(of_layers))
+            .collect::<Result<_, _>>()?;
         let ends = slot(of_ends)?;
         let received = zeros(of_layers.max(of_ends), &matrices.grads)?;
         Ok(Self {
@@ -268,7 +317,11 @@ impl Shards {
 
     fn slot(&self, unit: usize) -> &Slot {
         let is_layer = (1..=self.num_layers).contains(&unit);
-        if is_layer { &self.layers[(unit - 1) % self.layers.len()] } else { &self.ends }
+        if is_layer {
+            &self.layers[(unit - 1) % self.layers.len()]
+        } else {
+            &self.ends
+        }
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {
@@ -280,14 +333,17 @@ impl Shards {
         buffer.f_narrow(0, 0, self.units[unit].length * self.group.size() as i64)
     }
 
-    /// Begins to gather a unit's weights, unless they are there. What ran with those in their place was queued before.
+    /// Begins to gather a unit's weights, unless they are there. What ran with those in their place
+    /// was queued before.
     fn gather(&self, unit: usize) -> Result<(), TchError> {
         let slot = self.slot(unit);
         if slot.holds.get() == Some(unit) {
             return Ok(());
         }
         let whole = self.whole(unit, &slot.weights)?;
-        let pending = self.group.all_gather(&self.units[unit].part(&self.weights)?, &whole)?;
+        let pending = self
+            .group
+            .all_gather(&self.units[unit].part(&self.weights)?, &whole)?;
         slot.gathering.set(Some(pending));
         slot.holds.set(Some(unit));
         Ok(())
@@ -296,25 +352,46 @@ impl Shards {
     /// What a unit has left in its slot must have been sent before the next one writes there.
     fn before_gradients(&self, unit: usize) -> Result<(), TchError> {
         let receiving = self.receiving.take();
-        let is_same = receiving.as_ref().is_some_and(|last| std::ptr::eq(self.slot(last.unit), self.slot(unit)));
+        let is_same = receiving
+            .as_ref()
+            .is_some_and(|last| std::ptr::eq(self.slot(last.unit), self.slot(unit)));
         self.receiving.set(receiving);
         if is_same { self.add_up() } else { Ok(()) }
     }
 
-    /// Begins to send the other ranks their parts of a unit's gradients, and to receive this rank's.
+    /// Begins to send the other ranks their parts of a unit's gradients, and to receive this
+    /// rank's.
     fn send(&self, unit: usize, turn: Turn) -> Result<(), TchError> {
         self.add_up()?;
         let sent = self.whole(unit, &self.slot(unit).gradients)?;
-        let pending = self.group.all_to_all(&sent, &self.whole(unit, &self.received)?)?;
-        self.receiving.set(Some(Receiving { unit, pending, is_added: !turn.is_first }));
+        let pending = self
+            .group
+            .all_to_all(&sent, &self.whole(unit, &self.received)?)?;
+        self.receiving.set(Some(Receiving {
+            unit,
+            pending,
+            is_added: !turn.is_first,
+        }));
         Ok(())
     }
 
     /// Adds up what every rank has sent of the last unit.
     fn add_up(&self) -> Result<(), TchError> {
-        let Some(Receiving { unit, pending, is_added }) = self.receiving.take() else { return Ok(()) };
+        let Some(Receiving {
+            unit,
+            pending,
+            is_added,
+        }) = self.receiving.take()
+        else {
+            return Ok(());
+        };
         self.group.wait(pending)?;
         let own = self.units[unit].part(&self.gradients)?;
-        kernels::add_parts(&*self.backend, &self.whole(unit, &self.received)?, &own, is_added)
+        kernels::add_parts(
+            &*self.backend,
+            &self.whole(unit, &self.received)?,
+            &own,
+            is_added,
+        )
     }
 }

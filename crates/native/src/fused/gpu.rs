@@ -1,4 +1,5 @@
-//! The GPU: kernels compiled at run time, cuBLASLt for products, cuDNN or flash attention for attention.
+//! The GPU: kernels compiled at run time, cuBLASLt for products, cuDNN or flash attention for
+//! attention.
 
 use std::ffi::c_void;
 
@@ -23,17 +24,26 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// `attention` = flash makes everything that runs on this device deterministic, as long as products are not tuned.
+    /// `attention` = flash makes everything that runs on this device deterministic, as long as
+    /// products are not tuned.
     pub fn open(device: Device, attention: AttentionBy) -> Result<Self, TchError> {
         if attention == AttentionBy::Flash {
             shim::only_deterministic()?;
         }
         // It is loaded, and names its own dependencies.
         // SAFETY: nothing is initialised a second time.
-        let torch = unsafe { Library::new("libtorch_cuda.so") }.map_err(|e| failure(e.to_string()))?;
-        let Device::Cuda(number) = device else { return Err(failure(format!("{device:?} is not a GPU"))) };
+        let torch =
+            unsafe { Library::new("libtorch_cuda.so") }.map_err(|e| failure(e.to_string()))?;
+        let Device::Cuda(number) = device else {
+            return Err(failure(format!("{device:?} is not a GPU")));
+        };
         let products = Products::open(&torch, device)?;
-        Ok(Self { device, attention, products, driver: Driver::open(number)? })
+        Ok(Self {
+            device,
+            attention,
+            products,
+            driver: Driver::open(number)?,
+        })
     }
 }
 
@@ -72,7 +82,10 @@ impl Backend for Gpu {
 
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attention, TchError> {
         let [output, rest @ ..] = shim::attention(self.attention, q, k, v)?;
-        Ok(Attention { output, rest: rest.into() })
+        Ok(Attention {
+            output,
+            rest: rest.into(),
+        })
     }
 
     fn attention_backward(
@@ -82,7 +95,9 @@ impl Backend for Gpu {
         saved: &Attention,
     ) -> Result<[Tensor; 3], TchError> {
         let [log_sum, seed, offset] = saved.rest.as_slice() else {
-            return Err(failure("attention kept nothing for its backward pass".to_owned()));
+            return Err(failure(
+                "attention kept nothing for its backward pass".to_owned(),
+            ));
         };
         let saved = [&saved.output, log_sum, seed, offset];
         let [dq, dk, dv] = shim::attention_backward(self.attention, gradient, inputs, saved)?;

@@ -1,7 +1,11 @@
 // The kernels as a library for the CPU; `host_launch` runs one by name.
 
 #include "host.h"
-#include "kernels.cu"
+#include "kernels/words.cu"
+#include "kernels/fp8.cu"
+#include "kernels/layer.cu"
+#include "kernels/ends.cu"
+#include "kernels/update.cu"
 
 #define NAMED(kernel) {#kernel, &Entry<&kernel>::run}
 

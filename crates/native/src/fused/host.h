@@ -1,4 +1,4 @@
-// Stands in for the CUDA language, so that the tests can run kernels.cu on a CPU: the threads of a block are fibres that
+// Stands in for the CUDA language, so that the tests can run kernels/*.cu on a CPU: the threads of a block are fibres that
 // take turns at each __syncthreads(), and blocks run one after the other.
 
 #include <ucontext.h>

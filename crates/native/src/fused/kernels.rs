@@ -1,4 +1,5 @@
-//! One safe function for each kernel: checks kinds, sizes and alignment, chooses the grid, launches.
+//! One safe function for each kernel: checks kinds, sizes and alignment, chooses the grid,
+//! launches.
 
 use std::ffi::c_void;
 
@@ -10,16 +11,18 @@ use super::{
     operand::{Format, Matrix, Scaled},
 };
 
-/// Columns that the threads of a block own together in the norms: 512 threads, at most two groups of eight each.
+/// Columns that the threads of a block own together in the norms: 512 threads, at most two groups
+/// of eight each.
 pub const WIDEST_NORM: i64 = 2 * 8 * 512;
 /// Blocks a multiprocessor of a kernel that sums over rows.
 const BLOCKS: u32 = 4;
-/// Threads that RMSNorm's backward pass has room for on a multiprocessor; more blocks would run after the others.
+/// Threads that RMSNorm's backward pass has room for on a multiprocessor; more blocks would run
+/// after the others.
 const RESIDENT: u32 = 1024;
 /// Bytes of static shared memory that cross entropy uses itself, and a little for the driver.
 const STATIC_SHARED: u32 = 10 << 10;
 
-/// The settings of one update, in the layout that kernels.cu declares.
+/// The settings of one update, in the layout that kernels/update.cu declares.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AdamW {
@@ -61,7 +64,8 @@ impl Arguments {
     }
 
     fn optional(mut self, tensor: Option<&Tensor>) -> Self {
-        self.0.push([tensor.map_or(0, |t| t.data_ptr() as u64), 0, 0, 0]);
+        self.0
+            .push([tensor.map_or(0, |t| t.data_ptr() as u64), 0, 0, 0]);
         self
     }
 
@@ -82,10 +86,24 @@ impl Arguments {
     }
 
     fn adamw(mut self, options: AdamW) -> Self {
-        let AdamW { decay, step_size, root_scale, beta1, beta2, eps, clip, seed } = options;
+        let AdamW {
+            decay,
+            step_size,
+            root_scale,
+            beta1,
+            beta2,
+            eps,
+            clip,
+            seed,
+        } = options;
         let pair = |low: f32, high: f32| u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
         let last = u64::from(clip.to_bits()) | u64::from(seed) << 32;
-        self.0.push([pair(decay, step_size), pair(root_scale, beta1), pair(beta2, eps), last]);
+        self.0.push([
+            pair(decay, step_size),
+            pair(root_scale, beta1),
+            pair(beta2, eps),
+            last,
+        ]);
         self
     }
 
@@ -97,14 +115,18 @@ impl Arguments {
         threads: u32,
         shared: u32,
     ) -> Result<(), TchError> {
-        let mut pointers: Vec<*mut c_void> = self.0.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
-        // SAFETY: the functions below pass what kernels.cu declares and have checked the tensors' sizes.
+        let mut pointers: Vec<*mut c_void> =
+            self.0.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
+        // SAFETY: the functions below pass what kernels/*.cu declare and have checked the tensors'
+        // sizes.
         unsafe { backend.launch(kernel, grid, threads, shared, &mut pointers) }
     }
 }
 
 fn require(condition: bool, kernel: &str, tensors: &[&Tensor]) -> Result<(), TchError> {
-    let aligned = tensors.iter().all(|t| t.is_contiguous() && (t.data_ptr() as usize).is_multiple_of(16));
+    let aligned = tensors
+        .iter()
+        .all(|t| t.is_contiguous() && (t.data_ptr() as usize).is_multiple_of(16));
     match condition && aligned {
         true => Ok(()),
         false => {
@@ -124,7 +146,10 @@ fn is_state(kind: Kind) -> bool {
 
 /// Threads for a row of `cols` values that are read eight at a time.
 fn threads(cols: i64, most: u32) -> u32 {
-    (cols as u32).div_ceil(8).next_multiple_of(32).clamp(32, most)
+    (cols as u32)
+        .div_ceil(8)
+        .next_multiple_of(32)
+        .clamp(32, most)
 }
 
 fn bf16_flag(tensor: &Tensor) -> i64 {
@@ -140,18 +165,28 @@ pub fn largest(backend: &dyn Backend, values: &Tensor, largest: &Tensor) -> Resu
     let count = values.numel() as i64;
     let fits = values.kind() == Kind::BFloat16 && count % 8 == 0 && is_slot(largest);
     require(fits, "largest", &[values])?;
-    let blocks = (backend.multiprocessors() * BLOCKS).min((count as u64).div_ceil(8 * 512).max(1) as u32);
-    let arguments = Arguments::default().tensor(values).tensor(largest).long(count / 8);
+    let blocks =
+        (backend.multiprocessors() * BLOCKS).min((count as u64).div_ceil(8 * 512).max(1) as u32);
+    let arguments = Arguments::default()
+        .tensor(values)
+        .tensor(largest)
+        .long(count / 8);
     arguments.launch(backend, "largest", [blocks, 1], 512, 0)
 }
 
-/// Writes `matrix` in fp8, by rows and by columns, and the factor that gives its values back. Somebody must have noted its largest
-/// magnitude.
+/// Writes `matrix` in fp8, by rows and by columns, and the factor that gives its values back.
+/// Somebody must have noted its largest magnitude.
 pub fn quantize(backend: &dyn Backend, matrix: &Matrix, scaled: &Scaled) -> Result<(), TchError> {
     let (rows, cols) = matrix.values.size2()?;
-    let Scaled { by_row, by_column, inverse } = scaled;
+    let Scaled {
+        by_row,
+        by_column,
+        inverse,
+    } = scaled;
     let (Some(largest), Some(by_row)) = (&matrix.largest, by_row) else {
-        return Err(failure("quantize lacks the largest magnitude, or rows to write".to_owned()));
+        return Err(failure(
+            "quantize lacks the largest magnitude, or rows to write".to_owned(),
+        ));
     };
     let kind = by_row.kind();
     let fits = is(&matrix.values, Kind::BFloat16, &[rows, cols])
@@ -162,7 +197,11 @@ pub fn quantize(backend: &dyn Backend, matrix: &Matrix, scaled: &Scaled) -> Resu
         && Format::is_of(kind)
         && rows % 8 == 0
         && cols % 8 == 0;
-    let kernel = if kind == Format::E4m3.kind() { "quantize_e4m3" } else { "quantize_e5m2" };
+    let kernel = if kind == Format::E4m3.kind() {
+        "quantize_e4m3"
+    } else {
+        "quantize_e5m2"
+    };
     require(fits, kernel, &[&matrix.values, by_row, by_column])?;
     Arguments::default()
         .tensor(&matrix.values)
@@ -172,7 +211,13 @@ pub fn quantize(backend: &dyn Backend, matrix: &Matrix, scaled: &Scaled) -> Resu
         .tensor(inverse)
         .int(rows)
         .int(cols)
-        .launch(backend, kernel, [(cols as u32).div_ceil(128), (rows as u32).div_ceil(128)], 256, 0)
+        .launch(
+            backend,
+            kernel,
+            [(cols as u32).div_ceil(128), (rows as u32).div_ceil(128)],
+            256,
+            0,
+        )
 }
 
 /// Writes the normalised rows of `x` to `out` and each row's scale to `scales`.
@@ -196,7 +241,11 @@ pub fn rms_norm(
     } else {
         ("rms_norm_2", threads((cols + 1) / 2, 512))
     };
-    require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[x, weight, y, scales])?;
+    require(
+        fits && cols % 8 == 0 && cols <= WIDEST_NORM,
+        kernel,
+        &[x, weight, y, scales],
+    )?;
     Arguments::default()
         .tensor(x)
         .tensor(weight)
@@ -213,9 +262,12 @@ pub struct Norm<'a> {
     pub x: &'a Tensor,
     pub weight: &'a Tensor,
     pub scales: &'a Tensor,
+    /// Whether the normalised rows are made again, over the gradient by them.
+    pub restores: bool,
 }
 
-/// Writes residual + the gradient of `norm.x` to `out`, and puts or adds the weight's gradient into `dw`.
+/// Writes residual + the gradient of `norm.x` to `out`, and puts or adds the weight's gradient into
+/// `dw`.
 pub fn rms_norm_backward(
     backend: &dyn Backend,
     norm: &Norm,
@@ -240,7 +292,11 @@ pub fn rms_norm_backward(
     } else {
         ("rms_norm_backward_2", threads((cols + 1) / 2, 512))
     };
-    require(fits && cols % 8 == 0 && cols <= WIDEST_NORM, kernel, &[norm.x, norm.weight, dy, dx, dw])?;
+    require(
+        fits && cols % 8 == 0 && cols <= WIDEST_NORM,
+        kernel,
+        &[norm.x, norm.weight, dy, dx, dw],
+    )?;
     let blocks = (backend.multiprocessors() * (RESIDENT / threads).max(1)).min(rows as u32);
     let partial = Tensor::f_empty([i64::from(blocks), cols], (Kind::Float, backend.device()))?;
     Arguments::default()
@@ -250,6 +306,7 @@ pub fn rms_norm_backward(
         .tensor(dy)
         .optional(residual)
         .tensor(dx)
+        .optional(norm.restores.then_some(dy))
         .tensor(&partial)
         .optional(out.largest.as_ref())
         .int(rows)
@@ -258,9 +315,18 @@ pub fn rms_norm_backward(
     column_sums(backend, &partial, dw, accumulate)
 }
 
-fn column_sums(backend: &dyn Backend, partial: &Tensor, out: &Tensor, accumulate: bool) -> Result<(), TchError> {
+fn column_sums(
+    backend: &dyn Backend,
+    partial: &Tensor,
+    out: &Tensor,
+    accumulate: bool,
+) -> Result<(), TchError> {
     let (rows, cols) = partial.size2()?;
-    require(out.size() == [cols] && is_state(out.kind()), "column_sums", &[partial])?;
+    require(
+        out.size() == [cols] && is_state(out.kind()),
+        "column_sums",
+        &[partial],
+    )?;
     Arguments::default()
         .tensor(partial)
         .tensor(out)
@@ -268,17 +334,36 @@ fn column_sums(backend: &dyn Backend, partial: &Tensor, out: &Tensor, accumulate
         .int(cols)
         .int(bf16_flag(out))
         .int(i64::from(accumulate))
-        .launch(backend, "column_sums", [(cols as u32).div_ceil(32), 1], 1024, 0)
+        .launch(
+            backend,
+            "column_sums",
+            [(cols as u32).div_ceil(32), 1],
+            1024,
+            0,
+        )
 }
 
 /// Puts or adds the sum of `dy`'s rows into `gradient`.
-pub fn bias_backward(backend: &dyn Backend, dy: &Tensor, gradient: &Tensor, accumulate: bool) -> Result<(), TchError> {
+pub fn bias_backward(
+    backend: &dyn Backend,
+    dy: &Tensor,
+    gradient: &Tensor,
+    accumulate: bool,
+) -> Result<(), TchError> {
     let (rows, cols) = dy.size2()?;
-    require(is(dy, Kind::BFloat16, &[rows, cols]) && cols % 8 == 0, "bias_partials", &[dy])?;
+    require(
+        is(dy, Kind::BFloat16, &[rows, cols]) && cols % 8 == 0,
+        "bias_partials",
+        &[dy],
+    )?;
     let across = (cols as u32).div_ceil(8 * 256);
     let down = (backend.multiprocessors() * BLOCKS).min(rows as u32);
     let partial = Tensor::f_empty([i64::from(down), cols], (Kind::Float, backend.device()))?;
-    let arguments = Arguments::default().tensor(dy).tensor(&partial).int(rows).int(cols);
+    let arguments = Arguments::default()
+        .tensor(dy)
+        .tensor(&partial)
+        .int(rows)
+        .int(cols);
     arguments.launch(backend, "bias_partials", [across, down], 256, 0)?;
     column_sums(backend, &partial, gradient, accumulate)
 }
@@ -308,9 +393,19 @@ impl Angles {
 }
 
 /// Rotates the query and key heads of `qkv`, whose rows are q, k and v of one token.
-pub fn rope(backend: &dyn Backend, qkv: &Tensor, angles: &Angles, heads: i64, kv_heads: i64) -> Result<(), TchError> {
+pub fn rope(
+    backend: &dyn Backend,
+    qkv: &Tensor,
+    angles: &Angles,
+    heads: i64,
+    kv_heads: i64,
+) -> Result<(), TchError> {
     let (rows, width) = qkv.size2()?;
-    let fits = is(qkv, Kind::BFloat16, &[rows, (heads + 2 * kv_heads) * 2 * angles.half()]) && angles.fits(rows);
+    let fits = is(
+        qkv,
+        Kind::BFloat16,
+        &[rows, (heads + 2 * kv_heads) * 2 * angles.half()],
+    ) && angles.fits(rows);
     require(fits, "rope", &[qkv, &angles.cosines, &angles.sines])?;
     Arguments::default()
         .tensor(qkv)
@@ -320,7 +415,13 @@ pub fn rope(backend: &dyn Backend, qkv: &Tensor, angles: &Angles, heads: i64, kv
         .int(heads + kv_heads)
         .int(angles.half())
         .int(width)
-        .launch(backend, "rope", [rows as u32, 1], threads((heads + kv_heads) * angles.half(), 512), 0)
+        .launch(
+            backend,
+            "rope",
+            [rows as u32, 1],
+            threads((heads + kv_heads) * angles.half(), 512),
+            0,
+        )
 }
 
 /// Turns the gradients of q and k back and joins them with that of v in `out`.
@@ -334,13 +435,22 @@ pub fn rope_backward(
     let (rows, width) = dqkv.size2()?;
     let [dq, dk, dv] = gradients;
     let size = 2 * angles.half();
-    let (heads, kv_heads) = (dq.numel() as i64 / (rows * size), dk.numel() as i64 / (rows * size));
+    let (heads, kv_heads) = (
+        dq.numel() as i64 / (rows * size),
+        dk.numel() as i64 / (rows * size),
+    );
     let fits = angles.fits(rows)
         && width == (heads + 2 * kv_heads) * size
         && dv.numel() == dk.numel()
         && out.largest.as_ref().is_none_or(is_slot)
-        && [dq, dk, dv, dqkv].iter().all(|t| t.kind() == Kind::BFloat16);
-    require(fits, "rope_backward", &[dq, dk, dv, dqkv, &angles.cosines, &angles.sines])?;
+        && [dq, dk, dv, dqkv]
+            .iter()
+            .all(|t| t.kind() == Kind::BFloat16);
+    require(
+        fits,
+        "rope_backward",
+        &[dq, dk, dv, dqkv, &angles.cosines, &angles.sines],
+    )?;
     Arguments::default()
         .tensor(dq)
         .tensor(dk)
@@ -353,29 +463,64 @@ pub fn rope_backward(
         .int(heads)
         .int(kv_heads)
         .int(angles.half())
-        .launch(backend, "rope_backward", [rows as u32, 1], threads((heads + kv_heads) * angles.half(), 512), 0)
+        .launch(
+            backend,
+            "rope_backward",
+            [rows as u32, 1],
+            threads((heads + kv_heads) * angles.half(), 512),
+            0,
+        )
 }
 
 /// out = silu(gate) · up, for rows that hold gate and then up.
 pub fn swiglu(backend: &dyn Backend, gate_up: &Tensor, result: &Matrix) -> Result<(), TchError> {
-    let Matrix { values: out, largest } = result;
+    let Matrix {
+        values: out,
+        largest,
+    } = result;
     let (rows, cols) = out.size2()?;
-    let fits = is(out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
+    let fits =
+        is(out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
     let fits = fits && cols % 8 == 0 && largest.as_ref().is_none_or(is_slot);
     require(fits, "swiglu", &[gate_up, out])?;
-    let arguments = Arguments::default().tensor(gate_up).tensor(out).optional(largest.as_ref()).int(cols);
+    let arguments = Arguments::default()
+        .tensor(gate_up)
+        .tensor(out)
+        .optional(largest.as_ref())
+        .int(cols);
     arguments.launch(backend, "swiglu", [rows as u32, 1], threads(cols, 512), 0)
 }
 
-/// Writes the gradients of gate and up over `both`, which holds their values.
-pub fn swiglu_backward(backend: &dyn Backend, both: &Matrix, d_out: &Tensor) -> Result<(), TchError> {
-    let Matrix { values: gate_up, largest } = both;
+/// Writes the gradients of gate and up over `both`, which holds their values, and over `d_out` what
+/// [`swiglu`] made of them, if `restores` is set.
+pub fn swiglu_backward(
+    backend: &dyn Backend,
+    both: &Matrix,
+    d_out: &Tensor,
+    restores: bool,
+) -> Result<(), TchError> {
+    let Matrix {
+        values: gate_up,
+        largest,
+    } = both;
     let (rows, cols) = d_out.size2()?;
-    let fits = is(d_out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
+    let fits =
+        is(d_out, Kind::BFloat16, &[rows, cols]) && is(gate_up, Kind::BFloat16, &[rows, 2 * cols]);
     let fits = fits && cols % 8 == 0 && largest.as_ref().is_none_or(is_slot);
     require(fits, "swiglu_backward", &[gate_up, d_out])?;
-    let arguments = Arguments::default().tensor(gate_up).tensor(d_out).optional(largest.as_ref()).int(cols);
-    arguments.launch(backend, "swiglu_backward", [rows as u32, 1], threads(cols, 512), 0)
+    let out = restores.then_some(d_out);
+    let arguments = Arguments::default()
+        .tensor(gate_up)
+        .tensor(d_out)
+        .optional(out);
+    let arguments = arguments.optional(largest.as_ref()).int(cols);
+    arguments.launch(
+        backend,
+        "swiglu_backward",
+        [rows as u32, 1],
+        threads(cols, 512),
+        0,
+    )
 }
 
 /// Writes each row's loss times `weight` to `losses`, and its gradient over the logits.
@@ -403,7 +548,13 @@ pub fn cross_entropy(
         .int(vocabulary)
         .int(i64::from(cached))
         .float(weight)
-        .launch(backend, "cross_entropy", [rows as u32, 1], threads(vocabulary, 768), cached * 16)
+        .launch(
+            backend,
+            "cross_entropy",
+            [rows as u32, 1],
+            threads(vocabulary, 768),
+            cached * 16,
+        )
 }
 
 /// Adds the gradient of each position to its token's row of `gradient`.
@@ -414,7 +565,11 @@ pub fn embedding_backward(
     gradient: &Tensor,
 ) -> Result<(), TchError> {
     let (rows, cols) = dx.size2()?;
-    let Segments { order, starts, tokens } = segments;
+    let Segments {
+        order,
+        starts,
+        tokens,
+    } = segments;
     let count = tokens.size()[0];
     let fits = is(dx, Kind::BFloat16, &[rows, cols])
         && is(order, Kind::Int, &[rows])
@@ -431,45 +586,85 @@ pub fn embedding_backward(
         .tensor(gradient)
         .int(cols)
         .int(bf16_flag(gradient))
-        .launch(backend, "embedding_backward", [count as u32, (cols as u32).div_ceil(256)], 256, 0)
+        .launch(
+            backend,
+            "embedding_backward",
+            [count as u32, (cols as u32).div_ceil(256)],
+            256,
+            0,
+        )
 }
 
 /// Sums of squares of parts of a flat buffer, one a block.
 pub fn squares(backend: &dyn Backend, gradients: &Tensor) -> Result<Tensor, TchError> {
     let count = gradients.numel() as i64;
-    require(is_state(gradients.kind()) && count % 8 == 0, "squares", &[gradients])?;
+    require(
+        is_state(gradients.kind()) && count % 8 == 0,
+        "squares",
+        &[gradients],
+    )?;
     let blocks = backend.multiprocessors() * 4;
     let partial = Tensor::f_empty([i64::from(blocks)], (Kind::Float, backend.device()))?;
-    let kernel = if gradients.kind() == Kind::Float { "squares_fp32" } else { "squares_bf16" };
-    let arguments = Arguments::default().tensor(gradients).tensor(&partial).long(count);
+    let kernel = if gradients.kind() == Kind::Float {
+        "squares_fp32"
+    } else {
+        "squares_bf16"
+    };
+    let arguments = Arguments::default()
+        .tensor(gradients)
+        .tensor(&partial)
+        .long(count);
     arguments.launch(backend, kernel, [blocks, 1], 512, 0)?;
     Ok(partial)
 }
 
-/// Adds up gradients from several ranks, which lie one after another; puts the sum into `out`, or adds it there.
-pub fn add_parts(backend: &dyn Backend, received: &Tensor, out: &Tensor, accumulate: bool) -> Result<(), TchError> {
+/// Adds up gradients from several ranks, which lie one after another; puts the sum into `out`, or
+/// adds it there.
+pub fn add_parts(
+    backend: &dyn Backend,
+    received: &Tensor,
+    out: &Tensor,
+    accumulate: bool,
+) -> Result<(), TchError> {
     let (kind, count) = (out.kind(), out.numel() as i64);
     let parts = received.numel() as i64 / count.max(1);
-    let fits = is_state(kind) && received.kind() == kind && received.numel() as i64 == parts * count && count % 4 == 0;
+    let fits = is_state(kind)
+        && received.kind() == kind
+        && received.numel() as i64 == parts * count
+        && count % 4 == 0;
     require(fits, "add_parts", &[received, out])?;
-    let kernel = if kind == Kind::Float { "add_parts_fp32" } else { "add_parts_bf16" };
-    let blocks = u32::try_from((count / 4 + 511) / 512).map_err(|_| failure(format!("add_parts of {count} values")))?;
-    Arguments::default().tensor(received).tensor(out).int(parts).long(count).int(i64::from(accumulate)).launch(
-        backend,
-        kernel,
-        [blocks.max(1), 1],
-        512,
-        0,
-    )
+    let kernel = if kind == Kind::Float {
+        "add_parts_fp32"
+    } else {
+        "add_parts_bf16"
+    };
+    let blocks = u32::try_from((count / 4 + 511) / 512)
+        .map_err(|_| failure(format!("add_parts of {count} values")))?;
+    Arguments::default()
+        .tensor(received)
+        .tensor(out)
+        .int(parts)
+        .long(count)
+        .int(i64::from(accumulate))
+        .launch(backend, kernel, [blocks.max(1), 1], 512, 0)
 }
 
 /// Clips, updates, and writes the bf16 weights.
 pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(), TchError> {
-    let Update { masters, values, gradients, first, second, norm } = update;
+    let Update {
+        masters,
+        values,
+        gradients,
+        first,
+        second,
+        norm,
+    } = update;
     let count = masters.numel() as i64;
     let kind = masters.kind();
     let fits = is_state(kind)
-        && [*gradients, *first, *second].iter().all(|t| t.numel() as i64 == count && t.kind() == kind)
+        && [*gradients, *first, *second]
+            .iter()
+            .all(|t| t.numel() as i64 == count && t.kind() == kind)
         && values.numel() as i64 == count
         && values.kind() == Kind::BFloat16
         && (kind == Kind::Float || values.data_ptr() == masters.data_ptr())
@@ -477,8 +672,13 @@ pub fn adamw(backend: &dyn Backend, update: &Update, options: AdamW) -> Result<(
         && count % 8 == 0;
     require(fits, "adamw", &[masters, values, gradients, first, second])?;
     // Each thread takes 16 bytes of each buffer.
-    let (kernel, unit) = if kind == Kind::Float { ("adamw_fp32", 4) } else { ("adamw_bf16", 8) };
-    let blocks = u32::try_from((count / unit + 511) / 512).map_err(|_| failure(format!("adamw of {count} values")))?;
+    let (kernel, unit) = if kind == Kind::Float {
+        ("adamw_fp32", 4)
+    } else {
+        ("adamw_bf16", 8)
+    };
+    let blocks = u32::try_from((count / unit + 511) / 512)
+        .map_err(|_| failure(format!("adamw of {count} values")))?;
     Arguments::default()
         .tensor(masters)
         .tensor(values)

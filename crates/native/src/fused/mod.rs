@@ -1,10 +1,13 @@
-//! The training step written out, forward and backward, over kernels of our own, cuBLASLt and cuDNN.
+//! The training step written out, forward and backward, over kernels of our own, cuBLASLt and
+//! cuDNN.
 //!
-//! It computes what [`crate::backward`] computes by autograd, with one pass over memory where that takes several. Where a
-//! device, a shape or a precision is not covered, [`Fused::open`] says why and the trainer takes the other path.
+//! It computes what [`crate::backward`] computes by autograd, with one pass over memory where that
+//! takes several. Where a device, a shape or a precision is not covered, [`Fused::open`] says why
+//! and the trainer takes the other path.
 
 mod backend;
 mod check;
+mod choices;
 pub mod driver;
 mod exchange;
 mod gpu;
@@ -16,6 +19,8 @@ pub mod self_test;
 mod update;
 
 #[cfg(test)]
+mod rank_tests;
+#[cfg(test)]
 mod tests;
 
 use std::{cell::RefCell, rc::Rc, time::Instant};
@@ -26,6 +31,7 @@ use tprimat_job::Job;
 pub use self::exchange::Turn;
 use self::{
     backend::{Backend, FP8_STEP},
+    choices::Choices,
     exchange::Exchange,
     kernels::{Angles, Norm, Segments},
     layer::{Accumulate, Common, Layer, Saved},
@@ -76,13 +82,23 @@ pub struct MicroBatch {
     pub predictions: f64,
 }
 
+/// How the algorithms of products were chosen.
+#[derive(Default)]
+struct Chosen {
+    /// Products whose algorithm is not the first one offered.
+    not_first: usize,
+    /// Products whose algorithm an earlier run has timed.
+    kept: usize,
+}
+
 enum Kept {
     Saved(Saved),
     Input(Tensor),
 }
 
 impl Fused {
-    /// The fused step of this job on a GPU, or why there is none. An error is one of the exchange between ranks.
+    /// The fused step of this job on a GPU, or why there is none. An error is one of the exchange
+    /// between ranks.
     pub fn open(
         job: &Job,
         shape: &Shape,
@@ -95,17 +111,26 @@ impl Fused {
         }
         let open = || {
             let is_deterministic = support::is_deterministic(job);
-            let attention = if is_deterministic { AttentionBy::Flash } else { AttentionBy::Cudnn };
+            let attention = if is_deterministic {
+                AttentionBy::Flash
+            } else {
+                AttentionBy::Cudnn
+            };
             let gpu = Rc::new(gpu::Gpu::open(device, attention)?);
             if job.precision == "fp8" && !gpu.multiplies_fp8() {
-                return Err(driver::failure(format!("{} has no products in fp8", gpu.driver.architecture)));
+                return Err(driver::failure(format!(
+                    "{} has no products in fp8",
+                    gpu.driver.architecture
+                )));
             }
-            gpu.products.fast_accumulation.set(support::accumulates_fast(job));
+            gpu.products
+                .fast_accumulation
+                .set(support::accumulates_fast(job));
             let mut fused = Self::new(job, shape, parameters, gpu.clone(), group)?;
             fused.try_attention(job, shape)?;
             let start = Instant::now();
-            let changed = match is_deterministic {
-                true => 0,
+            let chosen = match is_deterministic {
+                true => Chosen::default(),
                 false => tch::no_grad(|| fused.tune(&gpu, job))?,
             };
             fused.description = serde_json::json!({
@@ -114,7 +139,11 @@ impl Fused {
                 "deterministic": is_deterministic,
                 "kernels": gpu.driver.architecture,
                 "compile_seconds": gpu.driver.compile_seconds,
-                "products": { "library": "cublaslt", "not_the_first_algorithm": changed },
+                "products": {
+                    "library": "cublaslt",
+                    "not_the_first_algorithm": chosen.not_first,
+                    "chosen_by_an_earlier_run": chosen.kept,
+                },
                 "fp8": fused.describe_fp8(gpu.products.fast_accumulation.get()),
                 "rounding": if fused.rounding_seed.is_some() { "stochastic" } else { "nearest" },
                 "tune_seconds": start.elapsed().as_secs_f64(),
@@ -123,7 +152,12 @@ impl Fused {
         };
         match open() {
             Err(error @ TchError::Io(_)) => Err(error),
-            Err(error) => Ok(Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
+            Err(error) => Ok(Err(error
+                .to_string()
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned())),
             Ok(fused) => Ok(Ok(fused)),
         }
     }
@@ -139,39 +173,83 @@ impl Fused {
         let exchange = Exchange::new(parameters, backend.clone(), group, shape.layers as usize)?;
         let index = parameters.index();
         let joined = |names: &[String]| {
-            let indices: Option<Vec<usize>> = names.iter().map(|n| index.get(n.as_str()).copied()).collect();
-            let lacks = || TchError::TensorNameNotFound(names.join(", "), "the flat buffers, side by side".to_owned());
-            let place = parameters.joined(&indices.ok_or_else(lacks)?).ok_or_else(lacks)?;
+            let indices: Option<Vec<usize>> = names
+                .iter()
+                .map(|n| index.get(n.as_str()).copied())
+                .collect();
+            let lacks = || {
+                TchError::TensorNameNotFound(
+                    names.join(", "),
+                    "the flat buffers, side by side".to_owned(),
+                )
+            };
+            let place = parameters
+                .joined(&indices.ok_or_else(lacks)?)
+                .ok_or_else(lacks)?;
             let [values, gradients] = exchange.buffers(parameters, &place);
             Ok::<_, TchError>(Weight::plain(place.view(values)?, place.view(gradients)?))
         };
         let fp8 = fp8(job);
-        let linear = |weight: Weight| match fp8 {
-            Some(fp8) => Weight::scaled(&*backend, weight, fp8.forward),
-            None => Ok(weight),
+        let linear = |weight: Weight, twin: Option<&Weight>| match (fp8, twin) {
+            (None, _) => Ok(weight),
+            (Some(_), Some(twin)) => Ok(weight.beside(twin)),
+            (Some(fp8), None) => Weight::scaled(&*backend, weight, fp8.forward),
         };
         let weight = |name: &str| joined(&[name.to_owned()]);
-        let layers = (0..shape.layers).map(|n| {
+        let mut layers: Vec<Layer> = Vec::new();
+        for n in 0..shape.layers {
+            // The layer whose weights were where this one's are.
+            let twin = exchange
+                .takes_turns_with(n as usize)
+                .map(|twin| &layers[twin]);
             let at = |names: &[&str], suffix: &str| {
-                joined(&names.iter().map(|name| format!("model.layers.{n}.{name}.{suffix}")).collect::<Vec<_>>())
+                joined(
+                    &names
+                        .iter()
+                        .map(|name| format!("model.layers.{n}.{name}.{suffix}"))
+                        .collect::<Vec<_>>(),
+                )
             };
             let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
-            Ok(Layer {
+            layers.push(Layer {
                 input_norm: at(&["input_layernorm"], "weight")?,
-                qkv: linear(at(&qkv, "weight")?)?,
-                qkv_bias: if shape.qkv_bias { Some(at(&qkv, "bias")?) } else { None },
-                o: linear(at(&["self_attn.o_proj"], "weight")?)?,
+                qkv: linear(at(&qkv, "weight")?, twin.map(|twin| &twin.qkv))?,
+                qkv_bias: if shape.qkv_bias {
+                    Some(at(&qkv, "bias")?)
+                } else {
+                    None
+                },
+                o: linear(
+                    at(&["self_attn.o_proj"], "weight")?,
+                    twin.map(|twin| &twin.o),
+                )?,
                 post_norm: at(&["post_attention_layernorm"], "weight")?,
-                gate_up: linear(at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?)?,
-                down: linear(at(&["mlp.down_proj"], "weight")?)?,
-            })
-        });
-        let frequencies = rope::inverse_frequencies(shape.head_dim, shape.rope_theta, shape.rope_scaling.as_ref());
+                gate_up: linear(
+                    at(&["mlp.gate_proj", "mlp.up_proj"], "weight")?,
+                    twin.map(|twin| &twin.gate_up),
+                )?,
+                down: linear(
+                    at(&["mlp.down_proj"], "weight")?,
+                    twin.map(|twin| &twin.down),
+                )?,
+            });
+        }
+        let frequencies = rope::inverse_frequencies(
+            shape.head_dim,
+            shape.rope_theta,
+            shape.rope_scaling.as_ref(),
+        );
         let length = job.data.seq_length as i64;
         let (cosines, sines) = Rope::new(&frequencies, length, Kind::Float, device)?.into_tables();
-        let layers = layers.collect::<Result<_, TchError>>()?;
-        let (embedding, norm) = (weight("model.embed_tokens.weight")?, weight("model.norm.weight")?);
-        let head = weight(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" })?;
+        let (embedding, norm) = (
+            weight("model.embed_tokens.weight")?,
+            weight("model.norm.weight")?,
+        );
+        let head = weight(if shape.tied {
+            "model.embed_tokens.weight"
+        } else {
+            "lm_head.weight"
+        })?;
         Ok(Self {
             embedding,
             layers,
@@ -180,7 +258,11 @@ impl Fused {
             tied: shape.tied,
             exchange,
             embedded: RefCell::default(),
-            recompute_every: if job.activation_checkpointing { job.sac_frequency.max(1) as usize } else { 0 },
+            recompute_every: if job.activation_checkpointing {
+                job.sac_frequency.max(1) as usize
+            } else {
+                0
+            },
             logits_at_once: LOGITS_AT_ONCE,
             last_step: job.train_iters,
             rounding_seed: support::rounds_stochastically(job).then_some(job.seed),
@@ -192,6 +274,8 @@ impl Fused {
                 head_dim: shape.head_dim,
                 eps: shape.norm_eps,
                 fp8,
+                // Who shares a model out is short of memory; what fp8 keeps is half as much.
+                restores: parameters.shards.is_some() && fp8.is_none(),
             },
             description: serde_json::Value::Null,
         })
@@ -201,37 +285,76 @@ impl Fused {
     fn try_attention(&self, job: &Job, shape: &Shape) -> Result<(), TchError> {
         let (batch, length) = (job.data.micro_batch_size as i64, job.data.seq_length as i64);
         let zeros = |heads| {
-            Tensor::f_zeros([batch, length, heads, shape.head_dim], (Kind::BFloat16, self.common.backend.device()))?
-                .f_transpose(1, 2)
+            Tensor::f_zeros(
+                [batch, length, heads, shape.head_dim],
+                (Kind::BFloat16, self.common.backend.device()),
+            )?
+            .f_transpose(1, 2)
         };
-        let (q, k, v) = (zeros(shape.heads)?, zeros(shape.kv_heads)?, zeros(shape.kv_heads)?);
+        let (q, k, v) = (
+            zeros(shape.heads)?,
+            zeros(shape.kv_heads)?,
+            zeros(shape.kv_heads)?,
+        );
         let saved = self.common.backend.attention(&q, &k, &v)?;
-        self.common.backend.attention_backward(&saved.output, [&q, &k, &v], &saved).map(drop)
+        self.common
+            .backend
+            .attention_backward(&saved.output, [&q, &k, &v], &saved)
+            .map(drop)
     }
 
-    /// Chooses an algorithm for every product; how many are not the first one offered. Leaves the weights' gradients
-    /// without meaning.
-    fn tune(&self, gpu: &gpu::Gpu, job: &Job) -> Result<usize, TchError> {
+    /// Chooses an algorithm for every product, as an earlier run did or by timing. Leaves the
+    /// weights' gradients without meaning.
+    fn tune(&self, gpu: &gpu::Gpu, job: &Job) -> Result<Chosen, TchError> {
         let rows = (job.data.micro_batch_size * job.data.seq_length) as i64;
-        let Some(layer) = self.layers.first() else { return Ok(0) };
+        let Some(layer) = self.layers.first() else {
+            return Ok(Chosen::default());
+        };
         // With weights as they are: products of zeros take less power, and less time.
         self.exchange.before(1, None)?;
         self.exchange.before(self.head_unit(), None)?;
         let logits = rows_at_once(rows, self.head.value.size()[0], self.logits_at_once);
         let of_layer = layer.linear().map(|weight| (rows, weight));
-        let mut changed = 0;
+        let mut choices = match device::nvidia() {
+            Some((card, driver)) => Choices::open(format!(
+                "{card}, driver {driver}, cublasLt {}",
+                gpu.products.version
+            )),
+            None => Choices::default(),
+        };
+        let mut chosen = Chosen::default();
         for (rows, weight) in of_layer.into_iter().chain([(logits, &self.head)]) {
             let scratch = Scratch::new(gpu, rows, weight, self.common.fp8)?;
             for product in scratch.products()? {
-                changed += usize::from(gpu.products.tune(&gpu.driver, &product)?.chosen > 0);
+                let name = gpu.products.name(&product)?;
+                let kept = choices
+                    .find(&name)
+                    .map(|algorithm| gpu.products.take(&product, algorithm));
+                let choice = match kept.transpose()?.flatten() {
+                    Some(choice) => {
+                        chosen.kept += 1;
+                        choice
+                    }
+                    None => {
+                        let tuned = gpu.products.tune(&gpu.driver, &product)?;
+                        if let Some(algorithm) = gpu.products.chosen(&product)? {
+                            choices.note(&name, algorithm);
+                        }
+                        tuned.chosen
+                    }
+                };
+                chosen.not_first += usize::from(choice > 0);
             }
         }
-        Ok(changed)
+        choices.save();
+        Ok(chosen)
     }
 
     /// Which products are in fp8, and how they are scaled; null where none are.
     fn describe_fp8(&self, fast_accumulation: bool) -> serde_json::Value {
-        let Some(Fp8 { forward, gradients }) = self.common.fp8 else { return serde_json::Value::Null };
+        let Some(Fp8 { forward, gradients }) = self.common.fp8 else {
+            return serde_json::Value::Null;
+        };
         serde_json::json!({
             "products": "of the layers",
             "forward": forward.name(),
@@ -261,28 +384,57 @@ impl Fused {
 
     /// Layers that run again on the way back.
     pub fn recomputed_layers(&self) -> usize {
-        (0..self.layers.len()).filter(|n| self.recomputes(*n)).count()
+        (0..self.layers.len())
+            .filter(|n| self.recomputes(*n))
+            .count()
     }
 
-    /// The weights as products read them, after the values were written.
+    /// The weights as products read them, after the values were written. Where ranks share them,
+    /// [`Self::before_layer`] does it.
     fn refresh(&self) -> Result<(), TchError> {
-        let mut weights = self.layers.iter().flat_map(Layer::linear);
-        weights.try_for_each(|weight| weight.refresh(&*self.common.backend))
+        if self.exchange.shared().is_some() {
+            return Ok(());
+        }
+        self.layers
+            .iter()
+            .try_for_each(|layer| self.refresh_layer(layer))
     }
 
-    /// The last layer's output, before the final norm, and what each layer kept where `keep` is set.
+    fn refresh_layer(&self, layer: &Layer) -> Result<(), TchError> {
+        layer
+            .linear()
+            .into_iter()
+            .try_for_each(|weight| weight.refresh(&*self.common.backend))
+    }
+
+    /// Before layer `n` runs, in either direction; `next` is the unit after it.
+    fn before_layer(&self, n: usize, next: Option<usize>) -> Result<(), TchError> {
+        self.exchange.before(1 + n, next)?;
+        if self.exchange.shared().is_some() {
+            self.refresh_layer(&self.layers[n])
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The last layer's output, before the final norm, and what each layer kept where `keep` is
+    /// set.
     fn forward(&self, tokens: &Tensor, keep: bool) -> Result<(Tensor, Vec<Kept>), TchError> {
         let mut kept = Vec::new();
         self.exchange.before(0, Some(1))?;
         let mut x = Tensor::f_embedding(&self.embedding.value, tokens, -1, false, false)?;
         for (n, layer) in self.layers.iter().enumerate() {
             let is_last = n + 1 == self.layers.len();
-            self.exchange.before(1 + n, Some(if is_last { self.head_unit() } else { 2 + n }))?;
+            self.before_layer(n, Some(if is_last { self.head_unit() } else { 2 + n }))?;
             let input = x.shallow_clone();
             let mut saved = layer.run(&self.common, x)?;
             x = layer.finish(&self.common, &mut saved)?;
             if keep {
-                kept.push(if self.recomputes(n) { Kept::Input(input) } else { Kept::Saved(saved) });
+                kept.push(if self.recomputes(n) {
+                    Kept::Input(input)
+                } else {
+                    Kept::Saved(saved)
+                });
             }
         }
         Ok((x, kept))
@@ -295,7 +447,9 @@ impl Fused {
             let (x, _) = self.forward(&inputs.f_reshape([-1])?, false)?;
             let (hidden, _) = self.head_input(&x)?;
             self.exchange.before(self.head_unit(), None)?;
-            let logits = self.common.forward(&mut Operand::Plain(hidden), &self.head, None, None)?;
+            let logits =
+                self.common
+                    .forward(&mut Operand::Plain(hidden), &self.head, None, None)?;
             let (rows, length) = inputs.size2()?;
             logits.f_reshape([rows, length, -1])
         })
@@ -304,16 +458,21 @@ impl Fused {
     /// The normalised output of the last layer, and the scale of each row.
     fn head_input(&self, x: &Tensor) -> Result<(Tensor, Tensor), TchError> {
         let (rows, cols) = x.size2()?;
-        let (hidden, scales) = self.common.norm(x, &self.norm, Matrix::plain(self.common.empty(rows, cols)?))?;
+        let (hidden, scales) =
+            self.common
+                .norm(x, &self.norm, Matrix::plain(self.common.empty(rows, cols)?))?;
         Ok((hidden.values, scales))
     }
 
-    /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and returns that product, an
-    /// fp32 scalar on the device.
+    /// Puts (in a step's first micro-batch) or adds the gradients of `mean loss * weight`, and
+    /// returns that product, an fp32 scalar on the device.
     pub fn run(&self, batch: &MicroBatch, weight: f64, turn: Turn) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
             let exchange = &self.exchange;
-            let accumulate = Accumulate { matrices: exchange.accumulates(turn), vectors: !turn.is_first };
+            let accumulate = Accumulate {
+                matrices: exchange.accumulates(turn),
+                vectors: !turn.is_first,
+            };
             if turn.is_first {
                 self.refresh()?;
             }
@@ -327,14 +486,19 @@ impl Fused {
                 exchange.after_gradients(self.head_unit(), turn)?;
             }
             drop(hidden);
-            let norm = Norm { x: &x, weight: &self.norm.value, scales: &scales };
+            let norm = Norm {
+                x: &x,
+                weight: &self.norm.value,
+                scales: &scales,
+                restores: false,
+            };
             let backend = &*self.common.backend;
             let (dy, dw) = (&dx.values, &self.norm.gradient);
             kernels::rms_norm_backward(backend, &norm, dy, None, &dx, dw, accumulate.vectors)?;
             drop(x);
             for (n, layer) in self.layers.iter().enumerate().rev() {
                 // After layer 0 comes the embedding, of the next micro-batch.
-                exchange.before(1 + n, (n > 0 || !turn.is_last).then_some(n))?;
+                self.before_layer(n, (n > 0 || !turn.is_last).then_some(n))?;
                 let saved = match kept.pop() {
                     Some(Kept::Saved(saved)) => saved,
                     Some(Kept::Input(x)) => layer.run(&self.common, x)?,
@@ -349,14 +513,24 @@ impl Fused {
                 exchange.before_gradients(0)?;
                 self.forget_embedded(&batch.segments.tokens, turn)?;
             }
-            kernels::embedding_backward(backend, &dx.values, &batch.segments, &self.embedding.gradient)?;
+            kernels::embedding_backward(
+                backend,
+                &dx.values,
+                &batch.segments,
+                &self.embedding.gradient,
+            )?;
             exchange.after_gradients(0, turn)?;
-            if turn.is_last { exchange.finish() } else { Ok(()) }?;
+            if turn.is_last {
+                exchange.finish()
+            } else {
+                Ok(())
+            }?;
             Ok(loss)
         })
     }
 
-    /// Zeroes the rows of the embedding's gradient that the last step wrote; the others are 0 since the start.
+    /// Zeroes the rows of the embedding's gradient that the last step wrote; the others are 0 since
+    /// the start.
     fn forget_embedded(&self, tokens: &Tensor, turn: Turn) -> Result<(), TchError> {
         if !self.exchange.is_alone() {
             // Other ranks have written other rows.
@@ -368,7 +542,11 @@ impl Fused {
         let mut embedded = self.embedded.borrow_mut();
         if turn.is_first {
             for tokens in embedded.drain(..) {
-                let _ = self.embedding.gradient.shallow_clone().f_index_fill_(0, &tokens, 0.0)?;
+                let _ = self
+                    .embedding
+                    .gradient
+                    .shallow_clone()
+                    .f_index_fill_(0, &tokens, 0.0)?;
             }
         }
         embedded.push(tokens.f_to_kind(Kind::Int64)?);
@@ -395,9 +573,18 @@ impl Fused {
             let mut hidden = Operand::Plain(hidden);
             let logits = self.common.forward(&mut hidden, &self.head, None, None)?;
             let (targets, losses) = (part(&batch.targets)?, part(&losses)?);
-            kernels::cross_entropy(backend, &logits, &targets, &losses, weight / batch.predictions)?;
+            kernels::cross_entropy(
+                backend,
+                &logits,
+                &targets,
+                &losses,
+                weight / batch.predictions,
+            )?;
             let d_logits = Operand::Plain(logits);
-            self.common.backward(&d_logits, &hidden, &self.head, accumulate || start > 0, &d_hidden)?;
+            self.common
+                .input_gradient(&d_logits, &self.head, &d_hidden)?;
+            self.common
+                .weight_gradient(&d_logits, &hidden, &self.head, accumulate || start > 0)?;
         }
         losses.f_sum(Kind::Float)
     }
@@ -407,16 +594,28 @@ impl Fused {
 fn rows_at_once(rows: i64, vocabulary: i64, logits: i64) -> i64 {
     let parts = (rows * vocabulary + logits - 1) / logits;
     let even = (rows + parts - 1) / parts;
-    if even < TILE { even } else { (even + TILE - 1) / TILE * TILE }
+    if even < TILE {
+        even
+    } else {
+        (even + TILE - 1) / TILE * TILE
+    }
 }
 
 /// The formats of a job in fp8; hybrid = gradients have more range and one bit less.
 fn fp8(job: &Job) -> Option<Fp8> {
-    let gradients = if job.fp8_hybrid { Format::E5m2 } else { Format::E4m3 };
-    (job.precision == "fp8").then_some(Fp8 { forward: Format::E4m3, gradients })
+    let gradients = if job.fp8_hybrid {
+        Format::E5m2
+    } else {
+        Format::E4m3
+    };
+    (job.precision == "fp8").then_some(Fp8 {
+        forward: Format::E4m3,
+        gradients,
+    })
 }
 
-/// Whether the ranks of this job share its matrices out: where it names no way, where the kernels take the job.
+/// Whether the ranks of this job share its matrices out: where it names no way, where the kernels
+/// take the job.
 pub fn shares_out(job: &Job, shape: &Shape, device: Device) -> bool {
     match job.parallelism.sharding.as_str() {
         "" => support::step(job) != Some("autograd") && unsupported(job, shape, device).is_none(),
@@ -450,11 +649,18 @@ fn unsupported(job: &Job, shape: &Shape, device: Device) -> Option<String> {
         }
         other => return Some(format!("it computes in bf16 or fp8, not in {other}")),
     }
-    if let Some((name, value, step)) = multiples.into_iter().find(|(_, value, step)| value % step != 0) {
+    if let Some((name, value, step)) = multiples
+        .into_iter()
+        .find(|(_, value, step)| value % step != 0)
+    {
         return Some(format!("{name} {value} is not a multiple of {step}"));
     }
     if shape.hidden > kernels::WIDEST_NORM {
-        return Some(format!("hidden_size {} is above {}", shape.hidden, kernels::WIDEST_NORM));
+        return Some(format!(
+            "hidden_size {} is above {}",
+            shape.hidden,
+            kernels::WIDEST_NORM
+        ));
     }
     if shape.qkv_bias && (shape.kv_heads * shape.head_dim) % 64 != 0 {
         return Some("the biases of k and v do not end at multiples of 64".to_owned());

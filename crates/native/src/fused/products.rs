@@ -1,8 +1,9 @@
 //! Matrix products through cuBLASLt, which adds to its output and converts on the way out.
 //!
-//! The library is the one that libtorch_cuda has loaded. Its heuristic offers several algorithms for a product; before
-//! the first step, each product of the job is timed with all of them on scratch matrices, and the fastest is kept. A job that
-//! wants the same bits from every run takes the first one instead.
+//! The library is the one that libtorch_cuda has loaded. Its heuristic offers several algorithms
+//! for a product; before the first step, each product of the job is timed with all of them on
+//! scratch matrices, and the fastest is kept, also for later runs (`choices`). A job that wants the
+//! same bits from every run takes the first one instead.
 
 use std::{
     cell::{Cell, RefCell},
@@ -35,13 +36,15 @@ const FAST_ACCUMULATION: c_int = 25;
 const MAX_WORKSPACE_BYTES: c_int = 1;
 /// How many algorithms are tried.
 const CANDIDATES: usize = 8;
-/// Another algorithm than the first one offered must be faster by this factor: less is within the noise of the timing.
+/// Another algorithm than the first one offered must be faster by this factor: less is within the
+/// noise of the timing.
 const GAIN: f64 = 0.99;
 /// What PyTorch gives cuBLASLt on Hopper.
 const WORKSPACE: i64 = 32 << 20;
 
 type Handle = *mut c_void;
 type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
+type Version = unsafe extern "C" fn() -> usize;
 type DescriptorCreate = unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int;
 type LayoutCreate = unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> c_int;
 type SetAttribute = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int;
@@ -78,8 +81,14 @@ type Multiply = unsafe extern "C" fn(
 
 /// cublasLtMatmulAlgo_t: opaque, and may be copied.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Algorithm([u64; 8]);
+
+impl Algorithm {
+    fn text(&self) -> String {
+        self.0.iter().map(|word| format!("{word:016x}")).collect()
+    }
+}
 
 /// cublasLtMatmulHeuristicResult_t.
 #[repr(C)]
@@ -103,7 +112,7 @@ struct Prepared {
 }
 
 /// What decides which algorithms there are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     layout: Layout,
     sizes: [i64; 3],
@@ -123,6 +132,8 @@ pub struct Tuned {
 
 pub struct Products {
     library: Handle,
+    /// As cublasLtGetVersion has it.
+    pub version: usize,
     descriptor_create: DescriptorCreate,
     layout_create: LayoutCreate,
     set_operation: SetAttribute,
@@ -145,13 +156,23 @@ impl Products {
         // SAFETY: both pointers are valid for the writes, and the attribute is a u64.
         unsafe {
             check("cublasLtCreate", create(&raw mut handle))?;
-            check("cublasLtMatmulPreferenceCreate", preference_create(&raw mut preference))?;
+            check(
+                "cublasLtMatmulPreferenceCreate",
+                preference_create(&raw mut preference),
+            )?;
             let bytes = WORKSPACE as u64;
-            let code = set_preference(preference, MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), size_of::<u64>());
+            let code = set_preference(
+                preference,
+                MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast(),
+                size_of::<u64>(),
+            );
             check("cublasLtMatmulPreferenceSetAttribute", code)?;
         }
         Ok(Self {
             library: handle,
+            // SAFETY: it takes nothing and returns a number.
+            version: unsafe { symbol::<Version>(library, "cublasLtGetVersion")?() },
             descriptor_create: symbol(library, "cublasLtMatmulDescCreate")?,
             layout_create: symbol(library, "cublasLtMatrixLayoutCreate")?,
             set_operation: symbol(library, "cublasLtMatmulDescSetAttribute")?,
@@ -168,10 +189,7 @@ impl Products {
     pub fn run(&self, product: &Product) -> Result<(), TchError> {
         let key = key(product)?;
         let mut all = self.prepared.borrow_mut();
-        let prepared = match all.entry(key) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(self.prepare(key)?),
-        };
+        let prepared = self.entry(&mut all, key)?;
         if let Some(bias) = product.bias {
             self.set(prepared.operation, BIAS_POINTER, &bias.data_ptr())?;
         }
@@ -182,8 +200,9 @@ impl Products {
         let (alpha, beta) = (1.0_f32, if product.add.is_some() { 1.0_f32 } else { 0.0 });
         let add = product.add.unwrap_or(product.out);
         // Row-major matrices are column-major ones transposed, so the factors change places.
-        // SAFETY: the sizes were checked against the tensors, and all of them live on the device until the stream is
-        // through, because PyTorch's allocator gives memory back in the stream's order.
+        // SAFETY: the sizes were checked against the tensors, and all of them live on the device
+        // until the stream is through, because PyTorch's allocator gives memory back in the
+        // stream's order.
         let code = unsafe {
             (self.multiply)(
                 self.library,
@@ -205,6 +224,38 @@ impl Products {
             )
         };
         check("cublasLtMatmul", code)
+    }
+
+    /// Takes the algorithm that an earlier run chose for `product`, if it is offered: its place
+    /// among those that are.
+    pub fn take(&self, product: &Product, algorithm: &str) -> Result<Option<usize>, TchError> {
+        let mut all = self.prepared.borrow_mut();
+        let prepared = self.entry(&mut all, key(product)?)?;
+        let found = prepared
+            .algorithms
+            .iter()
+            .position(|offered| offered.text() == algorithm);
+        if let Some(choice) = found {
+            prepared.chosen.set(choice);
+        }
+        Ok(found)
+    }
+
+    /// What decides which algorithms `product` has, and the chosen one, as texts for
+    /// [`Self::take`].
+    pub fn chosen(&self, product: &Product) -> Result<Option<String>, TchError> {
+        let all = self.prepared.borrow();
+        Ok(all
+            .get(&key(product)?)
+            .map(|prepared| prepared.algorithms[prepared.chosen.get()].text()))
+    }
+
+    pub fn name(&self, product: &Product) -> Result<String, TchError> {
+        Ok(format!(
+            "{:?}, fast accumulation {}",
+            key(product)?,
+            self.fast_accumulation.get()
+        ))
     }
 
     /// Times `product` with every algorithm offered and keeps the fastest; overwrites its output.
@@ -236,11 +287,30 @@ impl Products {
             }
         }
         choose(chosen);
-        Ok(Tuned { chosen, first: seconds[0], best: seconds[chosen] })
+        Ok(Tuned {
+            chosen,
+            first: seconds[0],
+            best: seconds[chosen],
+        })
+    }
+
+    fn entry<'a>(
+        &self,
+        all: &'a mut HashMap<Key, Prepared>,
+        key: Key,
+    ) -> Result<&'a mut Prepared, TchError> {
+        Ok(match all.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.prepare(key)?),
+        })
     }
 
     fn prepare(&self, key: Key) -> Result<Prepared, TchError> {
-        let Key { layout, sizes: [rows, inner, cols], .. } = key;
+        let Key {
+            layout,
+            sizes: [rows, inner, cols],
+            ..
+        } = key;
         let mut operation = ptr::null_mut();
         // SAFETY: the pointer is valid for the write.
         check("cublasLtMatmulDescCreate", unsafe {
@@ -257,20 +327,35 @@ impl Products {
             self.set(operation, EPILOGUE, &EPILOGUE_BIAS)?;
         }
         if key.left != TYPE_BF16 {
-            self.set(operation, FAST_ACCUMULATION, &i8::from(self.fast_accumulation.get()))?;
+            self.set(
+                operation,
+                FAST_ACCUMULATION,
+                &i8::from(self.fast_accumulation.get()),
+            )?;
         }
         // Column-major: the stored rows of a matrix are the row-major one's columns.
         let matrix = |kind, rows: i64, cols: i64| {
             let mut matrix = ptr::null_mut();
             // SAFETY: the pointer is valid for the write.
-            let code = unsafe { (self.layout_create)(&raw mut matrix, kind, cols as u64, rows as u64, cols) };
+            let code = unsafe {
+                (self.layout_create)(&raw mut matrix, kind, cols as u64, rows as u64, cols)
+            };
             check("cublasLtMatrixLayoutCreate", code)?;
             Ok::<_, TchError>(matrix)
         };
         let (left, right) = match layout {
-            Layout::Forward => (matrix(key.right, cols, inner)?, matrix(key.left, rows, inner)?),
-            Layout::Input => (matrix(key.right, inner, cols)?, matrix(key.left, rows, inner)?),
-            Layout::Weight => (matrix(key.right, inner, cols)?, matrix(key.left, inner, rows)?),
+            Layout::Forward => (
+                matrix(key.right, cols, inner)?,
+                matrix(key.left, rows, inner)?,
+            ),
+            Layout::Input => (
+                matrix(key.right, inner, cols)?,
+                matrix(key.left, rows, inner)?,
+            ),
+            Layout::Weight => (
+                matrix(key.right, inner, cols)?,
+                matrix(key.left, inner, rows)?,
+            ),
         };
         let out = matrix(key.out, rows, cols)?;
         let mut candidates = [Candidate::default(); CANDIDATES];
@@ -290,17 +375,36 @@ impl Products {
                 &raw mut found,
             )
         })?;
-        let usable = candidates.iter().take(found as usize).filter(|c| c.state == 0);
+        let usable = candidates
+            .iter()
+            .take(found as usize)
+            .filter(|c| c.state == 0);
         let algorithms: Vec<Algorithm> = usable.map(|c| c.algorithm).collect();
         if algorithms.is_empty() {
-            return Err(failure(format!("cuBLASLt has no algorithm for {layout:?} {rows} x {inner} x {cols}")));
+            return Err(failure(format!(
+                "cuBLASLt has no algorithm for {layout:?} {rows} x {inner} x {cols}"
+            )));
         }
-        Ok(Prepared { operation, left, right, out, algorithms, chosen: Cell::new(0) })
+        Ok(Prepared {
+            operation,
+            left,
+            right,
+            out,
+            algorithms,
+            chosen: Cell::new(0),
+        })
     }
 
     fn set<T>(&self, operation: Handle, which: c_int, value: &T) -> Result<(), TchError> {
         // SAFETY: the attribute is of the size of `T`, which each caller took from cublasLt.h.
-        let code = unsafe { (self.set_operation)(operation, which, ptr::from_ref(value).cast(), size_of::<T>()) };
+        let code = unsafe {
+            (self.set_operation)(
+                operation,
+                which,
+                ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        };
         check("cublasLtMatmulDescSetAttribute", code)
     }
 }

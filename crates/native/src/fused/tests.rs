@@ -1,4 +1,5 @@
-//! The kernels and the whole step on the CPU: kernels.cu compiled as C++, products and attention by libtorch.
+//! The kernels and the whole step on the CPU: kernels/ compiled as C++, products and attention by
+//! libtorch.
 
 use std::{
     ffi::{CString, c_char, c_int, c_uint, c_void},
@@ -14,16 +15,10 @@ use super::{
     backend::{Attention, Layout, Product},
     *,
 };
-use crate::{
-    backward,
-    model::Model,
-    parameters::Share,
-    ranks::{Group, Ring},
-    tokens::Tokens,
-    weights,
-};
+use crate::{backward, model::Model, tokens::Tokens, weights};
 
-type HostLaunch = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, usize, *mut *mut c_void) -> c_int;
+type HostLaunch =
+    unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, usize, *mut *mut c_void) -> c_int;
 
 /// The kernels as a library of this host, compiled once for all tests.
 fn host_kernels() -> &'static Library {
@@ -35,15 +30,27 @@ fn host_kernels() -> &'static Library {
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
         let mut command = Command::new(&compiler);
         // Without contraction, so that the CPU rounds each product as the source says.
-        command.args(["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-w", "-o"]);
+        command.args([
+            "-std=c++17",
+            "-O2",
+            "-ffp-contract=off",
+            "-fPIC",
+            "-shared",
+            "-w",
+            "-o",
+        ]);
         let status = command.arg(&library).arg(&source).status();
-        assert!(status.as_ref().is_ok_and(|s| s.success()), "{compiler} compiles {}: {status:?}", source.display());
+        assert!(
+            status.as_ref().is_ok_and(|s| s.success()),
+            "{compiler} compiles {}: {status:?}",
+            source.display()
+        );
         // SAFETY: a library that was compiled just now and has no initialisers of note.
         unsafe { Library::new(&library) }.unwrap()
     })
 }
 
-struct Host;
+pub struct Host;
 
 impl Host {
     fn wide(t: &Tensor) -> Tensor {
@@ -81,7 +88,16 @@ impl Backend for Host {
         let launch = unsafe { host_kernels().get::<HostLaunch>(b"host_launch") }.unwrap();
         let name = CString::new(kernel).unwrap();
         // SAFETY: the caller vouches for the arguments.
-        let code = unsafe { launch(name.as_ptr(), grid[0], grid[1], threads, shared as usize, arguments.as_mut_ptr()) };
+        let code = unsafe {
+            launch(
+                name.as_ptr(),
+                grid[0],
+                grid[1],
+                threads,
+                shared as usize,
+                arguments.as_mut_ptr(),
+            )
+        };
         assert_eq!(code, 0, "host.cpp lists {kernel}");
         Ok(())
     }
@@ -104,8 +120,14 @@ impl Backend for Host {
 
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attention, TchError> {
         let [q, k, v] = [q, k, v].map(Self::wide);
-        let output = sdpa(&q, &k, &v)?.f_to_kind(Kind::BFloat16)?.f_transpose(1, 2)?.f_contiguous()?;
-        Ok(Attention { output: output.f_transpose(1, 2)?, rest: Vec::new() })
+        let output = sdpa(&q, &k, &v)?
+            .f_to_kind(Kind::BFloat16)?
+            .f_transpose(1, 2)?
+            .f_contiguous()?;
+        Ok(Attention {
+            output: output.f_transpose(1, 2)?,
+            rest: Vec::new(),
+        })
     }
 
     fn attention_backward(
@@ -116,10 +138,16 @@ impl Backend for Host {
     ) -> Result<[Tensor; 3], TchError> {
         tch::with_grad(|| {
             let [q, k, v] = inputs.map(|t| Self::wide(t).detach().set_requires_grad(true));
-            let handed_over = sdpa(&q, &k, &v)?.f_mul(&Self::wide(gradient))?.f_sum(Kind::Float)?;
+            let handed_over = sdpa(&q, &k, &v)?
+                .f_mul(&Self::wide(gradient))?
+                .f_sum(Kind::Float)?;
             let gradients = Tensor::f_run_backward(&[handed_over], &[&q, &k, &v], false, false)?;
             let by_token = |t: &Tensor| t.to_kind(Kind::BFloat16).transpose(1, 2).contiguous();
-            Ok([by_token(&gradients[0]), by_token(&gradients[1]), by_token(&gradients[2])])
+            Ok([
+                by_token(&gradients[0]),
+                by_token(&gradients[1]),
+                by_token(&gradients[2]),
+            ])
         })
     }
 }
@@ -135,7 +163,12 @@ fn every_kernel_agrees_with_float64() {
     let findings = check::all(&Host).unwrap();
     assert!(findings.len() > 100);
     for finding in findings {
-        assert!(finding.error <= finding.limit, "{}: {:.2e}", finding.what, finding.error);
+        assert!(
+            finding.error <= finding.limit,
+            "{}: {:.2e}",
+            finding.what,
+            finding.error
+        );
     }
 }
 
@@ -166,13 +199,16 @@ fn small_updates_are_not_lost_in_bf16() {
             };
             kernels::adamw(&Host, &update, options).unwrap();
         }
-        masters.to_kind(Kind::Double).mean(Kind::Double).double_value(&[])
+        masters
+            .to_kind(Kind::Double)
+            .mean(Kind::Double)
+            .double_value(&[])
     };
     assert_eq!(run(false), 1.0);
     assert!((run(true) - 0.99).abs() < 5e-4, "{}", run(true));
 }
 
-fn shape(tied: bool, qkv_bias: bool) -> ModelShape {
+pub fn shape(tied: bool, qkv_bias: bool) -> ModelShape {
     ModelShape {
         num_layers: 2,
         hidden_size: 64,
@@ -190,8 +226,18 @@ fn shape(tied: bool, qkv_bias: bool) -> ModelShape {
 }
 
 /// The gradients of one step of two micro-batches by both paths, by parameter, and both losses.
-fn gradients_by_both_paths(model: &ModelShape, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Tensor)> {
-    gradients_of(&Job { model: model.clone(), precision: "bf16".to_owned(), ..Job::default() }, edit)
+fn gradients_by_both_paths(
+    model: &ModelShape,
+    edit: impl Fn(&mut Fused),
+) -> Vec<(String, Tensor, Tensor)> {
+    gradients_of(
+        &Job {
+            model: model.clone(),
+            precision: "bf16".to_owned(),
+            ..Job::default()
+        },
+        edit,
+    )
 }
 
 fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Tensor)> {
@@ -202,11 +248,16 @@ fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Te
     job.data.seq_length = length as u64;
     let shape = Shape::of(model).unwrap();
     let new = |kind| {
-        let mut parameters = Parameters::new(&shape.parameters(), kind, Kind::Float, 0.0, Device::Cpu).unwrap();
+        let mut parameters =
+            Parameters::new(&shape.parameters(), kind, Kind::Float, 0.0, Device::Cpu).unwrap();
         weights::initialise(&mut parameters, 5, 0.1, Device::Cpu).unwrap();
         tch::manual_seed(6);
         tch::no_grad(|| {
-            for p in parameters.list.iter_mut().filter(|p| p.name.contains("norm") || p.name.ends_with("bias")) {
+            for p in parameters
+                .list
+                .iter_mut()
+                .filter(|p| p.name.contains("norm") || p.name.ends_with("bias"))
+            {
                 let _ = p.master.uniform_(0.5, 1.5);
             }
             // Both paths start from weights that bf16 holds.
@@ -222,7 +273,10 @@ fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Te
     let network = Model::new(&shape, &reference, length as u64, Device::Cpu).unwrap();
     let mut fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), None).unwrap();
     edit(&mut fused);
-    let tokens = Tokens::Synthetic { seed: 3, length: length as u64 };
+    let tokens = Tokens::Synthetic {
+        seed: 3,
+        length: length as u64,
+    };
     let mut losses = [0.0, 0.0];
     for micro_step in 0..2 {
         let (inputs, targets) = tokens.batch(micro_step * 3, 3, model.vocab_size).unwrap();
@@ -238,26 +292,45 @@ fn gradients_of(job: &Job, edit: impl Fn(&mut Fused)) -> Vec<(String, Tensor, Te
             predictions: 3.0 * (length - 1) as f64,
         };
         losses[1] += fused
-            .run(&batch, 0.5, Turn { is_first: micro_step == 0, is_last: micro_step == 1 })
+            .run(
+                &batch,
+                0.5,
+                Turn {
+                    is_first: micro_step == 0,
+                    is_last: micro_step == 1,
+                },
+            )
             .unwrap()
             .double_value(&[]);
     }
-    let mut all = vec![("loss".to_owned(), Tensor::from(losses[0]), Tensor::from(losses[1]))];
-    let norms = (reference.grad_norm().unwrap(), fused.grad_norm(&parameters).unwrap());
+    let mut all = vec![(
+        "loss".to_owned(),
+        Tensor::from(losses[0]),
+        Tensor::from(losses[1]),
+    )];
+    let norms = (
+        reference.grad_norm().unwrap(),
+        fused.grad_norm(&parameters).unwrap(),
+    );
     all.push(("norm".to_owned(), norms.0, norms.1));
     for i in 0..reference.list.len() {
         let gradient = |p: &Parameters| p.list[i].grad().copy();
-        all.push((reference.list[i].name.clone(), gradient(&reference), gradient(&parameters)));
+        all.push((
+            reference.list[i].name.clone(),
+            gradient(&reference),
+            gradient(&parameters),
+        ));
     }
     all
 }
 
-fn distance(a: &Tensor, b: &Tensor) -> f64 {
+pub fn distance(a: &Tensor, b: &Tensor) -> f64 {
     let [a, b] = [a, b].map(|t| t.to_kind(Kind::Double));
     ((&a - &b).norm() / b.norm()).double_value(&[])
 }
 
-/// Without the bf16 roundings the two would agree to 1e-5; a term that is missing shows at 0.1 or more.
+/// Without the bf16 roundings the two would agree to 1e-5; a term that is missing shows at 0.1 or
+/// more.
 #[test]
 fn the_written_out_backward_pass_is_the_derivative() {
     let _turn = weights::take_turns();
@@ -274,14 +347,24 @@ fn the_written_out_backward_pass_is_the_derivative() {
 fn gradients_in_fp8_are_near_those_in_fp32() {
     let _turn = weights::take_turns();
     for fp8_hybrid in [false, true] {
-        let job = Job { model: shape(false, true), precision: "fp8".to_owned(), fp8_hybrid, ..Job::default() };
+        let job = Job {
+            model: shape(false, true),
+            precision: "fp8".to_owned(),
+            fp8_hybrid,
+            ..Job::default()
+        };
         let limit = if fp8_hybrid { 0.2 } else { 0.12 };
         let by_name = gradients_of(&job, |_| ());
         assert!(distance(&by_name[0].2, &by_name[0].1) < 5e-3, "loss");
         for (name, reference, fused) in by_name {
             let error = distance(&fused, &reference);
-            // The softmax takes out what all keys have in common, so the gradient of their bias is a small difference.
-            let limit = if name.ends_with("k_proj.bias") { 3.0 * limit } else { limit };
+            // The softmax takes out what all keys have in common, so the gradient of their bias is
+            // a small difference.
+            let limit = if name.ends_with("k_proj.bias") {
+                3.0 * limit
+            } else {
+                limit
+            };
             assert!(error < limit, "{name}, hybrid {fp8_hybrid}: {error:.2e}");
         }
         let recomputed = gradients_of(&job, |fused| fused.recompute_every = 1);
@@ -292,13 +375,19 @@ fn gradients_in_fp8_are_near_those_in_fp32() {
 }
 
 #[test]
-fn recomputing_and_parts_of_logits_change_no_bit() {
+fn recomputing_restoring_and_parts_of_logits_change_no_bit() {
     let _turn = weights::take_turns();
     let shape = shape(false, true);
     let whole = gradients_by_both_paths(&shape, |_| ());
     let recomputed = gradients_by_both_paths(&shape, |fused| fused.recompute_every = 2);
-    for ((name, _, a), (_, _, b)) in whole.iter().zip(&recomputed) {
-        assert!(a.equal(b), "{name}");
+    let restored = gradients_by_both_paths(&shape, |fused| fused.common.restores = true);
+    let both = gradients_by_both_paths(&shape, |fused| {
+        (fused.recompute_every, fused.common.restores) = (2, true)
+    });
+    for other in [recomputed, restored, both] {
+        for ((name, _, a), (_, _, b)) in whole.iter().zip(&other) {
+            assert!(a.equal(b), "{name}");
+        }
     }
     // Another order of sums: equal but for rounding.
     let parts = gradients_by_both_paths(&shape, |fused| fused.logits_at_once = 500);
@@ -312,10 +401,27 @@ fn recomputing_and_parts_of_logits_change_no_bit() {
 fn a_step_forgets_the_rows_of_the_last_one() {
     let _turn = weights::take_turns();
     let shape = shape(false, false);
-    let job = Job { model: shape.clone(), precision: "bf16".to_owned(), ..Job::default() };
-    let job = Job { data: tprimat_job::DataJob { seq_length: 4, ..job.data.clone() }, ..job };
+    let job = Job {
+        model: shape.clone(),
+        precision: "bf16".to_owned(),
+        ..Job::default()
+    };
+    let job = Job {
+        data: tprimat_job::DataJob {
+            seq_length: 4,
+            ..job.data.clone()
+        },
+        ..job
+    };
     let shape = Shape::of(&shape).unwrap();
-    let mut parameters = Parameters::new(&shape.parameters(), Kind::BFloat16, Kind::Float, 0.0, Device::Cpu).unwrap();
+    let mut parameters = Parameters::new(
+        &shape.parameters(),
+        Kind::BFloat16,
+        Kind::Float,
+        0.0,
+        Device::Cpu,
+    )
+    .unwrap();
     weights::initialise(&mut parameters, 5, 0.1, Device::Cpu).unwrap();
     let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), None).unwrap();
     let step = |tokens: &[i64]| {
@@ -325,143 +431,55 @@ fn a_step_forgets_the_rows_of_the_last_one() {
             segments: segments(tokens, Device::Cpu).unwrap(),
             predictions: 4.0,
         };
-        drop(fused.run(&batch, 1.0, Turn { is_first: true, is_last: true }).unwrap());
+        drop(
+            fused
+                .run(
+                    &batch,
+                    1.0,
+                    Turn {
+                        is_first: true,
+                        is_last: true,
+                    },
+                )
+                .unwrap(),
+        );
         fused.embedding.gradient.copy()
     };
     let [alone, _, again] = [[7, 8, 9, 7], [1, 2, 3, 4], [7, 8, 9, 7]].map(|tokens| step(&tokens));
     assert!(again.equal(&alone));
 }
 
-/// Two steps of [`MICRO_BATCHES`] micro-batches in all: what every rank ends with, and its losses and gradient norms.
-struct Trained {
-    parameters: Parameters,
-    figures: Vec<[f64; 2]>,
-}
-
-const MICRO_BATCHES: u64 = 6;
-
-/// One rank of several; `first` are the weights that all begin with.
-fn train_rank(job: &Job, first: &[Tensor], group: Option<Rc<dyn Group>>, share: Option<Share>) -> Trained {
-    const ROWS: u64 = 2;
-    // A thread a rank is enough.
-    tch::set_num_threads(1);
-    let shape = Shape::of(&job.model).unwrap();
-    let kinds = [Kind::BFloat16, Kind::Float];
-    let mut parameters = Parameters::shared(&shape.parameters(), kinds, 0.1, Device::Cpu, share).unwrap();
-    for (index, whole) in first.iter().enumerate() {
-        parameters.write(index, whole).unwrap();
-    }
-    parameters.publish().unwrap();
-    if let Some(group) = group.as_ref().filter(|_| share.is_some()) {
-        parameters.make_reachable(&**group).unwrap();
-        parameters.publish().unwrap();
-    }
-    let (rank, ranks) = group.as_ref().map_or((0, 1), |group| (group.rank() as u64, group.size() as u64));
-    let job = Job {
-        data: tprimat_job::DataJob { gradient_accumulation_steps: MICRO_BATCHES / ranks, ..job.data.clone() },
-        ..job.clone()
-    };
-    let fused = Fused::new(&job, &shape, &parameters, Rc::new(Host), group.clone()).unwrap();
-    let tokens = Tokens::Synthetic { seed: 3, length: job.data.seq_length };
-    let optimizer = tprimat_job::OptimizerJob { beta1: 0.9, beta2: 0.95, eps: 1e-6, ..job.optimizer.clone() };
-    let mut figures = Vec::new();
-    for step in 1..=2 {
-        let mut loss = Tensor::from(0.0_f32);
-        let micro_batches = (step - 1) * MICRO_BATCHES / ranks..step * MICRO_BATCHES / ranks;
-        for number in micro_batches.clone() {
-            let (inputs, targets) = tokens.batch((number * ranks + rank) * ROWS, ROWS, job.model.vocab_size).unwrap();
-            let batch = MicroBatch {
-                tokens: Tensor::from_slice(&inputs),
-                targets: Tensor::from_slice(&targets),
-                segments: segments(&inputs, Device::Cpu).unwrap(),
-                predictions: (ROWS * (job.data.seq_length - 1)) as f64,
-            };
-            let turn = Turn { is_first: number == micro_batches.start, is_last: number + 1 == micro_batches.end };
-            let part = fused.run(&batch, 1.0 / MICRO_BATCHES as f64, turn).unwrap();
-            loss += part;
-        }
-        if let Some(group) = &group {
-            group.wait(group.all_reduce(&loss).unwrap()).unwrap();
-        }
-        let norm = fused.grad_norm(&parameters).unwrap();
-        fused.update(&parameters, &norm, step, 1e-2, &optimizer).unwrap();
-        figures.push([loss.double_value(&[]), norm.double_value(&[])]);
-    }
-    Trained { parameters, figures }
-}
-
-fn train_ranks(job: &Job, first: &[Tensor], ranks: usize, is_shared: bool) -> Vec<Trained> {
-    if ranks == 1 {
-        return vec![train_rank(job, first, None, None)];
-    }
-    std::thread::scope(|scope| {
-        let start = |(rank, ring): (usize, Ring)| {
-            let share = is_shared.then_some(Share { rank: rank as i64, ranks: ranks as i64 });
-            // A tensor belongs to one thread at a time.
-            let first: Vec<Tensor> = first.iter().map(Tensor::copy).collect();
-            scope.spawn(move || train_rank(job, &first, Some(Rc::new(ring)), share))
-        };
-        let threads: Vec<_> = Ring::connected(ranks).into_iter().enumerate().map(start).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// The same global batch gives the same losses, norms and weights on any number of ranks, shared out or not.
-#[test]
-fn several_ranks_train_what_one_does() {
-    let _turn = weights::take_turns();
-    for (tied, bias, recomputes) in [(false, false, false), (true, true, true)] {
-        let model = ModelShape { num_layers: 5, ..shape(tied, bias) };
-        let mut job =
-            Job { model, precision: "bf16".to_owned(), activation_checkpointing: recomputes, ..Job::default() };
-        (job.data.seq_length, job.sac_frequency, job.train_iters) = (9, 2, 2);
-        let specs = Shape::of(&job.model).unwrap().parameters();
-        let mut whole = Parameters::new(&specs, Kind::BFloat16, Kind::Float, 0.1, Device::Cpu).unwrap();
-        weights::initialise(&mut whole, 5, 0.1, Device::Cpu).unwrap();
-        let first: Vec<Tensor> = whole.list.iter().map(|p| p.master.copy()).collect();
-        let alone = train_ranks(&job, &first, 1, false).remove(0);
-        assert!(alone.figures[1][0] < alone.figures[0][0] - 0.02, "it learns: {:?}", alone.figures);
-        let cases = if tied { [(6, true), (2, false)] } else { [(2, true), (3, false)] };
-        for (ranks, is_shared) in cases {
-            let what = format!("{ranks} ranks, shared {is_shared}, tied {tied}");
-            let trained = train_ranks(&job, &first, ranks, is_shared);
-            for (rank, Trained { parameters, figures }) in trained.iter().enumerate() {
-                assert_eq!(figures, &trained[0].figures, "{what}: every rank has the same figures");
-                for (got, wanted) in figures.iter().flatten().zip(alone.figures.iter().flatten()) {
-                    assert!((got / wanted - 1.0).abs() < 1e-3, "{what}: {figures:?}, alone {:?}", alone.figures);
-                }
-                // What this rank would hold of the weights that one rank alone has trained.
-                let share = is_shared.then_some(Share { rank: rank as i64, ranks: ranks as i64 });
-                let kinds = [Kind::BFloat16, Kind::Float];
-                let mut wanted = Parameters::shared(&specs, kinds, 0.1, Device::Cpu, share).unwrap();
-                for (index, parameter) in alone.parameters.list.iter().enumerate() {
-                    wanted.write(index, &parameter.master).unwrap();
-                }
-                for (got, wanted) in parameters.groups.iter().zip(&wanted.groups) {
-                    let error = distance(&got.master, &wanted.master);
-                    assert!(error < 2e-3, "{what}, rank {rank}: {error:.1e}");
-                }
-            }
-        }
-    }
-}
-
 /// NVRTC accepts the kernels for every generation that PyTorch's wheels support.
 #[test]
 fn nvrtc_compiles_the_kernels() {
     let torch = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let torch = torch.lines().filter_map(|l| l.split_whitespace().last()).find(|p| p.contains("libtorch_cpu.so"));
-    let lib = Path::new(torch.expect("libtorch is loaded")).parent().unwrap();
+    let torch = torch
+        .lines()
+        .filter_map(|l| l.split_whitespace().last())
+        .find(|p| p.contains("libtorch_cpu.so"));
+    let lib = Path::new(torch.expect("libtorch is loaded"))
+        .parent()
+        .unwrap();
     let packages = lib.parent().and_then(Path::parent).unwrap().join("nvidia");
     if !lib.join("libtorch_cuda.so").exists() {
         eprintln!("not compiled by NVRTC: this PyTorch is one for CPUs and has none");
         return;
     }
-    let mut folders: Vec<_> = packages.read_dir().unwrap().map(|e| e.unwrap().path().join("lib")).collect();
+    let mut folders: Vec<_> = packages
+        .read_dir()
+        .unwrap()
+        .map(|e| e.unwrap().path().join("lib"))
+        .collect();
     folders.retain(|folder| folder.is_dir());
-    let files = folders.iter().flat_map(|folder| folder.read_dir().unwrap()).map(|e| e.unwrap().path());
+    let files = folders
+        .iter()
+        .flat_map(|folder| folder.read_dir().unwrap())
+        .map(|e| e.unwrap().path());
     let nvrtc = files
-        .filter(|f| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with("libnvrtc.so.")))
+        .filter(|f| {
+            f.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with("libnvrtc.so."))
+        })
         .min()
         .expect("PyTorch's wheels for CUDA bring NVRTC");
     // SAFETY: NVIDIA's compiler library; it needs no device.

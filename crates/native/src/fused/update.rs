@@ -1,4 +1,5 @@
-//! The optimiser step over the flat buffers: the norm of all gradients, then clipping, AdamW and the bf16 weights.
+//! The optimiser step over the flat buffers: the norm of all gradients, then clipping, AdamW and
+//! the bf16 weights.
 
 use tch::{Kind, TchError, Tensor};
 use tprimat_job::OptimizerJob;
@@ -14,7 +15,11 @@ impl Fused {
     pub fn grad_norm(&self, parameters: &Parameters) -> Result<Tensor, TchError> {
         tch::no_grad(|| {
             let partial = |group: &Group| kernels::squares(&*self.common.backend, &group.grads);
-            let mut sums = parameters.groups.iter().map(partial).collect::<Result<Vec<_>, _>>()?;
+            let mut sums = parameters
+                .groups
+                .iter()
+                .map(partial)
+                .collect::<Result<Vec<_>, _>>()?;
             if let Some(ranks) = self.exchange.shared() {
                 sums[MATRICES] = sums[MATRICES].f_sum(Kind::Float)?.f_reshape([1])?;
                 ranks.wait(ranks.all_reduce(&sums[MATRICES])?)?;
@@ -45,7 +50,9 @@ impl Fused {
                     beta2: job.beta2 as f32,
                     eps: job.eps as f32,
                     clip: job.clip_grad as f32,
-                    seed: self.rounding_seed.map_or(0, |seed| stream(seed, number, self.stream_of(index, piece))),
+                    seed: self
+                        .rounding_seed
+                        .map_or(0, |seed| stream(seed, number, self.stream_of(index, piece))),
                 };
                 let part = |buffer: &Tensor| buffer.f_narrow(0, start, length);
                 let update = Update {
@@ -67,14 +74,21 @@ impl Fused {
 
     /// Ranks that hold the same values round them alike, and other values in their own way.
     fn stream_of(&self, group: usize, piece: usize) -> u64 {
-        let rank = self.exchange.shared().filter(|_| group == MATRICES).map_or(0, |ranks| ranks.rank());
+        let rank = self
+            .exchange
+            .shared()
+            .filter(|_| group == MATRICES)
+            .map_or(0, |ranks| ranks.rank());
         group as u64 + 2 * (4 * rank + piece) as u64
     }
 }
 
-/// A number of its own for each update of each buffer; never 0, which stands for rounding to nearest.
+/// A number of its own for each update of each buffer; never 0, which stands for rounding to
+/// nearest.
 fn stream(seed: u64, number: u64, buffer: u64) -> u32 {
-    let mixed = (seed ^ (seed >> 32)).wrapping_mul(0x9E37_79B9).wrapping_add(number.wrapping_mul(2));
+    let mixed = (seed ^ (seed >> 32))
+        .wrapping_mul(0x9E37_79B9)
+        .wrapping_add(number.wrapping_mul(2));
     let mixed = mixed.wrapping_add(buffer / 2 * 0x85EB_CA6B);
     (mixed as u32).wrapping_add(buffer as u32 % 2).max(1)
 }

@@ -30,7 +30,8 @@ use crate::{events::Events, stop::Stop};
 pub const FOLLOWS: u8 = 3;
 /// How long the others have to end by themselves, or the one that failed first to say why.
 const GRACE: Duration = Duration::from_secs(5);
-/// NCCL takes copy engines instead of multiprocessors where it can; set unless the environment says otherwise.
+/// NCCL takes copy engines instead of multiprocessors where it can; set unless the environment says
+/// otherwise.
 const CTA_POLICY: (&str, &str) = ("NCCL_CTA_POLICY", "2");
 const POLL: Duration = Duration::from_millis(10);
 
@@ -60,10 +61,25 @@ impl Place {
             return Ok(None);
         };
         // A rank alone would wait for the others forever.
-        let is_orphan = prctl::set_pdeathsig(Signal::SIGKILL).is_err() || getppid() != Pid::from_raw(parent);
-        let is_open = |fd| fcntl(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }, FcntlArg::F_GETFD).is_ok();
-        if is_orphan || next < 3 || previous < 3 || next == previous || !is_open(next) || !is_open(previous) {
-            return Err(Stop::Refused("ranks are started by this program itself: leave out --rank".to_owned()));
+        let is_orphan =
+            prctl::set_pdeathsig(Signal::SIGKILL).is_err() || getppid() != Pid::from_raw(parent);
+        let is_open = |fd| {
+            fcntl(
+                unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) },
+                FcntlArg::F_GETFD,
+            )
+            .is_ok()
+        };
+        if is_orphan
+            || next < 3
+            || previous < 3
+            || next == previous
+            || !is_open(next)
+            || !is_open(previous)
+        {
+            return Err(Stop::Refused(
+                "ranks are started by this program itself: leave out --rank".to_owned(),
+            ));
         }
         // SAFETY: the parent made both for this process, and nothing else here knows of them.
         let [next, previous] = [next, previous].map(|fd| unsafe { UnixStream::from_raw_fd(fd) });
@@ -71,8 +87,8 @@ impl Place {
     }
 }
 
-/// Runs this program as `count` ranks with the arguments that it was given. They print for themselves; what is printed
-/// here is the end of one that could not say why.
+/// Runs this program as `count` ranks with the arguments that it was given. They print for
+/// themselves; what is printed here is the end of one that could not say why.
 pub fn run<W: Write>(count: usize, events: &mut Events<W>) -> Result<ExitCode, Stop> {
     let mut ranks = start(count)?;
     let failed = loop {
@@ -84,13 +100,21 @@ pub fn run<W: Write>(count: usize, events: &mut Events<W>) -> Result<ExitCode, S
         }
         thread::sleep(POLL);
     };
-    let failed = if failed.follows() { the_one_it_follows(&mut ranks)?.unwrap_or(failed) } else { failed };
+    let failed = if failed.follows() {
+        the_one_it_follows(&mut ranks)?.unwrap_or(failed)
+    } else {
+        failed
+    };
     end(&mut ranks)?;
     if let Some(why) = failed.unsaid(count) {
         let _ = events.error(FailureClass::Unknown, &why);
         eprintln!("tprimat-native: {why}");
     }
-    let code = if failed.status.code() == Some(exit::USAGE) { exit::USAGE } else { exit::FAILED };
+    let code = if failed.status.code() == Some(exit::USAGE) {
+        exit::USAGE
+    } else {
+        exit::FAILED
+    };
     Ok(ExitCode::from(code as u8))
 }
 
@@ -116,7 +140,8 @@ impl Failure {
         match (status.code(), status.signal()) {
             (Some(exit::USAGE | exit::FAILED), _) => None,
             (_, Some(number)) => {
-                let name = Signal::try_from(number).map_or_else(|_| String::new(), |signal| format!(" ({signal})"));
+                let name = Signal::try_from(number)
+                    .map_or_else(|_| String::new(), |signal| format!(" ({signal})"));
                 Some(format!(
                     "rank {rank} of {count} was ended by signal {number}{name}; the others were ended with it"
                 ))
@@ -124,14 +149,18 @@ impl Failure {
             (Some(code), _) if self.follows() => Some(format!(
                 "rank {rank} of {count} lost its connection to another rank, which did not say why ({code})"
             )),
-            (code, _) => Some(format!("rank {rank} of {count} ended with code {}", code.unwrap_or(-1))),
+            (code, _) => Some(format!(
+                "rank {rank} of {count} ended with code {}",
+                code.unwrap_or(-1)
+            )),
         }
     }
 }
 
 fn start(count: usize) -> Result<Vec<Started>, Stop> {
     let failed = |what: &str, error: io::Error| Stop::Refused(format!("{what}: {error}"));
-    let program = env::current_exe().map_err(|e| failed("cannot find this program's own file", e))?;
+    let program =
+        env::current_exe().map_err(|e| failed("cannot find this program's own file", e))?;
     let mut nexts = Vec::new();
     let mut previous = Vec::new();
     for _ in 0..count {
@@ -150,7 +179,12 @@ fn start(count: usize) -> Result<Vec<Started>, Stop> {
         let child = Command::new(&program)
             .args(env::args_os().skip(1))
             .args(["--rank", &rank.to_string(), "--ranks", &count.to_string()])
-            .args(["--next", &next.as_raw_fd().to_string(), "--previous", &previous.as_raw_fd().to_string()])
+            .args([
+                "--next",
+                &next.as_raw_fd().to_string(),
+                "--previous",
+                &previous.as_raw_fd().to_string(),
+            ])
             .args(["--parent", &std::process::id().to_string()])
             .envs(env::var_os(CTA_POLICY.0).is_none().then_some(CTA_POLICY))
             .stdin(Stdio::null())
@@ -173,7 +207,12 @@ fn first_failure(ranks: &mut [Started]) -> Result<Option<Failure>, Stop> {
     for (rank, started) in ranks.iter_mut().enumerate() {
         if started.ended.is_none() {
             started.ended = started.child.try_wait()?;
-            failures.extend(started.ended.filter(|s| !s.success()).map(|status| Failure { rank, status }));
+            failures.extend(
+                started
+                    .ended
+                    .filter(|s| !s.success())
+                    .map(|status| Failure { rank, status }),
+            );
         }
     }
     failures.sort_by_key(Failure::follows);

@@ -1,8 +1,10 @@
-//! Several processes that train one model, one for each device: how they are started and what they exchange.
+//! Several processes that train one model, one for each device: how they are started and what they
+//! exchange.
 //!
-//! `launch` starts them; they are connected by a `ring` of sockets. On CPUs tensors travel over that ring. On NVIDIA GPUs
-//! it carries only the identifier with which `nccl` connects the devices.
+//! `launch` starts them; they are connected by a `ring` of sockets. On CPUs tensors travel over
+//! that ring. On NVIDIA GPUs it carries only the identifier with which `nccl` connects the devices.
 
+pub mod agree;
 pub mod launch;
 mod nccl;
 mod ring;
@@ -18,26 +20,29 @@ pub use self::ring::Ring;
 #[must_use = "its result may be read only after `wait`"]
 pub struct Pending(usize);
 
-/// The processes of a run. Every rank must call the same collectives in the same order, with tensors of the same sizes.
+/// The processes of a run. Every rank must call the same collectives in the same order, with
+/// tensors of the same sizes.
 ///
-/// A collective begins once everything is done that was queued for computation before it, and runs beside what is queued
-/// later. Sums are made in the precision of the tensors.
+/// A collective begins once everything is done that was queued for computation before it, and runs
+/// beside what is queued later. Sums are made in the precision of the tensors.
 pub trait Group {
     /// This process's number, from 0.
     fn rank(&self) -> usize;
     fn size(&self) -> usize;
 
-    /// Zeros in memory that other ranks can reach, so that no multiprocessor has to carry what is exchanged there. Every
-    /// rank must ask for the same. It stays until the process ends.
+    /// Zeros in memory that other ranks can reach, so that no multiprocessor has to carry what is
+    /// exchanged there. Every rank must ask for the same. It stays until the process ends.
     fn allocate(&self, length: i64, kind: Kind, device: Device) -> Result<Tensor, TchError>;
 
     /// Bytes that [`Self::allocate`] has taken beside PyTorch's allocator.
     fn allocated_bytes(&self) -> u64;
 
-    /// Writes the ranks' parts one after another to `whole`, which has `size()` times as many elements as `part`.
+    /// Writes the ranks' parts one after another to `whole`, which has `size()` times as many
+    /// elements as `part`.
     fn all_gather(&self, part: &Tensor, whole: &Tensor) -> Result<Pending, TchError>;
 
-    /// Cuts `sent` into `size()` equal parts and sends the n-th to rank n; `received` gets one part from each rank, in rank order.
+    /// Cuts `sent` into `size()` equal parts and sends the n-th to rank n; `received` gets one part
+    /// from each rank, in rank order.
     fn all_to_all(&self, sent: &Tensor, received: &Tensor) -> Result<Pending, TchError>;
 
     /// Puts the sum over all ranks into `tensor`; every rank gets the same bits.

@@ -1,7 +1,9 @@
-//! Ranks connected in a ring by sockets: each one sends to the next and receives from the one before.
+//! Ranks connected in a ring by sockets: each one sends to the next and receives from the one
+//! before.
 //!
-//! The sockets are pairs that `launch` made before it started the ranks, so there is no port and no file that another
-//! process could take or find. A rank that ends closes its sockets, which its neighbours see at once.
+//! The sockets are pairs that `launch` made before it started the ranks, so there is no port and no
+//! file that another process could take or find. A rank that ends closes its sockets, which its
+//! neighbours see at once.
 
 use std::{
     io::{self, Read, Write},
@@ -22,16 +24,24 @@ pub struct Ring {
 
 impl Ring {
     pub fn new(rank: usize, size: usize, next: UnixStream, previous: UnixStream) -> Self {
-        Self { rank, size, next, previous }
+        Self {
+            rank,
+            size,
+            next,
+            previous,
+        }
     }
 
     /// Rings for ranks that are threads of one process.
     #[cfg(test)]
     pub fn connected(size: usize) -> Vec<Self> {
-        let (mut nexts, mut previous): (Vec<_>, Vec<_>) = (0..size).map(|_| UnixStream::pair().unwrap()).unzip();
+        let (mut nexts, mut previous): (Vec<_>, Vec<_>) =
+            (0..size).map(|_| UnixStream::pair().unwrap()).unzip();
         previous.rotate_right(1);
         let ends = nexts.drain(..).zip(previous);
-        ends.enumerate().map(|(rank, (next, previous))| Self::new(rank, size, next, previous)).collect()
+        ends.enumerate()
+            .map(|(rank, (next, previous))| Self::new(rank, size, next, previous))
+            .collect()
     }
 
     pub fn rank(&self) -> usize {
@@ -47,7 +57,11 @@ impl Ring {
         if self.rank > 0 {
             (&self.previous).read_exact(bytes)?;
         }
-        if self.rank + 1 < self.size { (&self.next).write_all(bytes) } else { Ok(()) }
+        if self.rank + 1 < self.size {
+            (&self.next).write_all(bytes)
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends and receives at the same time: what both sides send may be more than a socket holds.
@@ -55,7 +69,9 @@ impl Ring {
         thread::scope(|scope| {
             let sending = scope.spawn(|| (&self.next).write_all(send));
             let received = (&self.previous).read_exact(receive);
-            let sent = sending.join().unwrap_or_else(|_| Err(io::Error::other("the sending thread panicked")));
+            let sent = sending
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the sending thread panicked")));
             received.and(sent)
         })
     }
@@ -71,9 +87,13 @@ fn parts(whole: &Tensor, part: &Tensor, ranks: usize) -> Result<Vec<Tensor>, Tch
     let length = part.numel() as i64;
     if whole.numel() != part.numel() * ranks || whole.kind() != part.kind() {
         let sizes = (whole.size(), whole.kind(), part.size(), part.kind());
-        return Err(TchError::Shape(format!("{ranks} ranks cannot share {sizes:?}")));
+        return Err(TchError::Shape(format!(
+            "{ranks} ranks cannot share {sizes:?}"
+        )));
     }
-    (0..ranks as i64).map(|n| whole.f_narrow(0, n * length, length)).collect()
+    (0..ranks as i64)
+        .map(|n| whole.f_narrow(0, n * length, length))
+        .collect()
 }
 
 /// The memory of a contiguous tensor of this host.
@@ -83,11 +103,14 @@ fn parts(whole: &Tensor, part: &Tensor, ranks: usize) -> Result<Vec<Tensor>, Tch
 )]
 fn bytes(tensor: &Tensor) -> Result<&mut [u8], TchError> {
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
-        return Err(TchError::Shape("the ring carries contiguous tensors of this host only".to_owned()));
+        return Err(TchError::Shape(
+            "the ring carries contiguous tensors of this host only".to_owned(),
+        ));
     }
     let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
-    // SAFETY: a contiguous tensor of the CPU owns this many bytes while `tensor` lives, nothing else runs on it
-    // (collectives are called between operations, which are synchronous on the CPU), and any bytes are valid numbers.
+    // SAFETY: a contiguous tensor of the CPU owns this many bytes while `tensor` lives, nothing
+    // else runs on it (collectives are called between operations, which are synchronous on the
+    // CPU), and any bytes are valid numbers.
     Ok(unsafe { slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), length) })
 }
 
@@ -112,7 +135,10 @@ impl Group for Ring {
         let parts = parts(whole, part, self.size)?;
         tch::no_grad(|| parts[self.rank].shallow_clone().f_copy_(part))?;
         for step in 0..self.size - 1 {
-            self.exchange(bytes(&parts[self.before(step)])?, bytes(&parts[self.before(step + 1)])?)?;
+            self.exchange(
+                bytes(&parts[self.before(step)])?,
+                bytes(&parts[self.before(step + 1)])?,
+            )?;
         }
         Ok(Pending(0))
     }
@@ -136,7 +162,8 @@ impl Group for Ring {
         Ok(Pending(0))
     }
 
-    /// The sum goes along the ranks once and the result once more, so that all of them have the same bits.
+    /// The sum goes along the ranks once and the result once more, so that all of them have the
+    /// same bits.
     fn all_reduce(&self, tensor: &Tensor) -> Result<Pending, TchError> {
         let flat = tensor.f_view([-1])?;
         if self.rank > 0 {
@@ -167,9 +194,14 @@ mod tests {
     fn on_all<T: Send>(size: usize, rank: impl Fn(&Ring) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let rank = &rank;
-            let threads: Vec<_> =
-                Ring::connected(size).into_iter().map(|ring| scope.spawn(move || rank(&ring))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let threads: Vec<_> = Ring::connected(size)
+                .into_iter()
+                .map(|ring| scope.spawn(move || rank(&ring)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         })
     }
 
@@ -186,24 +218,30 @@ mod tests {
                 on_all(size, |ring| {
                     let ranks = size as i64;
                     let own = |rank: i64, length| {
-                        (Tensor::arange(length, (Kind::Float, Device::Cpu)).remainder(7.0) + rank as f64).to_kind(kind)
+                        (Tensor::arange(length, (Kind::Float, Device::Cpu)).remainder(7.0)
+                            + rank as f64)
+                            .to_kind(kind)
                     };
                     let rank = ring.rank as i64;
                     let part = own(rank, PART);
                     let whole = Tensor::zeros([PART * ranks], (kind, Device::Cpu));
                     ring.wait(ring.all_gather(&part, &whole).unwrap()).unwrap();
-                    let expected = Tensor::cat(&(0..ranks).map(|r| own(r, PART)).collect::<Vec<_>>(), 0);
+                    let expected =
+                        Tensor::cat(&(0..ranks).map(|r| own(r, PART)).collect::<Vec<_>>(), 0);
                     assert!(whole.equal(&expected));
 
                     let mine = own(rank, PART * ranks);
                     let before = mine.copy();
                     let received = mine.zeros_like();
-                    ring.wait(ring.all_to_all(&mine, &received).unwrap()).unwrap();
+                    ring.wait(ring.all_to_all(&mine, &received).unwrap())
+                        .unwrap();
                     assert!(mine.equal(&before), "what is sent stays as it was");
-                    let from_all = (0..ranks).map(|r| own(r, PART * ranks).narrow(0, rank * PART, PART));
+                    let from_all =
+                        (0..ranks).map(|r| own(r, PART * ranks).narrow(0, rank * PART, PART));
                     assert!(received.equal(&Tensor::cat(&from_all.collect::<Vec<_>>(), 0)));
 
-                    let sum = (0..ranks).fold(mine.zeros_like(), |sum, r| sum + own(r, PART * ranks));
+                    let sum =
+                        (0..ranks).fold(mine.zeros_like(), |sum, r| sum + own(r, PART * ranks));
                     ring.wait(ring.all_reduce(&mine).unwrap()).unwrap();
                     assert!(mine.equal(&sum));
                 });
@@ -238,13 +276,23 @@ mod tests {
             _ => ring.all_reduce(&Tensor::from(1.0_f32)).map(drop),
         });
         // The ring of rank 1 is dropped when its thread ends.
-        assert!(matches!(results[0], Err(TchError::Io(_))) && matches!(results[2], Err(TchError::Io(_))));
+        assert!(
+            matches!(results[0], Err(TchError::Io(_)))
+                && matches!(results[2], Err(TchError::Io(_)))
+        );
     }
 
     #[test]
     fn parts_of_other_sizes_are_refused() {
         let whole = Tensor::zeros([10], (Kind::Float, Device::Cpu));
         assert!(parts(&whole, &Tensor::zeros([4], (Kind::Float, Device::Cpu)), 2).is_err());
-        assert!(parts(&whole, &Tensor::zeros([5], (Kind::BFloat16, Device::Cpu)), 2).is_err());
+        assert!(
+            parts(
+                &whole,
+                &Tensor::zeros([5], (Kind::BFloat16, Device::Cpu)),
+                2
+            )
+            .is_err()
+        );
     }
 }

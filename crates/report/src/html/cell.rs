@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 use serde_json::Value;
 use tprimat_figures::{
-    AbsentCell, Attestation, AttestationStatus, CellEnvironment, Comparison, Contract, Curve, Difference,
-    EnvironmentDifference, Figure, Memory, Mfu, Note, RepeatStatus, RepeatSummary, Row, Source, Tier, Unit,
+    AbsentCell, Basis, CellEnvironment, Comparison, Curve, Difference, EnvironmentDifference,
+    Figure, Memory, Mfu, Note, RepeatStatus, RepeatSummary, Row, Unit,
 };
+use tprimat_results::{Arithmetic, Attestation, AttestationStatus, Contract, Source, Tier};
+use tprimat_sentences::{each, said, units};
 
 use super::{
     super::{advice::advice, notes::steady_state},
@@ -26,12 +28,12 @@ pub struct Detail<'a> {
     cell: &'a str,
     /// Absent of a cell with figures.
     state: Option<&'a str>,
-    reason: Option<&'a str>,
+    reason: Option<String>,
     baseline: Option<&'a str>,
     device: Option<&'a str>,
     imported: &'a [String],
-    labels: &'a [String],
-    warnings: &'a [String],
+    labels: Vec<String>,
+    warnings: Vec<String>,
     /// `3 hosts`, where repeats are not the units.
     unit: Option<String>,
     repeats_added_later: bool,
@@ -42,7 +44,7 @@ pub struct Detail<'a> {
     memory: &'a [Memory],
     surroundings: Vec<Surrounding<'a>>,
     repeats: Vec<Repeat>,
-    notes: Vec<&'a str>,
+    notes: Vec<String>,
 }
 
 /// A field of the contract and what was attested of it; either may be absent.
@@ -57,7 +59,7 @@ struct Setting<'a> {
     declared: Option<String>,
     stated: Option<String>,
     status: Option<AttestationStatus>,
-    arithmetic: Option<&'a str>,
+    arithmetic: Option<&'a Arithmetic>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +79,7 @@ struct Surrounding<'a> {
     differs: bool,
     /// The baseline's value, where it has one that is another.
     baseline: Option<&'a str>,
-    dangerous: Option<&'a str>,
+    dangerous: Option<String>,
     /// What else differs, so that this must.
     follows: Option<&'a str>,
 }
@@ -102,9 +104,17 @@ struct Found<'a> {
 impl<'a> Found<'a> {
     fn of(comparison: &'a Comparison) -> Self {
         let environment = comparison.environment_by_cell();
-        let mut found = Self { environment, differences: HashMap::new(), notes: HashMap::new() };
+        let mut found = Self {
+            environment,
+            differences: HashMap::new(),
+            notes: HashMap::new(),
+        };
         for difference in comparison.differences.iter().filter(|d| !d.refused) {
-            found.differences.entry(&difference.cell_a).or_default().push(difference);
+            found
+                .differences
+                .entry(&difference.cell_a)
+                .or_default()
+                .push(difference);
         }
         for note in &comparison.notes {
             if let Some(cell) = &note.cell {
@@ -119,17 +129,33 @@ impl<'a> Found<'a> {
 pub fn all(comparison: &Comparison) -> Vec<Detail<'_>> {
     let rows = || comparison.rows.iter().take(MOST);
     let absent = || comparison.absent.iter().take(MOST);
-    let repeats = rows().flat_map(|r| &r.repeats).chain(absent().flat_map(|c| &c.repeats));
+    let repeats = rows()
+        .flat_map(|r| &r.repeats)
+        .chain(absent().flat_map(|c| &c.repeats));
     let room = (TAILS / repeats.filter(|r| !r.log_tail.is_empty()).count().max(1)).min(TAIL);
     let found = Found::of(comparison);
     let first_absent = comparison.rows.len();
-    let of_rows = rows().enumerate().map(|(at, row)| of_row(comparison, &found, at, row, room));
-    let of_absent = absent().enumerate().map(|(at, cell)| of_absent(&found, first_absent + at, cell, room));
+    let of_rows = rows()
+        .enumerate()
+        .map(|(at, row)| of_row(comparison, &found, at, row, room));
+    let of_absent = absent()
+        .enumerate()
+        .map(|(at, cell)| of_absent(&found, first_absent + at, cell, room));
     of_rows.chain(of_absent).collect()
 }
 
-fn of_row<'a>(comparison: &'a Comparison, found: &Found<'a>, at: usize, row: &'a Row, room: usize) -> Detail<'a> {
-    let baseline = comparison.groups.get(row.group).map(|g| &*g.baseline).filter(|b| *b != row.cell);
+fn of_row<'a>(
+    comparison: &'a Comparison,
+    found: &Found<'a>,
+    at: usize,
+    row: &'a Row,
+    room: usize,
+) -> Detail<'a> {
+    let baseline = comparison
+        .groups
+        .get(row.group)
+        .map(|g| &*g.baseline)
+        .filter(|b| *b != row.cell);
     let estimate = &row.tokens_per_second_per_gpu;
     Detail {
         id: id(at),
@@ -139,16 +165,26 @@ fn of_row<'a>(comparison: &'a Comparison, found: &Found<'a>, at: usize, row: &'a
         baseline,
         device: row.device.as_deref(),
         imported: &row.imported,
-        labels: &row.labels,
-        warnings: &row.warnings,
-        unit: (estimate.unit != Unit::Repeat).then(|| estimate.unit.count(estimate.units.len())),
+        labels: each(&row.labels),
+        warnings: each(&row.warnings),
+        unit: (estimate.unit != Unit::Repeat).then(|| units(estimate.units.len(), estimate.unit)),
         repeats_added_later: row.repeats_added_later,
         steady_state: steady_state(&[row]),
-        settings: settings(found, &row.cell, baseline, &row.contract, row.attested.as_ref()),
+        settings: settings(
+            found,
+            &row.cell,
+            baseline,
+            &row.contract,
+            row.attested.as_ref(),
+        ),
         figures: figures(row),
         memory: &row.memory,
         surroundings: surroundings(found, row, baseline),
-        repeats: row.repeats.iter().map(|r| repeat(r, room)).collect(),
+        repeats: row
+            .repeats
+            .iter()
+            .map(|r| repeat(&row.cell, r, room))
+            .collect(),
         notes: notes(found, &row.cell),
     }
 }
@@ -157,21 +193,31 @@ fn of_absent<'a>(found: &Found<'a>, at: usize, cell: &'a AbsentCell, room: usize
     Detail {
         id: id(at),
         cell: &cell.cell,
-        state: Some(&cell.state),
-        reason: Some(&cell.reason),
+        state: Some(cell.state.name()),
+        reason: Some(said(&cell.reason)),
         baseline: None,
         device: None,
         imported: &cell.imported,
-        labels: &[],
-        warnings: &[],
+        labels: Vec::new(),
+        warnings: Vec::new(),
         unit: None,
         repeats_added_later: false,
         steady_state: Vec::new(),
-        settings: settings(found, &cell.cell, None, &cell.contract, cell.attested.as_ref()),
+        settings: settings(
+            found,
+            &cell.cell,
+            None,
+            &cell.contract,
+            cell.attested.as_ref(),
+        ),
         figures: Vec::new(),
         memory: &[],
         surroundings: Vec::new(),
-        repeats: cell.repeats.iter().map(|r| repeat(r, room)).collect(),
+        repeats: cell
+            .repeats
+            .iter()
+            .map(|r| repeat(&cell.cell, r, room))
+            .collect(),
         notes: notes(found, &cell.cell),
     }
 }
@@ -188,10 +234,23 @@ fn settings<'a>(
     let differences = found.differences.get(cell).map_or(&[][..], Vec::as_slice);
     let of_pair = |field: &str| {
         let pair = |d: &&&Difference| Some(&*d.cell_b) == baseline && d.field.field == field;
-        differences.iter().find(pair).and_then(|d| d.field.b.as_ref()).map(text)
+        differences
+            .iter()
+            .find(pair)
+            .and_then(|d| d.field.b.as_ref())
+            .map(text)
     };
-    let contracted = contract.0.iter().map(|f| (&*f.field, Some(f), attested.iter().find(|a| a.field == f.field)));
-    let others = attested.iter().filter(|a| contract.get(&a.field).is_none()).map(|a| (&*a.field, None, Some(a)));
+    let contracted = contract.0.iter().map(|f| {
+        (
+            &*f.field,
+            Some(f),
+            attested.iter().find(|a| a.field == f.field),
+        )
+    });
+    let others = attested
+        .iter()
+        .filter(|a| contract.get(&a.field).is_none())
+        .map(|a| (&*a.field, None, Some(a)));
     contracted
         .chain(others)
         .map(|(field, contract, attested)| Setting {
@@ -201,64 +260,132 @@ fn settings<'a>(
             source: contract.map(|f| f.source),
             baseline: of_pair(field),
             declared: attested.and_then(|a| a.declared.as_ref()).map(text),
-            stated: attested.and_then(|a| a.effective.as_ref()).map(text),
+            // What nobody asked for is attested by nothing, and stated all the same.
+            stated: attested
+                .and_then(|a| a.effective.as_ref())
+                .or_else(|| {
+                    contract
+                        .filter(|f| attested.is_none() && f.source == Source::Effective)
+                        .map(|f| &f.value)
+                })
+                .map(text),
             status: attested.map(|a| a.status),
-            arithmetic: attested.and_then(|a| a.arithmetic.as_deref()),
+            arithmetic: attested.and_then(|a| a.arithmetic.as_ref()),
         })
         .collect()
 }
 
 /// A string without its quotes; anything else as JSON.
 fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Every figure that a cell could have, with what it is made of or why it is missing.
 fn figures(row: &Row) -> Vec<Named<'_>> {
     let named = |title: &'static str, missing: bool, why: &str| {
-        missing.then(|| Named { title, unit: "", text: None, why: why.to_owned(), impossible: false })
+        missing.then(|| Named {
+            title,
+            unit: "",
+            text: None,
+            why: why.to_owned(),
+            impossible: false,
+        })
     };
     let own = [
         named(
             "95 % interval",
             row.tokens_per_second_per_gpu.ci95.is_none(),
-            if row.tokens_per_second_per_gpu.values.len() < 2 { "one repeat" } else { "the repeats do not vary" },
+            if row.tokens_per_second_per_gpu.values.len() < 2 {
+                "one repeat"
+            } else {
+                "the repeats do not vary"
+            },
         ),
-        named("peak memory", row.memory.is_empty(), "the log states no memory"),
-        named("loss at end", row.loss_at_end.is_none(), "a counted repeat logs no loss at its last step"),
+        named(
+            "peak memory",
+            row.memory.is_empty(),
+            "the log states no memory",
+        ),
+        named(
+            "loss at end",
+            row.loss_at_end.is_none(),
+            "a counted repeat logs no loss at its last step",
+        ),
     ];
     let has_mfu = row.metrics.get("mfu").is_some();
     let mfu = (!has_mfu).then(|| (mfu_figure(&row.mfu), &row.mfu));
     let mut all: Vec<Named<'_>> = own.into_iter().flatten().collect();
     if let Some((figure, mfu)) = mfu {
         all.push(of_figure("MFU", "fraction", figure));
-        if let Mfu::Ok { tflops_per_gpu, convention, .. } = mfu {
-            let figure = Figure::Ok { value: *tflops_per_gpu, basis: format!("{convention} FLOPs per token × rate") };
+        if let Mfu::Ok {
+            tflops_per_gpu,
+            convention,
+            ..
+        } = mfu
+        {
+            let figure = Figure::Ok {
+                value: *tflops_per_gpu,
+                basis: Basis::ByConvention {
+                    convention: convention.clone(),
+                },
+            };
             all.push(of_figure("achieved", "TFLOP/s/GPU", figure));
         }
     }
-    all.extend(row.metrics.0.iter().map(|m| of_figure(&m.title, &m.unit, m.figure.clone())));
+    all.extend(
+        row.metrics
+            .0
+            .iter()
+            .map(|m| of_figure(&m.title, &m.unit, m.figure.clone())),
+    );
     all
 }
 
 fn of_figure<'a>(title: &'a str, unit: &'a str, figure: Figure) -> Named<'a> {
-    let shown_unit = if ["fraction", "s"].contains(&unit) { "" } else { unit };
+    let shown_unit = if ["fraction", "s"].contains(&unit) {
+        ""
+    } else {
+        unit
+    };
     let impossible = matches!(figure, Figure::Error { .. });
     match figure {
-        Figure::Ok { value, basis } => {
-            Named { title, unit: shown_unit, text: Some(in_unit(value, unit)), why: basis, impossible }
-        }
-        Figure::Absent { reason } | Figure::Error { reason } => {
-            Named { title, unit: shown_unit, text: None, why: reason, impossible }
-        }
+        Figure::Ok { value, basis } => Named {
+            title,
+            unit: shown_unit,
+            text: Some(in_unit(value, unit)),
+            why: said(&basis),
+            impossible,
+        },
+        Figure::Absent { reason } | Figure::Error { reason } => Named {
+            title,
+            unit: shown_unit,
+            text: None,
+            why: said(&reason),
+            impossible,
+        },
     }
 }
 
 /// Variables, facts and versions of a cell, and those that only the baseline has.
-fn surroundings<'a>(found: &Found<'a>, row: &'a Row, baseline: Option<&str>) -> Vec<Surrounding<'a>> {
-    let CellEnvironment { variables, facts, .. } = &row.environment;
-    let of_cell = found.environment.get(row.cell.as_str()).copied().unwrap_or_default();
-    let differing: Vec<&EnvironmentDifference> = of_cell.iter().filter(|d| Some(&*d.cell_b) == baseline).collect();
+fn surroundings<'a>(
+    found: &Found<'a>,
+    row: &'a Row,
+    baseline: Option<&str>,
+) -> Vec<Surrounding<'a>> {
+    let CellEnvironment {
+        variables, facts, ..
+    } = &row.environment;
+    let of_cell = found
+        .environment
+        .get(row.cell.as_str())
+        .copied()
+        .unwrap_or_default();
+    let differing: Vec<&EnvironmentDifference> = of_cell
+        .iter()
+        .filter(|d| Some(&*d.cell_b) == baseline)
+        .collect();
     let of = |kind: &'static str, name: &'a str, value: Option<&'a str>| {
         let difference = differing.iter().find(|d| d.kind == kind && d.name == name);
         Surrounding {
@@ -267,22 +394,33 @@ fn surroundings<'a>(found: &Found<'a>, row: &'a Row, baseline: Option<&str>) -> 
             value,
             differs: difference.is_some(),
             baseline: difference.and_then(|d| d.b.as_deref()),
-            dangerous: difference.and_then(|d| d.dangerous.as_deref()),
+            dangerous: difference.and_then(|d| d.dangerous.as_ref()).map(said),
             follows: difference.and_then(|d| d.follows.as_deref()),
         }
     };
-    let maps = [("variable", variables), ("version", &row.versions), ("fact", facts)];
-    let own = maps.into_iter().flat_map(|(kind, map)| map.iter().map(move |(name, value)| (kind, name, value)));
-    let mut all: Vec<Surrounding<'a>> = own.map(|(kind, name, value)| of(kind, name, Some(value))).collect();
+    let maps = [
+        ("variable", variables),
+        ("version", &row.versions),
+        ("fact", facts),
+    ];
+    let own = maps
+        .into_iter()
+        .flat_map(|(kind, map)| map.iter().map(move |(name, value)| (kind, name, value)));
+    let mut all: Vec<Surrounding<'a>> = own
+        .map(|(kind, name, value)| of(kind, name, Some(value)))
+        .collect();
     for difference in &differing {
-        if !all.iter().any(|s| (s.kind, s.name) == (&*difference.kind, &*difference.name)) {
+        if !all
+            .iter()
+            .any(|s| (s.kind, s.name) == (&*difference.kind, &*difference.name))
+        {
             all.push(Surrounding {
                 kind: &difference.kind,
                 name: &difference.name,
                 value: difference.a.as_deref(),
                 differs: true,
                 baseline: difference.b.as_deref(),
-                dangerous: difference.dangerous.as_deref(),
+                dangerous: difference.dangerous.as_ref().map(said),
                 follows: difference.follows.as_deref(),
             });
         }
@@ -291,7 +429,7 @@ fn surroundings<'a>(found: &Found<'a>, row: &'a Row, baseline: Option<&str>) -> 
 }
 
 /// Without the series, which pictures show, and with as much of the tail as there is room for.
-fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
+fn repeat(cell: &str, repeat: &RepeatSummary, room: usize) -> Repeat {
     let mut size = 0;
     let fits = |line: &&String| {
         size += line.len() + 1;
@@ -299,20 +437,27 @@ fn repeat(repeat: &RepeatSummary, room: usize) -> Repeat {
     };
     let kept = repeat.log_tail.iter().rev().take_while(fits).count();
     let left_out = repeat.log_tail.len() - kept;
-    let mut summary = RepeatSummary { curve: Curve::default(), ..repeat.clone() };
+    let mut summary = RepeatSummary {
+        curve: Curve::default(),
+        ..repeat.clone()
+    };
     summary.log_tail.drain(..left_out);
     if let Some(telemetry) = &mut summary.telemetry {
         telemetry.power_series = Vec::new();
     }
     let what_to_do = match &repeat.status {
-        RepeatStatus::Failed { class, .. } => Some(advice(*class)),
+        RepeatStatus::Failed { class, .. } => Some(advice(*class, cell)),
         _ => None,
     };
-    Repeat { summary, what_to_do, tail_left_out: left_out }
+    Repeat {
+        summary,
+        what_to_do,
+        tail_left_out: left_out,
+    }
 }
 
-fn notes<'a>(found: &Found<'a>, cell: &str) -> Vec<&'a str> {
+fn notes(found: &Found<'_>, cell: &str) -> Vec<String> {
     let mut of_cell = found.notes.get(cell).cloned().unwrap_or_default();
     of_cell.sort_by_key(|note| note.kind);
-    of_cell.into_iter().map(|note| note.text.as_str()).collect()
+    of_cell.into_iter().map(|note| said(&note.fact)).collect()
 }

@@ -4,16 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tprimat_figures::{
-    AttestationStatus, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, dropped_words,
+    Basis, Comparison, Figure, Group, Metric, Mfu, RepeatStatus, Row, Speedup, Unit, rate_unit,
 };
-use tprimat_plot::loss_apart;
+use tprimat_plot::{format::mark, loss_apart, short_names};
+use tprimat_results::AttestationStatus;
+use tprimat_sentences::{dropped_words, each, said, standing, units};
+use tprimat_words::part;
 
 use super::super::{
     Headline, Verdict,
     format::{bytes, number, percent, seconds},
-    headline::{by_group, interval, leading, times},
+    hardware::in_title,
+    headline::{by_group, interval, leading, ranking, times},
     headlines,
     notes::{notes, steady_state},
+    sweep::sweep_tables,
     table::spread_of_repeats,
 };
 use super::MOST;
@@ -24,8 +29,10 @@ const OWN: [&str; 3] = ["mfu", "loss_at_end", "tokens_per_second"];
 #[derive(Serialize)]
 pub struct Page<'a> {
     comparable: bool,
-    /// Cells with figures, cells without, repeats that failed, that contradict their job, that measured nothing.
+    /// Cells with figures, cells without, repeats that failed, that contradict their job, that
+    /// measured nothing.
     counts: Vec<String>,
+    sweeps: Vec<SweepSection>,
     groups: Vec<GroupTable<'a>>,
     /// Which cells may not be compared, and why.
     refused: Vec<String>,
@@ -33,6 +40,17 @@ pub struct Page<'a> {
     notes: Vec<String>,
     /// What a page of this many cells does not show, and where it is.
     left_out: Vec<String>,
+}
+
+/// A sweep as one table.
+#[derive(Serialize)]
+struct SweepSection {
+    /// In the navigation: `llama over seq_length`.
+    name: String,
+    title: String,
+    sentences: Vec<String>,
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
 }
 
 #[derive(Serialize)]
@@ -50,7 +68,11 @@ struct GroupTable<'a> {
 #[derive(Serialize)]
 struct Heading<'a> {
     model: &'a str,
-    workload: &'a str,
+    workload: String,
+    /// The model, and what of the workload sets it apart from the model's others.
+    short: String,
+    /// Behind the workload; empty where no cell states its device.
+    hardware: String,
     identical_config: bool,
 }
 
@@ -58,10 +80,12 @@ struct Heading<'a> {
 struct Line<'a> {
     id: String,
     cell: &'a str,
+    /// What sets it apart from the others of its table.
+    name: String,
     is_baseline: bool,
     marks: Vec<String>,
-    labels: &'a [String],
-    warnings: &'a [String],
+    labels: Vec<String>,
+    warnings: Vec<String>,
     figures: Vec<Shown>,
 }
 
@@ -86,7 +110,7 @@ struct Absent<'a> {
     id: String,
     cell: &'a str,
     state: &'a str,
-    reason: &'a str,
+    reason: String,
     imported: bool,
 }
 
@@ -95,15 +119,30 @@ impl<'a> Page<'a> {
         let told = headlines(comparison);
         let speedups = comparison.speedups_by_cell();
         let told_of = by_group(comparison, &told);
-        let groups = comparison.groups.iter().zip(comparison.rows_by_group()).zip(&told_of);
+        let groups = comparison
+            .groups
+            .iter()
+            .zip(comparison.rows_by_group())
+            .zip(&told_of);
         let groups = groups.filter_map(|((group, mut rows), told)| {
             rows.retain(|(at, _)| *at < MOST);
-            (!rows.is_empty()).then(|| table(&rows, &speedups, told, group))
+            (!rows.is_empty()).then(|| {
+                let shown: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
+                let ranking = ranking(comparison, group, &shown);
+                table(&rows, &speedups, (ranking, told), group)
+            })
         });
-        let groups: Vec<GroupTable<'a>> = groups.collect();
-        let mut refused: Vec<String> =
-            told.iter().filter(|h| h.verdict == Verdict::Refused).map(|h| h.text.clone()).collect();
-        let mut notes: Vec<String> = notes(comparison).into_iter().map(|note| note.text).collect();
+        let mut groups: Vec<GroupTable<'a>> = groups.collect();
+        name_apart(&mut groups);
+        let mut refused: Vec<String> = told
+            .iter()
+            .filter(|h| h.verdict == Verdict::Refused)
+            .map(|h| h.text.clone())
+            .collect();
+        let mut notes: Vec<String> = notes(comparison)
+            .into_iter()
+            .map(|note| note.text)
+            .collect();
         let all = [
             (comparison.rows.len(), "cells with figures"),
             (comparison.absent.len(), "cells without figures"),
@@ -111,23 +150,43 @@ impl<'a> Page<'a> {
             (notes.len(), "notes"),
         ];
         let left_out = |(n, what): (usize, &str)| {
-            (n > MOST).then(|| format!("This page shows the first {MOST} of {n} {what}; compare.json has all of them."))
+            (n > MOST).then(|| {
+                format!(
+                    "This page shows the first {MOST} of {n} {what}; compare.json has all of them."
+                )
+            })
         };
         refused.truncate(MOST);
         notes.truncate(MOST);
         let of_absent = |(at, cell): (usize, &'a tprimat_figures::AbsentCell)| Absent {
             id: id(comparison.rows.len() + at),
             cell: &cell.cell,
-            state: &cell.state,
-            reason: &cell.reason,
+            state: cell.state.name(),
+            reason: said(&cell.reason),
             imported: !cell.imported.is_empty(),
         };
         Self {
             comparable: comparison.comparable,
             counts: counts(comparison),
+            sweeps: sweep_tables(comparison)
+                .into_iter()
+                .map(|table| SweepSection {
+                    name: table.name,
+                    title: table.title,
+                    sentences: table.sentences,
+                    columns: table.columns,
+                    rows: table.rows,
+                })
+                .collect(),
             groups,
             refused,
-            absent: comparison.absent.iter().take(MOST).enumerate().map(of_absent).collect(),
+            absent: comparison
+                .absent
+                .iter()
+                .take(MOST)
+                .enumerate()
+                .map(of_absent)
+                .collect(),
             notes,
             left_out: all.into_iter().filter_map(left_out).collect(),
         }
@@ -140,32 +199,76 @@ pub fn id(at: usize) -> String {
 }
 
 fn counts(comparison: &Comparison) -> Vec<String> {
-    let plural = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    let mut counts = vec![plural(comparison.rows.len(), "cell with figures", "cells with figures")];
+    let plural =
+        |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let mut counts = vec![plural(
+        comparison.rows.len(),
+        "cell with figures",
+        "cells with figures",
+    )];
     let more = [
         (comparison.groups.len(), "workload", "workloads"),
-        (comparison.absent.len(), "cell without figures", "cells without figures"),
+        (
+            comparison.absent.len(),
+            "cell without figures",
+            "cells without figures",
+        ),
         (comparison.failed, "failed run", "failed runs"),
-        (comparison.contradicted, "contradicted run", "contradicted runs"),
+        (
+            comparison.contradicted,
+            "contradicted run",
+            "contradicted runs",
+        ),
         (comparison.suspect, "suspect run", "suspect runs"),
-        (comparison.unmeasured, "run with nothing to measure", "runs with nothing to measure"),
+        (
+            comparison.unmeasured,
+            "run with nothing to measure",
+            "runs with nothing to measure",
+        ),
     ];
-    counts.extend(more.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| plural(n, one, many)));
+    counts.extend(
+        more.into_iter()
+            .filter(|(n, ..)| *n > 0)
+            .map(|(n, one, many)| plural(n, one, many)),
+    );
     counts
 }
 
 fn table<'a>(
     rows: &[(usize, &'a Row)],
     speedups: &BTreeMap<&str, &Speedup>,
-    told: &[&Headline],
+    (ranking, told): (Option<String>, &[&Headline]),
     group: &'a Group,
 ) -> GroupTable<'a> {
-    let speedup = |row: &Row| speedups.get(row.cell.as_str()).copied().filter(|s| s.b == group.baseline);
-    let baseline = rows.iter().map(|(_, row)| *row).find(|row| row.cell == group.baseline);
+    let speedup = |row: &Row| {
+        speedups
+            .get(row.cell.as_str())
+            .copied()
+            .filter(|s| s.b == group.baseline)
+    };
+    let baseline = rows
+        .iter()
+        .map(|(_, row)| *row)
+        .find(|row| row.cell == group.baseline);
     let metrics = metric_columns(rows);
-    let columns = ["tokens/s/GPU", "against the baseline", "repeats", "step time", "MFU", "peak memory", "loss at end"];
-    let columns = columns.into_iter().map(str::to_owned).chain(metrics.iter().map(|m| heading(m))).collect();
-    let line = |(index, row): &(usize, &'a Row)| {
+    let unit = rate_unit(rows.iter().map(|(_, row)| *row));
+    let columns = [
+        unit,
+        "against the baseline",
+        "repeats",
+        "step time",
+        "MFU",
+        "peak memory",
+        "loss at end",
+    ];
+    let columns = columns
+        .into_iter()
+        .map(str::to_owned)
+        .chain(metrics.iter().map(|m| heading(m)))
+        .collect();
+    let of: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
+    let names = short_names(&of);
+    let line = |((index, row), name): (&(usize, &'a Row), String)| {
         let is_baseline = row.cell == group.baseline;
         let mut figures = vec![
             rate(row),
@@ -183,20 +286,72 @@ fn table<'a>(
         Line {
             id: id(*index),
             cell: &row.cell,
+            name: part(&name, ..name.len() - mark(&row.imported).len()).to_owned(),
             is_baseline,
             marks: marks(row),
-            labels: &row.labels,
-            warnings: &row.warnings,
+            labels: each(&row.labels),
+            warnings: each(&row.warnings),
             figures,
         }
     };
-    let lines = rows.iter().map(line).collect();
+    let mut lines: Vec<Line<'a>> = rows.iter().zip(names).map(line).collect();
+    // The fastest first; an impossible rate is the last.
+    let rate = |line: &Line| line.figures[0].value.unwrap_or(f64::NEG_INFINITY);
+    lines.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
     let first = leading(told);
-    let more = told.iter().take(MOST).filter(|h| !first.contains(h)).map(|h| h.text.clone()).collect();
-    let leading = first.iter().map(|h| h.text.clone()).collect();
+    let more = told
+        .iter()
+        .take(MOST)
+        .filter(|h| !first.contains(h))
+        .map(|h| h.text.clone())
+        .collect();
+    let leading = ranking
+        .into_iter()
+        .chain(first.iter().map(|h| h.text.clone()))
+        .collect();
     let rows: Vec<&Row> = rows.iter().map(|(_, row)| *row).collect();
-    let group = Heading { model: &group.model, workload: &group.workload, identical_config: group.identical_config };
-    GroupTable { group, leading, more, steady_state: steady_state(&rows), columns, rows: lines }
+    let (workload, identical_config) = (said(&group.workload), group.identical_config);
+    let group = Heading {
+        model: &group.model,
+        short: String::new(),
+        workload,
+        hardware: in_title(&rows),
+        identical_config,
+    };
+    GroupTable {
+        group,
+        leading,
+        more,
+        steady_state: steady_state(&rows),
+        columns,
+        rows: lines,
+    }
+}
+
+/// Gives each table a name in the navigation.
+fn name_apart(tables: &mut [GroupTable]) {
+    let parts = |heading: &Heading| -> Vec<String> {
+        heading.workload.split(", ").map(str::to_owned).collect()
+    };
+    let all: Vec<(&str, Vec<String>)> = tables
+        .iter()
+        .map(|table| (table.group.model, parts(&table.group)))
+        .collect();
+    let names: Vec<String> = all
+        .iter()
+        .map(|(model, own)| {
+            let others = || all.iter().filter(|(other, _)| other == model);
+            let is_shared = |part: &&String| others().all(|(_, parts)| parts.contains(part));
+            let apart = own.iter().filter(|part| !is_shared(part));
+            std::iter::once((*model).to_owned())
+                .chain(apart.cloned())
+                .collect::<Vec<_>>()
+                .join(", ")
+        })
+        .collect();
+    for (table, name) in tables.iter_mut().zip(names) {
+        table.group.short = name;
+    }
 }
 
 /// What a reader must know of a cell before its figures.
@@ -221,7 +376,7 @@ fn marks(row: &Row) -> Vec<String> {
             marks.push(format!("{count} {what}"));
         }
     }
-    marks.extend(row.standing.words());
+    marks.extend(standing(&row.standing));
     if row.repeats_added_later {
         marks.push("repeats added later".to_owned());
     }
@@ -231,7 +386,10 @@ fn marks(row: &Row) -> Vec<String> {
 
 fn rate(row: &Row) -> Shown {
     if let Some(reason) = row.impossible() {
-        return Shown { impossible: true, ..missing(reason) };
+        return Shown {
+            impossible: true,
+            ..missing(&said(reason))
+        };
     }
     let estimate = &row.tokens_per_second_per_gpu;
     let interval = match estimate.ci95 {
@@ -239,18 +397,37 @@ fn rate(row: &Row) -> Shown {
         None if estimate.values.len() < 2 => "one repeat: no interval".to_owned(),
         None => "no interval".to_owned(),
     };
-    let detail = std::iter::once(interval).chain(declared_rate(row)).collect::<Vec<_>>().join("; ");
-    Shown { detail: Some(detail), ..shown(number(estimate.value), estimate.value) }
+    let detail = std::iter::once(interval)
+        .chain(declared_rate(row))
+        .collect::<Vec<_>>()
+        .join("; ");
+    Shown {
+        detail: Some(detail),
+        ..shown(number(estimate.value), estimate.value)
+    }
 }
 
 /// What the declared warm-up alone would give, where more was dropped in any repeat that counts.
 fn declared_rate(row: &Row) -> Option<String> {
     let counted = row.repeats.iter().filter(|r| r.status == RepeatStatus::Ok);
-    let cuts: Vec<_> = counted.filter_map(|r| r.steady.as_ref()?.cut.as_ref()).collect();
+    let cuts: Vec<_> = counted
+        .filter_map(|r| r.steady.as_ref()?.cut.as_ref())
+        .collect();
     cuts.iter().find(|cut| cut.dropped_steps > 0)?;
-    let rates = || cuts.iter().map(|cut| cut.declared_tokens_per_second_per_gpu).filter(|rate| rate.is_finite());
-    let (low, high) = (number(rates().reduce(f64::min)?), number(rates().reduce(f64::max)?));
-    let range = if low == high { low } else { format!("{low}–{high}") };
+    let rates = || {
+        cuts.iter()
+            .map(|cut| cut.declared_tokens_per_second_per_gpu)
+            .filter(|rate| rate.is_finite())
+    };
+    let (low, high) = (
+        number(rates().reduce(f64::min)?),
+        number(rates().reduce(f64::max)?),
+    );
+    let range = if low == high {
+        low
+    } else {
+        format!("{low}–{high}")
+    };
     Some(format!("after the declared warm-up alone {range}"))
 }
 
@@ -268,34 +445,71 @@ fn against(speedup: Option<&Speedup>, is_baseline: bool) -> Shown {
         Verdict::NoDifference => "no significant difference",
         Verdict::NotAssessed | Verdict::Refused | Verdict::Alone => "",
     };
-    let details = [&interval, verdict, speedup.reason.as_deref().unwrap_or_default()];
-    let detail = details.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
-    Shown { detail: (!detail.is_empty()).then_some(detail), ..shown(times(speedup), speedup.ratio) }
+    let reason = speedup.reason.as_ref().map(said).unwrap_or_default();
+    let details = [&interval, verdict, &reason];
+    let detail = details
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    Shown {
+        detail: (!detail.is_empty()).then_some(detail),
+        ..shown(times(speedup), speedup.ratio)
+    }
 }
 
 fn repeats(row: &Row) -> Shown {
     let estimate = &row.tokens_per_second_per_gpu;
     let is_other = estimate.unit != Unit::Repeat;
-    let detail = is_other.then(|| format!("{} count as one each", estimate.unit.count(estimate.units.len())));
-    Shown { detail, ..shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64) }
+    let detail = is_other.then(|| {
+        format!(
+            "{} count as one each",
+            units(estimate.units.len(), estimate.unit)
+        )
+    });
+    Shown {
+        detail,
+        ..shown(format!("{} of {}", row.n, row.repeats_wanted), row.n as f64)
+    }
 }
 
 fn step_time(row: &Row) -> Shown {
     let time = &row.step_time;
-    let spreads = [(time.cv, "of steps"), (spread_of_repeats(row), "of repeats")];
-    let spreads = spreads.into_iter().filter_map(|(cv, whose)| Some(format!("cv {} {whose}", percent(cv?))));
+    let spreads = [
+        (time.cv, "of steps"),
+        (spread_of_repeats(row), "of repeats"),
+    ];
+    let spreads = spreads
+        .into_iter()
+        .filter_map(|(cv, whose)| Some(format!("cv {} {whose}", percent(cv?))));
     let detail = Some(spreads.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty());
-    Shown { detail, ..shown(seconds(time.mean_seconds), time.mean_seconds) }
+    Shown {
+        detail,
+        ..shown(seconds(time.mean_seconds), time.mean_seconds)
+    }
 }
 
 pub fn mfu_figure(mfu: &Mfu) -> Figure {
     match mfu {
-        Mfu::Ok { value, convention, peak, .. } => Figure::Ok {
+        Mfu::Ok {
+            value,
+            convention,
+            peak,
+            ..
+        } => Figure::Ok {
             value: *value,
-            basis: format!("{convention} FLOPs ÷ {} TFLOP/s ({})", number(peak.tflops), peak.source),
+            basis: Basis::Said(format!(
+                "{convention} FLOPs ÷ {} TFLOP/s ({})",
+                number(peak.tflops),
+                peak.source
+            )),
         },
-        Mfu::Absent { reason } => Figure::Absent { reason: reason.clone() },
-        Mfu::Error { reason } => Figure::Error { reason: reason.clone() },
+        Mfu::Absent { reason } => Figure::Absent {
+            reason: reason.clone(),
+        },
+        Mfu::Error { reason } => Figure::Error {
+            reason: reason.clone(),
+        },
     }
 }
 
@@ -304,16 +518,27 @@ fn mfu(mfu: &Mfu) -> Shown {
 }
 
 fn memory(row: &Row) -> Shown {
-    let Some(memory) = row.memory.first() else { return missing("the log states no memory") };
+    let Some(memory) = row.memory.first() else {
+        return missing("the log states no memory");
+    };
     let detail = Some(memory.kind.replace('_', " "));
-    Shown { detail, ..shown(bytes(memory.bytes), memory.bytes as f64) }
+    Shown {
+        detail,
+        ..shown(bytes(memory.bytes), memory.bytes as f64)
+    }
 }
 
 fn loss(row: &Row, baseline: Option<&Row>) -> Shown {
-    let Some(loss) = row.loss_at_end else { return missing("a counted repeat logs no loss at its last step") };
+    let Some(loss) = row.loss_at_end else {
+        return missing("a counted repeat logs no loss at its last step");
+    };
     let detail = row.last_step.map(|step| format!("step {step}"));
     let warning = baseline.and_then(|baseline| loss_apart(row, baseline));
-    Shown { detail, warning, ..shown(format!("{loss:.4}"), loss) }
+    Shown {
+        detail,
+        warning,
+        ..shown(format!("{loss:.4}"), loss)
+    }
 }
 
 /// Metrics that any row has a figure of, or an error: a title and a unit are one column.
@@ -321,12 +546,18 @@ fn metric_columns<'a>(rows: &[(usize, &'a Row)]) -> Vec<&'a Metric> {
     let mut columns: Vec<&Metric> = Vec::new();
     for metric in rows.iter().flat_map(|(_, row)| &row.metrics.0) {
         let is_known = columns.iter().any(|c| same_column(c, metric));
-        if !OWN.contains(&&*metric.name) && !is_known && !matches!(metric.figure, Figure::Absent { .. }) {
+        if !OWN.contains(&&*metric.name)
+            && !is_known
+            && !matches!(metric.figure, Figure::Absent { .. })
+        {
             columns.push(metric);
         }
     }
     // As a row has them, whichever row came with a figure first.
-    let rank = |m: &Metric| rows.iter().find_map(|(_, row)| row.metrics.0.iter().position(|n| n.name == m.name));
+    let rank = |m: &Metric| {
+        rows.iter()
+            .find_map(|(_, row)| row.metrics.0.iter().position(|n| n.name == m.name))
+    };
     columns.sort_by_key(|m| rank(m));
     columns
 }
@@ -336,8 +567,13 @@ fn same_column(a: &Metric, b: &Metric) -> bool {
 }
 
 fn heading(metric: &Metric) -> String {
-    let is_said = ["", "fraction", "s"].contains(&&*metric.unit) || metric.title.contains(&*metric.unit);
-    if is_said { metric.title.clone() } else { format!("{}, {}", metric.title, metric.unit) }
+    let is_said =
+        ["", "fraction", "s"].contains(&&*metric.unit) || metric.title.contains(&*metric.unit);
+    if is_said {
+        metric.title.clone()
+    } else {
+        format!("{}, {}", metric.title, metric.unit)
+    }
 }
 
 fn metric(row: &Row, column: &Metric) -> Shown {
@@ -351,8 +587,11 @@ fn metric(row: &Row, column: &Metric) -> Shown {
 fn figure(figure: &Figure, unit: &str) -> Shown {
     match figure {
         Figure::Ok { value, .. } => shown(in_unit(*value, unit), *value),
-        Figure::Absent { reason } => missing(reason),
-        Figure::Error { reason } => Shown { impossible: true, ..missing(reason) },
+        Figure::Absent { reason } => missing(&said(reason)),
+        Figure::Error { reason } => Shown {
+            impossible: true,
+            ..missing(&said(reason))
+        },
     }
 }
 
@@ -362,9 +601,16 @@ pub fn in_unit(value: f64, unit: &str) -> String {
 }
 
 fn shown(text: String, value: f64) -> Shown {
-    Shown { text, value: Some(value).filter(|v| v.is_finite()), ..Shown::default() }
+    Shown {
+        text,
+        value: Some(value).filter(|v| v.is_finite()),
+        ..Shown::default()
+    }
 }
 
 fn missing(reason: &str) -> Shown {
-    Shown { reason: Some(reason.to_owned()), ..Shown::default() }
+    Shown {
+        reason: Some(reason.to_owned()),
+        ..Shown::default()
+    }
 }

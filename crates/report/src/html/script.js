@@ -11,7 +11,7 @@
   theme.hidden = false;
   name();
 
-  // Each column: largest first, smallest first (words the other way), then the order of the matrix again.
+  // Each column: largest first, smallest first (words the other way), then the order of the page again.
   for (const table of document.querySelectorAll('table.sort')) {
     const body = table.tBodies[0];
     const rows = [...body.rows];

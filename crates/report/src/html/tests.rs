@@ -1,8 +1,9 @@
 use tprimat_figures::{
-    Attestation, AttestationStatus, Catalogue, CellInput, CellState, CompareSettings, Cut, EnvironmentDifference,
-    FieldAttestation, Figure, Metric, Row, compare,
+    Catalogue, CellInput, CellState, CompareSettings, Cut, EnvironmentDifference, Figure, Metric,
+    Row, compare,
 };
-use tprimat_logs::FailureClass;
+use tprimat_job::FailureClass;
+use tprimat_results::{Attestation, AttestationStatus, FieldAttestation};
 
 use super::*;
 use crate::{pictures, stand_ins::*};
@@ -20,30 +21,75 @@ fn cells() -> Vec<CellInput> {
     fp8.precision = "fp8".into();
     let mut long = test_job();
     long.data.seq_length = 256;
-    let failed =
-        CellState::Failed { class: FailureClass::Oom, evidence: vec!["CUDA out of memory. Tried to allocate".into()] };
-    let mut imported = measured("nvd/mega/llama/maximum_performance", &test_job(), &[0.03, 0.0301], H100);
+    let failed = CellState::Failed {
+        class: FailureClass::Oom,
+        evidence: vec!["CUDA out of memory. Tried to allocate".into()],
+    };
+    let mut imported = measured(
+        "nvd/mega/llama/maximum_performance",
+        &test_job(),
+        &[0.03, 0.0301],
+        H100,
+    );
     imported.imported = vec!["mega.log".into()];
     vec![
-        measured("nvd/native/llama/maximum_performance", &test_job(), &[0.01, 0.0101, 0.0099], H100),
-        measured("nvd/tran/llama/maximum_performance", &test_job(), &[0.02, 0.0202, 0.0198], H100),
-        measured("nvd/tran/llama/maximum_performance@precision=fp8", &fp8, &[0.0101], H100),
-        measured("nvd/tran/llama/maximum_performance@seq_length=256", &long, &[0.02], H100),
+        measured(
+            "nvd/native/llama/maximum_performance",
+            &test_job(),
+            &[0.01, 0.0101, 0.0099],
+            H100,
+        ),
+        measured(
+            "nvd/tran/llama/maximum_performance",
+            &test_job(),
+            &[0.02, 0.0202, 0.0198],
+            H100,
+        ),
+        measured(
+            "nvd/tran/llama/maximum_performance@precision=fp8",
+            &fp8,
+            &[0.0101],
+            H100,
+        ),
+        measured(
+            "nvd/tran/llama/maximum_performance@seq_length=256",
+            &long,
+            &[0.02],
+            H100,
+        ),
         imported,
         cell("nvd/fsdp/llama/maximum_performance", failed),
         cell(
             "nvd/prim/llama/maximum_performance",
-            CellState::Unsupported { reason: "Primus needs an AMD platform".into() },
+            CellState::Unsupported {
+                reason: "Primus needs an AMD platform".into(),
+            },
         ),
-        measured_steps("nvd/deep/llama/maximum_performance", &test_job(), &[vec![3.0]], H100),
+        measured_steps(
+            "nvd/deep/llama/maximum_performance",
+            &test_job(),
+            &[vec![3.0]],
+            H100,
+        ),
     ]
 }
 
 fn page(comparison: &Comparison) -> String {
     let all = pictures(comparison).unwrap();
     let (drawn, left_out) = (all.drawn, all.left_out);
-    let drawn: Vec<Drawn> = drawn.into_iter().map(|p| Drawn::new(&p.file(), p.svg)).collect();
-    let text = html(comparison, &drawn, &Meta { matrix: "m".into(), left_out }).unwrap();
+    let drawn: Vec<PagePicture> = drawn
+        .into_iter()
+        .map(|p| PagePicture::new(&p.file(), p.svg))
+        .collect();
+    let text = html(
+        comparison,
+        &drawn,
+        &Meta {
+            matrix: "m".into(),
+            left_out,
+        },
+    )
+    .unwrap();
     check(&text);
     text
 }
@@ -54,7 +100,9 @@ const VOID: [&str; 3] = ["meta", "link", "wbr"];
 /// Every element is closed by its own end, ids are there once, and nothing reaches outside.
 fn check(html: &str) {
     let (mut open, mut ids) = (Vec::new(), std::collections::BTreeSet::new());
-    let mut rest = html.strip_prefix("<!DOCTYPE html>").expect("a document type");
+    let mut rest = html
+        .strip_prefix("<!DOCTYPE html>")
+        .expect("a document type");
     while let Some(at) = rest.find('<') {
         let tag = &rest[at + 1..];
         let end = end_of(tag).unwrap_or_else(|| panic!("no end: {}", &tag[..tag.len().min(80)]));
@@ -62,16 +110,31 @@ fn check(html: &str) {
         rest = after;
         if let Some(name) = inside.strip_prefix('/') {
             let before = &html[..html.len() - rest.len()];
-            assert_eq!(open.pop(), Some(name.trim().to_owned()), "…{}", &before[before.len().saturating_sub(300)..]);
+            assert_eq!(
+                open.pop(),
+                Some(name.trim().to_owned()),
+                "…{}",
+                &before[before.len().saturating_sub(300)..]
+            );
             continue;
         }
         let name = inside.split([' ', '\n', '/']).next().unwrap().to_owned();
-        assert!(name.starts_with(|c: char| c.is_ascii_lowercase()), "<{inside}>");
+        assert!(
+            name.starts_with(|c: char| c.is_ascii_lowercase()),
+            "<{inside}>"
+        );
         for part in inside.split(" id=\"").skip(1) {
             let id = part.split('"').next().unwrap();
             assert!(ids.insert(id.to_owned()), "the id {id} is there twice");
         }
-        for reach in ["src=", "href=\"http", "url(", " onclick", " onload", " onerror"] {
+        for reach in [
+            "src=",
+            "href=\"http",
+            "url(",
+            " onclick",
+            " onload",
+            " onerror",
+        ] {
             assert!(!outside_quotes_or_known(inside, reach), "<{inside}>");
         }
         if name == "script" || name == "style" {
@@ -83,17 +146,26 @@ fn check(html: &str) {
     }
     assert_eq!(open, Vec::<String>::new());
     assert_eq!(html.matches("<script>").count(), 1);
-    let links = html.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let links = html
+        .split("href=\"#")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap());
     for link in links {
         assert!(ids.contains(link), "nothing has the id {link}");
     }
-    let seen = |c: char| c.is_control() && c != '\n' && c != '\t' || ('\u{202a}'..='\u{202e}').contains(&c);
+    let seen = |c: char| {
+        c.is_control() && c != '\n' && c != '\t' || ('\u{202a}'..='\u{202e}').contains(&c)
+    };
     assert!(!html.contains(seen));
 }
 
 fn outside_quotes_or_known(inside: &str, reach: &str) -> bool {
     // Values are escaped, so an attribute's name is outside of quotes: every second part.
-    inside.split('"').step_by(2).any(|part| part.contains(reach)) || (reach.ends_with("http") && inside.contains(reach))
+    inside
+        .split('"')
+        .step_by(2)
+        .any(|part| part.contains(reach))
+        || (reach.ends_with("http") && inside.contains(reach))
 }
 
 /// Where a tag ends: at the first `>` that is not in quotes.
@@ -132,7 +204,10 @@ fn same_comparison_same_bytes_and_everything_is_told() {
     }
     for note in &comparison.notes {
         // As a sentence of its own it begins with a capital.
-        let words: String = note.text.chars().skip(1).collect();
+        let words: String = tprimat_sentences::said(&note.fact)
+            .chars()
+            .skip(1)
+            .collect();
         assert!(text.contains(&escaped(&words)), "{note:?}");
     }
 }
@@ -147,13 +222,35 @@ fn groups_have_tables_of_their_own() {
     let table = |section: &str| section.split("</table>").next().unwrap().to_owned();
     for (section, at) in sections.iter().zip(0..) {
         for row in &comparison.rows {
-            let is_told =
-                table(section).contains(&format!(">{}</a>", row.cell.replace('/', "/<wbr>").replace('@', "@<wbr>")));
+            let is_told = table(section).contains(&format!(" title=\"{}\">", row.cell));
             assert_eq!(is_told, row.group == at, "{} in {at}", row.cell);
         }
     }
-    assert!(text.contains("may not be put beside"));
+    assert!(text.contains("Do not compare figures across tables"));
     assert!(text.contains("seq_length: 256, not 128"));
+    let rates = |section: &str| -> Vec<f64> {
+        let table = table(section);
+        let cells = table.split("data-t=\"tokens/s/GPU\" data-v=\"").skip(1);
+        cells
+            .map(|cell| cell.split('"').next().unwrap().parse().unwrap())
+            .collect()
+    };
+    for section in &sections {
+        let rates = rates(section);
+        assert!(
+            !rates.is_empty() && rates.is_sorted_by(|a, b| a >= b),
+            "the fastest first: {rates:?}"
+        );
+    }
+    let nav = text.split("</nav>").next().unwrap();
+    assert!(
+        nav.contains("#group-1\">llama, bf16/fp8, sequence 128</a>"),
+        "{nav}"
+    );
+    assert!(
+        nav.contains("#group-2\">llama, bf16, sequence 256</a>"),
+        "{nav}"
+    );
 }
 
 #[test]
@@ -162,15 +259,30 @@ fn words_from_outside_stay_words() {
     hostile[1].cell = format!("nvd/{HOSTILE}/llama/maximum_performance");
     hostile[6].cell = format!("nvd/prim{HOSTILE}");
     hostile[0].environment.variables = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
-    let CellState::Ok { summary } = &mut hostile[0].state else { panic!() };
+    let CellState::Ok { summary } = &mut hostile[0].state else {
+        panic!()
+    };
     summary.versions = [("torch".to_owned(), HOSTILE.to_owned())].into();
-    summary.notes.push(tprimat_figures::Note::new(tprimat_figures::NoteKind::Remark, HOSTILE));
+    summary.notes.push(tprimat_figures::Note::new(
+        tprimat_figures::NoteKind::Remark,
+        HOSTILE,
+    ));
     let repeat = &mut summary.repeats[1];
     repeat.host = HOSTILE.to_owned();
     repeat.log_tail = vec![HOSTILE.to_owned(); 3];
-    repeat.status =
-        tprimat_figures::RepeatStatus::Failed { class: FailureClass::Unknown, evidence: vec![HOSTILE.into()] };
-    let text = html(&of(&hostile), &[], &Meta { matrix: HOSTILE.into(), ..Meta::default() }).unwrap();
+    repeat.status = tprimat_figures::RepeatStatus::Failed {
+        class: FailureClass::Unknown,
+        evidence: vec![HOSTILE.into()],
+    };
+    let text = html(
+        &of(&hostile),
+        &[],
+        &Meta {
+            matrix: HOSTILE.into(),
+            ..Meta::default()
+        },
+    )
+    .unwrap();
     check(&text);
     assert!(text.contains(
         "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;]]&gt; \u{fffd}[31m\u{fffd}\u{fffd}&quot;&#39;&amp;amp;"
@@ -195,19 +307,38 @@ fn a_missing_figure_says_why_beside_it_and_in_the_details() {
         reference: None,
         figure,
     };
-    comparison.rows[0].metrics.0 = vec![metric(Figure::Ok { value: 1234.5, basis: "2.5 USD a GPU-hour".into() })];
-    comparison.rows[1].metrics.0 = vec![metric(Figure::Absent { reason: "no price is known".into() })];
-    comparison.rows[2].metrics.0 = vec![metric(Figure::Error { reason: "the price is negative".into() })];
+    comparison.rows[0].metrics.0 = vec![metric(Figure::Ok {
+        value: 1234.5,
+        basis: "2.5 USD a GPU-hour".into(),
+    })];
+    comparison.rows[1].metrics.0 = vec![metric(Figure::Absent {
+        reason: "no price is known".into(),
+    })];
+    comparison.rows[2].metrics.0 = vec![metric(Figure::Error {
+        reason: "the price is negative".into(),
+    })];
     let text = page(&comparison);
     assert!(text.contains("<th role=\"columnheader\" scope=\"col\" class=\"n\">tokens/USD</th>"));
-    assert!(text.contains("data-v=\"1234.5\"><span>1,234</span>"), "the value");
+    assert!(
+        text.contains("data-v=\"1234.5\"><span>1,234</span>"),
+        "the value"
+    );
     assert!(text.contains("2.5 USD a GPU-hour"));
-    for reason in ["no price is known", "the price is negative", "logs no loss at its last step"] {
+    for reason in [
+        "no price is known",
+        "the price is negative",
+        "logs no loss at its last step",
+    ] {
         assert!(
-            text.contains(&format!("role=\"tooltip\">{reason}")) || text.contains(&format!("{reason}</span></span>")),
+            text.contains(&format!("role=\"tooltip\">{reason}"))
+                || text.contains(&format!("{reason}</span></span>")),
             "{reason}"
         );
-        assert!(text.contains(&format!("<td>{reason}</td>")) || text.contains(&format!("{reason}</td>")), "{reason}");
+        assert!(
+            text.contains(&format!("<td>{reason}</td>"))
+                || text.contains(&format!("{reason}</td>")),
+            "{reason}"
+        );
     }
 }
 
@@ -216,24 +347,38 @@ fn a_page_of_many_cells_shows_the_first_and_says_so() {
     let mut comparison = of(&cells());
     let row = comparison.rows[0].clone();
     let many = super::MOST + 700;
-    comparison.rows = (0..many).map(|at| Row { cell: format!("{}@n={at}", row.cell), ..row.clone() }).collect();
+    comparison.rows = (0..many)
+        .map(|at| Row {
+            cell: format!("{}@n={at}", row.cell),
+            ..row.clone()
+        })
+        .collect();
     comparison.groups.truncate(1);
     comparison.groups[0].baseline = comparison.rows[0].cell.clone();
-    (comparison.speedups, comparison.differences, comparison.notes) = Default::default();
+    (
+        comparison.speedups,
+        comparison.differences,
+        comparison.notes,
+    ) = Default::default();
     let text = page(&comparison);
     let said = format!(
         "This page shows the first {} of {many} cells with figures; compare.json has all of them.",
         super::MOST
     );
     assert!(text.contains(&said));
-    assert_eq!(text.matches("<details class=\"cell\"").count(), super::MOST + comparison.absent.len());
+    assert_eq!(
+        text.matches("<details class=\"cell\"").count(),
+        super::MOST + comparison.absent.len()
+    );
     assert!(text.len() < 30 << 20, "{} bytes", text.len());
 }
 
 #[test]
 fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
     let mut cells = cells();
-    let CellState::Ok { summary } = &mut cells[7].state else { panic!() };
+    let CellState::Ok { summary } = &mut cells[7].state else {
+        panic!()
+    };
     summary.attested = Some(Attestation {
         status: AttestationStatus::Contradicted,
         fields: vec![
@@ -247,10 +392,15 @@ fn a_contradiction_is_shown_field_by_field_although_there_is_no_figure() {
             .into(),
         ],
     });
-    summary.repeats[0].status = tprimat_figures::RepeatStatus::Contradicted { fields: vec!["seq_length".into()] };
+    summary.repeats[0].status = tprimat_figures::RepeatStatus::Contradicted {
+        fields: vec!["seq_length".into()],
+    };
     let text = page(&of(&cells));
-    for words in ["<td>2048</td><td>8192</td>", "badge contradicted\">contradicted</span>", "<small>65536 ÷ 8</small>"]
-    {
+    for words in [
+        "<td>2048</td><td>8192</td>",
+        "badge contradicted\">contradicted</span>",
+        "<small>65536 ÷ 8</small>",
+    ] {
         assert!(text.contains(words), "{words}");
     }
 }
@@ -262,9 +412,12 @@ fn a_suspect_repeat_is_told_with_its_reason() {
     comparison.rows[1].repeats[0].status = tprimat_figures::RepeatStatus::Suspect { reason };
     (comparison.rows[1].suspect, comparison.suspect) = (1, 1);
     let text = page(&comparison);
-    for words in
-        ["badge suspect\">suspect</span>", "used by process 7 (&lt;b&gt;)</small>", "1 suspect run", ">1 suspect<"]
-    {
+    for words in [
+        "badge suspect\">suspect</span>",
+        "used by process 7 (&lt;b&gt;)</small>",
+        "1 suspect run",
+        ">1 suspect<",
+    ] {
         assert!(text.contains(words), "{words}");
     }
 }
@@ -293,7 +446,9 @@ fn a_cut_and_a_dangerous_variable_are_told() {
     let text = page(&comparison);
     assert!(text.contains("from step 12; method: cusum; 10 dropped after the declared warm-up"));
     assert!(text.contains("1,000 after the declared warm-up"));
-    assert!(text.contains("every kernel waits for the one before") && text.contains("<td>not set</td>"));
+    assert!(
+        text.contains("every kernel waits for the one before") && text.contains("<td>not set</td>")
+    );
 }
 
 #[test]
@@ -302,7 +457,8 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     let (base, row) = (comparison.rows[0].loss_group, &mut comparison.rows[1]);
     row.loss_group = base + 1;
     let mut seed = row.contract.0[0].clone();
-    (seed.field, seed.tier, seed.value) = ("seed".into(), tprimat_figures::Tier::Convergence, 7.into());
+    (seed.field, seed.tier, seed.value) =
+        ("seed".into(), tprimat_results::Tier::Convergence, 7.into());
     row.contract.0.retain(|f| f.field != "seed");
     row.contract.0.push(seed);
     row.warnings = vec!["CUDA_LAUNCH_BLOCKING=1: the host waits".into()];
@@ -313,7 +469,11 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
     row.repeats[0].telemetry = Some(serde_json::from_value(telemetry).unwrap());
     row.repeats[1].telemetry_absent = Some("no driver answers".into());
     let cell = row.cell.clone();
-    let speedup = comparison.speedups.iter_mut().find(|s| s.a == cell).unwrap();
+    let speedup = comparison
+        .speedups
+        .iter_mut()
+        .find(|s| s.a == cell)
+        .unwrap();
     speedup.interval.as_mut().unwrap().confidence = 0.975;
     comparison.environment = vec![EnvironmentDifference {
         cell_a: cell,
@@ -347,9 +507,19 @@ fn what_guard_statistics_and_telemetry_say_is_on_the_page() {
 fn a_matrix_that_fails_as_a_whole_still_fits() {
     let line = "x".repeat(400);
     let failed = |i: usize| {
-        let mut cell = measured_steps(&format!("nvd/tran/llama/s{i}"), &test_job(), &vec![vec![3.0]; 5], H100);
-        let CellState::Ok { summary } = &mut cell.state else { panic!() };
-        summary.repeats.iter_mut().for_each(|r| r.log_tail = vec![line.clone(); 40]);
+        let mut cell = measured_steps(
+            &format!("nvd/tran/llama/s{i}"),
+            &test_job(),
+            &vec![vec![3.0]; 5],
+            H100,
+        );
+        let CellState::Ok { summary } = &mut cell.state else {
+            panic!()
+        };
+        summary
+            .repeats
+            .iter_mut()
+            .for_each(|r| r.log_tail = vec![line.clone(); 40]);
         cell
     };
     let cells: Vec<CellInput> = (0..60).map(failed).collect();
@@ -362,17 +532,34 @@ fn a_matrix_that_fails_as_a_whole_still_fits() {
 #[test]
 fn nothing_at_all_is_still_a_page() {
     assert!(page(&of(&[])).contains("No cell has figures."));
-    let one = page(&of(&[measured("cpu/native/tiny/single", &test_job(), &[0.25], None)]));
+    let one = page(&of(&[measured(
+        "cpu/native/tiny/single",
+        &test_job(),
+        &[0.25],
+        None,
+    )]));
     assert!(one.contains("one repeat: no interval"));
 }
 
 #[test]
 fn whatever_may_be_absent_may_be_absent() {
-    let sample = crate::sample::Sample { cells: 9, groups: 2, repeats: 3, steps: 9, scale: 1.0, troubled: true };
+    let sample = crate::sample::Sample {
+        cells: 9,
+        groups: 2,
+        repeats: 3,
+        steps: 9,
+        scale: 1.0,
+        troubled: true,
+    };
     let mut comparison: Comparison = serde_json::from_value(sample.json()).unwrap();
     assert!(page(&comparison).contains("2 workloads"));
     for repeat in comparison.rows.iter_mut().flat_map(|r| &mut r.repeats) {
-        (repeat.steady, repeat.loss_at_end, repeat.last_step, repeat.started_at) = (None, None, None, None);
+        (
+            repeat.steady,
+            repeat.loss_at_end,
+            repeat.last_step,
+            repeat.started_at,
+        ) = (None, None, None, None);
         repeat.host.clear();
     }
     for row in &mut comparison.rows {

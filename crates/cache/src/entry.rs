@@ -1,0 +1,247 @@
+//! What the records in segments hold: entries, attempts, outputs.
+
+use serde::{Deserialize, Serialize};
+use tprimat_base::digest::Digest;
+use tprimat_job::{FailureClass, RunOutcome};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskKind {
+    Render,
+    Train,
+    Parse,
+    Aggregate,
+    Compare,
+    Plot,
+    Report,
+}
+
+impl TaskKind {
+    /// One for the whole matrix, not one a cell.
+    #[must_use]
+    pub fn is_over_all(self) -> bool {
+        matches!(self, Self::Compare | Self::Plot | Self::Report)
+    }
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Render => "render",
+            Self::Train => "train",
+            Self::Parse => "parse",
+            Self::Aggregate => "aggregate",
+            Self::Compare => "compare",
+            Self::Plot => "plot",
+            Self::Report => "report",
+        }
+    }
+}
+
+/// One file that a task left: an object of the cache under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    pub name: String,
+    pub digest: Digest,
+    /// Bytes, uncompressed.
+    pub size: u64,
+}
+
+/// A task that was done: its key, the whole pre-image of that key, and what it left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Digest,
+    pub kind: TaskKind,
+    /// The task's name when it ran (`parse cpu/native/llama/single#2`); only for "what changed
+    /// since last time".
+    pub task: String,
+    /// Canonical text whose digest is `key`.
+    pub preimage: String,
+    pub outputs: Vec<Output>,
+}
+
+/// One execution of a train key. Immutable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Sorts by start time: `20261121T023705.123456Z-1a2b3c4d`.
+    pub id: String,
+    pub key: Digest,
+    pub task: String,
+    pub preimage: String,
+    /// Opened by `--remeasure`; the highest one counts.
+    pub generation: u32,
+    pub outcome: RunOutcome,
+    pub outputs: Vec<Output>,
+    /// Seconds since 1970.
+    pub started_at: f64,
+    pub ended_at: f64,
+    pub host: String,
+    /// What disturbed it, if something did: a run that ended well is not counted then, and one that
+    /// ran out of memory may not do so again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspect: Option<String>,
+    /// How many repeats the plan wanted when this one was made; older attempts do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_planned: Option<u32>,
+    /// Somebody decided that it does not count; a record of its own, which a later one may take
+    /// back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_aside: Option<SetAside>,
+    /// Files that its command names, that nobody declares, and that were written while it ran.
+    #[serde(default, skip_serializing_if = "Undeclared::is_nothing")]
+    pub undeclared: Undeclared,
+    /// Undeclared files changed under it, and under the run before it as well: no other run is made
+    /// until somebody declares them. This follows from other attempts, so it is not recorded.
+    #[serde(skip)]
+    pub is_held: bool,
+    /// Orders attempts as they were recorded, whatever the clocks of their hosts said; 0 before
+    /// that.
+    #[serde(skip)]
+    pub recorded: u64,
+}
+
+/// Files that a run may have read or written: only its command names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undeclared {
+    /// Those that were there and changed. The attempt is filed as if they were not inputs; it
+    /// counts once somebody says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// Those that were not there when the run was planned. The run did not read them from its
+    /// beginning, so it counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub made: Vec<String>,
+}
+
+impl Undeclared {
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.changed.is_empty() && self.made.is_empty()
+    }
+
+    /// What was seen on another node of the same run.
+    pub fn merge(&mut self, other: Self) {
+        for (mine, theirs) in [
+            (&mut self.changed, other.changed),
+            (&mut self.made, other.made),
+        ] {
+            mine.extend(theirs);
+            mine.sort();
+            mine.dedup();
+        }
+    }
+
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.changed
+            .iter()
+            .chain(&self.made)
+            .any(|known| known == name)
+    }
+
+    /// Why the attempt does not count, and what to write so that it does. After one such run
+    /// somebody may have edited the file; after two in a row (`is_held`) the run is believed to
+    /// write it.
+    #[must_use]
+    pub fn doubt(&self, is_held: bool) -> Option<String> {
+        let it = if self.changed.len() == 1 {
+            "it"
+        } else {
+            "them"
+        };
+        let (names, as_output) = (self.changed.join(", "), inputs_line(&self.changed, "!"));
+        let doubt = match is_held {
+            _ if self.changed.is_empty() => return None,
+            false => format!(
+                "{names} changed while it ran, and only the command names {it}. The next build measures once more with the new \
+                 content; if the run itself writes {it}, {as_output} counts this run without another one"
+            ),
+            true => format!(
+                "{names} changed while it ran, as during the run before it, and only the command names {it}. No other run is made \
+                 before `inputs` says what {names} is: if the run writes {it}, {as_output} counts this run; if you edited {it}, {} \
+                 measures again",
+                inputs_line(&self.changed, "")
+            ),
+        };
+        Some(doubt)
+    }
+
+    /// What the run is believed to have written.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        (!self.made.is_empty()).then(|| {
+            format!(
+                "the run wrote {}, which its command names, so it is not taken for an input: {} says so for good; {} makes it one",
+                self.made.join(", "),
+                inputs_line(&self.made, "!"),
+                inputs_line(&self.made, "")
+            )
+        })
+    }
+}
+
+/// `inputs: ["!out.txt"]`, as config.yaml has it.
+#[must_use]
+pub fn inputs_line(names: &[String], sign: &str) -> String {
+    let names: Vec<String> = names
+        .iter()
+        .map(|name| format!("\"{sign}{name}\""))
+        .collect();
+    format!("`inputs: [{}]`", names.join(", "))
+}
+
+/// Why an attempt does not count although it may have gone well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetAside {
+    pub reason: String,
+    /// Seconds since 1970.
+    pub at: f64,
+}
+
+impl Attempt {
+    /// Ended well, nothing disturbed it, and nobody set it aside: it counts.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.outcome == RunOutcome::Ok && self.suspect.is_none() && self.set_aside.is_none()
+    }
+    /// Ended well, but is kept and not counted.
+    #[must_use]
+    pub fn is_disturbed(&self) -> bool {
+        self.outcome == RunOutcome::Ok && self.suspect.is_some() && self.set_aside.is_none()
+    }
+    /// Did it end by itself, under undeclared files that changed?
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        let has_ended = self.outcome == RunOutcome::Ok || self.will_fail_again();
+        has_ended && self.set_aside.is_none() && !self.undeclared.changed.is_empty()
+    }
+    /// Does it count whatever is declared now?
+    #[must_use]
+    pub fn is_beyond_doubt(&self) -> bool {
+        self.is_valid() && !self.is_doubtful()
+    }
+    /// As it stands as long as nobody says whether the run read or wrote what changed. A failure is
+    /// tried once more.
+    #[must_use]
+    pub fn in_doubt(mut self, is_held: bool) -> Self {
+        if self.is_doubtful() {
+            self.is_held = is_held;
+            if self.outcome == RunOutcome::Ok || !is_held {
+                self.suspect = self.undeclared.doubt(is_held);
+            }
+        }
+        self
+    }
+    /// Did it fail in a way that the same launch would meet again?
+    #[must_use]
+    pub fn will_fail_again(&self) -> bool {
+        let lasts = |class: FailureClass| {
+            class.is_deterministic() && self.suspect.is_none() && self.set_aside.is_none()
+        };
+        matches!(&self.outcome, RunOutcome::Failed { class, .. } if lasts(*class))
+    }
+    /// What its result is made from.
+    #[must_use]
+    pub fn log(&self) -> Option<&Output> {
+        self.outputs.iter().find(|o| o.name == "log")
+    }
+}

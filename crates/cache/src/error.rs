@@ -1,0 +1,64 @@
+use std::{io, path::PathBuf};
+
+use tprimat_base::{digest::Digest, error::Error};
+
+/// Why the cache, or something in it, cannot be used as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error(
+        "in the cache {} `{name}` is a link; a cache has no links in it, so that nothing outside it is changed or removed. \
+         Move what it leads to in its place, or make the whole cache a link",
+        .cache.display()
+    )]
+    Link { cache: PathBuf, name: &'static str },
+    #[error(
+        "{} is not a cache: it holds `{holds}` and has no CACHEDIR.TAG of tprimat. Name an empty or a new folder in paths.cache",
+        .folder.display()
+    )]
+    NotACache { folder: PathBuf, holds: String },
+    #[error(
+        "cannot write to the cache {}: its disk has {free_mib} MiB free, and a build needs {needed_mib} MiB",
+        .cache.display()
+    )]
+    DiskFull {
+        cache: PathBuf,
+        free_mib: u64,
+        needed_mib: u64,
+    },
+    #[error("{} is a folder where the cache keeps a file; remove it and build again", .0.display())]
+    FolderInTheWay(PathBuf),
+    #[error(
+        "the object {} is larger than {most_mib} MiB, the most that is read into memory; if it is not a log of yours, \
+         remove {}",
+        .digest.short(),
+        .path.display()
+    )]
+    ObjectTooLarge {
+        digest: Digest,
+        most_mib: u64,
+        path: PathBuf,
+    },
+    #[error("a record of over {most_mib} MiB does not fit the cache")]
+    RecordTooLarge { most_mib: usize },
+    /// Why a bundle is not taken: nothing of it counts.
+    #[error("the bundle {0}")]
+    Bundle(String),
+    #[error("key {} has no generation left", .0.short())]
+    NoGenerationLeft(Digest),
+    /// `again`: what makes it anew.
+    #[error("{what} is gone from the cache or damaged; {again}")]
+    Gone { what: String, again: &'static str },
+    #[error("{what} is not what this version writes: {source}")]
+    OtherVersion {
+        what: String,
+        source: serde_json::Error,
+    },
+    #[error("`{name}` cannot be read from the cache: {source}")]
+    Unreadable { name: String, source: io::Error },
+}
+
+impl From<CacheError> for Error {
+    fn from(error: CacheError) -> Self {
+        Self::stage(error)
+    }
+}

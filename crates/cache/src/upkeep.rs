@@ -1,0 +1,364 @@
+//! What a cache holds, whether it is sound, and what can be removed from it.
+//!
+//! Nothing that was measured is ever removed: outputs of runs, imports, and the results and
+//! summaries made of them stay, whatever their age. What can go is what the next build draws again
+//! (comparisons, pictures, reports), and objects that no record names.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs, io,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use serde::Serialize;
+use tprimat_base::{
+    digest::Digest,
+    error::{Error, Result},
+    files::{self, Durability},
+};
+
+use super::{encode, entry::TaskKind, store::Cache};
+
+/// An object that no record names may be one that is being recorded.
+const YOUNG: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Usage {
+    pub runs: usize,
+    pub objects: usize,
+    /// Bytes of the objects on the disk.
+    pub bytes: u64,
+    /// Bytes of the records.
+    pub record_bytes: u64,
+    /// Objects that the next build could draw again.
+    pub drawn: usize,
+    pub drawn_bytes: u64,
+    /// Objects that no record names.
+    pub unnamed: usize,
+    pub unnamed_bytes: u64,
+    /// When the first and the last run began, in seconds since 1970.
+    pub first_run: Option<f64>,
+    pub last_run: Option<f64>,
+}
+
+/// What a look at every object found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    pub objects: usize,
+    /// Objects whose bytes were not what their names say. They are dropped, as by every reader.
+    pub damaged: Vec<Digest>,
+    /// Files of runs that are not there: the task and the file's name.
+    pub lost: Vec<(String, String)>,
+}
+
+/// What `gc` may remove.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// What is drawn goes if nobody recorded it within this time.
+    pub older_than: Option<Duration>,
+    /// What is drawn goes, the oldest first, until the objects take no more than this.
+    pub at_most_bytes: Option<u64>,
+}
+
+/// An object that may be removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Garbage {
+    pub digest: Digest,
+    pub bytes: u64,
+    /// Does a record name it?
+    pub is_named: bool,
+    path: PathBuf,
+}
+
+struct Stored {
+    digest: Digest,
+    bytes: u64,
+    written: SystemTime,
+    path: PathBuf,
+}
+
+/// Why objects are there.
+#[derive(Default)]
+struct Named {
+    kept: HashSet<Digest>,
+    /// What only comparisons, pictures and reports name, with when that was recorded last.
+    drawn: HashMap<Digest, u64>,
+}
+
+impl Cache {
+    pub fn usage(&self) -> Result<Usage> {
+        let (named, bodies) = (self.named()?, self.bodies()?);
+        let mut usage = Usage {
+            record_bytes: bodies.iter().map(|body| body.len() as u64).sum(),
+            ..Usage::default()
+        };
+        for attempt in bodies
+            .iter()
+            .filter_map(|body| encode::decode_attempt(body))
+        {
+            usage.runs += 1;
+            let at = attempt.started_at;
+            usage.first_run = Some(usage.first_run.map_or(at, |first| first.min(at)));
+            usage.last_run = Some(usage.last_run.map_or(at, |last| last.max(at)));
+        }
+        for object in self.stored()? {
+            usage.objects += 1;
+            usage.bytes += object.bytes;
+            if named.kept.contains(&object.digest) {
+                continue;
+            }
+            let (count, bytes) = if named.drawn.contains_key(&object.digest) {
+                (&mut usage.drawn, &mut usage.drawn_bytes)
+            } else {
+                (&mut usage.unnamed, &mut usage.unnamed_bytes)
+            };
+            *count += 1;
+            *bytes += object.bytes;
+        }
+        Ok(usage)
+    }
+
+    /// Reads every object. `progress` is told how many of how many are done.
+    pub fn verify(&self, progress: &dyn Fn(usize, usize)) -> Result<Verified> {
+        let stored = self.stored()?;
+        let mut verified = Verified {
+            objects: stored.len(),
+            ..Verified::default()
+        };
+        for (number, object) in (1..).zip(&stored) {
+            if !self.is_stored(&object.digest, Durability::Plain)? {
+                verified.damaged.push(object.digest);
+            }
+            progress(number, stored.len());
+        }
+        for attempt in self.all_attempts() {
+            let lost = attempt.outputs.iter().filter(|o| !self.has(&o.digest));
+            let lost = lost.map(|output| (attempt.task.clone(), output.name.clone()));
+            verified.lost.extend(lost);
+        }
+        Ok(verified)
+    }
+
+    /// What may be removed within the limits. The caller holds the cache alone (`claim_unused`).
+    pub fn garbage(&self, limits: Limits) -> Result<Vec<Garbage>> {
+        let (named, now) = (self.named()?, SystemTime::now());
+        let stored = self.stored()?;
+        let mut left: u64 = stored.iter().map(|object| object.bytes).sum();
+        let mut found = Vec::new();
+        let mut drawn = BTreeMap::new();
+        let garbage = |object: Stored, is_named| Garbage {
+            digest: object.digest,
+            bytes: object.bytes,
+            is_named,
+            path: object.path,
+        };
+        for object in stored {
+            if named.kept.contains(&object.digest) {
+                continue;
+            }
+            if let Some(recorded) = named.drawn.get(&object.digest) {
+                drawn.insert((*recorded, object.digest), object);
+            } else if now
+                .duration_since(object.written)
+                .is_ok_and(|age| age > YOUNG)
+            {
+                left -= object.bytes;
+                found.push(garbage(object, false));
+            }
+        }
+        let seconds = |age: Duration| files::unix_now() - age.as_secs_f64();
+        for ((recorded, _), object) in drawn {
+            let is_old = limits
+                .older_than
+                .is_some_and(|age| recorded as f64 / 1e9 < seconds(age));
+            if is_old || limits.at_most_bytes.is_some_and(|most| left > most) {
+                left -= object.bytes;
+                found.push(garbage(object, true));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes what [`Cache::garbage`] found.
+    pub fn remove(&self, garbage: &[Garbage]) -> Result<()> {
+        for object in garbage {
+            match fs::remove_file(&object.path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("cannot remove", &object.path)(e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn named(&self) -> Result<Named> {
+        let mut named = Named::default();
+        for body in self.bodies()? {
+            if let Some(attempt) = encode::decode_attempt(&body) {
+                named.kept.extend(attempt.outputs.iter().map(|o| o.digest));
+            } else if let Some(entry) = encode::decode_entry(&body) {
+                let digests = entry.outputs.iter().map(|o| o.digest);
+                if !is_drawn(entry.kind) {
+                    named.kept.extend(digests);
+                    continue;
+                }
+                let recorded = encode::glance(&body).map_or(u64::MAX, |glance| glance.stamp);
+                for digest in digests {
+                    let last = named.drawn.entry(digest).or_default();
+                    *last = recorded.max(*last);
+                }
+            }
+        }
+        Ok(named)
+    }
+
+    /// Every file that is an object by its name. Others are nobody's to remove.
+    fn stored(&self) -> Result<Vec<Stored>> {
+        let root = self.root().join("objects");
+        let unread = || Error::io("cannot read the cache", &root);
+        let mut found = Vec::new();
+        let folders = match fs::read_dir(&root) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(found),
+            other => other.map_err(unread())?,
+        };
+        for folder in folders {
+            let folder = folder.map_err(unread())?;
+            if !folder.file_type().map_err(unread())?.is_dir() {
+                continue;
+            }
+            for entry in fs::read_dir(folder.path()).map_err(unread())? {
+                let entry = entry.map_err(unread())?;
+                let (folder, name) = (folder.file_name(), entry.file_name());
+                let hex = format!("{}{}", folder.to_string_lossy(), name.to_string_lossy());
+                // Gone since it was listed, or no file.
+                let (Ok(digest), Ok(meta)) = (hex.parse(), entry.metadata()) else {
+                    continue;
+                };
+                if meta.is_file() && self.object_path(&digest) == entry.path() {
+                    found.push(Stored {
+                        digest,
+                        bytes: meta.len(),
+                        written: meta.modified().unwrap_or_else(|_| SystemTime::now()),
+                        path: entry.path(),
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Is a task's output made again from summaries, at the cost of seconds?
+fn is_drawn(kind: TaskKind) -> bool {
+    matches!(kind, TaskKind::Compare | TaskKind::Plot | TaskKind::Report)
+}
+
+#[cfg(test)]
+mod tests {
+    use tprimat_job::RunOutcome;
+
+    use super::*;
+    use crate::{Attempt, Entry, Output};
+
+    fn put(cache: &Cache, text: &str) -> Output {
+        Output {
+            name: text.to_owned(),
+            digest: cache.put(text.as_bytes(), Durability::Plain).unwrap(),
+            size: text.len() as u64,
+        }
+    }
+
+    /// Makes an object look as if it was written long ago.
+    fn age(cache: &Cache, digest: &Digest) {
+        let path = cache.object_path(digest);
+        let file = fs::File::open(path).unwrap();
+        let times = fs::FileTimes::new().set_modified(SystemTime::UNIX_EPOCH);
+        file.set_times(times).unwrap();
+    }
+
+    #[test]
+    fn nothing_that_was_measured_is_garbage_whatever_the_limits() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache")).unwrap();
+        let [log, result, picture, nobody, young] =
+            ["log", "result", "picture", "nobody's", "young"].map(|text| put(&cache, text));
+        let entry = |kind, output: &Output| Entry {
+            key: Digest::of(&output.name),
+            kind,
+            task: "t".into(),
+            preimage: output.name.clone(),
+            outputs: vec![output.clone()],
+        };
+        cache
+            .record_attempt(&Attempt {
+                id: "1".into(),
+                key: Digest::of("k"),
+                task: "train".into(),
+                preimage: "k".into(),
+                generation: 0,
+                outcome: RunOutcome::Ok,
+                outputs: vec![log.clone()],
+                started_at: 5.0,
+                ended_at: 6.0,
+                host: "h".into(),
+                suspect: None,
+                repeats_planned: None,
+                set_aside: None,
+                undeclared: Default::default(),
+                is_held: false,
+                recorded: 0,
+            })
+            .unwrap();
+        // A picture may show the very bytes of a log.
+        cache.record_entry(&entry(TaskKind::Report, &log)).unwrap();
+        cache
+            .record_entry(&entry(TaskKind::Parse, &result))
+            .unwrap();
+        cache
+            .record_entry(&entry(TaskKind::Plot, &picture))
+            .unwrap();
+        [&log, &result, &picture, &nobody]
+            .iter()
+            .for_each(|output| age(&cache, &output.digest));
+        let usage = cache.usage().unwrap();
+        assert_eq!((usage.runs, usage.objects), (1, 5));
+        assert_eq!((usage.drawn, usage.unnamed), (1, 2));
+        assert_eq!((usage.first_run, usage.last_run), (Some(5.0), Some(5.0)));
+
+        let digests = |limits| -> Vec<Digest> {
+            let garbage = cache.garbage(limits).unwrap();
+            garbage.iter().map(|garbage| garbage.digest).collect()
+        };
+        assert_eq!(digests(Limits::default()), [nobody.digest]);
+        let day = Limits {
+            older_than: Some(YOUNG),
+            ..Limits::default()
+        };
+        assert_eq!(digests(day), [nobody.digest], "the picture is of today");
+        let all = Limits {
+            older_than: Some(Duration::ZERO),
+            at_most_bytes: Some(0),
+        };
+        assert_eq!(digests(all), [nobody.digest, picture.digest]);
+        cache.remove(&cache.garbage(all).unwrap()).unwrap();
+        let has = [&log, &result, &picture, &nobody, &young].map(|o| cache.has(&o.digest));
+        assert_eq!(has, [true, true, false, false, true]);
+    }
+
+    #[test]
+    fn damaged_objects_and_lost_files_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&folder.path().join("cache")).unwrap();
+        let [good, bad] = ["good", "bad"].map(|text| put(&cache, text));
+        let path = cache.object_path(&bad.digest);
+        fs::remove_file(&path).unwrap();
+        files::write_atomically(&path, b"edited", Durability::Plain).unwrap();
+        let verified = cache.verify(&|_, _| ()).unwrap();
+        assert_eq!(verified.objects, 2);
+        assert_eq!(verified.damaged, [bad.digest]);
+        assert!(cache.has(&good.digest) && !cache.has(&bad.digest));
+    }
+}

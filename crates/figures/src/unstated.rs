@@ -1,0 +1,173 @@
+//! What the logs of two cells leave open: settings of the work that only one of them states, or
+//! neither.
+
+use serde::{Deserialize, Serialize};
+
+use tprimat_results::{Contract, Tier, differences, settings::show};
+
+/// Settings without which a rate has no meaning, in the order in which they are named.
+const CORE: [&str; 6] = [
+    "precision",
+    "optimizer",
+    "data",
+    "global_batch_size",
+    "seq_length",
+    "num_gpus",
+];
+
+/// Settings of the work that two contracts leave open, core settings first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gaps {
+    pub only_a: Vec<Stated>,
+    pub only_b: Vec<Stated>,
+    /// Core settings only: of the others, hardly any log states all.
+    pub neither: Vec<String>,
+}
+
+/// A setting that one side states.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stated {
+    pub field: String,
+    pub value: String,
+}
+
+impl Stated {
+    /// Is it one without which a rate has no meaning?
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        rank(&self.field) < CORE.len()
+    }
+}
+
+impl Gaps {
+    #[must_use]
+    pub fn of(a: &Contract, b: &Contract) -> Self {
+        let neither = CORE
+            .into_iter()
+            .filter(|field| a.get(field).is_none() && b.get(field).is_none());
+        Self {
+            neither: neither.map(str::to_owned).collect(),
+            ..Self::of_tier(a, b, Tier::Workload)
+        }
+    }
+
+    /// Settings of how the work is done. They may differ, so nobody has to state them.
+    #[must_use]
+    pub fn of_execution(a: &Contract, b: &Contract) -> Self {
+        Self::of_tier(a, b, Tier::Execution)
+    }
+
+    fn of_tier(a: &Contract, b: &Contract, tier: Tier) -> Self {
+        let mut gaps = Self::default();
+        for found in differences(a, b)
+            .into_iter()
+            .filter(|d| d.tier == tier && !d.is_known())
+        {
+            let value = show(found.a.as_ref().or(found.b.as_ref()));
+            let side = if found.a.is_some() {
+                &mut gaps.only_a
+            } else {
+                &mut gaps.only_b
+            };
+            side.push(Stated {
+                field: found.field,
+                value,
+            });
+        }
+        for side in [&mut gaps.only_a, &mut gaps.only_b] {
+            side.sort_by_key(|stated| rank(&stated.field));
+        }
+        gaps
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.only_a.is_empty() && self.only_b.is_empty() && self.neither.is_empty()
+    }
+
+    /// Core settings that only one side states.
+    pub(super) fn core_of_one(&self) -> Vec<&str> {
+        let one = self
+            .only_a
+            .iter()
+            .chain(&self.only_b)
+            .map(|stated| &*stated.field);
+        let mut core: Vec<&str> = one.filter(|field| rank(field) < CORE.len()).collect();
+        core.sort_by_key(|field| rank(field));
+        core
+    }
+
+    /// Core settings that are not known of both sides: whether the two did the same work is
+    /// unknown.
+    pub(super) fn core(&self) -> Vec<&str> {
+        let mut core = self.core_of_one();
+        core.extend(self.neither.iter().map(String::as_str));
+        core.sort_by_key(|field| rank(field));
+        core
+    }
+}
+
+fn rank(field: &str) -> usize {
+    CORE.iter()
+        .position(|core| *core == field)
+        .unwrap_or(CORE.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{sentences::gaps as words, stand_ins::trace};
+    use tprimat_results::Claim;
+
+    fn contract(stated: serde_json::Value) -> Contract {
+        Contract::of(&trace(stated, None), &Claim::of_model(None))
+    }
+
+    #[test]
+    fn core_settings_come_first_and_are_never_left_out() {
+        let a = contract(
+            json!({"packing": "none", "dropout": 0, "num_layers": 2, "hidden_size": 64, "vocab_size": 256,
+            "precision": "fp8", "optimizer": "adamw", "seq_length": 128}),
+        );
+        let b = contract(json!({"seq_length": 128, "global_batch_size": 8}));
+        let gaps = Gaps::of(&a, &b);
+        assert_eq!(
+            gaps.core(),
+            [
+                "precision",
+                "optimizer",
+                "data",
+                "global_batch_size",
+                "num_gpus"
+            ]
+        );
+        assert_eq!(
+            gaps.core_of_one(),
+            ["precision", "optimizer", "global_batch_size"]
+        );
+        assert_eq!(
+            words(&gaps, "A", "B"),
+            "only A states precision (fp8), optimizer (adamw), num_layers (2), hidden_size (64), vocab_size (256), 2 more; \
+             only B states global_batch_size (8); neither states data, num_gpus"
+        );
+    }
+
+    #[test]
+    fn what_both_state_is_no_gap_whatever_the_values() {
+        let all = json!({"precision": "bf16", "optimizer": "adamw", "data": "random", "global_batch_size": 8,
+            "seq_length": 128, "num_gpus": 1, "compile": true});
+        let mut other = all.clone();
+        (other["precision"], other["compile"]) = ("fp8".into(), json!(null));
+        assert!(Gaps::of(&contract(all.clone()), &contract(other.clone())).is_empty());
+        assert_eq!(
+            words(
+                &Gaps::of_execution(&contract(other), &contract(all)),
+                "A",
+                "B"
+            ),
+            "only B states compile (true)"
+        );
+    }
+}

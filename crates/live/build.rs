@@ -1,0 +1,3 @@
+fn main() {
+    tprimat_code::announce();
+}

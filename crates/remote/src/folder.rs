@@ -1,0 +1,139 @@
+//! A folder as a remote: a disk that several hosts mount.
+
+use std::{
+    fs::{self, Permissions},
+    io::{self, Read, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tempfile::NamedTempFile;
+use tprimat_base::files;
+
+use super::store::{Store, too_large};
+
+/// How the names of unfinished files begin.
+const PART: &str = ".new-";
+/// No push takes longer for one run.
+const OLD: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// The folder itself is never made: where a disk is not mounted, nothing must be written in
+    /// its place.
+    fn require(&self) -> io::Result<()> {
+        if self.0.is_dir() {
+            return Ok(());
+        }
+        let why = format!(
+            "there is no folder {}; `mkdir -p` makes it",
+            self.0.display()
+        );
+        Err(io::Error::new(io::ErrorKind::NotFound, why))
+    }
+
+    /// The bytes in a file beside `path`, which is not there yet under its own name.
+    fn staged(&self, path: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+        let folder = path.parent().unwrap_or(&self.0);
+        files::create_dir_all(folder).map_err(|e| io::Error::other(e.to_string()))?;
+        // Readable by whoever may enter the folder, as far as the umask lets it.
+        let mut file = tempfile::Builder::new()
+            .prefix(PART)
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        Ok(file)
+    }
+}
+
+impl Store for Folder {
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.require()?;
+        let mut found = Vec::new();
+        names_below(&self.0.join(folder), folder, 2, &mut found)?;
+        Ok(found)
+    }
+
+    fn get(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
+        let (file, _) = match files::open_regular_no_link(&self.0.join(name)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let mut bytes = Vec::new();
+        file.take(most + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > most {
+            return Err(too_large(name, most));
+        }
+        Ok(Some(bytes))
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: Vec<u8>) -> io::Result<bool> {
+        self.require()?;
+        let path = self.0.join(name);
+        if path.symlink_metadata().is_ok() {
+            return Ok(false);
+        }
+        let file = self.staged(&path, &bytes)?;
+        match file.persist_noclobber(&path) {
+            Ok(_) => Ok(true),
+            Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(e.error),
+        }
+    }
+
+    fn replace(&self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
+        self.require()?;
+        let path = self.0.join(name);
+        let file = self.staged(&path, &bytes)?;
+        file.persist(&path).map(drop).map_err(|e| e.error)
+    }
+
+    fn sweep(&self) {
+        let mut names = Vec::new();
+        if names_below(&self.0.join("runs"), "runs", 2, &mut names).is_err() {
+            return;
+        }
+        let is_part = |name: &&String| {
+            let last = name.rsplit('/').next();
+            last.is_some_and(|last| last.starts_with(PART))
+        };
+        for path in names.iter().filter(is_part).map(|name| self.0.join(name)) {
+            let age = path
+                .symlink_metadata()
+                .and_then(|found| found.modified())
+                .map(|modified| modified.elapsed().unwrap_or_default());
+            if age.is_ok_and(|age| age > OLD) {
+                // It may be another user's: then that one's push removes it.
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// `depth`: a folder of keys, with a folder of records each. Links are followed nowhere.
+fn names_below(path: &Path, name: &str, depth: u32, found: &mut Vec<String>) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let Ok(last) = entry.file_name().into_string() else {
+            continue;
+        };
+        let (kind, name) = (entry.file_type()?, format!("{name}/{last}"));
+        if kind.is_dir() && depth > 1 {
+            names_below(&entry.path(), &name, depth - 1, found)?;
+        } else if kind.is_file() {
+            found.push(name);
+        }
+    }
+    Ok(())
+}

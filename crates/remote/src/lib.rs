@@ -1,0 +1,424 @@
+//! A remote: a place outside the cache where caches share their runs.
+//!
+//! ```text
+//! ADDRESS/runs/KEY/DIGEST.tar.zst    one record with the files that it names, as a bundle
+//! ```
+//!
+//! KEY is the train key and DIGEST that of the record's bytes, which name the digests of its files.
+//! So a name says what its content must be: a reader takes nothing else, two writers of one name
+//! write the same run, and nobody needs to overwrite or to lock anything. The remote is the union
+//! of what was pushed to it.
+#[cfg(feature = "cloud")]
+mod cloud;
+mod folder;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    io,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use store::Store;
+use tprimat_base::{
+    digest::Digest,
+    error::{Error, Problem, Result},
+};
+use tprimat_cache::{Cache, CacheError, Counts, Expected, Received, SharedRecord};
+
+/// Requests that are under way at once.
+const AT_ONCE: usize = 16;
+/// The most that one run may take, compressed. It is held in memory while it is sent or checked.
+const MOST_BYTES: u64 = 1 << 30;
+/// Up to so many keys the remote is asked for each; beyond, for all that it has.
+const FEW_KEYS: usize = 64;
+
+const RUNS: &str = "runs";
+const SUFFIX: &str = ".tar.zst";
+
+/// Why a remote could not be used. The caller warns and goes on without it.
+#[derive(Debug, thiserror::Error)]
+#[error("the remote cache {address} cannot be reached: {source}")]
+pub struct Unreachable {
+    pub address: String,
+    pub source: io::Error,
+}
+
+/// A remote, by its address.
+pub struct Remote {
+    address: String,
+    store: Box<dyn Store>,
+}
+
+/// Records that a remote has.
+#[derive(Clone, Debug, Default)]
+pub struct Listing(BTreeSet<(Digest, Digest)>);
+
+impl Listing {
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    #[must_use]
+    pub fn has(&self, record: &SharedRecord) -> bool {
+        self.0.contains(&(record.key, record.digest))
+    }
+    /// Is every record of the remote here, with all its files?
+    pub fn is_known_to(&self, cache: &Cache) -> Result<bool> {
+        if self.is_empty() {
+            return Ok(true);
+        }
+        let records = cache.shared_records()?;
+        let known = records.iter().filter(|record| self.has(record));
+        let whole: HashSet<_> = known
+            .filter(|r| cache.is_whole(r))
+            .map(|r| r.digest)
+            .collect();
+        Ok(self.0.iter().all(|(_, digest)| whole.contains(digest)))
+    }
+}
+
+/// What a pull brought.
+#[derive(Debug, Default)]
+pub struct Pulled {
+    pub counts: Counts,
+    /// What the remote has and is not what its name says, each with the reason.
+    pub refused: Vec<String>,
+}
+
+/// What a push did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    pub runs: usize,
+    /// Runs of which this cache has lost a file.
+    pub incomplete: usize,
+}
+
+/// Is told how many of how many are done; false ends the work after what is under way.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) -> bool + Sync);
+
+impl Remote {
+    /// Reads an address; nothing is asked for yet.
+    ///
+    /// # Errors
+    /// Where the address is not one, or where this tprimat was built without what it needs.
+    pub fn open(address: &str) -> Result<Self, Problem> {
+        let wrong = |why: &str, help: &str| {
+            Problem::new(format!("the remote cache `{address}` {why}")).help(help)
+        };
+        let forms = "expected file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX";
+        let (scheme, rest) = address
+            .split_once("://")
+            .ok_or_else(|| wrong("is not an address", forms))?;
+        if rest.contains(['@', '?', '#']) {
+            let help = "leave out users, passwords and tokens: keys are read from the environment (AWS_ACCESS_KEY_ID, …)";
+            return Err(wrong("holds more than a place", help));
+        }
+        let store: Box<dyn Store> = match scheme {
+            "file" if rest.starts_with('/') => Box::new(folder::Folder::new(rest)),
+            "file" => return Err(wrong("is not an absolute path", forms)),
+            #[cfg(feature = "cloud")]
+            "s3" | "gs" | "az" => Box::new(
+                cloud::Cloud::new(scheme, rest).map_err(|why| wrong("cannot be used", &why))?,
+            ),
+            #[cfg(not(feature = "cloud"))]
+            "s3" | "gs" | "az" => {
+                let help = "`cargo install --path . --features remote` builds one that does; file:// works without it";
+                return Err(wrong("needs what this tprimat was built without", help));
+            }
+            _ => return Err(wrong("is of an unknown kind", forms)),
+        };
+        Ok(Self {
+            address: address.to_owned(),
+            store,
+        })
+    }
+
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn lost(&self) -> impl FnOnce(io::Error) -> Error {
+        let address = self.address.clone();
+        |source| Error::stage(Unreachable { address, source })
+    }
+
+    /// What the remote has, of these keys or of all. Names that are none of tprimat's are passed
+    /// over.
+    pub fn list(&self, keys: Option<&BTreeSet<Digest>>) -> Result<Listing> {
+        let names = match keys {
+            Some(keys) if keys.len() <= FEW_KEYS => {
+                let found = Mutex::new(Vec::new());
+                let keys: Vec<_> = keys.iter().collect();
+                side_by_side(&keys, |key| {
+                    let names = self.store.list(&format!("{RUNS}/{key}"))?;
+                    held(&found).extend(names);
+                    Ok(())
+                })
+                .map_err(self.lost())?;
+                found.into_inner().unwrap_or_else(PoisonError::into_inner)
+            }
+            _ => self.store.list(RUNS).map_err(self.lost())?,
+        };
+        let all = names.iter().filter_map(|name| key_and_digest(name));
+        let wanted = all.filter(|(key, _)| keys.is_none_or(|keys| keys.contains(key)));
+        Ok(Listing(wanted.collect()))
+    }
+
+    /// Takes in what the remote has and the cache lacks. What is not what its name says is
+    /// refused, and the rest is taken.
+    pub fn pull(&self, cache: &Cache, listing: &Listing, progress: Progress<'_>) -> Result<Pulled> {
+        // A run whose log was lost here comes again.
+        let records = cache.shared_records()?.into_iter();
+        let whole = records.filter(|record| cache.is_whole(record));
+        let own: HashSet<Digest> = whole.map(|record| record.digest).collect();
+        let wanted: Vec<_> = listing.0.iter().filter(|(_, d)| !own.contains(d)).collect();
+        let (received, refused) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let done = AtomicUsize::new(0);
+        let asked = side_by_side(&wanted, |(key, digest)| {
+            let name = name_of(key, digest);
+            match self.store.get(&name, MOST_BYTES)? {
+                // It was removed after it was listed.
+                None => {}
+                Some(bytes) => match received_from(cache, &bytes, key, digest) {
+                    Ok(Some(one)) => held(&received).push(one),
+                    Ok(None) => {}
+                    Err(Reason::Bundle(why)) => held(&refused).push(format!("{name}: {why}")),
+                    Err(Reason::Here(error)) => {
+                        *held(&failed) = Some(error);
+                        return Err(io::Error::other("this cache cannot take it"));
+                    }
+                },
+            }
+            go_on(progress(
+                done.fetch_add(1, Ordering::Relaxed) + 1,
+                wanted.len(),
+            ))
+        });
+        let received: Vec<Received> = std::mem::take(&mut *held(&received));
+        // Also after a failure: what came is kept.
+        let counts = cache.admit(received)?;
+        if let Some(error) = held(&failed).take() {
+            return Err(error);
+        }
+        asked.map_err(self.lost())?;
+        let mut refused = std::mem::take(&mut *held(&refused));
+        refused.sort();
+        Ok(Pulled { counts, refused })
+    }
+
+    /// Puts there what the remote lacks of these records. What another host puts there meanwhile
+    /// stays.
+    pub fn push(
+        &self,
+        cache: &Cache,
+        records: &[SharedRecord],
+        listing: &Listing,
+        progress: Progress<'_>,
+    ) -> Result<Pushed> {
+        let missing: Vec<_> = records.iter().filter(|r| !listing.has(r)).collect();
+        let (runs, incomplete, done) = (
+            AtomicUsize::new(0),
+            AtomicUsize::new(0),
+            AtomicUsize::new(0),
+        );
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let pushed = side_by_side(&missing, |record| {
+            let mut bundle = Vec::new();
+            match cache.pack_record(record, &mut bundle) {
+                Err(error) => {
+                    *held(&failed) = Some(error);
+                    return Err(io::Error::other("this cache cannot be read"));
+                }
+                Ok(false) => drop(incomplete.fetch_add(1, Ordering::Relaxed)),
+                Ok(true) => {
+                    let name = name_of(&record.key, &record.digest);
+                    let is_new = self.store.put_if_absent(&name, bundle)?;
+                    let is_run = record.attempt().is_some();
+                    runs.fetch_add(usize::from(is_new && is_run), Ordering::Relaxed);
+                }
+            }
+            go_on(progress(
+                done.fetch_add(1, Ordering::Relaxed) + 1,
+                missing.len(),
+            ))
+        });
+        if let Some(error) = held(&failed).take() {
+            return Err(error);
+        }
+        let before = runs.load(Ordering::Relaxed);
+        pushed
+            .map_err(|error| match before {
+                0 => error,
+                _ => io::Error::new(
+                    error.kind(),
+                    format!("{error} ({before} of {} were pushed before)", missing.len()),
+                ),
+            })
+            .map_err(self.lost())?;
+        Ok(Pushed {
+            runs: runs.into_inner(),
+            incomplete: incomplete.into_inner(),
+        })
+    }
+
+    /// Reads what the remote has of these records, and puts what is here in the place of what is not
+    /// what its name says. Returns the names that were damaged and are whole now.
+    pub fn repair(
+        &self,
+        cache: &Cache,
+        records: &[SharedRecord],
+        listing: &Listing,
+        progress: Progress<'_>,
+    ) -> Result<Vec<String>> {
+        let there: Vec<_> = records
+            .iter()
+            .filter(|r| listing.has(r) && cache.is_whole(r))
+            .collect();
+        let (repaired, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
+        let done = AtomicUsize::new(0);
+        let read = side_by_side(&there, |record| {
+            let name = name_of(&record.key, &record.digest);
+            // More than a run may take is damage as well.
+            let bytes = self.store.get(&name, MOST_BYTES)?.unwrap_or_default();
+            let is_damaged = match received_from(cache, &bytes, &record.key, &record.digest) {
+                Ok(_) => false,
+                Err(Reason::Bundle(_)) => true,
+                Err(Reason::Here(error)) => {
+                    *held(&failed) = Some(error);
+                    return Err(io::Error::other("this cache cannot be read"));
+                }
+            };
+            let mut bundle = Vec::new();
+            if is_damaged {
+                match cache.pack_record(record, &mut bundle) {
+                    Ok(true) => {
+                        self.store.replace(&name, bundle)?;
+                        held(&repaired).push(name);
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        *held(&failed) = Some(error);
+                        return Err(io::Error::other("this cache cannot be read"));
+                    }
+                }
+            }
+            go_on(progress(
+                done.fetch_add(1, Ordering::Relaxed) + 1,
+                there.len(),
+            ))
+        });
+        if let Some(error) = held(&failed).take() {
+            return Err(error);
+        }
+        read.map_err(self.lost())?;
+        let mut repaired = std::mem::take(&mut *held(&repaired));
+        repaired.sort();
+        Ok(repaired)
+    }
+
+    /// Removes what pushes left that were killed more than a day ago.
+    pub fn sweep(&self) {
+        self.store.sweep();
+    }
+
+    /// The folder, where the remote is one.
+    #[must_use]
+    pub fn folder(&self) -> Option<&std::path::Path> {
+        self.address
+            .strip_prefix("file://")
+            .map(std::path::Path::new)
+    }
+}
+
+enum Reason {
+    /// The remote's: it is passed over.
+    Bundle(String),
+    /// This host's: a full disk, say.
+    Here(Error),
+}
+
+/// `None`: somebody filed a record under the name of another key.
+fn received_from(
+    cache: &Cache,
+    bundle: &[u8],
+    key: &Digest,
+    digest: &Digest,
+) -> Result<Option<Received>, Reason> {
+    match cache.receive(bundle, Expected::One(*digest)) {
+        Ok(received) if received.is_of(key) => Ok(Some(received)),
+        Ok(_) => Err(Reason::Bundle("its run has another key".into())),
+        Err(Error::Stage(error)) => match error.downcast::<CacheError>() {
+            Ok(error) => match *error {
+                CacheError::Bundle(why) => Err(Reason::Bundle(why)),
+                other => Err(Reason::Here(other.into())),
+            },
+            Err(other) => Err(Reason::Here(Error::Stage(other))),
+        },
+        Err(other) => Err(Reason::Here(other)),
+    }
+}
+
+fn name_of(key: &Digest, digest: &Digest) -> String {
+    format!("{RUNS}/{key}/{digest}{SUFFIX}")
+}
+
+fn key_and_digest(name: &str) -> Option<(Digest, Digest)> {
+    let (key, digest) = name
+        .strip_prefix(RUNS)?
+        .strip_prefix('/')?
+        .strip_suffix(SUFFIX)?
+        .split_once('/')?;
+    let pair = (key.parse().ok()?, digest.parse().ok()?);
+    (name_of(&pair.0, &pair.1) == name).then_some(pair)
+}
+
+/// Does `work` for every item on a few threads; after the first failure no other item is begun.
+fn side_by_side<T: Sync>(
+    items: &[T],
+    work: impl Fn(&T) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(items.len()) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                        return;
+                    };
+                    if let Err(error) = work(item) {
+                        stop.store(true, Ordering::Relaxed);
+                        held(&failure).get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+fn go_on(wanted: bool) -> io::Result<()> {
+    if wanted {
+        return Ok(());
+    }
+    Err(io::Error::other("the transfer was ended early"))
+}
+
+fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

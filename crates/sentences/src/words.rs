@@ -1,0 +1,151 @@
+//! What many sentences are made of: counts, lists, numbers.
+
+use super::figures::Unit;
+
+/// `1 step`, `3 steps`
+#[must_use]
+pub fn count(n: usize, one: &str) -> String {
+    if n == 1 {
+        format!("1 {one}")
+    } else {
+        format!("{n} {one}s")
+    }
+}
+
+/// `3 hosts`, `1 repeat`
+#[must_use]
+pub fn units(n: usize, unit: Unit) -> String {
+    count(n, one(unit))
+}
+
+pub(super) fn one(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Repeat => "repeat",
+        Unit::Session => "session",
+        Unit::Host => "host",
+    }
+}
+
+/// `dropout, packing`; of many, the first and how many more.
+#[must_use]
+pub fn few<T: AsRef<str>>(names: &[T]) -> String {
+    const MOST: usize = 4;
+    let (named, more) = names.split_at(if names.len() > MOST {
+        MOST - 1
+    } else {
+        names.len()
+    });
+    let named = named
+        .iter()
+        .map(AsRef::as_ref)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if more.is_empty() {
+        named
+    } else {
+        format!("{named} and {} more", more.len())
+    }
+}
+
+/// `repeat 2`, `repeats 1, 3`
+pub(super) fn repeats(numbers: &[u32]) -> String {
+    let s = if numbers.len() == 1 { "" } else { "s" };
+    format!("repeat{s} {}", list(numbers))
+}
+
+/// The verb after [`repeats`].
+pub(super) fn verb<'a>(numbers: &[u32], one: &'a str, several: &'a str) -> &'a str {
+    if numbers.len() == 1 { one } else { several }
+}
+
+pub(super) fn list(numbers: &[u32]) -> String {
+    numbers
+        .iter()
+        .map(u32::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// `: the log's own line`
+pub(super) fn evidence(line: Option<&String>) -> String {
+    line.map(|line| format!(": {line}")).unwrap_or_default()
+}
+
+pub(super) fn seconds(seconds: f64) -> String {
+    if seconds.abs() < 0.05 {
+        format!("{seconds:.1e} s")
+    } else {
+        format!("{seconds:.1} s")
+    }
+}
+
+/// A step's time: three digits, in ms below a second.
+pub(super) fn step_time(seconds: f64) -> String {
+    if seconds < 0.9995 {
+        format!("{} ms", three_digits(seconds * 1e3))
+    } else {
+        format!("{} s", three_digits(seconds))
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    let decimals = if value < 9.995 {
+        2
+    } else {
+        usize::from(value < 99.95)
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Four digits for a sentence: `10682`, `549.8`, `0.5557`.
+pub(super) fn short(value: f64) -> String {
+    let magnitude = value.abs().log10().floor();
+    if value != 0.0 && !(-6.0..15.0).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped"
+    )]
+    let decimals = (3.0 - magnitude).clamp(0.0, 9.0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn four_digits_are_written() {
+        let written = [
+            10_682.31,
+            549.84,
+            0.555_73,
+            3.0,
+            1e15,
+            0.000_012_346,
+            1e-9,
+            0.0,
+        ]
+        .map(short);
+        assert_eq!(
+            written,
+            [
+                "10682",
+                "549.8",
+                "0.5557",
+                "3",
+                "1.000e15",
+                "0.00001235",
+                "1.000e-9",
+                "0"
+            ]
+        );
+    }
+}

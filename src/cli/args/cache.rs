@@ -1,0 +1,115 @@
+//! The cache, and the remote that it shares its runs with.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand};
+
+#[derive(Args, Clone, Debug)]
+pub struct CacheArgs {
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum CacheCommand {
+    /// Put the runs of this cache into the remote cache
+    Push(PushArgs),
+    /// Take in the runs that the remote cache has and this one lacks
+    Pull(RemoteArgs),
+    /// Show what the cache holds, and what the remote cache has of it
+    Stat(RemoteArgs),
+    /// Read every object and compare it with its digest; exit with 1 if something is damaged or
+    /// lost
+    Verify,
+    /// Remove what a build draws again (old comparisons, pictures, pages) and what no record names;
+    /// never a log or a result
+    Gc(GcArgs),
+    /// Write every run and import to one file, for another cache
+    Export(ExportArgs),
+    /// Take in the runs and imports of a file that `cache export` wrote
+    Import(BundleArgs),
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct RemoteArgs {
+    /// The remote cache: file:///FOLDER, s3://BUCKET/PREFIX, gs:// or az:// [default: paths.remote]
+    #[arg(long, value_name = "ADDRESS")]
+    pub remote: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct PushArgs {
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+    /// Also read what the remote has of these runs, and replace what is damaged there
+    #[arg(long)]
+    pub repair: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct GcArgs {
+    /// Remove what is drawn and older than this: 12h, 30d
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub older_than: Option<Duration>,
+    /// Remove what is drawn, the oldest first, until the objects take no more than this: 500M, 10G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub at_most: Option<u64>,
+    /// Say what would be removed, and remove nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ExportArgs {
+    /// The file to write, say runs.tar.zst
+    pub file: PathBuf,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BundleArgs {
+    /// A file that `cache export` wrote
+    pub file: PathBuf,
+}
+
+/// `30d`, `12h`, `45m`, `10s`.
+fn age(text: &str) -> Result<Duration, String> {
+    let seconds = scaled(text, &[("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)]);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected a number with a unit: 30d, 12h, 45m or 10s".into())
+}
+
+/// `500M`, `10G`, `1T`, or bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let units = [
+        ("T", 1 << 40),
+        ("G", 1 << 30),
+        ("M", 1 << 20),
+        ("K", 1 << 10),
+        ("", 1),
+    ];
+    scaled(text, &units).ok_or_else(|| "expected a number with a unit: 500M, 10G or 1T".into())
+}
+
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let (number, scale) = units
+        .iter()
+        .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
+    number.parse::<u64>().ok()?.checked_mul(*scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_and_sizes_have_units() {
+        assert_eq!(age("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        assert_eq!(size("10G"), Ok(10 << 30));
+        assert_eq!(size("7"), Ok(7));
+        for text in ["", "d", "-1d", "3x", "99999999999999999999d", "30"] {
+            assert!(age(text).is_err(), "{text}");
+        }
+        assert!(size("99999999999T").is_err() && size("G").is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! One cell at a time: what it is, what it was, what it would do.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::flags::{Cells, Common, Drift, LastFailed, MatrixSelection, Measured, Overrides};
+
+#[derive(Args, Clone, Debug)]
+pub struct FitArgs {
+    /// A matrix, or a cell of it: leading segments of platform/framework/model/parallelism, globs
+    /// allowed
+    #[arg(value_name = "MATRIX|CELL")]
+    pub target: Option<String>,
+    /// The matrix that has the cell [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+    /// Override a setting of config.yaml
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub drift: Drift,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub selection: MatrixSelection,
+    #[command(flatten)]
+    pub last: LastFailed,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// platform/framework/model/parallelism, with #REPEAT for one run
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    #[command(flatten)]
+    pub overrides: Overrides,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// platform/framework/model/parallelism, with #REPEAT for one run
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct AttemptsArgs {
+    #[command(subcommand)]
+    pub command: Option<AttemptsCommand>,
+    /// platform/framework/model/parallelism, with #REPEAT for one repeat
+    pub cell: Option<String>,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum AttemptsCommand {
+    /// Keep a measurement but do not count it; the reason is shown beside the figures
+    SetAside(SetAsideArgs),
+    /// Let a measurement that was set aside count again
+    Restore(RestoreArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct SetAsideArgs {
+    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run counts, or an import
+    #[arg(value_name = "ID | CELL")]
+    pub id: String,
+    #[command(flatten)]
+    pub common: Common,
+    /// What was wrong with the run
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RestoreArgs {
+    /// The attempt's id, or the beginning of it; CELL or CELL#REPEAT of which one run was set aside, or an import
+    #[arg(value_name = "ID | CELL")]
+    pub id: String,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct HistoryArgs {
+    /// Cells as in platform/framework/model/parallelism, leading segments and globs allowed
+    /// [default: all of the cache]
+    #[arg(value_name = "CELL")]
+    pub cells: Vec<String>,
+    /// Only measurements from then on: `2026-10-02`, or an age such as `30d`, `12h`, `2w`
+    #[arg(long, value_name = "DATE|AGE")]
+    pub since: Option<String>,
+    /// Only runs on these hosts; globs allowed
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Draw the speed over time into this file
+    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RenderArgs {
+    /// platform/framework/model/parallelism
+    pub cell: String,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Write the launch files and job.json into this folder instead of printing them
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// platform/framework/model/parallelism, with #REPEAT for one run
+    #[arg(required_unless_present_any = ["attempt", "failed"])]
+    pub cell: Option<String>,
+    /// The last log of every cell of the matrix whose last run failed
+    #[arg(long, conflicts_with_all = ["attempt", "follow"])]
+    pub failed: bool,
+    /// The log of this attempt, whether it counts or not; `tprimat attempts CELL` lists them
+    #[arg(long, value_name = "ID", conflicts_with_all = ["cell", "follow"])]
+    pub attempt: Option<String>,
+    /// Where the processes of a run that hung were, instead of its log
+    #[arg(long, conflicts_with_all = ["failed", "follow", "node"])]
+    pub stacks: bool,
+    /// The log of this node of a run on several, counted from 0
+    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with_all = ["failed", "follow"])]
+    pub node: usize,
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Go on printing while the run goes on
+    #[arg(short, long)]
+    pub follow: bool,
+}

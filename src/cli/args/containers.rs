@@ -1,0 +1,86 @@
+//! Container images and a shell in one.
+
+use clap::{Args, Subcommand};
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum ImageCommand {
+    /// Render the Dockerfile of a framework and build it with docker or podman
+    Build(ImageBuildArgs),
+    /// Fetch the image that a framework's runs are started in, or else its base image
+    Pull(ImagePullArgs),
+    /// List the images that config.yaml's platforms and frameworks run in, and which of them are on
+    /// this host
+    List(ImageListArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImagePullArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// Print the command; fetch nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageListArgs {
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImageBuildArgs {
+    /// A framework, or a cell of it: platform/framework/…
+    #[arg(value_name = "CELL|FRAMEWORK")]
+    pub target: String,
+    /// For which platform, where no cell says it
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// The base image [default: frameworks.<id>.image of config.yaml, then the recipe's]
+    #[arg(long, value_name = "IMAGE")]
+    pub base: Option<String>,
+    /// Let the container run as this user instead of the base image's, which is often root
+    #[arg(long, value_name = "UID[:GID]")]
+    pub user: Option<String>,
+    /// The name of the image [default: tprimat/<framework>:<vendor>]
+    #[arg(long, value_name = "NAME")]
+    pub tag: Option<String>,
+    /// Print the Dockerfile and the command; build nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ShellArgs {
+    /// Whose GPUs, and whose environment
+    #[arg(value_name = "PLATFORM")]
+    pub platform: String,
+    /// Whose image [default: the first framework of config.yaml with one]
+    #[arg(long, value_name = "FRAMEWORK")]
+    pub framework: Option<String>,
+    /// Another image
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+    /// Print the command; run nothing
+    #[arg(long)]
+    pub print: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+    /// What to run in place of a shell
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}

@@ -1,0 +1,117 @@
+//! The project's own files.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::cli::flags::{Cells, Common, Repeats};
+
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// Print one value: `get training.data.seq_length`
+    #[arg(value_name = "get PATH", num_args = 0..=2)]
+    pub get: Vec<String>,
+    /// Print as `export` lines for a shell
+    #[arg(long, conflicts_with = "json")]
+    pub shell: bool,
+    /// Print config.yaml with the keys of older suites in today's spelling; comments are kept, and
+    /// the file is not changed
+    #[arg(long, conflicts_with_all = ["json", "shell", "get"])]
+    pub upgrade: bool,
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub sets: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct GraphArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    #[command(flatten)]
+    pub repeats: Repeats,
+    #[arg(long, value_enum, default_value = "dot")]
+    pub format: GraphFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum GraphFormat {
+    Dot,
+    Mermaid,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LockArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub cells: Cells,
+    /// Write what this host has now
+    #[arg(long)]
+    pub update: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RecipeArgs {
+    #[command(subcommand)]
+    pub command: RecipeCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+pub enum RecipeCommand {
+    /// List the recipes that this project can use
+    List,
+    /// List the files of a recipe, or print one of them
+    Show(RecipeShowArgs),
+    /// Copy a recipe with its templates into recipes/ of this project, to change it
+    Copy(RecipeCopyArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RecipeShowArgs {
+    /// A recipe, or `lib`: what the programs of several recipes share
+    #[arg(value_name = "RECIPE")]
+    pub id: String,
+    /// One of its files
+    pub file: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct RecipeCopyArgs {
+    #[arg(value_name = "RECIPE")]
+    pub id: String,
+    /// The name of the copy [default: the same, which then takes the place of the shipped one]
+    #[arg(long = "as", value_name = "NAME")]
+    pub new_id: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CleanArgs {
+    /// Remove the cache as well: every measurement that is not elsewhere is lost
+    #[arg(long)]
+    pub cache: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// The folder [default: this one]
+    pub folder: Option<PathBuf>,
+    /// Write the matrix that config.yaml implies to pipelines/matrix.toml
+    #[arg(long)]
+    pub matrix: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct SchemaArgs {
+    /// One of: job, events, trace, result, summary, comparison, history, baseline, gate, config,
+    /// recipe, fit
+    pub what: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    pub shell: clap_complete::Shell,
+}

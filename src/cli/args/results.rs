@@ -1,0 +1,132 @@
+//! What was measured, compared and handed on.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::flags::{Compared, MatrixSelection};
+
+#[derive(Args, Clone, Debug)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    pub compared: Compared,
+    /// Print every figure and every note in place of the summary
+    #[arg(long, conflicts_with = "json")]
+    pub details: bool,
+    /// How it is printed; csv has a row a cell
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "table",
+        conflicts_with = "json"
+    )]
+    pub format: CompareFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CompareFormat {
+    /// For a terminal, as wide as it is
+    Table,
+    /// For a comment on a pull request
+    Markdown,
+    Csv,
+    Json,
+    /// For Prometheus and what else reads OpenMetrics
+    Openmetrics,
+}
+
+impl CompareArgs {
+    pub fn format(&self, json: bool) -> CompareFormat {
+        if json {
+            CompareFormat::Json
+        } else {
+            self.format
+        }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct BaselineArgs {
+    #[command(flatten)]
+    pub selection: MatrixSelection,
+    /// The file to write [default: stdout]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub compared: Compared,
+    /// A folder for all files, or FILE.html for the page alone [default: the folder of builds; of
+    /// imports, the folder `imports` in it; a part of a matrix needs one]
+    #[arg(short, long, value_name = "DIR|FILE.html")]
+    pub output: Option<PathBuf>,
+    /// Also draw how the speed of each cell changed over time, with what was changed before it
+    #[arg(long, requires = "output")]
+    pub history: bool,
+    /// Also write the loss, learning rate and step time of each run below this folder, as event
+    /// files of TensorBoard
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct GateArgs {
+    #[command(flatten)]
+    pub selection: MatrixSelection,
+    /// What `tprimat baseline` wrote
+    #[arg(long, value_name = "FILE")]
+    pub baseline: PathBuf,
+    /// How much slower a cell may be, in tokens/s/GPU: `3%` or `0.03`
+    #[arg(long, value_name = "SHARE", default_value = "3%")]
+    pub max_regression: String,
+    /// Write the verdicts as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Write the verdicts as Markdown, for a comment on a pull request
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Print the verdicts as the commands of a CI system (with --json on stderr)
+    #[arg(long, value_enum, value_name = "SYSTEM")]
+    pub annotations: Option<Annotations>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Annotations {
+    /// GitHub Actions
+    Github,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ImportArgs {
+    /// A cell, with --log, --result or --tfevents; else files, folders with names as the suites
+    /// wrote them, or another project's cache
+    #[arg(value_name = "CELL | PATH")]
+    pub names: Vec<String>,
+    /// A trainer's log; several are the ranks of one run, in their order
+    #[arg(long, value_name = "FILE")]
+    pub log: Vec<PathBuf>,
+    /// A result file of an older suite (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub result: Vec<PathBuf>,
+    /// A TensorBoard event file
+    #[arg(long, value_name = "FILE")]
+    pub tfevents: Vec<PathBuf>,
+    /// Import into the cell although the file names a device or a platform of another vendor
+    #[arg(long)]
+    pub other_platform: bool,
+    /// Matrix to look the cell's name up in [default: as for plan]
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct ParseArgs {
+    /// A log, or `-` for stdin
+    pub file: PathBuf,
+    /// The log's format, or a recipe of the project whose format and patterns are meant [default: detected]
+    #[arg(long)]
+    pub format: Option<String>,
+}

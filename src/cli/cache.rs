@@ -1,0 +1,353 @@
+//! `cache`: what the cache holds, sharing it with a remote, and bundles.
+
+use std::{fs::File, path::Path};
+
+use serde_json::json;
+
+use super::{
+    args::{
+        BundleArgs, CacheArgs, CacheCommand, ExportArgs, GcArgs, Globals, PushArgs, RemoteArgs,
+    },
+    clean,
+    output::{print, print_json, say},
+    remote::{self, bar, moves},
+    session::Project,
+};
+use crate::{
+    cache::{Cache, CacheError, Expected, Limits},
+    error::{Error, Problem, Result, exit},
+    files::{self, Durability},
+    import::Imports,
+    remote::Remote,
+    words::plain::counted,
+};
+
+pub fn run(globals: &Globals, args: &CacheArgs) -> Result<i32> {
+    match &args.command {
+        CacheCommand::Push(args) => push(globals, args),
+        CacheCommand::Pull(args) => pull(globals, args),
+        CacheCommand::Stat(args) => stat(globals, args),
+        CacheCommand::Verify => verify(globals),
+        CacheCommand::Gc(args) => gc(globals, args),
+        CacheCommand::Export(args) => export(globals, args),
+        CacheCommand::Import(args) => import(globals, args),
+    }
+}
+
+/// The project's cache, and its remote where it has one.
+fn open(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Option<Remote>)> {
+    let sets: Vec<String> = args.remote.iter().map(|a| remote::setting(a)).collect();
+    let project = Project::open(globals, &sets)?;
+    let remote = remote::of(&project.config)?;
+    if let Some(doubt) = remote.as_ref().and_then(remote::doubt) {
+        say(&format!("warning: {doubt}"));
+    }
+    Ok((project.cache()?, remote))
+}
+
+fn shared(globals: &Globals, args: &RemoteArgs) -> Result<(Cache, Remote)> {
+    let (cache, remote) = open(globals, args)?;
+    Ok((cache, remote.ok_or_else(remote::no_remote)?))
+}
+
+fn push(globals: &Globals, args: &PushArgs) -> Result<i32> {
+    let (cache, remote) = shared(globals, &args.remote)?;
+    let records = cache.shared_records()?;
+    let bar = bar("pushing");
+    let pushed = remote.list(None).and_then(|listing| {
+        let repaired = match args.repair {
+            true => remote.repair(&cache, &records, &listing, &moves(&bar))?,
+            false => Vec::new(),
+        };
+        remote.sweep();
+        let pushed = remote.push(&cache, &records, &listing, &moves(&bar))?;
+        Ok((pushed, repaired))
+    });
+    bar.finish_and_clear();
+    let (pushed, repaired) = pushed?;
+    if globals.json {
+        print_json(
+            "cache_push",
+            &json!({ "remote": remote.address(), "runs": pushed.runs, "incomplete": pushed.incomplete, "repaired": repaired }),
+        )?;
+        return Ok(exit::OK);
+    }
+    for name in repaired {
+        print(&format!("was damaged, and replaced: {name}\n"))?;
+    }
+    print(&format!(
+        "{} pushed to {}\n",
+        counted(pushed.runs, "run"),
+        remote.address()
+    ))?;
+    say_incomplete(pushed.incomplete);
+    Ok(exit::OK)
+}
+
+fn say_incomplete(incomplete: usize) {
+    if incomplete > 0 {
+        say(&format!(
+            "note: {} left out: the cache has lost a file of each; `tprimat cache verify` names them",
+            counted(incomplete, "run")
+        ));
+    }
+}
+
+fn pull(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
+    let (cache, remote) = shared(globals, args)?;
+    cache.ensure_writable()?;
+    let _in_use = cache.use_it();
+    let bar = bar("pulling");
+    let pulled = remote
+        .list(None)
+        .and_then(|listing| remote.pull(&cache, &listing, &moves(&bar)));
+    bar.finish_and_clear();
+    let pulled = pulled?;
+    if globals.json {
+        print_json(
+            "cache_pull",
+            &json!({
+                "remote": remote.address(), "runs": pulled.counts.runs, "objects": pulled.counts.objects,
+                "refused": pulled.refused,
+            }),
+        )?;
+    } else {
+        let mut told = remote::told(&remote, &pulled);
+        told.extend(remote::refused(&remote, &pulled));
+        if told.is_empty() {
+            print(&format!("{} has no other runs\n", remote.address()))?;
+        }
+        for told in told {
+            print(&format!("{told}\n"))?;
+        }
+    }
+    Ok(if pulled.refused.is_empty() {
+        exit::OK
+    } else {
+        exit::FAILED
+    })
+}
+
+fn stat(globals: &Globals, args: &RemoteArgs) -> Result<i32> {
+    let (cache, remote) = open(globals, args)?;
+    let usage = cache.usage()?;
+    let there = remote
+        .as_ref()
+        .map(|remote| {
+            let (listing, records) = (remote.list(None)?, cache.shared_records()?);
+            let both = records.iter().filter(|r| listing.has(r)).count();
+            Ok((listing.len() - both, records.len() - both))
+        })
+        .transpose();
+    let there = match there {
+        Err(error) if remote::is_unreachable(&error) => {
+            say(&format!("note: {error}"));
+            None
+        }
+        other => other?,
+    };
+    let address = remote.as_ref().map(Remote::address);
+    if globals.json {
+        let mut value = json!({ "cache": cache.root(), "holds": usage, "remote": null });
+        if let (Some(address), Some((there, here))) = (address, there) {
+            value["remote"] = json!({ "address": address, "only_there": there, "only_here": here });
+        }
+        print_json("cache_stat", &value)?;
+        return Ok(exit::OK);
+    }
+    let mut lines = vec![
+        ("cache", cache.root().display().to_string()),
+        ("runs", usage.runs.to_string()),
+        (
+            "objects",
+            format!("{}, {} on disk", usage.objects, amount(usage.bytes)),
+        ),
+        ("records", amount(usage.record_bytes)),
+        (
+            "drawn again",
+            format!(
+                "{} by the next build: {}; `tprimat cache gc --older-than 30d` removes old ones",
+                counted(usage.drawn, "object"),
+                amount(usage.drawn_bytes)
+            ),
+        ),
+        (
+            "named by none",
+            format!(
+                "{}, {}",
+                counted(usage.unnamed, "object"),
+                amount(usage.unnamed_bytes)
+            ),
+        ),
+    ];
+    if let (Some(address), Some((there, here))) = (address, there) {
+        let records = |count| counted(count, "record");
+        let both = format!(
+            "{address}: {} only there, {} only here",
+            records(there),
+            records(here)
+        );
+        lines.push(("remote", both));
+    }
+    let lines: Vec<String> = lines
+        .iter()
+        .map(|(name, text)| format!("{name:<14} {text}\n"))
+        .collect();
+    print(&lines.concat())?;
+    Ok(exit::OK)
+}
+
+fn amount(bytes: u64) -> String {
+    const MIB: f64 = 1_048_576.0;
+    match bytes as f64 / MIB {
+        mib if mib >= 1024.0 => format!("{:.2} GiB", mib / 1024.0),
+        mib => format!("{mib:.1} MiB"),
+    }
+}
+
+fn verify(globals: &Globals) -> Result<i32> {
+    let cache = Project::open(globals, &[])?.cache()?;
+    let _in_use = cache.use_it();
+    let bar = bar("reading");
+    let verified = cache.verify(&|done, all| {
+        moves(&bar)(done, all);
+    });
+    bar.finish_and_clear();
+    let verified = verified?;
+    if globals.json {
+        print_json("cache_verify", &verified)?;
+    } else {
+        let mut text = format!("{} read\n", counted(verified.objects, "object"));
+        for digest in &verified.damaged {
+            text += &format!("damaged, and dropped: {}\n", digest.short());
+        }
+        for (task, name) in &verified.lost {
+            text += &format!("lost: `{name}` of {task}\n");
+        }
+        print(&text)?;
+        if !verified.lost.is_empty() {
+            say(
+                "`tprimat cache pull` or an import of another cache brings them back where another has them",
+            );
+        }
+    }
+    Ok(if verified.damaged.is_empty() && verified.lost.is_empty() {
+        exit::OK
+    } else {
+        exit::FAILED
+    })
+}
+
+fn gc(globals: &Globals, args: &GcArgs) -> Result<i32> {
+    let cache = Project::open(globals, &[])?.cache()?;
+    let _alone = clean::unused(cache.root())?;
+    cache.refresh()?;
+    let garbage = cache.garbage(Limits {
+        older_than: args.older_than,
+        at_most_bytes: args.at_most,
+    })?;
+    if !args.dry_run {
+        cache.remove(&garbage)?;
+    }
+    let bytes: u64 = garbage.iter().map(|object| object.bytes).sum();
+    let unnamed = garbage.iter().filter(|object| !object.is_named).count();
+    let drawn = garbage.len() - unnamed;
+    if globals.json {
+        print_json(
+            "cache_gc",
+            &json!({ "dry_run": args.dry_run, "drawn": drawn, "unnamed": unnamed, "bytes": bytes }),
+        )?;
+        return Ok(exit::OK);
+    }
+    let removed = if args.dry_run {
+        "would be removed"
+    } else {
+        "removed"
+    };
+    print(&format!(
+        "{} {removed}, {}: {drawn} that a build draws again, {unnamed} that no record names\n",
+        counted(garbage.len(), "object"),
+        amount(bytes)
+    ))?;
+    Ok(exit::OK)
+}
+
+fn export(globals: &Globals, args: &ExportArgs) -> Result<i32> {
+    let cache = Project::open(globals, &[])?.cache()?;
+    if args.file.symlink_metadata().is_ok() {
+        let problem = Problem::new(format!("{} is there already", args.file.display()));
+        return Err(Error::invalid(
+            problem.help("name a new file, or remove it"),
+        ));
+    }
+    let mut staged = files::Staged::create(&args.file)?;
+    let counts = cache.export(&Imports::key(), &mut staged)?;
+    staged.commit(Durability::Plain)?;
+    if globals.json {
+        print_json(
+            "cache_export",
+            &json!({ "file": args.file, "runs": counts.runs, "objects": counts.objects, "incomplete": counts.incomplete }),
+        )?;
+        return Ok(exit::OK);
+    }
+    print(&format!(
+        "{}: {} with {}; `tprimat cache import` takes it in\n",
+        args.file.display(),
+        counted(counts.runs, "run"),
+        counted(counts.objects, "file")
+    ))?;
+    say_incomplete(counts.incomplete);
+    Ok(exit::OK)
+}
+
+fn import(globals: &Globals, args: &BundleArgs) -> Result<i32> {
+    let cache = Project::open(globals, &[])?.cache()?;
+    cache.ensure_writable()?;
+    let _in_use = cache.use_it();
+    let file = regular(&args.file)?;
+    let list = Imports::key();
+    let received = cache.receive(file, Expected::Any { list });
+    let mut received = received.map_err(|error| of_file(error, &args.file))?;
+    let imports = received.take_list(&list);
+    let counts = cache.admit([received])?;
+    let imports = Imports::take_in(&cache, imports)?;
+    if globals.json {
+        print_json(
+            "cache_import",
+            &json!({ "file": args.file, "runs": counts.runs, "imports": imports, "objects": counts.objects }),
+        )?;
+        return Ok(exit::OK);
+    }
+    print(&format!(
+        "{}: {} and {} are new here\n",
+        args.file.display(),
+        counted(counts.runs, "run"),
+        counted(imports, "import")
+    ))?;
+    say("`tprimat plan` shows which cells they measure; `tprimat compare` compares them");
+    Ok(exit::OK)
+}
+
+/// Names the file that is not a bundle.
+fn of_file(error: Error, file: &Path) -> Error {
+    let Error::Stage(stage) = error else {
+        return error;
+    };
+    match stage.downcast::<CacheError>() {
+        Ok(error) => match *error {
+            CacheError::Bundle(why) => {
+                let problem = Problem::new(format!("{}: the bundle {why}", file.display()));
+                let help =
+                    "expected a file that `tprimat cache export` wrote; nothing was taken in";
+                Error::invalid(problem.help(help))
+            }
+            other => other.into(),
+        },
+        Err(other) => Error::Stage(other),
+    }
+}
+
+fn regular(path: &Path) -> Result<File> {
+    let opened = files::open_regular(path).map_err(Error::io("cannot read", path))?;
+    Ok(opened.0)
+}

@@ -1,0 +1,195 @@
+//! Imported runs, as `attempts` lists them and sets them aside.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{attempts::time, project::split_repeat};
+use crate::{
+    cache::{Cache, CacheError, SetAside},
+    error::{Error, Problem, Result, exit},
+    import::{self, ImportedRun, Imports, KeptRun, Kind},
+    plan::Plan,
+    results::Contract,
+};
+
+/// An imported run and its cell.
+pub struct ImportedLine {
+    cell: String,
+    run: KeptRun,
+}
+
+/// The imports that `CELL`, `CELL#2` or an import's id names; none where nothing was imported so.
+pub fn of(cache: &Cache, asked: &str) -> Result<Vec<ImportedLine>> {
+    let imports = Imports::of(cache);
+    let (name, only) = split_repeat(asked)?;
+    let mut lines = Vec::new();
+    let Some(cell) = imports.named_kept(name) else {
+        return Ok(lines);
+    };
+    for run in imports.kept(cell, cache)? {
+        if only.is_none_or(|only| only == run.number) {
+            lines.push(ImportedLine {
+                cell: cell.to_owned(),
+                run,
+            });
+        }
+    }
+    Ok(lines)
+}
+
+/// The one import that is meant: one that counts, or one that does not.
+pub fn one(cache: &Cache, asked: &str, counts: bool) -> Result<Option<ImportedLine>> {
+    let mut lines = of(cache, asked)?;
+    lines.retain(|line| line.run.set_aside.is_none() == counts);
+    if lines.len() > 1 {
+        let named: Vec<String> = lines
+            .iter()
+            .map(|line| format!("{} is {}", line.name(), line.run.recorded.from()))
+            .collect();
+        let problem = Problem::new(format!("{} imports of `{asked}` may be meant", lines.len()));
+        return Err(Error::invalid(
+            problem.help(format!("name one by CELL#NUMBER: {}", named.join(", "))),
+        ));
+    }
+    Ok(lines.pop())
+}
+
+impl ImportedLine {
+    fn name(&self) -> String {
+        format!("{}#{}", self.cell, self.run.number)
+    }
+
+    fn verdict(&self) -> String {
+        match &self.run.set_aside {
+            Some(SetAside { reason, at }) => format!("set aside on {}: {reason}", time(*at)),
+            None => "counts as an import".to_owned(),
+        }
+    }
+
+    /// The log files, each with its run's name and its own; a result has none.
+    pub fn logs(&self, cache: &Cache) -> Result<Vec<(String, Vec<u8>)>> {
+        if self.run.recorded.kind != Kind::Log {
+            return Ok(Vec::new());
+        }
+        let mut logs = Vec::new();
+        for source in &self.run.recorded.sources {
+            let log = cache.get(&source.digest)?.ok_or_else(|| CacheError::Gone {
+                what: source.name.clone(),
+                again: "import it again",
+            })?;
+            logs.push((
+                format!("{} (imported from {})", self.name(), source.name),
+                log,
+            ));
+        }
+        Ok(logs)
+    }
+
+    pub fn json(&self) -> Value {
+        let KeptRun {
+            number,
+            recorded,
+            set_aside,
+        } = &self.run;
+        json!({
+            "id": recorded.id(), "cell": self.cell, "repeat": number, "file": recorded.from(),
+            "imported_at": recorded.imported_at, "set_aside": set_aside,
+        })
+    }
+
+    /// It stays in the cache, and counts in no comparison.
+    pub fn set_aside(&self, cache: &Cache, why: &SetAside) -> Result<i32> {
+        Imports::set_aside(cache, &self.cell, self.run.number, Some(why))?;
+        let name = self.name();
+        eprintln!(
+            "set aside the import {name} ({}); no comparison counts it",
+            self.run.recorded.from()
+        );
+        eprintln!("`tprimat attempts restore {name}` lets it count again");
+        Ok(exit::OK)
+    }
+
+    /// Lets it count again, unless the cell holds a run of other work by now.
+    pub fn restore(&self, plan: &Plan, cache: &Cache) -> Result<i32> {
+        let claims = import::claim_for(plan, &self.cell);
+        let KeptRun {
+            number, recorded, ..
+        } = &self.run;
+        let own = ImportedRun::read(cache, *number, recorded.clone(), &claims)?;
+        let others = import::runs(cache, &Imports::of(cache), &self.cell, &claims)?;
+        refuse_other_workload(
+            &self.cell,
+            &own.result.contract,
+            others.iter().map(|run| &run.result.contract),
+            "take back what the cell holds first",
+        )?;
+        Imports::set_aside(cache, &self.cell, self.run.number, None)?;
+        eprintln!("the import {} counts again", self.name());
+        Ok(exit::OK)
+    }
+}
+
+/// An error if an import of the cell that counts did other work: the two would be averaged as
+/// repeats of one. `instead`: what else to do.
+pub fn refuse_other_workload<'a>(
+    cell: &str,
+    own: &Contract,
+    others: impl Iterator<Item = &'a Contract>,
+    instead: &str,
+) -> Result<()> {
+    let mut differences = others.filter_map(|other| import::other_workload(own, other));
+    let Some(difference) = differences.next() else {
+        return Ok(());
+    };
+    Err(Error::Failed {
+        message: format!("`{cell}` holds an import of another workload: {difference}"),
+        help: Some(format!(
+            "they are not repeats of each other; {instead}: \
+             `tprimat attempts set-aside {cell} --reason TEXT`"
+        )),
+    })
+}
+
+/// Results and TensorBoard events are all that there is of a cell.
+pub fn no_log(lines: &[ImportedLine]) -> Error {
+    let files: Vec<String> = lines.iter().map(|line| line.run.recorded.from()).collect();
+    let cell = lines.first().map_or("CELL", |line| line.cell.as_str());
+    let (message, shown) = match (lines, &files[..]) {
+        ([line], [file]) => (
+            format!(
+                "`{}` was imported from {file}, which is not a log",
+                line.name()
+            ),
+            line.name(),
+        ),
+        _ => (
+            format!(
+                "`{cell}` was imported from {}, and none of them is a log",
+                files.join(", ")
+            ),
+            cell.to_owned(),
+        ),
+    };
+    Error::Failed {
+        message,
+        help: Some(format!("`tprimat show {shown}` shows what they say")),
+    }
+}
+
+/// A line an import: its name, its file, when it was imported, and whether it was set aside.
+pub fn text(lines: &[ImportedLine]) -> String {
+    let mut text = String::new();
+    for line in lines {
+        let KeptRun { recorded, .. } = &line.run;
+        let _ = writeln!(
+            text,
+            "{}  {}  imported on {}  {}",
+            line.name(),
+            recorded.from(),
+            time(recorded.imported_at),
+            line.verdict()
+        );
+    }
+    text
+}

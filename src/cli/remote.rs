@@ -1,0 +1,411 @@
+//! What a build shares with the remote cache: it takes what others measured before it plans, and
+//! leaves what it measured. A remote that does not answer costs one note, never the build.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::{
+    memo::Idle,
+    output::say,
+    session::Session,
+    verbosity::{Verbosity, verbosity},
+};
+use crate::{
+    cache::{Attempt, Cache, TaskKind},
+    config::Config,
+    digest::Digest,
+    error::{Error, Problem, Result},
+    execute::{Event, EventSink, Interrupts, Share},
+    files,
+    graph::{Engine, Statuses, label},
+    job::RunOutcome,
+    remote::{Pulled, Remote, Unreachable},
+    words::plain::counted,
+};
+
+/// As the value of `paths.remote` or `--remote`: share with nobody.
+const NONE: &str = "none";
+
+/// The remote cache of a project, if it has one.
+pub fn of(config: &Config) -> Result<Option<Remote>> {
+    let address = config.get("paths.remote").and_then(|value| value.as_str());
+    let Some(address) = address.filter(|address| *address != NONE) else {
+        return Ok(None);
+    };
+    match Remote::open(address) {
+        Ok(remote) => Ok(Some(remote)),
+        Err(wrong) => {
+            let place = config.problem_at("paths.remote", wrong.message, "this address");
+            Err(Error::invalid(place.help(wrong.help.unwrap_or_default())))
+        }
+    }
+}
+
+/// `--remote` as a setting of the command line.
+pub fn setting(address: &str) -> String {
+    format!("paths.remote={address}")
+}
+
+/// The remote of a build.
+pub struct Sharing {
+    remote: Remote,
+    /// The keys of the plan.
+    keys: BTreeSet<Digest>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// It did not answer. It is asked again at the end of the build only: each wait for it may be long.
+    is_lost: bool,
+    pulled: usize,
+    pushed: usize,
+    refused: Vec<String>,
+    /// Runs that this build finished and could not leave there.
+    unshared: BTreeSet<String>,
+}
+
+/// What the remote has for a build that has nothing to do.
+pub enum Looked {
+    /// Nothing new, or it did not answer; as `--json` says it.
+    Nothing(Value),
+    News,
+}
+
+/// Asks the remote of a build that has nothing to do by itself: another host may have measured
+/// anew, or set a run aside.
+pub fn look(idle: &Idle, is_required: bool) -> Result<Looked> {
+    let Some(remote) = required(of(&idle.config)?, is_required)? else {
+        return Ok(Looked::Nothing(Value::Null));
+    };
+    let known = remote
+        .list(Some(&idle.keys))
+        .and_then(|listing| listing.is_known_to(&idle.cache));
+    let is_reached = match known {
+        Ok(true) => true,
+        Ok(false) => return Ok(Looked::News),
+        Err(error) if is_unreachable(&error) && !is_required => {
+            say(&format!("warning: {error}; other hosts may have news"));
+            false
+        }
+        Err(error) => return Err(error),
+    };
+    let sharing = Sharing::new(remote, BTreeSet::new());
+    sharing.state().is_lost = !is_reached;
+    Ok(Looked::Nothing(sharing.json()))
+}
+
+fn required(remote: Option<Remote>, is_required: bool) -> Result<Option<Remote>> {
+    if remote.is_none() && is_required {
+        return Err(no_remote());
+    }
+    Ok(remote)
+}
+
+pub fn no_remote() -> Error {
+    let problem = Problem::new("this project has no remote cache");
+    let help = "name one: `--remote file:///shared/folder`, or `paths: { remote: s3://BUCKET/PREFIX }` in config.yaml";
+    Error::invalid(problem.help(help))
+}
+
+/// Takes in what others measured of this plan; `None` where the project has no remote.
+pub fn pull(
+    session: &Session,
+    is_required: bool,
+    events: &EventSink,
+) -> Result<Option<Arc<Sharing>>> {
+    let Some(remote) = required(of(&session.plan.config)?, is_required)? else {
+        return Ok(None);
+    };
+    let (engine, statuses) = session.look()?;
+    let sharing = Sharing::new(remote, train_keys(&engine, &statuses));
+    if is_required {
+        sharing.remote.list(Some(&sharing.keys))?;
+    }
+    if let Some(doubt) = doubt(&sharing.remote) {
+        warn(events, doubt);
+    }
+    let before = counted_runs(&engine, &statuses);
+    sharing.take_keys(&sharing.keys, &session.cache, events)?;
+    if sharing.state().pulled > 0 {
+        let (engine, statuses) = session.look()?;
+        let after = counted_runs(&engine, &statuses);
+        let changed =
+            |(task, run): &(&String, &String)| after.get(*task).is_some_and(|now| now != *run);
+        let replaced = match before.iter().filter(changed).count() {
+            0 => return Ok(Some(Arc::new(sharing))),
+            1 => "1 repeat that was measured here now counts a run pulled".to_owned(),
+            more => format!("{more} repeats that were measured here now count runs pulled"),
+        };
+        let message = format!(
+            "{replaced} from {}, which started earlier or measured anew: published figures may change",
+            sharing.remote.address()
+        );
+        note(events, message);
+    }
+    Ok(Some(Arc::new(sharing)))
+}
+
+/// Why what a folder says may not be what was measured, and what to do about it.
+pub fn doubt(remote: &Remote) -> Option<String> {
+    let folder = remote.folder()?;
+    let why = files::controlled_by(folder)?;
+    Some(format!(
+        "the remote cache {} {why}, so others can say what was measured; if you trust them: export {}={}",
+        folder.display(),
+        files::TRUSTED_VARIABLE,
+        folder.display()
+    ))
+}
+
+impl Share for Sharing {
+    fn take(&self, key: &Digest, cache: &Cache, events: &EventSink) -> Result<()> {
+        if self.state().is_lost {
+            return Ok(());
+        }
+        self.take_keys(&BTreeSet::from([*key]), cache, events)
+    }
+
+    fn leave(
+        &self,
+        attempt: &Attempt,
+        cache: &Cache,
+        is_stopped: bool,
+        events: &EventSink,
+    ) -> Result<()> {
+        if !is_stopped && !self.state().is_lost {
+            match self.leave_keys(&BTreeSet::from([attempt.key]), cache, &|| true) {
+                Err(error) if is_unreachable(&error) => {
+                    let then = "it is asked again at the end of this build";
+                    self.lost(&format!("{error}; {then}"), events);
+                }
+                other => return other,
+            }
+        }
+        if attempt.outcome == RunOutcome::Ok {
+            self.state().unshared.insert(attempt.id.clone());
+        }
+        Ok(())
+    }
+}
+
+impl Sharing {
+    fn new(remote: Remote, keys: BTreeSet<Digest>) -> Self {
+        Self {
+            remote,
+            keys,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Warns once until it answers again.
+    fn lost(&self, message: &str, events: &EventSink) {
+        let was_lost = std::mem::replace(&mut self.state().is_lost, true);
+        if !was_lost {
+            warn(events, message.to_owned());
+        }
+    }
+
+    fn take_keys(&self, keys: &BTreeSet<Digest>, cache: &Cache, events: &EventSink) -> Result<()> {
+        let pulled = self.remote.list(Some(keys)).and_then(|listing| {
+            if listing.is_known_to(cache)? {
+                return Ok(Pulled::default());
+            }
+            self.remote.pull(cache, &listing, &|_, _| true)
+        });
+        match pulled {
+            Ok(mut pulled) => {
+                let mut state = self.state();
+                // What is damaged there is told once a build.
+                pulled.refused.retain(|one| !state.refused.contains(one));
+                state.pulled += pulled.counts.runs;
+                state.refused.extend(pulled.refused.iter().cloned());
+                drop(state);
+                told(&self.remote, &pulled)
+                    .into_iter()
+                    .for_each(|message| note(events, message));
+                refused(&self.remote, &pulled)
+                    .into_iter()
+                    .for_each(|message| warn(events, message));
+                Ok(())
+            }
+            Err(error) if is_unreachable(&error) => {
+                let then =
+                    "this build goes on without it; `tprimat cache push` shares its runs later";
+                self.lost(&format!("{error}; {then}"), events);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn leave_keys(
+        &self,
+        keys: &BTreeSet<Digest>,
+        cache: &Cache,
+        goes_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let listing = self.remote.list(Some(keys))?;
+        let mut records = cache.shared_records()?;
+        records.retain(|record| keys.contains(&record.key));
+        let pushed = self
+            .remote
+            .push(cache, &records, &listing, &|_, _| goes_on())?;
+        self.state().pushed += pushed.runs;
+        Ok(())
+    }
+
+    /// Leaves what this cache has of the plan, also from earlier builds. False: the remote does not
+    /// answer, and the next build is to try again.
+    pub fn push(
+        &self,
+        session: &Session,
+        interrupts: Interrupts,
+        events: &EventSink,
+    ) -> Result<bool> {
+        let left = self.leave_keys(&self.keys, &session.cache, &|| interrupts.asked().is_none());
+        if left.is_ok() {
+            let mut state = self.state();
+            state.is_lost = false;
+            state.unshared.clear();
+        }
+        let pushed = self.state().pushed;
+        if pushed > 0 {
+            let runs = counted(pushed, "run");
+            note(
+                events,
+                format!("{runs} pushed to {}", self.remote.address()),
+            );
+        }
+        match left {
+            Ok(()) => Ok(true),
+            Err(error) if is_unreachable(&error) && interrupts.asked().is_none() => {
+                self.lost(&error.to_string(), events);
+                self.say_unshared(events);
+                Ok(false)
+            }
+            Err(error) => {
+                self.say_unshared(events);
+                Err(interrupts.asked().map_or(error, Error::Interrupted))
+            }
+        }
+    }
+
+    /// Says how many runs of this build are on this host alone.
+    pub fn say_unshared(&self, events: &EventSink) {
+        let message = match self.state().unshared.len() {
+            0 => return,
+            1 => "1 finished run is not in the remote cache: `tprimat cache push` shares it".into(),
+            runs => format!(
+                "{runs} finished runs are not in the remote cache: `tprimat cache push` shares them"
+            ),
+        };
+        warn(events, message);
+    }
+
+    pub fn json(&self) -> Value {
+        let state = self.state();
+        json!({
+            "address": self.remote.address(), "reached": !state.is_lost, "pulled": state.pulled,
+            "pushed": state.pushed, "unshared": state.unshared.len(), "refused": state.refused,
+        })
+    }
+}
+
+/// What a pull is worth telling.
+pub fn told(remote: &Remote, pulled: &Pulled) -> Vec<String> {
+    let mut told = Vec::new();
+    if pulled.counts.runs > 0 {
+        told.push(format!(
+            "{} pulled from {}",
+            counted(pulled.counts.runs, "run"),
+            remote.address()
+        ));
+    }
+    if pulled.counts.runs == 0 && pulled.counts.objects > 0 {
+        told.push(format!(
+            "{} that this cache had lost brought back from {}",
+            counted(pulled.counts.objects, "file"),
+            remote.address()
+        ));
+    }
+    told
+}
+
+/// What a pull did not take in.
+pub fn refused(remote: &Remote, pulled: &Pulled) -> Option<String> {
+    let first = pulled.refused.first()?;
+    let others = match pulled.refused.len() - 1 {
+        0 => String::new(),
+        others => format!("; so are {others} more"),
+    };
+    Some(format!(
+        "a run in {} is not what its name says and was not taken in: {first}{others}",
+        remote.address()
+    ))
+}
+
+/// The keys under which the runs of a plan are filed.
+pub fn train_keys(engine: &Engine, statuses: &Statuses) -> BTreeSet<Digest> {
+    let trains = engine
+        .dag
+        .order
+        .iter()
+        .filter(|node| engine.dag.task(**node).kind == TaskKind::Train);
+    trains.filter_map(|node| statuses.get(*node).key).collect()
+}
+
+/// The run that counts for each repeat that has one.
+fn counted_runs(engine: &Engine, statuses: &Statuses) -> BTreeMap<String, String> {
+    let trains = engine.dag.order.iter().filter_map(|node| {
+        let task = engine.dag.task(*node);
+        let attempt = statuses.get(*node).attempt()?;
+        let counts = task.kind == TaskKind::Train && attempt.outcome == RunOutcome::Ok;
+        counts.then(|| (label(engine.plan, &task), attempt.id.clone()))
+    });
+    trains.collect()
+}
+
+/// Is it the remote that failed, and not this host?
+pub fn is_unreachable(error: &Error) -> bool {
+    matches!(error, Error::Stage(stage) if stage.is::<Unreachable>())
+}
+
+fn note(events: &EventSink, message: String) {
+    events.report(&Event::Note { message });
+}
+
+/// Says what went wrong, also where `-q` leaves out notes.
+fn warn(events: &EventSink, message: String) {
+    if verbosity() == Verbosity::Quiet {
+        say(&format!("warning: {message}"));
+    }
+    note(events, message);
+}
+
+/// A bar on a terminal, nothing elsewhere.
+pub fn bar(verb: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(0).with_message(verb);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {pos}/{len} {wide_bar} {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Moves a bar.
+pub fn moves(bar: &ProgressBar) -> impl Fn(usize, usize) -> bool + Sync + '_ {
+    |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+        true
+    }
+}

@@ -1,0 +1,760 @@
+//! A run inside a container: how it is started, ended, and never left behind.
+//!
+//! The supervisor of the run stays outside. It starts the engine's client as it would start the
+//! trainer, so locks, log, times, telemetry and timeouts are the same. What differs is said here:
+//!
+//! | what happens | what ends the container |
+//! |---|---|
+//! | the trainer ends | the supervisor asks how (exit code, out of memory), and removes it |
+//! | Ctrl-C, timeout, tprimat dies | the supervisor: SIGTERM inside, grace, removal |
+//! | the supervisor is killed | a guard, which waits for the supervisor's end and removes the container; it holds the device locks until then |
+//! | all of them are killed, power cut | the next build, by the run folder or by the label |
+//!
+//! The environment goes in through standard input: neither a list of processes, nor `inspect`, nor
+//! a file shows it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, PipeWriter},
+    os::{fd::RawFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::libc;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    container::{Needs, has_these_alone},
+    process::RUN_ID_VARIABLE,
+    run::{ExitKind, tail_of},
+    train::{Gpu, TrainHost, TrainWork},
+};
+use crate::{
+    digest::Digest,
+    error::{Error, Result},
+    files::{self, Durability},
+    host::{Engine, EngineKind, engine_environment, last_line},
+    job::Vendor,
+    plan::{Container, Place},
+};
+
+/// The label that names the run of a container.
+const RUN_LABEL: &str = "tprimat.run";
+/// The label that names the folder of runs, so that a sweep touches no other project's containers.
+const OWNER_LABEL: &str = "tprimat.runs";
+/// In the folder of runs: the engines that were ever used there, a line each.
+const ENGINES: &str = ".engines";
+
+/// Sets the variables that standard input states, then becomes the trainer.
+const ENTER: &str = r#"eval "$(cat)" && exec "$@" </dev/null"#;
+/// Waits for the end of standard input, then becomes the command.
+const GUARD: &str = r#"while read -r _; do :; done; exec "$@" >/dev/null 2>&1"#;
+
+/// An engine that was stopped may be started again; that takes a few seconds.
+const ENGINE_RESTART: Duration = Duration::from_secs(15);
+/// How long a container may take to be removed.
+const REMOVAL: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How a run is put into a container; a part of its spec, without anything secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    pub engine: EngineKind,
+    pub program: PathBuf,
+    /// From the engine's verb to the image.
+    pub arguments: Vec<String>,
+    /// Variables of the engine's own command, such as docker; not those of the trainer.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The variables of the caller that go into a container; the others (PATH, LANG, …) are about the
+/// host.
+pub(super) const PASSED: &[&str] = &[
+    "TZ",
+    "HF_TOKEN",
+    "HF_HOME",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// Decides how `work` is put into its container, and completes the variables that it gets there.
+pub(super) fn contain(
+    work: &TrainWork,
+    host: &TrainHost,
+    given: &[&Gpu],
+    (id, dir): (&str, &Path),
+    env: &mut BTreeMap<String, String>,
+) -> Result<Option<ContainerSpec>> {
+    let Some(container) = &work.execution.container else {
+        return Ok(None);
+    };
+    let failed = |message: String| Error::Failed {
+        message,
+        help: None,
+    };
+    let engine = Engine::find(container.engine, &host.caller_env).map_err(failed)?;
+    if work.execution.place != Place::Local
+        && has_service(engine.kind)
+        && work.job.vendor != Vendor::Cpu
+    {
+        return Err(Error::Failed {
+            message: format!(
+                "{} starts containers outside its Slurm job, so they would not be held to the job's GPUs",
+                engine.name()
+            ),
+            help: Some("name apptainer or pyxis in execution.<platform>.container.engine".into()),
+        });
+    }
+    if work.job.parallelism.num_nodes > 1 && engine.kind != EngineKind::Apptainer {
+        return Err(Error::Failed {
+            message: format!(
+                "a run on several nodes is not started in containers of {}",
+                engine.name()
+            ),
+            help: Some("name apptainer in execution.<platform>.container.engine".into()),
+        });
+    }
+    // Where the run's folder is: a profiled run's is not among the measured ones.
+    let folder = dir.parent().unwrap_or(dir);
+    remember(folder, engine.kind)?;
+    let home = host.runs.with_file_name("container-home");
+    files::create_dir_all(&home)?;
+    let home = text(&home)?;
+    env.insert("TPRIMAT_PYTHON".into(), container.python.clone());
+    for (name, value) in [
+        ("HOME", home.as_str()),
+        ("USER", "tprimat"),
+        ("LOGNAME", "tprimat"),
+    ] {
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    // Kept from run to run as on a host, where they are below the user's home.
+    let compiled = format!("{home}/.cache/torchinductor");
+    env.entry("TORCHINDUCTOR_CACHE_DIR".into())
+        .or_insert(compiled);
+    if let Some(name) = env.keys().find(|name| !is_variable(name)) {
+        return Err(failed(format!(
+            "the variable `{name}` cannot be set in a container: its name is not one of a shell"
+        )));
+    }
+    let mounts = mounts(work, host, container, &[&home, &text(dir)?], env);
+    let gpus: Vec<Gpu> = given.iter().map(|gpu| (*gpu).clone()).collect();
+    let (vendor, workdir) = (work.job.vendor, text(dir)?);
+    let needs = Needs {
+        vendor,
+        gpus: Some(&gpus),
+        mounts: &mounts,
+        workdir: &workdir,
+    };
+    let image = work
+        .image
+        .clone()
+        .unwrap_or_else(|| container.image.clone());
+    let mut arguments = verb(engine.kind, id, folder);
+    arguments.extend(needs.arguments(engine.kind));
+    arguments.extend(container.options.iter().cloned());
+    arguments.push(match engine.kind {
+        // By its digest: the name may mean another image by now.
+        EngineKind::Docker | EngineKind::Podman => image,
+        EngineKind::Apptainer => text(&host.project.join(&container.image))?,
+        EngineKind::Pyxis => format!("--container-image={}", container.image),
+    });
+    Ok(Some(ContainerSpec {
+        engine: engine.kind,
+        program: engine.program,
+        arguments,
+        environment: engine_environment(&host.caller_env),
+    }))
+}
+
+/// Are the GPUs of a run numbered from 0, because its container has these and no others?
+pub(super) fn counts_anew(work: &TrainWork, host: &TrainHost, given: &[&Gpu]) -> bool {
+    let Some(container) = &work.execution.container else {
+        return false;
+    };
+    let engine = Engine::find(container.engine, &host.caller_env);
+    engine.is_ok_and(|engine| has_these_alone(engine.kind, work.job.vendor, given.iter().copied()))
+}
+
+/// The engine's verb with what names the run and its user.
+fn verb(kind: EngineKind, id: &str, runs: &Path) -> Vec<String> {
+    let mark = format!("{RUN_ID_VARIABLE}={id}");
+    match kind {
+        EngineKind::Docker | EngineKind::Podman => {
+            let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+            let mut words = vec![
+                "run".to_owned(),
+                "--interactive".into(),
+                "--init".into(),
+                "--pull=never".into(),
+            ];
+            words.extend([
+                "--name".into(),
+                container_name(id),
+                "--label".into(),
+                format!("{RUN_LABEL}={id}"),
+            ]);
+            words.extend(["--label".into(), format!("{OWNER_LABEL}={}", owner(runs))]);
+            // The only variable that `inspect` shows; by it processes inside are known as the
+            // run's.
+            words.extend([
+                "--env".into(),
+                mark,
+                "--user".into(),
+                format!("{user}:{group}"),
+            ]);
+            if kind == EngineKind::Podman && !user.is_root() {
+                words.push("--userns=keep-id".into());
+            }
+            words
+        }
+        EngineKind::Apptainer => vec!["exec".into(), "--env".into(), mark],
+        EngineKind::Pyxis => Vec::new(),
+    }
+}
+
+/// Folders of the host that the run reads or writes, each under its own path.
+fn mounts(
+    work: &TrainWork,
+    host: &TrainHost,
+    container: &Container,
+    own: &[&str],
+    env: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let mut writable: Vec<PathBuf> = vec![host.project.clone()];
+    writable.extend(own.iter().map(PathBuf::from));
+    writable.extend(
+        env.get("HF_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute() && path.is_dir()),
+    );
+    let mut readable: Vec<PathBuf> = work
+        .checkouts
+        .iter()
+        .map(|(_, path)| path.clone())
+        .collect();
+    // A dataset is named by the prefix of its files, a tokenizer by a file or a folder.
+    let data = work
+        .data_env
+        .values()
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
+    readable.extend(data.filter_map(|path| {
+        if path.is_dir() {
+            Some(path)
+        } else {
+            Some(path.parent()?.to_owned())
+        }
+    }));
+    readable.extend(
+        host.native
+            .iter()
+            .filter(|_| work.needs_native)
+            .filter_map(|path| Some(path.parent()?.to_owned())),
+    );
+    let mut mounts: Vec<String> = Vec::new();
+    let mut covered: Vec<PathBuf> = Vec::new();
+    writable.sort();
+    readable.sort();
+    let named = |path: &Path, ending: &str| format!("{0}:{0}{ending}", path.display());
+    for (paths, ending) in [(&writable, ""), (&readable, ":ro")] {
+        for path in paths {
+            if !covered.iter().any(|known| path.starts_with(known)) {
+                mounts.push(named(path, ending));
+                covered.push(path.clone());
+            }
+        }
+    }
+    mounts.extend(
+        container
+            .mounts
+            .iter()
+            .map(|mount| match mount.contains(':') {
+                true => mount.clone(),
+                false => format!("{mount}:{mount}"),
+            }),
+    );
+    mounts
+}
+
+fn text(path: &Path) -> Result<String> {
+    let unfit = |why: &str| Error::Failed {
+        message: format!(
+            "the path {} {why}, so it cannot be mounted into a container",
+            path.display()
+        ),
+        help: None,
+    };
+    let text = path.to_str().ok_or_else(|| unfit("is not UTF-8"))?;
+    if text.contains([':', ',']) {
+        Err(unfit("has a colon or a comma"))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// The name that finds a run's container again.
+fn container_name(run_id: &str) -> String {
+    format!("tprimat-{run_id}")
+}
+
+fn owner(runs: &Path) -> String {
+    Digest::of(runs.as_os_str().as_encoded_bytes()).short()
+}
+
+impl ContainerSpec {
+    /// The command that runs `argv` inside.
+    pub fn command(&self, argv: &[String]) -> Vec<String> {
+        let program = self.program.to_string_lossy().into_owned();
+        let enter = ["/bin/sh", "-c", ENTER, "tprimat"].map(str::to_owned);
+        std::iter::once(program)
+            .chain(self.arguments.iter().cloned())
+            .chain(enter)
+            .chain(argv.iter().cloned())
+            .collect()
+    }
+
+    /// What the command reads from standard input: the environment, as a shell reads it.
+    pub fn input(env: &BTreeMap<String, String>) -> Vec<u8> {
+        let quoted = |value: &str| value.replace('\'', r"'\''");
+        env.iter()
+            .map(|(name, value)| format!("export {name}='{}'\n", quoted(value)))
+            .collect::<String>()
+            .into_bytes()
+    }
+
+    fn engine(&self) -> Engine {
+        Engine {
+            kind: self.engine,
+            program: self.program.clone(),
+        }
+    }
+}
+
+/// Has the engine a service of its own, which keeps a container when its client dies?
+fn has_service(kind: EngineKind) -> bool {
+    matches!(kind, EngineKind::Docker | EngineKind::Podman)
+}
+
+/// The container of one run, as its supervisor and a sweep see it.
+pub(super) struct Contained {
+    engine: Engine,
+    environment: BTreeMap<String, String>,
+    name: String,
+}
+
+/// What an engine says of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Absent,
+    /// Made, and never started.
+    Created,
+    Running,
+    Exited {
+        code: i32,
+        out_of_memory: bool,
+    },
+}
+
+impl Contained {
+    /// None where the engine's processes are the run's own, so that nothing needs more than any
+    /// process does.
+    pub fn of(spec: &ContainerSpec, run_id: &str) -> Option<Self> {
+        let environment = spec.environment.clone();
+        has_service(spec.engine).then(|| Self {
+            engine: spec.engine(),
+            environment,
+            name: container_name(run_id),
+        })
+    }
+
+    /// As a later tprimat finds it. The program is looked up anew: a run folder may come from
+    /// anywhere, and must not name a program that is then run.
+    pub fn found(kind: EngineKind, run_id: &str, env: &BTreeMap<String, String>) -> Option<Self> {
+        let engine = Engine::find(Some(kind), env)
+            .ok()
+            .filter(|_| has_service(kind))?;
+        Some(Self {
+            engine,
+            environment: env.clone(),
+            name: container_name(run_id),
+        })
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Result<std::process::Output, String> {
+        self.engine.ask(&self.environment, arguments)
+    }
+
+    fn stage(&self) -> Result<Stage, String> {
+        const FORMAT: &str = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}";
+        let said = self.ask(&["container", "inspect", "--format", FORMAT, &self.name])?;
+        if said.status.success() {
+            return stage_of(&String::from_utf8_lossy(&said.stdout));
+        }
+        let error = last_line(&said.stderr);
+        if error.to_lowercase().contains("no such container") {
+            Ok(Stage::Absent)
+        } else {
+            Err(error)
+        }
+    }
+
+    /// How the run ended, now that the engine's client has. `log`: where the client wrote its own
+    /// errors, too.
+    pub fn ended(&self, client: ExitStatus, log: &Path) -> ExitKind {
+        let name = self.engine.name();
+        let begun = Instant::now();
+        let stage = loop {
+            match self.stage() {
+                Ok(stage) => break stage,
+                Err(_) if begun.elapsed() < ENGINE_RESTART => thread::sleep(PAUSE * 5),
+                Err(why) => {
+                    return ExitKind::Lost(format!(
+                        "{name} stopped answering while the run went on: {why}"
+                    ));
+                }
+            }
+        };
+        match stage {
+            Stage::Absent | Stage::Created => {
+                let said = last_line(&tail_of(log, 4096));
+                ExitKind::LaunchFailed(format!("{name} did not start the container: {said}"))
+            }
+            Stage::Running => {
+                ExitKind::Lost(format!("the client of {name} ended ({client}) while its container went on"))
+            }
+            Stage::Exited { out_of_memory: true, .. } => ExitKind::Killed(
+                "the kernel ended the container for lack of host memory (its own limit, or the host's)".into(),
+            ),
+            // The service was stopped or restarted, and took the container along.
+            Stage::Exited { code, .. } if client.code() != Some(code) => ExitKind::Lost(format!(
+                "{name} lost the container: its client ended with {client}, the container with exit code {code}"
+            )),
+            Stage::Exited { code, .. } => exit_of(code),
+        }
+    }
+
+    /// Sends a signal to the container's first process, which passes it on.
+    pub fn signal(&self, signal: &str) -> bool {
+        self.ask(&["kill", "--signal", signal, &self.name])
+            .is_ok_and(|said| said.status.success())
+    }
+
+    /// Ends and removes the container; is it gone?
+    pub fn remove(&self) -> bool {
+        let begun = Instant::now();
+        loop {
+            let _ = self.ask(&["rm", "--force", "--volumes", &self.name]);
+            match self.stage() {
+                Ok(Stage::Absent) => return true,
+                _ if begun.elapsed() >= REMOVAL => return false,
+                _ => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Starts a process that removes the container when the supervisor is killed. It keeps `locks`
+    /// open, so that nobody gets the devices before.
+    pub fn guard(&self, locks: &[RawFd]) -> io::Result<Guard> {
+        let (end, lifeline) = io::pipe()?;
+        let locks = locks.to_vec();
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", GUARD, "tprimat-guard"])
+            .arg(&self.engine.program)
+            .args(["rm", "--force", "--volumes", &self.name]);
+        command
+            .env_clear()
+            .envs(engine_environment(&self.environment));
+        command
+            .stdin(end)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let keep_locks = move || {
+            for lock in &locks {
+                // SAFETY: it changes a flag of a descriptor of this process.
+                if unsafe { libc::fcntl(*lock, libc::F_SETFD, 0) } < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            nix::sys::signal::sigprocmask(
+                nix::sys::signal::SigmaskHow::SIG_SETMASK,
+                Some(&nix::sys::signal::SigSet::empty()),
+                None,
+            )?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec it makes system calls and allocates nothing.
+        unsafe { command.pre_exec(keep_locks) };
+        Ok(Guard {
+            child: command.spawn()?,
+            _lifeline: lifeline,
+        })
+    }
+}
+
+/// Lives as long as the supervisor does.
+pub(super) struct Guard {
+    child: Child,
+    _lifeline: PipeWriter,
+}
+
+impl Guard {
+    pub fn pid(&self) -> Option<i32> {
+        i32::try_from(self.child.id()).ok()
+    }
+}
+
+impl Drop for Guard {
+    /// The container is gone already, in the orderly way.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn stage_of(said: &str) -> Result<Stage, String> {
+    let fields: Vec<&str> = said.split_whitespace().collect();
+    match fields.as_slice() {
+        ["created" | "initialized" | "configured", ..] => Ok(Stage::Created),
+        [
+            "exited" | "dead" | "stopped" | "removing",
+            code,
+            out_of_memory,
+        ] => {
+            let code = code
+                .parse()
+                .map_err(|_| format!("an exit code of `{code}`"))?;
+            Ok(Stage::Exited {
+                code,
+                out_of_memory: *out_of_memory == "true",
+            })
+        }
+        [_, ..] => Ok(Stage::Running),
+        [] => Err("it said nothing".into()),
+    }
+}
+
+/// A shell's way to tell signals from codes, which the first process of a container follows.
+fn exit_of(code: i32) -> ExitKind {
+    match code - 128 {
+        signal if [4, 6, 7, 8, 9, 11, 15].contains(&signal) => ExitKind::Signal(signal),
+        _ => ExitKind::Code(code),
+    }
+}
+
+/// Notes that containers of this engine may be left here.
+fn remember(runs: &Path, kind: EngineKind) -> Result<()> {
+    let path = runs.join(ENGINES);
+    let mut known: Vec<EngineKind> = engines(runs);
+    if !has_service(kind) || known.contains(&kind) {
+        return Ok(());
+    }
+    known.push(kind);
+    let lines: String = known
+        .iter()
+        .map(|kind| format!("{}\n", kind.name()))
+        .collect();
+    files::write_atomically(&path, lines.as_bytes(), Durability::Synced)
+}
+
+fn engines(runs: &Path) -> Vec<EngineKind> {
+    let text = fs::read_to_string(runs.join(ENGINES)).unwrap_or_default();
+    EngineKind::ALL
+        .into_iter()
+        .filter(|kind| text.lines().any(|line| line == kind.name()))
+        .collect()
+}
+
+/// Removes the containers of runs that nobody watches any more; their names. An engine that does
+/// not answer is named instead.
+pub(super) fn sweep(
+    runs: &Path,
+    env: &BTreeMap<String, String>,
+    is_live: impl Fn(&Path) -> bool,
+) -> Vec<Result<String, String>> {
+    let mut swept = Vec::new();
+    for kind in engines(runs) {
+        // An engine that was uninstalled keeps no container.
+        let Ok(engine) = Engine::find(Some(kind), env) else {
+            continue;
+        };
+        let filter = format!("label={OWNER_LABEL}={}", owner(runs));
+        let said = match engine.ask(
+            env,
+            &["ps", "--all", "--filter", &filter, "--format", "{{.Names}}"],
+        ) {
+            Ok(said) if said.status.success() => said,
+            Ok(said) => {
+                swept.push(Err(format!(
+                    "{} does not answer: {}",
+                    kind.name(),
+                    last_line(&said.stderr)
+                )));
+                continue;
+            }
+            Err(why) => {
+                swept.push(Err(why));
+                continue;
+            }
+        };
+        for name in String::from_utf8_lossy(&said.stdout).lines() {
+            let Some(id) = name
+                .trim()
+                .strip_prefix("tprimat-")
+                .filter(|id| is_run_id(id))
+            else {
+                continue;
+            };
+            if is_live(&runs.join(id)) {
+                continue;
+            }
+            let contained = Contained {
+                engine: engine.clone(),
+                environment: env.clone(),
+                name: name.trim().to_owned(),
+            };
+            let left = || {
+                Err(format!(
+                    "{} does not remove the container {}",
+                    kind.name(),
+                    name.trim()
+                ))
+            };
+            swept.push(if contained.remove() {
+                Ok(name.trim().to_owned())
+            } else {
+                left()
+            });
+        }
+    }
+    swept
+}
+
+/// A run's id is also the name of its folder, so one from a label must not lead out of the folder
+/// of runs.
+fn is_run_id(id: &str) -> bool {
+    !id.starts_with('.')
+        && id
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_engine_says_is_a_stage() {
+        let exited = |code, out_of_memory| {
+            Ok(Stage::Exited {
+                code,
+                out_of_memory,
+            })
+        };
+        assert_eq!(stage_of("exited 3 false\n"), exited(3, false));
+        assert_eq!(stage_of("exited 137 true\n"), exited(137, true));
+        assert_eq!(stage_of("running 0 false\n"), Ok(Stage::Running));
+        assert_eq!(stage_of("paused 0 false\n"), Ok(Stage::Running));
+        assert_eq!(stage_of("created 128 false\n"), Ok(Stage::Created));
+        assert!(stage_of("").is_err() && stage_of("exited x false").is_err());
+        assert_eq!(
+            (exit_of(0), exit_of(1), exit_of(139)),
+            (ExitKind::Code(0), ExitKind::Code(1), ExitKind::Signal(11))
+        );
+    }
+
+    #[test]
+    fn any_value_enters_as_it_is() {
+        let env = BTreeMap::from([
+            ("A".to_owned(), "it's $HOME `x` \"y\" \\ \n two".to_owned()),
+            ("B_2".to_owned(), String::new()),
+        ]);
+        let mut shell = Command::new("/bin/sh");
+        shell.args([
+            "-c",
+            ENTER,
+            "tprimat",
+            "/bin/sh",
+            "-c",
+            "printf '%s|%s|' \"$A\" \"$B_2\"; cat",
+        ]);
+        let mut child = shell
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        io::Write::write_all(
+            &mut child.stdin.take().unwrap(),
+            &ContainerSpec::input(&env),
+        )
+        .unwrap();
+        let said = child.wait_with_output().unwrap();
+        assert_eq!(
+            String::from_utf8(said.stdout).unwrap(),
+            format!("{}||", env["A"])
+        );
+    }
+
+    #[test]
+    fn names_that_a_shell_would_not_set_are_told() {
+        for (name, is_one) in [
+            ("A", true),
+            ("_a1", true),
+            ("1A", false),
+            ("A-B", false),
+            ("", false),
+            ("A B", false),
+        ] {
+            assert_eq!(is_variable(name), is_one, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_guard_acts_when_its_supervisor_is_gone_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = folder.path().join("docker");
+        let said = folder.path().join("said");
+        let script = format!("#!/bin/sh\necho \"$@\" > {}\n", said.display());
+        crate::files::write_atomically(&engine, script.as_bytes(), Durability::Plain).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::File::open(&engine)
+            .unwrap()
+            .set_permissions(mode)
+            .unwrap();
+        let contained = Contained {
+            engine: Engine {
+                kind: EngineKind::Docker,
+                program: engine,
+            },
+            environment: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+            name: "tprimat-x".into(),
+        };
+        drop(contained.guard(&[]).unwrap());
+        assert!(!said.exists(), "an orderly end leaves nothing to do");
+        let mut guard = contained.guard(&[]).unwrap();
+        let (end, lifeline) = io::pipe().unwrap();
+        drop(end);
+        // As the kernel does when the supervisor is killed.
+        drop(std::mem::replace(&mut guard._lifeline, lifeline));
+        guard.child.wait().unwrap();
+        assert_eq!(
+            fs::read_to_string(&said).unwrap(),
+            "rm --force --volumes tprimat-x\n"
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! Notices a trainer that makes no more steps, and looks where its processes are.
+
+mod pace;
+
+use std::{
+    fs, mem,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use self::pace::{Pace, StepLine};
+use super::{progress::Tail, run::RunSpec};
+use crate::{
+    files::{Durability, write_atomically},
+    host::{ask, which},
+    logs::{Live, LogSection},
+};
+
+/// Where the stacks of a run that hung are, in its folder and among an attempt's outputs.
+pub(super) const STACKS: &str = "stacks.txt";
+
+/// How often the log is read, at most: seldom enough to disturb no measurement.
+const LOOK: Duration = Duration::from_secs(5);
+/// The supervisor comes by ten times a second. Where it comes later than this, it did not run: its
+/// job was suspended or the host slept, and the trainer did not run either.
+const TICK: Duration = Duration::from_secs(1);
+/// What py-spy may take for one process, and for how many processes it is asked.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PROCESSES: usize = 16;
+/// Lines of a stack that are evidence: its innermost frames.
+const FRAMES: usize = 3;
+
+/// When a run counts as hung.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hang {
+    /// No step for so many times the median step,
+    pub factor: f64,
+    /// and for at least so long.
+    pub least_seconds: f64,
+    /// The run's last step: what comes after it is not a step.
+    pub steps: u64,
+    pub log: LogSection,
+}
+
+pub(super) struct HangWatch {
+    pace: Pace,
+    tail: Tail,
+    live: Live,
+    /// When the supervisor came by last.
+    ticked: Instant,
+    /// Time since the last look in which the run could make steps.
+    passed: Duration,
+    look: Duration,
+}
+
+impl HangWatch {
+    /// `None`: nobody asks.
+    pub fn of(spec: &RunSpec, log: &Path) -> Option<Self> {
+        Self::new(spec.hang.as_ref()?, log, Instant::now())
+    }
+
+    fn new(hang: &Hang, log: &Path, now: Instant) -> Option<Self> {
+        let least = Duration::try_from_secs_f64(hang.least_seconds).ok()?;
+        Some(Self {
+            pace: Pace::new(hang),
+            tail: Tail::new(log),
+            live: Live::new(&hang.log),
+            ticked: now,
+            passed: Duration::ZERO,
+            look: LOOK.min(least / 4),
+        })
+    }
+
+    /// In a sentence why the run hangs; `None`: it does not, or nothing can be said of it.
+    /// `is_stopped`: is a process of the run stopped, so that it is no wonder?
+    pub fn look(&mut self, now: Instant, is_stopped: impl FnOnce() -> bool) -> Option<String> {
+        self.passed += now.saturating_duration_since(self.ticked).min(TICK);
+        self.ticked = now;
+        if self.passed < self.look {
+            return None;
+        }
+        let passed = mem::take(&mut self.passed);
+        let (live, mut lines) = (&mut self.live, Vec::new());
+        // A log that cannot be read now is read at the next look.
+        let _ = self.tail.poll(&mut |line| {
+            lines.extend(live.feed(line.as_bytes()).map(|step| StepLine {
+                step: step.step,
+                seconds: step.step_time_seconds,
+            }));
+        });
+        if lines.is_empty() && self.pace.is_odd() && is_stopped() {
+            return None;
+        }
+        self.pace.look(passed.as_secs_f64(), &lines);
+        self.pace.verdict()
+    }
+}
+
+/// Writes the stacks of a run's Python processes into its folder, and answers with their innermost
+/// frames, or with why there are none.
+pub(super) fn stacks(spec: &RunSpec, pids: &[i32]) -> Vec<String> {
+    let beside = Path::new(spec.env.get("TPRIMAT_PYTHON").map_or("", String::as_str))
+        .parent()
+        .map(|folder| folder.join("py-spy"))
+        .filter(|path| path.is_file());
+    let Some(program) = which("py-spy", &spec.env).or(beside) else {
+        return vec!["py-spy, which would show where it hangs, is not installed".into()];
+    };
+    let is_python = |pid: &&i32| {
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| {
+            program
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("python"))
+        })
+    };
+    let (mut whole, mut said) = (String::new(), Vec::new());
+    for pid in pids.iter().filter(is_python).take(PROCESSES) {
+        let pid = pid.to_string();
+        let command = duct::cmd(&program, ["dump", "--pid", &pid]).full_env(&spec.env);
+        let text = match ask(&command, PATIENCE) {
+            Ok(output) if output.status.success() => {
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            }
+            Ok(output) => {
+                let why = crate::host::last_line(&output.stderr);
+                said.push(format!("py-spy could not read process {pid}: {why}"));
+                continue;
+            }
+            Err(why) => {
+                said.push(format!("py-spy could not read process {pid}: {why}"));
+                continue;
+            }
+        };
+        let frames: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("    "))
+            .take(FRAMES)
+            .map(str::trim)
+            .collect();
+        said.push(format!("process {pid} was in {}", frames.join(", below ")));
+        whole.push_str(&text);
+        whole.push('\n');
+    }
+    if !whole.is_empty() {
+        let _ = write_atomically(&spec.dir.join(STACKS), whole.as_bytes(), Durability::Plain);
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::OpenOptions, io::Write};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A run of 1000 steps whose log is written to here, and whose clock goes as the test wants.
+    struct Simulated {
+        folder: tempfile::TempDir,
+        watch: HangWatch,
+        now: Instant,
+    }
+
+    impl Simulated {
+        /// It has made 20 steps, one every 10 s.
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let now = Instant::now();
+            let hang = Hang {
+                factor: 10.0,
+                least_seconds: 100.0,
+                steps: 1000,
+                log: LogSection::named("tprimat"),
+            };
+            let mut run = Self {
+                watch: HangWatch::new(&hang, &folder.path().join("log"), now).unwrap(),
+                folder,
+                now,
+            };
+            for step in 1..=20 {
+                let path = run.folder.path().join("log");
+                let mut log = OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(path)
+                    .unwrap();
+                writeln!(log, "{{\"event\":\"step\",\"step\":{step}}}").unwrap();
+                assert_eq!(run.pass(10, false), None);
+            }
+            run
+        }
+
+        /// Seconds in which the supervisor comes by as it does.
+        fn pass(&mut self, seconds: u32, is_stopped: bool) -> Option<String> {
+            for _ in 0..10 * seconds {
+                self.now += SECOND / 10;
+                let why = self.watch.look(self.now, || is_stopped);
+                if why.is_some() {
+                    return why;
+                }
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn a_run_without_steps_hangs() {
+        let mut run = Simulated::new();
+        assert_eq!(run.pass(90, false), None);
+        let why = run.pass(60, false).unwrap();
+        assert!(why.contains("after step 20"), "{why}");
+    }
+
+    #[test]
+    fn time_in_which_the_supervisor_did_not_run_is_no_silence() {
+        let mut run = Simulated::new();
+        // The job was suspended, or the laptop slept.
+        for _ in 0..20 {
+            run.now += 3600 * SECOND;
+            assert_eq!(run.pass(1, false), None);
+        }
+    }
+
+    #[test]
+    fn time_in_which_a_process_of_the_run_is_stopped_is_no_silence() {
+        let mut run = Simulated::new();
+        assert_eq!(run.pass(3600, true), None);
+        assert!(run.pass(150, false).is_some(), "it goes on, and hangs");
+    }
+}

@@ -1,0 +1,360 @@
+//! Takes what a run left into the cache, and says how the run ended.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    error::IngestError,
+    hang::STACKS,
+    nodes::{self, NodeFile},
+    run::{ExitKind, RunExit, RunSpec, TELEMETRY, tail_of},
+    secrets::Secrets,
+};
+use crate::{
+    cache::{Attempt, Cache, Output},
+    digest::Digest,
+    error::{Error, Result},
+    figures::{Signs, Statistics, memory_of_others},
+    files::{self, Durability},
+    job::{FailureClass, Job, RunOutcome},
+    logs::{self, ExitSummary, LogSection},
+    plan::preimage::without_inputs,
+    results::RunResult,
+};
+
+/// What a run folder says about its run, for a tprimat that finds it later.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub key: Digest,
+    pub task: String,
+    pub preimage: String,
+    pub generation: u32,
+    #[serde(default)]
+    pub log_section: LogSection,
+    #[serde(default)]
+    pub repeats_planned: Option<u32>,
+    /// Absent in folders of an older tprimat, whose runs are not judged.
+    #[serde(default)]
+    pub job: Option<Job>,
+    #[serde(default)]
+    pub statistics: Statistics,
+}
+
+/// As much of a log's end as may tell why its run failed.
+const TAIL: u64 = 8 << 20;
+
+/// Takes what a run left into the cache: the log first, then the attempt that names it.
+pub fn ingest(
+    cache: &Cache,
+    spec: &RunSpec,
+    exit: Option<&RunExit>,
+    log: &Path,
+    hostname: &str,
+) -> Result<Attempt, IngestError> {
+    let meta: Meta =
+        serde_json::from_value(spec.meta.clone()).map_err(|source| IngestError::Unreadable {
+            dir: spec.dir.clone(),
+            source,
+        })?;
+    let (node_logs, node_samples) =
+        nodes::files_of(log.parent().unwrap_or(Path::new(".")), spec.nodes());
+    for log in std::iter::once(log).chain(node_logs.iter().map(|file| file.path.as_path())) {
+        mask(spec, log)?;
+    }
+    let own = ["log", "times", TELEMETRY, STACKS]
+        .into_iter()
+        .map(|name| (name.to_owned(), log.with_file_name(name)))
+        .filter(|(_, path)| path.is_file());
+    let of_nodes = node_logs
+        .iter()
+        .chain(&node_samples)
+        .map(|file| (file.name.clone(), file.path.clone()));
+    let mut outputs = Vec::new();
+    for (name, path) in own.chain(of_nodes) {
+        let (digest, size) = cache.put_file(&path, Durability::Synced)?;
+        outputs.push(Output { name, digest, size });
+    }
+    if !outputs.iter().any(|o| o.name == "log") {
+        let digest = cache.put(b"", Durability::Synced)?;
+        outputs.insert(
+            0,
+            Output {
+                name: "log".to_owned(),
+                digest,
+                size: 0,
+            },
+        );
+    }
+    let now = files::unix_now();
+    let (changed, undeclared) = exit
+        .map(|exit| (exit.changed.clone(), exit.undeclared.clone()))
+        .unwrap_or_default();
+    let (mut key, mut preimage, mut generation) = (meta.key, meta.preimage, meta.generation);
+    if changed.is_empty() && !undeclared.changed.is_empty() {
+        // Nobody declares these files, and the run may have written them. Filed without them, it
+        // counts as soon as somebody says so; until then whoever plans finds it here and does not
+        // run it again.
+        preimage = without_inputs(&preimage, &undeclared.changed);
+        key = Digest::of(&preimage);
+        generation = cache.generation(&key);
+    }
+    let mut attempt = Attempt {
+        id: spec.run_id.clone(),
+        key,
+        task: meta.task,
+        preimage,
+        generation,
+        outcome: outcome(exit, (log, &node_logs), &meta.log_section),
+        outputs,
+        started_at: exit.map_or(now, |e| e.started_at),
+        ended_at: exit.map_or(now, |e| e.ended_at),
+        host: exit
+            .and_then(|exit| exit.host.clone())
+            .unwrap_or_else(|| hostname.to_owned()),
+        suspect: None,
+        repeats_planned: meta.repeats_planned,
+        set_aside: None,
+        undeclared,
+        is_held: false,
+        recorded: 0,
+    };
+    attempt.suspect = match changed.is_empty() {
+        false => Some(format!(
+            "inputs changed while it ran: {}",
+            changed.join(", ")
+        )),
+        true => disturbance(
+            &attempt,
+            (log, &node_samples),
+            meta.job.as_ref(),
+            &meta.log_section,
+            &meta.statistics,
+        ),
+    };
+    cache.record_attempt(&attempt)?;
+    Ok(attempt)
+}
+
+/// The supervisor has masked the log, unless it was killed before it could. Then the run's own
+/// environment is known where the same tprimat takes it in; later, its words are known by their
+/// digests, and what the caller has now may help. A log that was made read-only is masked all the
+/// same, and one that cannot be masked is not kept.
+fn mask(spec: &RunSpec, log: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let failed = || Error::io("cannot mask secrets in the log of", &spec.dir);
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open(log);
+    let file = match open() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            #[expect(clippy::disallowed_methods, reason = "its mode alone is changed")]
+            let opened = std::fs::set_permissions(log, std::fs::Permissions::from_mode(0o600))
+                .and_then(|()| open());
+            opened.map_err(failed())?
+        }
+        opened => opened.map_err(failed())?,
+    };
+    for secrets in [
+        Secrets::of(&spec.env),
+        Secrets::noted(&spec.dir),
+        Secrets::of_caller(),
+    ] {
+        secrets.mask_file(&file).map_err(failed())?;
+    }
+    Ok(())
+}
+
+/// What disturbed a run that ended well, or took the memory of one that ran out of it. A good run's
+/// log is read only where the samples have signs of it.
+fn disturbance(
+    attempt: &Attempt,
+    (log, of_nodes): (&Path, &[NodeFile]),
+    job: Option<&Job>,
+    section: &LogSection,
+    statistics: &Statistics,
+) -> Option<String> {
+    let own = log.with_file_name(TELEMETRY);
+    let samples: Vec<&Path> = match of_nodes {
+        [] => vec![&own],
+        of_nodes => of_nodes.iter().map(|file| file.path.as_path()).collect(),
+    };
+    let mut signs = samples
+        .into_iter()
+        .filter_map(|path| Signs::read(&std::fs::read(path).ok()?));
+    match &attempt.outcome {
+        RunOutcome::Failed {
+            class: FailureClass::Oom,
+            ..
+        } => {
+            let others = signs
+                .find_map(|signs| signs.others())
+                .or_else(|| memory_of_others(&tail_of(log, TAIL)));
+            return crate::sentences::disturbances(&others);
+        }
+        RunOutcome::Failed { .. } => return None,
+        RunOutcome::Ok => {}
+    }
+    let mut signs = signs.peekable();
+    signs.peek()?;
+    let times = std::fs::read(log.with_file_name("times")).ok()?;
+    let trace = logs::parse_dated(section, &std::fs::read(log).ok()?, &times);
+    let result = RunResult::from(trace, job?, super::derived::facts_of(attempt));
+    signs.find_map(|signs| crate::sentences::disturbances(&signs.judge(&result, statistics)))
+}
+
+fn outcome(
+    exit: Option<&RunExit>,
+    (log, of_nodes): (&Path, &[NodeFile]),
+    section: &LogSection,
+) -> RunOutcome {
+    let Some(exit) = exit else {
+        let evidence = vec!["the run ended without a record of how".to_owned()];
+        return RunOutcome::Failed {
+            class: FailureClass::Killed,
+            evidence,
+            status: "unknown".into(),
+        };
+    };
+    let mut summary = ExitSummary::default();
+    let status = match &exit.status {
+        ExitKind::Code(0) => return ended_well(&tail_of(log, TAIL), section),
+        ExitKind::Code(code) => {
+            summary.code = Some(*code);
+            format!("exit {code}")
+        }
+        ExitKind::Signal(signal) => {
+            summary.signal = Some(*signal);
+            format!("signal {signal}")
+        }
+        ExitKind::Timeout => {
+            summary.timed_out = true;
+            "timeout".into()
+        }
+        ExitKind::Hung(evidence) => {
+            return RunOutcome::Failed {
+                class: FailureClass::Hang,
+                evidence: evidence.iter().chain(&exit.lost_nodes).cloned().collect(),
+                status: "hang".into(),
+            };
+        }
+        ExitKind::Interrupted => {
+            let evidence = vec![super::events::INTERRUPTED.to_owned()];
+            return RunOutcome::Failed {
+                class: FailureClass::Killed,
+                evidence,
+                status: "interrupted".into(),
+            };
+        }
+        ExitKind::Killed(why) => {
+            let evidence = vec![why.clone()];
+            return RunOutcome::Failed {
+                class: FailureClass::Killed,
+                evidence,
+                status: why.clone(),
+            };
+        }
+        ExitKind::Lost(why) => {
+            let evidence = [why.clone()].into_iter().chain(exit.told()).collect();
+            return RunOutcome::Failed {
+                class: FailureClass::Node,
+                evidence,
+                status: why.clone(),
+            };
+        }
+        ExitKind::LaunchFailed(why) => {
+            summary.launch_error = Some(why.clone());
+            "launch failed".into()
+        }
+    };
+    let mut failure = logs::classify(&tail_of(log, TAIL), &summary);
+    // Where one node's rank fails, those of the others lose it, and say only that.
+    if may_follow_from_another(failure.class) {
+        let others = of_nodes.iter().map(|file| {
+            let found = logs::classify(&tail_of(&file.path, TAIL), &summary);
+            (file.node, found)
+        });
+        if let Some((node, found)) = others
+            .into_iter()
+            .find(|(_, found)| !may_follow_from_another(found.class))
+        {
+            failure = found;
+            failure
+                .evidence
+                .iter_mut()
+                .for_each(|line| *line = format!("node {node}: {line}"));
+        }
+    }
+    // No log says more of it than that a peer is gone: it went with a node.
+    if let Some(lost) = exit
+        .lost_nodes
+        .as_ref()
+        .filter(|_| may_follow_from_another(failure.class))
+    {
+        failure.class = FailureClass::Node;
+        failure.evidence.insert(0, lost.clone());
+    }
+    failure
+        .evidence
+        .extend(exit.told().filter(|_| summary.launch_error.is_some()));
+    RunOutcome::Failed {
+        class: failure.class,
+        evidence: failure.evidence,
+        status,
+    }
+}
+
+/// Is this what a rank may say because another one is gone?
+fn may_follow_from_another(class: FailureClass) -> bool {
+    matches!(
+        class,
+        FailureClass::Nccl
+            | FailureClass::Killed
+            | FailureClass::Crash
+            | FailureClass::Timeout
+            | FailureClass::Port
+            | FailureClass::Unknown
+    )
+}
+
+/// Exit 0 is the trainer's word only if its log does not say otherwise.
+fn ended_well(log_tail: &[u8], section: &LogSection) -> RunOutcome {
+    match logs::parse(section, log_tail).failure {
+        None => RunOutcome::Ok,
+        Some(failure) => RunOutcome::contradicted_by_log(failure.class, failure.evidence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::supervisor::never_ran;
+
+    /// The class of a run of several nodes that failed with this log, and of which a node is lost.
+    fn class(log: &str) -> (FailureClass, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        files::write_atomically(&path, log.as_bytes(), Durability::Plain).unwrap();
+        let exit = RunExit {
+            lost_nodes: Some("1 of 2 nodes left no word".into()),
+            ..never_ran(ExitKind::Code(1), 0.0)
+        };
+        let section = LogSection::named("tprimat");
+        let RunOutcome::Failed {
+            class, evidence, ..
+        } = outcome(Some(&exit), (&path, &[]), &section)
+        else {
+            panic!("it failed")
+        };
+        (class, evidence)
+    }
+
+    #[test]
+    fn a_failure_of_its_own_is_not_blamed_on_a_node_that_is_lost_as_well() {
+        let (of_memory, _) = class("torch.OutOfMemoryError: CUDA out of memory.\n");
+        assert_eq!(of_memory, FailureClass::Oom);
+        let (of_peer, evidence) =
+            class("RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:1\n");
+        assert_eq!(of_peer, FailureClass::Node);
+        assert!(evidence[0].contains("left no word"), "{evidence:?}");
+    }
+}

@@ -1,0 +1,323 @@
+//! Recovers the runs of a tprimat process that died: ends what is left of their processes, and keeps
+//! what was measured.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    container_run::Contained,
+    process::Tree,
+    run::{
+        RunExit, RunSpec, log_path, owner_lock_path, read_exit, spec_path, supervisor_lock_path,
+    },
+    slurm::{self, Commands},
+};
+use crate::{
+    error::{Error, Result},
+    files,
+};
+
+/// Held shared while a run folder is made, before it has an owner. A sweep that gets this lock
+/// exclusively knows that a folder without an owner was left by a dead process.
+const MAKING: &str = ".making.lock";
+/// First part of the name of a folder that is being removed, and whose content no longer counts.
+const GONE: &str = ".gone-";
+
+/// What a supervisor may take beyond the run's grace to end a tree and record it.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(15);
+/// How long an answer of Slurm is used again. Once a job has ended it stays so, and whoever needs a
+/// job that still runs waits for it anyway.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A run that nobody waits for any more. While this value exists, no other tprimat recovers the run.
+#[derive(Debug)]
+pub struct Leftover {
+    /// Without its environment, which is never stored.
+    pub spec: RunSpec,
+    /// Where the run's files are now. The caller removes them once they are in the cache.
+    pub dir: PathBuf,
+    /// `None`: the run ended unrecorded (power cut, killed supervisor).
+    pub exit: Option<RunExit>,
+    pub log: PathBuf,
+    /// Processes of the run that were still there and were ended.
+    pub ended: usize,
+    _owner: File,
+    _supervisor: File,
+}
+
+/// To be held from before a run folder is made until its run has an owner.
+pub(super) fn making(runs_dir: &Path) -> Result<File> {
+    files::create_dir_all(runs_dir)?;
+    let path = runs_dir.join(MAKING);
+    let lock = || -> io::Result<File> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)?;
+        file.lock_shared()?;
+        Ok(file)
+    };
+    lock().map_err(Error::io("cannot lock", &path))
+}
+
+/// Removes a run folder whose contents are in the cache. A kill in between leaves all of it or
+/// something that the next sweep removes, never half a run.
+pub fn remove(dir: &Path) {
+    let Some(name) = dir.file_name() else { return };
+    let mut gone = std::ffi::OsString::from(GONE);
+    gone.push(name);
+    let gone = dir.with_file_name(gone);
+    // What cannot be removed is swept by a later build, which finds the attempt recorded already.
+    #[expect(clippy::disallowed_methods, reason = "no file is written")]
+    let renamed = fs::rename(dir, &gone);
+    let _ = fs::remove_dir_all(if renamed.is_ok() { &gone } else { dir });
+}
+
+/// Goes through the run folders in `runs_dir`; those of a living tprimat are passed over. `env`:
+/// the caller's, in whose PATH container engines are looked up.
+pub fn sweep(runs_dir: &Path, env: &BTreeMap<String, String>) -> Result<Vec<Leftover>> {
+    sweep_with(runs_dir, env, &Commands::new(env.clone()))
+}
+
+/// The same for a build, which may be in a hurry.
+pub(super) fn sweep_with(
+    runs_dir: &Path,
+    env: &BTreeMap<String, String>,
+    slurm: &Commands,
+) -> Result<Vec<Leftover>> {
+    remove_strays(runs_dir)?;
+    let taken = folders(runs_dir)?
+        .into_iter()
+        .map(|dir| take_up(&dir, env, slurm));
+    Ok(taken
+        .filter_map(|taken| {
+            if let Taken::Leftover(left) = taken {
+                Some(*left)
+            } else {
+                None
+            }
+        })
+        .collect())
+}
+
+/// What became of the run in a folder that somebody wants to take up.
+pub(super) enum Taken {
+    /// It is over, and what it left is the caller's.
+    Leftover(Box<Leftover>),
+    /// It goes on as a batch job, without anybody who waits for it. The lock is its owner's.
+    GoesOn(Box<RunSpec>, File),
+    /// Somebody holds it, perhaps for an instant only, or its supervisor is ending it.
+    Held,
+    /// Nothing can be taken from it, now or later.
+    Nothing,
+}
+
+fn folders(runs_dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(runs_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("cannot read the folder", runs_dir)(error)),
+    };
+    // Not through links: what they point to is not ours to end or remove.
+    let folders = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut folders: Vec<PathBuf> = folders.map(|entry| entry.path()).collect();
+    folders.sort();
+    Ok(folders)
+}
+
+/// Folders of runs that were described and not removed yet.
+pub(super) fn run_folders(runs_dir: &Path) -> Vec<PathBuf> {
+    let is_gone = |dir: &Path| {
+        dir.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(GONE))
+    };
+    let folders = folders(runs_dir).unwrap_or_default();
+    folders
+        .into_iter()
+        .filter(|dir| !is_gone(dir) && spec_path(dir).exists())
+        .collect()
+}
+
+/// Does a supervisor still work on this run?
+pub(super) fn is_supervised(dir: &Path) -> bool {
+    supervisor_lock_path(dir).exists() && !is_free(&supervisor_lock_path(dir))
+}
+
+/// Are both dead, who asked for the run and who watched over it?
+pub(super) fn is_abandoned(dir: &Path) -> bool {
+    is_free(&owner_lock_path(dir)) && !is_supervised(dir) && !is_elsewhere(dir)
+}
+
+/// Is this the run of a batch job that has not said how it ended? Then locks tell nothing of it.
+pub(super) fn is_elsewhere(dir: &Path) -> bool {
+    read_exit(dir).is_none() && read_spec(dir).is_some_and(|spec| spec.is_batch())
+}
+
+fn read_spec(dir: &Path) -> Option<RunSpec> {
+    serde_json::from_slice(&files::read(&spec_path(dir)).ok()?).ok()
+}
+
+/// Whether nobody holds a lock; shared, so that several may ask at once.
+fn is_free(path: &Path) -> bool {
+    OpenOptions::new()
+        .read(true)
+        .open(path)
+        .is_ok_and(|file| file.try_lock_shared().is_ok())
+}
+
+/// Removes folders that never became a run, and those whose removal was cut short.
+fn remove_strays(runs_dir: &Path) -> Result<()> {
+    let Ok(lock) = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(runs_dir.join(MAKING))
+    else {
+        return Ok(());
+    };
+    if lock.try_lock().is_err() {
+        return Ok(());
+    }
+    for dir in folders(runs_dir)? {
+        if !files::is_own(&dir) {
+            continue;
+        }
+        let is_gone = dir
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(GONE));
+        if is_gone || !owner_lock_path(&dir).exists() {
+            let _ = fs::remove_dir_all(&dir);
+        }
+    }
+    Ok(())
+}
+
+/// Everything that a run folder may hold of its run, which only whoever ran it can have put there.
+const OF_A_RUN: [&str; 9] = [
+    "spec.json",
+    "exit.json",
+    "state.json",
+    "log",
+    "times",
+    super::run::TELEMETRY,
+    super::hang::STACKS,
+    "owner.lock",
+    "supervisor.lock",
+];
+
+/// A folder of the caller's own with regular files of the caller's own. In a cache that others can
+/// write to, or that came with somebody's project, a `log` may be a link to any file of the
+/// caller's.
+pub(super) fn is_own_run(dir: &Path) -> bool {
+    let is_harmless = |name: &&str| {
+        let path = dir.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(found) => found.is_file() && files::is_own(&path),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    };
+    files::is_own(dir) && OF_A_RUN.iter().all(is_harmless)
+}
+
+pub(super) fn take_up(dir: &Path, env: &BTreeMap<String, String>, slurm: &Commands) -> Taken {
+    if !is_own_run(dir) {
+        return Taken::Nothing;
+    }
+    let Ok(owner) = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(owner_lock_path(dir))
+    else {
+        return Taken::Nothing;
+    };
+    // Another sweep may have removed the folder meanwhile.
+    if owner.try_lock().is_err() || !same_file(&owner, &owner_lock_path(dir)) {
+        return Taken::Held;
+    }
+    let Some(spec) = read_spec(dir) else {
+        // Killed before the run was described: it never started.
+        if !log_path(dir).exists() {
+            let _ = fs::remove_dir_all(dir);
+        }
+        return Taken::Nothing;
+    };
+    // The id says whose processes are ended, and is the folder's name.
+    if dir
+        .file_name()
+        .is_none_or(|name| name != spec.run_id.as_str())
+    {
+        return Taken::Nothing;
+    }
+    let spec = RunSpec {
+        dir: dir.to_owned(),
+        ..spec
+    };
+    let exit = match read_exit(dir) {
+        None if spec.is_batch() => match slurm::left(&spec, slurm, ANSWER) {
+            slurm::Left::GoesOn => return Taken::GoesOn(Box::new(spec), owner),
+            slurm::Left::NeverWas => {
+                remove(dir);
+                return Taken::Nothing;
+            }
+            slurm::Left::Ended(exit) => Some(*exit),
+        },
+        // Its supervisor knows that it was told to end, and Slurm knows why.
+        Some(exit) if spec.is_batch() => Some(slurm::explained(dir, slurm, exit)),
+        exit => exit,
+    };
+    let patience = spec.grace().saturating_add(SUPERVISOR_PATIENCE);
+    let Some(supervisor) = wait_for_supervisor(dir, patience) else {
+        return Taken::Held;
+    };
+    let ended = Tree::marked(&spec.run_id).end(spec.grace(), &mut || false);
+    if let Some(container) = &spec.container
+        && let Some(contained) = Contained::found(container.engine, &spec.run_id, env)
+    {
+        contained.remove();
+    }
+    Taken::Leftover(Box::new(Leftover {
+        dir: dir.to_owned(),
+        exit: exit.or_else(|| read_exit(dir)),
+        log: log_path(dir),
+        ended: ended.count,
+        _owner: owner,
+        _supervisor: supervisor,
+        spec,
+    }))
+}
+
+/// The owner is gone, so the supervisor is ending the run; one that takes too long is left for the
+/// next sweep.
+fn wait_for_supervisor(dir: &Path, patience: Duration) -> Option<File> {
+    let path = supervisor_lock_path(dir);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .ok()?;
+    let begun = Instant::now();
+    while file.try_lock().is_err() {
+        if begun.elapsed() >= patience {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Some(file)
+}
+
+fn same_file(open: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let inode = |m: fs::Metadata| (m.dev(), m.ino());
+    matches!((open.metadata().map(inode), fs::metadata(path).map(inode)), (Ok(a), Ok(b)) if a == b)
+}

@@ -1,0 +1,317 @@
+//! Slurm's commands, and what their answers mean.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{
+    execute::run::ExitKind,
+    host::{self, ask_while, last_line},
+};
+
+/// A command of Slurm that takes longer does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same once nobody is to wait for jobs any more.
+const HURRIED: Duration = Duration::from_secs(1);
+
+/// Slurm's commands, as the caller would run them. Clones share one look at the queue.
+#[derive(Clone)]
+pub struct Commands {
+    /// The caller's: PATH to the commands, and where Slurm's configuration is.
+    env: BTreeMap<String, String>,
+    listed: Arc<Mutex<Option<Listed>>>,
+    /// The build is told to end and leaves its jobs: a command that hangs must not hold it.
+    is_hurried: Arc<AtomicBool>,
+}
+
+/// The caller's jobs, as Slurm listed them.
+struct Listed {
+    /// Before Slurm was asked; where it did not answer, when that was given up, so that those who
+    /// waited for the answer do not each ask again.
+    at: Instant,
+    jobs: Result<HashMap<String, Shown>, String>,
+}
+
+/// What Slurm shows of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub state: String,
+    /// Why it waits; empty where there is no reason.
+    pub reason: String,
+}
+
+impl Commands {
+    #[must_use]
+    pub fn new(env: BTreeMap<String, String>) -> Self {
+        Self {
+            env,
+            listed: Arc::default(),
+            is_hurried: Arc::default(),
+        }
+    }
+
+    /// From now on answers that do not come at once are not waited for.
+    pub(super) fn hurry(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+    }
+
+    /// What it printed; in words why it failed.
+    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        let program =
+            host::which(program, &self.env).ok_or(format!("there is no {program} in PATH"))?;
+        let patience = || {
+            if self.is_hurried.load(Ordering::SeqCst) {
+                HURRIED
+            } else {
+                PATIENCE
+            }
+        };
+        let command = duct::cmd(program, arguments).full_env(&self.env);
+        let said = ask_while(&command, &patience)?;
+        if said.status.success() {
+            Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+        } else {
+            Err(last_line(&said.stderr))
+        }
+    }
+
+    /// How a job stands; `None`: Slurm answers, and knows no such job any more. One listing of all
+    /// the caller's jobs, at most `age` old, answers for everybody who waits for one.
+    pub(super) fn state(&self, id: &str, age: Duration) -> Result<Option<Shown>, String> {
+        // Held while Slurm is asked: whoever comes meanwhile gets the same answer.
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if listed
+            .as_ref()
+            .is_none_or(|listed| listed.at.elapsed() > age)
+        {
+            let begun = Instant::now();
+            let jobs = self.list();
+            let at = if jobs.is_ok() { begun } else { Instant::now() };
+            *listed = Some(Listed { at, jobs });
+        }
+        let found = match listed.as_ref().map(|listed| &listed.jobs) {
+            Some(Ok(jobs)) => jobs.get(id).cloned(),
+            Some(Err(why)) => return Err(why.clone()),
+            None => None,
+        };
+        drop(listed);
+        if found.is_some() {
+            return Ok(found);
+        }
+        // Submitted after the listing, or not the caller's own: only an answer about this very job
+        // says that it is gone.
+        match self.run(
+            "squeue",
+            &["--noheader", "--states=all", "--format=%T|%r", "--jobs", id],
+        ) {
+            Ok(said) => Ok(said.lines().next().and_then(|line| shown(line.trim()))),
+            Err(why) if why.contains("Invalid job id") => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    fn list(&self) -> Result<HashMap<String, Shown>, String> {
+        let user = format!("--user={}", nix::unistd::geteuid());
+        let said = self.run(
+            "squeue",
+            &["--noheader", "--states=all", "--format=%i|%T|%r", &user],
+        )?;
+        let jobs = said.lines().filter_map(|line| {
+            let (id, rest) = line.trim().split_once('|')?;
+            Some((id.to_owned(), shown(rest)?))
+        });
+        Ok(jobs.collect())
+    }
+
+    /// How long a job may still run; `None`: without end, or not known.
+    pub(in crate::execute) fn seconds_left(&self, id: &str) -> Option<f64> {
+        let said = self
+            .run("squeue", &["--noheader", "--format=%L", "--jobs", id])
+            .ok()?;
+        seconds(said.trim())
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<Option<String>, String> {
+        let named = format!("--name={name}");
+        let said = self.run(
+            "squeue",
+            &["--noheader", "--states=all", "--format=%i", &named],
+        )?;
+        Ok(said.split_whitespace().next().map(str::to_owned))
+    }
+
+    /// The last state that Slurm or its accounting knows of a job.
+    pub(super) fn last_state(&self, id: &str) -> Option<String> {
+        // Asked for no job, Slurm tells of all.
+        if id.is_empty() {
+            return None;
+        }
+        let shown = self
+            .run("scontrol", &["--oneliner", "show", "job", id])
+            .ok();
+        let shown = shown.and_then(|text| {
+            text.split_whitespace()
+                .find_map(|w| w.strip_prefix("JobState=").map(str::to_owned))
+        });
+        shown.or_else(|| {
+            let arguments = [
+                "--noheader",
+                "--allocations",
+                "--parsable2",
+                "--format=State",
+                "--jobs",
+                id,
+            ];
+            let said = self.run("sacct", &arguments).ok()?;
+            said.lines()
+                .next()
+                .map(|line| line.trim().to_owned())
+                .filter(|line| !line.is_empty())
+        })
+    }
+
+    /// Why a job ended that did not say so itself; `None`: it ended by itself, or nobody knows.
+    pub(super) fn fate(&self, id: &str) -> Option<ExitKind> {
+        fate_of(id, &self.last_state(id)?)
+    }
+
+    /// The node that a job ran on.
+    pub(super) fn node(&self, id: &str) -> Option<String> {
+        if id.is_empty() {
+            return None;
+        }
+        let said = self
+            .run(
+                "squeue",
+                &["--noheader", "--states=all", "--format=%N", "--jobs", id],
+            )
+            .ok();
+        let said = said.filter(|said| !said.trim().is_empty()).or_else(|| {
+            self.run(
+                "sacct",
+                &[
+                    "--noheader",
+                    "--allocations",
+                    "--parsable2",
+                    "--format=NodeList",
+                    "--jobs",
+                    id,
+                ],
+            )
+            .ok()
+        })?;
+        said.lines()
+            .next()
+            .map(|line| line.trim().to_owned())
+            .filter(|node| !node.is_empty() && !node.starts_with("None"))
+    }
+}
+
+/// Slurm's `days-hours:minutes:seconds`, of which the first ones may be left out.
+fn seconds(text: &str) -> Option<f64> {
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (days.parse::<u32>().ok()?, clock),
+        None => (0, text),
+    };
+    let mut all = 0.0;
+    for part in clock.split(':') {
+        all = all * 60.0 + f64::from(part.parse::<u32>().ok()?);
+    }
+    Some(f64::from(days) * 86_400.0 + all)
+}
+
+fn shown(line: &str) -> Option<Shown> {
+    let (state, reason) = line.split_once('|')?;
+    let reason = if reason == "None" {
+        String::new()
+    } else {
+        reason.to_owned()
+    };
+    Some(Shown {
+        state: state.to_owned(),
+        reason,
+    })
+}
+
+pub(super) fn fate_of(id: &str, state: &str) -> Option<ExitKind> {
+    // `CANCELLED by 1000`
+    match state.split_whitespace().next().unwrap_or_default() {
+        "NODE_FAIL" => Some(ExitKind::Lost(format!("the node of Slurm job {id} failed"))),
+        "BOOT_FAIL" => Some(ExitKind::Lost(format!(
+            "the node of Slurm job {id} did not start"
+        ))),
+        "PREEMPTED" => Some(ExitKind::Killed(format!(
+            "Slurm preempted job {id} for another one"
+        ))),
+        "OUT_OF_MEMORY" => Some(ExitKind::Killed(format!(
+            "Slurm ended job {id}: it took more host memory than it had asked for"
+        ))),
+        "CANCELLED" => Some(ExitKind::Killed(format!("Slurm job {id} was cancelled"))),
+        "TIMEOUT" | "DEADLINE" => Some(ExitKind::Timeout),
+        _ => None,
+    }
+}
+
+pub(super) fn is_final(state: &str) -> bool {
+    const FINAL: [&str; 10] = [
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    ];
+    FINAL.contains(&state)
+}
+
+/// Will the same submission get through later?
+pub(super) fn is_passing(why: &str) -> bool {
+    const PASSING: [&str; 6] = [
+        "Unable to contact",
+        "no answer in",
+        "Socket timed out",
+        "Connection refused",
+        "temporarily",
+        "Zero Bytes were transmitted",
+    ];
+    PASSING.iter().any(|part| why.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_read_as_slurm_writes_it() {
+        assert_eq!(seconds("59"), Some(59.0));
+        assert_eq!(seconds("4:05"), Some(245.0));
+        assert_eq!(seconds("1-02:00:01"), Some(93_601.0));
+        assert_eq!((seconds("UNLIMITED"), seconds("")), (None, None));
+    }
+
+    #[test]
+    fn each_end_that_slurm_knows_is_told_apart() {
+        let is = |state: &str| fate_of("7", state);
+        assert!(matches!(is("NODE_FAIL"), Some(ExitKind::Lost(_))));
+        assert!(
+            matches!(is("PREEMPTED"), Some(ExitKind::Killed(why)) if why.contains("preempted"))
+        );
+        assert!(
+            matches!(is("OUT_OF_MEMORY"), Some(ExitKind::Killed(why)) if why.contains("host memory"))
+        );
+        assert!(
+            matches!(is("CANCELLED by 1000"), Some(ExitKind::Killed(why)) if why.contains("cancelled"))
+        );
+        assert_eq!(is("TIMEOUT"), Some(ExitKind::Timeout));
+        assert_eq!((is("COMPLETED"), is("RUNNING"), is("")), (None, None, None));
+    }
+}

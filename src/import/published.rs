@@ -1,0 +1,404 @@
+//! Result files that tprimat published: every repeat with its own series, what its trainer stated,
+//! how it ended and what was sampled beside it.
+//!
+//! Only the fields that an import uses are read, so that a file stays readable when the rest of the
+//! format changes.
+
+use serde::Deserialize;
+
+use super::{is_id, result::OldResult};
+use crate::{
+    figures::{Environment, GpuInfo, Memory, Telemetry, UNIFIED_SCHEMA},
+    job::FailureClass,
+    logs::{DeviceLine, Failure, MemoryFigure, MemoryReport, Step},
+    results::{Contract, Source, StepTimeSource},
+};
+
+/// How every schema of tprimat's own files begins.
+const OURS: &str = "tprimat.";
+
+/// One file.
+#[derive(Debug, Deserialize)]
+pub(super) struct Published {
+    pub cell: String,
+    platform: String,
+    framework: String,
+    gpu_info: GpuInfo,
+    parallelism_config: Strategy,
+    memory_metrics: MemoryMetrics,
+    training_config: TrainingConfig,
+    contract: Contract,
+    environment: Environment,
+    repeats: Vec<Repeat>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Strategy {
+    strategy_name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct TrainingConfig {
+    max_steps: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MemoryMetrics {
+    all: Vec<Memory>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Repeat {
+    repeat: u32,
+    host: String,
+    started_at: Option<f64>,
+    ended_at: Option<f64>,
+    #[serde(flatten)]
+    status: Status,
+    telemetry: Option<Telemetry>,
+    repeats_planned: Option<u32>,
+    step_time_source: Option<StepTimeSource>,
+    /// Files that earlier versions published have none.
+    #[serde(default)]
+    steps: Vec<u64>,
+    #[serde(default)]
+    steps_averaged: Vec<u64>,
+    step_times: Vec<Option<f64>>,
+    loss_values: Vec<Option<f64>>,
+    learning_rates: Vec<Option<f64>>,
+}
+
+/// How a repeat ended, as far as its series do not say it again.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+enum Status {
+    Failed {
+        class: FailureClass,
+        evidence: Vec<String>,
+    },
+    Suspect {
+        reason: String,
+    },
+    Contradicted {
+        fields: Vec<String>,
+    },
+    Unmeasured {
+        reason: String,
+    },
+    #[serde(other)]
+    Counts,
+}
+
+/// The schema that the bytes name, where it is one of tprimat's. Cut files name it too.
+pub(super) fn schema(bytes: &[u8]) -> Option<String> {
+    let start = memchr::memmem::find_iter(bytes, b"\"schema_version\"").find_map(|at| {
+        let value = bytes[at..]
+            .splitn(3, |b| *b == b'"')
+            .nth(2)?
+            .trim_ascii_start()
+            .strip_prefix(b":")?;
+        value.trim_ascii_start().strip_prefix(b"\"")
+    })?;
+    let name = start.split(|b| *b == b'"').next().unwrap_or_default();
+    std::str::from_utf8(name)
+        .ok()
+        .filter(|name| name.starts_with(OURS))
+        .map(str::to_owned)
+}
+
+/// `None`: not a file of tprimat's. `Err`: it says that it is one, and why it cannot be read as
+/// one.
+pub(super) fn read(bytes: &[u8]) -> Option<Result<Published, String>> {
+    let schema = schema(bytes)?;
+    let (family, version) = UNIFIED_SCHEMA.rsplit_once('/').unwrap_or_default();
+    Some(match schema.rsplit_once('/') {
+        _ if schema == UNIFIED_SCHEMA => parsed(bytes),
+        Some((of, other)) if of == family => Err(format!(
+            "a result of tprimat in version {other} of its format, and this tprimat reads version {version}; \
+             import it with the tprimat that published it, or a later one"
+        )),
+        _ => Err(format!(
+            "tprimat publishes it (`{schema}`), but it is not a result; results are train_*.json"
+        )),
+    })
+}
+
+fn parsed(bytes: &[u8]) -> Result<Published, String> {
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let file: Published = serde_json::from_slice(text).map_err(|e| {
+        format!(
+            "it says that tprimat published it (`{UNIFIED_SCHEMA}`), but not as tprimat does: {e}"
+        )
+    })?;
+    let why = if file.repeats.is_empty() {
+        "`repeats` is empty".to_owned()
+    } else if !is_id(&file.cell) {
+        format!(
+            "`cell` is {:?}, not platform/framework/model/parallelism",
+            file.cell
+        )
+    } else if let Some(run) = file.repeats.iter().find(|run| !run.has_whole_series()) {
+        format!("repeat {} has series of different lengths", run.repeat)
+    } else if let Some(run) = file.repeats.iter().find(|run| !run.has_rising_steps()) {
+        format!(
+            "the numbers in `steps` of repeat {} do not rise",
+            run.repeat
+        )
+    } else {
+        return Ok(file);
+    };
+    Err(format!(
+        "it says that tprimat published it (`{UNIFIED_SCHEMA}`), but {why}"
+    ))
+}
+
+impl Repeat {
+    fn has_whole_series(&self) -> bool {
+        let numbers = [self.steps.len(), self.steps_averaged.len()];
+        [self.loss_values.len(), self.learning_rates.len()]
+            .into_iter()
+            .chain(numbers.into_iter().filter(|len| *len > 0))
+            .all(|len| len == self.step_times.len())
+    }
+
+    fn has_rising_steps(&self) -> bool {
+        self.steps.is_sorted_by(|one, next| one < next)
+            && self.steps_averaged.iter().all(|steps| *steps > 0)
+    }
+}
+
+impl Published {
+    /// The numbers of its repeats.
+    pub fn repeats(&self) -> impl Iterator<Item = u32> {
+        self.repeats.iter().map(|run| run.repeat)
+    }
+
+    /// One repeat as a run.
+    pub fn run(&self, repeat: u32) -> Result<OldResult, String> {
+        let run = self
+            .repeats
+            .iter()
+            .find(|r| r.repeat == repeat)
+            .ok_or_else(|| format!("it has no repeat {repeat}"))?;
+        let mut out = OldResult {
+            platform: Some(self.platform.clone()),
+            framework: Some(self.framework.clone()),
+            strategies: vec![self.parallelism_config.strategy_name.clone()],
+            host: Some(run.host.clone()).filter(|host| !host.is_empty()),
+            started_at: run.started_at,
+            ended_at: run.ended_at,
+            telemetry: run.telemetry.clone(),
+            repeats_planned: run.repeats_planned,
+            step_time_source: run.step_time_source.clone(),
+            ..OldResult::default()
+        };
+        match &run.status {
+            Status::Failed { class, evidence } => {
+                out.trace.failure = Some(Failure {
+                    class: *class,
+                    evidence: evidence.clone(),
+                });
+            }
+            Status::Suspect { reason } => out.suspect = Some(reason.clone()),
+            // What the log said of these is not in the file, so they stay what they were found to
+            // be.
+            Status::Contradicted { fields } => {
+                out.suspect = Some(format!(
+                    "its log contradicted its job in {}",
+                    fields.join(", ")
+                ));
+            }
+            Status::Unmeasured { reason } => {
+                out.suspect = Some(format!("it had no rate: {reason}"))
+            }
+            // Whether it counts follows from its series again, as far as these have every step, or
+            // say which they have.
+            Status::Counts if !run.steps.is_empty() => {}
+            Status::Counts => {
+                let (steps, all) = (
+                    run.step_times.len() as u64,
+                    self.training_config.max_steps.unwrap_or(0),
+                );
+                if steps < all {
+                    out.suspect = Some(format!(
+                        "it has {steps} of {all} steps, and not which: warm-up cannot be told"
+                    ));
+                }
+            }
+        }
+        let step = |i: usize| Step {
+            step: run.steps.get(i).copied().unwrap_or(i as u64 + 1),
+            steps_averaged: run.steps_averaged.get(i).copied().filter(|n| *n > 1),
+            step_time_seconds: run.step_times[i],
+            loss: run.loss_values[i],
+            learning_rate: run.learning_rates[i],
+            ..Step::default()
+        };
+        out.trace.format = "tprimat-json".to_owned();
+        out.trace.steps = (0..run.step_times.len()).map(step).collect();
+        out.trace.step_lines = run.step_times.len() as u64;
+        out.trace.finished = out.trace.failure.is_none();
+        for field in &self.contract.0 {
+            // What the trainer stated it stated in every repeat that counts; the rest is what the
+            // job said.
+            if field.source == Source::Declared {
+                out.declare(&field.field, &field.value);
+            } else {
+                out.trace
+                    .effective
+                    .0
+                    .insert(field.field.clone(), field.value.clone());
+            }
+        }
+        out.trace.versions.clone_from(&self.environment.versions);
+        let device = |name: &String| DeviceLine {
+            r#type: self
+                .gpu_info
+                .software_stack
+                .clone()
+                .unwrap_or_else(|| "cuda".to_owned()),
+            name: Some(name.clone()),
+            count: self.gpu_info.device_count,
+        };
+        out.trace.device = self.gpu_info.device_name.as_ref().map(device);
+        let figure = |m: &Memory| MemoryFigure {
+            kind: m.kind.clone().into(),
+            source: m.source.clone().into(),
+            bytes: m.bytes,
+        };
+        let figures: Vec<MemoryFigure> = self.memory_metrics.all.iter().map(figure).collect();
+        if !figures.is_empty() {
+            out.trace.memory.push(MemoryReport {
+                rank: None,
+                after_step: None,
+                figures,
+            });
+            out.trace.memory_lines = 1;
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::{super::read_result, *};
+
+    /// Every result file that this repository publishes.
+    fn of_repository() -> Vec<(PathBuf, Value)> {
+        let folders = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/measured")).unwrap();
+        let files = folders
+            .flatten()
+            .filter_map(|folder| fs::read_dir(folder.path()).ok())
+            .flatten()
+            .flatten();
+        let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
+        files.retain(|path| {
+            path.file_name()
+                .unwrap()
+                .to_string_lossy()
+                .starts_with("train_")
+        });
+        files.sort();
+        let value = |path: &PathBuf| serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        files
+            .iter()
+            .map(|path| (path.clone(), value(path)))
+            .collect()
+    }
+
+    fn bytes(value: &Value) -> Vec<u8> {
+        serde_json::to_vec(value).unwrap()
+    }
+
+    #[test]
+    fn every_published_file_is_read_with_all_its_repeats() {
+        let files = of_repository();
+        assert!(files.len() >= 20, "{} files", files.len());
+        for (path, value) in files {
+            let at = path.display();
+            let file = read(&bytes(&value))
+                .unwrap()
+                .unwrap_or_else(|why| panic!("{at}: {why}"));
+            let repeats: Vec<u32> = file.repeats().collect();
+            let published = value["repeats"].as_array().unwrap();
+            assert_eq!(repeats.len(), published.len(), "{at}");
+            for (repeat, published) in repeats.iter().zip(published) {
+                let run = file.run(*repeat).unwrap();
+                let times: Vec<Value> = run
+                    .trace
+                    .steps
+                    .iter()
+                    .map(|s| s.step_time_seconds.into())
+                    .collect();
+                assert_eq!(Value::from(times), published["step_times"], "{at}#{repeat}");
+                assert_eq!(
+                    run.host.as_deref(),
+                    published["host"].as_str(),
+                    "{at}#{repeat}"
+                );
+                assert_eq!(
+                    run.telemetry.is_some(),
+                    published.get("telemetry").is_some(),
+                    "{at}#{repeat}"
+                );
+                let stated = value["contract"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter(|f| f["source"] != "declared")
+                    .count();
+                assert_eq!(run.trace.effective.0.len(), stated, "{at}#{repeat}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_ours_that_are_no_results_say_what_they_are() {
+        let said = |text: &str| read(text.as_bytes()).unwrap().unwrap_err();
+        let comparison = said(r#"{"schema_version": "tprimat.comparison/1", "rows": []}"#);
+        assert!(comparison.contains("train_*.json"), "{comparison}");
+        let later = said(r#"{"schema_version":"tprimat.unified/9"}"#);
+        assert!(
+            later.contains("version 9") && later.contains("reads version 1"),
+            "{later}"
+        );
+        let cut = said(r#"{"schema_version": "tprimat.unified/1", "cell": "a/b"#);
+        assert!(cut.contains("EOF") && cut.contains("line 1"), "{cut}");
+        assert!(read(br#"{"schema_version": "1.0", "step_times": [1.0]}"#).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        /// Whatever is wrong with a file of ours, it is read with all its repeats or refused; never
+        /// as a stranger's file, which has one repeat and states nothing.
+        #[test]
+        fn a_damaged_file_of_ours_is_no_strangers_file(file in 0usize..100, field in 0usize..30, odd in prop_oneof![
+            Just(None), Just(Some(Value::from("x"))), Just(Some(Value::from(-1.5))), Just(Some(Value::Array(Vec::new())))]) {
+            let mut files = of_repository();
+            let at = file % files.len();
+            let (_, mut value) = files.swap_remove(at);
+            let whole = value["repeats"].as_array().unwrap().len();
+            let map = value.as_object_mut().unwrap();
+            let names: Vec<String> = map.keys().filter(|name| *name != "schema_version").cloned().collect();
+            let name = &names[field % names.len()];
+            match odd {
+                None => drop(map.remove(name)),
+                Some(odd) => drop(map.insert(name.clone(), odd)),
+            }
+            let damaged = bytes(&value);
+            match read(&damaged) {
+                None => prop_assert!(false, "`{name}` makes it a stranger's"),
+                Some(Ok(file)) => prop_assert_eq!(file.repeats().count(), whole),
+                Some(Err(why)) => {
+                    let said = read_result(&damaged, None).unwrap_err();
+                    prop_assert_eq!(said, why);
+                }
+            }
+        }
+    }
+}

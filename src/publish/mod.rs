@@ -1,0 +1,444 @@
+//! output/: what people open. Written from the cache, whole or not at all.
+
+mod outdated;
+mod stamps;
+
+pub use outdated::NOTICE;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    path::{Component, Path, PathBuf},
+};
+
+use crate::{
+    cache::{Cache, CacheError, Output},
+    digest::Digest,
+    error::{Error, Result},
+    files::{self, Durability, TEMPORARY, write_atomically},
+    plan::Plan,
+};
+
+/// Where builds of a plan's matrix publish: the default matrix in the output folder itself, every
+/// other one in a folder of its name there, so that no matrix writes over the pages of another.
+#[must_use]
+pub fn output_dir(plan: &Plan) -> PathBuf {
+    let output = output_root(plan);
+    if plan.is_default {
+        output
+    } else {
+        output.join(folder_name(&plan.matrix.name))
+    }
+}
+
+/// The folder that config.yaml names for what is published.
+#[must_use]
+pub fn output_root(plan: &Plan) -> PathBuf {
+    plan.config.output_dir(&plan.root)
+}
+
+/// A name that leads nowhere else: not hidden, not `..`.
+fn folder_name(matrix: &str) -> String {
+    let name = safe_name(matrix);
+    if name.is_empty() || name.starts_with('.') {
+        format!("-{name}")
+    } else {
+        name
+    }
+}
+
+/// A file name that no shell and no file system trips over.
+#[must_use]
+pub fn safe_name(name: &str) -> String {
+    name.chars()
+        .map(|ch| {
+            if ch.is_alphanumeric() || "-_.".contains(ch) {
+                ch
+            } else {
+                '-'
+            }
+        })
+        .collect()
+}
+
+/// A file of the output folder that is not what it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unpublished {
+    pub name: String,
+    pub how: Mismatch,
+}
+
+/// How a file of the output folder differs from what was published under its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    Missing,
+    /// Another build published it, with other settings or before other runs counted.
+    AnotherBuilds,
+    /// Somebody changed it after it was published.
+    Changed,
+}
+
+impl Unpublished {
+    #[must_use]
+    pub fn missing(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            how: Mismatch::Missing,
+        }
+    }
+}
+
+impl std::fmt::Display for Unpublished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = &self.name;
+        match self.how {
+            Mismatch::Missing => write!(f, "{name} is not in the output folder"),
+            Mismatch::AnotherBuilds => {
+                write!(f, "{name} in the output folder is from another build")
+            }
+            Mismatch::Changed => write!(f, "{name} in the output folder was changed"),
+        }
+    }
+}
+
+/// The first output whose published file is not what it should be.
+#[must_use]
+pub fn first_unpublished(cache: &Cache, folder: &Path, outputs: &[Output]) -> Option<Unpublished> {
+    let published = stamps::are_published(cache, folder, outputs);
+    let (output, _) = outputs
+        .iter()
+        .zip(published)
+        .find(|(_, is_published)| !is_published)?;
+    let how = match std::fs::read(folder.join(&output.name)).map(Digest::of) {
+        Err(_) => Mismatch::Missing,
+        Ok(digest) => {
+            let manifest = read_manifest(&folder.join(MANIFEST));
+            let mut known = manifest
+                .values()
+                .filter_map(|files| files.get(&output.name));
+            // Of what was published under this name before, the cache has the bytes.
+            if known.any(|published| *published == digest) || cache.has(&digest) {
+                Mismatch::AnotherBuilds
+            } else {
+                Mismatch::Changed
+            }
+        }
+    };
+    Some(Unpublished {
+        name: output.name.clone(),
+        how,
+    })
+}
+
+/// Which matrix published which file with which digest: by this list, and by nothing else, files
+/// are replaced and removed.
+const MANIFEST: &str = ".published.json";
+
+/// Where files go that lay in the place of published ones and that tprimat did not publish: older
+/// suites write results of the same names to the same folder, and nobody has them twice.
+const EARLIER: &str = "earlier";
+
+/// The comparison as data, among what is published.
+const COMPARISON: &str = "compare.json";
+
+type Manifest = BTreeMap<String, BTreeMap<String, Digest>>;
+
+/// What a matrix publishes.
+pub struct Publication<'a> {
+    pub matrix: &'a str,
+    pub outputs: &'a [Output],
+    /// Files that stay as they were published, although this publication does not have them.
+    pub keeps: &'a BTreeSet<String>,
+    /// Names of the project's matrices, where they are known; what any other one published here is
+    /// removed.
+    pub known: Option<&'a BTreeSet<String>>,
+    pub has_figures: bool,
+    /// Why no cell has figures although some ran.
+    pub refused: Option<&'a str>,
+}
+
+/// What became of a publication.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// False where nothing was written: a publication without figures replaces none that has some.
+    pub is_written: bool,
+    /// What lies there instead is marked as outdated.
+    pub is_marked: bool,
+    /// Sentences on files of somebody's own that had a published name, and where they are now.
+    pub notes: Vec<String>,
+}
+
+/// Writes the outputs that are not there yet as they should be, and removes what the matrix
+/// published earlier and does not publish any more; one tprimat at a time.
+pub fn publish(folder: &Path, publication: &Publication, cache: &Cache) -> Result<Published> {
+    let _alone = cache.lock_key(&Digest::of("publish"))?;
+    files::create_dir_all(folder)?;
+    let _alone_here = alone_in(folder);
+    let path = folder.join(MANIFEST);
+    let mut manifest = read_manifest(&path);
+    if !publication.has_figures && has_figures(folder, publication.matrix) {
+        let is_marked = publication.refused.is_some();
+        if let (Some(why), Some(files)) =
+            (publication.refused, manifest.get_mut(publication.matrix))
+        {
+            *files = outdated::mark(folder, publication.matrix, why, files)?;
+            write_manifest(&path, &manifest)?;
+        }
+        return Ok(Published {
+            is_marked,
+            ..Published::default()
+        });
+    }
+    remove_temporaries(folder);
+    let mut record = |files: BTreeMap<String, Digest>, forgotten: &[String]| -> Result<()> {
+        let is_news = manifest.get(publication.matrix) != Some(&files)
+            || forgotten.iter().any(|m| manifest.contains_key(m));
+        if is_news {
+            manifest.insert(publication.matrix.to_owned(), files);
+            manifest.retain(|matrix, _| !forgotten.contains(matrix));
+            write_manifest(&path, &manifest)?;
+        }
+        Ok(())
+    };
+    let published = read_manifest(&path);
+    let before = published
+        .get(publication.matrix)
+        .cloned()
+        .unwrap_or_default();
+    let now: BTreeMap<String, Digest> = publication
+        .outputs
+        .iter()
+        .map(|o| (o.name.clone(), o.digest))
+        .collect();
+    let is_there = stamps::are_published(cache, folder, publication.outputs);
+    let others = publication
+        .outputs
+        .iter()
+        .zip(&is_there)
+        .filter(|(_, is_there)| !**is_there)
+        .map(|(output, _)| output);
+    let notes = set_aside_earlier(folder, others, &published, cache)?;
+    // Claimed before they are written: killed in between, files are missing and it is all done
+    // again; killed after the last file, nothing is.
+    record(before.clone().into_iter().chain(now.clone()).collect(), &[])?;
+    for (output, _) in publication
+        .outputs
+        .iter()
+        .zip(is_there)
+        .filter(|(_, is_there)| !is_there)
+    {
+        if !cache.copy_to(&output.digest, &folder.join(&output.name))? {
+            return Err(CacheError::Gone {
+                what: format!("`{}`", output.name),
+                again: "build again",
+            }
+            .into());
+        }
+    }
+    let (gone, others): (Vec<_>, Vec<_>) = published
+        .into_iter()
+        .filter(|(m, _)| m != publication.matrix)
+        .partition(|(m, _)| publication.known.is_some_and(|known| !known.contains(m)));
+    let (kept, left): (BTreeMap<_, _>, BTreeMap<_, _>) = before
+        .into_iter()
+        .filter(|(name, _)| !now.contains_key(name))
+        .partition(|(name, _)| publication.keeps.contains(name));
+    let is_claimed = |name: &String| {
+        now.contains_key(name)
+            || kept.contains_key(name)
+            || others.iter().any(|(_, files)| files.contains_key(name))
+    };
+    for (name, digest) in gone.iter().flat_map(|(_, files)| files).chain(&left) {
+        if !is_claimed(name) {
+            withdraw_file(folder, name, digest);
+        }
+    }
+    let forgotten: Vec<String> = gone.into_iter().map(|(matrix, _)| matrix).collect();
+    record(now.into_iter().chain(kept.clone()).collect(), &forgotten)?;
+    Ok(Published {
+        is_written: true,
+        is_marked: false,
+        notes,
+    })
+}
+
+fn write_manifest(path: &Path, manifest: &Manifest) -> Result<()> {
+    let text = serde_json::to_vec_pretty(manifest)
+        .map_err(|e| Error::Internal(format!("cannot write JSON: {e}")))?;
+    write_atomically(path, &text, Durability::Plain)
+}
+
+/// Moves files out of the way that have a published name and that somebody else wrote, or edited
+/// since they were published: what is there now is neither listed nor in the cache. Says where they
+/// are.
+fn set_aside_earlier<'a>(
+    folder: &Path,
+    outputs: impl Iterator<Item = &'a Output>,
+    published: &Manifest,
+    cache: &Cache,
+) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for Output { name, .. } in outputs {
+        let path = folder.join(name);
+        let Ok(found) = std::fs::symlink_metadata(&path) else {
+            continue;
+        };
+        let is_listed = |digest: &Digest| {
+            published
+                .values()
+                .any(|files| files.get(name) == Some(digest))
+        };
+        let is_ours =
+            || Digest::of_file(&path).is_ok_and(|digest| is_listed(&digest) || cache.has(&digest));
+        if found.is_dir() || found.is_file() && is_ours() {
+            continue;
+        }
+        let mut to = folder.join(EARLIER).join(name);
+        for number in 2.. {
+            if std::fs::symlink_metadata(&to).is_err() {
+                break;
+            }
+            to = folder.join(format!("{EARLIER}-{number}")).join(name);
+        }
+        files::create_dir_all(to.parent().unwrap_or(folder))?;
+        files::move_to(&path, &to)?;
+        notes.push(format!(
+            "{} was not written by tprimat, or was edited since; it is now {}, where `tprimat import` can read it",
+            path.display(),
+            to.display()
+        ));
+    }
+    Ok(notes)
+}
+
+/// Is what this matrix published last still there, and has any cell figures in it?
+#[must_use]
+pub fn has_figures(folder: &Path, matrix: &str) -> bool {
+    let manifest = read_manifest(&folder.join(MANIFEST));
+    // Cells without figures have files of their own as well, so the comparison is what tells.
+    let published = manifest.get(matrix).and_then(|files| files.get(COMPARISON));
+    let is_there =
+        |digest| Digest::of_file(&folder.join(COMPARISON)).is_ok_and(|found| found == digest);
+    published.is_some_and(|digest| is_there(*digest)) && has_rows(folder)
+}
+
+fn has_rows(folder: &Path) -> bool {
+    let text = std::fs::read(folder.join(COMPARISON)).unwrap_or_default();
+    let comparison: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    comparison["rows"]
+        .as_array()
+        .is_some_and(|rows| !rows.is_empty())
+}
+
+/// The matrices whose publications are in a folder.
+#[must_use]
+pub fn published_in(folder: &Path) -> BTreeSet<String> {
+    read_manifest(&folder.join(MANIFEST)).into_keys().collect()
+}
+
+/// What `withdraw` did.
+#[derive(Default)]
+pub struct Withdrawn {
+    pub removed: usize,
+    /// Files that were changed since they were published; they stay.
+    pub changed: Vec<PathBuf>,
+}
+
+/// Removes what tprimat published in the output folder and in the matrices' folders there: the
+/// files of its lists that are still as they were published, and nothing else.
+pub fn withdraw(output: &Path) -> Result<Withdrawn> {
+    let mut withdrawn = Withdrawn::default();
+    let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    // Not through links: what they lead to is not ours.
+    let mut folders: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect();
+    folders.sort();
+    folders.push(output.to_owned());
+    for folder in folders {
+        let list = folder.join(MANIFEST);
+        if !list.is_file() {
+            continue;
+        }
+        let _alone_here = alone_in(&folder);
+        remove_temporaries(&folder);
+        let files: BTreeMap<String, Digest> =
+            read_manifest(&list).into_values().flatten().collect();
+        for (name, digest) in files {
+            if withdraw_file(&folder, &name, &digest) {
+                withdrawn.removed += 1;
+            } else if folder.join(&name).exists() {
+                withdrawn.changed.push(folder.join(&name));
+            }
+        }
+        std::fs::remove_file(&list).map_err(Error::io("cannot remove", &list))?;
+        if folder != output {
+            // Stays where something else is in it.
+            let _ = std::fs::remove_dir(&folder);
+        }
+    }
+    Ok(withdrawn)
+}
+
+/// The files that tprimat's lists name in the output folder and in the matrices' folders there.
+#[must_use]
+pub fn published(output: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    let folders = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path());
+    let mut files = Vec::new();
+    for folder in folders.chain([output.to_owned()]) {
+        let list = folder.join(MANIFEST);
+        if list.is_file() {
+            let names = read_manifest(&list)
+                .into_values()
+                .flatten()
+                .map(|(name, _)| name);
+            files.extend(names.map(|name| folder.join(name)));
+        }
+    }
+    files
+}
+
+/// Removes a file that is still as it was published; one that people changed is theirs.
+fn withdraw_file(folder: &Path, name: &str, digest: &Digest) -> bool {
+    let path = folder.join(name);
+    let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+    is_file
+        && Digest::of_file(&path).is_ok_and(|found| found == *digest)
+        && std::fs::remove_file(&path).is_ok()
+}
+
+/// Held while files of a folder are published or withdrawn, whichever cache they come from. Where
+/// the file system has no locks, nothing is held.
+fn alone_in(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok().map(|()| folder)
+}
+
+/// The list of a folder. It may come with a repository, so a name in it that leads out of the
+/// folder is passed over.
+fn read_manifest(path: &Path) -> Manifest {
+    let mut manifest: Manifest = std::fs::read(path)
+        .ok()
+        .and_then(|b| serde_json::from_slice(&b).ok())
+        .unwrap_or_default();
+    let is_plain = |name: &str| {
+        let mut parts = Path::new(name).components();
+        matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
+    };
+    manifest
+        .values_mut()
+        .for_each(|files| files.retain(|name, _| is_plain(name)));
+    manifest
+}
+
+/// What a tprimat left that was killed while it published; nobody else publishes now.
+fn remove_temporaries(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(TEMPORARY))
+    {
+        let _ = std::fs::remove_file(entry.path());
+    }
+}

@@ -1,0 +1,283 @@
+//! `compare` and `history` as they stand beside a build: one measurement has one rate, and a
+//! command that a sentence names shows what the sentence is about.
+
+use serde_json::Value;
+
+use crate::support::{
+    Project, Ran,
+    tasks::{LARGE, SMALL},
+};
+
+/// The command in the last line of a summary: `Every figure and note: `…``.
+fn hint(ran: &Ran) -> Vec<String> {
+    let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, command) = said
+        .rsplit_once("figure and note: `")
+        .unwrap_or_else(|| panic!("{said}"));
+    shlex::split(command.trim_end_matches('`'))
+        .unwrap()
+        .split_off(1)
+}
+
+fn rate_of_compare(project: &Project, variables: &[(&str, &str)]) -> f64 {
+    let ran: Ran = project
+        .tprimat(&["compare", "--json"])
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+        .into();
+    let rows = ran.ends_with(0).json()["rows"].clone();
+    let row = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["cell"] == SMALL)
+        .cloned();
+    row.unwrap_or_else(|| panic!("{rows}"))["tokens_per_second_per_gpu"]["value"]
+        .as_f64()
+        .unwrap()
+}
+
+fn rates_of_history(project: &Project, variables: &[(&str, &str)]) -> Vec<Option<f64>> {
+    let ran: Ran = project
+        .tprimat(&["history", SMALL, "--json"])
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+        .into();
+    let measurements = ran.ends_with(0).json()["cells"][0]["measurements"].clone();
+    measurements
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["tokens_per_second_per_gpu"]["value"].as_f64())
+        .collect()
+}
+
+#[test]
+fn a_measurement_has_one_rate_whatever_its_warm_up() {
+    // Each step takes another time, so each warm-up gives another rate.
+    let project = Project::of_two();
+    project.edit("config.yaml", "skip_steps: 1", "skip_steps: 3");
+    let matrix = project.read("matrix.toml");
+    let with_more = format!(
+        "{matrix}\n[[override]]\nwhere = {{ model = \"small\" }}\nset = {{ benchmarking.warmup.skip_steps = 2 }}\n"
+    );
+    project.write("matrix.toml", &with_more);
+    project.run(&["build"]).ends_with(0);
+    let built = rate_of_compare(&project, &[]);
+    assert_eq!(
+        rates_of_history(&project, &[]),
+        [Some(built)],
+        "the matrix' own warm-up counts"
+    );
+    // Edited, and not built: what the cell has now is judged by what it says now.
+    project.write("matrix.toml", &matrix);
+    let edited = rate_of_compare(&project, &[]);
+    assert_ne!(edited, built);
+    assert_eq!(rates_of_history(&project, &[]), [Some(edited)]);
+    // A try-out is judged by its own warm-up, then and later.
+    let try_out = [("TRAIN_ITERS", "3")];
+    let ran: Ran = project
+        .tprimat(&["build"])
+        .envs(try_out)
+        .output()
+        .unwrap()
+        .into();
+    ran.ends_with(0);
+    let short = rate_of_compare(&project, &try_out);
+    assert_eq!(
+        rates_of_history(&project, &try_out).last(),
+        Some(&Some(short))
+    );
+    assert_eq!(rates_of_history(&project, &[]).last(), Some(&Some(short)));
+    // Without a matrix, what the build summarised is known.
+    project
+        .remove("matrix.toml")
+        .edit("config.yaml", "  single: {", "  other: {");
+    assert_eq!(rates_of_history(&project, &[]).last(), Some(&Some(short)));
+}
+
+#[test]
+fn a_baseline_that_is_not_compared_is_an_error() {
+    let project = Project::built();
+    for arguments in [
+        &["--skip", SMALL, "--baseline", SMALL][..],
+        &["--only", LARGE, "--baseline", "cpu/cmd/small"],
+    ] {
+        let refused = project
+            .run(&[&["compare"], arguments].concat())
+            .ends_with(2);
+        assert!(
+            refused
+                .stderr
+                .contains(&format!("`{SMALL}` is not among the cells")),
+            "{}",
+            refused.stderr
+        );
+    }
+    let all = project.run(&[
+        "compare",
+        "--baseline",
+        LARGE,
+        "--across",
+        "num_layers,vocab_size",
+    ]);
+    assert!(all.code != Some(2), "{}", all.stderr);
+}
+
+#[test]
+fn the_command_for_every_figure_compares_the_same_cells() {
+    let project = Project::built();
+    let folder = project.root().to_str().unwrap();
+    let built = project
+        .run(&[
+            "-C",
+            folder,
+            "build",
+            "--set",
+            "training.seed=5",
+            "--repeats",
+            "3",
+        ])
+        .ends_with(0);
+    let command = hint(&built);
+    let expected = [
+        "-C",
+        folder,
+        "compare",
+        "--set",
+        "training.seed=5",
+        "--repeats",
+        "3",
+        "--details",
+    ];
+    assert_eq!(command, expected);
+    let mut words: Vec<&str> = command.iter().map(String::as_str).collect();
+    *words.last_mut().unwrap() = "--json";
+    let rows = project.run(&words).ends_with(0).json()["rows"].clone();
+    assert!(
+        rows.as_array().unwrap().iter().all(|row| row["n"] == 3),
+        "{rows}"
+    );
+    let compared = project
+        .run(&["compare", "--repeats", "1", "--only", SMALL])
+        .ends_with(0);
+    assert_eq!(
+        hint(&compared),
+        ["compare", "--repeats", "1", "--only", SMALL, "--details"]
+    );
+}
+
+#[test]
+fn details_are_shown_also_where_there_is_nothing_to_do() {
+    let project = Project::built();
+    let figures = project.run(&["build", "--details"]).ends_with(0).stdout;
+    assert!(figures.contains(SMALL), "{figures}");
+    for _ in 0..2 {
+        assert_eq!(
+            project.run(&["build", "--details"]).ends_with(0).stdout,
+            figures
+        );
+    }
+    assert!(
+        project
+            .run(&["build"])
+            .ends_with(0)
+            .stderr
+            .contains("nothing to do")
+    );
+}
+
+#[test]
+fn cells_that_are_measured_together_are_looked_for_under_that_option() {
+    let project = Project::built();
+    let refused = project.run(&["build", "--together", SMALL, "cpu/cmd/smal/single"]);
+    assert!(
+        refused
+            .stderr
+            .contains("--together cpu/cmd/smal/single: no cell has"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!refused.stderr.contains("--only"), "{}", refused.stderr);
+    let before = project.launches();
+    project
+        .run(&["build", "--together", SMALL, LARGE])
+        .ends_with(0);
+    assert_eq!(project.launches(), before + 4);
+}
+
+#[test]
+fn a_host_is_named_in_any_case() {
+    let project = Project::built();
+    let all = project.run(&["history", "--json"]).ends_with(0).json();
+    let host = all["cells"][0]["measurements"][0]["host"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let found = project
+        .run(&["history", "--json", "--host", &host.to_uppercase()])
+        .ends_with(0)
+        .json();
+    assert_eq!(
+        found["cells"].as_array().map(Vec::len),
+        all["cells"].as_array().map(Vec::len)
+    );
+    assert_ne!(found["cells"], Value::Null);
+}
+
+#[test]
+fn a_sweep_is_in_the_json_of_a_comparison() {
+    let project = Project::of_two();
+    let axis = "\n[matrix.axes.seq_length]\npath = \"training.data.seq_length\"\nvalues = [64, 128, 256]\n";
+    let matrix = project.read("matrix.toml");
+    project.write("matrix.toml", &(matrix + axis));
+    project
+        .run(&["build", "--only", "cpu/cmd/small"])
+        .ends_with(0);
+    let sweeps = project.json(&["compare"])["sweeps"].clone();
+    let [sweep] = &sweeps.as_array().unwrap()[..] else {
+        panic!("{sweeps}")
+    };
+    assert_eq!(sweep["axis"], "seq_length");
+    assert_eq!(sweep["different_workloads_by"][0], "seq_length");
+    let curve = &sweep["curves"][0];
+    assert_eq!(
+        (&curve["framework"], &curve["best"]),
+        (&"cmd".into(), &Value::Null)
+    );
+    let points = curve["points"].as_array().unwrap();
+    let values: Vec<f64> = points.iter().map(|p| p["x"].as_f64().unwrap()).collect();
+    assert_eq!(values, [64.0, 128.0, 256.0]);
+    assert_eq!(points[0]["cell"], "cpu/cmd/small/single@seq_length=64");
+    assert!(points[0]["tokens_per_second_per_gpu"].as_f64().unwrap() > 0.0);
+    let schema = project.run(&["schema", "comparison"]).ends_with(0).json();
+    assert!(schema["properties"]["sweeps"].is_object(), "{schema}");
+}
+
+#[test]
+fn figures_go_on_to_prometheus_and_curves_to_tensorboard() {
+    let project = Project::of_two();
+    project.run(&["build"]).ends_with(0);
+    let metrics = ["compare", "--format", "openmetrics"];
+    let metrics = project.run(&metrics).ends_with(0).stdout;
+    let line = format!("tprimat_tokens_per_second_per_gpu{{matrix=\"m\",cell=\"{SMALL}\",");
+    assert!(
+        metrics.contains(&line) && metrics.ends_with("# EOF\n"),
+        "{metrics}"
+    );
+    project
+        .run(&["report", "--tensorboard", "curves"])
+        .ends_with(0);
+    let run = project.path("curves/cpu_cmd_small_single/repeat-1");
+    let files: Vec<_> = std::fs::read_dir(&run).unwrap().flatten().collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let parsed = project.json(&["parse", files[0].path().to_str().unwrap()]);
+    let steps = parsed["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 4, "{parsed}");
+    assert!(steps[0]["loss"].is_number() && steps[0]["step_time_seconds"].is_number());
+    project
+        .run(&["report", "--tensorboard", "recipes"])
+        .ends_with(2);
+}

@@ -1,0 +1,348 @@
+//! Builds without a terminal: started, looked at, followed, ended; and what is run at the end.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    process::Stdio,
+};
+
+use crate::support::{ONE_RUN, Project, TRAINER, until};
+
+/// Trains once there is a file `go`.
+fn project() -> Project {
+    let project = Project::new(ONE_RUN);
+    let wait = "echo up > \"$TPRIMAT_PROJECT_DIR/up\"\nuntil [ -e \"$TPRIMAT_PROJECT_DIR/go\" ]; do sleep 0.02; done\n";
+    project.write("trainer.sh", &format!("{wait}{TRAINER}"));
+    project
+}
+
+fn state(project: &Project) -> serde_json::Value {
+    project.run(&["status", "--json"]).ends_with(0).json()["builds"][0].clone()
+}
+
+#[test]
+fn a_detached_build_outlives_its_terminal_and_is_followed_to_its_end() {
+    let project = project();
+    let notify = "echo \"$TPRIMAT_EXIT_CODE $TPRIMAT_FAILED\" > notified; echo \"[$TPRIMAT_DETACHED]\" > folder";
+    // In a session of its own, which is then hung up as a closed terminal is.
+    let mut terminal = project.tprimat(&["build", "--detach", "--notify", notify]);
+    let started: crate::support::Ran = terminal.process_group(0).output().unwrap().into();
+    assert!(started.ends_with(0).stderr.contains("tprimat attach"));
+    until("the trainer is up", || project.path("up").exists());
+    let now = state(&project);
+    assert_eq!(
+        (now["state"].as_str(), now["exit_code"].as_i64()),
+        (Some("running"), None),
+        "{now}"
+    );
+    let text = project.run(&["status"]).ends_with(0).stdout;
+    assert!(
+        text.contains("running for") && text.contains("cpu/cmd/tiny/single#1"),
+        "{text}"
+    );
+    let attached = project
+        .tprimat(&["attach"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    project.write("go", "");
+    let attached: crate::support::Ran = attached.wait_with_output().unwrap().into();
+    let said = attached.ends_with(0).stdout;
+    assert!(said.contains("1 cell done after "), "{said}");
+    let now = state(&project);
+    assert_eq!(
+        (now["state"].as_str(), now["exit_code"].as_i64()),
+        (Some("ended"), Some(0)),
+        "{now}"
+    );
+    assert_eq!(project.read("notified").trim(), "0 0");
+    assert_eq!(
+        project.read("folder").trim(),
+        "[]",
+        "a build that the command starts is not this one"
+    );
+    assert_eq!(project.launches(), 1);
+}
+
+#[test]
+fn a_detached_build_is_stopped_and_leaves_nothing() {
+    let project = project();
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    project.run(&["stop"]).ends_with(0);
+    assert_eq!(project.processes(), []);
+    let now = state(&project);
+    assert_eq!(
+        (now["state"].as_str(), now["exit_code"].as_i64()),
+        (Some("ended"), Some(143)),
+        "{now}"
+    );
+    assert!(
+        project
+            .run(&["stop"])
+            .ends_with(0)
+            .stderr
+            .contains("has already ended")
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_before_the_terminal_is_let_go_and_a_death_is_told_later() {
+    let project = project();
+    assert!(
+        project
+            .run(&["attach"])
+            .ends_with(4)
+            .stderr
+            .contains("no build was detached here")
+    );
+    project.edit("matrix.toml", "model = \"tiny\"", "model = \"tyni\"");
+    let refused = project.run(&["build", "--detach"]).ends_with(2);
+    assert!(
+        refused.stderr.contains("did you mean"),
+        "{}",
+        refused.stderr
+    );
+    project.edit("matrix.toml", "model = \"tyni\"", "model = \"tiny\"");
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    let pid = i32::try_from(state(&project)["pid"].as_i64().unwrap()).unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    until("its death is seen", || state(&project)["state"] == "died");
+    assert!(
+        project
+            .run(&["attach"])
+            .ends_with(1)
+            .stderr
+            .contains("died without a word")
+    );
+    let failed = project.run(&[
+        "build",
+        "--notify",
+        "echo $TPRIMAT_EXIT_CODE > notified",
+        "--set",
+        "nonsense=1",
+    ]);
+    assert_eq!(
+        project.read("notified").trim(),
+        failed.code.unwrap().to_string()
+    );
+}
+
+/// What a page has at an address.
+fn fetched(url: &str, path: &str) -> String {
+    let (host, word) = url
+        .strip_prefix("http://")
+        .unwrap()
+        .split_once('/')
+        .unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(
+        stream,
+        "GET /{word}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn the_page_of_a_build_shows_what_runs_its_log_without_secrets_and_in_the_end_its_report() {
+    let project = project();
+    project.edit(
+        "trainer.sh",
+        "echo up",
+        "echo \"the token is $A_TOKEN\"\necho up",
+    );
+    project.edit(
+        "config.yaml",
+        "inputs: [trainer.sh]",
+        "inputs: [trainer.sh], env: { A_TOKEN: quite-secret-words }",
+    );
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the trainer is up", || project.path("up").exists());
+    let mut page = project
+        .tprimat(&["watch"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    BufReader::new(page.stderr.take().unwrap())
+        .read_line(&mut url)
+        .unwrap();
+    let url = url.trim();
+    let board = || serde_json::from_str::<serde_json::Value>(&fetched(url, "board")).unwrap();
+    until("the run is on the board", || {
+        board()["running"][0]["task"] == "train cpu/cmd/tiny/single#1"
+    });
+    let now = board();
+    assert_eq!(
+        (now["state"].as_str(), now["counts"]["running"].as_u64()),
+        (Some("running"), Some(1)),
+        "{now}"
+    );
+    assert!(
+        now["counts"]["queued"].as_u64().unwrap() > 2 && now["has_report"] == false,
+        "{now}"
+    );
+    let log = fetched(url, "log?task=train%20cpu/cmd/tiny/single%231&from=0");
+    assert!(
+        log.contains("the token is *****") && !log.contains("secret-words"),
+        "{log}"
+    );
+    project.write("go", "");
+    until("the build is over", || board()["state"] == "ended");
+    let now = board();
+    assert_eq!(
+        (now["exit_code"].as_i64(), now["has_report"].as_bool()),
+        (Some(0), Some(true)),
+        "{now}"
+    );
+    assert!(fetched(url, "report").contains("cpu/cmd/tiny/single"));
+    page.kill().unwrap();
+    page.wait().unwrap();
+    assert_eq!(project.launches(), 1);
+}
+
+/// Where nothing can be measured, nothing is ok.
+#[test]
+fn the_doctor_says_what_cells_wait_for() {
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    let page = project.run(&["doctor"]).ends_with(0).stdout;
+    let cells = page
+        .split("\ncells")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(
+        cells.starts_with("- none of ") && cells.contains("wait for a host with AMD GPUs"),
+        "{page}"
+    );
+}
+
+#[test]
+fn what_a_detached_build_left_is_known_to_the_next_one() {
+    let project = project();
+    project.write("go", "");
+    project.run(&["build", "--detach"]).ends_with(0);
+    until("the build is over", || state(&project)["state"] == "ended");
+    let next = project.run(&["build"]).ends_with(0);
+    assert!(next.stderr.contains("nothing to do"), "{}", next.stderr);
+}
+
+/// The terminal may go before the process that it started is known to anybody: the build itself
+/// says who it is.
+#[test]
+fn a_detached_build_says_itself_that_it_goes_on() {
+    let project = project();
+    project.write("go", "");
+    let folder = project.path("cache/detached/20260101T000000.000Z");
+    std::fs::create_dir_all(&folder).unwrap();
+    let lock = std::fs::File::create_new(folder.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let mut command = project.tprimat(&["build", "--events"]);
+    command
+        .arg(folder.join("events.jsonl"))
+        .env("TPRIMAT_DETACHED", &folder)
+        .stdin(lock);
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    drop(command);
+    child.wait().unwrap();
+    let now = state(&project);
+    assert_eq!(
+        (now["state"].as_str(), now["pid"].as_u64()),
+        (Some("ended"), Some(u64::from(pid))),
+        "{now}"
+    );
+    assert_eq!(now["arguments"], serde_json::json!(["build"]));
+}
+
+#[test]
+fn the_doctor_names_what_is_missing_and_starts_nothing() {
+    let project = project();
+    let page = project.run(&["doctor"]).ends_with(0).stdout;
+    assert!(
+        page.contains("containers")
+            && page.contains("1 of 1 cell can be measured on this host now"),
+        "{page}"
+    );
+    project.write("go", "");
+    project.run(&["build"]).ends_with(0);
+    let lock = project.read("tprimat.lock");
+    let cores = lock
+        .lines()
+        .find(|line| line.starts_with("cores = "))
+        .expect("cores are pinned");
+    project.edit("tprimat.lock", cores, "cores = 4096");
+    let found = project.run(&["doctor", "--json"]).ends_with(0).json()["findings"].clone();
+    let problem = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|f| f["topic"] == "cells" && f["state"] == "problem");
+    let problem = problem.unwrap_or_else(|| panic!("{found}"));
+    assert!(
+        problem["help"]
+            .as_str()
+            .is_some_and(|help| help.contains("lock --update")),
+        "{problem}"
+    );
+    assert_eq!(project.launches(), 1);
+    // A host whose kernel has NVIDIA's name has not its runtime: a stand-in for docker says what
+    // Docker says there.
+    let bin = project.path("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let docker = |runtimes: &str| {
+        let info = "echo ' Kernel Version: 6.8.0-1013-nvidia'";
+        let script =
+            format!("#!/bin/sh\ncase \"$*\" in *Runtimes*) echo '{runtimes}';; *) {info};; esac\n");
+        std::fs::write(bin.join("docker"), script).unwrap();
+        std::fs::set_permissions(bin.join("docker"), std::fs::Permissions::from_mode(0o755))
+            .unwrap();
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let ran: crate::support::Ran = project
+            .tprimat(&["doctor"])
+            .env("PATH", path)
+            .output()
+            .unwrap()
+            .into();
+        ran.stdout
+    };
+    let has_cdi = ["/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"]
+        .iter()
+        .any(|p| std::path::Path::new(p).exists());
+    let page = docker(r#"{"runc":{"path":"runc"}}"#);
+    assert_eq!(
+        page.contains("docker: answers, hands out NVIDIA GPUs"),
+        has_cdi,
+        "{page}"
+    );
+    let page = docker(r#"{"runc":{"path":"runc"},"nvidia":{"path":"nvidia-container-runtime"}}"#);
+    assert!(
+        page.contains("docker: answers, hands out NVIDIA GPUs"),
+        "{page}"
+    );
+    // Without a project the host alone is looked at.
+    let nowhere = Project::empty();
+    assert!(
+        nowhere
+            .run(&["doctor"])
+            .ends_with(0)
+            .stdout
+            .contains("tprimat init")
+    );
+}

@@ -1,0 +1,940 @@
+//! What documents say is true: commands exist, tables are complete, examples work.
+
+use serde_yaml::Value;
+
+use crate::support::{ONE_RUN, Project};
+
+const CI: &str = include_str!("../../docs/ci.md");
+const RECIPES: &str = include_str!("../../docs/recipes.md");
+
+/// The text of the first code block of a language after a heading or sentence.
+#[track_caller]
+fn block<'a>(page: &'a str, after: &str, language: &str) -> &'a str {
+    let rest = page
+        .split_once(after)
+        .unwrap_or_else(|| panic!("no `{after}`"))
+        .1;
+    let code = rest
+        .split_once(&format!("```{language}\n"))
+        .expect("a code block")
+        .1;
+    code.split_once("```").expect("the end of the block").0
+}
+
+/// The commands of all `run:` steps, each on one line.
+fn commands(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Mapping(map) => {
+            for (key, value) in map {
+                match (key.as_str(), value.as_str()) {
+                    (Some("run"), Some(script)) => {
+                        found.extend(
+                            script
+                                .replace("\\\n", " ")
+                                .lines()
+                                .map(|line| line.trim().to_owned()),
+                        );
+                    }
+                    _ => commands(value, found),
+                }
+            }
+        }
+        Value::Sequence(items) => items.iter().for_each(|item| commands(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_commands_of_the_workflow_exist() {
+    let yaml = CI
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("\n```").next())
+        .unwrap();
+    let mut all = Vec::new();
+    commands(&serde_yaml::from_str(yaml).unwrap(), &mut all);
+    let plain = CI
+        .split("```\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .map(|l| l.split('#').next().unwrap().trim().to_owned());
+    let mut tprimat: Vec<String> = plain
+        .chain(all)
+        .filter(|c| c.starts_with("tprimat "))
+        .collect();
+    tprimat.sort();
+    tprimat.dedup();
+    assert!(tprimat.len() >= 6, "{tprimat:?}");
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    for command in &tprimat {
+        let words = shlex::split(command).unwrap();
+        let help = project.run(&[&words[1], "--help"]).ends_with(0).stdout;
+        for option in words.iter().filter(|w| w.starts_with('-')) {
+            assert!(
+                help.contains(&format!("{option} "))
+                    || help.contains(&format!("{option},"))
+                    || help.contains(&format!("{option}\n")),
+                "{command}: {option}"
+            );
+        }
+        assert!(
+            !words.contains(&"--locked".to_owned()) || words[1] == "build" || words[1] == "plan",
+            "{command}"
+        );
+    }
+}
+
+/// The scripts of action.yml in their order, with their inputs' defaults, on a project of its own.
+#[test]
+fn the_action_measures_gates_and_comments() {
+    let action: Value = serde_yaml::from_str(include_str!("../../action.yml")).unwrap();
+    let project = Project::new(ONE_RUN);
+    project.run(&["build", "--repeats", "3"]).ends_with(0);
+    project
+        .run(&["baseline", "--repeats", "3", "-o", "baseline.json"])
+        .ends_with(0);
+    project.edit("matrix.toml", "repeats = 1", "repeats = 3");
+    project.write("bin/gh", "#!/bin/sh\necho \"$@\" > commented\n");
+    let runner = project.folder().join("runner");
+    std::fs::create_dir(&runner).unwrap();
+    let outputs = std::cell::RefCell::new(std::collections::BTreeMap::<String, String>::new());
+    let steps = action["runs"]["steps"].as_sequence().unwrap();
+    let run = |options: &str, undecided: &str| -> Vec<i32> {
+        outputs.borrow_mut().clear();
+        let filled = |text: &str| {
+            let form = regex::Regex::new(r"\$\{\{ *([a-z._-]+) *\}\}").unwrap();
+            let value = |found: &regex::Captures| match found[1].split('.').collect::<Vec<_>>()[..]
+            {
+                ["inputs", "build-options"] => options.to_owned(),
+                ["inputs", "undecided-is-failure"] => undecided.to_owned(),
+                ["inputs", "tprimat"] => crate::support::TPRIMAT.to_owned(),
+                ["inputs", name] => action["inputs"][name]["default"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
+                ["runner", "temp"] => runner.display().to_string(),
+                ["steps", step, "outputs", name] => {
+                    outputs.borrow()[&format!("{step}.{name}")].clone()
+                }
+                ["github", ..] => "7".to_owned(),
+                _ => panic!("{}", &found[0]),
+            };
+            // A default may itself be an expression: the token's.
+            let once = form.replace_all(text, value).into_owned();
+            form.replace_all(&once, value).into_owned()
+        };
+        let mut codes = Vec::new();
+        for step in steps.iter().filter(|step| step["run"].is_string()) {
+            let script = step["run"].as_str().unwrap();
+            assert!(!script.contains("${{"), "a value is a part of a script");
+            let wanted = project.folder().join("output");
+            std::fs::write(&wanted, "").unwrap();
+            let env = step["env"].as_mapping().unwrap().iter();
+            let env =
+                env.map(|(name, value)| (name.as_str().unwrap(), filled(value.as_str().unwrap())));
+            let path = std::env::var("PATH").unwrap();
+            let ended = project
+                .command("bash")
+                .args(["--noprofile", "--norc", "-eo", "pipefail", "-c", script])
+                .envs(env)
+                .env("PATH", format!("{}:{path}", project.path("bin").display()))
+                .env("GITHUB_OUTPUT", &wanted)
+                .env("GITHUB_STEP_SUMMARY", runner.join("summary.md"))
+                .status()
+                .unwrap();
+            codes.push(ended.code().unwrap());
+            for line in std::fs::read_to_string(&wanted).unwrap().lines() {
+                let (name, value) = line.split_once('=').unwrap();
+                let step = step["id"].as_str().unwrap();
+                outputs
+                    .borrow_mut()
+                    .insert(format!("{step}.{name}"), value.to_owned());
+            }
+            if ended.code() == Some(2) {
+                break;
+            }
+        }
+        codes
+    };
+    project
+        .command("chmod")
+        .args(["+x", "bin/gh"])
+        .status()
+        .unwrap();
+    assert_eq!(
+        run("--locked", "true"),
+        [0, 0, 0, 0],
+        "the same measurements"
+    );
+    let report = runner.join("tprimat-gate.md");
+    let said = project.read("commented");
+    assert!(
+        said.contains(&*report.to_string_lossy()) && said.starts_with("pr comment 7 "),
+        "{said}"
+    );
+    assert!(
+        std::fs::read_to_string(runner.join("summary.md"))
+            .unwrap()
+            .contains("cpu/cmd/tiny")
+    );
+    assert_eq!(run("--no-such-option", "true"), [2]);
+    // Four times as slow.
+    project.edit(
+        "trainer.sh",
+        "_seconds\":0.0'$seed$step'",
+        "_seconds\":0.2'$seed$step'",
+    );
+    project.edit("trainer.sh", "sleep 0.005", "sleep 0.3");
+    assert_eq!(run("--locked", "true").last(), Some(&3));
+    assert_eq!(outputs.borrow()["gate.exit-code"], "3");
+}
+
+/// The hook runs a command that exists, when a file changes that it checks.
+#[test]
+fn the_pre_commit_hook_checks_the_projects_files() {
+    let hooks: Value = serde_yaml::from_str(include_str!("../../.pre-commit-hooks.yaml")).unwrap();
+    let hook = &hooks[0];
+    let entry = hook["entry"].as_str().unwrap();
+    let project = Project::new(ONE_RUN);
+    project
+        .run(&[entry.strip_prefix("tprimat ").unwrap()])
+        .ends_with(0);
+    let files = regex::Regex::new(hook["files"].as_str().unwrap()).unwrap();
+    for path in [
+        "config.yaml",
+        "a/config.yaml",
+        "pipelines/x.toml",
+        "recipes/r/recipe.toml",
+        "templates/t.j2",
+    ] {
+        assert!(files.is_match(path), "{path}");
+    }
+    assert!(!files.is_match("src/main.rs") && !files.is_match("other.yaml"));
+}
+
+#[test]
+fn the_exit_codes_are_the_programs() {
+    use tprimat::error::exit;
+    let table = CI.split("## Exit codes").nth(1).unwrap();
+    let codes: std::collections::BTreeSet<i32> = table
+        .lines()
+        .filter_map(|l| {
+            l.strip_prefix("| ")?
+                .split(" |")
+                .next()?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .collect();
+    let known = [
+        exit::OK,
+        exit::FAILED,
+        exit::USAGE,
+        exit::REGRESSION,
+        exit::NOTHING_SELECTED,
+        exit::STALE,
+        exit::INCONCLUSIVE,
+    ];
+    assert_eq!(codes, known.into());
+}
+
+/// Paths of the keys of an object schema: `launch.templates`. Keys below a list or a free table are
+/// left out.
+fn keys(
+    schema: &serde_json::Value,
+    root: &serde_json::Value,
+    prefix: &str,
+    found: &mut Vec<String>,
+) {
+    for (name, value) in schema["properties"].as_object().into_iter().flatten() {
+        let target = match value["$ref"].as_str() {
+            Some(reference) => &root["$defs"][reference.rsplit('/').next().unwrap()],
+            None => value,
+        };
+        if target["properties"].is_object() {
+            keys(target, root, &format!("{prefix}{name}."), found);
+        } else {
+            found.push(format!("{prefix}{name}"));
+        }
+    }
+}
+
+#[test]
+fn every_key_of_a_recipe_is_explained() {
+    let schema = Project::empty()
+        .run(&["schema", "recipe"])
+        .ends_with(0)
+        .json();
+    let mut found = Vec::new();
+    keys(&schema, &schema, "", &mut found);
+    assert!(found.contains(&"launch.reads_job".to_owned()), "{found:?}");
+    for key in found
+        .into_iter()
+        .filter(|key| !key.ends_with(".cpu") && !key.ends_with(".nvd"))
+    {
+        let by_vendor = key
+            .strip_suffix(".amd")
+            .map(|table| format!("{table}.<vendor>"));
+        let key = by_vendor.unwrap_or(key);
+        let is_row = |line: &str| {
+            line.starts_with(&format!("| `{key}` |")) || line.starts_with(&format!("| `{key}."))
+        };
+        assert!(
+            RECIPES.lines().any(is_row),
+            "docs/recipes.md has no row for `{key}`"
+        );
+    }
+    for format in tprimat::logs::names() {
+        assert!(
+            RECIPES.contains(&format!("`{format}`")),
+            "docs/recipes.md does not name the format `{format}`"
+        );
+    }
+}
+
+#[test]
+fn every_variable_of_a_run_is_explained() {
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "trainer.sh",
+        "job() {",
+        "compgen -e TPRIMAT_ > \"$TPRIMAT_PROJECT_DIR/variables\"\njob() {",
+    );
+    project.run(&["build"]).ends_with(0);
+    let variables = project.read("variables");
+    assert!(variables.contains("TPRIMAT_RUN_DIR"), "{variables}");
+    for name in variables.lines() {
+        assert!(
+            RECIPES.contains(&format!("`{name}`")),
+            "docs/recipes.md does not name ${name}"
+        );
+    }
+}
+
+/// The quarter of an hour, as it is told: from an empty folder, with nothing but the binary.
+#[test]
+fn the_recipe_of_the_document_works_as_it_stands() {
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    project.write(
+        "recipes/mine/recipe.toml",
+        block(RECIPES, "`recipes/mine/recipe.toml`", "toml"),
+    );
+    project.write(
+        "recipes/mine/mine.sh.j2",
+        block(RECIPES, "`recipes/mine/mine.sh.j2`", "sh"),
+    );
+    // A stub in the place of the reader's own trainer: it prints the line that the document's
+    // pattern reads.
+    let trainer = "import time\nfor step in range(1, 61):\n    time.sleep(0.01)\n    print(f'step {step} loss {9 - step / 10:.1f} time 0.0102', flush=True)\n";
+    project.write("recipes/mine/train.py", trainer);
+    let quickstart = project.read("pipelines/quickstart.toml");
+    let mine = quickstart
+        .replace("\"quickstart\"", "\"mine\"")
+        .replace(r#"["native", "tran"]"#, r#"["mine"]"#);
+    project.write("pipelines/mine.toml", &mine);
+    project.run(&["check", "mine.toml"]).ends_with(0);
+    let rendered = project
+        .run(&["render", "cpu/mine/llama-tiny", "mine.toml"])
+        .ends_with(0)
+        .stdout;
+    assert!(rendered.contains("--length 128"), "{rendered}");
+    // Its pre-flight looks for PyTorch, which is not what this test is about.
+    project.edit(
+        "recipes/mine/recipe.toml",
+        "python_modules = [\"torch\"]",
+        "",
+    );
+    project
+        .run(&[
+            "build",
+            "mine.toml",
+            "--only",
+            "cpu/mine/llama-tiny",
+            "--repeats",
+            "1",
+        ])
+        .ends_with(0);
+    let shown = project
+        .run(&[
+            "show",
+            "cpu/mine/llama-tiny/single#1",
+            "mine.toml",
+            "--json",
+        ])
+        .ends_with(0)
+        .json();
+    let steps = shown["trace"]["steps"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let losses: Vec<f64> = steps
+        .iter()
+        .filter_map(|step| step["loss"].as_f64())
+        .collect();
+    assert!(
+        losses.len() == 60 && losses[..2] == [8.9, 8.8],
+        "{losses:?}"
+    );
+}
+
+#[test]
+fn a_copied_recipe_stands_alone_under_its_new_name() {
+    let project = Project::new(ONE_RUN);
+    let listed = project
+        .run(&["recipe", "list", "--json"])
+        .ends_with(0)
+        .json();
+    assert!(
+        listed["recipes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|row| row["id"] == "tran" && row["source"] == "shipped")
+    );
+    project
+        .run(&["recipe", "copy", "cmd", "--as", "mine"])
+        .ends_with(0);
+    assert_eq!(
+        project.names_in("recipes/mine"),
+        ["cmd.sh.j2", "recipe.toml"]
+    );
+    project.write("matrix.toml", &ONE_RUN.replace("\"cmd\"", "\"mine\""));
+    project.edit("config.yaml", "  cmd:", "  mine:");
+    project.run(&["check"]).ends_with(0);
+    project.run(&["build"]).ends_with(0);
+    project
+        .run(&["recipe", "copy", "cmd", "--as", "mine"])
+        .ends_with(2);
+    for wrong in ["../mine", "", "a/b"] {
+        project
+            .run(&["recipe", "copy", "cmd", "--as", wrong])
+            .ends_with(2);
+    }
+    // What a copy keeps in memory is still known; the long names stay with the shipped recipe.
+    project
+        .run(&["recipe", "copy", "tran", "--as", "ours"])
+        .ends_with(0);
+    let ours = project.read("recipes/ours/recipe.toml");
+    assert!(ours.contains("[memory]") && !ours.contains("aliases"));
+    project.run(&["check"]).ends_with(0);
+    let script = project
+        .run(&["recipe", "show", "mine", "cmd.sh.j2"])
+        .ends_with(0)
+        .stdout;
+    assert_eq!(script, project.read("recipes/mine/cmd.sh.j2"));
+    assert!(
+        project
+            .run(&["recipe", "show", "tram"])
+            .ends_with(2)
+            .stderr
+            .contains("did you mean `tran`?")
+    );
+    assert!(
+        Project::empty()
+            .run(&["recipe", "show", "lib", "tprimat_callback.py"])
+            .ends_with(0)
+            .stdout
+            .contains("class")
+    );
+}
+
+/// docs/config.md has every key with its type, default and meaning, as the schema has them.
+#[test]
+fn the_page_of_keys_is_the_schemas() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/config.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (head, keys) = page
+        .split_once("<!-- keys -->\n")
+        .expect("the page has a mark where its keys begin");
+    let expected = format!("\n{}", tprimat::config::reference());
+    if std::env::var_os("TPRIMAT_WRITE_DOCS").is_some() {
+        let text = format!("{head}<!-- keys -->\n{expected}");
+        tprimat::files::write_atomically(
+            path.as_ref(),
+            text.as_bytes(),
+            tprimat::files::Durability::Plain,
+        )
+        .unwrap();
+        return;
+    }
+    let (found, wanted) = (keys.trim_end(), expected.trim_end());
+    let line = wanted.lines().zip(found.lines()).find(|(a, b)| a != b);
+    assert!(
+        found == wanted,
+        "TPRIMAT_WRITE_DOCS=1 cargo test --test suite documents writes docs/config.md anew: {line:?}"
+    );
+}
+
+/// `schemas/` of the repository is what `init` writes into a project, and each shipped file that
+/// people edit names its schema for their editor.
+#[test]
+fn editors_find_the_schemas_of_shipped_files() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    for name in ["config", "matrix", "recipe"] {
+        let schema = project.run(&["schema", name]).ends_with(0).stdout;
+        let file = format!("schemas/{name}.json");
+        assert_eq!(project.read(&file), schema);
+        // config.yaml may say `DP`, and a validator knows it only as a key of its own.
+        assert!(name != "config" || schema.contains("\"DP\": {"));
+        let committed = root.join(&file);
+        if std::env::var_os("TPRIMAT_WRITE_DOCS").is_some() {
+            let durability = tprimat::files::Durability::Plain;
+            tprimat::files::write_atomically(&committed, schema.as_bytes(), durability).unwrap();
+        }
+        assert!(
+            std::fs::read_to_string(&committed).unwrap_or_default() == schema,
+            "TPRIMAT_WRITE_DOCS=1 cargo test --test suite editors writes {file} anew"
+        );
+    }
+    let first_line = |path: &std::path::Path| {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().next().unwrap().to_owned()
+    };
+    let files_in = |folder: &str| {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    };
+    assert_eq!(
+        first_line(&root.join("config.yaml")),
+        "# yaml-language-server: $schema=schemas/config.json"
+    );
+    for matrix in files_in("pipelines") {
+        assert_eq!(first_line(&matrix), "#:schema ../schemas/matrix.json");
+    }
+    for recipe in files_in("recipes").map(|folder| folder.join("recipe.toml")) {
+        if recipe.exists() {
+            assert_eq!(first_line(&recipe), "#:schema ../../schemas/recipe.json");
+        }
+    }
+}
+
+/// The pages that people read, without the one that is made from the schema.
+fn pages() -> Vec<(String, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![
+        root.join("README.md"),
+        root.join("MIGRATING.md"),
+        root.join("ARCHITECTURE.md"),
+    ];
+    files.extend(
+        std::fs::read_dir(root.join("docs"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path()),
+    );
+    files
+        .retain(|path| path.extension().is_some_and(|e| e == "md") && !path.ends_with("config.md"));
+    let named = |path: std::path::PathBuf| {
+        (
+            path.display().to_string(),
+            std::fs::read_to_string(&path).unwrap(),
+        )
+    };
+    files.into_iter().map(named).collect()
+}
+
+/// What stands between single backticks, outside of code blocks.
+fn code_of(page: &str) -> Vec<String> {
+    let prose: Vec<&str> = page.split("```").step_by(2).collect();
+    prose
+        .join("")
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(|code| code.replace('\n', " "))
+        .collect()
+}
+
+/// A row of docs/config.md.
+struct Key {
+    path: Vec<&'static str>,
+    kind: &'static str,
+    meaning: &'static str,
+}
+
+static KEYS: std::sync::LazyLock<Vec<Key>> = std::sync::LazyLock::new(|| {
+    let rows = include_str!("../../docs/config.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
+    let key = |row: &'static str| {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        Key {
+            path: cells[0].trim_end_matches('`').split('.').collect(),
+            kind: cells[1],
+            meaning: cells[3],
+        }
+    };
+    rows.map(key).collect()
+});
+
+impl Key {
+    /// Names of the user's, and of what is shipped, stand where the page has <id>.
+    fn begins(&self, path: &[&str]) -> bool {
+        self.path.len() <= path.len()
+            && self
+                .path
+                .iter()
+                .zip(path)
+                .all(|(a, b)| a == b || a.starts_with('<'))
+    }
+
+    /// The words that its value may be, where these are all.
+    fn words(&self) -> Option<Vec<&str>> {
+        if self.kind.contains('"') {
+            return Some(self.kind.split('"').skip(1).step_by(2).collect());
+        }
+        (self.path.last() == Some(&"sharding"))
+            .then(|| self.meaning.split('`').skip(1).step_by(2).collect())
+    }
+
+    fn takes(&self, value: &str) -> bool {
+        match (self.words(), self.kind) {
+            (Some(words), _) => words.contains(&value.trim_matches('"')),
+            (None, "boolean") => ["true", "false"].contains(&value),
+            (None, "integer" | "number") => value.parse::<f64>().is_ok(),
+            _ => true,
+        }
+    }
+}
+
+/// A key that a page names exists, and takes the value that the page gives it.
+#[test]
+fn settings_in_documents_are_those_of_config_yaml() {
+    let form = regex::Regex::new(r"^([a-z_]+(?:\.[A-Za-z0-9_<>-]+)*)(?:(?:: |=)([^\s{}\[\],]+))?$")
+        .unwrap();
+    let (mut wrong, mut values) = (Vec::new(), 0);
+    for (page, text) in pages() {
+        for code in code_of(&text) {
+            let Some(found) = form.captures(&code) else {
+                continue;
+            };
+            let path: Vec<&str> = found[1].split('.').collect();
+            let is_file = [".yaml", ".rs"]
+                .iter()
+                .any(|ending| found[1].ends_with(ending));
+            let is_whole =
+                path.len() > 1 && !is_file && KEYS.iter().any(|key| key.path[0] == path[0]);
+            let named: Vec<&Key> = match is_whole {
+                true => KEYS
+                    .iter()
+                    .filter(|key| key.begins(&path) || key.path.starts_with(&path))
+                    .collect(),
+                false => KEYS
+                    .iter()
+                    .filter(|key| key.path.ends_with(&path))
+                    .collect(),
+            };
+            if is_whole && named.is_empty() {
+                wrong.push(format!(
+                    "{page}: `{code}`: docs/config.md has no {}",
+                    &found[1]
+                ));
+            }
+            let Some(value) = found
+                .get(2)
+                .map(|value| value.as_str())
+                .filter(|_| !named.is_empty())
+            else {
+                continue;
+            };
+            values += 1;
+            if !named.iter().any(|key| key.takes(value)) {
+                wrong.push(format!(
+                    "{page}: `{code}`: {} does not take {value}",
+                    named[0].path.join(".")
+                ));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty() && values >= 10,
+        "{values} values\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// A word that is a value of config.yaml but for its spelling is a mistake: `zero_1` for `zero1`.
+#[test]
+fn words_of_settings_are_spelled_as_config_yaml_takes_them() {
+    let plain = |word: &str| word.to_lowercase().replace(['-', '_'], "");
+    let words: std::collections::BTreeSet<&str> =
+        KEYS.iter().filter_map(Key::words).flatten().collect();
+    assert!(
+        words.contains("zero1") && words.contains("reduce-overhead"),
+        "{words:?}"
+    );
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        for code in code_of(&text)
+            .iter()
+            .filter(|code| !words.contains(code.as_str()))
+        {
+            let near = words.iter().find(|word| plain(word) == plain(code));
+            wrong.extend(near.map(|word| format!("{page}: `{code}` is written `{word}`")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Constructions over which readers stumble, and what to say instead.
+const STUMBLES: [(&str, &str); 11] = [
+    (r"\b(\w+) (?:is|are|was|were) no (\w+)", "\"is not a …\""),
+    (r"\bso many\b", "the number"),
+    (r"\b(?:[Ss]uch)\b", "name the thing"),
+    (r"\bof nobody\b", "\"nobody's\""),
+    (
+        r"\b(?:stated|told|named) by neither\b",
+        "\"neither log states …\"",
+    ),
+    (r"\bis called so\b", "\"has this name\""),
+    (r"\b(?:is|are) wanted\b", "\"expected …\""),
+    (r"\bstand beside\b", "\"compare\""),
+    (r"\bnames no\b", "\"has no …\""),
+    (r"\bwhoever\b", "name the person"),
+    (r"^Of (?:the|all|what)\b", "begin with the subject"),
+];
+
+static PATTERNS: std::sync::LazyLock<Vec<(regex::Regex, &'static str)>> =
+    std::sync::LazyLock::new(|| {
+        STUMBLES
+            .iter()
+            .map(|(pattern, better)| (regex::Regex::new(pattern).unwrap(), *better))
+            .collect()
+    });
+
+/// The first construction of the list in a sentence, with its better words.
+fn stumble(sentence: &str) -> Option<(String, &'static str)> {
+    PATTERNS.iter().find_map(|(pattern, better)| {
+        pattern.captures_iter(sentence).find_map(|found| {
+            let word = |at: usize| found.get(at).map_or("", |word| word.as_str());
+            // "There is no matrix" and "is no longer" are plain words; "No such file" is the
+            // operating system's, "no such container" Docker's.
+            let is_plain = word(1).eq_ignore_ascii_case("there")
+                || ["longer", "more", "less", "larger"].contains(&word(2));
+            let is_of_others = ["No such file", "no such file", "no such container"]
+                .iter()
+                .any(|said| sentence.contains(said));
+            (!is_plain && !is_of_others).then(|| (found[0].to_owned(), *better))
+        })
+    })
+}
+
+/// The string literals of a source's own code: no comments, no tests.
+fn literals(source: &str) -> Vec<String> {
+    static TESTS: std::sync::LazyLock<regex::Regex> = std::sync::LazyLock::new(|| {
+        regex::Regex::new(r"#\[cfg\(test\)\]\n(pub(\(\w+\))? )?mod \w+ \{").unwrap()
+    });
+    let code = TESTS.split(source).next().unwrap_or_default();
+    let (mut found, mut chars) = (Vec::new(), code.chars().peekable());
+    while let Some(c) = chars.next() {
+        match c {
+            '/' if chars.peek() == Some(&'/') => {
+                chars.by_ref().find(|c| *c == '\n');
+            }
+            // A quote as a character, not a lifetime.
+            '\'' if matches!(chars.peek(), Some('"' | '\\')) => {
+                chars
+                    .next()
+                    .filter(|c| *c == '\\')
+                    .and_then(|_| chars.next());
+            }
+            'r' if chars.peek() == Some(&'#') => {
+                let hashes: String = std::iter::from_fn(|| chars.next_if_eq(&'#')).collect();
+                if chars.next_if_eq(&'"').is_some() {
+                    let mut text = String::new();
+                    let end = format!("\"{hashes}");
+                    while !text.ends_with(&end) {
+                        let Some(c) = chars.next() else { break };
+                        text.push(c);
+                    }
+                    found.push(text.trim_end_matches(&end).to_owned());
+                }
+            }
+            '"' => {
+                let mut text = String::new();
+                while let Some(c) = chars.next().filter(|c| *c != '"') {
+                    match c {
+                        '\\' if chars.peek() == Some(&'\n') => {
+                            while chars.next_if(|c| c.is_whitespace()).is_some() {}
+                        }
+                        '\\' => text.extend(chars.next()),
+                        c => text.push(c),
+                    }
+                }
+                found.push(text);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn files_below(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+    {
+        if entry.is_dir() {
+            files_below(&entry, found)
+        } else {
+            found.push(entry)
+        }
+    }
+}
+
+/// What tprimat says, in its sources and in the snapshots of its messages, is said in words that
+/// are understood at once.
+#[test]
+fn messages_have_no_constructions_that_readers_stumble_over() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    ["src", "crates", "tests"]
+        .iter()
+        .for_each(|folder| files_below(&root.join(folder), &mut files));
+    let (mut wrong, mut read) = (Vec::new(), 0);
+    for path in files {
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        let is_source = !name.starts_with("tests/") && name.ends_with(".rs");
+        let is_of_messages = name.ends_with(".snap")
+            && !name.contains("__rendered__")
+            && !name.contains("__feature_");
+        let is_left_out =
+            is_source && (name.contains("/tests") || name.starts_with("crates/native/"));
+        if is_left_out || !(is_source || is_of_messages) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let said = if is_source {
+            literals(&text)
+        } else {
+            text.lines().map(str::to_owned).collect()
+        };
+        read += said.len();
+        let found = said.iter().filter_map(|said| Some((said, stumble(said)?)));
+        wrong.extend(found.map(|(said, (words, better))| {
+            format!("{name}: \"{words}\" (say {better}) in: {said}")
+        }));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(read > 3000, "only {read} texts were read");
+    for (said, is_bad) in [
+        ("a.json is no baseline", true),
+        ("there is no baseline", false),
+        ("it is no longer there", false),
+    ] {
+        assert_eq!(stumble(said).is_some(), is_bad, "{said}");
+    }
+    assert_eq!(
+        literals("f(\"a\"); // \"b\"\n'\"' \"c\\\"d\""),
+        ["a", "c\"d"]
+    );
+}
+
+/// Paths from the root must exist, and a source file may be named by the end of its path. `mine` is
+/// what a reader is about to make.
+#[test]
+fn files_named_in_documents_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = Vec::new();
+    for folder in ["src", "crates", "tests", "benches", "fuzz"] {
+        files_below(&root.join(folder), &mut sources);
+    }
+    let mut pages = pages();
+    let contributing = std::fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    pages.push(("CONTRIBUTING.md".to_owned(), contributing));
+    let (mut seen, mut absent) = (0, Vec::new());
+    for (page, text) in &pages {
+        for word in code_of(text) {
+            let is_plain = word
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+            let parts: Vec<&str> = word.split('/').collect();
+            if !is_plain || parts.iter().any(|part| part.starts_with("mine")) {
+                continue;
+            }
+            let is_ours = parts.len() > 1
+                && ["src", "crates", "tests", "docs", "benches", "fuzz"].contains(&parts[0]);
+            if is_ours || word.ends_with(".rs") {
+                seen += 1;
+                if !root.join(&word).exists() && !sources.iter().any(|file| file.ends_with(&word)) {
+                    absent.push(format!("{page}: {word}"));
+                }
+            }
+        }
+    }
+    assert!(seen > 100, "{seen} paths");
+    assert!(absent.is_empty(), "{absent:#?}");
+}
+
+/// ARCHITECTURE.md: each step of a cell's path is a function of the file that the step names.
+#[test]
+fn functions_on_the_path_of_a_cell_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let steps: Vec<_> = code_of(&text)
+        .into_iter()
+        .filter(|code| code.contains(".rs::"))
+        .collect();
+    assert!(steps.len() > 8, "{steps:?}");
+    for step in &steps {
+        let (file, function) = step.split_once("::").unwrap();
+        let source = std::fs::read_to_string(root.join("src").join(file));
+        let source = source.unwrap_or_else(|e| panic!("{step}: {e}"));
+        let declared = format!("fn {function}(");
+        assert!(source.contains(&declared), "{step}");
+    }
+}
+
+/// docs/matrix.md: its example makes the cells that it lists, and every key has a row.
+#[test]
+fn the_matrix_file_is_as_its_page_says() {
+    let page = include_str!("../../docs/matrix.md");
+    let project = Project::empty();
+    project.run(&["init"]).ends_with(0);
+    let study = block(page, "## A whole one", "toml");
+    project.write("pipelines/study.toml", study);
+    let listed = project.run(&["list", "study"]).ends_with(0).stdout;
+    let cells = page.split("```\n").find(|code| code.starts_with("nvd/"));
+    assert_eq!(listed, cells.unwrap());
+    let plan = project.run(&["plan", "study"]).ends_with(0).stdout;
+    assert!(plan.contains("measured in another study"), "{plan}");
+    let cell = "nvd/tran/llama/single@compile=true";
+    let job = project
+        .run(&["render", cell, "study", "--json"])
+        .ends_with(0);
+    assert_eq!(job.json()["job"]["data"]["micro_batch_size"], 2);
+    let longer = block(page, "Longer ones read better", "toml");
+    project.write("pipelines/study.toml", &format!("{study}\n{longer}"));
+    let job = project
+        .run(&["render", cell, "study", "--json"])
+        .ends_with(0);
+    assert_eq!(job.json()["job"]["data"]["micro_batch_size"], 4);
+
+    let odd = "zzzzzzzzzzzz = 1\n";
+    for (table, heading) in [
+        ("[matrix]", "[matrix]"),
+        ("[matrix.axes.compile]", "[matrix.axes.NAME]"),
+        ("[[override]]", "[[override]]"),
+        ("[[exclude]]", "[[exclude]]"),
+    ] {
+        let text = study.replacen(table, &format!("{table}\n{odd}"), 1);
+        project.write("pipelines/study.toml", &text);
+        let told = project.run(&["check", "study"]).ends_with(2).stderr;
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        let keys = told.split("help: known: ").nth(1).unwrap();
+        let section = page.split(&format!("## `{heading}`")).nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        for key in keys.split(", ") {
+            let key = key.split_whitespace().next().unwrap();
+            assert!(
+                section.contains(&format!("| `{key}` |")),
+                "{heading}: {key}"
+            );
+        }
+    }
+}

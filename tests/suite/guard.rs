@@ -1,0 +1,787 @@
+//! Two workloads on one axis: no command does that unless it is told to.
+
+use std::fs;
+
+use crate::support::{ONE_RUN, Project, Ran};
+use serde_json::{Value, json};
+
+const SMALL: &str = "nvd/unknown/tiny/small";
+const LARGE: &str = "nvd/unknown/tiny/large";
+
+/// A result file of two devices whose label says what its figures show.
+fn published(batch: u64, rate: f64, jitter: f64) -> String {
+    let time = batch as f64 * 128.0 / rate;
+    let times: Vec<f64> = (0..6)
+        .map(|i| time * (1.0 + jitter + 0.001 * f64::from(i % 3)))
+        .collect();
+    let mean = times[1..].iter().sum::<f64>() / 5.0;
+    json!({
+        "platform": "nvd",
+        "gpu_info": { "device_count": 2, "device_name": "NVIDIA H100 80GB HBM3", "software_stack": "cuda" },
+        "training_config": { "max_steps": 6, "global_batch_size": batch, "sequence_length": 128, "num_gpus": 2 },
+        "performance_metrics": { "tokens_per_second": batch as f64 * 128.0 / mean,
+            "tokens_per_second_per_gpu": batch as f64 * 64.0 / mean, "avg_step_time_seconds": mean },
+        "raw_step_times": times,
+    })
+    .to_string()
+}
+
+/// Three runs of a batch of 8, and three of 64 at 2.62 times the rate.
+fn two_workloads() -> Project {
+    let project = Project::new(ONE_RUN);
+    for (repeat, jitter) in [(1, 0.0), (2, 0.004), (3, -0.004)] {
+        for (cell, batch, rate) in [(SMALL, 8, 4000.0), (LARGE, 64, 10480.0)] {
+            let file = format!("{batch}-{repeat}.json");
+            project.write(&file, &published(batch, rate, jitter));
+            project
+                .run(&["import", cell, "--result", &file])
+                .ends_with(0);
+        }
+    }
+    project
+}
+
+/// Anything that puts the two rates in relation: a ratio of 2.62 or of 0.38, in any spelling.
+#[track_caller]
+fn holds_no_ratio(what: &str, text: &str) {
+    let numbers = text
+        .split(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .filter_map(|n| n.parse::<f64>().ok());
+    let ratios: Vec<f64> = numbers
+        .filter(|n| (n - 2.62).abs() < 0.011 || (n - 1.0 / 2.62).abs() < 0.0011)
+        .collect();
+    assert!(
+        ratios.is_empty(),
+        "{what} relates two workloads: {ratios:?}\n{text}"
+    );
+}
+
+/// A comparison relates nothing across groups, and no group has two workloads.
+#[track_caller]
+fn is_apart(comparison: &Value) {
+    let group = |cell: &Value| {
+        let row = comparison["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|r| r["cell"] == *cell)
+            .unwrap();
+        row["group"].as_u64().unwrap()
+    };
+    assert_ne!(group(&json!(SMALL)), group(&json!(LARGE)), "one group");
+    for speedup in comparison["speedups"].as_array().unwrap() {
+        assert_eq!(group(&speedup["a"]), group(&speedup["b"]), "{speedup}");
+    }
+    for group in comparison["groups"].as_array().unwrap() {
+        assert_eq!(group["cells"].as_array().unwrap().len(), 1, "{group}");
+    }
+    let loss = |row: usize| comparison["rows"][row]["loss_group"].clone();
+    assert_ne!(loss(0), loss(1), "losses on one axis");
+}
+
+#[test]
+fn two_workloads_are_never_related_by_a_comparison() {
+    let project = two_workloads();
+    let compare =
+        |more: &[&str]| -> Ran { project.run(&[&["compare", SMALL, LARGE], more].concat()) };
+    let refused = compare(&["--json"]).ends_with(1).json();
+    assert_eq!(
+        (&refused["comparable"], &refused["speedups"]),
+        (&json!(false), &json!([]))
+    );
+    is_apart(&refused);
+    let text = compare(&[]).ends_with(1).stdout;
+    holds_no_ratio("compare", &text);
+    let told = format!(
+        "{LARGE} and {SMALL} may not be compared, because they differ in global_batch_size: 64, not 8."
+    );
+    assert!(
+        text.split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .starts_with(&told),
+        "{text}"
+    );
+    // Another baseline or another order changes nothing.
+    is_apart(
+        &compare(&["--json", "--baseline", LARGE])
+            .ends_with(1)
+            .json(),
+    );
+    is_apart(
+        &project
+            .run(&["compare", LARGE, SMALL, "--json"])
+            .ends_with(1)
+            .json(),
+    );
+    // Nor does a field that is not the one that differs.
+    is_apart(
+        &compare(&["--json", "--across", "seq_length"])
+            .ends_with(1)
+            .json(),
+    );
+    for cell in [SMALL, LARGE] {
+        holds_no_ratio("show", &project.run(&["show", cell]).ends_with(0).stdout);
+    }
+    // As a report; it is no matrix's, so it never lands where a build publishes.
+    let report =
+        |more: &[&str]| -> Ran { project.run(&[&["report", SMALL, LARGE], more].concat()) };
+    fs::create_dir(project.path("output")).unwrap();
+    for nowhere in [&[][..], &["-o", "output"]] {
+        assert!(
+            report(nowhere)
+                .ends_with(2)
+                .stderr
+                .contains("-o DIR for all files")
+        );
+        assert_eq!(project.names_in("output"), [""; 0]);
+    }
+    let told = report(&["-o", "pair", "--json"]).ends_with(1).json();
+    assert_eq!(
+        (&told["report"], &told["comparable"], &told["cells"]),
+        (&json!("pair/report.html"), &json!(false), &json!(2))
+    );
+    for (file, bytes) in files_in(&project, "pair")
+        .iter()
+        .filter(|(f, _)| !f.ends_with(".png") && !f.ends_with(".svg"))
+    {
+        if file == "compare.json" {
+            is_apart(&serde_json::from_slice(bytes).unwrap());
+        } else {
+            holds_no_ratio(file, &String::from_utf8_lossy(bytes));
+        }
+    }
+    report(&["--across", "global_batch_size", "-o", "pair.html"]).ends_with(0);
+    assert!(unescaped(&project.read("pair.html")).contains("across global_batch_size: 64, not 8"));
+    let asked = compare(&["--json", "--across", "global_batch_size"])
+        .ends_with(0)
+        .json();
+    assert!(
+        (asked["speedups"][0]["ratio"].as_f64().unwrap() - 2.62).abs() < 0.02,
+        "{}",
+        asked["speedups"]
+    );
+    let label = json!(["across global_batch_size: 64, not 8"]);
+    assert_eq!(
+        (&asked["speedups"][0]["labels"], &asked["rows"][1]["labels"]),
+        (&label, &label)
+    );
+    let glance = compare(&["--across", "global_batch_size"])
+        .ends_with(0)
+        .stdout;
+    let glance = glance.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = [
+        "2.62×",
+        "; across global_batch_size: 64, not 8",
+        "--across global_batch_size --details`",
+    ];
+    assert!(words.iter().all(|words| glance.contains(words)), "{glance}");
+    let text = compare(&["--across", "global_batch_size", "--details"])
+        .ends_with(0)
+        .stdout;
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let note = format!("{LARGE}: unlike {SMALL}: across global_batch_size: 64, not 8.");
+    assert!(text.contains("2.62×") && text.contains(&note), "{text}");
+}
+
+#[test]
+fn two_workloads_of_one_matrix_are_published_apart() {
+    let project = two_workloads();
+    // Two cells of a matrix that only imports stand in for: the same files, now with everything
+    // that a build publishes.
+    project.edit(
+        "config.yaml",
+        "    cpu: { vendor: cpu, num_gpus: 1 }\n",
+        "    cpu: { vendor: cpu, num_gpus: 1 }\n    nvd: { vendor: nvd, num_gpus: 2 }\n",
+    );
+    project.edit(
+        "config.yaml",
+        "  single: { num_gpus: 1, DP: 1 }\n",
+        "  small: { num_gpus: 2, DP: 2 }\n  large: { num_gpus: 2, DP: 2 }\n",
+    );
+    // The jobs of the cells are what the files say that was done.
+    project.edit("config.yaml", "seq_length: 16", "seq_length: 128");
+    let matrix = "[matrix]\nname = \"two\"\nplatform = \"nvd\"\nframework = \"tran\"\nmodel = \"tiny\"\nparallelism = [\"small\", \"large\"]\nrepeats = 3\n";
+    let batches = [("small", 8), ("large", 64)].map(|(strategy, batch)| {
+        format!("[[override]]\nwhere = {{ parallelism = \"{strategy}\" }}\nset = {{ \"training.data.global_batch_size\" = {batch} }}\n")
+    });
+    project.write("matrix.toml", &(matrix.to_owned() + &batches.concat()));
+    for (cell, batch) in [("nvd/tran/tiny/small", 8), ("nvd/tran/tiny/large", 64)] {
+        for repeat in 1..=3 {
+            project
+                .run(&[
+                    "import",
+                    cell,
+                    "--result",
+                    &format!("{batch}-{repeat}.json"),
+                ])
+                .ends_with(0);
+        }
+    }
+    project.run(&["build", "--cached-only"]).ends_with(0);
+    let files = project.names_in("output");
+    assert!(
+        files.iter().any(|f| f == "compare.json") && files.iter().any(|f| f == "compare.svg"),
+        "{files:?}"
+    );
+    let comparison: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    assert_eq!(
+        (
+            comparison["groups"].as_array().unwrap().len(),
+            &comparison["speedups"]
+        ),
+        (2, &json!([]))
+    );
+    // Text of every kind that is published; pictures are the same data, drawn.
+    for file in files
+        .iter()
+        .filter(|f| !f.ends_with(".png") && !f.ends_with(".svg") && !f.starts_with('.'))
+    {
+        let text = fs::read_to_string(project.path("output").join(file)).unwrap();
+        if !file.ends_with(".json") {
+            holds_no_ratio(file, &text);
+        }
+    }
+    let gate = project
+        .run(&["baseline", "--only", "nvd/tran/tiny/small", "-o", "b.json"])
+        .ends_with(0);
+    assert!(gate.stderr.contains("b.json: 1 cell"), "{}", gate.stderr);
+    // A baseline of one workload for the cell of the other.
+    let renamed = project
+        .read("b.json")
+        .replace("nvd/tran/tiny/small", "nvd/tran/tiny/large");
+    project.write("b.json", &renamed);
+    let ran = project.run(&[
+        "gate",
+        "--baseline",
+        "b.json",
+        "--max-regression",
+        "3%",
+        "--only",
+        "nvd/tran/tiny/large",
+    ]);
+    let ran = ran.ends_with(3);
+    assert!(
+        ran.stdout
+            .contains("another workload than the baseline's: global_batch_size: 64, not 8"),
+        "{}",
+        ran.stdout
+    );
+    holds_no_ratio("gate", &ran.stdout);
+}
+
+const BATCH_2: &str = "cpu/cmd/tiny/single@batch=2";
+const BATCH_16: &str = "cpu/cmd/tiny/single@batch=16";
+const LABEL: &str = "across global_batch_size: 16, not 2";
+
+/// Two cells of one matrix, of batches 2 and 16 at rates that are apart by 2.62; with losses,
+/// memory and prices, so that every picture that this host can fill is drawn.
+fn two_batches() -> Project {
+    let axis =
+        "\n[matrix.axes.batch]\npath = \"training.data.global_batch_size\"\nvalues = [2, 16]\n";
+    let project = Project::new(&(ONE_RUN.replace("repeats = 1", "repeats = 3") + axis));
+    project.edit(
+        "config.yaml",
+        "benchmarking:\n",
+        "benchmarking:\n  enhanced_metrics: { cloud_costs: { cpu: { per_gpu_hour: 1.00, currency: EUR, source: made up } } }\n",
+    );
+    // 32 tokens in 0.0262 s, 256 in 0.08 s; a little more from run to run.
+    let step = "\"step_time_seconds\":0.0'$(( $batch == 2 ? 2620 : 8000 ))$(( $(wc -l < \"$TPRIMAT_PROJECT_DIR/launches\") % 5 + step % 3 ))',\"learning_rate\":'${rates[step]}',\"memory_bytes\":'$((batch * 1000000))',\"memory_kind\":\"peak_rss\",\"memory_source\":\"proc\",";
+    project.edit("trainer.sh", "\"step_time_seconds\":0.0'$seed$step',", step);
+    project.edit(
+        "trainer.sh",
+        "\"tokens\":32",
+        "\"tokens\":'$((batch * 16))'",
+    );
+    project.edit("trainer.sh", "seed=$(job seed)\n", "seed=$(job seed)\nbatch=$(job global_batch_size)\nrates=(0 0.0005 0.001 0.000868198 0.00055 0.000231802 0.0001)\n");
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 6);
+    project
+}
+
+/// How far down they stand, and what they say.
+type Words = (i64, String);
+
+/// A picture's words with how far down they stand, and its boxes: top and width.
+fn drawn(svg: &str) -> (Vec<Words>, Vec<(i64, i64)>) {
+    let number = |tag: &str, name: &str| -> i64 {
+        let (_, rest) = tag
+            .split_once(&format!(" {name}=\""))
+            .unwrap_or_else(|| panic!("{name}: {tag}"));
+        rest.split('"').next().unwrap().parse().unwrap()
+    };
+    let words = svg.split("<text ").skip(1).map(|text| {
+        let (tag, rest) = text.split_once('>').unwrap();
+        (
+            number(&format!(" {tag}"), "y"),
+            rest.split("</text>").next().unwrap().trim().to_owned(),
+        )
+    });
+    let boxes = svg.split("<rect ").skip(1).map(|text| {
+        let tag = format!(" {}", text.split('>').next().unwrap());
+        (
+            tag.contains("fill=\"#FFFFFF\""),
+            number(&tag, "y"),
+            number(&tag, "width"),
+        )
+    });
+    let boxes = boxes
+        .filter(|(is_paper, ..)| !is_paper)
+        .map(|(_, y, width)| (y, width))
+        .collect();
+    (words.collect(), boxes)
+}
+
+/// In a picture each workload has panels of its own: below the title of one, down to the next
+/// title, stands no other's cell; and no two bars of different panels are drawn to one scale.
+#[track_caller]
+fn is_drawn_apart(name: &str, svg: &str, titles: &[String; 2]) {
+    let (words, boxes) = drawn(svg);
+    let mut panels: Vec<(i64, usize)> = words
+        .iter()
+        .filter_map(|(y, text)| Some((*y, titles.iter().position(|title| title == text)?)))
+        .collect();
+    panels.sort_unstable();
+    let panel_of = |y: i64| {
+        panels
+            .iter()
+            .rev()
+            .find(|(top, _)| *top <= y)
+            .map(|(_, group)| *group)
+    };
+    let mut seen = [0; 2];
+    for (y, text) in &words {
+        // Both cells are called by what their names have that the title does not say.
+        if text == "cmd" {
+            seen[panel_of(*y).expect("a cell stands below a title")] += 1;
+        }
+        // Of rates it is known whose they are: 1,221 and 3,200 tokens/s.
+        if let Some((rate, _)) = text.split_once(" (").filter(|_| text.contains("n = ")) {
+            let rate: f64 = rate.replace(',', "").parse().unwrap();
+            let group = usize::from(rate > 2000.0);
+            assert_eq!(
+                panel_of(*y),
+                Some(group),
+                "{name}: `{text}` is not below its own title: {words:?}"
+            );
+        }
+    }
+    assert!(
+        seen.iter().all(|n| *n > 0),
+        "{name} shows {seen:?}: {words:?}"
+    );
+    let longest = |group| {
+        boxes
+            .iter()
+            .filter(|(y, _)| panel_of(*y) == Some(group))
+            .map(|(_, width)| *width)
+            .max()
+    };
+    if let (Some(a), Some(b)) = (longest(0), longest(1)) {
+        let ratio = b as f64 / a as f64;
+        assert!(
+            (ratio - 2.62).abs() > 0.05,
+            "{name} draws both to one scale: {a} and {b} pixels"
+        );
+    }
+}
+
+/// No table of any text puts the two next to each other. A table is a run of lines that begin
+/// alike.
+#[track_caller]
+fn is_told_apart(name: &str, text: &str) {
+    holds_no_ratio(name, text);
+    let is_table = |line: &str| line.starts_with(['│', '|', '├', '╭', '╰']);
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    for table in lines.chunk_by(|a, b| is_table(a) && is_table(b) && !b.starts_with('╭')) {
+        let table = table.join("\n");
+        let both = [BATCH_2, BATCH_16].iter().all(|cell| table.contains(cell));
+        assert!(
+            !(is_table(&table) && both),
+            "{name} has both in one table:\n{table}"
+        );
+    }
+}
+
+/// The page's tables of figures, and its pictures.
+#[track_caller]
+fn is_page_apart(name: &str, page: &str, titles: &[String; 2]) {
+    let page = page.replace("<wbr>", "");
+    for table in page.split("<table class=\"figures").skip(1) {
+        let table = table.split("</table>").next().unwrap();
+        assert!(
+            ![BATCH_2, BATCH_16].iter().all(|cell| table.contains(cell)),
+            "{name}: both in one table: {table}"
+        );
+    }
+    let pictures: Vec<&str> = page
+        .split("<svg")
+        .skip(1)
+        .filter_map(|svg| svg.split("</svg>").next())
+        .collect();
+    assert!(pictures.len() > 5, "{name}: {} pictures", pictures.len());
+    pictures
+        .into_iter()
+        .for_each(|svg| is_drawn_apart(name, svg, titles));
+}
+
+/// What a person reads, whatever the format escapes.
+fn unescaped(text: &str) -> String {
+    text.replace("&#95;", "_")
+        .replace("<wbr>", "")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+const PICTURES: [&str; 7] = [
+    "compare",
+    "plot_cost",
+    "plot_loss",
+    "plot_memory",
+    "plot_spread",
+    "plot_step_time",
+    "plot_throughput",
+];
+
+/// Names and bytes of what is published in a folder.
+fn files_in(project: &Project, folder: &str) -> Vec<(String, Vec<u8>)> {
+    let files = project
+        .names_in(folder)
+        .into_iter()
+        .filter(|f| !f.starts_with('.'));
+    files
+        .map(|file| {
+            (
+                file.clone(),
+                fs::read(project.path(folder).join(&file)).unwrap(),
+            )
+        })
+        .collect()
+}
+
+/// Every file of a report, of whatever kind.
+#[track_caller]
+fn are_apart(folder: &str, files: &[(String, Vec<u8>)], titles: &[String; 2]) {
+    let mut pictures = Vec::new();
+    for (file, bytes) in files {
+        let text = String::from_utf8_lossy(bytes);
+        let name = format!("{folder}/{file}");
+        match file.rsplit('.').next().unwrap() {
+            "svg" => {
+                is_drawn_apart(&name, &text, titles);
+                pictures.push(file.strip_suffix(".svg").unwrap());
+            }
+            "txt" | "md" | "csv" => is_told_apart(&name, &text),
+            "html" => is_page_apart(&name, &text, titles),
+            "json" if file == "compare.json" => {
+                let comparison: Value = serde_json::from_slice(bytes).unwrap();
+                assert_eq!(comparison["speedups"], json!([]), "{name}");
+            }
+            // One cell each.
+            "json" => assert!(file.starts_with("train_"), "{name}: which output is this?"),
+            "png" => assert!(
+                files
+                    .iter()
+                    .any(|(f, _)| *f == file.replace(".png", ".svg")),
+                "{name} is no picture's"
+            ),
+            _ => panic!("{name}: an output that no oracle knows"),
+        }
+    }
+    assert_eq!(pictures, PICTURES, "{folder}");
+    assert_eq!(
+        files
+            .iter()
+            .filter(|(f, _)| f.starts_with("train_"))
+            .count(),
+        2,
+        "{folder}"
+    );
+}
+
+#[test]
+fn no_output_relates_two_workloads_unless_it_is_asked_to() {
+    let project = two_batches();
+    let comparison: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    let title = |i: usize| {
+        format!(
+            "tiny: {}",
+            comparison["groups"][i]["workload"].as_str().unwrap()
+        )
+    };
+    let titles = [title(0), title(1)];
+    assert_ne!(titles[0], titles[1]);
+    let published = || files_in(&project, "output");
+    // A build's files and a report's are the same, so both are looked at as one.
+    let built = published();
+    project.run(&["report"]).ends_with(0);
+    assert_eq!(
+        built.iter().map(|f| &f.0).collect::<Vec<_>>(),
+        published().iter().map(|f| &f.0).collect::<Vec<_>>()
+    );
+    are_apart("output", &built, &titles);
+    // Of two cells that were named: the same guard, and the exit code of `compare`.
+    let pair = ["report", BATCH_2, BATCH_16];
+    project
+        .run(&[&pair[..], &["-o", "pair"]].concat())
+        .ends_with(1);
+    are_apart("pair", &files_in(&project, "pair"), &titles);
+    project
+        .run(&[&pair[..], &["-o", "pair.html", "--across", "seq_length"]].concat())
+        .ends_with(1);
+    is_page_apart("pair.html", &project.read("pair.html"), &titles);
+    for arguments in [
+        &["compare"][..],
+        &["compare", "--details"],
+        &["compare", BATCH_2, BATCH_16],
+        &["compare", "--baseline", BATCH_16],
+        &["compare", "--format", "markdown"],
+        &["compare", "--format", "csv"],
+        &["compare", "--across", "seq_length"],
+        &["show", BATCH_2],
+        &["show", BATCH_16],
+    ] {
+        is_told_apart(&arguments.join(" "), &project.run(arguments).stdout);
+    }
+    project.run(&["report", "-o", "page.html"]).ends_with(0);
+    is_page_apart("page.html", &project.read("page.html"), &titles);
+    // What one workload measured is not a baseline of the other.
+    project
+        .run(&["baseline", "-o", "b.json", "--only", BATCH_2])
+        .ends_with(0);
+    project.write("b.json", &project.read("b.json").replace(BATCH_2, BATCH_16));
+    let gated = project.run(&[
+        "gate",
+        "--baseline",
+        "b.json",
+        "--only",
+        BATCH_16,
+        "--markdown",
+        "g.md",
+        "--junit",
+        "g.xml",
+    ]);
+    let gated = gated.ends_with(3).stdout;
+    for (name, text) in [
+        ("gate", gated),
+        ("g.md", project.read("g.md")),
+        ("g.xml", project.read("g.xml")),
+    ] {
+        holds_no_ratio(name, &text);
+        assert!(
+            text.replace("&#95;", "_")
+                .contains("global_batch_size: 16, not 2"),
+            "{name}: {text}"
+        );
+    }
+
+    // Asked for: everything that puts one beside the other says across what.
+    let across = ["--across", "global_batch_size"];
+    let asked = |arguments: &[&str]| {
+        project
+            .run(&[arguments, &across].concat())
+            .ends_with(0)
+            .stdout
+    };
+    for arguments in [
+        &["compare"][..],
+        &["compare", "--details"],
+        &["compare", BATCH_2, BATCH_16],
+        &["compare", "--format", "markdown"],
+        &["compare", "--format", "csv"],
+        &["compare", "--json"],
+    ] {
+        let text = unescaped(&asked(arguments));
+        assert!(text.contains(LABEL), "{arguments:?}: {text}");
+    }
+    asked(&["report", "-o", "page.html"]);
+    asked(&["report"]);
+    asked(&["report", BATCH_2, BATCH_16, "-o", "pair"]);
+    let mut labelled = published();
+    labelled.push((
+        "page.html".to_owned(),
+        project.read("page.html").into_bytes(),
+    ));
+    let pair = files_in(&project, "pair");
+    assert_eq!(pair.len(), labelled.len() - 1);
+    labelled.extend(
+        pair.into_iter()
+            .filter(|(file, _)| !file.starts_with("train_")),
+    );
+    for (file, bytes) in labelled
+        .iter()
+        .filter(|(f, _)| !f.ends_with(".png") && !f.starts_with("train_"))
+    {
+        let text = unescaped(&String::from_utf8_lossy(bytes));
+        assert!(
+            text.contains(LABEL),
+            "{file} crosses workloads without a word: {text}"
+        );
+        for svg in text
+            .split("<svg")
+            .skip(1)
+            .filter_map(|svg| svg.split("</svg>").next())
+        {
+            assert!(
+                svg.contains(LABEL),
+                "{file}: a picture crosses workloads without a word: {svg}"
+            );
+        }
+        // Nor is one of them shown under the title of the other.
+        assert!(
+            titles
+                .iter()
+                .all(|title| !text.contains(&format!("{title} "))),
+            "{file}: {titles:?}: {text}"
+        );
+    }
+    let crossed: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    assert_eq!(
+        crossed["groups"][0]["workload"],
+        "fp32, sequence 16, global batch 2/16, 1 device, random data, across global_batch_size"
+    );
+    // The oracle of pictures would see them side by side.
+    let (words, boxes) = drawn(&project.read("output/plot_throughput.svg"));
+    let title = words
+        .iter()
+        .filter(|(_, text)| text.starts_with("tiny: "))
+        .count();
+    let widths: Vec<i64> = boxes.iter().map(|(_, width)| *width).collect();
+    let ratio = *widths.iter().max().unwrap() as f64 / *widths.iter().min().unwrap() as f64;
+    assert!(
+        title == 1 && (ratio - 2.62).abs() < 0.05,
+        "{title} panels: {widths:?}"
+    );
+}
+
+#[test]
+fn cells_that_launch_the_same_bytes_are_reported_also_where_nothing_is_known_of_the_host() {
+    let project = Project::new(&ONE_RUN.replace("\"single\"", "[\"single\", \"other\"]"));
+    project.edit(
+        "config.yaml",
+        "  single: { num_gpus: 1, DP: 1 }\n",
+        "  single: { num_gpus: 1, DP: 1 }\n  other: { num_gpus: 1, DP: 1 }\n",
+    );
+    let note = "`cpu/cmd/tiny/other` launches exactly what `cpu/cmd/tiny/single` does";
+    let checked = project.run(&["check", "--json"]).ends_with(0);
+    assert!(checked.stderr.contains(note), "{}", checked.stderr);
+    assert_eq!(
+        checked.json()["same_launch"][0]["same_launch_as"],
+        "cpu/cmd/tiny/single"
+    );
+    project.run(&["build"]).ends_with(0);
+    assert_eq!(project.launches(), 1);
+    let noted = "identical to cpu/cmd/tiny/single, so both were measured once";
+    for text in [
+        project.run(&["compare", "--details"]).ends_with(0).stdout,
+        project.read("output/compare.txt"),
+        project.read("output/compare.json"),
+    ] {
+        assert!(
+            text.split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .contains(noted),
+            "{text}"
+        );
+        assert!(
+            text.contains("both are the same measurements") && !text.contains("is noise"),
+            "{text}"
+        );
+    }
+    // On a platform that this host is not: no facts, no keys, and the same note.
+    project.edit(
+        "config.yaml",
+        "    cpu: { vendor: cpu, num_gpus: 1 }\n",
+        "    cpu: { vendor: cpu, num_gpus: 1 }\n    amd: { vendor: amd, num_gpus: 1 }\n",
+    );
+    project.write(
+        "matrix.toml",
+        &project.read("matrix.toml").replace("\"cpu\"", "\"amd\""),
+    );
+    let checked = project.run(&["check"]).ends_with(0);
+    assert!(
+        checked.stderr.contains(&note.replace("cpu/", "amd/")),
+        "{}",
+        checked.stderr
+    );
+    project.write(
+        "matrix.toml",
+        &project
+            .read("matrix.toml")
+            .replace("[\"single\", \"other\"]", "\"single\"")
+            .replace("\"tiny\"", "[\"tiny\", \"wide\"]"),
+    );
+    assert_eq!(project.run(&["check"]).ends_with(0).stderr, "");
+}
+
+#[test]
+fn what_a_cell_ran_in_stands_beside_the_comparison() {
+    let matrix = ONE_RUN.replace("\"cpu\"", "[\"cpu\", \"box\"]");
+    let project = Project::new(&matrix);
+    let declared = "    cpu: { vendor: cpu, num_gpus: 1, env: { CUDA_LAUNCH_BLOCKING: \"1\", HF_TOKEN: hunter2 } }\n    box: { vendor: cpu, num_gpus: 1, env: { OMP_NUM_THREADS: \"2\" } }\n";
+    project.edit(
+        "config.yaml",
+        "    cpu: { vendor: cpu, num_gpus: 1 }\n",
+        declared,
+    );
+    project.run(&["build"]).ends_with(0);
+    let compared = project.run(&["compare", "--json"]).ends_with(0);
+    let text = project
+        .run(&["compare", "--details"])
+        .ends_with(0)
+        .stdout
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    for words in [
+        "cpu/cmd/tiny/single: run with CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel.",
+        "Environments that are not the same: box/cmd/tiny/single against cpu/cmd/tiny/single: CUDA_LAUNCH_BLOCKING: unset instead of 1 (the host waits for every kernel); ",
+        "OMP_NUM_THREADS: 2 instead of unset",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let comment = unescaped(
+        &project
+            .run(&["compare", "--format", "markdown"])
+            .ends_with(0)
+            .stdout,
+    );
+    assert!(
+        comment.contains("| 1/1, not attested, runs with CUDA_LAUNCH_BLOCKING=1 |"),
+        "{comment}"
+    );
+    assert!(
+        comment.contains("<summary>Environments that are not the same</summary>"),
+        "{comment}"
+    );
+    let all = compared.json();
+    let dangerous: Vec<&Value> = all["environment"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|d| d["dangerous"].is_string())
+        .collect();
+    assert!(
+        matches!(dangerous[..], [d] if d["name"] == "CUDA_LAUNCH_BLOCKING"),
+        "{dangerous:?}"
+    );
+    assert!(
+        all["rows"][0]["environment"]["facts"]["cores"].is_string(),
+        "{}",
+        all["rows"][0]["environment"]
+    );
+    for file in ["output/compare.json", "output/compare.txt"] {
+        assert!(!project.read(file).contains("hunter2"), "{file}");
+    }
+    // A fact of the lock that no key covers is in the comparison all the same.
+    let lock = project.read("tprimat.lock");
+    project.write(
+        "tprimat.lock",
+        &lock.replacen("[platform.box]\n", "[platform.box]\ndriver = \"9.9\"\n", 1),
+    );
+    let again = project.run(&["build", "--cached-only"]).ends_with(0);
+    assert_eq!(project.launches(), 2, "{}", again.stderr);
+    assert!(project.read("output/compare.json").contains("\"9.9\""));
+}

@@ -1,0 +1,298 @@
+//! `history`: every change that a user made between two measurements is named, and a change of
+//! speed is found where it was.
+
+use crate::support::{Project, tasks::SMALL};
+use serde_json::Value;
+
+/// Step times that a file beside the trainer sets, unknown to every key: the speed of the machine.
+const TRAINER: &str = r#"echo "$TPRIMAT_RUN_ID" >> "$TPRIMAT_PROJECT_DIR/launches"
+job=$(<"$TPRIMAT_JOB")
+[[ $job =~ '"seq_length": '([0-9]+) ]] && seq=${BASH_REMATCH[1]}
+[[ $job =~ '"vocab_size": '([0-9]+) ]] && vocab=${BASH_REMATCH[1]}
+echo "$vocab" >> "$TPRIMAT_PROJECT_DIR/order"
+n=$(wc -l < "$TPRIMAT_PROJECT_DIR/launches")
+time=$(<"$TPRIMAT_PROJECT_DIR/microseconds")
+printf '{"event":"start","schema":"tprimat.events/1","effective":{"seq_length":%d,"global_batch_size":1,"num_gpus":1}}\n' "$seq"
+for s in 1 2 3 4; do
+    printf '{"event":"step","step":%d,"step_time_seconds":0.00%d,"loss":%d.5}\n' $s $((time + n % 3)) $((9 - s))
+done
+printf '{"event":"end","status":"ok","steps":4}\n'
+"#;
+
+fn project() -> Project {
+    let project = Project::of_two();
+    project
+        .write("train.sh", TRAINER)
+        .write("microseconds", "1000\n");
+    project.edit("matrix.toml", "repeats = 2", "repeats = 3");
+    project
+}
+
+fn built(project: &Project) {
+    project.run(&["build", "--only", SMALL]).ends_with(0);
+}
+
+/// Of each measurement: what was changed before it, and what became of the speed. Only one work is
+/// expected.
+fn story(project: &Project, arguments: &[&str]) -> Vec<(String, String)> {
+    let mut stories = stories(project, arguments);
+    assert_eq!(stories.len(), 1, "{stories:?}");
+    stories.remove(0).1
+}
+
+/// The same for several works, each under what tells it from the others.
+fn stories(project: &Project, arguments: &[&str]) -> Vec<(String, Vec<(String, String)>)> {
+    let history = project.json(&[&["history"], arguments].concat());
+    let name = |work: &Value| {
+        let fields = work["work"].as_array().cloned().unwrap_or_default();
+        let said = |f: &Value| {
+            let part = |name| f[name].as_str().unwrap_or_default().to_owned();
+            format!("{} {}", part("field"), part("value"))
+        };
+        fields.iter().map(said).collect::<Vec<_>>().join(", ")
+    };
+    let works = history["cells"].as_array().unwrap().iter();
+    works.map(|work| (name(work), told(work))).collect()
+}
+
+fn told(work: &Value) -> Vec<(String, String)> {
+    let measurements = work["measurements"].as_array().unwrap().clone();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let change = |c: &Value| match c["how"].as_str() {
+        Some(how) => format!("{} {how}", text(&c["what"])),
+        None => format!(
+            "{} {} → {}",
+            text(&c["what"]),
+            text(&c["old"]),
+            text(&c["new"])
+        ),
+    };
+    let told = |m: &Value| {
+        let changes = m["since"]["changes"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        (
+            changes.iter().map(change).collect::<Vec<_>>().join("; "),
+            text(&m["since"]["level"]),
+        )
+    };
+    measurements.iter().map(told).collect()
+}
+
+fn pair(changes: &str, level: &str) -> (String, String) {
+    (changes.to_owned(), level.to_owned())
+}
+
+#[test]
+fn every_change_is_named_and_a_change_of_speed_is_found_where_it_was() {
+    let project = project();
+    built(&project);
+    project.write("train.sh", &format!("{TRAINER}# a comment\n"));
+    built(&project);
+    project
+        .edit("config.yaml", "OF_FRAMEWORK: \"0\"", "OF_FRAMEWORK: \"1\"")
+        .write("microseconds", "1100\n");
+    built(&project);
+    project.edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
+    built(&project);
+    project
+        .run(&["build", "--only", SMALL, "--remeasure"])
+        .ends_with(0);
+    project.edit("recipes/cmd/helper.sh", "# helps", "# helps more");
+    project.edit("config.yaml", "seq_length: 64", "seq_length: 128");
+    built(&project);
+    let expected = [
+        pair("", ""),
+        pair("train.sh edited", "same"),
+        pair("OF_FRAMEWORK 0 → 1", "slower"),
+        pair("learning_rate 0.001 → 0.002", "same"),
+        pair("", "same"),
+    ];
+    // Another length is another work, whose speed is not that of the first one.
+    let expected = [
+        ("seq_length 64".to_owned(), expected.to_vec()),
+        ("seq_length 128".to_owned(), vec![pair("", "")]),
+    ];
+    assert_eq!(stories(&project, &[SMALL]), expected);
+    // A cell that no matrix has any more, by a glob.
+    project.edit("matrix.toml", "[\"small\", \"large\"]", "\"large\"");
+    assert_eq!(stories(&project, &["cpu/*/small"]), expected);
+    let text = project.run(&["history", SMALL]).ends_with(0).stdout;
+    for part in [
+        "~ OF_FRAMEWORK 0 → 1\n",
+        "▼ 9",
+        "Changed before it: OF_FRAMEWORK 0 → 1.",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for part in [
+        "(seq_length 64): 5 measurements since",
+        "(seq_length 128): 1 measurement since",
+        "tokens/s (95 % CI)",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// Two matrices use one name for cells of two lengths, and are built in turns.
+#[test]
+fn matrices_that_share_names_hide_no_slow_down_and_invent_no_change() {
+    let project = project();
+    let long = project
+        .read("matrix.toml")
+        .replace("name = \"m\"", "name = \"long\"");
+    let set = "{ model = \"small\" }\nset = { \"training.data.seq_length\" = 128 }\n";
+    project.write("long.toml", &format!("{long}\n[[override]]\nwhere = {set}"));
+    let build = |matrix: &str| {
+        project
+            .run(&["build", matrix, "--only", SMALL])
+            .ends_with(0);
+    };
+    build("matrix.toml");
+    build("long.toml");
+    project
+        .write("train.sh", &format!("{TRAINER}# a comment\n"))
+        .write("microseconds", "1360\n");
+    let plan = project.run(&["plan", "--only", SMALL]).ends_with(0).stdout;
+    assert!(plan.contains("train.sh edited"), "{plan}");
+    assert!(!plan.contains("seq_length"), "{plan}");
+    let compared = project.run(&["compare", "matrix.toml"]).ends_with(0);
+    let said = format!("{}{}", compared.stdout, compared.stderr);
+    assert!(
+        said.contains("measured before train.sh was edited"),
+        "{said}"
+    );
+    build("matrix.toml");
+    build("long.toml");
+    let expected = ["64", "128"].map(|length| {
+        let changes = vec![pair("", ""), pair("train.sh edited", "slower")];
+        (format!("seq_length {length}"), changes)
+    });
+    assert_eq!(stories(&project, &[SMALL]), expected);
+}
+
+/// What is measured in place of a run that was set aside completes the measurement.
+#[test]
+fn a_replaced_repeat_stays_in_its_measurement() {
+    let project = project();
+    built(&project);
+    project
+        .run(&[
+            "attempts",
+            "set-aside",
+            &format!("{SMALL}#2"),
+            "--reason",
+            "a test",
+        ])
+        .ends_with(0);
+    // Something else was measured in between.
+    project.write("train.sh", &format!("{TRAINER}# a comment\n"));
+    built(&project);
+    project.write("train.sh", TRAINER);
+    built(&project);
+    let history = project.json(&["history", SMALL]);
+    let measurements = history["cells"][0]["measurements"].as_array().unwrap();
+    let runs = |m: &Value| m["runs"].as_array().unwrap().len();
+    assert_eq!(measurements.iter().map(runs).collect::<Vec<_>>(), [4, 3]);
+    let units = &measurements[0]["tokens_per_second_per_gpu"]["units"];
+    assert_eq!(units.as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_history_can_be_narrowed_and_drawn() {
+    let project = project();
+    built(&project);
+    project.write("train.sh", &format!("{TRAINER}# a comment\n"));
+    built(&project);
+    assert_eq!(story(&project, &["--since", "1h"]).len(), 2);
+    for narrow in [["--since", "2999-01-01"], ["--host", "no-such-host"]] {
+        let ran = project
+            .run(&[&["history"][..], &narrow].concat())
+            .ends_with(4);
+        assert!(
+            ran.stderr.contains("nothing was measured that fits"),
+            "{ran:?}"
+        );
+    }
+    for bad in [
+        ["--since", "yesterday"],
+        ["-o", "history.pdf"],
+        ["-o", "cache/history.svg"],
+    ] {
+        project.run(&[&["history"][..], &bad].concat()).ends_with(2);
+    }
+    let misspelt = project.run(&["history", "cpu/cmd/smal"]).ends_with(4);
+    assert!(
+        misspelt.stderr.contains("did you mean `small`?"),
+        "{misspelt:?}"
+    );
+    project.run(&["history", "-o", "history.svg"]).ends_with(0);
+    let svg = project.read("history.svg");
+    assert!(
+        svg.contains("train.sh edited") && svg.contains(SMALL),
+        "{svg}"
+    );
+    project.run(&["history", "-o", "history.png"]).ends_with(0);
+    assert!(
+        std::fs::read(project.path("history.png"))
+            .unwrap()
+            .starts_with(b"\x89PNG")
+    );
+    project.run(&["history"]).ends_with(0);
+}
+
+#[test]
+fn an_empty_cache_has_no_history() {
+    let ran = project().run(&["history"]).ends_with(4);
+    assert!(ran.stderr.contains("nothing was measured yet"), "{ran:?}");
+}
+
+#[test]
+fn cells_measured_together_take_turns() {
+    let project = project();
+    built(&project);
+    project.run(&["build"]).ends_with(0);
+    project.remove("order");
+    project
+        .run(&["build", "--together", "cpu/cmd/small", "cpu/cmd/large"])
+        .ends_with(0);
+    let order = project.read("order");
+    let order: Vec<&str> = order.split_whitespace().collect();
+    assert_eq!(order.len(), 6);
+    // Runs that share a device are started side by side, so within a turn either may be the first.
+    for turn in order.chunks(2) {
+        assert!(turn.contains(&"32") && turn.contains(&"64"), "{order:?}");
+    }
+    let contradictory = project.run(&[
+        "build",
+        "--together",
+        "cpu/cmd/small",
+        "cpu/cmd/large",
+        "--cached-only",
+    ]);
+    contradictory.ends_with(2);
+}
+
+#[test]
+fn a_report_shows_the_history_where_it_is_asked_for() {
+    let project = project();
+    built(&project);
+    let none = ["report", "--history", "-o", "page.html"];
+    let said = project.run(&none).ends_with(0).stderr;
+    assert!(said.contains("measured more than once"), "{said}");
+    project.write("train.sh", &format!("{TRAINER}# a comment\n"));
+    built(&project);
+    project.run(&none).ends_with(0);
+    let page = project.read("page.html");
+    for part in [
+        "id=\"picture-plot_history\"",
+        "Speed over time",
+        "train.sh edited",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    project.run(&["report", "--history"]).ends_with(2);
+    project.run(&["report", "-o", "page.html"]).ends_with(0);
+    assert!(!project.read("page.html").contains("plot_history"));
+}

@@ -1,0 +1,259 @@
+//! `image build` and `shell` with a mock of docker, and without one.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use crate::support::{ONE_RUN, Project, Ran};
+
+/// A mock: prints how it was called and what lies in the build context; knows one image.
+const DOCKER: &str = r#"#!/bin/bash
+echo "docker $*"
+case "$1" in
+  build) for last; do :; done; ls "$last"; cat "$last/Dockerfile" ;;
+  image) for last; do :; done; [ "$last" = tprimat/tran:nvd ] ;;
+  run) echo "own=$NCCL_DEBUG"; while [ $# -gt 0 ]; do [ "$1" = --env-file ] && cat "$2"; shift; done ;;
+esac
+"#;
+
+fn project() -> Project {
+    let project = Project::new(ONE_RUN);
+    let platforms = "    cpu: { vendor: cpu, num_gpus: 1 }\n";
+    let gpus = "    h100: { vendor: nvd, num_gpus: 8, env: { NCCL_DEBUG: 'IN FO' } }\n    amd: { num_gpus: 8 }\n";
+    project.edit("config.yaml", platforms, &format!("{platforms}{gpus}"));
+    project.edit(
+        "config.yaml",
+        "inputs: [trainer.sh] }",
+        "inputs: [trainer.sh] }\n  tran: { image: { nvd: my/base:1 } }",
+    );
+    project
+}
+
+fn run(project: &Project, arguments: &[&str], with_docker: bool) -> Ran {
+    let bin = project.folder().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    let _ = fs::remove_file(bin.join("docker"));
+    let mut path = bin.to_str().unwrap().to_owned();
+    if with_docker {
+        fs::write(bin.join("docker"), DOCKER).unwrap();
+        fs::set_permissions(bin.join("docker"), fs::Permissions::from_mode(0o755)).unwrap();
+        path = format!("{path}:{}", std::env::var("PATH").unwrap());
+    }
+    project
+        .tprimat(arguments)
+        .env("PATH", path)
+        .env("HF_TOKEN", "secret")
+        .output()
+        .unwrap()
+        .into()
+}
+
+/// Errors without the breaks of their lines.
+fn said(ran: &Ran) -> String {
+    ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn an_image_is_rendered_and_built() {
+    let project = project();
+    let printed = run(
+        &project,
+        &["image", "build", "h100/tran/tiny", "--print"],
+        false,
+    )
+    .ends_with(0);
+    assert!(
+        printed.stdout.contains("\nFROM my/base:1\n"),
+        "config.yaml's image: {}",
+        printed.stdout
+    );
+    assert!(
+        printed
+            .stdout
+            .ends_with("# docker build --tag tprimat/tran:nvd .\n"),
+        "{}",
+        printed.stdout
+    );
+
+    let arguments = [
+        "image",
+        "build",
+        "tran",
+        "--platform",
+        "h100",
+        "--base",
+        "other:2",
+        "--user",
+        "1000",
+    ];
+    let built = run(&project, &arguments, true).ends_with(0);
+    for part in [
+        "docker build --tag tprimat/tran:nvd /",
+        "requirements.txt",
+        "FROM other:2",
+        "USER 1000",
+    ] {
+        assert!(built.stdout.contains(part), "{part}: {}", built.stdout);
+    }
+    let torch_of_the_base = "sed -i '/^torch==/d'";
+    assert!(built.stdout.contains(torch_of_the_base), "{}", built.stdout);
+    let native = [
+        "image",
+        "build",
+        "native",
+        "--platform",
+        "h100",
+        "--base",
+        "other:2",
+        "--print",
+    ];
+    let native = run(&project, &native, false).ends_with(0);
+    assert!(
+        !native.stdout.contains(torch_of_the_base),
+        "its libtorch is one exactly: {}",
+        native.stdout
+    );
+    let missing = run(&project, &arguments, false).ends_with(1);
+    assert!(
+        missing.stderr.contains("neither docker nor podman"),
+        "{}",
+        missing.stderr
+    );
+    let base = run(
+        &project,
+        &["image", "build", "cmd", "--platform", "amd"],
+        true,
+    )
+    .ends_with(2);
+    assert!(
+        said(&base).contains("frameworks.cmd.image.amd: any that has what your command needs"),
+        "{base:?}"
+    );
+    let base = run(
+        &project,
+        &["image", "build", "native", "--platform", "h100"],
+        true,
+    )
+    .ends_with(2);
+    let help = "--base, or in frameworks.native.image.nvd: any with python3 and pip, which install recipes/native/requirements.nvd.txt";
+    assert!(said(&base).contains(help), "{base:?}");
+    run(&project, &["image", "build", "tran"], true).ends_with(2);
+    run(
+        &project,
+        &["image", "build", "prim", "--platform", "h100"],
+        true,
+    )
+    .ends_with(2);
+}
+
+#[test]
+fn the_image_that_config_names_is_the_one_that_is_pulled_and_used() {
+    let stated = |image: &str| {
+        let project = project();
+        let text = project.read("config.yaml");
+        project.write(
+            "config.yaml",
+            &format!("{text}\nexecution:\n  h100: {{ container: {{ image: \"{image}\" }} }}\n"),
+        );
+        project
+    };
+    let pull = ["image", "pull", "tran", "--platform", "h100", "--print"];
+    assert_eq!(
+        run(&project(), &pull, true).ends_with(0).stdout,
+        "docker pull my/base:1\n"
+    );
+    assert_eq!(
+        run(&stated("mine:2"), &pull, true).ends_with(0).stdout,
+        "docker pull mine:2\n"
+    );
+    let wrong = run(&stated("mine 2"), &pull, true).ends_with(2);
+    assert!(
+        said(&wrong).contains("`mine 2` cannot be the name of an image"),
+        "{}",
+        wrong.stderr
+    );
+    let file = run(&stated("/images/nemo.sif"), &pull, true).ends_with(2);
+    assert!(
+        said(&file).contains("`/images/nemo.sif` is a file"),
+        "{}",
+        file.stderr
+    );
+    // That nobody can tell is not the same as that it is not here.
+    let listed = run(&project(), &["image", "list", "--json"], false)
+        .ends_with(0)
+        .json();
+    let text = listed.to_string();
+    assert!(
+        text.contains("\"digest\":null") && text.contains("\"unknown\":\"there is neither docker"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_shell_has_the_devices_the_project_and_the_environment_by_name() {
+    let project = project();
+    let ran = run(
+        &project,
+        &[
+            "shell",
+            "h100",
+            "--framework",
+            "tran",
+            "--",
+            "nvidia-smi",
+            "-L",
+        ],
+        true,
+    )
+    .ends_with(0);
+    let line = ran
+        .stdout
+        .lines()
+        .find(|l| l.starts_with("docker run"))
+        .expect("docker is run");
+    let root = project.root();
+    for part in [
+        "--gpus all",
+        "--env HF_TOKEN",
+        "--env-file ",
+        " tprimat/tran:nvd nvidia-smi -L",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(
+        line.contains(&format!("--volume {0}:{0}", root.display())),
+        "{line}"
+    );
+    assert!(
+        !line.contains("secret") && !line.contains("IN FO"),
+        "values are not for a list of processes: {line}"
+    );
+    assert!(
+        ran.stdout.contains("NCCL_DEBUG=IN FO"),
+        "but the container has them: {}",
+        ran.stdout
+    );
+    assert!(
+        ran.stdout.contains("own=\n"),
+        "and docker itself does not: {}",
+        ran.stdout
+    );
+
+    let absent = run(&project, &["shell", "amd", "--framework", "prim"], true).ends_with(1);
+    assert!(
+        absent
+            .stderr
+            .contains("tprimat image build prim --platform amd"),
+        "{}",
+        absent.stderr
+    );
+    let printed = run(
+        &project,
+        &["shell", "amd", "--framework", "prim", "--print"],
+        false,
+    )
+    .ends_with(0);
+    assert!(
+        printed.stdout.contains("/dev/kfd") && printed.stdout.contains("--group-add video"),
+        "{}",
+        printed.stdout
+    );
+}

@@ -1,0 +1,224 @@
+//! Profiled runs: under the wrapper, once, and never to be taken for a measurement. The profilers
+//! here are mocks.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use crate::support::{ONE_RUN, Project, Ran};
+
+/// A mock of a profiler: writes its own arguments as the trace, then runs what it wraps.
+fn mock(project: &Project, name: &str, script: &str) {
+    let path = project.folder().join("bin").join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, format!("#!/bin/bash\n{script}")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn run(project: &Project, arguments: &[&str]) -> Ran {
+    let path = format!(
+        "{}:{}",
+        project.folder().join("bin").display(),
+        std::env::var("PATH").unwrap()
+    );
+    project
+        .tprimat(arguments)
+        .env("PATH", path)
+        .output()
+        .unwrap()
+        .into()
+}
+
+const NSYS: &str = r#"
+[ "$1" = profile ] || exit 9
+while [ "$1" != bash ]; do
+  [ "$1" = --output ] && trace=$2
+  words="$words $1"; shift
+done
+echo "$words" > "$trace"
+exec "$@"
+"#;
+
+/// What the cache holds of attempts and tasks, as a later build sees it.
+fn states(project: &Project) -> String {
+    run(project, &["plan", "--json"]).ends_with(0).json()["summary"].to_string()
+}
+
+#[test]
+fn a_cell_is_profiled_once_and_nothing_is_measured() {
+    let project = Project::new(&ONE_RUN.replace("repeats = 1", "repeats = 3"));
+    let without = run(&project, &["build", "--profile", "nsys"]).ends_with(2);
+    assert!(
+        without.stderr.contains("`nsys` is not there"),
+        "{}",
+        without.stderr
+    );
+    mock(&project, "nsys", NSYS);
+    let before = states(&project);
+    let ran = run(&project, &["build", "--profile", "nsys"]).ends_with(0);
+    assert!(
+        ran.stderr.contains("this is not a measurement"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(project.launches(), 1, "once, whatever the repeats");
+    let trace = project.read("output/profile_cpu_cmd_tiny_single.nsys-rep");
+    assert!(
+        trace.contains("--trace cuda,nvtx,osrt") && trace.contains("--trace-fork-before-exec true"),
+        "{trace}"
+    );
+    assert!(
+        project
+            .read("output/profile_cpu_cmd_tiny_single.log")
+            .contains("\"event\":\"end\"")
+    );
+    assert_eq!(states(&project), before, "no task is any fresher for it");
+    assert!(!project.path("output/compare.json").exists());
+    assert!(
+        project
+            .names_in("cache/profiles")
+            .iter()
+            .all(|name| name.starts_with('.')),
+        "the run's folder is gone"
+    );
+
+    // Measured afterwards, all repeats are still to be run.
+    run(&project, &["build"]).ends_with(0);
+    assert_eq!(project.launches(), 4);
+    assert!(
+        project
+            .path("output/profile_cpu_cmd_tiny_single.nsys-rep")
+            .exists(),
+        "published results leave traces alone"
+    );
+}
+
+const ROCPROF: &str = r#"
+[ "$1 $2" = "--stats -o" ] || exit 9
+echo "$*" > "$3"
+shift 3
+# The real one makes one text of the words, too.
+eval "$*"
+"#;
+
+#[test]
+fn a_host_of_older_rocm_profiles_with_its_own_rocprof() {
+    let project = Project::new(ONE_RUN);
+    let without = run(&project, &["build", "--profile", "rocprof"]).ends_with(2);
+    assert!(
+        without.stderr.contains("`rocprofv3` is not there"),
+        "{}",
+        without.stderr
+    );
+    mock(&project, "rocprof", ROCPROF);
+    project.edit(
+        "config.yaml",
+        "[bash, trainer.sh]",
+        r#"[bash, trainer.sh, "two words; $(exit 1)"]"#,
+    );
+    run(&project, &["build", "--profile", "rocprof"]).ends_with(0);
+    let table = project.read("output/profile_cpu_cmd_tiny_single.rocprof/results.csv");
+    assert_eq!(table, "--stats -o profile/results.csv bash ./profiled.sh\n");
+    assert_eq!(project.launches(), 1);
+    // The newer one is preferred.
+    mock(
+        &project,
+        "rocprofv3",
+        "mkdir -p \"$3\"; echo new > \"$3/results.csv\"; while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\n",
+    );
+    run(&project, &["build", "--profile", "rocprof"]).ends_with(0);
+    assert_eq!(
+        project.read("output/profile_cpu_cmd_tiny_single.rocprof/results.csv"),
+        "new\n"
+    );
+}
+
+#[test]
+fn the_setting_leaves_the_profiler_to_the_vendor_and_says_that_nothing_is_measured() {
+    let project = Project::new(ONE_RUN);
+    // A trainer that heeds torch's folder, as those of recipes/lib do.
+    project.edit(
+        "trainer.sh",
+        "seed=$(job seed)",
+        "seed=$(job seed); echo '{}' > \"$TPRIMAT_PROFILE_DIR/trace.json\"",
+    );
+    let ran = run(&project, &["build", "--set", "experiment.profiling=true"]).ends_with(0);
+    assert!(
+        ran.stderr
+            .contains("experiment.profiling is true: cells are profiled, none is measured"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(
+        project.read("output/profile_cpu_cmd_tiny_single.json"),
+        "{}\n"
+    );
+    assert_eq!(project.launches(), 1);
+}
+
+#[test]
+fn a_trainer_that_is_not_ours_is_refused_torchs_profiler_before_it_runs() {
+    let project = Project::new(ONE_RUN);
+    let ours = include_str!("../../../recipes/cmd/recipe.toml");
+    project.write(
+        "recipes/cmd/recipe.toml",
+        &ours.replace("format = \"tprimat\"", "format = \"megatron\""),
+    );
+    let refused = run(&project, &["build", "--profile", "torch"]).ends_with(2);
+    assert!(
+        refused
+            .stderr
+            .contains("the trainer of `cmd` cannot start torch's profiler"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(project.launches(), 0);
+}
+
+#[test]
+fn the_native_trainer_is_refused_torchs_profiler_before_it_runs() {
+    let project = Project::new(&ONE_RUN.replace("\"cmd\"", "\"native\""));
+    let refused = run(&project, &["build", "--profile", "torch"]).ends_with(2);
+    let said = refused
+        .stderr
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    for part in [
+        "the trainer of `native` cannot start torch's profiler",
+        "runs without Python; --profile nsys",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn rocprof_leaves_a_folder_and_a_failure_no_trace() {
+    let project = Project::new(ONE_RUN);
+    let script = r#"
+while [ "$1" != -- ]; do
+  [ "$1" = --output-directory ] && mkdir -p "$2" && echo 1,2 > "$2/kernels.csv"
+  shift
+done
+shift
+exec "$@"
+"#;
+    mock(&project, "rocprofv3", script);
+    run(&project, &["build", "--profile", "rocprof"]).ends_with(0);
+    assert_eq!(
+        project.names_in("output/profile_cpu_cmd_tiny_single.rocprof"),
+        ["kernels.csv"]
+    );
+
+    let nothing = run(&project, &["build", "--profile", "torch"]).ends_with(1);
+    assert!(
+        nothing.stderr.contains("left no trace"),
+        "{}",
+        nothing.stderr
+    );
+    project.write("trainer.sh", "echo 'CUDA out of memory' >&2; exit 3\n");
+    let failed = run(&project, &["build", "--profile", "rocprof"]).ends_with(1);
+    assert!(
+        failed.stderr.contains("the profiled run failed"),
+        "{}",
+        failed.stderr
+    );
+}

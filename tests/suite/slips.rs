@@ -1,0 +1,379 @@
+//! Settings and names that are slightly wrong, or that a matrix lacks: what is said names the line
+//! to write, and nothing is planned that nobody asked for.
+
+use crate::support::{CONFIG, ONE_RUN, Project, Ran, TRAINER};
+
+const OLD: &str = include_str!("../fixtures/older-suite.yaml");
+const STRATEGY: &str = "  single: { num_gpus: 1, DP: 1 }\n";
+
+/// What was said, without line breaks and the frames around it.
+fn said(ran: &Ran) -> String {
+    ran.stderr
+        .replace(['│', '╰', '─', '╭', '·'], " ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[track_caller]
+fn says(ran: &Ran, told: &[&str]) {
+    let said = said(ran);
+    for told in told {
+        assert!(said.contains(told), "`{told}` is not in\n{}", ran.stderr);
+    }
+}
+
+fn with_variable(project: &Project, arguments: &[&str], variable: &str, value: &str) -> Ran {
+    let mut command = project.tprimat(arguments);
+    command.env(variable, value).output().unwrap().into()
+}
+
+/// A project of the older suite, with one piece of its config.yaml replaced.
+fn older(from: &str, to: &str) -> Project {
+    let project = Project::empty();
+    assert!(OLD.contains(from), "{from}");
+    project.write("config.yaml", &OLD.replace(from, to));
+    project
+}
+
+#[test]
+fn a_slip_of_a_strategy_does_not_multiply_the_matrix() {
+    let fast = "methodology: \"fast\"";
+    for (written, told) in [
+        ("fats", "did you mean `fast`?"),
+        ("FAST", "did you mean `fast`?"),
+        (
+            "thorough",
+            "`parallelism` of config.yaml has fast; a text of several words only describes",
+        ),
+    ] {
+        let ran = older(fast, &format!("methodology: {written}")).run(&["plan"]);
+        let unknown = format!("unknown strategy `{written}` in `experiment.methodology`");
+        says(&ran.ends_with(2), &[&unknown, told, "config.yaml:1:"]);
+    }
+    // With blanks in place of underscores it is still a name.
+    let two = CONFIG.replace(
+        STRATEGY,
+        &format!("{STRATEGY}  most_speed: {{ num_gpus: 1 }}\n"),
+    );
+    let project = Project::empty();
+    project.write("trainer.sh", TRAINER);
+    let with = |methodology: &str| {
+        let text = format!("experiment: {{ methodology: {methodology} }}\n{two}");
+        project.write("config.yaml", &text);
+        project.run(&["list"])
+    };
+    says(
+        &with("Most speed").ends_with(2),
+        &["did you mean `most_speed`?"],
+    );
+    let both = with("\"the fastest and the simplest, side by side\"").ends_with(0);
+    assert!(both.stdout.contains("most_speed") && both.stdout.contains("single"));
+    let one = with("most_speed").ends_with(0);
+    assert!(!one.stdout.contains("tiny/single"), "{}", one.stdout);
+}
+
+#[test]
+fn a_variable_means_the_same_with_a_matrix_file_and_without() {
+    let two = CONFIG.replace(STRATEGY, &format!("{STRATEGY}  mine: {{ num_gpus: 1 }}\n"));
+    let project = Project::empty();
+    project
+        .write("config.yaml", &two)
+        .write("trainer.sh", TRAINER);
+    let tell = |command: &str, value: &str| {
+        let ran = with_variable(&project, &[command], "PARALLEL", value);
+        (ran.code, said(&ran))
+    };
+    let all = |value| ["check", "plan", "list"].map(|command| tell(command, value));
+    let before = all("x");
+    for (code, said) in &before {
+        assert_eq!(*code, Some(2), "{said}");
+        assert!(
+            said.contains("`parallelism` of config.yaml has single, mine"),
+            "{said}"
+        );
+    }
+    project.run(&["init", "--matrix"]).ends_with(0);
+    assert_eq!(all("x"), before);
+    let list = |value| {
+        with_variable(&project, &["list"], "PARALLEL", value)
+            .ends_with(0)
+            .stdout
+    };
+    assert!(
+        list("MIN*").contains("cpu/cmd/tiny/mine"),
+        "patterns mean what they match"
+    );
+}
+
+#[test]
+fn names_that_the_matrix_lacks_are_told_with_the_line_that_adds_them() {
+    let project = Project::new(ONE_RUN);
+    let to_add = "to add its cells, add \"tran\" to `framework` below [matrix] in matrix.toml";
+    let ran = project
+        .run(&["plan", "--only", "cpu/{cmd,tran}"])
+        .ends_with(0);
+    let lacks = "note: --only cpu/{cmd,tran}: no cell has the framework `tran`";
+    says(&ran, &[lacks, to_add]);
+    let ran = with_variable(&project, &["plan"], "FRAMEWORKS", "cmd,transformers").ends_with(0);
+    says(&ran, &["no cell has the framework `transformers`", to_add]);
+    let ran = project
+        .run(&["build", "--only", "cpu/tran/tiny"])
+        .ends_with(4);
+    says(&ran, &[to_add]);
+    let ran = project
+        .run(&["plan", "--only", "cpu/cmd/wide"])
+        .ends_with(4);
+    says(
+        &ran,
+        &["add \"wide\" to `model` below [matrix] in matrix.toml"],
+    );
+    let ran = project
+        .run(&["plan", "--only", "{cpu,nvd}/cmd"])
+        .ends_with(0);
+    says(&ran, &["no cell has the platform `nvd`"]);
+    assert!(
+        !ran.stderr.contains("to add"),
+        "no platform is NVIDIA's: {}",
+        ran.stderr
+    );
+    project.remove("matrix.toml");
+    let ran = project.run(&["plan", "--only", "cpu/tran"]).ends_with(4);
+    says(
+        &ran,
+        &["write `tran: {}` below `frameworks` in config.yaml"],
+    );
+}
+
+#[test]
+fn a_recipe_without_model_parallelism_names_the_block_to_write() {
+    let config = CONFIG.replace(
+        STRATEGY,
+        "  split: { cpu: { num_gpus: 2, TP: 2, DP: 1 } }\n",
+    );
+    let project = Project::new(
+        &ONE_RUN
+            .replace("\"cmd\"", "\"tran\"")
+            .replace("single", "split"),
+    );
+    project.write(
+        "config.yaml",
+        &config.replace("num_gpus: 1 }", "num_gpus: 2 }"),
+    );
+    let listed = project.run(&["list"]).ends_with(0).stdout;
+    let block = "tran: { TP: 1, PP: 1, CP: 1, DP: 2 }";
+    assert!(listed.contains(block), "{listed}");
+    project.edit(
+        "config.yaml",
+        "TP: 2, DP: 1 }",
+        &format!("TP: 2, DP: 1, {block} }}"),
+    );
+    let listed = project.run(&["list"]).ends_with(0).stdout;
+    assert!(!listed.contains("unsupported"), "{listed}");
+}
+
+#[test]
+fn a_model_that_is_not_the_one_it_is_named_like_points_at_the_line() {
+    for (from, to, differs) in [
+        (
+            "num_layers: 32",
+            "num_layers: 33",
+            "num_layers is 32, not 33",
+        ),
+        (
+            "num_parameters: 8.0e9",
+            "num_parameters: 8",
+            "num_parameters is 8030261248, not 8",
+        ),
+    ] {
+        let ran = older(from, to).run(&["check"]).ends_with(2);
+        says(&ran, &[differs, "are not known", "correct this line"]);
+        assert!(!ran.stderr.contains("lacks"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn peaks_and_prices_are_never_dropped_without_a_word() {
+    let peak = "peak_tflops_fp8: 989.0e12";
+    let told = |to: &str, code, told: &[&str]| {
+        says(&older(peak, to).run(&["check"]).ends_with(code), told);
+    };
+    let other = "TFLOP/s is the fp8 peak of another nvidia_h100 (NVIDIA H100 PCIe";
+    told("peak_tflops_fp8: 1500", 0, &["1500 ", other]);
+    told("peak_tflops_fp8: 1500.0e12", 0, &["1500 ", other]);
+    // The data sheet's exact figure is used.
+    told(
+        "peak_tflops_fp8: 1979",
+        0,
+        &["1978.9 TFLOP/s", "not quite 1979"],
+    );
+    let same = older(peak, "peak_tflops_fp8: 1978.9").run(&["check"]);
+    assert!(!same.ends_with(0).stderr.contains("not quite 1978"));
+    told(
+        "peak_tflops: 989",
+        2,
+        &["does not say of which precision", "peak_tflops_bf16"],
+    );
+    told("tdp_watt: 700", 2, &["did you mean `tdp_watts`?"]);
+    let tdp = older("tdp_watts: 700", "tdp_watts: 350")
+        .run(&["check"])
+        .ends_with(0);
+    says(&tdp, &["350 W is the TDP of another nvidia_h100"]);
+    let price = older("8gpu_per_hour: 32", "8gpu_per_hour: -3")
+        .run(&["check"])
+        .ends_with(2);
+    says(&price, &["must be above 0, not -3"]);
+}
+
+#[test]
+fn hardware_that_cannot_be_is_refused_and_unlikely_settings_are_told() {
+    let check = |from: &str, to: &str| older(from, to).run(&["check"]);
+    let ran = check("memory_per_gpu_gb: 80,", "memory_per_gpu_gb: 81920,").ends_with(2);
+    says(
+        &ran,
+        &["no GPU has this much memory", "81920 MiB are 80 GB"],
+    );
+    let ran = check("gpu_model: \"MI300X\"", "gpu_model: \"H100\"").ends_with(2);
+    says(
+        &ran,
+        &["names NVIDIA GPUs, and the platform `amd` has AMD GPUs"],
+    );
+    let ran = check("learning_rate: 3.0e-4", "learning_rate: 3").ends_with(0);
+    says(&ran, &["learning_rate: 3` is far above"]);
+    let project = Project::new(ONE_RUN);
+    let platform = "cpu: { vendor: cpu, num_gpus: 1 }";
+    project.edit(
+        "config.yaml",
+        platform,
+        &format!("{platform}\n    nvd: {{ vendor: nvd, gpu_model: H1000, num_gpus: 1 }}"),
+    );
+    let ran = project.run(&["check"]).ends_with(0);
+    says(
+        &ran,
+        &[
+            "whose data sheet tprimat does not have",
+            "did you mean `h100`?",
+        ],
+    );
+}
+
+#[test]
+fn keys_that_mean_something_else_or_are_given_twice_say_so() {
+    let check = |to: &str| {
+        let config = CONFIG.replace(STRATEGY, to);
+        let project = Project::new(ONE_RUN);
+        project.write("config.yaml", &config).run(&["check"])
+    };
+    let ran = check("  single: { num_gpus: 1, DP: 1, EP: 2 }\n").ends_with(2);
+    says(&ran, &["expert parallelism is not supported"]);
+    let project = Project::new(ONE_RUN);
+    project.edit(
+        "config.yaml",
+        "train_iters: 6",
+        "max_steps: 20, train_iters: 10",
+    );
+    let ran = project.run(&["check"]).ends_with(2);
+    says(
+        &ran,
+        &["`training.duration.train_iters` is given twice, as `training.duration.max_steps` too"],
+    );
+    let project = Project::new(ONE_RUN);
+    project.edit("config.yaml", "seq_length: 16", "seq_length: null");
+    says(
+        &project.run(&["check"]).ends_with(2),
+        &["write `seq_length: VALUE`"],
+    );
+}
+
+#[test]
+fn every_spelling_of_an_axis_leads_to_the_right_one() {
+    let project = Project::new(ONE_RUN);
+    for written in [
+        "[[axis]]\npath = \"training.seed\"",
+        "[[axes]]\npath = \"training.seed\"",
+        "[[matrix.axes]]\npath = \"training.seed\"",
+        "[matrix.axis.seed]\npath = \"training.seed\"",
+    ] {
+        project.write("matrix.toml", &format!("{ONE_RUN}{written}\n"));
+        let ran = project.run(&["check"]).ends_with(2);
+        says(
+            &ran,
+            &["an axis is a table below [matrix.axes]: `[matrix.axes.compile]`"],
+        );
+    }
+}
+
+#[test]
+fn a_command_that_would_not_start_is_told_before_anything_runs() {
+    let project = Project::new(ONE_RUN);
+    let check = |command: &str| {
+        let set = format!("frameworks.cmd.command={command}");
+        project.run(&["check", "--set", &set]).ends_with(0)
+    };
+    let cannot = "cpu/cmd/tiny/single cannot be measured here now";
+    says(
+        &check("[bsah, trainer.sh]"),
+        &[cannot, "the program `bsah`, which is not there"],
+    );
+    for command in ["[bash, trianer.sh]", "bash trianer.sh --steps 5"] {
+        let told = [
+            "the file `trianer.sh`, which is not there",
+            "did you mean `trainer.sh`?",
+        ];
+        says(&check(command), &[cannot, told[0], told[1]]);
+    }
+    for command in [
+        "[bash, trainer.sh]",
+        "[bash, -c, \"exec ./made-here.sh\"]",
+        "cd x && bash y.sh",
+    ] {
+        let ran = check(command);
+        assert!(
+            !ran.stderr.contains("cannot be measured"),
+            "{command}: {}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn patterns_of_a_recipe_can_be_tried_on_a_log() {
+    let project = Project::new(ONE_RUN);
+    project.write(
+        "recipes/mine/recipe.toml",
+        "id = \"mine\"\nname = \"mine\"\nvendors = [\"cpu\"]\n\n[launch]\ntemplates = [\"mine.sh.j2\"]\n\
+         command = [\"bash\", \"mine.sh\"]\nreads_job = true\nlaunch_abi = 1\n\n[log]\nformat = \"regex\"\n\
+         patterns = ['it (?P<step>\\d+) took (?P<step_time_seconds>[0-9.]+) l (?P<loss>[0-9.]+)']\n",
+    );
+    project.write("recipes/mine/mine.sh.j2", "bash trainer.sh\n");
+    project.write("l.log", "it 1 took 0.5 l 7.25\nit 2 took 0.25 l 7.0\n");
+    let ran = project.run(&["parse", "l.log"]).ends_with(2);
+    says(&ran, &["`--format RECIPE` reads it"]);
+    let read = project
+        .run(&["parse", "l.log", "--format", "mine"])
+        .ends_with(0)
+        .stdout;
+    assert!(
+        read.contains("2 steps") && read.contains("0.250000 s  loss 7.000000"),
+        "{read}"
+    );
+}
+
+#[test]
+fn fit_lists_what_to_change_where_nothing_is_predicted() {
+    let platform = "cpu: { vendor: cpu, num_gpus: 1 }";
+    let project = Project::new(&ONE_RUN.replace("\"cpu\"", "\"nvd\""));
+    project.edit(
+        "config.yaml",
+        platform,
+        &format!("{platform}\n    nvd: {{ vendor: nvd, gpu_model: H100, memory_per_gpu_gb: 80, num_gpus: 1 }}"),
+    );
+    project.edit("config.yaml", "default: fp32", "default: bf16");
+    let fit = project.run(&["fit"]).ends_with(0).stdout;
+    assert!(
+        fit.contains("how much each saves is not predicted")
+            && fit
+                .contains("- training.activation_checkpointing: true; about a third more compute"),
+        "{fit}"
+    );
+}

@@ -1,0 +1,725 @@
+//! A plan rests on what it read when it read it: edits that come while a build runs are built next,
+//! and `plan` and `build` never disagree.
+
+use std::{
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    process::{Child, Stdio},
+};
+
+use crate::support::{
+    Project, Ran,
+    tasks::{LARGE, SMALL},
+    until,
+};
+
+/// Trainers say that they run, and go on once they may.
+const HELD: &str = "echo >> \"$TPRIMAT_PROJECT_DIR/up\"; until [[ -e $TPRIMAT_PROJECT_DIR/go ]]; do sleep 0.01; done\n";
+
+/// A build whose trainers wait for `go`.
+fn held_build(project: &Project) -> Child {
+    project.write("mood.sh", HELD);
+    let child = project
+        .tprimat(&["build", "--json"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("it trains", || project.path("up").exists());
+    child
+}
+
+fn let_go(project: &Project, child: Child) -> Ran {
+    project.write("go", "");
+    let ran = child.wait_with_output().unwrap().into();
+    for name in ["mood.sh", "go", "up"] {
+        project.remove(name);
+    }
+    ran
+}
+
+/// What `plan` calls stale `build` builds, as people call it: from what the last build noted, if
+/// that stands.
+#[track_caller]
+fn the_edit_is_built(project: &Project, what: &str) {
+    let stale = project.stale(&[]);
+    assert!(!stale.is_empty(), "{what}: nothing is stale");
+    let built = project.run(&["build", "--json"]).ends_with(0).json();
+    assert_ne!(built["ran"], 0, "{what}: {built}");
+    project.expect_nothing();
+}
+
+#[test]
+fn what_is_edited_while_a_build_trains_is_built_next() {
+    let project = Project::of_two();
+    type Edit = fn(&Project) -> &Project;
+    let edits: [(&str, Edit); 5] = [
+        ("config.yaml", |p| {
+            p.edit("config.yaml", "seq_length: 64", "seq_length: 128")
+        }),
+        ("matrix.toml", |p| {
+            p.edit("matrix.toml", "repeats = 2", "repeats = 3")
+        }),
+        ("recipes/cmd/helper.sh", |p| {
+            p.write("recipes/cmd/helper.sh", "# helps more\n")
+        }),
+        ("templates/cmd.sh.j2", |p| {
+            p.write(
+                "templates/cmd.sh.j2",
+                &(p.read("templates/cmd.sh.j2") + "# more\n"),
+            )
+        }),
+        ("a price", |p| {
+            p.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 7.00")
+        }),
+    ];
+    for (what, edit) in edits {
+        // Something to train, so that there is a build to edit under.
+        let train = project.read("train.sh");
+        project.write("train.sh", &format!("{train}# for {what}\n"));
+        let child = held_build(&project);
+        edit(&project);
+        let built = let_go(&project, child).ends_with(0);
+        assert!(
+            built.stderr.contains("was changed while this build ran"),
+            "{what}: {}",
+            built.stderr
+        );
+        the_edit_is_built(&project, what);
+    }
+    // A lock that this host contradicts runs nothing, and says so.
+    project.write(
+        "train.sh",
+        &format!("{}# for the lock\n", project.read("train.sh")),
+    );
+    let child = held_build(&project);
+    let lock = project.read("tprimat.lock");
+    let cores = lock
+        .lines()
+        .find(|line| line.starts_with("cores = "))
+        .unwrap();
+    project.edit("tprimat.lock", cores, "cores = 4096");
+    let_go(&project, child).ends_with(0);
+    assert!(
+        project
+            .run(&["build"])
+            .ends_with(1)
+            .stderr
+            .contains("differs from tprimat.lock")
+    );
+}
+
+#[test]
+fn a_matrix_that_comes_first_is_seen() {
+    let project = Project::of_two();
+    let matrix = project.read("matrix.toml");
+    project
+        .remove("matrix.toml")
+        .write("pipelines/matrix.toml", &matrix);
+    assert_eq!(project.build(&[]).code, 0);
+    project.expect_nothing();
+    project.write("matrix.toml", &matrix.replace("repeats = 2", "repeats = 3"));
+    the_edit_is_built(&project, "matrix.toml above pipelines/matrix.toml");
+}
+
+#[test]
+fn every_variable_that_config_names_counts() {
+    let project = Project::of_two();
+    project.edit("config.yaml", "flavor: 0", "flavor: \"${TERM:-0}\"");
+    project.edit(
+        "config.yaml",
+        "OF_FRAMEWORK: \"0\"",
+        "OF_FRAMEWORK: \"${SEED_KEY:-0}\"",
+    );
+    let built = |name: &str, value: &str| {
+        let run = |arguments: &[&str]| {
+            Ran::from(
+                project
+                    .tprimat(arguments)
+                    .env(name, value)
+                    .output()
+                    .unwrap(),
+            )
+        };
+        let stale = run(&["plan", "--json"]).json()["summary"]["stale"].clone();
+        assert_ne!(stale, 0, "{name}={value}");
+        assert_eq!(
+            run(&["build", "--json"]).ends_with(0).json()["ran"],
+            stale,
+            "{name}={value}"
+        );
+        assert_eq!(
+            run(&["build", "--json"]).ends_with(0).json()["ran"],
+            0,
+            "{name}={value}"
+        );
+    };
+    for (name, value) in [
+        ("TERM", "a"),
+        ("TERM", "b"),
+        ("SEED_KEY", "a"),
+        ("SEED_KEY", "b"),
+    ] {
+        built(name, value);
+    }
+}
+
+#[test]
+fn what_runs_and_editors_leave_behind_is_no_input() {
+    let project = Project::of_two();
+    project.write("src/model.py", "x = 1\n");
+    project.edit(
+        "config.yaml",
+        "inputs: [train.sh]",
+        "inputs: [\"*.toml\", \"*.lock\", \"src/**\"]",
+    );
+    // As Python does it, at the first run.
+    project.write(
+        "mood.sh",
+        "mkdir -p src/__pycache__; echo x > src/__pycache__/model.cpython-311.pyc\n",
+    );
+    assert_eq!(
+        project.build(&[]).code,
+        2,
+        "no file but tprimat.lock, which tprimat makes, matches *.lock"
+    );
+    project.edit("config.yaml", "\"*.lock\", ", "");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    project.expect_nothing();
+    for name in [
+        "src/model.py~",
+        "src/.model.py.swp",
+        "src/#model.py#",
+        "recipes/cmd/recipe.toml~",
+    ] {
+        project.write(name, "x");
+    }
+    symlink("me@host.4711", project.path("src/.#model.py")).unwrap();
+    project.edit("config.yaml", "the first words", "other words");
+    assert_eq!(project.build(&[]).code, 0);
+    assert_eq!(project.launches(), 4);
+    project.expect_nothing();
+}
+
+#[test]
+fn what_lies_behind_a_link_is_an_input_and_what_has_no_end_is_an_error() {
+    let project = Project::of_two();
+    project.write("src/model.py", "x = 1\n");
+    project.write("../shared/net.py", "y = 1\n");
+    symlink("../../shared", project.path("src/shared")).unwrap();
+    project.edit(
+        "config.yaml",
+        "inputs: [train.sh]",
+        "inputs: [\"src/**/*.py\"]",
+    );
+    assert_eq!(project.build(&[]).code, 0);
+    project.expect_nothing();
+    project.write("../shared/net.py", "y = 2\n");
+    project.expect(
+        &["{train,parse,aggregate} *", super::LATER],
+        &["{train,parse,aggregate} *", super::LATER],
+    );
+    // A name that no line of a key can hold is not passed over.
+    let odd = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(b"src/\xff.py"));
+    symlink("model.py", project.root().join(&odd)).unwrap();
+    assert!(
+        project
+            .run(&["plan"])
+            .ends_with(2)
+            .stderr
+            .contains("a name that is not UTF-8")
+    );
+    std::fs::remove_file(project.root().join(&odd)).unwrap();
+    for place in ["src/pipe.py", "recipes/cmd/pipe"] {
+        nix::unistd::mkfifo(&project.path(place), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refused = project.run(&["plan"]).ends_with(2);
+        assert!(refused.stderr.contains("a pipe"), "{}", refused.stderr);
+        project.remove(place);
+    }
+}
+
+#[test]
+fn a_file_that_the_command_names_is_an_input() {
+    let project = Project::of_two();
+    project.edit("config.yaml", "inputs: [train.sh], ", "");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    project.write("train.sh", &(project.read("train.sh") + "# another\n"));
+    let reason = |cell: &str| project.plan(&[])[&format!("train {cell}#1")].reason.clone();
+    assert!(
+        reason(SMALL).contains("train.sh edited") && reason(LARGE).contains("train.sh edited"),
+        "{}",
+        reason(SMALL)
+    );
+    the_edit_is_built(&project, "train.sh");
+    assert_eq!(project.launches(), 8);
+    // Said in another way it is the same file.
+    project.edit(
+        "config.yaml",
+        "share: true",
+        "inputs: [./train.sh], share: true",
+    );
+    project.expect_nothing();
+    // What the run itself writes can be taken back.
+    project.edit(
+        "config.yaml",
+        "inputs: [./train.sh]",
+        "inputs: [\"!train.sh\"]",
+    );
+    assert_eq!(project.build(&[]).code, 0);
+    project.write("train.sh", &(project.read("train.sh") + "# a third\n"));
+    project.expect_nothing();
+}
+
+/// Two repeats, one after the other, of one cell.
+fn of_one_cell() -> Project {
+    let project = Project::of_two();
+    project.edit(
+        "matrix.toml",
+        "model = [\"small\", \"large\"]",
+        "model = \"small\"",
+    );
+    project.edit("config.yaml", "share: true", "share: false");
+    project
+}
+
+#[test]
+fn an_input_that_is_edited_during_a_run_makes_no_figure_also_when_it_is_put_back() {
+    let project = of_one_cell();
+    let train = project.read("train.sh");
+    let child = held_build(&project);
+    project.write("train.sh", &format!("{train}# edited\n"));
+    let built = let_go(&project, child);
+    // The first repeat read both, the second was not started.
+    assert_eq!(
+        (built.code, project.launches()),
+        (Some(1), 1),
+        "{}",
+        built.stderr
+    );
+    assert!(
+        built
+            .stderr
+            .contains("not counted: inputs changed while it ran: train.sh"),
+        "{}",
+        built.stderr
+    );
+    assert!(
+        built
+            .stderr
+            .contains("train.sh changed after this build was planned"),
+        "{}",
+        built.stderr
+    );
+    // Put back: it is the same training again, and what was disturbed is replaced.
+    project.write("train.sh", &train);
+    let why = project.plan(&[])[&format!("train {SMALL}#1")]
+        .reason
+        .clone();
+    assert!(why.contains("inputs changed while it ran"), "{why}");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 3));
+    project.expect_nothing();
+    // Edited and put back within one run, but not before it was seen.
+    project.write("train.sh", &format!("{train}# another\n"));
+    let child = held_build(&project);
+    project.write("train.sh", &train);
+    until("the edit is seen", || {
+        run_states(&project).contains("train.sh")
+    });
+    project.write("train.sh", &format!("{train}# another\n"));
+    let built = let_go(&project, child);
+    assert!(
+        built
+            .stderr
+            .contains("not counted: inputs changed while it ran: train.sh"),
+        "{}",
+        built.stderr
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 6));
+    assert_eq!(
+        project.json(&["show", SMALL])["repeats"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    project.expect_nothing();
+}
+
+/// What the runs that go on now are doing.
+fn run_states(project: &Project) -> String {
+    let runs = project.names_in("cache/runs").into_iter();
+    runs.filter_map(|run| {
+        std::fs::read_to_string(project.path(&format!("cache/runs/{run}/state.json"))).ok()
+    })
+    .collect()
+}
+
+#[test]
+fn a_touch_or_the_same_bytes_written_again_disturb_no_run() {
+    let project = of_one_cell();
+    let child = held_build(&project);
+    let train = project.read("train.sh");
+    std::fs::File::open(project.path("train.sh"))
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    project.write("train.sh", &train);
+    let built = let_go(&project, child).ends_with(0);
+    assert!(!built.stderr.contains("changed while"), "{}", built.stderr);
+    assert_eq!(
+        project.json(&["show", SMALL])["repeats"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+}
+
+/// A training that writes some of many files which only the command names is found again like any
+/// other.
+#[test]
+fn a_run_that_writes_two_of_six_undeclared_files_is_made_again_once() {
+    let project = crate::support::Project::new(crate::support::ONE_RUN);
+    let names: Vec<String> = (1..=6).map(|number| format!("f{number}.txt")).collect();
+    for name in &names {
+        project.write(name, name);
+    }
+    let command = format!("command: [bash, trainer.sh, {}], inputs", names.join(", "));
+    project.edit(
+        "config.yaml",
+        "command: [bash, trainer.sh], inputs",
+        &command,
+    );
+    let writes =
+        "for f in f1.txt f2.txt; do echo $RANDOM$RANDOM >> \"$TPRIMAT_PROJECT_DIR/$f\"; done\n";
+    project.write(
+        "trainer.sh",
+        &format!("{writes}{}", crate::support::TRAINER),
+    );
+    for _ in 0..4 {
+        project.run(&["build"]);
+    }
+    assert_eq!(project.launches(), 2, "once more, and then it is held");
+}
+
+/// One cell, two repeats; its runs write what follows an option that tprimat does not know.
+fn with_a_journal() -> Project {
+    let project = of_one_cell();
+    project.edit(
+        "config.yaml",
+        "\"bash train.sh\"",
+        "\"bash train.sh --journal out.txt\"",
+    );
+    project.write("mood.sh", "echo $RANDOM >> out.txt\n");
+    project
+}
+
+#[test]
+fn a_file_that_a_run_makes_under_a_name_of_its_command_is_not_an_input() {
+    let project = with_a_journal();
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 2), "{}", built.stderr);
+    assert!(
+        built.stderr.contains("the run wrote out.txt")
+            && built.stderr.contains("`inputs: [\"!out.txt\"]`")
+    );
+    let train = || project.plan(&[])[&format!("train {SMALL}#1")].clone();
+    assert!(
+        train().state == "fresh" && train().reason.contains("the run wrote out.txt"),
+        "{:?}",
+        train()
+    );
+    // Whoever writes to it later, and once somebody says what it is: nothing runs again.
+    project.write("out.txt", "more\n");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.edit(
+        "config.yaml",
+        "inputs: [train.sh]",
+        "inputs: [train.sh, \"!out.txt\"]",
+    );
+    assert!(
+        train().state == "fresh" && train().reason.is_empty(),
+        "{:?}",
+        train()
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.expect_nothing();
+    // Declared as an input it is one.
+    project.edit("config.yaml", "\"!out.txt\"", "out.txt");
+    assert_eq!(train().state, "stale");
+}
+
+#[test]
+fn a_file_that_changes_under_two_runs_holds_the_cell_until_somebody_says_what_it_is() {
+    let project = with_a_journal();
+    project.write("out.txt", "of yesterday\n");
+    let checked = project.run(&["check"]).ends_with(0);
+    assert!(
+        checked.stderr.contains(&format!(
+            "out.txt is an input of {SMALL}: the command names the file"
+        )),
+        "{checked:?}"
+    );
+    // The first repeat writes it, so the second would not read what was planned.
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (1, 1), "{}", built.stderr);
+    for told in [
+        "out.txt changed while it ran",
+        "`inputs: [\"!out.txt\"]`",
+        "not started: out.txt changed",
+    ] {
+        assert!(built.stderr.contains(told), "{told}: {}", built.stderr);
+    }
+    let why = project.plan(&[])[&format!("train {SMALL}#1")]
+        .reason
+        .clone();
+    assert!(
+        why.contains("out.txt changed while it ran") && why.ends_with("this is replacement 1 of 1"),
+        "{why}"
+    );
+    // Each repeat is made once more, and no third time: builds end, and go on to fail.
+    for launches in [2, 3, 4, 4, 4] {
+        let built = project.build(&[]);
+        assert_eq!(
+            (built.code, project.launches()),
+            (1, launches),
+            "{}",
+            built.stderr
+        );
+        let told = format!(
+            "{SMALL} not counted: out.txt changed while it ran, as during the run before it"
+        );
+        assert!(built.stderr.contains(&told), "{}", built.stderr);
+    }
+    assert_eq!(
+        project.run(&["build", "--json"]).ends_with(1).json()["held"],
+        1
+    );
+    assert_eq!(project.json(&["plan"])["summary"]["held"], 1);
+    let plan = project.run(&["plan"]).ends_with(0).stdout;
+    assert!(
+        plan.contains(&format!("{SMALL} not counted: out.txt")),
+        "{plan}"
+    );
+    let attempts = project.run(&["attempts", SMALL]).ends_with(0).stdout;
+    assert_eq!(
+        attempts
+            .matches("does not count: it was disturbed (out.txt changed")
+            .count(),
+        4,
+        "{attempts}"
+    );
+    // Somebody says what it is, and what was measured counts.
+    project.edit(
+        "config.yaml",
+        "inputs: [train.sh]",
+        "inputs: [train.sh, \"!out.txt\"]",
+    );
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 4), "{}", built.stderr);
+    assert_eq!(
+        project.json(&["show", SMALL])["repeats"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    project.write("out.txt", "of tomorrow\n");
+    project.expect_nothing();
+}
+
+/// One cell with one repeat and a script that only its command names.
+fn with_an_undeclared_script() -> Project {
+    let project = of_one_cell();
+    project
+        .edit("config.yaml", "inputs: [train.sh], ", "")
+        .edit("matrix.toml", "repeats = 2", "repeats = 1");
+    project
+}
+
+/// Builds, and edits the script while it runs.
+fn edited_during_a_build(project: &Project) -> Ran {
+    let child = held_build(project);
+    project.write("train.sh", &(project.read("train.sh") + "# edited\n"));
+    let_go(project, child).ends_with(1)
+}
+
+#[test]
+fn a_script_that_is_edited_while_a_run_names_it_is_measured_again_with_the_new_bytes() {
+    let project = with_an_undeclared_script();
+    for already in [0, 2] {
+        let built = edited_during_a_build(&project);
+        assert!(
+            built
+                .stderr
+                .contains("The next build measures once more with the new content"),
+            "{}",
+            built.stderr
+        );
+        assert_eq!(
+            (project.build(&[]).code, project.launches()),
+            (0, already + 2)
+        );
+        project.expect_nothing();
+        // The run that ended under the new bytes showed that it does not write them: another edit,
+        // days later, is another first one.
+        project.write(
+            "train.sh",
+            &(project.read("train.sh") + "# of another day\n"),
+        );
+    }
+}
+
+#[test]
+fn a_script_that_is_edited_under_its_replacement_as_well_is_measured_again_once_it_is_declared() {
+    let project = with_an_undeclared_script();
+    edited_during_a_build(&project);
+    let built = edited_during_a_build(&project);
+    assert!(
+        built
+            .stderr
+            .contains("`inputs: [\"train.sh\"]` measures again"),
+        "{}",
+        built.stderr
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+    project.edit(
+        "config.yaml",
+        "share: false",
+        "inputs: [train.sh], share: false",
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 3));
+    project.expect_nothing();
+    // Nobody has to declare it for ever.
+    project.edit(
+        "config.yaml",
+        "inputs: [train.sh], share: false",
+        "share: false",
+    );
+    project.expect_nothing();
+    project.write("train.sh", &(project.read("train.sh") + "# another\n"));
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+}
+
+#[test]
+fn a_run_that_fails_while_its_script_is_edited_is_tried_again_with_the_new_bytes() {
+    let project = with_an_undeclared_script();
+    let train = project.read("train.sh");
+    project.write(
+        "train.sh",
+        &format!("{train}\necho \"ModuleNotFoundError: No module named 'torch'\"\nexit 1\n"),
+    );
+    let child = held_build(&project);
+    // Bash goes on with the file that it has open.
+    project.remove("train.sh").write("train.sh", &train);
+    let_go(&project, child).ends_with(1);
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 2));
+    project.expect_nothing();
+}
+
+#[test]
+fn what_a_recipe_states_as_command_and_inputs_counts_as_well() {
+    let project = Project::of_two();
+    project
+        .edit(
+            "config.yaml",
+            "command: \"bash train.sh\", inputs: [train.sh], ",
+            "",
+        )
+        .write("lib/a.sh", "# a\n");
+    let defaults = "[defaults]\n\"frameworks.cmd.command\" = \"bash train.sh\"\n\"frameworks.cmd.inputs\" = [\"lib/*.sh\"]\n";
+    project.write(
+        "recipes/cmd/recipe.toml",
+        &format!("{}\n{defaults}", project.read("recipes/cmd/recipe.toml")),
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 4));
+    project.write("lib/a.sh", "# b\n");
+    the_edit_is_built(&project, "lib/a.sh");
+    project.write("train.sh", &(project.read("train.sh") + "# another\n"));
+    the_edit_is_built(&project, "train.sh");
+    project.edit("recipes/cmd/recipe.toml", "lib/*.sh", "none/*.sh");
+    let refused = project.run(&["plan"]).ends_with(2);
+    assert!(
+        refused
+            .stderr
+            .contains("no file of the project matches the input `none/*.sh`"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_run_whose_inputs_changed_does_not_count_though_its_tprimat_was_killed() {
+    let project = of_one_cell();
+    let train = project.read("train.sh");
+    let mut child = held_build(&project);
+    project.write("train.sh", &format!("{train}# edited\n"));
+    // Stopped, it cannot take in what its supervisor will say.
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(child.id().cast_signed()),
+        nix::sys::signal::Signal::SIGSTOP,
+    )
+    .unwrap();
+    project.write("go", "");
+    let ended = |run: &String| {
+        project
+            .path("cache/runs")
+            .join(run)
+            .join("exit.json")
+            .exists()
+    };
+    until("the run is over", || {
+        project.names_in("cache/runs").iter().any(ended)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Put back, so that the key is the run's again.
+    project.write("train.sh", &train).remove("mood.sh");
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 3), "{}", built.stderr);
+    assert!(
+        built
+            .stderr
+            .contains("took in a run that an earlier build left"),
+        "{}",
+        built.stderr
+    );
+}
+
+#[test]
+fn a_run_that_edits_its_own_inputs_makes_no_figure() {
+    let project = of_one_cell();
+    project.write("src/a.py", "a = 1\n");
+    project.edit("config.yaml", "inputs: [train.sh]", "inputs: [\"src/**\"]");
+    // The second repeat would read another file than the first.
+    project.write(
+        "mood.sh",
+        "[[ $n -gt 1 ]] || { sleep 0.05; echo 'a = 2' > src/a.py; }\n",
+    );
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (1, 1), "{}", built.stderr);
+    assert!(built.stderr.contains("src/a.py"), "{}", built.stderr);
+}
+
+/// A plan tells what was lost from what was edited, and both from what another build published.
+#[test]
+fn a_plan_says_what_is_wrong_with_a_published_file() {
+    let project = Project::of_two();
+    assert_eq!(project.build(&[]).code, 0);
+    let reason = || project.plan(&[])["report m"].reason.clone();
+    let page = project.path("output/compare.json");
+    let published = std::fs::read(&page).unwrap();
+    std::fs::remove_file(&page).unwrap();
+    assert_eq!(reason(), "compare.json is not in the output folder");
+    std::fs::write(&page, "{}").unwrap();
+    assert_eq!(reason(), "compare.json in the output folder was changed");
+    std::fs::write(&page, published).unwrap();
+    project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 2.00");
+    assert_eq!(project.build(&[]).code, 0);
+    project.edit("config.yaml", "per_gpu_hour: 2.00", "per_gpu_hour: 1.00");
+    let told = reason();
+    assert!(
+        told.ends_with(" in the output folder is from another build"),
+        "{told}"
+    );
+}

@@ -1,0 +1,352 @@
+//! Runs that fail or contradict their job: which are tried again, and when.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    Project,
+    tasks::{IMPORT_ERROR, LARGE, SAMPLED, SHARED, SMALL, UNKNOWN_ERROR, WRONG_LENGTH},
+};
+
+/// Two models of two repeats each; one run at a time, so that each is known before the next one
+/// starts.
+fn one_at_a_time() -> Project {
+    let project = Project::of_two();
+    project.edit("config.yaml", "share: true", "share: false");
+    project
+}
+
+#[test]
+fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
+    let project = one_at_a_time();
+    project.write("mood.sh", IMPORT_ERROR);
+    let built = project.build(&[]);
+    // Its second repeat would launch the same bytes.
+    assert_eq!((built.code, project.launches()), (1, 3), "{}", built.stderr);
+    // One unit: cells.
+    assert!(
+        built.stderr.contains("2 cells: 1 done, 1 failed after "),
+        "{}",
+        built.stderr
+    );
+    let second = &project.plan(&[])[&format!("train {SMALL}#2")];
+    assert_eq!(second.state, "failed");
+    assert!(
+        second
+            .reason
+            .starts_with("not started: repeat 1 failed (import: exit 1)"),
+        "{}",
+        second.reason
+    );
+    // It blocks nobody.
+    let table = project.read("output/compare.txt");
+    assert!(table.contains(SMALL) && table.contains(LARGE), "{table}");
+    assert!(project.path("output/train_cpu_cmd_large.json").is_file());
+    assert_eq!(
+        project.plan(&[])[&format!("train {SMALL}#1")].state,
+        "failed"
+    );
+    assert_eq!(project.stale(&[]), BTreeSet::new());
+    // Still failed, and not tried again.
+    let built = project.build(&[]);
+    assert_eq!(
+        (built.code, built.ran, project.launches()),
+        (1, BTreeSet::new(), 3)
+    );
+    // Where it fails again, it does so once more.
+    assert_eq!(
+        (project.build(&["--retry-failed"]).code, project.launches()),
+        (1, 4)
+    );
+    // With the cause gone as well: no key covers it.
+    project.remove("mood.sh");
+    assert_eq!(project.build(&[]).code, 1);
+    assert_eq!(project.launches(), 4);
+    let retried = project.build(&["--retry-failed"]);
+    assert_eq!(
+        (retried.code, project.launches()),
+        (0, 6),
+        "{}",
+        retried.stderr
+    );
+    project.expect_nothing();
+}
+
+#[test]
+fn cells_whose_last_run_failed_are_selected_by_that_alone() {
+    let project = one_at_a_time();
+    project.write("mood.sh", IMPORT_ERROR);
+    let built = project.build(&[]);
+    assert_eq!(built.code, 1, "{}", built.stderr);
+    let listed = project.run(&["list", "--failed"]).ends_with(0).stdout;
+    assert!(
+        listed.contains(SMALL) && !listed.contains(LARGE),
+        "{listed}"
+    );
+    assert!(
+        project
+            .plan(&["--failed"])
+            .keys()
+            .all(|task| !task.contains(LARGE))
+    );
+    let log = project.run(&["logs", "--failed"]).ends_with(0).stdout;
+    assert!(
+        log.starts_with(&format!("==> {SMALL}#1 (attempt ")) && log.contains("ModuleNotFoundError"),
+        "{log}"
+    );
+    // Whoever names it so wants it tried again, although nothing was changed and it fails for good.
+    let launched = project.launches();
+    assert_eq!(
+        (project.build(&["--failed"]).code, project.launches()),
+        (1, launched + 1)
+    );
+    // What was changed since makes it another configuration, and it is still what failed. The other
+    // cell is as stale, and left.
+    project
+        .remove("mood.sh")
+        .edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
+    let launched = project.launches();
+    assert_eq!(
+        (project.build(&["--failed"]).code, project.launches()),
+        (0, launched + 2)
+    );
+    // Nothing is left of it, and it is not taken for a build that has nothing to do.
+    for command in ["build", "plan", "list", "logs"] {
+        let ran = project.run(&[command, "--failed"]).ends_with(4);
+        assert!(
+            ran.stderr.contains("no cell's last run failed"),
+            "{command}: {}",
+            ran.stderr
+        );
+    }
+    assert_eq!(project.build(&[]).code, 0);
+    project.run(&["build", "--failed"]).ends_with(4);
+}
+
+#[test]
+fn memory_that_others_held_is_no_lasting_failure() {
+    let torch = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
+    let other = "Process 4711 has 92.85 GiB memory in use. Including non-PyTorch memory, this process has 1.00 GiB memory in use.";
+    let runs_out =
+        |says: &str| format!("if [[ $vocab == 32 ]]; then echo '{says}' >&2; exit 1; fi");
+    let sampled = SAMPLED.split_once("printf '{\"event\"").unwrap().0;
+    let told = "oom: exit 1; process 4711 had 92.85 GiB of its GPU's memory";
+    let seen = "oom: exit 1; its GPU gpu-0 was also used by process 4711 (python3)";
+    for (mood, why) in [
+        (runs_out(&format!("{torch} {other}")), told),
+        (format!("{SHARED}\n{sampled}\n{}", runs_out(torch)), seen),
+    ] {
+        let project = one_at_a_time();
+        project.write("mood.sh", &mood);
+        // Each repeat is tried, and each again by the next build.
+        let built = project.build(&[]);
+        assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
+        let first = &project.plan(&[])[&format!("train {SMALL}#1")];
+        assert_eq!(first.state, "stale");
+        assert_eq!(
+            first.reason,
+            format!("the last attempt failed ({why}); this may be transient, so it runs again")
+        );
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+        // Alone on its device it fails for good.
+        project.write("mood.sh", &runs_out(torch));
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 8));
+        assert_eq!(project.stale(&[]), BTreeSet::new());
+    }
+}
+
+#[test]
+fn a_repeat_that_went_well_speaks_for_the_others() {
+    let project = one_at_a_time();
+    project
+        .edit("matrix.toml", "repeats = 2", "repeats = 1")
+        .build(&[]);
+    project
+        .write("mood.sh", IMPORT_ERROR)
+        .edit("matrix.toml", "repeats = 1", "repeats = 3");
+    // The first one did not fail, so each of the others is tried.
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    // Measured anew, the first one fails, and that is all.
+    assert_eq!(
+        (
+            project.build(&["--remeasure", "--only", SMALL]).code,
+            project.launches()
+        ),
+        (1, 7)
+    );
+}
+
+#[test]
+fn a_key_that_changed_tries_a_lasting_failure_again() {
+    let project = one_at_a_time();
+    project.write("mood.sh", IMPORT_ERROR);
+    assert_eq!(project.build(&[]).code, 1);
+    project
+        .remove("mood.sh")
+        .edit("config.yaml", "OF_PLATFORM: \"0\"", "OF_PLATFORM: \"1\"");
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 7));
+}
+
+#[test]
+fn a_passing_failure_is_tried_again_by_the_next_build() {
+    let project = Project::of_two();
+    project.write("mood.sh", UNKNOWN_ERROR);
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
+    let failed: BTreeSet<_> = project
+        .stale(&[])
+        .into_iter()
+        .filter(|id| id.starts_with("train "))
+        .collect();
+    assert_eq!(
+        failed,
+        BTreeSet::from([format!("train {SMALL}#1"), format!("train {SMALL}#2")])
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    project.remove("mood.sh");
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 8), "{}", built.stderr);
+    project.expect_nothing();
+}
+
+/// An exception says that the same launch would meet it again, once it has come twice.
+#[test]
+fn the_same_exception_twice_is_not_tried_a_third_time() {
+    let raises = |text: &str| format!("if [[ $vocab == 32 ]]; then echo '{text}' >&2; exit 1; fi");
+    let project = one_at_a_time();
+    project.write("mood.sh", &raises("ValueError: heads must divide"));
+    project.edit("matrix.toml", "repeats = 2", "repeats = 3");
+    // Two repeats of the one cell, three of the other.
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 5));
+    let plan = project.plan(&[]);
+    let reason = |repeat: u32| plan[&format!("train {SMALL}#{repeat}")].reason.as_str();
+    assert!(
+        reason(1).contains(
+            "failed (twice in the same way: unknown: exit 1: ValueError: heads must divide)"
+        ) && reason(1).contains("--retry-failed"),
+        "{}",
+        reason(1)
+    );
+    assert!(
+        reason(3).starts_with("not started: two runs failed in the same way"),
+        "{}",
+        reason(3)
+    );
+    let built = project.build(&[]);
+    assert_eq!(
+        (built.code, built.ran, project.launches()),
+        (1, BTreeSet::new(), 5)
+    );
+    // Another message shows nothing of the kind, and a connection may be there the next time.
+    project.build(&["--retry-failed"]);
+    for text in ["ValueError: $RANDOM$RANDOM", "ConnectionError: no route"] {
+        let other = one_at_a_time();
+        other.write("mood.sh", &raises(text).replace('\'', "\""));
+        assert_eq!((other.build(&[]).code, other.launches()), (1, 4));
+        assert_eq!((other.build(&[]).code, other.launches()), (1, 6));
+        assert_eq!((other.build(&[]).code, other.launches()), (1, 8));
+    }
+    project.remove("mood.sh");
+    let retried = project.build(&["--retry-failed"]);
+    assert_eq!(retried.code, 0, "{}", retried.stderr);
+    project.expect_nothing();
+}
+
+/// Somebody who asks for a cell after a crash wants to know why, not what would be launched.
+#[test]
+fn show_says_why_a_cell_failed_and_where_its_log_is() {
+    let project = one_at_a_time();
+    project.write("mood.sh", UNKNOWN_ERROR);
+    assert_eq!(project.build(&[]).code, 1);
+    for name in [SMALL.to_owned(), format!("{SMALL}#2")] {
+        let shown = project.run(&["show", &name]).ends_with(0).stdout;
+        for words in [
+            "has no figures: repeat",
+            "failed (unknown: exit 1)",
+            "something odd",
+            "tprimat logs --attempt",
+            "what to do: ",
+        ] {
+            assert!(shown.contains(words), "{words}:\n{shown}");
+        }
+        let json = project.run(&["show", &name, "--json"]).ends_with(1);
+        assert!(json.stdout.contains("something odd"), "{json:?}");
+    }
+    project.edit("config.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3");
+    let shown = project.run(&["show", SMALL]).ends_with(0).stdout;
+    assert!(
+        shown.contains("before its settings or files were edited"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_signal_that_a_run_sends_itself_is_a_crash() {
+    let project = one_at_a_time();
+    project.write("mood.sh", "if [[ $vocab == 32 ]]; then kill -SEGV $$; fi");
+    let built = project.build(&[]);
+    assert!(
+        built.stderr.contains("failed (crash)") && built.stderr.contains("SIGSEGV"),
+        "{}",
+        built.stderr
+    );
+}
+
+#[test]
+fn failures_of_another_matrix_are_named() {
+    let project = one_at_a_time();
+    project.write("mood.sh", IMPORT_ERROR);
+    assert_eq!(project.build(&[]).code, 1);
+    let text = project.read("matrix.toml");
+    let (small, large) = (
+        SMALL.split('/').nth(2).unwrap(),
+        LARGE.split('/').nth(2).unwrap(),
+    );
+    let models = text.lines().find(|line| line.starts_with("model")).unwrap();
+    let only = text.replace(models, &format!("model = \"{large}\""));
+    project.write(
+        "pipelines/other.toml",
+        &only.replace("name = \"", "name = \"other-"),
+    );
+    let none = project
+        .run(&["list", "other", "--failed"])
+        .ends_with(4)
+        .stderr;
+    let words = none.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("failed too") && words.contains(small) && words.contains("--matrix NAME"),
+        "{none}"
+    );
+}
+
+#[test]
+fn a_run_that_contradicts_its_job_is_kept_and_does_not_count() {
+    let project = Project::of_two();
+    project.write("mood.sh", WRONG_LENGTH);
+    let built = project.build(&[]);
+    assert_eq!(
+        (built.code, &built.says["contradicted"]),
+        (1, &json!(2)),
+        "{}",
+        built.says
+    );
+    let comparison: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    let rows: Vec<_> = comparison["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["cell"].clone())
+        .collect();
+    assert_eq!(rows, [json!(LARGE)]);
+    assert_eq!(comparison["absent"][0]["state"], "contradicted");
+    assert_eq!(
+        project.json(&["show", &format!("{SMALL}#1")])["attestation"]["status"],
+        "contradicted"
+    );
+    // It is a measurement: nothing runs again, and the exit code goes on saying so.
+    let built = project.build(&[]);
+    assert_eq!(
+        (built.code, built.ran, project.launches()),
+        (1, BTreeSet::new(), 4)
+    );
+}

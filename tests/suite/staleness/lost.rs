@@ -1,0 +1,102 @@
+//! Objects and published files that are gone: made again where something needs them, and only then.
+
+use tprimat::cache::TaskKind;
+
+use super::LATER;
+use crate::support::{Project, tasks::SMALL};
+
+#[test]
+fn what_is_lost_and_needed_is_made_again() {
+    let project = Project::built();
+    let (first, aggregate) = (format!("{SMALL}#1"), format!("aggregate {SMALL}"));
+    let parse = format!("parse {first}");
+    // The log alone: its result is there.
+    project.lose_log(&first);
+    project.expect_nothing();
+    // The summary alone.
+    project.lose_summary(SMALL);
+    project.expect(&[&aggregate, LATER], &[&aggregate]);
+    // A result whose log is there.
+    project.lose_result(&format!("{SMALL}#2"));
+    let second = format!("parse {SMALL}#2");
+    project.expect(&[&second, &aggregate, LATER], &[&second]);
+    // The result whose log is lost, and the summary made of it: now it must be measured again.
+    project.lose_result(&first).lose_summary(SMALL);
+    let train = format!("train {first}");
+    let all = [&train, &parse, &aggregate, LATER];
+    project.expect(&all, &all);
+    // What later tasks left.
+    for (kind, task, name, stale) in [
+        (TaskKind::Compare, "compare m", "compare.json", LATER),
+        (TaskKind::Plot, "plot m", "compare.svg", "{plot,report} m"),
+        (TaskKind::Report, "report m", "compare.txt", "report m"),
+        (
+            TaskKind::Render,
+            &format!("render {SMALL}"),
+            "cmd.sh",
+            "render *",
+        ),
+    ] {
+        project.lose(project.output(kind, task, name));
+        project.expect(
+            &[stale],
+            &[if kind == TaskKind::Plot {
+                "plot m"
+            } else {
+                stale.split_once(',').map_or(stale, |_| task)
+            }],
+        );
+    }
+}
+
+#[test]
+fn a_log_and_its_result_are_not_measured_again_while_their_summary_is_there() {
+    let project = Project::built();
+    let first = format!("{SMALL}#1");
+    project.lose_log(&first).lose_result(&first);
+    project.expect_nothing();
+    // When the comparison is due again, the summary is all it needs.
+    project.edit("config.yaml", "per_gpu_hour: 1.00", "per_gpu_hour: 2.00");
+    project.expect(&[LATER], &[LATER]);
+    // Other statistics need the results, and this one has to be measured again.
+    project.edit("config.yaml", "skip_steps: 1", "skip_steps: 2");
+    let (train, parse) = (format!("train {first}"), format!("parse {first}"));
+    let all = [&train, &parse, "aggregate *", LATER];
+    project.expect(&all, &all);
+}
+
+#[test]
+fn a_run_whose_lines_lost_their_dates_is_not_measured_again() {
+    let project = Project::built();
+    let first = format!("{SMALL}#1");
+    project.lose(project.output(TaskKind::Train, &format!("train {first}"), "times"));
+    project.expect_nothing();
+    project.lose_result(&first);
+    // Its step times are held against less.
+    let derived = [
+        &format!("parse {first}"),
+        &format!("aggregate {SMALL}"),
+        LATER,
+    ];
+    project.expect(&derived, &derived);
+}
+
+#[test]
+fn what_was_published_is_published_again() {
+    let project = Project::built();
+    project.remove("output/train_cpu_cmd_small.json");
+    project.expect(&["report m"], &["report m"]);
+    project.write("output/compare.txt", "nonsense");
+    project.expect(&["report m"], &["report m"]);
+    assert!(project.read("output/compare.txt").contains(SMALL));
+    let config = project.read("config.yaml");
+    project.write(
+        "config.yaml",
+        &(config + "\npaths: { output: elsewhere }\n"),
+    );
+    project.expect(&["report m"], &["report m"]);
+    assert!(
+        project.path("elsewhere/compare.png").is_file()
+            && project.path("elsewhere/plot_throughput.svg").is_file()
+    );
+}

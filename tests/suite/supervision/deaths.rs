@@ -1,0 +1,309 @@
+//! Supervisors and tprimats that die or hang: nobody of the run is left, and what happened is
+//! known.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::{Child, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tprimat::{
+    execute::{self, ExitKind, RunExit, RunSpec, SUPERVISE_ARGUMENT},
+    files::{Durability, write_atomically},
+};
+
+use super::{TORCHRUN_LIKE, spec_of, start, trains};
+use crate::support::{ONE_RUN, Project, TPRIMAT, until};
+
+/// A supervisor with a thread that hangs in a driver cannot go, also when it has said how its run
+/// ended.
+#[test]
+fn a_supervisor_that_lingers_after_the_end_keeps_nobody_waiting() {
+    let project = Project::empty();
+    let spec = spec_of(&project, "lingers", "true");
+    let (status, note) = (ExitKind::Code(7), None);
+    let (leftover, survivors, waited_seconds) = (0, 0, 0.0);
+    let (changed, undeclared) = Default::default();
+    let (started_at, ended_at, host) = (1.0, 2.0, None);
+    let told = RunExit {
+        status,
+        started_at,
+        ended_at,
+        waited_seconds,
+        leftover,
+        survivors,
+        changed,
+        undeclared,
+        lost_nodes: None,
+        host,
+        note,
+    };
+    let told = serde_json::to_string(&told).unwrap();
+    let script = format!(
+        "#!/bin/sh\necho $$ > \"$2/pid\"\nprintf %s '{told}' > \"$2/exit.json\"\nexec /bin/sleep 60\n"
+    );
+    let supervisor = project.root().join("supervisor");
+    write_atomically(&supervisor, script.as_bytes(), Durability::Plain).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a mock must be executable")]
+    fs::set_permissions(&supervisor, fs::Permissions::from_mode(0o755)).unwrap();
+    let exit = execute::start(&spec, &supervisor).unwrap().wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Code(7));
+    let pid = Pid::from_raw(
+        fs::read_to_string(spec.dir.join("pid"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap(),
+    );
+    assert!(
+        kill(pid, Signal::SIGKILL).is_ok(),
+        "the supervisor was waited for"
+    );
+}
+
+/// Both reach the supervisor at once: the end of the trainer, and the death of who asked for the
+/// run.
+#[test]
+fn a_trainer_that_had_ended_when_its_tprimat_died_has_ended_well() {
+    let project = Project::empty();
+    let spec = spec_of(
+        &project,
+        "whole",
+        "echo up; until [ -e go ]; do sleep 0.01; done; echo whole",
+    );
+    let running = start(&spec);
+    until("it trains", || {
+        fs::read_to_string(spec.dir.join("log")).is_ok_and(|log| log.contains("up"))
+    });
+    let supervisor = supervisor(&project);
+    kill(supervisor, Signal::SIGSTOP).unwrap();
+    project.write("go", "");
+    // What has ended and was not waited for yet has no arguments any more.
+    until("the trainer has ended", || project.processes().len() == 1);
+    running.terminate();
+    kill(supervisor, Signal::SIGCONT).unwrap();
+    let exit = running.wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Code(0), "{exit:?}");
+}
+
+#[test]
+fn a_killed_supervisor_ends_its_run_and_is_told_of() {
+    let project = Project::empty();
+    let spec = RunSpec {
+        grace_seconds: 0.2,
+        ..spec_of(&project, "orphaned", TORCHRUN_LIKE)
+    };
+    let running = start(&spec);
+    until("it trains", || trains(&spec));
+    kill(supervisor(&project), Signal::SIGKILL).unwrap();
+    let exit = running.wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Signal(9));
+    assert!(exit.note.unwrap().contains("supervisor"));
+    assert_eq!(project.processes(), []);
+}
+
+/// Workers in sessions of their own, as torchrun has them.
+const WORKERS: &str = "
+for rank in 1 2 3; do
+    setsid sh -c 'echo up; while :; do sleep 1; done' &
+done
+wait
+";
+
+/// `tprimat build`, to be killed: one run, whose trainer does not end by itself.
+fn build() -> (Project, Child) {
+    let project = Project::new(ONE_RUN);
+    project.write("trainer.sh", WORKERS);
+    let child = project
+        .tprimat(&["build"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    (project, child)
+}
+
+fn die(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn runs(project: &Project) -> PathBuf {
+    project.path("cache/runs")
+}
+
+fn run_folder(project: &Project) -> Option<PathBuf> {
+    let name = project
+        .names_in("cache/runs")
+        .into_iter()
+        .find(|name| !name.starts_with('.'))?;
+    Some(runs(project).join(name))
+}
+
+fn all_are_up(project: &Project) -> bool {
+    let log = run_folder(project).and_then(|dir| fs::read_to_string(dir.join("log")).ok());
+    log.is_some_and(|log| log.matches("up\n").count() == 3)
+}
+
+fn supervisor(project: &Project) -> Pid {
+    let processes = project.processes();
+    let mut supervisors = processes
+        .iter()
+        .filter(|(_, command)| command.contains(SUPERVISE_ARGUMENT));
+    let (Some((pid, _)), None) = (supervisors.next(), supervisors.next()) else {
+        panic!("one supervisor: {processes:?}")
+    };
+    Pid::from_raw(*pid)
+}
+
+#[test]
+fn killed_at_any_moment_tprimat_leaves_nothing_behind() {
+    // From the first file of its run folder until it trains, in an order that looks random.
+    thread::scope(|scope| {
+        for half in 0..2 {
+            scope.spawn(move || {
+                for i in 0..10_u64 {
+                    let moment = Duration::from_millis((half + 2 * i) * 7 % 41);
+                    let (project, child) = build();
+                    until("its run is made", || run_folder(&project).is_some());
+                    thread::sleep(moment);
+                    die(child);
+                    // The next build's sweep: waits for the supervisor, whatever it is doing.
+                    let leftovers = execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();
+                    // A supervisor that is just being started looks like tprimat still, and ends by
+                    // itself.
+                    let mut workers = project.processes();
+                    workers.retain(|(_, command)| !command.starts_with(TPRIMAT));
+                    assert_eq!(workers, [], "killed after {moment:?}");
+                    for leftover in &leftovers {
+                        let status = leftover.exit.as_ref().map(|exit| &exit.status);
+                        assert!(
+                            matches!(status, None | Some(ExitKind::Interrupted)),
+                            "{leftover:?}"
+                        );
+                    }
+                    until("the supervisor ended", || project.processes().is_empty());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn when_tprimat_dies_the_supervisor_ends_the_run_and_records_it() {
+    let (project, child) = build();
+    let sweep = || execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();
+    until("it trains", || all_are_up(&project));
+    assert!(
+        sweep().is_empty(),
+        "the run of a living tprimat is not touched"
+    );
+    die(child);
+    // No sweep needed.
+    until("all ended", || project.processes().is_empty());
+    let leftovers = sweep();
+    let [leftover] = &leftovers[..] else {
+        panic!("{leftovers:?}")
+    };
+    assert_eq!(
+        leftover.exit.as_ref().unwrap().status,
+        ExitKind::Interrupted
+    );
+    assert_eq!(leftover.ended, 0);
+    assert!(
+        fs::read_to_string(&leftover.log)
+            .unwrap()
+            .starts_with("up\n")
+    );
+    assert!(sweep().is_empty(), "one sweep takes it up, not two");
+    fs::remove_dir_all(&leftover.dir).unwrap();
+    drop(leftovers);
+    assert!(sweep().is_empty());
+}
+
+#[test]
+fn when_all_are_killed_the_sweep_ends_the_workers() {
+    let (project, child) = build();
+    until("it trains", || all_are_up(&project));
+    // Stopped, tprimat cannot end what its supervisor leaves.
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGSTOP).unwrap();
+    kill(supervisor(&project), Signal::SIGKILL).unwrap();
+    die(child);
+    let leftovers = execute::sweep(&runs(&project), &BTreeMap::new()).unwrap();
+    let [leftover] = &leftovers[..] else {
+        panic!("{leftovers:?}")
+    };
+    assert_eq!(project.processes(), []);
+    assert_eq!(leftover.exit, None);
+    assert!(leftover.ended >= 3, "{leftover:?}");
+}
+
+/// Its signals that no thread has taken yet.
+fn has_pending(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let pending = status.lines().filter_map(|line| {
+        line.strip_prefix("ShdPnd:")
+            .or(line.strip_prefix("SigPnd:"))
+    });
+    pending
+        .into_iter()
+        .any(|mask| mask.trim().chars().any(|digit| digit != '0'))
+}
+
+/// Goes on in the end, also where a test fails.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: Pid) -> Self {
+        kill(pid, Signal::SIGSTOP).unwrap();
+        let stopped = Self(pid);
+        until("it stands still", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            let (_, state) = stat.rsplit_once(") ").unwrap();
+            state.starts_with('T')
+        });
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// What the first two do is in tests/suite/kill.rs.
+#[test]
+fn the_third_interrupt_ends_tprimat_whatever_its_run_does() {
+    let (project, mut child) = build();
+    until("it trains", || all_are_up(&project));
+    // Stopped, it ends nothing, however it is told to.
+    let supervisor = Stopped::new(supervisor(&project));
+    let pid = Pid::from_raw(child.id().cast_signed());
+    for _ in 0..2 {
+        kill(pid, Signal::SIGTERM).unwrap();
+        until("the signal is taken", || !has_pending(&child));
+        assert_eq!(
+            child.try_wait().unwrap(),
+            None,
+            "the first two wait for the run"
+        );
+    }
+    kill(pid, Signal::SIGINT).unwrap();
+    let mut ended = None;
+    until("tprimat ended", || {
+        ended = child.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(130));
+    drop(supervisor);
+    until("the run ended", || project.processes().is_empty());
+}

@@ -1,0 +1,86 @@
+//! Devices that runs own or share.
+
+use tprimat::execute::{ExitKind, RunSpec, RunState, Running};
+
+use super::{log, spec_of, start};
+use crate::support::{Project, until};
+
+#[test]
+fn exclusive_runs_never_overlap() {
+    let project = Project::empty();
+    let script = "date +%s%N; sleep 0.1; date +%s%N";
+    let specs: Vec<RunSpec> = (0..4)
+        .map(|i| {
+            let devices = if i % 2 == 0 {
+                ["cpu", "gpu-1"]
+            } else {
+                ["gpu-1", "cpu"]
+            };
+            let devices = devices.map(str::to_owned).into();
+            RunSpec {
+                devices,
+                exclusive: true,
+                ..spec_of(&project, &format!("run{i}"), script)
+            }
+        })
+        .collect();
+    let running: Vec<Running> = specs.iter().map(start).collect();
+    for run in &running {
+        assert_eq!(run.wait().unwrap().status, ExitKind::Code(0));
+    }
+    let mut spans: Vec<Vec<u128>> = specs
+        .iter()
+        .map(|spec| {
+            log(spec)
+                .lines()
+                .map(|line| line.parse().unwrap())
+                .collect()
+        })
+        .collect();
+    spans.sort();
+    for pair in spans.windows(2) {
+        assert!(pair[0][1] <= pair[1][0], "{spans:?}");
+    }
+}
+
+#[test]
+fn sharers_run_together_and_who_waits_is_told_for_whom() {
+    let project = Project::empty();
+    let on_cpu = |name, exclusive| RunSpec {
+        devices: vec!["cpu".into()],
+        exclusive,
+        ..spec_of(&project, name, "echo on; sleep 60")
+    };
+    let (a, b, c) = (on_cpu("a", false), on_cpu("b", false), on_cpu("c", true));
+    let (run_a, run_b) = (start(&a), start(&b));
+    until("both share the device", || {
+        [&a, &b].iter().all(|spec| spec.dir.join("log").exists())
+    });
+    let run_c = start(&c);
+    until("the third waits", || {
+        matches!(run_c.state(), RunState::WaitingForDevice { ref device, holder: Some(ref holder) }
+            if device == "cpu" && [&a.run_id, &b.run_id].contains(&&holder.run_id))
+    });
+    run_a.kill();
+    run_b.kill();
+    run_a.wait().unwrap();
+    run_b.wait().unwrap();
+    until("the third runs", || {
+        matches!(run_c.state(), RunState::Running { .. })
+    });
+
+    // And one that still waits can be told to stop.
+    let d = on_cpu("d", true);
+    let run_d = start(&d);
+    until(
+        "the fourth waits for the third",
+        || matches!(run_d.state(), RunState::WaitingForDevice { holder: Some(ref holder), .. } if holder.run_id == c.run_id),
+    );
+    run_d.terminate();
+    let exit = run_d.wait().unwrap();
+    assert_eq!(exit.status, ExitKind::Interrupted);
+    assert!(exit.waited_seconds > 0.0);
+    assert!(!d.dir.join("log").exists(), "it never trained");
+    run_c.kill();
+    run_c.wait().unwrap();
+}
