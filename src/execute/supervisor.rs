@@ -62,7 +62,7 @@ const LOG_LOOK: Duration = Duration::from_millis(100);
 const INPUT_LOOK: Duration = Duration::from_secs(1);
 const DEVICE_LOOK: Duration = Duration::from_millis(20);
 /// Helpers of a trainer that ended (Python's resource tracker) may tidy up this long.
-const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_secs(2);
 /// How long the run's end waits for a last sample, when no process of the run is left.
 const LAST_SAMPLE: Duration = Duration::from_secs(2);
 /// Launchers that need a port take the one that this variable names.

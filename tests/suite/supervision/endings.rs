@@ -128,7 +128,7 @@ fn short_lived_helpers_may_finish_by_themselves() {
     let spec = spec_of(
         &project,
         "helper",
-        "(setsid sh -c 'sleep 0.1; echo tidied' &) ; exit 0",
+        "(setsid sh -c 'sleep 0.01; echo tidied' &) ; exit 0",
     );
     let exit = run(&spec);
     assert_eq!((exit.status, exit.leftover), (ExitKind::Code(0), 0));
