@@ -51,7 +51,7 @@ fn fill(root: PathBuf) -> Result<usize> {
         options: Options::default(),
         compare_settings: json!({}),
         trainings: std::sync::OnceLock::new(),
-        measured: std::collections::BTreeSet::new(),
+        measured: std::collections::BTreeMap::new(),
     };
     let statuses = engine.evaluate_all()?;
     let mut count = 0;

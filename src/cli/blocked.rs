@@ -337,7 +337,8 @@ impl Coverage {
             .map(|row| row.cell.as_str())
             .collect();
         for (id, cell) in engine.plan.cells.with_ids() {
-            if !cell.selected || !matches!(cell.support, Support::Ready(_)) {
+            let is_selected = cell.selected || cell.left_out;
+            if !is_selected || !matches!(cell.support, Support::Ready(_)) {
                 continue;
             }
             coverage.selected += 1;

@@ -59,32 +59,34 @@ pub fn run(globals: &Globals, args: &BuildArgs) -> Result<i32> {
 
 fn run_here(globals: &Globals, args: &BuildArgs) -> Result<i32> {
     detached::note_start();
-    let finished = Arc::new(Mutex::new(None));
-    let result = build(globals, args, &finished);
+    let counts = Arc::new(Mutex::new(detached::Counts::default()));
+    let result = build(globals, args, &counts);
     let code = result.as_ref().map_or_else(Error::exit_code, |code| *code);
     if let Some(command) = &args.notify {
-        let finished = finished
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        detached::notify(command, finished.as_ref(), code);
+        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        detached::notify(command, &counts, code);
     }
     detached::note_end(code);
     result
 }
 
-/// Keeps the event that counts tasks, for whoever is told of the end.
-struct Last(Arc<Mutex<Option<Event>>>);
+/// Counts tasks for whoever is told of the end.
+struct Counting(Arc<Mutex<detached::Counts>>);
 
-impl Reporter for Last {
+impl Reporter for Counting {
     fn report(&mut self, event: &Event) {
-        if matches!(event, Event::BuildFinished { .. }) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(event.clone());
-        }
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(event);
     }
 }
 
-fn build(globals: &Globals, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>>>) -> Result<i32> {
+fn build(
+    globals: &Globals,
+    args: &BuildArgs,
+    counts: &Arc<Mutex<detached::Counts>>,
+) -> Result<i32> {
     let started = Instant::now();
     if globals.json && args.events.as_deref() == Some(Path::new("-")) {
         let problem = Problem::new("--json and --events - would both write to stdout");
@@ -114,6 +116,7 @@ fn build(globals: &Globals, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>
         return say_nothing_to_do(globals.json, &verdict);
     }
     let mut session = Session::open(request)?;
+    publish::refuse_shared_folder(&session.plan)?;
     project::say_notes(&session.plan);
     if args.locked {
         session.plan.facts.require_complete()?;
@@ -125,14 +128,14 @@ fn build(globals: &Globals, args: &BuildArgs, finished: &Arc<Mutex<Option<Event>
     let _in_use = session.cache.use_it();
     let mut host = train_host(&session)?;
     let mut reporters = reporters(args)?;
-    reporters.0.push(Box::new(Last(finished.clone())));
+    reporters.0.push(Box::new(Counting(counts.clone())));
     let events = EventSink::new(reporters);
     if session.cache.ensure_writable().is_ok() {
         execute::sweep_up(&session.cache, &host, &events)?;
     }
     let sharing = remote::pull(&session, args.remote_required, &events)?;
     if args.last.failed {
-        project::keep_failed(&mut session.plan, &session.cache)?;
+        project::keep_failed(&mut session)?;
     }
     if profile::asked(&session.plan, args) {
         return profile::run(&session.plan, globals, args, &host, &events);
@@ -402,9 +405,11 @@ fn leave_out_what_must_train(session: &mut Session, args: &BuildArgs) -> Result<
         .map(|node| engine.dag.task(*node))
         .filter(|task| task.kind == TaskKind::Train);
     let must_train: Vec<CellId> = trains.map(|task| task.cell).collect();
-    must_train
-        .into_iter()
-        .for_each(|cell| session.plan.cells[cell].selected = false);
+    for cell in must_train {
+        let cell = &mut session.plan.cells[cell];
+        cell.left_out |= cell.selected;
+        cell.selected = false;
+    }
     Ok(())
 }
 
@@ -519,7 +524,8 @@ fn finish(
     events.report(&Event::BuildFinished {
         ok: count(State::Fresh),
         failed,
-        cells: cells(engine, statuses),
+        cells: cells(engine, statuses, comparison.as_ref()),
+        runs: summary.runs,
         waiting: count(State::Waiting) + count(State::Blocked),
         unsupported: count(State::Unsupported),
         contradicted,
@@ -631,19 +637,33 @@ fn finish(
 }
 
 /// What became of the selected cells.
-fn cells(engine: &Engine, statuses: &Statuses) -> CellCounts {
+fn cells(engine: &Engine, statuses: &Statuses, comparison: Option<&Comparison>) -> CellCounts {
+    let absent = comparison.iter().flat_map(|comparison| &comparison.absent);
+    let absent: BTreeMap<&str, AbsentState> = absent
+        .map(|absent| (absent.cell.as_str(), absent.state))
+        .collect();
     let mut counts = CellCounts::default();
     for id in engine.plan.cells.ids() {
         let cell = &engine.plan.cells[id];
         let state = |kind, repeat| statuses.get(engine.dag.node(kind, id, repeat)).state;
-        let count = if !cell.selected {
+        let count = if cell.left_out {
+            &mut counts.not_measured
+        } else if !cell.selected {
             continue;
         } else if matches!(cell.support, Support::Unsupported(_)) {
             &mut counts.unsupported
+        } else if let Some(
+            AbsentState::Contradicted | AbsentState::Suspect | AbsentState::Unmeasured,
+        ) = absent.get(cell.id.as_str())
+        {
+            &mut counts.not_counted
         } else if (1..=cell.repeats).any(|r| state(TaskKind::Train, r) == State::Failed) {
             &mut counts.failed
         } else {
             match state(TaskKind::Aggregate, 0) {
+                State::Fresh if absent.get(cell.id.as_str()) == Some(&AbsentState::Failed) => {
+                    &mut counts.failed
+                }
                 State::Fresh => &mut counts.done,
                 State::Failed => &mut counts.failed,
                 State::Waiting | State::Blocked => &mut counts.waiting,

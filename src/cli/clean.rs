@@ -15,6 +15,7 @@ use super::{
 use crate::{
     cache::{Cache, claim_unused},
     error::{Error, Problem, Result, exit},
+    import::Imports,
     publish,
     words::plain::counted,
 };
@@ -33,8 +34,9 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
     if args.cache {
         refuse_what_is_not_a_cache(&cache)?;
         let question = format!(
-            "Remove every measurement in {}, and what is published in {}?",
+            "Remove every measurement in {} ({}), and what is published in {}?",
             cache.display(),
+            counted(runs_in(&cache), "run"),
             output.display()
         );
         if !args.yes && !confirmed("clean --cache", &question)? {
@@ -66,9 +68,19 @@ pub fn run(globals: &Globals, args: &CleanArgs) -> Result<i32> {
         );
     }
     if args.cache {
+        let runs = runs_in(&cache);
         remove_cache(&cache)?;
+        eprintln!("removed {} from {}", counted(runs, "run"), cache.display());
     }
     Ok(exit::OK)
+}
+
+/// How many runs a cache has, made here or imported, whether they count or not.
+fn runs_in(cache: &Path) -> usize {
+    match Cache::open(cache) {
+        Ok(open) if cache.exists() => open.all_attempts().len() + Imports::of(&open).count(),
+        _ => 0,
+    }
 }
 
 fn refuse_what_is_not_a_cache(cache: &Path) -> Result<()> {

@@ -45,7 +45,8 @@ pub fn candidates(words: &[String]) -> String {
     root.build();
     let line = Line::read(&root, words);
     let mut found = line.candidates();
-    found.retain(|(word, _)| word.starts_with(line.last) && word != line.last);
+    // A word that is whole stands beside those that it begins, or a shell would write on.
+    found.retain(|(word, _)| word.starts_with(line.last));
     let found = by_segments(found, line.last);
     let line = |(word, meaning): (String, String)| {
         if meaning.is_empty() {

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     cache::Cache,
     error::{Error, Problem, Result, exit},
-    execute::{Event, Outcome},
+    execute::{Event, INTERRUPTED, Outcome},
     files::{self, Durability, unix_now},
     job::FailureClass,
     words::plain::counted,
@@ -302,6 +302,7 @@ enum Position {
 #[derive(Serialize)]
 struct FailedTask {
     task: String,
+    outcome: Outcome,
     class: Option<FailureClass>,
     evidence: Vec<String>,
 }
@@ -372,8 +373,9 @@ impl Progress {
                 self.running.remove(&task);
                 match outcome {
                     Outcome::Ok => self.ok += 1,
-                    Outcome::Failed => self.failed.push(FailedTask {
+                    Outcome::Failed | Outcome::NotCounted => self.failed.push(FailedTask {
                         task,
+                        outcome,
                         class,
                         evidence,
                     }),
@@ -495,15 +497,19 @@ fn describe(build: &Status, text: &mut String) {
     }
     for FailedTask {
         task,
+        outcome,
         class,
         evidence,
     } in failed
     {
-        let class = class.map_or("unknown", FailureClass::name);
         let why = evidence
             .first()
             .map_or("no reason was given", String::as_str);
-        let _ = writeln!(text, "  {task} failed ({class}): {why}");
+        let how = match outcome {
+            Outcome::NotCounted => "ended well and is not counted".to_owned(),
+            _ => format!("failed ({})", class.map_or("unknown", FailureClass::name)),
+        };
+        let _ = writeln!(text, "  {task} {how}: {why}");
     }
 }
 
@@ -516,14 +522,22 @@ fn tasks_of(build: &Status) -> String {
     // What needed no run in the end is done as well: another build did it, or its inputs came out
     // as they had been.
     let rest = tasks.saturating_sub(*ok);
-    match (build.exit_code, failed.len()) {
-        (Some(exit::OK), 0) if rest == 0 => format!("{} run", counted(*ok, "task")),
-        (Some(exit::OK), 0) => format!(
+    let (failed, not_counted): (Vec<&FailedTask>, Vec<&FailedTask>) = failed
+        .iter()
+        .partition(|task| task.outcome == Outcome::Failed);
+    let mut bad = String::new();
+    for (tasks, word) in [(failed, "failed"), (not_counted, "not counted")] {
+        if !tasks.is_empty() {
+            let _ = write!(bad, ", {} {word}", tasks.len());
+        }
+    }
+    match (build.exit_code, bad.as_str()) {
+        (Some(exit::OK), "") if rest == 0 => format!("{} run", counted(*ok, "task")),
+        (Some(exit::OK), "") => format!(
             "{} run, the other {rest} needed no run any more",
             counted(*ok, "task")
         ),
-        (_, 0) => format!("{ok} of {} done", counted(*tasks, "task")),
-        (_, failed) => format!("{ok} of {} done, {failed} failed", counted(*tasks, "task")),
+        _ => format!("{ok} of {} done{bad}", counted(*tasks, "task")),
     }
 }
 
@@ -616,30 +630,59 @@ pub fn stop(globals: &Globals, args: &DetachedArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-/// Runs the command of `--notify`, whatever came of the build. `finished`: the last event that
-/// counts tasks.
-pub fn notify(command: &str, finished: Option<&Event>, code: i32) {
-    let (mut ok, mut failed, mut waiting) = (0, 0, 0);
-    if let Some(Event::BuildFinished {
-        ok: o,
-        failed: f,
-        waiting: w,
-        ..
-    }) = finished
-    {
-        (ok, failed, waiting) = (*o, *f, *w);
+/// Tasks of a build by how they ended: those that ended in it, until it says of all selected ones
+/// how they stand.
+#[derive(Default)]
+pub struct Counts {
+    ok: usize,
+    failed: usize,
+    /// Not known of a build that was stopped.
+    waiting: Option<usize>,
+}
+
+impl Counts {
+    pub fn take(&mut self, event: &Event) {
+        match event {
+            Event::TaskFinished {
+                outcome: Outcome::Ok,
+                ..
+            } => self.ok += 1,
+            // What was stopped with the build has not failed.
+            Event::TaskFinished {
+                outcome: Outcome::Failed | Outcome::NotCounted,
+                evidence,
+                ..
+            } if !evidence.iter().any(|line| line == INTERRUPTED) => self.failed += 1,
+            Event::BuildFinished {
+                ok,
+                failed,
+                waiting,
+                ..
+            } => (self.ok, self.failed, self.waiting) = (*ok, *failed, Some(*waiting)),
+            _ => {}
+        }
     }
-    let counts = [
-        ("TPRIMAT_EXIT_CODE", code.to_string()),
-        ("TPRIMAT_OK", ok.to_string()),
-        ("TPRIMAT_FAILED", failed.to_string()),
-        ("TPRIMAT_WAITING", waiting.to_string()),
+}
+
+/// Runs the command of `--notify`, whatever came of the build.
+pub fn notify(command: &str, counts: &Counts, code: i32) {
+    let waiting = counts.waiting.map(|n| n.to_string());
+    let variables = [
+        ("TPRIMAT_EXIT_CODE", Some(code.to_string())),
+        ("TPRIMAT_OK", Some(counts.ok.to_string())),
+        ("TPRIMAT_FAILED", Some(counts.failed.to_string())),
+        ("TPRIMAT_WAITING", waiting),
     ];
     let mut shell = Command::new("/bin/sh");
     // A build that the command starts is not this detached one.
     shell
         .args(["-c", command])
-        .envs(counts)
+        .env_remove("TPRIMAT_WAITING")
+        .envs(
+            variables
+                .into_iter()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
         .env_remove(FOLDER)
         .stdin(Stdio::null());
     let ran = shell.status();

@@ -18,7 +18,7 @@ use crate::{
     figures::History,
     files::{Durability, unix_now, write_atomically},
     import::Imports,
-    matrix::{Cell, Selection, glob},
+    matrix::{self, Cell, Selection, glob},
     plan::Plan,
     report,
     words::plain::counted,
@@ -33,7 +33,7 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     let format = args.output.as_deref().map(Format::of).transpose()?;
     let project = Project::open(globals, &[])?;
     let (config, cache) = (&project.config, project.cache()?);
-    let wanted = wanted(&cache, config, &args.cells)?;
+    let wanted = wanted(&cache, config, &matrix::files(project.root()), &args.cells)?;
     let host = args
         .host
         .as_deref()
@@ -110,7 +110,12 @@ fn nothing_measured(cache: &Cache) -> Error {
 }
 
 /// The names of the cells that were asked for; `None` = all.
-fn wanted(cache: &Cache, config: &Config, asked: &[String]) -> Result<Option<BTreeSet<String>>> {
+fn wanted(
+    cache: &Cache,
+    config: &Config,
+    matrices: &[String],
+    asked: &[String],
+) -> Result<Option<BTreeSet<String>>> {
     if asked.is_empty() {
         return Ok(None);
     }
@@ -138,7 +143,23 @@ fn wanted(cache: &Cache, config: &Config, asked: &[String]) -> Result<Option<BTr
         only: asked.to_vec(),
         ..Selection::default()
     };
-    let selected = selection.select(&cells)?;
+    let selected = selection.select(&cells).map_err(|error| {
+        // Other commands take a matrix in this place.
+        let is_matrix = |word: &&String| {
+            let stem = word.trim_end_matches(".toml");
+            matrices.iter().any(|matrix| matrix == stem)
+        };
+        match asked.iter().find(is_matrix) {
+            Some(word) => Error::NothingSelected {
+                message: format!("`{word}` is a matrix, and `history` takes cells"),
+                help: Some(
+                    "`tprimat history` shows all of them, `tprimat history 'cpu/*'` some"
+                        .to_owned(),
+                ),
+            },
+            None => error,
+        }
+    })?;
     let selected = known
         .into_iter()
         .zip(selected)

@@ -1,6 +1,6 @@
 //! `list`: the cells of the matrix, what is known of each, and the imported ones.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde_json::{Value, json};
 
@@ -14,20 +14,27 @@ use super::{
 use crate::{
     cache::{Cache, SetAside, TaskKind},
     error::{Error, Result, exit},
+    execute::reading,
     figures::{RepeatStatus, Summary},
     graph::{Dag, State, Statuses},
     import::{self, Imports},
     matrix::{Cell, CellId, Selection},
     plan::{Plan, PlanRequest, Support},
+    sentences,
 };
 
 pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
     let selection = &args.selection;
     let (mut session, imported) = open(globals, selection)?;
     if args.last.failed {
-        project::keep_failed(&mut session.plan, &session.cache)?;
+        project::keep_failed(&mut session)?;
     }
-    let (_, statuses) = session.look()?;
+    let (engine, statuses) = session.look()?;
+    let mut uncounted: BTreeMap<CellId, Vec<String>> = BTreeMap::new();
+    for run in reading::uncounted(&engine, &statuses)? {
+        let told = format!("#{} {}", run.repeat, sentences::uncounted(&run.why));
+        uncounted.entry(run.cell).or_default().push(told);
+    }
     let Session {
         plan, cache, dag, ..
     } = &session;
@@ -47,6 +54,9 @@ pub fn run(globals: &Globals, args: &ListArgs) -> Result<i32> {
         match summary {
             Some(summary) => row["contradicted"] = json!(contradicted(&summary)),
             None => tell_imports(&mut row, plan, cache, &imports)?,
+        }
+        if let Some(why) = uncounted.get(&at) {
+            row["not_counted"] = json!(why);
         }
         rows.push(row);
     }
@@ -174,7 +184,7 @@ fn tell_imports(row: &mut Value, plan: &Plan, cache: &Cache, imports: &Imports) 
     Ok(())
 }
 
-/// `CELL  (unsupported: why)  (imported from a.log)  (contradicted: seq_length)`
+/// `CELL  (unsupported: why)  (imported from a.log)  (not counted: #1 the log contradicts …)`
 fn line(row: &Value) -> String {
     let words = |name: &str| -> Option<String> {
         let all: Vec<&str> = row[name]
@@ -207,7 +217,9 @@ fn line(row: &Value) -> String {
     if row["failed"].as_u64().unwrap_or(0) > 0 {
         line += "  (failed)";
     }
-    if let Some(fields) = words("contradicted") {
+    if let Some(why) = words("not_counted") {
+        _ = write!(line, "  (not counted: {why})");
+    } else if let Some(fields) = words("contradicted") {
         _ = write!(line, "  (contradicted: {fields})");
     }
     line + "\n"

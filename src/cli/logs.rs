@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, exit},
     execute::{self, Secrets, reading},
     matrix::Selection,
-    plan::{Plan, Support},
+    plan::Support,
 };
 
 pub fn run(globals: &Globals, args: &LogsArgs) -> Result<i32> {
@@ -140,14 +140,18 @@ fn of_failed(globals: &Globals, args: &LogsArgs) -> Result<i32> {
         Some(cell) => request.selection = Selection::of_cell(cell),
         None => {}
     }
-    let mut plan = Plan::load(&request)?;
-    let cache = Cache::open(&plan.cache_dir())?;
-    project::keep_failed(&mut plan, &cache)?;
-    let past = reading::PastMeasurements::of(&cache, &plan);
-    for cell in plan.cells.iter().filter(|cell| cell.selected) {
-        for (repeat, attempt) in project::last_failures(&past, cell) {
+    let mut session = Session::open(request)?;
+    let uncounted = project::keep_failed(&mut session)?;
+    let Session { plan, cache, .. } = &session;
+    let past = reading::PastMeasurements::of(cache, plan);
+    for (id, cell) in plan.cells.with_ids().filter(|(_, cell)| cell.selected) {
+        let mut runs = project::last_failures(&past, cell);
+        let of_cell = uncounted.iter().filter(|run| run.cell == id);
+        runs.extend(of_cell.map(|run| (run.repeat, &*run.attempt)));
+        runs.sort_by_key(|(repeat, _)| *repeat);
+        for (repeat, attempt) in runs {
             write(format!("==> {}#{repeat} (attempt {}) <==\n", cell.id, attempt.id).as_bytes())?;
-            let log = log_of(&cache, attempt, Part::Log)?
+            let log = log_of(cache, attempt, Part::Log)?
                 .unwrap_or_else(|| b"(its log is gone from the cache)".to_vec());
             write(&log)?;
             write(if log.ends_with(b"\n") { b"\n" } else { b"\n\n" })?;

@@ -18,13 +18,12 @@ use super::{
 use crate::{
     cache::TaskKind,
     error::{Result, exit},
-    execute::{
-        ASSUMED_MFU, Basis, CellPrice, Prices, ProbeDepth, Runs, derived::read_contradicted,
-        left_behind,
-    },
+    execute::{ASSUMED_MFU, Basis, CellPrice, Prices, ProbeDepth, Runs, left_behind, reading},
+    figures::NotCounted,
     graph::{Engine, NEVER_RUN, State, Statuses, label},
     matrix::{Cell, CellId},
     plan::{self, Plan},
+    sentences,
     words::plain::counted,
 };
 
@@ -36,7 +35,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
     }
     project::say_notes(&session.plan);
     if args.last.failed {
-        project::keep_failed(&mut session.plan, &session.cache)?;
+        project::keep_failed(&mut session)?;
     }
     let left_out: Vec<Cell> = session
         .plan
@@ -82,6 +81,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
                     .to_owned();
         }
     }
+    let uncounted = mark_uncounted(&engine, &statuses, &mut rows)?;
     let counts = count(&rows);
     let prices = Prices::of(&engine, &statuses, Runs::Stale);
     let elsewhere = Prices::of(&engine, &statuses, Runs::Waiting);
@@ -135,7 +135,7 @@ pub fn run(globals: &Globals, args: &PlanArgs) -> Result<i32> {
                 remote.address()
             ));
         }
-        if let Some(text) = contradicted(&engine, &statuses)? {
+        if let Some(text) = uncounted {
             print(&text)?;
         }
     }
@@ -181,37 +181,38 @@ fn warn(engine: &Engine, statuses: &Statuses) -> [usize; 2] {
     )
 }
 
-/// Runs that are done and prove nothing, which no task's state shows: as far as the last comparison
-/// has them.
-fn contradicted(engine: &Engine, statuses: &Statuses) -> Result<Option<String>> {
-    let status = statuses.get(engine.dag.over_all(TaskKind::Compare));
-    if status.state != State::Fresh {
-        return Ok(None);
-    }
-    let contradicted = read_contradicted(engine.cache, status.outputs())?;
-    let selected: BTreeSet<&str> = (engine.plan.cells.iter())
-        .filter(|cell| cell.selected)
-        .map(|cell| cell.id.as_str())
-        .collect();
-    let found: Vec<&(String, usize)> = (contradicted.iter())
-        .filter(|(cell, _)| selected.contains(cell.as_str()))
-        .collect();
-    let runs: usize = found.iter().map(|(_, n)| *n).sum();
-    let [(first, _), ..] = found[..] else {
+/// Says of runs that ended well and do not count why, for no state shows it; a sentence on all of
+/// them.
+fn mark_uncounted(
+    engine: &Engine,
+    statuses: &Statuses,
+    rows: &mut [Row],
+) -> Result<Option<String>> {
+    let uncounted = reading::uncounted(engine, statuses)?;
+    let Some(first) = uncounted.first() else {
         return Ok(None);
     };
+    let by_run: BTreeMap<(CellId, u32), &NotCounted> = (uncounted.iter())
+        .map(|run| ((run.cell, run.repeat), &run.why))
+        .collect();
+    for row in rows.iter_mut().filter(|row| row.kind == TaskKind::Train) {
+        let why = row.cell.and_then(|cell| by_run.get(&(cell, row.repeat)));
+        if let Some(why) = why.filter(|_| row.state == State::Fresh) {
+            row.reason = format!("does not count: {}", sentences::uncounted(why));
+            row.is_counted = false;
+        }
+    }
+    let n = uncounted.len();
     let (runs, do_not) = (
-        counted(runs, "run"),
-        if runs == 1 { "does not" } else { "do not" },
+        counted(n, "run"),
+        if n == 1 { "does not" } else { "do not" },
     );
-    let matrix = engine
-        .plan
-        .argument
-        .as_ref()
+    let matrix = (engine.plan.argument.as_ref())
         .map(|matrix| format!(" {matrix}"))
         .unwrap_or_default();
+    let cell = &engine.plan.cells[first.cell].id;
     Ok(Some(format!(
-        "{runs} {do_not} count, because the log contradicts the job: `tprimat show {first}{matrix}` says in what\n"
+        "{runs} that ended well {do_not} count: `tprimat show {cell}{matrix}` says why\n"
     )))
 }
 
@@ -250,6 +251,8 @@ pub struct Row {
     pub state: State,
     pub reason: String,
     pub key: Option<crate::digest::Digest>,
+    /// Not so where a run ended well and its log shows that it does not count.
+    pub is_counted: bool,
 }
 
 impl Row {
@@ -263,6 +266,9 @@ impl Row {
         }
         if let Some(key) = self.key {
             row["key"] = json!(key);
+        }
+        if !self.is_counted {
+            row["counts"] = json!(false);
         }
         row
     }
@@ -302,6 +308,7 @@ pub fn rows(engine: &Engine, statuses: &Statuses) -> Vec<Row> {
             state: status.state,
             reason,
             key: status.key,
+            is_counted: true,
         });
     }
     rows
@@ -404,8 +411,8 @@ fn of_cell(cell: &CellPrice) -> String {
 /// reason.
 const CELLS: usize = 24;
 
-/// The state of each cell, which is that of its first training that is not fresh, else of its first
-/// other task.
+/// The state of each cell, which is that of its first training that is not fresh, else of one that
+/// does not count, else of its first other task.
 fn by_cell(plan: &Plan, rows: &[Row]) -> String {
     let mut cells: Vec<Vec<&Row>> = Vec::new();
     let mut others: Vec<Shown> = Vec::new();
@@ -429,11 +436,13 @@ fn by_cell(plan: &Plan, rows: &[Row]) -> String {
         let Some(shown) = trains()
             .find(is_due)
             .or_else(|| rows.iter().find(is_due))
+            .or_else(|| trains().find(|row| !row.is_counted))
             .or_else(|| rows.first())
         else {
             continue;
         };
-        let same = trains().filter(|row| row.state == shown.state).count();
+        let is_same = |row: &&&Row| (row.state, row.is_counted) == (shown.state, shown.is_counted);
+        let same = trains().filter(is_same).count();
         found.push(Shown {
             state: shown.state.name(),
             name: plan.cells[cell].id.clone(),

@@ -12,11 +12,15 @@ use super::{
     args::Globals,
     blocked,
     flags::{Cells, Common, MatrixSelection, Measured},
+    session::Session,
 };
 use crate::{
     cache::{Attempt, Cache},
     error::{Error, Problem, Result},
-    execute::{history::run_of, reading},
+    execute::{
+        history::run_of,
+        reading::{self, Uncounted},
+    },
     figures, files,
     import::Imports,
     job::{RunOutcome, Vendor},
@@ -162,12 +166,17 @@ pub fn last_failures<'a>(
         .collect()
 }
 
-/// `--failed`: of the selected cells only those whose last run failed.
-pub fn keep_failed(plan: &mut Plan, cache: &Cache) -> Result<()> {
+/// `--failed`: of the selected cells only those whose last run failed, or ended well and does not
+/// count by what its log says. The runs that ended well are returned.
+pub fn keep_failed(session: &mut Session) -> Result<Vec<Uncounted>> {
+    let (engine, statuses) = session.look()?;
+    let uncounted = reading::uncounted(&engine, &statuses)?;
+    let Session { plan, cache, .. } = session;
     let past = reading::PastMeasurements::of(cache, plan);
-    plan.cells
-        .iter_mut()
-        .for_each(|cell| cell.selected &= !last_failures(&past, cell).is_empty());
+    for (id, cell) in plan.cells.with_ids_mut() {
+        cell.selected &=
+            !last_failures(&past, cell).is_empty() || uncounted.iter().any(|run| run.cell == id);
+    }
     let others = failed_in_no_cell(plan, cache);
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     let elsewhere = (!others.is_empty()).then(|| {
@@ -179,7 +188,7 @@ pub fn keep_failed(plan: &mut Plan, cache: &Cache) -> Result<()> {
     });
     if plan.cells.iter().any(|cell| cell.selected) {
         elsewhere.iter().for_each(|told| eprintln!("note: {told}"));
-        return Ok(());
+        return Ok(uncounted);
     }
     let message = "--failed selects nothing: no cell's last run failed".to_owned();
     Err(Error::NothingSelected {

@@ -2,7 +2,7 @@
 //! the cache knows of them.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -156,7 +156,7 @@ impl Session {
             },
             compare_settings: json!(derived::Settings::of(&self.plan).compare),
             trainings: OnceLock::new(),
-            measured: BTreeSet::new(),
+            measured: BTreeMap::new(),
         }
     }
 

@@ -375,12 +375,16 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> PerCell<CellSeed> {
     let plan = engine.plan;
     let seed = |(cell, compared): (CellId, ComparedCell)| {
         let mut own_summary = None;
+        let mut standing = Standing::default();
         let state = match compared.from {
             FiguresFrom::Imports { .. } => {
                 return CellSeed::imported(plan, &plan.cells[cell].id);
             }
-            FiguresFrom::Summary { summary, .. } => {
+            FiguresFrom::Summary {
+                summary, to_come, ..
+            } => {
                 own_summary = Some(summary);
+                standing.to_come = to_come;
                 CellState::Missing {
                     reason: "its summary is gone from the cache".into(),
                 }
@@ -397,7 +401,10 @@ pub fn cell_seeds(engine: &Engine, statuses: &Statuses) -> PerCell<CellSeed> {
             } => CellState::Unsupported { reason },
         };
         CellSeed {
-            input: input(plan, cell, state, compared.same_launch_as),
+            input: CellInput {
+                standing,
+                ..input(plan, cell, state, compared.same_launch_as)
+            },
             summary: own_summary,
             imported: None,
         }
@@ -542,10 +549,9 @@ fn outputs_of(work: DerivedWork, cache: &Cache) -> Result<Vec<Output>> {
         }
         DerivedWork::Compare { cells, settings } => {
             let comparison = compare_cells(cells, &settings, cache)?;
-            let contradicted = comparison.contradicted();
             Ok(vec![
                 put_comparison(cache, &comparison)?,
-                put(CONTRADICTED, &json_bytes(&contradicted)?)?,
+                put(UNCOUNTED, &json_bytes(&comparison.uncounted())?)?,
             ])
         }
         DerivedWork::Plot { comparison } => {
@@ -858,17 +864,16 @@ pub fn read_comparison(cache: &Cache, stored: Option<&Output>) -> Result<Compari
     read.map_err(|e| not_ours(digest, name, e))
 }
 
-/// How many runs of which cell the last comparison found contradicted; `outputs` are its task's. A
-/// file of its own, since the comparison of many cells takes longer to read than all else of a
-/// plan.
-pub fn read_contradicted(cache: &Cache, outputs: &[Output]) -> Result<Vec<(String, usize)>> {
-    let Some(output) = outputs.iter().find(|output| output.name == CONTRADICTED) else {
-        return Ok(Vec::new());
+/// The cells with runs that the last comparison did not count; `outputs` are its task's. A file of
+/// its own, since the comparison of many cells takes longer to read than all else of a plan.
+pub(super) fn read_uncounted(cache: &Cache, outputs: &[Output]) -> Result<BTreeSet<String>> {
+    let Some(output) = outputs.iter().find(|output| output.name == UNCOUNTED) else {
+        return Ok(BTreeSet::new());
     };
-    read(cache, &output.digest, CONTRADICTED)
+    read(cache, &output.digest, UNCOUNTED)
 }
 
-const CONTRADICTED: &str = "contradicted.json";
+const UNCOUNTED: &str = "uncounted.json";
 
 /// Stores the comparison as a stream: for ten thousand cells its text is some hundred MiB, and is
 /// never whole in memory.

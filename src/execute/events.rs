@@ -156,7 +156,7 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
         let tells_all = self.amount == Amount::EveryTask;
         match event {
             Event::TaskFinished {
-                outcome: Outcome::Failed,
+                outcome: Outcome::Failed | Outcome::NotCounted,
                 ..
             } => {}
             _ if self.amount == Amount::Failures => return,
@@ -346,30 +346,33 @@ fn words(event: &Event) -> String {
         Event::Note { message } => format!("note: {message}"),
         Event::BuildFinished {
             cells,
+            runs,
             contradicted,
             suspect,
             unmeasured,
             seconds,
             ..
         } => {
-            let parts = [
-                (cells.done, "done"),
+            let others = [
                 (cells.failed, "failed"),
+                (cells.not_counted, "without a run that counts"),
                 (cells.waiting, "waiting"),
                 (cells.unsupported, "unsupported"),
                 (cells.not_measured, "not measured"),
             ];
-            let parts = parts.into_iter().filter(|(count, _)| *count > 0);
-            let parts: Vec<_> = parts.collect();
-            let mut text = counted(cells.all(), "cell");
-            text += &match parts[..] {
-                [(_, word)] => format!(" {word}"),
-                _ => {
-                    let each = parts.iter().map(|(count, word)| format!("{count} {word}"));
-                    format!(": {}", each.collect::<Vec<_>>().join(", "))
-                }
-            };
-            text += &format!(" after {seconds:.1} s");
+            let others: Vec<String> = (others.into_iter())
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, word)| format!("{count} {word}"))
+                .collect();
+            let mut text = format!(
+                "{} of {} measured",
+                cells.done,
+                counted(cells.all(), "selected cell")
+            );
+            if !others.is_empty() {
+                text += &format!(" ({})", others.join(", "));
+            }
+            text += &format!("; {} made in {seconds:.1} s", counted(*runs, "run"));
             let uncounted = [
                 (contradicted, "contradicted by their logs"),
                 (suspect, "disturbed"),
@@ -440,6 +443,7 @@ mod tests {
                     unsupported: 3,
                     ..CellCounts::default()
                 },
+                runs: 12,
                 waiting: 0,
                 unsupported: 3,
                 contradicted: 2,
@@ -466,7 +470,7 @@ train cpu/native/llama/single#2: step 1/50  loss 5.1235  1,235 tokens/s  2801 W
 train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
     what to do: look
-6 cells: 1 done, 2 failed, 3 unsupported after 4.0 s; runs that ended well and do not count: 2 contradicted by their logs, 1 with nothing to measure
+1 of 6 selected cells measured (2 failed, 3 unsupported); 12 runs made in 4.0 s; runs that ended well and do not count: 2 contradicted by their logs, 1 with nothing to measure
 ";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     }

@@ -39,7 +39,8 @@ pub use devices::{Holder, device_holder};
 pub use error::{IngestError, LaunchError};
 pub use event_sink::EventSink;
 pub use events::{
-    Amount, Bars, CellCounts, Event, JsonLines, Outcome, PlainLines, Reporter, Reporters, Stamped,
+    Amount, Bars, CellCounts, Event, INTERRUPTED, JsonLines, Outcome, PlainLines, Reporter,
+    Reporters, Stamped,
 };
 pub use executor::{End, Executor, Run};
 pub use hang::Hang;

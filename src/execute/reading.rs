@@ -6,7 +6,10 @@ use std::{
     cell::OnceCell,
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
 };
+
+use rayon::prelude::*;
 
 use super::{
     derived::{self, CellSeed, Results},
@@ -16,7 +19,10 @@ use crate::{
     cache::{Attempt, Cache, Entry, TaskKind},
     digest::Digest,
     error::Result,
-    figures::{self, CellEnvironment, CellState, ChangedSetting, Standing, Summary},
+    figures::{
+        self, CellEnvironment, CellState, ChangedSetting, Fact, NotCounted, Note, RunFact,
+        Standing, Summary,
+    },
     graph::{Engine, State, Statuses, is_same_work, job_in, worded_of_task},
     job::RunOutcome,
     matrix::{CellId, PerCell},
@@ -126,6 +132,88 @@ fn summary(engine: &Engine, cell: CellId, results: &Results) -> Summary {
         .map(|p| p.resolved.statistics.clone())
         .unwrap_or_default();
     figures::summarize(results, &statistics)
+}
+
+/// A run that ended well and does not count by what its log says.
+pub struct Uncounted {
+    pub cell: CellId,
+    pub repeat: u32,
+    pub attempt: Arc<Attempt>,
+    pub why: NotCounted,
+}
+
+/// The runs of the selected cells' present configuration that ended well and do not count, but for
+/// disturbed ones, which no log tells of. Nothing is parsed for it.
+pub fn uncounted(engine: &Engine, statuses: &Statuses) -> Result<Vec<Uncounted>> {
+    let compare = statuses.get(engine.dag.over_all(TaskKind::Compare));
+    // The last comparison names the cells to look at, if it still stands.
+    let known = (compare.state == State::Fresh)
+        .then(|| derived::read_uncounted(engine.cache, compare.outputs()))
+        .transpose()?;
+    let of_cell = |cell: CellId| -> Result<Vec<Uncounted>> {
+        let planned = &engine.plan.cells[cell];
+        let is_known_to_count = known
+            .as_ref()
+            .is_some_and(|known| !known.contains(&planned.id));
+        if !planned.selected || engine.plan.prepared(cell).is_none() || is_known_to_count {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        for (repeats, why) in not_counted(engine, statuses, cell)? {
+            if matches!(why, NotCounted::Suspect(_)) {
+                continue;
+            }
+            for repeat in repeats {
+                let train = statuses.get(engine.dag.node(TaskKind::Train, cell, repeat));
+                let attempt = train.attempt().filter(|a| a.outcome == RunOutcome::Ok);
+                found.extend(attempt.map(|attempt| Uncounted {
+                    cell,
+                    repeat,
+                    attempt: attempt.clone(),
+                    why: why.clone(),
+                }));
+            }
+        }
+        Ok(found)
+    };
+    let all: Vec<Result<Vec<Uncounted>>> = engine.plan.cells.par_ids().map(of_cell).collect();
+    let all: Vec<Vec<Uncounted>> = all.into_iter().collect::<Result<_>>()?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// Which repeats of a cell do not count and why, by its summary, else by the results that are there.
+fn not_counted(
+    engine: &Engine,
+    statuses: &Statuses,
+    cell: CellId,
+) -> Result<Vec<(Vec<u32>, NotCounted)>> {
+    let output =
+        |node| (statuses.get(node).state == State::Fresh).then(|| statuses.first_output(node))?;
+    let stored_summary = match output(engine.dag.node(TaskKind::Aggregate, cell, 0)) {
+        Some(digest) => engine.cache.get(&digest)?,
+        None => None,
+    };
+    let summary: Option<Summary> =
+        stored_summary.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let summary = match summary {
+        Some(summary) => summary,
+        None => {
+            let mut results = Results::new();
+            for repeat in 1..=engine.plan.cells[cell].repeats {
+                if let Some(digest) = output(engine.dag.node(TaskKind::Parse, cell, repeat))
+                    && let Some(result) = stored(engine.cache, &digest)?
+                {
+                    results.push((repeat, result));
+                }
+            }
+            self::summary(engine, cell, &results)
+        }
+    };
+    let of_run = |note: Note| match note.fact {
+        Fact::Run(RunFact::NotCounted { repeats, why }) => Some((repeats, why)),
+        _ => None,
+    };
+    Ok(summary.notes.into_iter().filter_map(of_run).collect())
 }
 
 /// The results of the present configuration, and how many repeats are still to be measured.

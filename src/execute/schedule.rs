@@ -26,11 +26,12 @@ use crate::{
     cache::{Attempt, TaskKind},
     digest::Digest,
     error::{Error, Result},
-    graph::{Artifacts, Engine, State, Status, Statuses, TaskId, label},
+    figures::NotCounted,
+    graph::{Artifacts, Engine, State, Status, Statuses, Task, TaskId, label},
     job::{FailureClass, RunOutcome},
     matrix::CellId,
     plan::{Place, Plan, Support},
-    report,
+    report, sentences,
 };
 
 pub struct BuildOptions {
@@ -43,6 +44,8 @@ pub struct BuildOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BuildSummary {
     pub ran: usize,
+    /// Runs that it made, however they ended.
+    pub runs: usize,
     pub failed: usize,
     /// Runs that ended well and count.
     pub counted: usize,
@@ -85,6 +88,14 @@ struct Scheduler<'a> {
     summary: BuildSummary,
     /// What was said of files that runs wrote; many runs write the same ones.
     told: HashSet<String>,
+    /// Runs that ended well, by the task that parses their logs: whether they count is known, and
+    /// said, once it is done.
+    unread: HashMap<TaskId, Unread>,
+}
+
+struct Unread {
+    name: String,
+    seconds: f64,
 }
 
 /// What a training needs of this host.
@@ -166,6 +177,7 @@ pub fn build(
         error: None,
         summary: BuildSummary::default(),
         told: HashSet::new(),
+        unread: HashMap::new(),
     };
     let set = RunningSet::default();
     let ready: Vec<_> = stale
@@ -221,6 +233,10 @@ pub fn build(
             }
         }
     });
+    // The build was stopped before their logs were parsed.
+    for (_, Unread { name, seconds }) in scheduler.unread.drain() {
+        events.report(&ended_well(name, seconds));
+    }
     let Scheduler { error, summary, .. } = scheduler;
     match error {
         Some(error) => Err(error),
@@ -278,6 +294,9 @@ impl Scheduler<'_> {
     }
 
     fn done(&mut self, node: TaskId, statuses: &mut Statuses) -> Result<()> {
+        if let Some(ended) = self.unread.remove(&node) {
+            self.say_how_it_ended(node, ended, statuses);
+        }
         let after: Vec<_> = self
             .engine
             .dag
@@ -293,6 +312,61 @@ impl Scheduler<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Says how a run ended whose log is parsed now.
+    fn say_how_it_ended(&mut self, parse: TaskId, ended: Unread, statuses: &Statuses) {
+        let Unread { name, seconds } = ended;
+        let Engine { plan, dag, .. } = self.engine;
+        let task = dag.task(parse);
+        let train = statuses.get(dag.node(TaskKind::Train, task.cell, task.repeat));
+        let verdict = self.engine.verdict(task.cell, train, statuses.get(parse));
+        let Some(why) = verdict.flatten() else {
+            return self.events.report(&ended_well(name, seconds));
+        };
+        let is_disturbed = matches!(why, NotCounted::Suspect(_));
+        self.stopping |= self.options.fail_fast && !is_disturbed;
+        let class = match &why {
+            NotCounted::Failed { class, .. } => Some(*class),
+            _ => None,
+        };
+        let what_to_do = match class {
+            Some(class) => Some(advice_on(plan, task.cell, class)),
+            None if is_disturbed => None,
+            None => Some(format!(
+                "`tprimat show {}` says more; correct the configuration or, where the log is misread, [log] in recipe.toml, which takes no new run",
+                named(plan, task.cell, "")
+            )),
+        };
+        let mut evidence = vec![sentences::uncounted(&why)];
+        let later = self.trains.iter().find(|(_, cell, _)| *cell == task.cell);
+        let is_held = |node| {
+            let status = self.engine.evaluate(node, statuses);
+            status.is_ok_and(|status| status.state == State::Failed)
+        };
+        if later.is_some_and(|(.., node)| is_held(*node)) {
+            evidence.push(
+                "its cell's other repeats would not count either and are not started; --retry-failed runs them all the same"
+                    .to_owned(),
+            );
+        }
+        self.events.report(&Event::TaskFinished {
+            task: name,
+            outcome: Outcome::NotCounted,
+            seconds,
+            class,
+            evidence,
+            what_to_do,
+        });
+    }
+
+    /// Is the log of an earlier repeat being parsed? Then it is not known yet whether this one is
+    /// started.
+    fn waits_for_a_log(&self, cell: CellId, repeat: u32, statuses: &Statuses) -> bool {
+        let state = |kind, n| statuses.get(self.engine.dag.node(kind, cell, n)).state;
+        (1..repeat).any(|n| {
+            state(TaskKind::Train, n) == State::Fresh && state(TaskKind::Parse, n) == State::Stale
+        })
     }
 
     /// The next task that may start now.
@@ -387,7 +461,7 @@ impl Scheduler<'_> {
                 Place::Allocation => slurm.max_jobs.is_some_and(|most| most > 1),
             };
             let has_no_room = if is_job { jobs >= most.max(1) } else { is_full };
-            if has_no_room {
+            if has_no_room || self.waits_for_a_log(cell, repeat, statuses) {
                 continue;
             }
             let key = statuses.get(node).key?;
@@ -518,8 +592,10 @@ impl Scheduler<'_> {
                     );
                 }
                 let mut waiting = self.keys.remove(&key).unwrap_or_default();
-                let attempt = match (*attempt)? {
-                    Trained::Attempt(attempt) => *attempt,
+                // Another tprimat may have made it meanwhile.
+                let (attempt, was_made_here) = match (*attempt)? {
+                    Trained::Attempt(attempt) => (*attempt, true),
+                    Trained::Found(attempt) => (*attempt, false),
                     Trained::Nothing(why) => {
                         waiting.push(node);
                         return self.nothing_recorded(&waiting, &why, statuses);
@@ -533,6 +609,7 @@ impl Scheduler<'_> {
                     waiting.extend(shares.then_some(*other));
                     !shares
                 });
+                self.summary.runs += usize::from(was_made_here);
                 self.summary.count(&attempt);
                 if let Some(told) = attempt
                     .undeclared
@@ -543,15 +620,12 @@ impl Scheduler<'_> {
                         message: format!("{name}: {told}"),
                     });
                 }
-                if let Some(why) = &attempt.suspect {
-                    let what = match &attempt.outcome {
-                        RunOutcome::Ok => "was disturbed and is not counted",
-                        RunOutcome::Failed { .. } => {
-                            "may not fail again, so the next build tries it once more"
-                        }
-                    };
+                if let (Some(why), RunOutcome::Failed { .. }) = (&attempt.suspect, &attempt.outcome)
+                {
                     self.events.report(&Event::Note {
-                        message: format!("{name} {what}: {why}"),
+                        message: format!(
+                            "{name} may not fail again, so the next build tries it once more: {why}"
+                        ),
                     });
                 }
                 // How long it ran: it may have waited for a device, or for another tprimat that ran
@@ -559,7 +633,9 @@ impl Scheduler<'_> {
                 let seconds = (attempt.ended_at - attempt.started_at).clamp(0.0, f64::MAX);
                 let state = match &attempt.outcome {
                     RunOutcome::Ok => {
-                        self.events.report(&ended_well(name, seconds));
+                        let Task { cell, repeat, .. } = self.engine.dag.task(node);
+                        let parse = self.engine.dag.node(TaskKind::Parse, cell, repeat);
+                        self.unread.insert(parse, Unread { name, seconds });
                         State::Fresh
                     }
                     RunOutcome::Failed {
@@ -666,18 +742,23 @@ fn ended_well(task: String, seconds: f64) -> Event {
 
 /// What to do about a failure of this class, with the cell's own name in the commands.
 fn advice_on(plan: &Plan, cell: CellId, class: FailureClass) -> String {
+    // Some commands take cells or a matrix in that place, so the matrix is named by its option
+    // where there is one.
+    let option = if class == FailureClass::Oom {
+        "--matrix "
+    } else {
+        ""
+    };
+    report::advice(class, &plan.cells[cell].id).replace("CELL", &named(plan, cell, option))
+}
+
+/// The cell, and the matrix if one was named, as a command takes them.
+fn named(plan: &Plan, cell: CellId, option: &str) -> String {
     let quoted =
         |word: &str| shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned);
     let mut name = quoted(&plan.cells[cell].id);
     if let Some(matrix) = &plan.argument {
-        // Some commands take cells or a matrix in that place, so the matrix is named by its option
-        // where there is one.
-        let option = if class == FailureClass::Oom {
-            "--matrix "
-        } else {
-            ""
-        };
         name += &format!(" {option}{}", quoted(matrix));
     }
-    report::advice(class, &plan.cells[cell].id).replace("CELL", &name)
+    name
 }

@@ -240,6 +240,8 @@ impl RunningSet {
 /// What became of a train task.
 pub enum Trained {
     Attempt(Box<Attempt>),
+    /// Another tprimat started it: one that made it meanwhile, or that died over it.
+    Found(Box<Attempt>),
     /// No attempt was recorded, and why: an input changed after the plan read it, or the run goes on
     /// where this process cannot see its end.
     Nothing(String),
@@ -255,16 +257,19 @@ pub fn train(
 ) -> Result<Trained> {
     let _in_flight = in_flight(work, cache, running, events)?;
     if let Some(trained) = take_over(work, host, cache, running, events)? {
-        return Ok(trained);
+        return Ok(match trained {
+            Trained::Attempt(attempt) => Trained::Found(attempt),
+            trained => trained,
+        });
     }
     cache.refresh()?;
     if let Some(done) = made_meanwhile(cache, work) {
-        return Ok(Trained::Attempt(Box::new(done)));
+        return Ok(Trained::Found(Box::new(done)));
     }
     if let Some(sharing) = &host.sharing {
         sharing.take(&work.key, cache, events)?;
         if let Some(done) = made_meanwhile(cache, work) {
-            return Ok(Trained::Attempt(Box::new(done)));
+            return Ok(Trained::Found(Box::new(done)));
         }
     }
     let mut watched = work.watched.clone();

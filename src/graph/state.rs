@@ -4,7 +4,7 @@
 //! producer that re-ran with the same output leaves its consumers fresh (early cutoff).
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, OnceLock},
 };
 
@@ -182,6 +182,9 @@ pub enum FiguresFrom {
     Summary {
         summary: Digest,
         repeats: u32,
+        /// Repeats that are not in the summary because no build has made them yet.
+        #[serde(skip_serializing_if = "is_zero")]
+        to_come: u32,
         environment: Digest,
     },
     Imports {
@@ -206,6 +209,11 @@ pub enum FiguresFrom {
     Unsupported {
         unsupported: String,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// What the caller asked for that changes states.
@@ -242,8 +250,8 @@ pub struct Engine<'a> {
     pub compare_settings: Value,
     /// What was trained before, looked up where a reason is asked for.
     pub trainings: OnceLock<Trainings>,
-    /// Cells that a build sums up although they are not selected.
-    pub measured: BTreeSet<CellId>,
+    /// Cells that a build sums up although they are not selected, with their measured repeats.
+    pub measured: BTreeMap<CellId, Vec<u32>>,
 }
 
 impl Engine<'_> {
@@ -311,6 +319,10 @@ impl Engine<'_> {
             let (train, parse) = self.train(cell, repeat, render, need);
             let first = repeats.first().map(|(first, _)| first);
             let train = self.unless_it_would_fail_too(cell, render, train, first);
+            let earlier = (1..)
+                .zip(&repeats)
+                .map(|(n, (train, parse))| (n, train, parse));
+            let train = self.unless_it_would_not_count(cell, train, earlier);
             let parse = parse.unwrap_or_else(|| self.parse(cell, repeat, &train, need));
             repeats.push((train, parse));
         }
@@ -329,25 +341,34 @@ impl Engine<'_> {
     /// of other cells only what costs nothing.
     #[must_use]
     pub fn is_wanted(&self, node: TaskId) -> bool {
-        let Task { kind, cell, .. } = self.dag.task(node);
-        let is_free = matches!(kind, TaskKind::Parse | TaskKind::Aggregate);
-        kind.is_over_all()
-            || self.plan.cells[cell].selected
-            || (is_free && self.measured.contains(&cell))
+        let Task { kind, cell, repeat } = self.dag.task(node);
+        let is_measured = || match (kind, self.measured.get(&cell)) {
+            (TaskKind::Parse, Some(repeats)) => repeats.contains(&repeat),
+            (TaskKind::Aggregate, Some(_)) => true,
+            _ => false,
+        };
+        kind.is_over_all() || self.plan.cells[cell].selected || is_measured()
     }
 
-    /// The cells that are not selected although all their runs are in the cache, where nobody has
-    /// summed them up: another host measured them, say.
+    /// The cells that are not selected although runs of them are in the cache, where nobody has
+    /// summed these up (another host or an earlier build made them, say); and which runs.
     #[must_use]
-    pub fn measured_elsewhere(&self, statuses: &Statuses) -> BTreeSet<CellId> {
+    pub fn measured_elsewhere(&self, statuses: &Statuses) -> BTreeMap<CellId, Vec<u32>> {
         let state = |kind, cell, repeat| statuses.get(self.dag.node(kind, cell, repeat)).state;
-        let cells = self.plan.cells.with_ids().filter(|(id, cell)| {
-            !cell.selected
-                && matches!(cell.support, Support::Ready(_))
-                && state(TaskKind::Aggregate, *id, 0) == State::Stale
-                && (1..=cell.repeats).all(|r| state(TaskKind::Train, *id, r) == State::Fresh)
-        });
-        cells.map(|(id, _)| id).collect()
+        let mut measured = BTreeMap::new();
+        for (id, cell) in self.plan.cells.with_ids() {
+            let is_summed_up = state(TaskKind::Aggregate, id, 0) != State::Stale;
+            if cell.selected || is_summed_up || !matches!(cell.support, Support::Ready(_)) {
+                continue;
+            }
+            let repeats: Vec<u32> = (1..=cell.repeats)
+                .filter(|repeat| state(TaskKind::Train, id, *repeat) == State::Fresh)
+                .collect();
+            if !repeats.is_empty() {
+                measured.insert(id, repeats);
+            }
+        }
+        measured
     }
 
     /// State of one task, from the states of those it waits for.
@@ -360,7 +381,10 @@ impl Engine<'_> {
                 let render = of(TaskKind::Render, 0);
                 let (train, _) = self.train(cell, repeat, render, Need::Outputs);
                 let first = (repeat > 1).then(|| of(TaskKind::Train, 1));
-                self.unless_it_would_fail_too(cell, render, train, first)
+                let train = self.unless_it_would_fail_too(cell, render, train, first);
+                let earlier =
+                    (1..repeat).map(|n| (n, of(TaskKind::Train, n), of(TaskKind::Parse, n)));
+                self.unless_it_would_not_count(cell, train, earlier)
             }
             TaskKind::Parse => self.parse(cell, repeat, of(TaskKind::Train, repeat), Need::Outputs),
             TaskKind::Aggregate => {
@@ -450,7 +474,14 @@ impl Engine<'_> {
     }
 
     fn aggregate(&self, cell: CellId, parses: &[(u32, &Status)], dropped: &[&Dropped]) -> Status {
-        if let Some((repeat, _)) = parses.iter().find(|(_, s)| s.state == State::Stale) {
+        // Runs of a cell that is not selected are summed up as far as they are there: this build
+        // makes no others.
+        let is_selected = self.plan.cells[cell].selected;
+        let is_to_come = |s: &Status| {
+            s.state == State::Stale
+                && (is_selected || !matches!(&s.reason, Some(Reason::Upstream(_))))
+        };
+        if let Some((repeat, _)) = parses.iter().find(|(_, s)| is_to_come(s)) {
             return self.upstream(TaskKind::Parse, cell, *repeat);
         }
         let results: Vec<_> = parses
@@ -475,7 +506,7 @@ impl Engine<'_> {
 
     fn compare(&self, statuses: &Statuses) -> Status {
         let pending = self.plan.cells.with_ids().find(|(id, cell)| {
-            (cell.selected || self.measured.contains(id))
+            (cell.selected || self.measured.contains_key(id))
                 && matches!(cell.support, Support::Ready(_))
                 && statuses
                     .get(self.dag.node(TaskKind::Aggregate, *id, 0))
@@ -605,6 +636,7 @@ impl Engine<'_> {
                 FiguresFrom::Summary {
                     summary: summary.digest,
                     repeats: cell.repeats,
+                    to_come: self.to_come(id, cell, statuses),
                     environment,
                 }
             }
@@ -625,6 +657,13 @@ impl Engine<'_> {
                     statuses.get(train).state == State::Fresh
                 });
                 let why = match (trained.count(), cell.selected) {
+                    (0, _) if cell.left_out => {
+                        "not measured yet, and --cached-only trains nothing".to_owned()
+                    }
+                    (some, _) if cell.left_out => format!(
+                        "{some} of {} repeats are measured, and --cached-only trains nothing",
+                        cell.repeats
+                    ),
                     (0, true) => "not measured yet".to_owned(),
                     (0, false) => "not measured: this build selected other cells".to_owned(),
                     (some, true) => format!("{some} of {} repeats are measured", cell.repeats),
@@ -649,6 +688,22 @@ impl Engine<'_> {
                 }
             }
         }
+    }
+
+    /// Repeats that a later build makes of a cell that is summed up without them, since this one
+    /// selected other cells.
+    pub(crate) fn to_come(&self, id: CellId, cell: &CellPlan, statuses: &Statuses) -> u32 {
+        let state = |repeat| {
+            statuses
+                .get(self.dag.node(TaskKind::Train, id, repeat))
+                .state
+        };
+        let is_missing = |state| matches!(state, State::Stale | State::Waiting | State::Blocked);
+        if !(1..=cell.repeats).any(|repeat| state(repeat) == State::Stale) {
+            return 0;
+        }
+        let missing = (1..=cell.repeats).filter(|repeat| is_missing(state(*repeat)));
+        u32::try_from(missing.count()).unwrap_or(u32::MAX)
     }
 
     fn plot(&self, compare: &Status) -> Status {

@@ -10,11 +10,13 @@ use super::{
 use crate::{
     cache::{Attempt, Cache, TaskKind},
     digest::Digest,
-    figures::Dropped,
+    figures::{self, Dropped, NotCounted},
     job::{FailureClass, RunOutcome},
-    logs::{Failure, same_exception},
+    logs::{Failure, same_failure},
     matrix::CellId,
     plan::{CellPlan, Prepared, fit, preimage::without_inputs},
+    results::RunResult,
+    sentences,
 };
 
 struct Attempts {
@@ -311,10 +313,10 @@ impl Engine<'_> {
         }
     }
 
-    /// Did another run of this cell, of any of its repeats, end with the same exception, and none
-    /// well? They launch the same bytes, so the next one would end so too.
+    /// Did another run of this cell, of any of its repeats, fail in the same way, and none end well?
+    /// They launch the same bytes, so the next one would end so too.
     fn failed_alike(&self, cell: CellId, render: &Status, attempt: &Attempt) -> bool {
-        let Some(lines) = unexplained(attempt) else {
+        let Some(failure) = unexplained(attempt) else {
             return false;
         };
         let (mut is_twin, mut is_well) = (false, false);
@@ -324,8 +326,8 @@ impl Engine<'_> {
             };
             for other in self.attempts(repeat, &key).attempts {
                 is_well |= other.outcome == RunOutcome::Ok;
-                let same = |other: &[String]| same_exception(lines, other);
-                is_twin |= other.id != attempt.id && unexplained(&other).is_some_and(same);
+                is_twin |= other.id != attempt.id
+                    && unexplained(&other).is_some_and(|other| same_failure(failure, other));
             }
         }
         is_twin && !is_well
@@ -340,10 +342,9 @@ impl Engine<'_> {
         train: Status,
         first: Option<&Status>,
     ) -> Status {
-        let has_not_run = matches!(train.reason, Some(Reason::NoRecord | Reason::Remeasure));
         let failed = first
             .filter(|first| {
-                first.state == State::Failed && train.state == State::Stale && has_not_run
+                first.state == State::Failed && train.state == State::Stale && has_not_run(&train)
             })
             .and_then(Status::attempt);
         let Some(attempt) = failed else {
@@ -367,6 +368,61 @@ impl Engine<'_> {
             key: train.key,
             ..Status::failed(why)
         }
+    }
+
+    /// Where an earlier repeat ended well and its log shows that it does not count, and that none
+    /// launched the same would (a setting that contradicts the job, say), those that never ran are
+    /// not started: a build would pay for figures that nobody will see. This is read from the log as
+    /// it is parsed now and stored nowhere, so a recipe that reads the log otherwise releases them.
+    /// `earlier`: the training and the parse of each repeat before this one.
+    pub(super) fn unless_it_would_not_count<'s>(
+        &self,
+        cell: CellId,
+        train: Status,
+        earlier: impl Iterator<Item = (u32, &'s Status, &'s Status)>,
+    ) -> Status {
+        if self.options.retry_failed || train.state != State::Stale || !has_not_run(&train) {
+            return train;
+        }
+        let mut found = None;
+        for (repeat, of, parse) in earlier {
+            match self.verdict(cell, of, parse) {
+                // One that counts shows that others may.
+                Some(None) => return train,
+                Some(Some(why)) if why.comes_again() => drop(found.get_or_insert((repeat, why))),
+                _ => {}
+            }
+        }
+        let Some((repeat, why)) = found else {
+            return train;
+        };
+        let why = sentences::uncounted(&why);
+        Status {
+            key: train.key,
+            dropped: train.dropped,
+            ..Status::failed(format!(
+                "not started: repeat {repeat} does not count, and this one would not either ({why}); --retry-failed runs it all the same"
+            ))
+        }
+    }
+
+    /// Why a run that ended well does not count, by its log as it is parsed now; `None` where that
+    /// is not known.
+    pub(crate) fn verdict(
+        &self,
+        cell: CellId,
+        train: &Status,
+        parse: &Status,
+    ) -> Option<Option<NotCounted>> {
+        let is_parsed = train.state == State::Fresh && parse.state == State::Fresh;
+        let attempt = train.attempt().filter(|_| is_parsed)?;
+        if attempt.outcome != RunOutcome::Ok {
+            return None;
+        }
+        let bytes = self.cache.get(&parse.outputs().first()?.digest).ok()??;
+        let result: RunResult = serde_json::from_slice(&bytes).ok()?;
+        let statistics = &self.plan.prepared(cell)?.resolved.statistics;
+        Some(figures::uncounted(&result, statistics))
     }
 
     /// Why a run is not worth a GPU-second: it is predicted to be far from fitting, and no attempt
@@ -412,6 +468,11 @@ impl Engine<'_> {
         }
         failure
     }
+}
+
+/// Is it stale because no run of it was made yet?
+fn has_not_run(train: &Status) -> bool {
+    matches!(train.reason, Some(Reason::NoRecord | Reason::Remeasure))
 }
 
 /// How often a disturbed attempt was replaced, at most [`REPLACEMENTS`]. The first disturbed attempt
@@ -486,20 +547,21 @@ pub fn doubtful(cache: &Cache, preimage: &str, guessed: &[&str]) -> Vec<Attempt>
         .collect()
 }
 
-/// The evidence of a failure that no class explains, unless something else may have caused it.
-fn unexplained(attempt: &Attempt) -> Option<&[String]> {
+/// The evidence and the status of a failure that no class explains, unless something else may have
+/// caused it.
+fn unexplained(attempt: &Attempt) -> Option<(&[String], &str)> {
     match &attempt.outcome {
         RunOutcome::Failed {
             class: FailureClass::Unknown | FailureClass::Crash,
             evidence,
-            ..
-        } if attempt.suspect.is_none() => Some(evidence),
+            status,
+        } if attempt.suspect.is_none() => Some((evidence, status)),
         _ => None,
     }
 }
 
 /// `: ValueError: heads must divide`
 fn exception_of(attempt: &Attempt) -> String {
-    let first = unexplained(attempt).and_then(<[String]>::first);
+    let first = unexplained(attempt).and_then(|(evidence, _)| evidence.first());
     first.map_or_else(String::new, |line| format!(": {line}"))
 }

@@ -191,6 +191,12 @@ impl Imports {
         self.kept.keys().map(String::as_str)
     }
 
+    /// How many imports there are of all cells, whether they count or not.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.kept.values().map(Vec::len).sum()
+    }
+
     /// How many imports of a cell were set aside.
     #[must_use]
     pub fn count_set_aside(&self, cell: &str) -> usize {

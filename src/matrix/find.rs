@@ -104,10 +104,11 @@ pub fn files(root: &Path) -> Vec<String> {
     files
 }
 
-/// The names of all matrices of a project; `None` where a file that may hold one cannot be read.
+/// All matrix files of a project with the names that they state, else their own; `None` where a file
+/// that may hold one cannot be read.
 #[must_use]
-pub fn names(root: &Path) -> Option<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
+pub fn named(root: &Path) -> Option<Vec<(PathBuf, String)>> {
+    let mut named = Vec::new();
     for folder in [root.to_owned(), root.join(FOLDER)] {
         for file in names_in(&folder, &ReadSet::default()).ok()? {
             let path = folder.join(format!("{file}.toml"));
@@ -120,10 +121,17 @@ pub fn names(root: &Path) -> Option<BTreeSet<String>> {
                 .get("matrix")
                 .and_then(|matrix| matrix.get("name"))
                 .and_then(toml::Value::as_str);
-            names.insert(name.map_or(file, str::to_owned));
+            let name = name.map_or(file, str::to_owned);
+            named.push((path, name));
         }
     }
-    Some(names)
+    Some(named)
+}
+
+/// The names of all matrices of a project; `None` where a file that may hold one cannot be read.
+#[must_use]
+pub fn names(root: &Path) -> Option<BTreeSet<String>> {
+    Some(named(root)?.into_iter().map(|(_, name)| name).collect())
 }
 
 #[cfg(test)]

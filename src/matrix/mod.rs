@@ -18,7 +18,7 @@ mod select;
 use std::sync::Arc;
 
 pub use cell::{Cell, Matrix};
-pub use find::{files, find, names};
+pub use find::{files, find, named, names};
 pub use ids::{CellId, PerCell};
 pub use implied::{ImpliedNames, implied};
 pub use lacking::{Project, Unmet};

@@ -14,5 +14,6 @@ pub use data::{DataFile, DataKind};
 pub use execution::{Container, Execution, Place, Slurm};
 pub use facts::{FactBook, Image, PlatformFacts, seconds};
 pub use inputs::{Input, Inputs};
+pub(crate) use prepare::same_file;
 pub use prepare::{CellPlan, Plan, PlanRequest, Prepared, Support, load_config, look_at_config};
 pub use resolve::{Resolved, Unresolved, model_shape, resolve};

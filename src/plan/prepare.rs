@@ -59,6 +59,8 @@ pub struct Plan {
     pub matrix: Matrix,
     /// The matrix is the one that is planned where none is named.
     pub is_default: bool,
+    /// Its file; none where config.yaml implies it.
+    pub matrix_path: Option<PathBuf>,
     /// What names the matrix on the command line, where a command would take another one without
     /// it.
     pub argument: Option<String>,
@@ -80,6 +82,9 @@ pub struct CellPlan {
     pub id: String,
     pub repeats: u32,
     pub selected: bool,
+    /// It is selected and would have to train, which `--cached-only` does not: then it is treated as
+    /// one that is not selected.
+    pub left_out: bool,
     /// Why a build cannot measure it on this host now although it is the right host: something is
     /// missing.
     pub blocked: Option<String>,
@@ -326,6 +331,7 @@ impl Plan {
             recipes,
             matrix,
             is_default,
+            matrix_path,
             argument: request.matrix.clone().filter(|_| !is_default),
             cells,
             facts,
@@ -707,7 +713,7 @@ fn read_text(path: &Path, reads: &ReadSet) -> Result<String> {
         .map_err(Error::io("cannot read", path))
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     a == b
         || a.canonicalize()
             .is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
@@ -772,6 +778,7 @@ fn prepare(
             id: cell.to_string(),
             repeats: cell.repeats,
             selected,
+            left_out: false,
             blocked: None,
             support,
         })

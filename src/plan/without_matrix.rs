@@ -32,6 +32,7 @@ impl Plan {
                 excluded: Vec::new(),
             },
             is_default: true,
+            matrix_path: None,
             argument: None,
             cells: PerCell::default(),
             facts: FactBook::load(root, request.allow_drift, &request.env, &reads)?,

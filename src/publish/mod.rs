@@ -13,9 +13,10 @@ use std::{
 use crate::{
     cache::{Cache, CacheError, Output},
     digest::Digest,
-    error::{Error, Result},
-    files::{self, Durability, TEMPORARY, write_atomically},
-    plan::Plan,
+    error::{Error, Problem, Result},
+    files::{self, Durability, ReadSet, TEMPORARY, write_atomically},
+    matrix,
+    plan::{Plan, same_file},
 };
 
 /// Where builds of a plan's matrix publish: the default matrix in the output folder itself, every
@@ -28,6 +29,50 @@ pub fn output_dir(plan: &Plan) -> PathBuf {
     } else {
         output.join(folder_name(&plan.matrix.name))
     }
+}
+
+/// Refuses a matrix whose pages would replace those of another file's matrix: two that have one
+/// name publish into one folder.
+pub fn refuse_shared_folder(plan: &Plan) -> Result<()> {
+    let (false, Some(own)) = (plan.is_default, &plan.matrix_path) else {
+        return Ok(());
+    };
+    let reads = ReadSet::default();
+    let default = matrix::find(None, &plan.root, &reads).ok().flatten();
+    let is_other = |path: &Path| {
+        !same_file(path, own)
+            && !default
+                .as_deref()
+                .is_some_and(|default| same_file(path, default))
+    };
+    // Where a file cannot be read, nobody builds it either.
+    let all = matrix::named(&plan.root).unwrap_or_default();
+    let folder = folder_name(&plan.matrix.name);
+    let mut others = all.iter();
+    let Some((other, name)) =
+        others.find(|(path, name)| folder_name(name) == folder && is_other(path))
+    else {
+        return Ok(());
+    };
+    let shown = |path: &Path| {
+        path.strip_prefix(&plan.root)
+            .unwrap_or(path)
+            .display()
+            .to_string()
+    };
+    let (own, other) = (shown(own), shown(other));
+    let message = if *name == plan.matrix.name {
+        format!(
+            "{own} and {other} are both named `{name}`, so each would replace the other's pages"
+        )
+    } else {
+        format!(
+            "{own} and {other} publish into one folder, `{folder}`, so each would replace the other's pages"
+        )
+    };
+    Err(Error::invalid(Problem::new(message).help(
+        "give one of them another `name` below [matrix]; nothing measured is lost by it",
+    )))
 }
 
 /// The folder that config.yaml names for what is published.

@@ -1006,6 +1006,9 @@ fn cells_and_matrices_are_completed() {
         "cells of the matrix that the line names"
     );
     assert_eq!(offered(&["history", "x"]), Vec::<String>::new());
+    // A shell that was offered the longer one alone would write on.
+    project.write("pipelines/o.toml", ONE_RUN);
+    assert_eq!(offered(&["plan", "o"]), ["o", "other"]);
     let script = format!(
         "shopt -s progcomp; tprimat() {{ {tprimat} \"$@\"; }}; . <(tprimat completions bash)\n\
          COMP_LINE='tprimat show cpu/cmd/w' COMP_POINT=22; _tprimat; echo \"${{COMPREPLY[@]}}\"",

@@ -281,3 +281,42 @@ fn figures_go_on_to_prometheus_and_curves_to_tensorboard() {
         .run(&["report", "--tensorboard", "recipes"])
         .ends_with(2);
 }
+
+/// What a build of some cells publishes of the others is what `compare` shows of them.
+#[test]
+fn a_build_of_some_cells_publishes_the_figures_that_compare_shows_of_the_others() {
+    let project = Project::of_two();
+    project
+        .edit("matrix.toml", "repeats = 2", "repeats = 1")
+        .build(&[]);
+    project.edit("matrix.toml", "repeats = 1", "repeats = 3");
+    let built = project.build(&["--only", SMALL]);
+    assert_eq!((built.code, project.launches()), (0, 4), "{}", built.stderr);
+    let published: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    let compared = project.json(&["compare"]);
+    let of = |comparison: &Value| {
+        let rows = comparison["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["cell"] == LARGE);
+        let row = row.unwrap_or_else(|| panic!("{comparison:#}"));
+        [
+            "n",
+            "repeats_wanted",
+            "standing",
+            "tokens_per_second_per_gpu",
+        ]
+        .map(|key| row[key].clone())
+    };
+    assert_eq!(of(&published), of(&compared));
+    assert_eq!(of(&published)[0], 1);
+    assert!(
+        project
+            .read("output/compare.txt")
+            .contains("1 of 3 repeats measured so far")
+    );
+    // It is up to date, and the runs that are missing are still to be made.
+    assert_eq!(project.stale(&["--only", SMALL]), Default::default());
+    assert_eq!(project.build(&["--only", SMALL]).ran, Default::default());
+    assert_eq!((project.build(&[]).code, project.launches()), (0, 6));
+    let published: Value = serde_json::from_str(&project.read("output/compare.json")).unwrap();
+    assert_eq!(of(&published)[0], 3);
+}

@@ -7,6 +7,11 @@ use std::{
     process::Stdio,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 use crate::support::{ONE_RUN, Project, TRAINER, until};
 
 /// Trains once there is a file `go`.
@@ -49,7 +54,10 @@ fn a_detached_build_outlives_its_terminal_and_is_followed_to_its_end() {
     project.write("go", "");
     let attached: crate::support::Ran = attached.wait_with_output().unwrap().into();
     let said = attached.ends_with(0).stdout;
-    assert!(said.contains("1 cell done after "), "{said}");
+    assert!(
+        said.contains("1 of 1 selected cell measured; 1 run made in "),
+        "{said}"
+    );
     let now = state(&project);
     assert_eq!(
         (now["state"].as_str(), now["exit_code"].as_i64()),
@@ -132,6 +140,27 @@ fn what_is_wrong_is_told_before_the_terminal_is_let_go_and_a_death_is_told_later
         project.read("notified").trim(),
         failed.code.unwrap().to_string()
     );
+}
+
+/// Nobody counted tasks at its end, so what ended until then is counted.
+#[test]
+fn the_command_of_a_build_that_was_stopped_knows_what_had_failed() {
+    let project = project();
+    let trainer = project.read("trainer.sh");
+    let fails = "[[ $(<\"$TPRIMAT_JOB\") =~ '\"ffn_hidden_size\": 16' ]] && exit 3\n";
+    project
+        .write("trainer.sh", &format!("{fails}{trainer}"))
+        .edit("matrix.toml", "\"tiny\"", "[\"tiny\", \"wide\"]");
+    let notify = "echo \"$TPRIMAT_FAILED [$TPRIMAT_WAITING]\" > notified";
+    let build = project
+        .tprimat(&["build", "--notify", notify])
+        .stderr(Stdio::null())
+        .spawn();
+    let mut build = build.unwrap();
+    until("the second trainer is up", || project.path("up").exists());
+    kill(Pid::from_raw(build.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert!(!build.wait().unwrap().success());
+    assert_eq!(project.read("notified").trim(), "1 []");
 }
 
 /// What a page has at an address.

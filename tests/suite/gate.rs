@@ -369,7 +369,7 @@ fn a_new_cell_that_failed_fails_the_gate_with_its_reason() {
         "trainer.sh",
         &trainer.replace(
             "seed=$(job seed);",
-            "echo 'it went boom' >&2; exit 1; seed=",
+            "echo 'it went boom: the connection was lost' >&2; exit 1; seed=",
         ),
     );
     project
@@ -681,7 +681,7 @@ fn locked_cached_only_and_require_complete_work_together() {
     assert!(
         incomplete
             .stdout
-            .contains("not measured: this build selected other cells"),
+            .contains("not measured yet, and --cached-only trains nothing"),
         "{}",
         incomplete.stdout
     );

@@ -296,3 +296,18 @@ fn a_report_shows_the_history_where_it_is_asked_for() {
     project.run(&["report", "-o", "page.html"]).ends_with(0);
     assert!(!project.read("page.html").contains("plot_history"));
 }
+
+/// Other commands take a matrix in this place.
+#[test]
+fn a_matrix_in_place_of_a_cell_is_told_as_such() {
+    let project = Project::of_two();
+    project.build(&[]);
+    for word in ["matrix", "matrix.toml"] {
+        let error = project.run(&["history", word]).ends_with(4).stderr;
+        assert!(
+            error.contains(&format!("`{word}` is a matrix, and `history` takes cells"))
+                && !error.contains("--only"),
+            "{error}"
+        );
+    }
+}

@@ -315,6 +315,34 @@ fn a_cell_without_present_figures_keeps_its_published_file() {
     assert!(!project.path("output/train_cpu_cmd_wide.json").exists());
 }
 
+/// Each would replace the pages of the other.
+#[test]
+fn two_matrices_of_one_name_are_refused_before_anything_runs() {
+    let project = Project::new(ONE_RUN);
+    let of = |name: &str| ONE_RUN.replace("\"one\"", &format!("\"{name}\""));
+    project
+        .write("pipelines/first.toml", &of("a b"))
+        .write("pipelines/second.toml", &of("a b"));
+    let refused = |matrix: &str| {
+        let error = project.run(&["build", matrix]).ends_with(2).stderr;
+        error.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let error = refused("first");
+    for part in ["pipelines/first.toml", "pipelines/second.toml", "`a b`"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    // Other names that are written alike as a folder.
+    project.write("pipelines/second.toml", &of("a-b"));
+    assert!(refused("second").contains("pipelines/first.toml"));
+    assert_eq!(project.launches(), 0);
+    project.write("pipelines/second.toml", &of("c"));
+    project.run(&["build", "first"]).ends_with(0);
+    // The default matrix has the output folder itself, whatever it is called.
+    project.write("matrix.toml", &of("c"));
+    project.run(&["build", "second"]).ends_with(0);
+    project.run(&["build"]).ends_with(0);
+}
+
 #[test]
 fn matrices_of_a_project_publish_side_by_side() {
     let project = built();
@@ -445,7 +473,11 @@ fn clean_removes_only_a_cache() {
             && project.path("output/compare.txt").exists()
     );
     project.write("config.yaml", &config);
-    project.run(&["clean", "--cache", "--yes"]).ends_with(0);
+    let cleaned = project.run(&["clean", "--cache", "--yes"]).ends_with(0);
+    assert!(
+        cleaned.stderr.contains("removed 1 run from "),
+        "{cleaned:?}"
+    );
     assert!(!project.path("cache/objects").exists());
 }
 

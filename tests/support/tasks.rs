@@ -83,7 +83,8 @@ printf '{"event":"end","status":"ok","steps":%d}\n' "$steps"
 
 /// What `mood.sh` may do to the trainings of the model `small`.
 pub const IMPORT_ERROR: &str = "if [[ $vocab == 32 ]]; then echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1; fi";
-pub const UNKNOWN_ERROR: &str = "if [[ $vocab == 32 ]]; then echo 'something odd' >&2; exit 1; fi";
+pub const UNKNOWN_ERROR: &str =
+    "if [[ $vocab == 32 ]]; then echo 'something odd: the connection was lost' >&2; exit 1; fi";
 pub const WRONG_LENGTH: &str = "if [[ $vocab == 32 ]]; then seq=8192; fi";
 
 /// A run of 0.2 s a step beside which NVML's sampler, mocked, sees `$seen` on its device; for every

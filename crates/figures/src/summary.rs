@@ -1,6 +1,7 @@
 //! A cell's results → its statistics: within each repeat over steps, then over repeats.
 
 pub(crate) mod notes;
+mod uncounted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ use super::{
     telemetry,
     units::estimate,
 };
+
+pub use uncounted::*;
 
 pub const SUMMARY_SCHEMA: &str = "tprimat.summary/1";
 

@@ -56,6 +56,8 @@ pub struct Counts {
     pub all: usize,
     pub ok: usize,
     pub failed: usize,
+    /// Runs that ended well and do not count.
+    pub not_counted: usize,
     pub blocked: usize,
     pub running: usize,
     pub waiting: usize,
@@ -126,6 +128,8 @@ pub enum TaskState {
     Waiting,
     Ok,
     Failed,
+    /// It ended well, and its log shows that it does not count.
+    NotCounted,
     /// Something before it failed, or is not here.
     Blocked,
     Interrupted,
@@ -253,6 +257,7 @@ impl Progress {
                 self.tasks[position].state = match outcome {
                     Outcome::Ok => TaskState::Ok,
                     Outcome::Failed => TaskState::Failed,
+                    Outcome::NotCounted => TaskState::NotCounted,
                     Outcome::Waiting | Outcome::Unsupported => TaskState::Blocked,
                     Outcome::Interrupted => TaskState::Interrupted,
                 };
@@ -266,10 +271,12 @@ impl Progress {
                         *count += 1;
                     }
                 }
-                if outcome == Outcome::Failed {
+                if matches!(outcome, Outcome::Failed | Outcome::NotCounted) {
+                    let not_counted =
+                        Some(outcome.name()).filter(|_| outcome == Outcome::NotCounted);
                     self.failed.push(Failure {
                         task,
-                        class: class.map(|class| class.name()),
+                        class: not_counted.or(class.map(|class| class.name())),
                         evidence,
                         what_to_do,
                     });
@@ -310,6 +317,7 @@ impl Progress {
                 TaskState::Waiting => &mut counts.waiting,
                 TaskState::Ok => &mut counts.ok,
                 TaskState::Failed => &mut counts.failed,
+                TaskState::NotCounted => &mut counts.not_counted,
                 TaskState::Blocked | TaskState::Interrupted => &mut counts.blocked,
             } += 1;
         }

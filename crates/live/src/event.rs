@@ -12,6 +12,8 @@ use tprimat_job::FailureClass;
 pub enum Outcome {
     Ok,
     Failed,
+    /// A run ended well, and its log shows that it does not count.
+    NotCounted,
     Waiting,
     Unsupported,
     /// The build was interrupted before the task was done; nothing of it is kept.
@@ -24,6 +26,7 @@ impl Outcome {
         match self {
             Self::Ok => "ok",
             Self::Failed => "failed",
+            Self::NotCounted => "not counted",
             Self::Waiting => "waiting",
             Self::Unsupported => "unsupported",
             Self::Interrupted => "interrupted",
@@ -31,14 +34,16 @@ impl Outcome {
     }
 }
 
-/// What became of the cells of a build, each counted once.
+/// What became of the selected cells of a build, each counted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CellCounts {
-    /// All their runs ended well and were summed up.
+    /// All their runs ended well, and some of them count: there are figures.
     pub done: usize,
     /// A run failed, or was not started because it would fail.
     pub failed: usize,
+    /// Runs ended well, and none of them counts.
+    pub not_counted: usize,
     /// For another host, or for something that is missing here.
     pub waiting: usize,
     pub unsupported: usize,
@@ -49,7 +54,12 @@ pub struct CellCounts {
 impl CellCounts {
     #[must_use]
     pub fn all(&self) -> usize {
-        self.done + self.failed + self.waiting + self.unsupported + self.not_measured
+        self.done
+            + self.failed
+            + self.not_counted
+            + self.waiting
+            + self.unsupported
+            + self.not_measured
     }
 }
 
@@ -118,6 +128,9 @@ pub enum Event {
         /// What became of the selected cells; the counts beside it are of tasks.
         #[serde(default)]
         cells: CellCounts,
+        /// Runs that this build made, however they ended.
+        #[serde(default)]
+        runs: usize,
         waiting: usize,
         unsupported: usize,
         /// Runs that ended well and still count for nothing: they contradict their job, were

@@ -25,10 +25,10 @@ function span(seconds) {
 const number = (value, digits = 4) => Number(value.toPrecision(digits)).toLocaleString("en");
 
 function stateWords(board) {
-  const { all, ok, failed, running, waiting, queued } = board.counts;
+  const { all, ok, failed, not_counted, running, waiting, queued } = board.counts;
   const left = board.left;
   if (board.state === "died") return "The build died without a word; `tprimat build` goes on where it was.";
-  const done = `${ok} of ${all} tasks done${failed ? `, ${failed} failed` : ""}`;
+  const done = `${ok} of ${all} tasks done${failed ? `, ${failed} failed` : ""}${not_counted ? `, ${not_counted} ended well and not counted` : ""}`;
   if (board.state === "ended") {
     const took = board.started_at && board.ended_at ? ` after ${span(board.ended_at - board.started_at)}` : "";
     return `Ended${took} with exit code ${board.exit_code}: ${done}.`;
@@ -42,7 +42,7 @@ function stateWords(board) {
 }
 
 function drawBar(board) {
-  const states = ["ok", "running", "waiting", "failed", "blocked"];
+  const states = ["ok", "running", "waiting", "failed", "not_counted", "blocked"];
   $("bar").replaceChildren(...states.filter((state) => board.counts[state]).map((state) => {
     const part = element("span", { className: state });
     part.style.width = `${(100 * board.counts[state]) / board.counts.all}%`;
@@ -156,6 +156,7 @@ function drawTasks(board) {
       return active.map((task) => `${task.label}: ${waits.get(task.name) ? `waits for ${waits.get(task.name)}` : "runs"}`).join("; ");
     }
     if (tasks.some((task) => ["failed", "blocked", "interrupted"].includes(task.state))) return "did not finish";
+    if (tasks.some((task) => task.state === "not_counted")) return "does not count";
     if (tasks.every((task) => task.state === "ok")) return "done";
     return board.state === "running" ? "to come" : "not run";
   };
@@ -164,7 +165,7 @@ function drawTasks(board) {
       element("th", { scope: "row" }, cell),
       element("td", {}, element("div", { className: "chips" }, ...tasks.map((task) =>
         element("span", { className: `chip ${task.state}`, title: task.reason ?? "" },
-          `${task.label}: ${task.state}${task.seconds ? ` ${span(task.seconds)}` : ""}`)))),
+          `${task.label}: ${task.state.replace("_", " ")}${task.seconds ? ` ${span(task.seconds)}` : ""}`)))),
       element("td", {}, now(tasks)))));
   $("more").hidden = !board.tasks_left_out;
   $("more").textContent = `${board.tasks_left_out} more tasks are not listed.`;

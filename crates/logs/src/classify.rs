@@ -110,7 +110,7 @@ pub fn classify(log: &[u8], status: &ExitSummary) -> Failure {
 }
 
 /// Signals by which a process ends itself.
-const CRASHES: [(i32, &str); 6] = [
+pub(crate) const CRASHES: [(i32, &str); 6] = [
     (4, "SIGILL"),
     (5, "SIGTRAP"),
     (6, "SIGABRT"),

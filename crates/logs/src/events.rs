@@ -35,7 +35,7 @@ pub enum Event {
     },
     /// After every optimiser step, by one rank.
     Step {
-        /// Counted from 1.
+        /// Counted from 1, or from 0.
         step: u64,
         /// Seconds since 1970, when the step ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]

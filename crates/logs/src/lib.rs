@@ -50,7 +50,7 @@ mod trace;
 mod values;
 mod words;
 
-pub use causes::same_exception;
+pub use causes::same_failure;
 pub use classify::*;
 pub use events::*;
 pub use format::names;

@@ -200,7 +200,8 @@ fn differing<'a>(
 
 /// One step event → step; `None` and a note where it has no usable number.
 fn step(event: &Map<String, Value>, notes: &mut Notes) -> Option<Step> {
-    let Some(number) = event.get("step").and_then(whole).filter(|n| *n > 0) else {
+    // Trainers number their first step 0 or 1; which of the two is found out from the whole series.
+    let Some(number) = event.get("step").and_then(whole) else {
         notes.add("unreadable_line", || {
             format!(
                 "step number {}",
@@ -510,7 +511,7 @@ mod tests {
     #[test]
     fn absurd_values_are_absent_and_said() {
         let log = br#"{"event":"step","step":1,"loss":1,"step_time_seconds":-3,"memory_bytes":99999999999999999999,"tokens":0}
-{"event":"step","step":0}
+{"event":"step","step":-1}
 {"event":"step","step":9007199254740992,"step_time_seconds":1e300,"loss":"inf"}
 {"event":"step","step":1,"loss":2}
 {"event":"step","st"#;
@@ -534,6 +535,17 @@ mod tests {
             );
         }
         assert!(!trace.finished);
+    }
+
+    #[test]
+    fn the_first_step_may_have_the_number_0() {
+        let line = |step: u64| {
+            format!("{{\"event\":\"step\",\"step\":{step},\"step_time_seconds\":0.5}}\n")
+        };
+        let log: String = (0..4).map(line).collect();
+        let trace = parse((log + "{\"event\":\"end\",\"status\":\"ok\",\"steps\":4}\n").as_bytes());
+        assert_eq!(trace.steps.len(), 4);
+        assert_eq!(all_kinds(&trace), Vec::<&str>::new());
     }
 
     #[test]

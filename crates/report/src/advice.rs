@@ -36,7 +36,7 @@ pub fn advice(class: FailureClass, cell: &str) -> &'static str {
         }
         FailureClass::Crash => {
             "native code of the trainer or a library ended it: `tprimat logs CELL` shows what came before; try other versions of the \
-             packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack"
+             packages, or PYTHONFAULTHANDLER: \"1\" in the environment for the stack. Once two runs end so, no build repeats it without --retry-failed"
         }
         FailureClass::Node => {
             "the node, a device with its driver, or the container engine failed: `tprimat doctor`, `nvidia-smi` or `rocm-smi` say more; the next build runs it again"
@@ -45,8 +45,8 @@ pub fn advice(class: FailureClass, cell: &str) -> &'static str {
             "the launcher, weights or data named in the log are not there; put them in place, then build"
         }
         FailureClass::Unknown => {
-            "`tprimat logs CELL` shows the whole log; once two runs fail with the same exception, no build repeats it without \
-             --retry-failed"
+            "`tprimat logs CELL` shows the whole log; once two runs fail with the same exception or exit code, no build repeats \
+             it without --retry-failed"
         }
     }
 }

@@ -292,10 +292,15 @@ fn steps_run(trace: &Trace, declared: u64) -> FieldAttestation {
         .get("global_batch_size")
         .and_then(Value::as_u64);
     let from = super::cross::counts_from(&trace.steps, batch);
-    let last = trace
-        .steps
-        .last()
-        .map_or(0, |s| s.step.saturating_add(1 - from.min(1)));
+    // A line of step 0 without a time, before steps 1 to N, is of the state before the first step.
+    let is_of_start = (trace.steps.first())
+        .is_some_and(|s| s.step == 0 && s.step_time_seconds.is_none())
+        && trace.steps.last().is_some_and(|s| s.step == declared);
+    let last = match trace.steps.last() {
+        Some(last) if is_of_start => last.step,
+        Some(last) => last.step.saturating_add(1 - from.min(1)),
+        None => 0,
+    };
     let every = interval(&trace.steps);
     if trace.steps_assumed {
         return field("steps_run", declared.into(), None);
@@ -683,6 +688,24 @@ pub(super) mod tests {
             !contradicted(&attest(&short, &job(), false)).contains(&"steps_run"),
             "a failed run may be short"
         );
+    }
+
+    #[test]
+    fn steps_may_be_counted_from_0() {
+        let mut from_0 = trace(json!({}), None);
+        from_0.steps.iter_mut().for_each(|s| s.step -= 1);
+        let ran_short =
+            |trace: &Trace| contradicted(&attest(trace, &job(), true)).contains(&"steps_run");
+        assert!(!ran_short(&from_0));
+        // The losses before the first step are no step.
+        let mut with_start = trace(json!({}), None);
+        let mut start = with_start.steps[0].clone();
+        (start.step, start.step_time_seconds) = (0, None);
+        with_start.steps.insert(0, start);
+        assert!(!ran_short(&with_start));
+        from_0.steps.pop();
+        with_start.steps.pop();
+        assert!(ran_short(&from_0) && ran_short(&with_start));
     }
 
     #[test]

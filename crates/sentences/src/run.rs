@@ -313,18 +313,25 @@ fn sampled(every: u64) -> String {
 }
 
 fn not_counted(of: &[u32], why: &NotCounted) -> String {
-    let why = match why {
+    let reason = uncounted(why);
+    match why {
+        NotCounted::Failed { .. } => format!("{} {reason}", repeats(of)),
+        _ => format!(
+            "{} {} not counted: {reason}",
+            repeats(of),
+            verb(of, "is", "are")
+        ),
+    }
+}
+
+/// Why a run does not count: `the log contradicts the job: …`
+#[must_use]
+pub fn uncounted(why: &NotCounted) -> String {
+    match why {
         NotCounted::Failed {
             class,
             evidence: line,
-        } => {
-            return format!(
-                "{} failed ({}){}",
-                repeats(of),
-                class.name(),
-                evidence(line.as_ref())
-            );
-        }
+        } => format!("failed ({}){}", class.name(), evidence(line.as_ref())),
         NotCounted::Contradicted { by, fields } => {
             let asked = if by.is_imported() {
                 "its label or its model says"
@@ -342,12 +349,7 @@ fn not_counted(of: &[u32], why: &NotCounted) -> String {
         }
         NotCounted::Suspect(reason) => reason.clone(),
         NotCounted::NoRate(why) => no_rate(why),
-    };
-    format!(
-        "{} {} not counted: {why}",
-        repeats(of),
-        verb(of, "is", "are")
-    )
+    }
 }
 
 pub(super) fn no_rate(why: &NoRate) -> String {

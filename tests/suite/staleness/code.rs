@@ -27,7 +27,7 @@ fn with_engine<T>(project: &Project, code: CodeDigests, look: impl FnOnce(&Engin
         options: Options::default(),
         compare_settings: json!(derived::Settings::of(&plan).compare),
         trainings: std::sync::OnceLock::new(),
-        measured: std::collections::BTreeSet::new(),
+        measured: std::collections::BTreeMap::new(),
     })
 }
 

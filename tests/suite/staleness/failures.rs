@@ -24,9 +24,11 @@ fn a_lasting_failure_is_met_once_and_waits_for_retry_failed() {
     let built = project.build(&[]);
     // Its second repeat would launch the same bytes.
     assert_eq!((built.code, project.launches()), (1, 3), "{}", built.stderr);
-    // One unit: cells.
+    // Cells and runs are counted apart.
     assert!(
-        built.stderr.contains("2 cells: 1 done, 1 failed after "),
+        built
+            .stderr
+            .contains("1 of 2 selected cells measured (1 failed); 3 runs made in "),
         "{}",
         built.stderr
     );
@@ -252,6 +254,56 @@ fn the_same_exception_twice_is_not_tried_a_third_time() {
     project.expect_nothing();
 }
 
+/// A crash without a word and an exit code come again as an exception does.
+#[test]
+fn the_same_signal_or_exit_code_twice_is_not_tried_a_third_time() {
+    for (ends, status) in [
+        ("kill -SEGV $$", "crash: signal 11"),
+        ("exit 3", "unknown: exit 3"),
+    ] {
+        let project = one_at_a_time();
+        let mood = format!("if [[ $vocab == 32 ]]; then echo step $RANDOM; {ends}; fi");
+        project
+            .write("mood.sh", &mood)
+            .edit("matrix.toml", "repeats = 2", "repeats = 3");
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 5));
+        let plan = project.plan(&[]);
+        let reason = |repeat: u32| plan[&format!("train {SMALL}#{repeat}")].reason.as_str();
+        assert!(
+            reason(1).contains(&format!("failed (twice in the same way: {status}"))
+                && reason(1).contains("--retry-failed"),
+            "{}",
+            reason(1)
+        );
+        assert!(
+            reason(3).starts_with("not started: two runs failed in the same way"),
+            "{}",
+            reason(3)
+        );
+        let built = project.build(&[]);
+        assert_eq!(
+            (built.code, built.ran, project.launches()),
+            (1, BTreeSet::new(), 5)
+        );
+        project.remove("mood.sh");
+        let retried = project.build(&["--retry-failed"]);
+        assert_eq!(
+            (retried.code, project.launches()),
+            (0, 8),
+            "{}",
+            retried.stderr
+        );
+    }
+    // People and the system send these.
+    for signal in ["HUP", "KILL"] {
+        let project = one_at_a_time();
+        let mood = format!("if [[ $vocab == 32 ]]; then kill -{signal} $$; fi");
+        project.write("mood.sh", &mood);
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 4));
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    }
+}
+
 /// Somebody who asks for a cell after a crash wants to know why, not what would be launched.
 #[test]
 fn show_says_why_a_cell_failed_and_where_its_log_is() {
@@ -349,4 +401,123 @@ fn a_run_that_contradicts_its_job_is_kept_and_does_not_count() {
         (built.code, built.ran, project.launches()),
         (1, BTreeSet::new(), 4)
     );
+}
+
+/// Three repeats would be three runs for figures that nobody will see.
+#[test]
+fn repeats_of_a_run_that_cannot_count_are_not_started() {
+    let nan = "steps=0; printf '{\"event\":\"start\",\"schema\":\"tprimat.events/1\",\"effective\":{\"seq_length\":64,\"global_batch_size\":1,\"num_gpus\":1}}\\n'
+        for s in 1 2 3 4; do loss=5.5; ((s == 2)) && loss=NaN
+        printf '{\"event\":\"step\",\"step\":%d,\"step_time_seconds\":0.05,\"loss\":%s}\\n' $s $loss; done
+        printf '{\"event\":\"end\",\"status\":\"ok\",\"steps\":4}\\n'; exit 0";
+    let of_small = |does: &str| format!("if [[ $vocab == 32 ]]; then {does}; fi");
+    for (mood, why) in [
+        (
+            WRONG_LENGTH.to_owned(),
+            "the trainer says seq_length 8192; the job asked for 64",
+        ),
+        (of_small(nan), "failed (nan)"),
+        (
+            of_small("echo 'iter 1 took 0.1 s'; exit 0"),
+            "no training step was found",
+        ),
+    ] {
+        let project = one_at_a_time();
+        project
+            .write("mood.sh", &mood)
+            .edit("matrix.toml", "repeats = 2", "repeats = 3");
+        let built = project.build(&[]);
+        assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
+        // It ended well, and nobody is told that all is well.
+        let lines = |name: &str| -> Vec<String> {
+            let ended = format!("train {SMALL}#1: {name}");
+            (built.stderr.lines().filter(|line| line.starts_with(&ended)))
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(lines("ok"), Vec::<String>::new(), "{}", built.stderr);
+        assert_eq!(lines("not counted").len(), 1, "{}", built.stderr);
+        assert!(
+            built
+                .stderr
+                .contains("other repeats would not count either and are not started"),
+            "{}",
+            built.stderr
+        );
+        let plan = project.plan(&[]);
+        let of = |repeat: u32| &plan[&format!("train {SMALL}#{repeat}")];
+        assert_eq!(of(1).state, "fresh");
+        assert!(
+            of(1).reason.starts_with("does not count: ") && of(1).reason.contains(why),
+            "{}",
+            of(1).reason
+        );
+        for repeat in [2, 3] {
+            let of = of(repeat);
+            assert_eq!(of.state, "failed");
+            for part in [
+                "not started: repeat 1 does not count",
+                why,
+                "--retry-failed",
+            ] {
+                assert!(of.reason.contains(part), "{part}: {}", of.reason);
+            }
+        }
+        // A build that is not asked to makes none of them, and goes on saying that all is not well.
+        let built = project.build(&[]);
+        assert_eq!(
+            (built.code, built.ran, project.launches()),
+            (1, BTreeSet::new(), 4)
+        );
+        let listed = project.run(&["list", "--failed"]).ends_with(0).stdout;
+        assert!(
+            listed.contains(&format!("{SMALL}  (not counted: #1 ")) && !listed.contains(LARGE),
+            "{listed}"
+        );
+        let logs = project.run(&["logs", "--failed"]).ends_with(0).stdout;
+        assert!(logs.starts_with(&format!("==> {SMALL}#1 ")), "{logs}");
+        // Whoever wants them all the same gets them, once.
+        assert_eq!(
+            (project.build(&["--retry-failed"]).code, project.launches()),
+            (1, 6)
+        );
+        assert_eq!((project.build(&[]).code, project.launches()), (1, 6));
+    }
+}
+
+/// Nothing of it is stored: what the log says now decides.
+#[test]
+fn a_log_that_is_read_otherwise_releases_the_repeats_that_were_not_started() {
+    let project = one_at_a_time();
+    project.write(
+        "mood.sh",
+        "for s in 1 2 3 4; do echo \"it $s took 0.0$((5 + s)) loss 5.5\"; done; exit 0",
+    );
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+    assert_eq!((project.build(&[]).code, project.launches()), (1, 2));
+    let patterns = r"'it (?P<step>\d+) took (?P<step_time_seconds>\S+) loss (?P<loss>\S+)'";
+    project.edit(
+        "recipes/cmd/recipe.toml",
+        "format = \"tprimat\"",
+        &format!("format = \"regex\"\npatterns = [{patterns}]"),
+    );
+    let plan = project.plan(&[]);
+    assert_eq!(plan[&format!("train {SMALL}#2")].state, "stale");
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (0, 4), "{}", built.stderr);
+    project.expect_nothing();
+}
+
+/// Only one of these runs is odd: the others are made, and count.
+#[test]
+fn repeats_of_a_log_that_was_cut_off_run_all_the_same() {
+    let project = one_at_a_time();
+    let cut_off = "if [[ $vocab == 32 && $n == 1 ]]; then steps=3; fi";
+    project.write("mood.sh", cut_off);
+    let built = project.build(&[]);
+    assert_eq!((built.code, project.launches()), (1, 4), "{}", built.stderr);
+    let compared = project.json(&["compare"]);
+    let rows = compared["rows"].as_array().unwrap();
+    let small = rows.iter().find(|row| row["cell"] == SMALL).unwrap();
+    assert_eq!(small["n"], 1, "{small}");
 }

@@ -11,7 +11,7 @@ use tprimat_results::{
 
 use crate::{
     Danger, Dropped, Estimate, Figure, GroupWorkload, Label, Memory, Metrics, Mfu, NoFigure,
-    NoVerdict, Note, Price, RepeatSummary, StepTime, Summary, Warning, WhyAbsent,
+    NoVerdict, Note, Price, RepeatStatus, RepeatSummary, StepTime, Summary, Warning, WhyAbsent,
     summary::attempts,
 };
 
@@ -247,15 +247,15 @@ impl Comparison {
             .collect()
     }
 
-    /// The cells of which runs do not count because their logs contradict the job, and how many
-    /// runs: first those that have figures all the same, each part in matrix order.
+    /// The cells with runs that do not count: first those that have figures all the same, each part
+    /// in matrix order.
     #[must_use]
-    pub fn contradicted(&self) -> Vec<(String, usize)> {
-        let rows = self.rows.iter().map(|row| (&row.cell, row.contradicted));
-        let absent = self.absent.iter().map(|a| (&a.cell, a.contradicted));
+    pub fn uncounted(&self) -> Vec<&str> {
+        let rows = self.rows.iter().map(|row| (&row.cell, &row.repeats));
+        let absent = self.absent.iter().map(|a| (&a.cell, &a.repeats));
         rows.chain(absent)
-            .filter(|(_, runs)| *runs > 0)
-            .map(|(cell, runs)| (cell.clone(), runs))
+            .filter(|(_, repeats)| repeats.iter().any(|r| r.status != RepeatStatus::Ok))
+            .map(|(cell, _)| cell.as_str())
             .collect()
     }
 

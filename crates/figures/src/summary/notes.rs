@@ -171,45 +171,49 @@ fn measured_apart(counted: &[(&RepeatSummary, &RunResult)]) -> Option<Note> {
 fn outcomes(repeats: &[RepeatSummary], results: &[(u32, RunResult)]) -> Vec<Note> {
     let mut found = Vec::new();
     for (repeat, (_, result)) in repeats.iter().zip(results) {
-        let outcome = match &repeat.status {
-            RepeatStatus::Ok => continue,
-            RepeatStatus::Failed { class, evidence } => (
-                NoteKind::Failed,
-                NotCounted::Failed {
-                    class: *class,
-                    evidence: evidence.first().cloned(),
-                },
-            ),
-            RepeatStatus::Contradicted { .. } => {
-                let is_imported = result.is_imported();
-                let by = match is_imported {
-                    _ if result
-                        .attestation
-                        .contradicted()
-                        .all(|f| f.declared.is_none()) =>
-                    {
-                        Contradiction::Itself { is_imported }
-                    }
-                    true => Contradiction::Labels,
-                    false => Contradiction::Job,
-                };
-                let fields = result.attestation.contradicted().cloned().collect();
-                (
-                    NoteKind::Contradicted,
-                    NotCounted::Contradicted { by, fields },
-                )
-            }
-            RepeatStatus::Suspect { reason } => {
-                (NoteKind::Suspect, NotCounted::Suspect(reason.clone()))
-            }
-            RepeatStatus::Unmeasured { reason } => {
-                (NoteKind::Remark, NotCounted::NoRate(reason.clone()))
-            }
-        };
-        add(outcome, repeat.repeat, &mut found);
+        if let Some(why) = not_counted(&repeat.status, result) {
+            add(why, repeat.repeat, &mut found);
+        }
     }
-    let note = |((kind, why), repeats)| Note::new(kind, RunFact::NotCounted { repeats, why });
+    let note = |(why, repeats)| {
+        let kind = match &why {
+            NotCounted::Failed { .. } => NoteKind::Failed,
+            NotCounted::Contradicted { .. } => NoteKind::Contradicted,
+            NotCounted::Suspect(_) => NoteKind::Suspect,
+            NotCounted::NoRate(_) => NoteKind::Remark,
+        };
+        Note::new(kind, RunFact::NotCounted { repeats, why })
+    };
     found.into_iter().map(note).collect()
+}
+
+/// Why a run of this status does not count; none where it does.
+pub(crate) fn not_counted(status: &RepeatStatus, result: &RunResult) -> Option<NotCounted> {
+    Some(match status {
+        RepeatStatus::Ok => return None,
+        RepeatStatus::Failed { class, evidence } => NotCounted::Failed {
+            class: *class,
+            evidence: evidence.first().cloned(),
+        },
+        RepeatStatus::Contradicted { .. } => {
+            let is_imported = result.is_imported();
+            let by = match is_imported {
+                _ if result
+                    .attestation
+                    .contradicted()
+                    .all(|f| f.declared.is_none()) =>
+                {
+                    Contradiction::Itself { is_imported }
+                }
+                true => Contradiction::Labels,
+                false => Contradiction::Job,
+            };
+            let fields = result.attestation.contradicted().cloned().collect();
+            NotCounted::Contradicted { by, fields }
+        }
+        RepeatStatus::Suspect { reason } => NotCounted::Suspect(reason.clone()),
+        RepeatStatus::Unmeasured { reason } => NotCounted::NoRate(reason.clone()),
+    })
 }
 
 fn cross_check(repeat: &RepeatSummary) -> Option<Note> {
