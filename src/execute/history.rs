@@ -135,8 +135,11 @@ fn history(
     let mut measurements = Vec::new();
     for group in &groups {
         let statistics = records.statistics(cell, group, warmups);
-        is_guessed |=
-            statistics.is_none() && group.attempts.iter().any(|(_, attempt)| attempt.is_valid());
+        // A run whose log nobody here has read has no rate that a warm-up could be cut from.
+        let has_figures = |(_, attempt): &(u32, Attempt)| {
+            attempt.is_valid() && records.parses.contains_key(&attempt.id)
+        };
+        is_guessed |= statistics.is_none() && group.attempts.iter().any(has_figures);
         let statistics = statistics.as_ref().unwrap_or(&warmups.otherwise);
         let matrices = records.matrices(cell, group);
         measurements.push(Measurement {

@@ -78,6 +78,9 @@ pub(super) struct Tree {
     root: Option<i32>,
     /// A descendant that does not: it watches over the run.
     guard: Option<i32>,
+    /// No process of the run is older, in clock ticks from boot, so the environments of older ones,
+    /// which are most of a host's, need not be read.
+    since: u64,
 }
 
 /// What it took to end a tree.
@@ -96,13 +99,16 @@ impl Tree {
             mark: format!("{RUN_ID_VARIABLE}={run_id}").into_bytes(),
             root: None,
             guard: None,
+            since: 0,
         }
     }
 
     /// Seen from the run's supervisor: its descendants as well.
     pub fn below_this_process(run_id: &str) -> Self {
+        let root = i32::try_from(std::process::id()).ok();
         Self {
-            root: i32::try_from(std::process::id()).ok(),
+            root,
+            since: root.and_then(Stat::of).map_or(0, |own| own.started),
             ..Self::marked(run_id)
         }
     }
@@ -124,6 +130,7 @@ impl Tree {
         stats
             .iter()
             .filter(|&(&pid, stat)| pid > 1 && pid != this && Some(pid) != self.guard && !stat.dead)
+            .filter(|(_, stat)| stat.started >= self.since)
             .filter(|&(&pid, _)| {
                 self.descends(pid, |pid| stats.get(&pid).copied()) || self.is_marked(pid)
             })

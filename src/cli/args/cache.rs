@@ -20,7 +20,7 @@ pub enum CacheCommand {
     Stat(RemoteArgs),
     /// Read every object and compare it with its digest; exit with 1 if something is damaged or
     /// lost
-    Verify(VerifyArgs),
+    Verify(CacheVerifyArgs),
     /// Remove what a build draws again (old comparisons, pictures, pages) and what no record names;
     /// never a log or a result
     Gc(GcArgs),
@@ -38,7 +38,7 @@ pub struct RemoteArgs {
 }
 
 #[derive(Args, Clone, Debug, Default)]
-pub struct VerifyArgs {
+pub struct CacheVerifyArgs {
     /// Read every run of the remote cache instead, and change nothing [default: paths.remote]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     pub remote: Option<String>,
