@@ -270,7 +270,10 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
             Some(RepeatStatus::Suspect { reason }) => Some(reason.clone()),
             Some(RepeatStatus::Unmeasured { reason }) => Some(said(reason)),
             Some(RepeatStatus::Failed { class, .. }) => Some(format!("failed ({})", class.name())),
-            None => Some(not_counted(attempt)),
+            None => Some(not_counted(
+                attempt,
+                records.parses.contains_key(&attempt.id),
+            )),
         };
         let rate = summed
             .and_then(|r| r.steady.as_ref())
@@ -308,7 +311,8 @@ fn measurement(records: &Records, statistics: &Statistics, group: &Group) -> Res
     })
 }
 
-fn not_counted(attempt: &Attempt) -> String {
+/// `is_read`: a build here has read the log of the run.
+fn not_counted(attempt: &Attempt, is_read: bool) -> String {
     match (&attempt.set_aside, &attempt.suspect) {
         (Some(set_aside), _) => format!("set aside: {}", set_aside.reason),
         (None, _) if !attempt.is_valid() && !attempt.is_disturbed() => {
@@ -321,8 +325,9 @@ fn not_counted(attempt: &Attempt) -> String {
                 attempt.undeclared.changed.join(", ")
             )
         }
+        (None, None) if is_read => "another attempt at this repeat counts".to_owned(),
         (None, None) => {
-            "another attempt at this repeat counts, or no build here has read its log yet"
+            "no build here has read its log; `tprimat build` of a matrix that has the cell does"
                 .to_owned()
         }
     }

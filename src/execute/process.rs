@@ -7,7 +7,9 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs, thread,
+    fs,
+    io::Read,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,6 +27,8 @@ pub(super) const RUN_ID_VARIABLE: &str = "TPRIMAT_RUN_ID";
 
 /// How long SIGKILL may take to work; a process in an uninterruptible system call can outlast it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// 52 numbers of at most 20 digits, and a name of at most 64 bytes.
+const LONGEST_STAT: usize = 2048;
 /// More generations than a tree of processes has.
 const DEEPEST: usize = 1 << 16;
 
@@ -49,7 +53,13 @@ struct Stat {
 
 impl Stat {
     fn of(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        // The kernel hands the line over in one piece. Every process of the host is looked at after
+        // each run, and `read_to_string` asks six times for each.
+        let mut line = [0; LONGEST_STAT];
+        let length = fs::File::open(format!("/proc/{pid}/stat"))
+            .and_then(|mut file| file.read(&mut line))
+            .ok()?;
+        Self::parse(&String::from_utf8_lossy(&line[..length]))
     }
 
     /// The name stands in parentheses and may hold any byte, so fields are counted from the last

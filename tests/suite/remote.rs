@@ -570,5 +570,8 @@ fn the_history_of_pulled_runs_says_that_nobody_has_read_their_logs() {
     let ran = second.run(&["history"]).ends_with(0);
     assert!(!ran.stderr.contains("warm-up"), "{ran:?}");
     assert!(!ran.stderr.contains("in no matrix"), "{ran:?}");
-    eprintln!("{ran:?}");
+    assert!(
+        ran.stdout.contains("no build here has read its log"),
+        "{ran:?}"
+    );
 }

@@ -4,6 +4,8 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -12,7 +14,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use super::{eventually, tool};
+use super::tool;
 
 /// What a trainer of these tests needs, with the libraries that they need.
 const MAKE_ROOT: &str = r#"set -e
@@ -56,7 +58,7 @@ impl Daemon {
         // The host's own settings would contradict those below.
         fs::write(folder.path().join("daemon.json"), "{}").unwrap();
         let child = Self::spawn(folder.path());
-        let daemon = Self { folder, child };
+        let mut daemon = Self { folder, child };
         daemon.await_answer();
         daemon
     }
@@ -65,7 +67,11 @@ impl Daemon {
         let at = |option: &str, name: &str| format!("--{option}={}", folder.join(name).display());
         // One that shares containerd with the host's daemon would see that one's containers.
         let mark = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let log = fs::File::create(folder.join("log")).unwrap();
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(folder.join("log"))
+            .unwrap();
         Command::new("dockerd")
             .args([
                 at("config-file", "daemon.json"),
@@ -85,14 +91,22 @@ impl Daemon {
             .unwrap_or_else(|e| panic!("dockerd: {e}; `apt-get install -y {PACKAGE}` installs it"))
     }
 
-    fn await_answer(&self) {
-        let answers = || self.ask(&["info"]).0;
-        // After it was killed it ends the containers that went on first, which takes 10 s each.
-        eventually(
-            "a Docker daemon of this test's own, which needs root",
-            90,
-            answers,
-        );
+    fn await_answer(&mut self) {
+        let begun = Instant::now();
+        while !self.ask(&["info"]).0 {
+            // As the host's service manager would: a daemon that finds its predecessor's containerd
+            // on the way out may give up.
+            if self.child.try_wait().unwrap().is_some() {
+                self.child = Self::spawn(self.folder.path());
+            }
+            // After it was killed it ends the containers that went on first, which takes 10 s each.
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "a Docker daemon of this test's own, which needs root, does not answer:\n{}",
+                fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// What `docker` is told to find it.
@@ -116,9 +130,9 @@ impl Daemon {
     }
 
     /// Sends the daemon a signal that ends it, and starts another one in its place.
-    pub fn restart(&mut self, signal: Signal, pause: std::time::Duration) {
+    pub fn restart(&mut self, signal: Signal, pause: Duration) {
         self.end(signal);
-        std::thread::sleep(pause);
+        thread::sleep(pause);
         self.child = Self::spawn(self.folder.path());
         self.await_answer();
     }
