@@ -153,6 +153,7 @@ fn history(
         });
         CellHistory {
             cell: cell.to_owned(),
+            imported: false,
             work,
             measurements,
         }

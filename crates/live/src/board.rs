@@ -251,12 +251,13 @@ impl Progress {
             } => {
                 let position = self.position(&task);
                 self.tasks[position].state = match outcome {
-                    Outcome::Ok => TaskState::Ok,
+                    Outcome::Ok | Outcome::Cached => TaskState::Ok,
                     Outcome::Failed => TaskState::Failed,
                     Outcome::Waiting | Outcome::Unsupported => TaskState::Blocked,
                     Outcome::Interrupted => TaskState::Interrupted,
                 };
-                self.tasks[position].seconds = Some(seconds);
+                let has_run = !matches!(outcome, Outcome::Cached | Outcome::Waiting);
+                self.tasks[position].seconds = has_run.then_some(seconds);
                 if let Some(run) = self.running.iter().position(|run| run.task == task) {
                     self.running.remove(run);
                     if outcome == Outcome::Ok {
@@ -299,21 +300,13 @@ impl Progress {
 
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            all: self.tasks.len(),
-            ..Counts::default()
-        };
-        for task in &self.tasks {
-            *match task.state {
-                TaskState::Queued => &mut counts.queued,
-                TaskState::Running => &mut counts.running,
-                TaskState::Waiting => &mut counts.waiting,
-                TaskState::Ok => &mut counts.ok,
-                TaskState::Failed => &mut counts.failed,
-                TaskState::Blocked | TaskState::Interrupted => &mut counts.blocked,
-            } += 1;
-        }
-        counts
+        counted(self.tasks.iter())
+    }
+
+    /// The same of measurements alone.
+    #[must_use]
+    pub fn runs(&self) -> Counts {
+        counted(self.tasks.iter().filter(|task| task.is_run()))
     }
 
     fn run(&mut self, task: &str) -> Option<&mut Run> {
@@ -345,7 +338,7 @@ impl Progress {
         let queued = self
             .tasks
             .iter()
-            .filter(|task| task.state == TaskState::Queued && task.name.starts_with("train "));
+            .filter(|task| task.state == TaskState::Queued && task.is_run());
         let times = self
             .running
             .iter()
@@ -358,6 +351,29 @@ impl Progress {
             }
         }
         left
+    }
+}
+
+fn counted<'a>(tasks: impl Iterator<Item = &'a Task>) -> Counts {
+    let mut counts = Counts::default();
+    for task in tasks {
+        counts.all += 1;
+        *match task.state {
+            TaskState::Queued => &mut counts.queued,
+            TaskState::Running => &mut counts.running,
+            TaskState::Waiting => &mut counts.waiting,
+            TaskState::Ok => &mut counts.ok,
+            TaskState::Failed => &mut counts.failed,
+            TaskState::Blocked | TaskState::Interrupted => &mut counts.blocked,
+        } += 1;
+    }
+    counts
+}
+
+impl Task {
+    /// Is it a measurement?
+    fn is_run(&self) -> bool {
+        self.name.starts_with("train ")
     }
 }
 

@@ -182,11 +182,15 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
 /// `cpu/native/llama/single (seq_length 2048)`.
 #[must_use]
 pub fn title(cell: &CellHistory) -> String {
-    if cell.work.is_empty() {
+    let mut named: Vec<String> = cell
+        .work
+        .iter()
+        .map(|w| format!("{} {}", w.field, w.value))
+        .collect();
+    named.extend(cell.imported.then(|| "imported".to_owned()));
+    if named.is_empty() {
         return cell.cell.clone();
     }
-    let named = cell.work.iter().map(|w| format!("{} {}", w.field, w.value));
-    let named: Vec<String> = named.collect();
     format!("{} ({})", cell.cell, named.join(", "))
 }
 

@@ -1,6 +1,8 @@
 //! What is said of a sweep, beside its picture and its table.
 
-use tprimat_figures::{Best, Comparison, Speedup, Surface, Sweep, SweepPoint, rate_unit};
+use tprimat_figures::{
+    Best, Comparison, Speedup, Surface, SurfacePair, Sweep, SweepPoint, rate_unit,
+};
 use tprimat_sentences::{few, hours_or_days, said};
 
 use super::{
@@ -9,24 +11,22 @@ use super::{
     unmeasured::unmeasured,
 };
 
-/// Which value is the fastest, a sentence a line; over workloads what the values are, and who is
-/// faster than whom at how many of them.
+/// Who is faster than whom at the same values; then, of one workload, which value of each line is
+/// the fastest, and the lines at their fastest; over workloads what the values are.
 #[must_use]
 pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
     let names = surface_names(comparison, sweep);
     let named = || sweep.surfaces.iter().zip(&names);
-    let mut all: Vec<String> = named()
-        .filter_map(|(surface, name)| {
-            Some(best(
-                comparison,
-                sweep,
-                surface,
-                name,
-                surface.best.as_ref()?,
-            ))
-        })
-        .collect();
+    let mut all: Vec<String> = Vec::new();
     if sweep.fields.is_empty() {
+        all.extend(sweep.pairs.iter().map(|pair| at_the_same(sweep, pair, &names)));
+    }
+    all.extend(named().filter_map(|(surface, name)| {
+        Some(best(comparison, sweep, surface, name, surface.best.as_ref()?))
+    }));
+    if sweep.fields.is_empty() {
+        let pairs = sweep.pairs.iter();
+        all.extend(pairs.filter_map(|pair| at_their_fastest(comparison, sweep, pair, &names)));
         return all;
     }
     all.push(format!(
@@ -76,14 +76,17 @@ fn best(
             said(why)
         ),
         None if !best.not_apart.is_empty() => {
-            let others: Vec<String> = best
-                .not_apart
-                .iter()
-                .map(|at| value(sweep, &surface.points[*at]))
-                .collect();
+            let mut values = vec![at];
+            let others = best.not_apart.iter().map(|at| &surface.points[*at]);
+            values.extend(others.map(|point| value(sweep, point)));
+            let lead = if best.not_apart.contains(&best.next) {
+                lead(best.ratio, best.interval.map(|found| [found.low, found.high]))
+            } else {
+                String::new()
+            };
             format!(
-                "{name}: {at} has the highest rate{of}, but the runs do not tell it apart from {}.",
-                few(&others)
+                "{name}: {} is fastest{of}; the runs do not tell which{lead}.",
+                one_of(&values)
             )
         }
         None => {
@@ -110,7 +113,8 @@ fn best(
         && peak.bytes <= capacity
     {
         said += &format!(
-            " It leaves {} of {} free ({}).",
+            " {} leaves {} of {} free ({}).",
+            value(sweep, first),
             bytes(capacity - peak.bytes),
             bytes(capacity),
             peak.kind.replace('_', " ")
@@ -119,11 +123,37 @@ fn best(
     if let Some(seconds) = best.apart_seconds {
         let (count, unit) = hours_or_days(seconds);
         said += &format!(
-            " It and {} were measured {count:.0} {unit} apart, and the interval does not cover what changed in between.",
+            " {} and {} were measured {count:.0} {unit} apart, and the interval does not cover what changed in between.",
+            value(sweep, first),
             value(sweep, next)
         );
     }
     said
+}
+
+/// `4 or 2`, `4, 2 or 8`; of many the first ones and their number.
+fn one_of(values: &[String]) -> String {
+    const MOST: usize = 4;
+    match values {
+        [all @ .., last] if values.len() <= MOST => format!("{} or {last}", all.join(", ")),
+        _ => format!(
+            "{} or one of {} other values",
+            values[..MOST - 1].join(", "),
+            values.len() - MOST + 1
+        ),
+    }
+}
+
+/// ` (the first is 0.7 % faster, 95 % CI −0.3 to +1.7 %)`
+fn lead(ratio: f64, ends: Option<[f64; 2]>) -> String {
+    let Some(ends) = ends else {
+        return String::new();
+    };
+    let (size, _) = faster(ratio, Some(ends[1] - ends[0]));
+    format!(
+        " (the first is {size} than the second, 95 % CI {})",
+        change_range(ratio, ends)
+    )
 }
 
 /// ` of 1, 2, 4 (8 has no figure: out of memory)`; nothing where every point has a figure.
@@ -192,19 +222,98 @@ fn against(
     if found.iter().any(|pair| base_of(pair) != Some(base)) {
         return None;
     }
-    let found: Vec<&Speedup> = found.into_iter().map(|(_, speedup)| speedup).collect();
+    let ratios: Vec<(f64, Option<bool>)> = found
+        .iter()
+        .map(|(_, speedup)| (speedup.ratio, speedup.significant))
+        .collect();
+    Some(counts(name, &names[base], "points", &ratios))
+}
+
+/// `At the same micro_batch_size: titan is faster than native at 4 of 4 values (1.11× to 1.12×).`
+fn at_the_same(sweep: &Sweep, pair: &SurfacePair, names: &[String]) -> String {
+    let (a, b) = (&names[pair.a], &names[pair.b]);
+    let axes = match &sweep.second {
+        Some(second) => format!("{} and {second}", sweep.axis),
+        None => sweep.axis.clone(),
+    };
+    if pair.same.is_empty() {
+        return format!("{a} and {b} have no value of {axes} in common.");
+    }
+    let ratios: Vec<(f64, Option<bool>)> =
+        pair.same.iter().map(|at| (at.ratio, at.significant)).collect();
+    let what = if sweep.second.is_some() { "settings" } else { "values" };
+    let mut text = format!("At the same {axes}: {}", counts(a, b, what, &ratios));
+    if let Some(seconds) = pair.apart_seconds {
+        let (count, unit) = hours_or_days(seconds);
+        text += &format!(
+            " Some of them were measured {count:.0} {unit} apart, and no interval covers what changed in between."
+        );
+    }
+    text
+}
+
+/// `Each at its fastest: titan (8) is 5 % faster than native (4) (95 % CI 2–8 %, which allows for
+/// picking the highest of 4 and of 4 values).`
+fn at_their_fastest(
+    comparison: &Comparison,
+    sweep: &Sweep,
+    pair: &SurfacePair,
+    names: &[String],
+) -> Option<String> {
+    let found = pair.highest.as_ref()?;
+    let sides = [(pair.a, found.at[0]), (pair.b, found.at[1])].map(|(surface, at)| {
+        let point = &sweep.surfaces[surface].points[at];
+        let value = value(sweep, point);
+        let value = value.trim_start_matches('(').trim_end_matches(')').to_owned();
+        let rate = number(comparison.rows[point.row].tokens_per_second_per_gpu.value);
+        (format!("{} ({value})", names[surface]), rate)
+    });
+    let [(a, rate_a), (b, rate_b)] = &sides;
+    let picked = format!("the highest of {} and of {} points", found.of[0], found.of[1]);
+    if let Some(why) = &found.reason {
+        return Some(format!(
+            "Highest rates: {a} {rate_a}, {b} {rate_b}; no verdict: {}.",
+            said(why)
+        ));
+    }
+    let ends = found.interval.map(|found| [found.low, found.high])?;
+    let is_turned = found.ratio < 1.0;
+    let (first, second, ratio, ends) = if is_turned {
+        (b, a, 1.0 / found.ratio, [1.0 / ends[1], 1.0 / ends[0]])
+    } else {
+        (a, b, found.ratio, ends)
+    };
+    let interval = format!(
+        "95 % CI {}, which allows for picking {picked}",
+        change_range(ratio, ends)
+    );
+    if ends[0] <= 1.0 {
+        return Some(format!(
+            "Each at its fastest: no significant difference between {first} and {second} ({interval})."
+        ));
+    }
+    let (size, than) = faster(ratio, Some(ends[1] - ends[0]));
+    Some(format!(
+        "Each at its fastest: {first} is {size} {than} {second} ({interval})."
+    ))
+}
+
+/// `titan is faster than native at 3 of 4 points (1.10× to 1.21×); 1 of 4 without a significant
+/// difference or a verdict.`
+fn counts(name: &str, base: &str, what: &str, found: &[(f64, Option<bool>)]) -> String {
     let verdict = |is_faster: bool| -> Vec<f64> {
-        let told = found.iter().filter(|s| s.significant == Some(true));
-        let told = told.map(|s| s.ratio).filter(|ratio| ratio.is_finite());
+        let told = found.iter().filter(|(_, significant)| *significant == Some(true));
+        let told = told.map(|(ratio, _)| *ratio).filter(|ratio| ratio.is_finite());
         told.filter(|ratio| (*ratio > 1.0) == is_faster).collect()
     };
     let range = |ratios: &[f64]| {
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let high = ratios.iter().copied().fold(0.0, f64::max);
-        if ratios.len() == 1 {
-            format!("{}×", ratio(low, None))
+        let ends = [low, high].map(|end| format!("{}×", ratio(end, None)));
+        if ends[0] == ends[1] {
+            ends[0].clone()
         } else {
-            format!("{}× to {}×", ratio(low, None), ratio(high, None))
+            ends.join(" to ")
         }
     };
     let (quicker, slower) = (verdict(true), verdict(false));
@@ -212,13 +321,18 @@ fn against(
     for (word, ratios) in [("faster", &quicker), ("slower", &slower)] {
         if !ratios.is_empty() {
             parts.push(format!(
-                "{word} than {} at {} of {} points ({})",
-                names[base],
+                "{word} than {base} at {} of {} {what} ({})",
                 ratios.len(),
                 found.len(),
                 range(ratios)
             ));
         }
+    }
+    if parts.is_empty() {
+        return format!(
+            "{name} and {base}: no significant difference or no verdict at all {} {what}.",
+            found.len()
+        );
     }
     let left = found.len() - quicker.len() - slower.len();
     let rest = if left > 0 {
@@ -229,12 +343,5 @@ fn against(
     } else {
         String::new()
     };
-    if parts.is_empty() {
-        return Some(format!(
-            "{name} and {}: no significant difference or no verdict at all {} points.",
-            names[base],
-            found.len()
-        ));
-    }
-    Some(format!("{name} is {}{rest}.", parts.join(" and ")))
+    format!("{name} is {}{rest}.", parts.join(" and "))
 }

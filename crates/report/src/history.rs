@@ -391,6 +391,7 @@ mod tests {
         });
         CellHistory {
             cell: "nvd/tran/llama/single".into(),
+            imported: false,
             work: Vec::new(),
             measurements,
         }
@@ -483,6 +484,7 @@ mod tests {
         let many: Vec<CellHistory> = (0..4)
             .map(|n| CellHistory {
                 cell: format!("nvd/a{n}/llama/s"),
+                imported: false,
                 ..three()
             })
             .collect();

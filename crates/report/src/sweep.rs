@@ -174,6 +174,32 @@ mod tests {
         insta::assert_snapshot!(text(&[of("native", 1.0), of("titan", 0.9)].concat()));
     }
 
+    /// 2 and 4 differ by less than the noise.
+    #[test]
+    fn a_best_point_that_is_not_apart_from_its_neighbour_is_one_of_the_two() {
+        let times = [
+            (1, [1.30, 1.31, 1.29]),
+            (2, [1.00, 1.01, 0.99]),
+            (4, [0.997, 1.007, 0.987]),
+        ];
+        let of = |(value, times): (u64, [f64; 3])| {
+            let mut one = cell("titan", "micro_batch_size", value, 1.0);
+            let mut job = test_job();
+            job.data.micro_batch_size = value;
+            let name = format!("nvd/titan/llama/single@micro_batch_size={value}");
+            let axes = std::mem::take(&mut one.axes);
+            one = measured(&name, &job, &times, None);
+            one.axes = axes;
+            one
+        };
+        let said = text(&times.map(of));
+        let said: Vec<&str> = said.split_whitespace().collect();
+        let said = said.join(" ");
+        let words = "titan: micro_batch_size 4 or 2 is fastest; the runs do not tell which (the first is";
+        assert!(said.contains(words), "{said}");
+        assert!(!said.contains("* the fastest"), "{said}");
+    }
+
     #[test]
     fn a_point_without_a_figure_says_why_and_is_not_beaten() {
         let mut cells: Vec<_> = [(1, 1.3), (2, 1.0), (4, 0.97)]
