@@ -271,6 +271,8 @@ struct Progress {
     /// The tasks that were to run.
     tasks: usize,
     ok: usize,
+    /// Those that needed no run in the end.
+    cached: usize,
     #[serde(serialize_with = "values")]
     running: BTreeMap<String, RunningTask>,
     failed: Vec<FailedTask>,
@@ -372,6 +374,7 @@ impl Progress {
                 self.running.remove(&task);
                 match outcome {
                     Outcome::Ok => self.ok += 1,
+                    Outcome::Cached => self.cached += 1,
                     Outcome::Failed => self.failed.push(FailedTask {
                         task,
                         class,
@@ -511,8 +514,13 @@ fn describe(build: &Status, text: &mut String) {
 /// then`.
 fn tasks_of(build: &Status) -> String {
     let Progress {
-        tasks, ok, failed, ..
+        tasks,
+        ok,
+        cached,
+        failed,
+        ..
     } = &build.progress;
+    let done = ok + cached;
     // What needed no run in the end is done as well: another build did it, or its inputs came out
     // as they had been.
     let rest = tasks.saturating_sub(*ok);
@@ -522,8 +530,11 @@ fn tasks_of(build: &Status) -> String {
             "{} run, the other {rest} needed no run any more",
             counted(*ok, "task")
         ),
-        (_, 0) => format!("{ok} of {} done", counted(*tasks, "task")),
-        (_, failed) => format!("{ok} of {} done, {failed} failed", counted(*tasks, "task")),
+        (_, 0) => format!("{done} of {} done", counted(*tasks, "task")),
+        (_, failed) => format!(
+            "{done} of {} done, {failed} failed",
+            counted(*tasks, "task")
+        ),
     }
 }
 

@@ -53,14 +53,8 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     if let Some(plan) = &plan {
         for cell in imports.cells().filter(|cell| is_wanted(cell)) {
             let claims = import::claim_for(plan, cell);
-            let (own, without) = import::history(
-                &cache,
-                &imports,
-                cell,
-                &claims,
-                &warmups.otherwise,
-                is_host,
-            )?;
+            let (own, without) =
+                import::history(&cache, &imports, cell, &claims, &warmups.otherwise, is_host)?;
             cells.extend(own);
             undated += without;
         }
@@ -134,7 +128,10 @@ fn nothing_measured() -> Error {
 fn known_cells(cache: &Cache) -> BTreeSet<String> {
     let imports = Imports::of(cache);
     let imported = imports.cells().map(str::to_owned);
-    cells_with_attempts(cache).into_iter().chain(imported).collect()
+    cells_with_attempts(cache)
+        .into_iter()
+        .chain(imported)
+        .collect()
 }
 
 /// The names of the cells that were asked for; `None` = all.

@@ -13,8 +13,8 @@ use std::{
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
-pub use tprimat_live::{CellCounts, Event, Outcome};
 use tprimat_live::Progress;
+pub use tprimat_live::{CellCounts, Event, Outcome};
 
 use super::secrets::masked;
 use crate::{
@@ -215,7 +215,7 @@ fn far(progress: &Progress) -> Option<String> {
     }
     let left = progress.left();
     if let Some(seconds) = left.seconds {
-        said += &format!("; about {} of measuring left", span(seconds));
+        said += &format!("; {} of measuring left", span(seconds));
         if left.runs_without_estimate > 0 {
             said += &format!(
                 ", and {} of unknown length",
@@ -226,12 +226,13 @@ fn far(progress: &Progress) -> Option<String> {
     Some(said)
 }
 
-/// `95 s`, `12 min`, `3.5 h`
+/// `under 1 s`, `about 95 s`, `about 12 min`, `about 3.5 h`
 fn span(seconds: f64) -> String {
     match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
+        s if s < 1.0 => "under 1 s".to_owned(),
+        s if s < 120.0 => format!("about {s:.0} s"),
+        s if s < 7200.0 => format!("about {:.0} min", s / 60.0),
+        s => format!("about {:.1} h", s / 3600.0),
     }
 }
 
@@ -556,7 +557,13 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
     fn a_measurement_that_ends_says_how_far_the_build_is() {
         let mut bytes = Vec::new();
         let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
-        let queue = ["train a#1", "train a#2", "train twin#1", "train broken#1", "parse a#1"];
+        let queue = [
+            "train a#1",
+            "train a#2",
+            "train twin#1",
+            "train broken#1",
+            "parse a#1",
+        ];
         plain.report(&Event::BuildStarted {
             tasks: 9,
             stale: 5,

@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_results::{CONFIDENCE, FieldDifference, MIN_REPEATS, Tier, differences, verdicts, welch};
+use tprimat_results::{
+    CONFIDENCE, FieldDifference, MIN_REPEATS, Tier, differences, verdicts, welch,
+};
 
 use super::{
     Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, summary::attempts, units::apart,
@@ -28,20 +30,20 @@ pub struct Sweep {
     pub surfaces: Vec<Surface>,
     /// Fields of the workload in which points of one surface differ. Empty: all are one workload.
     pub fields: Vec<String>,
-    /// Each surface beside one of its workload. Empty where points are different workloads: there the
-    /// table of each workload compares them.
+    /// Each surface beside one that has the same workload at the same settings.
     pub pairs: Vec<SurfacePair>,
 }
 
-/// Two surfaces of one workload, usually two frameworks over the same settings.
+/// Two surfaces, usually two frameworks over the same settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SurfacePair {
     /// Indices into the sweep's surfaces.
     pub a: usize,
-    /// The one with the baseline of the workload, else the first.
+    /// The one with the first point's baseline, else the first of its workload.
     pub b: usize,
     /// Both at the same setting, in the order of the settings.
     pub same: Vec<SameSetting>,
+    /// Absent where their points are different workloads.
     pub highest: Option<Highest>,
     /// Seconds between runs of one setting that no session has of both; the largest.
     pub apart_seconds: Option<f64>,
@@ -223,11 +225,7 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Sweep> {
         })
         .collect();
     let is_swept = surfaces.iter().any(|surface| surface.points.len() >= LEAST);
-    let pairs = if fields.is_empty() {
-        surface_pairs(comparison, &surfaces)
-    } else {
-        Vec::new()
-    };
+    let pairs = surface_pairs(comparison, &surfaces, fields.is_empty());
     is_swept.then(|| Sweep {
         model: model.to_owned(),
         axis: axis.to_owned(),
@@ -313,7 +311,11 @@ fn best(comparison: &Comparison, points: &[SweepPoint]) -> Option<Best> {
 }
 
 /// Each surface beside the one that has the baseline of its workload.
-fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePair> {
+fn surface_pairs(
+    comparison: &Comparison,
+    surfaces: &[Surface],
+    is_one_workload: bool,
+) -> Vec<SurfacePair> {
     let row = |point: &SweepPoint| &comparison.rows[point.row];
     let group = |surface: &Surface| surface.points.first().map(|point| row(point).group);
     let is_baseline =
@@ -341,6 +343,9 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
                 continue;
             };
             let (own, its) = (row(point), row(&surfaces[b].points[of_b]));
+            if own.group != its.group {
+                continue;
+            }
             let rates = [own, its].map(|row| &row.tokens_per_second_per_gpu);
             let test = welch(&rates[0].units, &rates[1].units);
             let reason = undecided(own, its)
@@ -351,7 +356,11 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
                 tests.push(test);
             }
             let seconds = apart(&own.repeats, &its.repeats);
-            pair.apart_seconds = pair.apart_seconds.into_iter().chain(seconds).reduce(f64::max);
+            pair.apart_seconds = pair
+                .apart_seconds
+                .into_iter()
+                .chain(seconds)
+                .reduce(f64::max);
             pair.same.push(SameSetting {
                 at: [at, of_b],
                 ratio: rates[0].value / rates[1].value,
@@ -366,7 +375,7 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
     }
     let count = |pair: &SurfacePair| surfaces[pair.a].points.len() * surfaces[pair.b].points.len();
     let tests: usize = pairs.iter().map(count).sum();
-    for pair in &mut pairs {
+    for pair in pairs.iter_mut().filter(|_| is_one_workload) {
         let points = [pair.a, pair.b].map(|at| &surfaces[at].points[..]);
         pair.highest = highest(comparison, points, tests);
     }
@@ -377,14 +386,12 @@ fn surface_pairs(comparison: &Comparison, surfaces: &[Surface]) -> Vec<SurfacePa
 /// of `b`: max aᵢ ÷ max bⱼ = maxᵢ minⱼ (aᵢ ÷ bⱼ). So where the intervals of all pairs hold at once
 /// (Bonferroni, over all `tests` of the sweep), the same of their ends is an interval of it.
 fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) -> Option<Highest> {
-    let rows = points.map(|all| -> Vec<&Row> {
-        all.iter().map(|p| &comparison.rows[p.row]).collect()
-    });
+    let rows =
+        points.map(|all| -> Vec<&Row> { all.iter().map(|p| &comparison.rows[p.row]).collect() });
     let [a, b] = &rows;
     let rate = |row: &Row| row.tokens_per_second_per_gpu.value;
-    let top = |rows: &[&Row]| {
-        (0..rows.len()).max_by(|x, y| rate(rows[*x]).total_cmp(&rate(rows[*y])))
-    };
+    let top =
+        |rows: &[&Row]| (0..rows.len()).max_by(|x, y| rate(rows[*x]).total_cmp(&rate(rows[*y])));
     let at = [top(a)?, top(b)?];
     let ratio = rate(a[at[0]]) / rate(b[at[1]]);
     if !(ratio.is_finite() && ratio > 0.0) {
@@ -468,11 +475,20 @@ mod tests {
         points: &[(u64, [f64; 3])],
         set: fn(&mut tprimat_job::Job, u64),
     ) -> Vec<CellInput> {
+        cells_of("titan", axis, points, set)
+    }
+
+    fn cells_of(
+        framework: &str,
+        axis: &str,
+        points: &[(u64, [f64; 3])],
+        set: fn(&mut tprimat_job::Job, u64),
+    ) -> Vec<CellInput> {
         let one = |(value, times): &(u64, [f64; 3])| {
             let mut job = test_job();
             set(&mut job, *value);
             let mut cell = measured(
-                &format!("nvd/titan/llama/single@{axis}={value}"),
+                &format!("nvd/{framework}/llama/single@{axis}={value}"),
                 &job,
                 times,
                 None,
@@ -526,11 +542,7 @@ mod tests {
             .map(|(value, times)| (*value, times.map(|time| time * by)))
             .collect();
         let mut all = cells("mbs", points, micro);
-        for mut cell in cells("mbs", &slower, micro) {
-            cell.cell = cell.cell.replace("titan", "native");
-            cell.framework = "native".to_owned();
-            all.push(cell);
-        }
+        all.extend(cells_of("native", "mbs", &slower, micro));
         only(&all)
     }
 
@@ -556,14 +568,14 @@ mod tests {
         assert!(ends.low > 1.0 || ends.high < 1.0, "{ends:?}");
     }
 
-    /// Two frameworks that are one: each is the fastest somewhere, and none is.
+    /// Two frameworks that differ by less than the noise.
     #[test]
     fn bests_that_were_picked_after_a_look_have_a_wider_interval_than_their_own_two_points() {
         let noisy = [
-            (1, [1.00, 1.02, 0.98]),
-            (2, [0.99, 1.01, 0.97]),
-            (4, [1.01, 1.00, 0.99]),
-            (8, [0.98, 1.03, 0.96]),
+            (1, [1.00, 1.01, 0.99]),
+            (2, [0.99, 1.00, 0.98]),
+            (4, [0.995, 1.005, 0.985]),
+            (8, [0.985, 0.995, 0.975]),
         ];
         let found = two(&noisy, 1.015);
         let pair = &found.pairs[0];
@@ -571,10 +583,11 @@ mod tests {
         let highest = pair.highest.clone().unwrap();
         let ends = highest.interval.unwrap();
         assert!(ends.low < 1.0 && ends.high > 1.0, "{highest:?}");
-        let rates = |times: [f64; 3], by: f64| times.map(|time| 1.0 / (time * by));
-        let [a, b] = [pair.a, pair.b].map(|side| {
-            let is_titan = (side == 0) as u8;
-            rates(noisy[3].1, if is_titan == 1 { 1.0 } else { 1.015 })
+        // The two points alone, as if nobody had picked them.
+        let [a, b] = [(pair.a, highest.at[0]), (pair.b, highest.at[1])].map(|(surface, at)| {
+            let (_, times) = noisy[at];
+            let by = if surface == 0 { 1.0 } else { 1.015 };
+            times.map(|time| 1.0 / (time * by))
         });
         let [low, high] = welch(&a, &b).unwrap().interval(CONFIDENCE).unwrap();
         assert!(ends.low < low && ends.high > high, "{ends:?} {low} {high}");
@@ -589,7 +602,7 @@ mod tests {
         ));
         assert_eq!(found.fields, ["seq_length"]);
         assert_eq!(found.surfaces[0].best, None);
-        assert_eq!(found.pairs, []);
+        assert!(found.surfaces.iter().all(|surface| surface.best.is_none()));
         assert_eq!(found.surfaces[0].points.len(), 3);
     }
 

@@ -28,7 +28,7 @@ pub struct SweepDocument<'a> {
     pub different_workloads_by: Vec<String>,
     /// One each framework, platform, strategy and value of the other axes.
     pub curves: Vec<CurveDocument<'a>>,
-    /// Curves of one workload beside each other; empty where points are different workloads.
+    /// Curves beside each other.
     pub pairs: Vec<PairDocument<'a>>,
 }
 
@@ -37,7 +37,7 @@ pub struct SweepDocument<'a> {
 pub struct PairDocument<'a> {
     /// Both at the same setting.
     pub same_setting: Vec<SameSettingDocument<'a>>,
-    /// Their highest rates.
+    /// Their highest rates; absent where points are different workloads.
     pub highest: Option<HighestDocument<'a>>,
 }
 

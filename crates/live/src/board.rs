@@ -43,6 +43,8 @@ pub struct Board {
     /// Is there a report to open?
     pub has_report: bool,
     pub counts: Counts,
+    /// The same of measurements alone.
+    pub runs: Counts,
     pub left: TimeLeft,
     #[serde(flatten)]
     pub progress: Progress,
@@ -77,7 +79,7 @@ impl Board {
     /// for.
     #[must_use]
     pub fn of(mut progress: Progress) -> Self {
-        let (counts, left) = (progress.counts(), progress.left());
+        let (counts, runs, left) = (progress.counts(), progress.runs(), progress.left());
         let too_many = progress.tasks.len().saturating_sub(MOST_TASKS);
         let mut done = too_many;
         progress.tasks.retain(|task| {
@@ -89,6 +91,7 @@ impl Board {
         Self {
             schema: BOARD_SCHEMA,
             counts,
+            runs,
             left,
             progress,
             tasks_left_out: too_many,

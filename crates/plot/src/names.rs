@@ -74,9 +74,7 @@ impl Names {
             .map(|row| baseline_mark(comparison, row))
             .collect();
         let short = elide_names(&names, TEXT, |i| room - width_of(baseline[i], TEXT));
-        let tags = elide_names(&names, SMALL, |i| {
-            WIDEST_TAG - width_of(baseline[i], SMALL)
-        });
+        let tags = elide_names(&names, SMALL, |i| WIDEST_TAG - width_of(baseline[i], SMALL));
         let named = comparison
             .rows
             .iter()

@@ -323,7 +323,9 @@ fn maps(canvas: &mut Canvas, comparison: &Comparison, sweep: &Sweep) {
     }
     canvas.top += SMALL + 12;
     // Two beside each other where the rates can be read in half the width.
-    let widest = shown.iter().map(|(surface, _)| values(surface, |p| p.x).len());
+    let widest = shown
+        .iter()
+        .map(|(surface, _)| values(surface, |p| p.x).len());
     let is_narrow = widest.max().unwrap_or(0) <= 6;
     let columns = if is_narrow { 2 } else { 1 };
     let width = if is_narrow { HALF } else { WIDTH - 2 * MARGIN };
@@ -341,7 +343,10 @@ fn maps(canvas: &mut Canvas, comparison: &Comparison, sweep: &Sweep) {
         canvas.top = bottom;
     }
     if sweep.surfaces.len() > shown.len() {
-        let words = format!("{} more maps are not drawn.", sweep.surfaces.len() - shown.len());
+        let words = format!(
+            "{} more maps are not drawn.",
+            sweep.surfaces.len() - shown.len()
+        );
         canvas.paragraph(&words, SMALL, FAINT);
     }
 }

@@ -1,12 +1,12 @@
 //! What is said of a sweep, beside its picture and its table.
 
 use tprimat_figures::{
-    Best, Comparison, Speedup, Surface, SurfacePair, Sweep, SweepPoint, rate_unit,
+    Best, Comparison, Highest, Surface, SurfacePair, Sweep, SweepPoint, rate_unit,
 };
 use tprimat_sentences::{few, hours_or_days, said};
 
 use super::{
-    format::{bytes, change_range, faster, number, ratio},
+    format::{bytes, change_range, faster, number, ratio, ratio_beside_1},
     sweep::{plain, surface_names},
     unmeasured::unmeasured,
 };
@@ -17,26 +17,25 @@ use super::{
 pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
     let names = surface_names(comparison, sweep);
     let named = || sweep.surfaces.iter().zip(&names);
-    let mut all: Vec<String> = Vec::new();
-    if sweep.fields.is_empty() {
-        all.extend(sweep.pairs.iter().map(|pair| at_the_same(sweep, pair, &names)));
+    let mut all = Vec::new();
+    if !sweep.fields.is_empty() {
+        all.push(format!(
+            "Points are different workloads (they differ in {}), so none is called the fastest.",
+            few(&sweep.fields)
+        ));
+        all.extend(named().filter_map(|(surface, name)| ends(comparison, sweep, surface, name)));
     }
+    all.extend(at_the_same(sweep, &names));
     all.extend(named().filter_map(|(surface, name)| {
-        Some(best(comparison, sweep, surface, name, surface.best.as_ref()?))
+        Some(best(
+            comparison,
+            sweep,
+            surface,
+            name,
+            surface.best.as_ref()?,
+        ))
     }));
-    if sweep.fields.is_empty() {
-        let pairs = sweep.pairs.iter();
-        all.extend(pairs.filter_map(|pair| at_their_fastest(comparison, sweep, pair, &names)));
-        return all;
-    }
-    all.push(format!(
-        "Points are different workloads (they differ in {}), so none is called the fastest.",
-        few(&sweep.fields)
-    ));
-    all.extend(named().filter_map(|(surface, name)| ends(comparison, sweep, surface, name)));
-    all.extend(
-        named().filter_map(|(surface, name)| against(comparison, sweep, surface, (name, &names))),
-    );
+    all.extend(at_their_fastest(comparison, sweep, &names));
     all
 }
 
@@ -80,7 +79,10 @@ fn best(
             let others = best.not_apart.iter().map(|at| &surface.points[*at]);
             values.extend(others.map(|point| value(sweep, point)));
             let lead = if best.not_apart.contains(&best.next) {
-                lead(best.ratio, best.interval.map(|found| [found.low, found.high]))
+                lead(
+                    best.ratio,
+                    best.interval.map(|found| [found.low, found.high]),
+                )
             } else {
                 String::new()
             };
@@ -107,6 +109,9 @@ fn best(
             )
         }
     };
+    if let Some(edge) = edge(comparison, sweep, surface, first) {
+        said += &edge;
+    }
     let row = &comparison.rows[first.row];
     let peak = row.memory.first().filter(|peak| !peak.kind.contains("rss"));
     if let (Some(peak), Some(capacity)) = (peak, row.memory_capacity_bytes)
@@ -129,6 +134,36 @@ fn best(
         );
     }
     said
+}
+
+/// That the best value is the largest or the smallest one that was tried, so that one beyond it may
+/// be better.
+fn edge(
+    comparison: &Comparison,
+    sweep: &Sweep,
+    surface: &Surface,
+    best: &SweepPoint,
+) -> Option<String> {
+    let absent = unmeasured(comparison, sweep, surface);
+    if sweep.second.is_some() || best_is_open(surface) {
+        return None;
+    }
+    let tried = || {
+        let known = surface.points.iter().map(|point| point.x);
+        known.chain(absent.iter().map(|point| point.x))
+    };
+    let which = if tried().all(|x| x <= best.x) {
+        "largest"
+    } else if tried().all(|x| x >= best.x) {
+        "smallest"
+    } else {
+        return None;
+    };
+    Some(format!(" It is the {which} value that was tried."))
+}
+
+fn best_is_open(surface: &Surface) -> bool {
+    surface.best.as_ref().is_none_or(|best| !best.is_fastest())
 }
 
 /// `4 or 2`, `4, 2 or 8`; of many the first ones and their number.
@@ -188,123 +223,60 @@ fn ends(comparison: &Comparison, sweep: &Sweep, surface: &Surface, name: &str) -
     })
 }
 
-/// `titan is faster than native at 3 of 4 points (1.10× to 1.21×); at the others there is no
-/// verdict or no significant difference.`
-fn against(
-    comparison: &Comparison,
-    sweep: &Sweep,
-    surface: &Surface,
-    (name, names): (&str, &[String]),
-) -> Option<String> {
-    let speedups = comparison.speedups_by_cell();
-    let of = |point: &SweepPoint| {
-        speedups
-            .get(comparison.rows[point.row].cell.as_str())
-            .copied()
-    };
-    let found: Vec<(&SweepPoint, &Speedup)> = surface
-        .points
-        .iter()
-        .filter_map(|point| Some((point, of(point)?)))
-        .collect();
-    // All beside one other line, each point beside that line's point of the same place.
-    let base_of = |(point, speedup): &(&SweepPoint, &Speedup)| {
-        let is_base = |other: &&SweepPoint| {
-            comparison.rows[other.row].cell == speedup.b
-                && (other.x, other.second) == (point.x, point.second)
-        };
-        let bases = sweep.surfaces.iter();
-        bases
-            .map(|other| other.points.iter().find(is_base))
-            .position(|found| found.is_some())
-    };
-    let base = base_of(found.first()?)?;
-    if found.iter().any(|pair| base_of(pair) != Some(base)) {
-        return None;
+/// Pairs of a sweep by the surface that they are held against, in the order of the first of each.
+fn by_base(sweep: &Sweep) -> Vec<(usize, Vec<&SurfacePair>)> {
+    let mut found: Vec<(usize, Vec<&SurfacePair>)> = Vec::new();
+    for pair in &sweep.pairs {
+        match found.iter_mut().find(|(base, _)| *base == pair.b) {
+            Some((_, pairs)) => pairs.push(pair),
+            None => found.push((pair.b, vec![pair])),
+        }
     }
-    let ratios: Vec<(f64, Option<bool>)> = found
-        .iter()
-        .map(|(_, speedup)| (speedup.ratio, speedup.significant))
-        .collect();
-    Some(counts(name, &names[base], "points", &ratios))
+    found
 }
 
-/// `At the same micro_batch_size: titan is faster than native at 4 of 4 values (1.11× to 1.12×).`
-fn at_the_same(sweep: &Sweep, pair: &SurfacePair, names: &[String]) -> String {
-    let (a, b) = (&names[pair.a], &names[pair.b]);
+/// `At the same micro_batch_size, against native: titan is faster at 4 of 4 values (1.11× to
+/// 1.12×); tran is slower at 3 of 4 values (0.70× to 0.75×), without a verdict at 1.`
+fn at_the_same(sweep: &Sweep, names: &[String]) -> Vec<String> {
     let axes = match &sweep.second {
         Some(second) => format!("{} and {second}", sweep.axis),
         None => sweep.axis.clone(),
     };
-    if pair.same.is_empty() {
-        return format!("{a} and {b} have no value of {axes} in common.");
-    }
-    let ratios: Vec<(f64, Option<bool>)> =
-        pair.same.iter().map(|at| (at.ratio, at.significant)).collect();
-    let what = if sweep.second.is_some() { "settings" } else { "values" };
-    let mut text = format!("At the same {axes}: {}", counts(a, b, what, &ratios));
-    if let Some(seconds) = pair.apart_seconds {
-        let (count, unit) = hours_or_days(seconds);
-        text += &format!(
-            " Some of them were measured {count:.0} {unit} apart, and no interval covers what changed in between."
-        );
-    }
-    text
-}
-
-/// `Each at its fastest: titan (8) is 5 % faster than native (4) (95 % CI 2–8 %, which allows for
-/// picking the highest of 4 and of 4 values).`
-fn at_their_fastest(
-    comparison: &Comparison,
-    sweep: &Sweep,
-    pair: &SurfacePair,
-    names: &[String],
-) -> Option<String> {
-    let found = pair.highest.as_ref()?;
-    let sides = [(pair.a, found.at[0]), (pair.b, found.at[1])].map(|(surface, at)| {
-        let point = &sweep.surfaces[surface].points[at];
-        let value = value(sweep, point);
-        let value = value.trim_start_matches('(').trim_end_matches(')').to_owned();
-        let rate = number(comparison.rows[point.row].tokens_per_second_per_gpu.value);
-        (format!("{} ({value})", names[surface]), rate)
-    });
-    let [(a, rate_a), (b, rate_b)] = &sides;
-    let picked = format!("the highest of {} and of {} points", found.of[0], found.of[1]);
-    if let Some(why) = &found.reason {
-        return Some(format!(
-            "Highest rates: {a} {rate_a}, {b} {rate_b}; no verdict: {}.",
-            said(why)
-        ));
-    }
-    let ends = found.interval.map(|found| [found.low, found.high])?;
-    let is_turned = found.ratio < 1.0;
-    let (first, second, ratio, ends) = if is_turned {
-        (b, a, 1.0 / found.ratio, [1.0 / ends[1], 1.0 / ends[0]])
+    let what = if sweep.second.is_some() {
+        "settings"
     } else {
-        (a, b, found.ratio, ends)
+        "values"
     };
-    let interval = format!(
-        "95 % CI {}, which allows for picking {picked}",
-        change_range(ratio, ends)
-    );
-    if ends[0] <= 1.0 {
-        return Some(format!(
-            "Each at its fastest: no significant difference between {first} and {second} ({interval})."
-        ));
-    }
-    let (size, than) = faster(ratio, Some(ends[1] - ends[0]));
-    Some(format!(
-        "Each at its fastest: {first} is {size} {than} {second} ({interval})."
-    ))
+    let of_base = |(base, pairs): (usize, Vec<&SurfacePair>)| {
+        let held: Vec<&SurfacePair> = pairs.into_iter().filter(|p| !p.same.is_empty()).collect();
+        let told: Vec<String> = held
+            .iter()
+            .map(|pair| format!("{} {}", names[pair.a], counts(pair, what)))
+            .collect();
+        let seconds = held.iter().filter_map(|pair| pair.apart_seconds);
+        let apart = seconds.reduce(f64::max).map_or_else(String::new, |seconds| {
+            let (count, unit) = hours_or_days(seconds);
+            format!(
+                " Some of these runs were made {count:.0} {unit} apart, and no interval covers what changed in between."
+            )
+        });
+        (!told.is_empty()).then(|| {
+            let told = told.join("; ");
+            format!(
+                "At the same {axes}, against {}: {told}.{apart}",
+                names[base]
+            )
+        })
+    };
+    by_base(sweep).into_iter().filter_map(of_base).collect()
 }
 
-/// `titan is faster than native at 3 of 4 points (1.10× to 1.21×); 1 of 4 without a significant
-/// difference or a verdict.`
-fn counts(name: &str, base: &str, what: &str, found: &[(f64, Option<bool>)]) -> String {
+/// `is faster at 3 of 4 values (1.10× to 1.21×), without a verdict or a significant difference at 1`
+fn counts(pair: &SurfacePair, what: &str) -> String {
     let verdict = |is_faster: bool| -> Vec<f64> {
-        let told = found.iter().filter(|(_, significant)| *significant == Some(true));
-        let told = told.map(|(ratio, _)| *ratio).filter(|ratio| ratio.is_finite());
-        told.filter(|ratio| (*ratio > 1.0) == is_faster).collect()
+        let told = pair.same.iter().filter(|at| at.significant == Some(true));
+        let ratios = told.map(|at| at.ratio).filter(|ratio| ratio.is_finite());
+        ratios.filter(|ratio| (*ratio > 1.0) == is_faster).collect()
     };
     let range = |ratios: &[f64]| {
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
@@ -316,32 +288,111 @@ fn counts(name: &str, base: &str, what: &str, found: &[(f64, Option<bool>)]) -> 
             ends.join(" to ")
         }
     };
-    let (quicker, slower) = (verdict(true), verdict(false));
+    let all = pair.same.len();
+    let mut left = all;
     let mut parts = Vec::new();
-    for (word, ratios) in [("faster", &quicker), ("slower", &slower)] {
+    for (word, ratios) in [("faster", verdict(true)), ("slower", verdict(false))] {
+        left -= ratios.len();
         if !ratios.is_empty() {
             parts.push(format!(
-                "{word} than {base} at {} of {} {what} ({})",
+                "is {word} at {} of {all} {what} ({})",
                 ratios.len(),
-                found.len(),
-                range(ratios)
+                range(&ratios)
             ));
         }
     }
     if parts.is_empty() {
-        return format!(
-            "{name} and {base}: no significant difference or no verdict at all {} {what}.",
-            found.len()
-        );
+        let reason = pair.same.iter().find_map(|at| at.reason.as_ref());
+        let open = pair
+            .same
+            .iter()
+            .filter(|at| at.significant.is_none())
+            .count();
+        return match reason {
+            Some(why) if open == all => format!("has no verdict: {}", said(why)),
+            Some(why) => format!(
+                "shows no significant difference at {} of {all} {what}, and has no verdict at {open}: {}",
+                all - open,
+                said(why)
+            ),
+            None => format!("shows no significant difference at any of {all} {what}"),
+        };
     }
-    let left = found.len() - quicker.len() - slower.len();
-    let rest = if left > 0 {
-        format!(
-            "; {left} of {} without a significant difference or a verdict",
-            found.len()
-        )
-    } else {
-        String::new()
+    let mut said = parts.join(" and ");
+    if left > 0 {
+        said += &format!(", without a verdict or a significant difference at {left}");
+    }
+    said
+}
+
+/// `Each at its fastest, against native at 4: titan at 8 is 5 % faster (95 % CI 2–8 %). These
+/// intervals allow for picking the highest of 4 points.`
+fn at_their_fastest(comparison: &Comparison, sweep: &Sweep, names: &[String]) -> Vec<String> {
+    let at = |surface: usize, point: usize| {
+        let value = value(sweep, &sweep.surfaces[surface].points[point]);
+        format!("{} at {value}", names[surface])
     };
-    format!("{name} is {}{rest}.", parts.join(" and "))
+    let rate = |surface: usize, point: usize| {
+        let point = &sweep.surfaces[surface].points[point];
+        number(comparison.rows[point.row].tokens_per_second_per_gpu.value)
+    };
+    let of_base = |(base, pairs): (usize, Vec<&SurfacePair>)| {
+        let held = pairs
+            .into_iter()
+            .filter_map(|p| Some((p, p.highest.as_ref()?)));
+        let held: Vec<(&SurfacePair, &Highest)> = held.collect();
+        let (_, first) = held.first()?;
+        let of = held.iter().flat_map(|(_, found)| found.of).max()?;
+        let mut is_tested = false;
+        let told = held.iter().map(|(pair, found)| {
+            let name = at(pair.a, found.at[0]);
+            let ends = found.interval.map(|found| [found.low, found.high]);
+            match (&found.reason, ends) {
+                (None, Some([low, high])) => {
+                    is_tested = true;
+                    format!("{name} {}", beside(found.ratio, [low, high]))
+                }
+                (why, _) => {
+                    let why = why.as_ref().map_or_else(|| "no interval".to_owned(), said);
+                    let own = rate(pair.a, found.at[0]);
+                    format!("{name} runs at {own}, no verdict: {why}")
+                }
+            }
+        });
+        let told: Vec<String> = told.collect();
+        let base_at = at(base, first.at[1]);
+        let base_rate = rate(base, first.at[1]);
+        let picked = if is_tested {
+            format!(
+                " The intervals allow for picking the highest of up to {of} points on either side."
+            )
+        } else {
+            String::new()
+        };
+        Some(format!(
+            "Each at its highest rate, against {base_at} ({base_rate}): {}.{picked}",
+            told.join("; ")
+        ))
+    };
+    by_base(sweep).into_iter().filter_map(of_base).collect()
+}
+
+/// `is 5 % faster (95 % CI 2–8 %)`, `is 0.75× as fast (95 % CI 0.70–0.80×)`, `differs not
+/// significantly`
+fn beside(value: f64, [low, high]: [f64; 2]) -> String {
+    let width = Some(high - low);
+    if low > 1.0 {
+        let (size, _) = faster(value, width);
+        return format!("is {size} (95 % CI {})", change_range(value, [low, high]));
+    }
+    let ends = format!(
+        "95 % CI {}–{}×",
+        ratio_beside_1(low, width),
+        ratio_beside_1(high, width)
+    );
+    if high < 1.0 {
+        format!("is {}× as fast ({ends})", ratio(value, width))
+    } else {
+        format!("shows no significant difference ({ends})")
+    }
 }

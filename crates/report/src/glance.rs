@@ -720,7 +720,12 @@ mod tests {
     fn a_table_names_the_columns_that_it_leaves_out() {
         let times = [1.0, 1.01, 0.99];
         let cells = ["native", "tran"].map(|name| {
-            measured(&format!("nvd/{name}/llama/single"), &test_job(), &times, None)
+            measured(
+                &format!("nvd/{name}/llama/single"),
+                &test_job(),
+                &times,
+                None,
+            )
         });
         let comparison = compare(&cells, &CompareSettings::default(), &Catalogue::default());
         let commands = Commands {

@@ -53,6 +53,12 @@ pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page
             out.push_str(&timeline(measurements, unit, page));
         }
     }
+    if shown.iter().any(|(cell, m)| cell.imported && m.len() > 1) {
+        out.push('\n');
+        let note = "Of imported runs, only what their files state is compared: settings, packages, device and host. \
+                    Sources, drivers and variables may have changed as well.";
+        paragraph(&mut out, "", note, page, Ink::Dim);
+    }
     if shown.iter().flat_map(|(_, m)| m).any(|m| {
         m.since
             .as_ref()
