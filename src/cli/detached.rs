@@ -271,6 +271,8 @@ struct Progress {
     /// The tasks that were to run.
     tasks: usize,
     ok: usize,
+    /// Those that needed no run in the end.
+    cached: usize,
     #[serde(serialize_with = "values")]
     running: BTreeMap<String, RunningTask>,
     failed: Vec<FailedTask>,
@@ -373,6 +375,7 @@ impl Progress {
                 self.running.remove(&task);
                 match outcome {
                     Outcome::Ok => self.ok += 1,
+                    Outcome::Cached => self.cached += 1,
                     Outcome::Failed | Outcome::NotCounted => self.failed.push(FailedTask {
                         task,
                         outcome,
@@ -517,8 +520,13 @@ fn describe(build: &Status, text: &mut String) {
 /// then`.
 fn tasks_of(build: &Status) -> String {
     let Progress {
-        tasks, ok, failed, ..
+        tasks,
+        ok,
+        cached,
+        failed,
+        ..
     } = &build.progress;
+    let done = ok + cached;
     // What needed no run in the end is done as well: another build did it, or its inputs came out
     // as they had been.
     let rest = tasks.saturating_sub(*ok);
@@ -537,7 +545,7 @@ fn tasks_of(build: &Status) -> String {
             "{} run, the other {rest} needed no run any more",
             counted(*ok, "task")
         ),
-        _ => format!("{ok} of {} done{bad}", counted(*tasks, "task")),
+        _ => format!("{done} of {} done{bad}", counted(*tasks, "task")),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     execute::history::{Histories, Warmups, cells_with_attempts, histories},
     figures::History,
     files::{Durability, unix_now, write_atomically},
-    import::Imports,
+    import::{self, Imports},
     matrix::{self, Cell, Selection, glob},
     plan::Plan,
     report,
@@ -45,8 +45,26 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     let is_wanted = |cell: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(cell));
     let is_host = |name: &str| host.as_ref().is_none_or(|glob| glob.is_match(name));
     let Histories { mut cells, guessed } = histories(&cache, &warmups, is_wanted, is_host)?;
-    if cells.is_empty() && cells_with_attempts(&cache).is_empty() {
-        return Err(nothing_measured(&cache));
+    let imports = Imports::of(&cache);
+    if cells.is_empty() && known_cells(&cache).is_empty() {
+        return Err(nothing_measured());
+    }
+    let mut undated = 0;
+    if let Some(plan) = &plan {
+        for cell in imports.cells().filter(|cell| is_wanted(cell)) {
+            let claims = import::claim_for(plan, cell);
+            let (own, without) =
+                import::history(&cache, &imports, cell, &claims, &warmups.otherwise, is_host)?;
+            cells.extend(own);
+            undated += without;
+        }
+        cells.sort_by(|a, b| (&a.cell, a.imported).cmp(&(&b.cell, b.imported)));
+    }
+    if undated > 0 {
+        eprintln!(
+            "note: {} left out: the files do not say when the runs were made. `tprimat compare --imported` compares them",
+            counted(undated, "imported run")
+        );
     }
     cells.retain(|cell| !report::from(cell, since).is_empty());
     if !guessed.is_empty() {
@@ -67,7 +85,11 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     }
     if cells.is_empty() {
         return Err(Error::NothingSelected {
-            message: "nothing was measured that fits --since and --host".to_owned(),
+            message: match (args.since.is_some() || args.host.is_some(), undated) {
+                (false, 1..) => "the runs that were imported have no date, so they have no history",
+                _ => "nothing was measured that fits --since and --host",
+            }
+            .to_owned(),
             help: Some("`tprimat history` without them shows all measurements".to_owned()),
         });
     }
@@ -99,19 +121,21 @@ pub fn run(globals: &Globals, args: &HistoryArgs) -> Result<i32> {
     Ok(exit::OK)
 }
 
-fn nothing_measured(cache: &Cache) -> Error {
-    let (message, help) = if Imports::of(cache).cells().next().is_some() {
-        (
-            "no run of this project is in the cache, and imported runs have no history",
-            "`tprimat compare --imported` compares them",
-        )
-    } else {
-        ("nothing was measured yet", "`tprimat build` measures")
-    };
+fn nothing_measured() -> Error {
     Error::NothingSelected {
-        message: message.to_owned(),
-        help: Some(help.to_owned()),
+        message: "nothing was measured yet".to_owned(),
+        help: Some("`tprimat build` measures".to_owned()),
     }
+}
+
+/// Cells with attempts of this cache, and those that were imported.
+fn known_cells(cache: &Cache) -> BTreeSet<String> {
+    let imports = Imports::of(cache);
+    let imported = imports.cells().map(str::to_owned);
+    cells_with_attempts(cache)
+        .into_iter()
+        .chain(imported)
+        .collect()
 }
 
 /// The names of the cells that were asked for; `None` = all.
@@ -124,21 +148,9 @@ fn wanted(
     if asked.is_empty() {
         return Ok(None);
     }
-    let known: BTreeSet<String> = cells_with_attempts(cache).into_iter().collect();
+    let known = known_cells(cache);
     if known.is_empty() {
-        return Err(nothing_measured(cache));
-    }
-    let imports = Imports::of(cache);
-    let is_import = |id: &&String| !known.contains(*id) && imports.named_kept(id).is_some();
-    if let Some(id) = asked.iter().find(is_import)
-        && !known.iter().any(|cell| cell.starts_with(id.as_str()))
-    {
-        return Err(Error::NothingSelected {
-            message: format!("`{id}` was imported, and imported runs have no history"),
-            help: Some(format!(
-                "`tprimat attempts {id}` lists its imports; `tprimat compare --imported` compares them"
-            )),
-        });
+        return Err(nothing_measured());
     }
     if asked.iter().all(|id| known.contains(id)) {
         return Ok(Some(asked.iter().cloned().collect()));

@@ -235,6 +235,7 @@ impl Source for Watched {
         if board.state != State::Running {
             board.progress.end();
             board.counts = board.progress.counts();
+            board.runs = board.progress.runs();
             board.left = board.progress.left();
         }
         board.ended_at = build.ended.as_ref().map(|ended| ended.at);

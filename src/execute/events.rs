@@ -13,6 +13,7 @@ use std::{
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use tprimat_live::Progress;
 pub use tprimat_live::{CellCounts, Event, Outcome};
 
 use super::secrets::masked;
@@ -136,6 +137,7 @@ pub struct PlainLines<W> {
     amount: Amount,
     /// Running measurements, with the time of the last step that was told.
     running: HashMap<String, Option<Instant>>,
+    progress: Progress,
 }
 
 impl<W: Write> PlainLines<W> {
@@ -147,6 +149,7 @@ impl<W: Write> PlainLines<W> {
             every,
             amount,
             running: HashMap::new(),
+            progress: Progress::default(),
         }
     }
 }
@@ -154,6 +157,8 @@ impl<W: Write> PlainLines<W> {
 impl<W: Write + Send> Reporter for PlainLines<W> {
     fn report(&mut self, event: &Event) {
         let tells_all = self.amount == Amount::EveryTask;
+        self.progress.take(unix_now(), event.clone());
+        let mut how_far = None;
         match event {
             Event::TaskFinished {
                 outcome: Outcome::Failed | Outcome::NotCounted,
@@ -170,14 +175,64 @@ impl<W: Write + Send> Reporter for PlainLines<W> {
             }
             Event::TaskStarted { repeat: None, .. } if !tells_all => return,
             Event::TaskStarted { task, .. } => drop(self.running.insert(task.clone(), None)),
-            Event::TaskFinished { task, outcome, .. }
-                if self.running.remove(task).is_none() && *outcome == Outcome::Ok && !tells_all =>
-            {
-                return;
+            Event::TaskFinished { task, outcome, .. } => {
+                let is_run = self.running.remove(task).is_some();
+                if !is_run && is_no_news(*outcome) && !tells_all {
+                    return;
+                }
+                how_far = is_run.then(|| far(&self.progress)).flatten();
             }
             _ => {}
         }
-        self.sink.line(&sentence(event));
+        let said = sentence(event);
+        self.sink.line(&match how_far {
+            Some(how_far) => {
+                let (first, rest) = said.split_at(said.find('\n').unwrap_or(said.len()));
+                format!("{first} ({how_far}){rest}")
+            }
+            None => said,
+        });
+    }
+}
+
+/// The end of a task that goes without saying.
+fn is_no_news(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Ok | Outcome::Cached | Outcome::Waiting)
+}
+
+/// `3 of 14 measurements over, 1 running; about 12 min of measuring left`; nothing of a single one,
+/// and nothing at the end.
+fn far(progress: &Progress) -> Option<String> {
+    let runs = progress.runs();
+    let running = runs.running + runs.waiting;
+    if runs.all < 2 || runs.queued + running == 0 {
+        return None;
+    }
+    let over = runs.all - runs.queued - running;
+    let mut said = format!("{over} of {} measurements over", runs.all);
+    if running > 0 {
+        said += &format!(", {running} running");
+    }
+    let left = progress.left();
+    if let Some(seconds) = left.seconds {
+        said += &format!("; {} of measuring left", span(seconds));
+        if left.runs_without_estimate > 0 {
+            said += &format!(
+                ", and {} of unknown length",
+                counted(left.runs_without_estimate, "measurement")
+            );
+        }
+    }
+    Some(said)
+}
+
+/// `under 1 s`, `about 95 s`, `about 12 min`, `about 3.5 h`
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => "under 1 s".to_owned(),
+        s if s < 120.0 => format!("about {s:.0} s"),
+        s if s < 7200.0 => format!("about {:.0} min", s / 60.0),
+        s => format!("about {:.1} h", s / 3600.0),
     }
 }
 
@@ -187,6 +242,7 @@ pub struct Bars {
     tasks: ProgressBar,
     running: HashMap<String, ProgressBar>,
     tells_all: bool,
+    progress: Progress,
 }
 
 impl Bars {
@@ -198,12 +254,13 @@ impl Bars {
     fn on(target: ProgressDrawTarget, amount: Amount) -> Self {
         let all = MultiProgress::with_draw_target(target);
         let tasks = all.add(ProgressBar::no_length());
-        tasks.set_style(style("{pos}/{len} tasks  {elapsed}"));
+        tasks.set_style(style("{pos}/{len} tasks  {elapsed}  {msg}"));
         Self {
             all,
             tasks,
             running: HashMap::new(),
             tells_all: amount == Amount::EveryTask,
+            progress: Progress::default(),
         }
     }
 
@@ -220,6 +277,9 @@ fn style(template: &str) -> ProgressStyle {
 
 impl Reporter for Bars {
     fn report(&mut self, event: &Event) {
+        self.progress.take(unix_now(), event.clone());
+        self.tasks
+            .set_message(far(&self.progress).unwrap_or_default());
         match event {
             Event::BuildStarted { stale, .. } => {
                 self.tasks.set_length(*stale as u64);
@@ -269,7 +329,7 @@ impl Reporter for Bars {
                     self.all.remove(bar);
                 }
                 self.tasks.inc(1);
-                if bar.is_some() || *outcome != Outcome::Ok || self.tells_all {
+                if bar.is_some() || !is_no_news(*outcome) || self.tells_all {
                     self.say(event);
                 }
             }
@@ -321,10 +381,31 @@ fn words(event: &Event) -> String {
         Event::BuildStarted {
             tasks, stale: 0, ..
         } => format!("none of {tasks} tasks is to run"),
-        Event::BuildStarted { tasks, stale, .. } => format!("{stale} of {tasks} tasks to run"),
+        Event::BuildStarted {
+            tasks,
+            stale,
+            queue,
+        } => {
+            let runs = queue.iter().filter(|name| name.starts_with("train "));
+            let runs = match runs.count() {
+                0 => String::new(),
+                runs => format!(", {} among them", counted(runs, "measurement")),
+            };
+            format!("{stale} of {tasks} tasks to run{runs}")
+        }
         Event::TaskStarted { task, reason, .. } => format!("{task}: started ({reason})"),
         Event::TaskWaiting { task, what_for } => format!("{task}: waiting for {what_for}"),
         Event::Step { task, .. } => format!("{task}: {}", step_words(event)),
+        Event::TaskFinished {
+            task,
+            outcome: Outcome::Cached,
+            ..
+        } => format!("{task}: not run, another task has made the same"),
+        Event::TaskFinished {
+            task,
+            outcome: Outcome::Waiting,
+            ..
+        } => format!("{task}: not run, something before it failed or is missing"),
         Event::TaskFinished {
             task,
             outcome,
@@ -471,6 +552,58 @@ train cpu/native/llama/single#2: failed (oom) after 3.2 s
     out of memory
     what to do: look
 1 of 6 selected cells measured (2 failed, 3 unsupported); 12 runs made in 4.0 s; runs that ended well and do not count: 2 contradicted by their logs, 1 with nothing to measure
+";
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+
+    /// Repeats, a cell with the runs of another, and one whose launch file failed: each counts once.
+    #[test]
+    fn a_measurement_that_ends_says_how_far_the_build_is() {
+        let mut bytes = Vec::new();
+        let mut plain = PlainLines::new(&mut bytes, Duration::MAX, Amount::default());
+        let queue = [
+            "train a#1",
+            "train a#2",
+            "train twin#1",
+            "train broken#1",
+            "parse a#1",
+        ];
+        plain.report(&Event::BuildStarted {
+            tasks: 9,
+            stale: 5,
+            queue: queue.map(String::from).to_vec(),
+        });
+        let end = |task: &str, outcome, seconds| Event::TaskFinished {
+            task: task.to_owned(),
+            outcome,
+            seconds,
+            class: None,
+            evidence: Vec::new(),
+            what_to_do: None,
+        };
+        let start = |task: &str| Event::TaskStarted {
+            task: task.to_owned(),
+            cell: None,
+            repeat: Some(1),
+            reason: "never run".into(),
+        };
+        for event in [
+            end("train broken#1", Outcome::Waiting, 0.0),
+            start("train a#1"),
+            end("train a#1", Outcome::Ok, 300.0),
+            end("train twin#1", Outcome::Cached, 0.0),
+            end("parse a#1", Outcome::Ok, 0.1),
+            start("train a#2"),
+            end("train a#2", Outcome::Ok, 310.0),
+        ] {
+            plain.report(&event);
+        }
+        let expected = "\
+5 of 9 tasks to run, 4 measurements among them
+train a#1: started (never run)
+train a#1: ok after 300.0 s (2 of 4 measurements over; about 5 min of measuring left, and 1 measurement of unknown length)
+train a#2: started (never run)
+train a#2: ok after 310.0 s
 ";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     }

@@ -156,6 +156,7 @@ fn history(
         });
         CellHistory {
             cell: cell.to_owned(),
+            imported: false,
             work,
             measurements,
         }

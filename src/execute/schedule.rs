@@ -271,6 +271,23 @@ impl Scheduler<'_> {
             }
             return Ok(());
         }
+        self.settled(node, statuses)
+    }
+
+    /// Says of a task of the queue that it will not run, and goes on to what waits for it.
+    fn settled(&mut self, node: TaskId, statuses: &mut Statuses) -> Result<()> {
+        let outcome = match statuses.get(node).state {
+            State::Fresh => Outcome::Cached,
+            _ => Outcome::Waiting,
+        };
+        self.events.report(&Event::TaskFinished {
+            task: label(self.engine.plan, &self.engine.dag.task(node)),
+            outcome,
+            seconds: 0.0,
+            class: None,
+            evidence: Vec::new(),
+            what_to_do: None,
+        });
         self.done(node, statuses)
     }
 
@@ -397,7 +414,7 @@ impl Scheduler<'_> {
         match self.engine.evaluate(node, statuses) {
             Ok(status) if status.state != State::Stale => {
                 statuses.set(node, status);
-                return match self.done(node, statuses) {
+                return match self.settled(node, statuses) {
                     Ok(()) => self.next(statuses),
                     Err(error) => self.give_up(error),
                 };
@@ -676,7 +693,7 @@ impl Scheduler<'_> {
                 };
                 for other in waiting {
                     statuses.set(other, status.clone());
-                    self.done(other, statuses)?;
+                    self.settled(other, statuses)?;
                 }
                 statuses.set(node, status);
             }

@@ -5,6 +5,7 @@
 //! for, by the parsers of the day.
 mod gather;
 mod gpus;
+mod history;
 mod names;
 mod published;
 mod read;
@@ -14,6 +15,7 @@ mod runs;
 mod text;
 
 pub use gather::{Unit, gather};
+pub use history::history;
 pub use names::{Guess, configuration, guess};
 pub use read::{is_ours, parts, recognise};
 pub use record::{Imports, KeptRun, Kind, Recorded, Source};

@@ -28,6 +28,7 @@ pub(super) struct Published {
     memory_metrics: MemoryMetrics,
     training_config: TrainingConfig,
     contract: Contract,
+    key: Option<String>,
     environment: Environment,
     repeats: Vec<Repeat>,
 }
@@ -251,6 +252,7 @@ impl Published {
             }
         }
         out.trace.versions.clone_from(&self.environment.versions);
+        out.train_key.clone_from(&self.key);
         let device = |name: &String| DeviceLine {
             r#type: self
                 .gpu_info

@@ -40,6 +40,8 @@ pub struct OldResult {
     pub repeats_planned: Option<u32>,
     /// How its step times were made, where they are not the trainer's own.
     pub step_time_source: Option<StepTimeSource>,
+    /// The train key of the repeats, where tprimat published the file.
+    pub train_key: Option<String>,
 }
 
 /// What was expected, for errors.

@@ -1,7 +1,10 @@
 //! `history`: every change that a user made between two measurements is named, and a change of
 //! speed is found where it was.
 
-use crate::support::{Project, tasks::SMALL};
+use crate::support::{
+    Project,
+    tasks::{LARGE, SMALL},
+};
 use serde_json::Value;
 
 /// Step times that a file beside the trainer sets, unknown to every key: the speed of the machine.
@@ -135,6 +138,122 @@ fn every_change_is_named_and_a_change_of_speed_is_found_where_it_was() {
     }
 }
 
+/// What is edited before a build: file, old text, new text.
+type Edit = (&'static str, &'static str, &'static str);
+
+/// 210 attempts over 30 train keys but for their repeats: two cells, fifteen builds, of seven
+/// repeats each.
+#[test]
+fn in_two_hundred_attempts_each_change_is_named_where_it_was_made() {
+    const CONFIG: &str = "config.yaml";
+    let project = project();
+    project.edit("matrix.toml", "repeats = 3", "repeats = 7");
+    let rate: [Edit; 2] = [
+        (CONFIG, "learning_rate: 1e-3", "learning_rate: 2e-3"),
+        (CONFIG, "learning_rate: 2e-3", "learning_rate: 1e-3"),
+    ];
+    let program: Edit = ("train.sh", "job=$", "# faster\njob=$");
+    let again: Edit = ("train.sh", "# faster", "# fastest");
+    let of_framework = |old, new| (CONFIG, old, new);
+    // What is edited, microseconds of a step from then on, what is to be named, what became of the
+    // speed.
+    let builds: [(&[Edit], &str, &str, &str); 15] = [
+        (&[], "1000", "", ""),
+        (&[program], "1000", "train.sh edited", "same"),
+        (&[rate[0]], "1000", "learning_rate 0.001 → 0.002", "same"),
+        (
+            &[of_framework("OF_FRAMEWORK: \"0\"", "OF_FRAMEWORK: \"1\"")],
+            "1200",
+            "OF_FRAMEWORK 0 → 1",
+            "slower",
+        ),
+        (
+            &[(CONFIG, "OF_PLATFORM: \"0\"", "OF_PLATFORM: \"1\"")],
+            "1200",
+            "OF_PLATFORM 0 → 1",
+            "same",
+        ),
+        (
+            &[(CONFIG, "flavor: 0", "flavor: 1")],
+            "1000",
+            "flavor 0 → 1",
+            "faster",
+        ),
+        (
+            &[("recipes/cmd/helper.sh", "# helps", "# helps more")],
+            "1000",
+            "recipes/cmd/helper.sh edited",
+            "same",
+        ),
+        (
+            &[again, rate[1]],
+            "1100",
+            "train.sh edited; learning_rate 0.002 → 0.001",
+            "slower",
+        ),
+        (
+            &[of_framework(
+                "OF_FRAMEWORK: \"1\"",
+                "OF_FRAMEWORK: \"1\", B: x",
+            )],
+            "1000",
+            "B not set → x",
+            "faster",
+        ),
+        (
+            &[of_framework(", B: x", "")],
+            "1000",
+            "B x → not set",
+            "same",
+        ),
+        (
+            &[(CONFIG, "flavor: 1", "flavor: 2")],
+            "1000",
+            "flavor 1 → 2",
+            "same",
+        ),
+        (&[rate[0]], "1500", "learning_rate 0.001 → 0.002", "slower"),
+        (
+            &[(CONFIG, "OF_PLATFORM: \"1\"", "OF_PLATFORM: \"0\"")],
+            "1500",
+            "OF_PLATFORM 1 → 0",
+            "same",
+        ),
+        (
+            &[of_framework("OF_FRAMEWORK: \"1\"", "OF_FRAMEWORK: \"2\"")],
+            "1490",
+            "OF_FRAMEWORK 1 → 2",
+            "faster",
+        ),
+        (
+            &[(CONFIG, "flavor: 2", "flavor: 0")],
+            "1490",
+            "flavor 2 → 0",
+            "same",
+        ),
+    ];
+    for (edits, microseconds, ..) in builds {
+        for (file, old, new) in edits {
+            project.edit(file, old, new);
+        }
+        project.write("microseconds", &format!("{microseconds}\n"));
+        project.run(&["build", "--jobs", "4"]).ends_with(0);
+    }
+    assert_eq!(project.launches(), 210);
+    let expected: Vec<_> = builds
+        .iter()
+        .map(|(.., named, level)| pair(named, level))
+        .collect();
+    for cell in [SMALL, LARGE] {
+        assert_eq!(story(&project, &[cell]), expected, "{cell}");
+    }
+    project.run(&["history", "-o", "history.svg"]).ends_with(0);
+    let svg = project.read("history.svg");
+    for (.., named, _) in builds {
+        assert!(svg.contains(named.split(';').next().unwrap()), "{named}");
+    }
+}
+
 /// Two matrices use one name for cells of two lengths, and are built in turns.
 #[test]
 fn matrices_that_share_names_hide_no_slow_down_and_invent_no_change() {
@@ -240,6 +359,32 @@ fn a_history_can_be_narrowed_and_drawn() {
             .starts_with(b"\x89PNG")
     );
     project.run(&["history"]).ends_with(0);
+}
+
+/// The published results of two measurements of one cell: another train key, and nothing in the
+/// files that says what it was.
+#[test]
+fn imported_results_have_a_history_of_their_own() {
+    let project = project();
+    let folders = ["native-h200x2", "native-h200x2-restored"];
+    for folder in folders {
+        let file = format!(
+            "{}/docs/measured/{folder}/train_h200_native_llama.json",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        project.run(&["import", &file]).ends_with(0);
+    }
+    let cell = "h200/native/llama/two_gpus";
+    let told = story(&project, &[cell]);
+    let unnamed = "a file, a package or another input that the results do not name changed (the train key differs)";
+    assert_eq!(told, [pair("", ""), pair(unnamed, "same")]);
+    let text = project.run(&["history", cell]).ends_with(0).stdout;
+    assert!(
+        text.contains(&format!(
+            "{cell} (imported): 2 measurements since 2026-11-21"
+        )),
+        "{text}"
+    );
 }
 
 #[test]

@@ -35,6 +35,9 @@ impl History {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellHistory {
     pub cell: String,
+    /// Are its runs imports? They are never mixed with runs of this cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub imported: bool,
     /// What tells this work from the others of the cell's name; empty where there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<WorkField>,

@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tprimat_results::{FieldDifference, MIN_REPEATS, Tier, differences, verdicts, welch};
+use tprimat_results::{
+    CONFIDENCE, FieldDifference, MIN_REPEATS, Tier, differences, verdicts, welch,
+};
 
 use super::{
     Comparison, Gaps, Label, NoVerdict, RatioInterval, Row, summary::attempts, units::apart,
@@ -28,6 +30,49 @@ pub struct Sweep {
     pub surfaces: Vec<Surface>,
     /// Fields of the workload in which points of one surface differ. Empty: all are one workload.
     pub fields: Vec<String>,
+    /// Each surface beside one that has the same workload at the same settings.
+    pub pairs: Vec<SurfacePair>,
+}
+
+/// Two surfaces, usually two frameworks over the same settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SurfacePair {
+    /// Indices into the sweep's surfaces.
+    pub a: usize,
+    /// The one with the first point's baseline, else the first of its workload.
+    pub b: usize,
+    /// Both at the same setting, in the order of the settings.
+    pub same: Vec<SameSetting>,
+    /// Absent where their points are different workloads.
+    pub highest: Option<Highest>,
+    /// Seconds between runs of one setting that no session has of both; the largest.
+    pub apart_seconds: Option<f64>,
+}
+
+/// Two surfaces at one setting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SameSetting {
+    /// Indices into the points of `a` and of `b`.
+    pub at: [usize; 2],
+    /// Rate of `a` ÷ rate of `b`.
+    pub ratio: f64,
+    /// Holm's, over all settings of all pairs of the sweep; absent where there is no verdict.
+    pub significant: Option<bool>,
+    pub reason: Option<NoVerdict>,
+}
+
+/// The highest rate of one surface beside that of another. Both settings were picked because they
+/// are the highest, so the interval is one of the largest true rates: it holds whichever of the
+/// points they belong to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Highest {
+    /// Indices into the points of `a` and of `b`.
+    pub at: [usize; 2],
+    /// Points that each was picked from.
+    pub of: [usize; 2],
+    pub ratio: f64,
+    pub interval: Option<RatioInterval>,
+    pub reason: Option<NoVerdict>,
 }
 
 /// Points that differ in the axes of their sweep alone.
@@ -180,12 +225,14 @@ fn sweep(comparison: &Comparison, model: &str) -> Option<Sweep> {
         })
         .collect();
     let is_swept = surfaces.iter().any(|surface| surface.points.len() >= LEAST);
+    let pairs = surface_pairs(comparison, &surfaces, fields.is_empty());
     is_swept.then(|| Sweep {
         model: model.to_owned(),
         axis: axis.to_owned(),
         second: second.map(str::to_owned),
         surfaces,
         fields: fields.into_iter().collect(),
+        pairs,
     })
 }
 
@@ -263,6 +310,127 @@ fn best(comparison: &Comparison, points: &[SweepPoint]) -> Option<Best> {
     Some(found)
 }
 
+/// Each surface beside the one that has the baseline of its workload.
+fn surface_pairs(
+    comparison: &Comparison,
+    surfaces: &[Surface],
+    is_one_workload: bool,
+) -> Vec<SurfacePair> {
+    let row = |point: &SweepPoint| &comparison.rows[point.row];
+    let group = |surface: &Surface| surface.points.first().map(|point| row(point).group);
+    let is_baseline =
+        |point: &SweepPoint| row(point).cell == comparison.groups[row(point).group].baseline;
+    let mut pairs = Vec::new();
+    // By their places in `pairs` and `same`.
+    let mut tested: Vec<(usize, usize)> = Vec::new();
+    let mut tests = Vec::new();
+    for (a, surface) in surfaces.iter().enumerate() {
+        let alike = || (0..surfaces.len()).filter(|b| group(&surfaces[*b]) == group(surface));
+        let base = alike().find(|b| surfaces[*b].points.iter().any(is_baseline));
+        let Some(b) = base.or_else(|| alike().next()).filter(|b| *b != a) else {
+            continue;
+        };
+        let mut pair = SurfacePair {
+            a,
+            b,
+            same: Vec::new(),
+            highest: None,
+            apart_seconds: None,
+        };
+        for (at, point) in surface.points.iter().enumerate() {
+            let at_it = |other: &SweepPoint| (other.x, other.second) == (point.x, point.second);
+            let Some(of_b) = surfaces[b].points.iter().position(at_it) else {
+                continue;
+            };
+            let (own, its) = (row(point), row(&surfaces[b].points[of_b]));
+            if own.group != its.group {
+                continue;
+            }
+            let rates = [own, its].map(|row| &row.tokens_per_second_per_gpu);
+            let test = welch(&rates[0].units, &rates[1].units);
+            let reason = undecided(own, its)
+                .or_else(|| undecided(its, own))
+                .or_else(|| test.is_none().then_some(NoVerdict::NoVariation));
+            if let Some(test) = test.filter(|_| reason.is_none()) {
+                tested.push((pairs.len(), pair.same.len()));
+                tests.push(test);
+            }
+            let seconds = apart(&own.repeats, &its.repeats);
+            pair.apart_seconds = pair
+                .apart_seconds
+                .into_iter()
+                .chain(seconds)
+                .reduce(f64::max);
+            pair.same.push(SameSetting {
+                at: [at, of_b],
+                ratio: rates[0].value / rates[1].value,
+                significant: None,
+                reason,
+            });
+        }
+        pairs.push(pair);
+    }
+    for ((pair, at), verdict) in tested.into_iter().zip(verdicts(&tests)) {
+        pairs[pair].same[at].significant = Some(verdict.significant);
+    }
+    let count = |pair: &SurfacePair| surfaces[pair.a].points.len() * surfaces[pair.b].points.len();
+    let tests: usize = pairs.iter().map(count).sum();
+    for pair in pairs.iter_mut().filter(|_| is_one_workload) {
+        let points = [pair.a, pair.b].map(|at| &surfaces[at].points[..]);
+        pair.highest = highest(comparison, points, tests);
+    }
+    pairs
+}
+
+/// The largest true rate of `a` is the largest, over its points, of the smallest lead over the points
+/// of `b`: max aᵢ ÷ max bⱼ = maxᵢ minⱼ (aᵢ ÷ bⱼ). So where the intervals of all pairs hold at once
+/// (Bonferroni, over all `tests` of the sweep), the same of their ends is an interval of it.
+fn highest(comparison: &Comparison, points: [&[SweepPoint]; 2], tests: usize) -> Option<Highest> {
+    let rows =
+        points.map(|all| -> Vec<&Row> { all.iter().map(|p| &comparison.rows[p.row]).collect() });
+    let [a, b] = &rows;
+    let rate = |row: &Row| row.tokens_per_second_per_gpu.value;
+    let top =
+        |rows: &[&Row]| (0..rows.len()).max_by(|x, y| rate(rows[*x]).total_cmp(&rate(rows[*y])));
+    let at = [top(a)?, top(b)?];
+    let ratio = rate(a[at[0]]) / rate(b[at[1]]);
+    if !(ratio.is_finite() && ratio > 0.0) {
+        return None;
+    }
+    let mut found = Highest {
+        at,
+        of: [a.len(), b.len()],
+        ratio,
+        interval: None,
+        reason: None,
+    };
+    let confidence = 1.0 - (1.0 - CONFIDENCE) / tests as f64;
+    let mut ends = [f64::NEG_INFINITY; 2];
+    for own in a {
+        let mut least = [f64::INFINITY; 2];
+        for its in b {
+            let units = [own, its].map(|row| &row.tokens_per_second_per_gpu.units);
+            let test = welch(units[0], units[1]);
+            found.reason = undecided(own, its)
+                .or_else(|| undecided(its, own))
+                .or_else(|| test.is_none().then_some(NoVerdict::NoVariation));
+            if found.reason.is_some() {
+                return Some(found);
+            }
+            let interval = test?.interval(confidence)?;
+            least = [0, 1].map(|end| least[end].min(interval[end]));
+        }
+        ends = [0, 1].map(|end| ends[end].max(least[end]));
+    }
+    let [low, high] = ends;
+    found.interval = (low.is_finite() && high.is_finite()).then_some(RatioInterval {
+        low,
+        high,
+        confidence: CONFIDENCE,
+    });
+    Some(found)
+}
+
 /// Why nothing can be said of a point beside the best one.
 fn undecided(row: &Row, best: &Row) -> Option<NoVerdict> {
     let estimate = &row.tokens_per_second_per_gpu;
@@ -307,11 +475,20 @@ mod tests {
         points: &[(u64, [f64; 3])],
         set: fn(&mut tprimat_job::Job, u64),
     ) -> Vec<CellInput> {
+        cells_of("titan", axis, points, set)
+    }
+
+    fn cells_of(
+        framework: &str,
+        axis: &str,
+        points: &[(u64, [f64; 3])],
+        set: fn(&mut tprimat_job::Job, u64),
+    ) -> Vec<CellInput> {
         let one = |(value, times): &(u64, [f64; 3])| {
             let mut job = test_job();
             set(&mut job, *value);
             let mut cell = measured(
-                &format!("nvd/titan/llama/single@{axis}={value}"),
+                &format!("nvd/{framework}/llama/single@{axis}={value}"),
                 &job,
                 times,
                 None,
@@ -358,6 +535,64 @@ mod tests {
         assert!(!best.is_fastest());
     }
 
+    /// Two frameworks over one axis.
+    fn two(points: &[(u64, [f64; 3])], by: f64) -> Sweep {
+        let slower: Vec<(u64, [f64; 3])> = points
+            .iter()
+            .map(|(value, times)| (*value, times.map(|time| time * by)))
+            .collect();
+        let mut all = cells("mbs", points, micro);
+        all.extend(cells_of("native", "mbs", &slower, micro));
+        only(&all)
+    }
+
+    #[test]
+    fn two_frameworks_are_compared_setting_by_setting_and_at_their_fastest() {
+        let found = two(
+            &[
+                (1, [1.2, 1.201, 1.199]),
+                (2, [1.0, 1.001, 0.999]),
+                (4, [0.97, 0.971, 0.969]),
+            ],
+            1.1,
+        );
+        let [pair] = &found.pairs[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(pair.same.len(), 3);
+        assert!(pair.same.iter().all(|at| at.significant == Some(true)));
+        let highest = pair.highest.clone().unwrap();
+        assert_eq!((highest.at, highest.of), ([2, 2], [3, 3]));
+        let ends = highest.interval.unwrap();
+        assert!(ends.low < highest.ratio && highest.ratio < ends.high);
+        assert!(ends.low > 1.0 || ends.high < 1.0, "{ends:?}");
+    }
+
+    /// Two frameworks that differ by less than the noise.
+    #[test]
+    fn bests_that_were_picked_after_a_look_have_a_wider_interval_than_their_own_two_points() {
+        let noisy = [
+            (1, [1.00, 1.01, 0.99]),
+            (2, [0.99, 1.00, 0.98]),
+            (4, [0.995, 1.005, 0.985]),
+            (8, [0.985, 0.995, 0.975]),
+        ];
+        let found = two(&noisy, 1.015);
+        let pair = &found.pairs[0];
+        assert!(pair.same.iter().all(|at| at.significant == Some(false)));
+        let highest = pair.highest.clone().unwrap();
+        let ends = highest.interval.unwrap();
+        assert!(ends.low < 1.0 && ends.high > 1.0, "{highest:?}");
+        // The two points alone, as if nobody had picked them.
+        let [a, b] = [(pair.a, highest.at[0]), (pair.b, highest.at[1])].map(|(surface, at)| {
+            let (_, times) = noisy[at];
+            let by = if surface == 0 { 1.0 } else { 1.015 };
+            times.map(|time| 1.0 / (time * by))
+        });
+        let [low, high] = welch(&a, &b).unwrap().interval(CONFIDENCE).unwrap();
+        assert!(ends.low < low && ends.high > high, "{ends:?} {low} {high}");
+    }
+
     #[test]
     fn points_of_different_workloads_are_not_ranked() {
         let found = only(&cells(
@@ -367,6 +602,7 @@ mod tests {
         ));
         assert_eq!(found.fields, ["seq_length"]);
         assert_eq!(found.surfaces[0].best, None);
+        assert!(found.surfaces.iter().all(|surface| surface.best.is_none()));
         assert_eq!(found.surfaces[0].points.len(), 3);
     }
 

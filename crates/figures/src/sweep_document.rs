@@ -3,7 +3,10 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Best, Comparison, NoVerdict, RatioInterval, Row, Surface, Sweep, SweepPoint, sweeps};
+use super::{
+    Best, Comparison, NoVerdict, RatioInterval, Row, Surface, SurfacePair, Sweep, SweepPoint,
+    sweeps,
+};
 
 /// A comparison with the sweeps that its cells make up.
 #[derive(Serialize, JsonSchema)]
@@ -25,6 +28,40 @@ pub struct SweepDocument<'a> {
     pub different_workloads_by: Vec<String>,
     /// One each framework, platform, strategy and value of the other axes.
     pub curves: Vec<CurveDocument<'a>>,
+    /// Curves beside each other.
+    pub pairs: Vec<PairDocument<'a>>,
+}
+
+/// A curve beside the one that has the baseline of its workload.
+#[derive(Serialize, JsonSchema)]
+pub struct PairDocument<'a> {
+    /// Both at the same setting.
+    pub same_setting: Vec<SameSettingDocument<'a>>,
+    /// Their highest rates; absent where points are different workloads.
+    pub highest: Option<HighestDocument<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct SameSettingDocument<'a> {
+    pub a: &'a str,
+    pub b: &'a str,
+    /// Rate of `a` ÷ rate of `b`.
+    pub ratio: f64,
+    /// After Holm's correction over all settings and curves of the sweep; null: see `reason`.
+    pub significant: Option<bool>,
+    pub reason: Option<NoVerdict>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct HighestDocument<'a> {
+    pub a: &'a str,
+    pub b: &'a str,
+    /// Points that each was picked from.
+    pub picked_of: [usize; 2],
+    pub ratio: f64,
+    /// Of the ratio of the largest true rates, whichever points they belong to.
+    pub interval: Option<RatioInterval>,
+    pub reason: Option<NoVerdict>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -81,6 +118,10 @@ impl<'a> ComparisonDocument<'a> {
 }
 
 fn sweep(comparison: &Comparison, sweep: Sweep) -> SweepDocument<'_> {
+    let pairs = sweep.pairs.iter();
+    let pairs = pairs
+        .map(|one| pair(comparison, &sweep.surfaces, one))
+        .collect();
     let curves = sweep.surfaces.into_iter();
     SweepDocument {
         model: sweep.model,
@@ -88,6 +129,37 @@ fn sweep(comparison: &Comparison, sweep: Sweep) -> SweepDocument<'_> {
         second_axis: sweep.second,
         different_workloads_by: sweep.fields,
         curves: curves.map(|surface| curve(comparison, surface)).collect(),
+        pairs,
+    }
+}
+
+fn pair<'a>(
+    comparison: &'a Comparison,
+    surfaces: &[Surface],
+    pair: &SurfacePair,
+) -> PairDocument<'a> {
+    let sides = [pair.a, pair.b].map(|at| &surfaces[at].points);
+    let cell = |point: &SweepPoint| comparison.rows[point.row].cell.as_str();
+    PairDocument {
+        same_setting: pair
+            .same
+            .iter()
+            .map(|one| SameSettingDocument {
+                a: cell(&sides[0][one.at[0]]),
+                b: cell(&sides[1][one.at[1]]),
+                ratio: one.ratio,
+                significant: one.significant,
+                reason: one.reason.clone(),
+            })
+            .collect(),
+        highest: pair.highest.as_ref().map(|one| HighestDocument {
+            a: cell(&sides[0][one.at[0]]),
+            b: cell(&sides[1][one.at[1]]),
+            picked_of: one.of,
+            ratio: one.ratio,
+            interval: one.interval,
+            reason: one.reason.clone(),
+        }),
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Board {
     /// Is there a report to open?
     pub has_report: bool,
     pub counts: Counts,
+    /// The same of measurements alone.
+    pub runs: Counts,
     pub left: TimeLeft,
     #[serde(flatten)]
     pub progress: Progress,
@@ -79,7 +81,7 @@ impl Board {
     /// for.
     #[must_use]
     pub fn of(mut progress: Progress) -> Self {
-        let (counts, left) = (progress.counts(), progress.left());
+        let (counts, runs, left) = (progress.counts(), progress.runs(), progress.left());
         let too_many = progress.tasks.len().saturating_sub(MOST_TASKS);
         let mut done = too_many;
         progress.tasks.retain(|task| {
@@ -91,6 +93,7 @@ impl Board {
         Self {
             schema: BOARD_SCHEMA,
             counts,
+            runs,
             left,
             progress,
             tasks_left_out: too_many,
@@ -255,13 +258,14 @@ impl Progress {
             } => {
                 let position = self.position(&task);
                 self.tasks[position].state = match outcome {
-                    Outcome::Ok => TaskState::Ok,
+                    Outcome::Ok | Outcome::Cached => TaskState::Ok,
                     Outcome::Failed => TaskState::Failed,
                     Outcome::NotCounted => TaskState::NotCounted,
                     Outcome::Waiting | Outcome::Unsupported => TaskState::Blocked,
                     Outcome::Interrupted => TaskState::Interrupted,
                 };
-                self.tasks[position].seconds = Some(seconds);
+                let has_run = !matches!(outcome, Outcome::Cached | Outcome::Waiting);
+                self.tasks[position].seconds = has_run.then_some(seconds);
                 if let Some(run) = self.running.iter().position(|run| run.task == task) {
                     self.running.remove(run);
                     if outcome == Outcome::Ok {
@@ -306,22 +310,13 @@ impl Progress {
 
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            all: self.tasks.len(),
-            ..Counts::default()
-        };
-        for task in &self.tasks {
-            *match task.state {
-                TaskState::Queued => &mut counts.queued,
-                TaskState::Running => &mut counts.running,
-                TaskState::Waiting => &mut counts.waiting,
-                TaskState::Ok => &mut counts.ok,
-                TaskState::Failed => &mut counts.failed,
-                TaskState::NotCounted => &mut counts.not_counted,
-                TaskState::Blocked | TaskState::Interrupted => &mut counts.blocked,
-            } += 1;
-        }
-        counts
+        counted(self.tasks.iter())
+    }
+
+    /// The same of measurements alone.
+    #[must_use]
+    pub fn runs(&self) -> Counts {
+        counted(self.tasks.iter().filter(|task| task.is_run()))
     }
 
     fn run(&mut self, task: &str) -> Option<&mut Run> {
@@ -353,7 +348,7 @@ impl Progress {
         let queued = self
             .tasks
             .iter()
-            .filter(|task| task.state == TaskState::Queued && task.name.starts_with("train "));
+            .filter(|task| task.state == TaskState::Queued && task.is_run());
         let times = self
             .running
             .iter()
@@ -366,6 +361,30 @@ impl Progress {
             }
         }
         left
+    }
+}
+
+fn counted<'a>(tasks: impl Iterator<Item = &'a Task>) -> Counts {
+    let mut counts = Counts::default();
+    for task in tasks {
+        counts.all += 1;
+        *match task.state {
+            TaskState::Queued => &mut counts.queued,
+            TaskState::Running => &mut counts.running,
+            TaskState::Waiting => &mut counts.waiting,
+            TaskState::Ok => &mut counts.ok,
+            TaskState::Failed => &mut counts.failed,
+            TaskState::NotCounted => &mut counts.not_counted,
+            TaskState::Blocked | TaskState::Interrupted => &mut counts.blocked,
+        } += 1;
+    }
+    counts
+}
+
+impl Task {
+    /// Is it a measurement?
+    fn is_run(&self) -> bool {
+        self.name.starts_with("train ")
     }
 }
 

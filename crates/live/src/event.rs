@@ -11,9 +11,12 @@ use tprimat_job::FailureClass;
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
+    /// It was not run: another task had made the same meanwhile.
+    Cached,
     Failed,
     /// A run ended well, and its log shows that it does not count.
     NotCounted,
+    /// It was not run: something before it failed, or is not here.
     Waiting,
     Unsupported,
     /// The build was interrupted before the task was done; nothing of it is kept.
@@ -25,6 +28,7 @@ impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Cached => "cached",
             Self::Failed => "failed",
             Self::NotCounted => "not counted",
             Self::Waiting => "waiting",

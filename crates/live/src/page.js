@@ -28,7 +28,11 @@ function stateWords(board) {
   const { all, ok, failed, not_counted, running, waiting, queued } = board.counts;
   const left = board.left;
   if (board.state === "died") return "The build died without a word; `tprimat build` goes on where it was.";
-  const done = `${ok} of ${all} tasks done${failed ? `, ${failed} failed` : ""}${not_counted ? `, ${not_counted} ended well and not counted` : ""}`;
+  const { runs } = board;
+  const measured = runs.all ? `${runs.ok} of ${runs.all} measurements and ` : "";
+  const blocked = board.counts.blocked ? `, ${board.counts.blocked} not run` : "";
+  const uncounted = not_counted ? `, ${not_counted} ended well and not counted` : "";
+  const done = `${measured}${ok} of ${all} tasks done${failed ? `, ${failed} failed` : ""}${uncounted}${blocked}`;
   if (board.state === "ended") {
     const took = board.started_at && board.ended_at ? ` after ${span(board.ended_at - board.started_at)}` : "";
     return `Ended${took} with exit code ${board.exit_code}: ${done}.`;

@@ -81,7 +81,7 @@ pub fn panels<'a>(
     let mut drawn = 0;
     let swept = swept_groups(comparison);
     let groups = comparison.groups.iter().enumerate();
-    for (i, group) in groups.filter(|(i, _)| !swept.contains(i)) {
+    for (i, _) in groups.filter(|(i, _)| !swept.contains(i)) {
         let members = comparison
             .rows
             .iter()
@@ -94,7 +94,7 @@ pub fn panels<'a>(
             .iter()
             .any(|(.., entry)| entry.as_ref().is_ok_and(|bars| !bars.is_empty()))
         {
-            canvas.heading(&group_heading(group));
+            canvas.heading(&group_heading(comparison, i));
             draw(canvas, names, panel, &entries);
             drawn += 1;
         }

@@ -6,7 +6,7 @@ use super::{
     axis::{Scale, extent},
     canvas::{Anchor, Canvas, Mark},
     format::{MISSING, change_range, faster, points},
-    style::{FAINT, INK, LINE, MARGIN, SMALL, TEXT, WIDTH, colour_of},
+    style::{FAINT, INK, LINE, MARGIN, PAPER, SMALL, TEXT, WIDTH, colour_of},
     text::{elide, register_fonts, width_of},
 };
 use tprimat_base::error::Result;
@@ -102,7 +102,13 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
         |at: usize| LEFT + (RIGHT - LEFT) * (2 * at as i32 + 1) / (2 * shown.len().max(1) as i32);
     let mut free = LEFT;
     let mut notes: Vec<String> = Vec::new();
-    let mut before: Option<(i32, i32)> = None;
+    // Under the marks, whose shapes say what became of the speed.
+    let rates = shown.iter().enumerate();
+    let course = rates.filter_map(|(at, m)| {
+        let rate = m.tokens_per_second_per_gpu.as_ref()?;
+        Some((x(at), y.at(rate.value)))
+    });
+    canvas.line(course.collect(), own, 2);
     for (at, m) in shown.iter().enumerate() {
         let across = x(at);
         let date = minute(m.started_at);
@@ -137,9 +143,6 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
             continue;
         };
         let point = (across, y.at(rate.value));
-        if let Some(last) = before.replace(point) {
-            canvas.line(vec![last, point], own, 2);
-        }
         if let Some([low, high]) = rate.ci95 {
             canvas.line(vec![(across, y.at(low)), (across, y.at(high))], INK, 1);
             for end in [low, high] {
@@ -158,7 +161,10 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
             Level::Faster => canvas.mark(Mark::Series(2), point, INK),
             Level::Slower => canvas.mark(Mark::Lower, point, INK),
             Level::Same => canvas.mark(Mark::Counted, point, own),
-            Level::NotAssessed => canvas.mark(Mark::Unmeasured, point, own),
+            Level::NotAssessed => {
+                canvas.mark(Mark::Counted, point, PAPER);
+                canvas.mark(Mark::Unmeasured, point, own);
+            }
         }
     }
     canvas.line(vec![(LEFT, top), (LEFT, bottom), (RIGHT, bottom)], FAINT, 1);
@@ -182,11 +188,15 @@ fn panel(canvas: &mut Canvas, cell: &CellHistory, since: Option<f64>) {
 /// `cpu/native/llama/single (seq_length 2048)`.
 #[must_use]
 pub fn title(cell: &CellHistory) -> String {
-    if cell.work.is_empty() {
+    let mut named: Vec<String> = cell
+        .work
+        .iter()
+        .map(|w| format!("{} {}", w.field, w.value))
+        .collect();
+    named.extend(cell.imported.then(|| "imported".to_owned()));
+    if named.is_empty() {
         return cell.cell.clone();
     }
-    let named = cell.work.iter().map(|w| format!("{} {}", w.field, w.value));
-    let named: Vec<String> = named.collect();
     format!("{} ({})", cell.cell, named.join(", "))
 }
 

@@ -23,6 +23,7 @@ mod cell_selection;
 mod chart;
 mod cost;
 pub mod format;
+pub mod hardware;
 pub mod history;
 mod loss;
 mod memory;

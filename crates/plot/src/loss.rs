@@ -53,7 +53,7 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
     let mut canvas = shown.titled("Loss and learning rate", subtitle);
     let names = Names::beside_samples(comparison);
     let (mut without, mut panels, mut unshown) = (Vec::new(), 0, 0);
-    for (i, group) in comparison.groups.iter().enumerate() {
+    for i in 0..comparison.groups.len() {
         let mut members = Vec::new();
         for (index, row) in comparison
             .rows
@@ -77,7 +77,7 @@ pub fn loss(shown: &Shown) -> Result<Canvas, String> {
         if members.is_empty() {
             continue;
         }
-        canvas.heading(&group_heading(group));
+        canvas.heading(&group_heading(comparison, i));
         let mut numbers: Vec<usize> = members.iter().map(|m| m.row.loss_group).collect();
         numbers.sort_unstable();
         numbers.dedup();

@@ -2,12 +2,13 @@
 //! it does differently from its baseline.
 
 use plotters::style::RGBColor;
-use tprimat_figures::{AbsentCell, Comparison, Group, Row};
+use tprimat_figures::{AbsentCell, Comparison, Row};
 use tprimat_sentences::said;
 
 use super::{
     canvas::{Anchor, Canvas},
     chart::WIDEST_TAG,
+    hardware::in_title,
     short_names::{short_names, variants},
     style::{FAINT, INK, LINE, MARGIN, Pen, SMALL, TEXT, WIDTH, colour_of},
     text::{clean, elide, elide_names, width_of, wrap},
@@ -32,7 +33,7 @@ pub struct Names {
 
 struct Named {
     name: String,
-    /// Without a mark of the baseline, for the end of a line.
+    /// For the end of a line.
     tag: String,
     labels: Vec<String>,
     colour: RGBColor,
@@ -73,7 +74,7 @@ impl Names {
             .map(|row| baseline_mark(comparison, row))
             .collect();
         let short = elide_names(&names, TEXT, |i| room - width_of(baseline[i], TEXT));
-        let tags = elide_names(&names, SMALL, |_| WIDEST_TAG);
+        let tags = elide_names(&names, SMALL, |i| WIDEST_TAG - width_of(baseline[i], SMALL));
         let named = comparison
             .rows
             .iter()
@@ -94,7 +95,7 @@ impl Names {
                 }
                 Named {
                     name: format!("{name}{baseline}"),
-                    tag,
+                    tag: format!("{tag}{baseline}"),
                     labels,
                     colour: colour_of(&row.framework),
                     variant,
@@ -193,14 +194,22 @@ fn baseline_mark(comparison: &Comparison, row: &Row) -> &'static str {
     if is_baseline { " (baseline)" } else { "" }
 }
 
-/// `llama-3.1-8b: sequence 8192, global batch 128, 8 devices`
-pub fn group_heading(group: &Group) -> String {
+/// `llama-3.1-8b: sequence 8192, global batch 128, 8 devices; NVIDIA H200`
+pub fn group_heading(comparison: &Comparison, index: usize) -> String {
+    let group = &comparison.groups[index];
+    let rows = comparison.rows.iter().filter(|row| row.group == index);
+    let rows: Vec<&Row> = rows.collect();
     let strict = if group.identical_config {
         ", identical configuration"
     } else {
         ""
     };
-    format!("{}: {}{strict}", group.model, said(&group.workload))
+    format!(
+        "{}: {}{strict}{}",
+        group.model,
+        said(&group.workload),
+        in_title(&rows)
+    )
 }
 
 /// Cells that no panel can show, with the reason.

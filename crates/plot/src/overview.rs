@@ -124,7 +124,7 @@ fn curves(
     if loss.is_empty() && times.is_empty() {
         return;
     }
-    canvas.heading(&group_heading(&comparison.groups[group]));
+    canvas.heading(&group_heading(comparison, group));
     let named = loss
         .iter()
         .chain(&times)

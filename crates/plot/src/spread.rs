@@ -34,14 +34,14 @@ pub fn spread(shown: &Shown) -> Result<Canvas, String> {
     let mut canvas = shown.titled("Spread over repeats", &subtitle);
     legend(&mut canvas);
     let names = Names::wide(comparison);
-    for (i, group) in comparison.groups.iter().enumerate() {
+    for i in 0..comparison.groups.len() {
         let members: Vec<(usize, &Row)> = comparison
             .rows
             .iter()
             .enumerate()
             .filter(|(_, row)| row.group == i)
             .collect();
-        canvas.heading(&group_heading(group));
+        canvas.heading(&group_heading(comparison, i));
         panel(&mut canvas, &names, &members);
     }
     absent(&mut canvas, comparison);

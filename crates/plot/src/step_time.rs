@@ -47,7 +47,7 @@ pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
     );
     let mut canvas = shown.titled("Step time over steps", &subtitle);
     let names = Names::new(comparison, MARGIN, HALF - 8);
-    for (i, group) in comparison.groups.iter().enumerate() {
+    for i in 0..comparison.groups.len() {
         let drawn = |(_, row): &(usize, &Row)| {
             row.group == i && row.repeats.iter().any(|r| !times(r).is_empty())
         };
@@ -56,7 +56,7 @@ pub fn step_time(shown: &Shown) -> Result<Canvas, String> {
         if members.is_empty() {
             continue;
         }
-        canvas.heading(&group_heading(group));
+        canvas.heading(&group_heading(comparison, i));
         for line in members.chunks(2) {
             let top = canvas.top;
             let panels: Vec<Panel> = line.iter().map(|(_, row)| Panel::of(row)).collect();

@@ -37,8 +37,8 @@ pub fn sweep(shown: &Shown) -> Result<Canvas, String> {
     }
     let curves_are = "Whiskers: 95 % interval over repeats. Ring: the fastest point of a line, named only where all its \
                       points are one workload. Vertical axes need not begin at 0.";
-    let maps_are = "Maps: darker is faster, each map on a scale of its own. Frame: the fastest point, named only where \
-                    all points of the map are one workload. Empty: no figures.";
+    let maps_are = "Maps: darker is faster, on one scale for all maps of a model. Frame: the fastest point, named only \
+                    where all points of the map are one workload. Empty: no figures.";
     let are_maps = found.iter().map(|one| one.second.is_some());
     let kinds: BTreeSet<bool> = are_maps.collect();
     let subtitle: Vec<&str> = kinds
@@ -297,81 +297,128 @@ pub fn plain(value: f64) -> String {
     format!("{value}")
 }
 
-/// A map a surface: the first axis across, the second one up, in each place the rate.
+/// A map a surface: the first axis across, the second one up, in each place the rate. All are on one
+/// scale, so that maps of two platforms or frameworks can be held against each other.
 fn maps(canvas: &mut Canvas, comparison: &Comparison, sweep: &Sweep) {
-    const PLACE: i32 = 26;
     let names = surface_names(comparison, sweep);
-    let second = sweep.second.as_deref().unwrap_or_default();
-    for (surface, name) in sweep.surfaces.iter().zip(&names).take(MOST_SURFACES) {
-        let values = |of: fn(&SweepPoint) -> f64| {
-            let mut values: Vec<f64> = surface.points.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values.dedup();
-            values
-        };
-        let (across, up) = (values(|p| p.x), values(|p| p.second.unwrap_or(0.0)));
-        let rate = |p: &SweepPoint| comparison.rows[p.row].tokens_per_second_per_gpu.value;
-        let Some([low, high]) = extent(surface.points.iter().map(rate)) else {
-            continue;
-        };
-        canvas.text(
-            &format!(
-                "{name}: {}",
-                rate_unit(surface.points.iter().map(|p| &comparison.rows[p.row]))
-            ),
-            (MARGIN, canvas.top),
-            TEXT,
-            INK,
-            Anchor::Left,
-        );
-        canvas.top += TEXT + 8;
-        let labels: Vec<String> = up.iter().map(|value| plain(*value)).collect();
-        let widest = labels.iter().map(|label| width_of(label, SMALL)).max();
-        let left = MARGIN + widest.unwrap_or(0).max(width_of(second, SMALL)) + 12;
-        let wide = ((WIDTH - MARGIN - left) / across.len() as i32).min(110);
-        let top = canvas.top;
-        for (line, (value, label)) in (0..).zip(up.iter().zip(&labels).rev()) {
-            let at = top + line * PLACE;
-            canvas.text(label, (left - 8, at + 6), SMALL, FAINT, Anchor::Right);
-            for point in surface.points.iter().filter(|p| p.second == Some(*value)) {
-                let place = across.iter().position(|x| *x == point.x).unwrap_or(0) as i32;
-                let corners = [
-                    (left + place * wide, at),
-                    (left + (place + 1) * wide - 2, at + PLACE - 2),
-                ];
-                let share = (rate(point) - low) / (high - low).max(f64::MIN_POSITIVE);
-                let shade = (share * HEAT.len() as f64) as usize;
-                canvas.rectangle(corners, HEAT[shade.min(HEAT.len() - 1)], true);
-                let best = surface.best.as_ref().filter(|best| best.is_fastest());
-                if best.is_some_and(|best| surface.points[best.at] == *point) {
-                    canvas.line(frame_of(corners), INK, 2);
-                }
-                let words = number(rate(point));
-                if width_of(&words, SMALL) < wide - 4 {
-                    let middle = left + place * wide + wide / 2 - 1;
-                    canvas.text(&words, (middle, at + 6), SMALL, INK, Anchor::Middle);
-                }
-            }
-        }
-        let bottom = top + up.len() as i32 * PLACE;
-        canvas.line(
-            vec![(left, bottom), (left + wide * across.len() as i32, bottom)],
-            LINE,
-            1,
-        );
-        for (place, value) in (0..).zip(&across) {
-            let middle = left + place * wide + wide / 2 - 1;
-            let label = plain(*value);
-            if width_of(&label, SMALL) < wide - 2 {
-                canvas.text(&label, (middle, bottom + 5), SMALL, FAINT, Anchor::Middle);
-            }
-        }
-        canvas.text(second, (left - 8, bottom + 5), SMALL, FAINT, Anchor::Right);
-        let middle = left + wide * across.len() as i32 / 2;
-        let under = (middle, bottom + 24);
-        canvas.text(&sweep.axis, under, SMALL, FAINT, Anchor::Middle);
-        canvas.top = bottom + 54;
+    let shown: Vec<(&Surface, &String)> = sweep
+        .surfaces
+        .iter()
+        .zip(&names)
+        .take(MOST_SURFACES)
+        .collect();
+    let rate = |p: &SweepPoint| comparison.rows[p.row].tokens_per_second_per_gpu.value;
+    let points = || shown.iter().flat_map(|(surface, _)| &surface.points);
+    let Some(scale) = extent(points().map(rate)) else {
+        return;
+    };
+    let unit = rate_unit(points().map(|p| &comparison.rows[p.row]));
+    let legend = format!("{unit}, from {} to {}", number(scale[0]), number(scale[1]));
+    canvas.text(&legend, (MARGIN, canvas.top), SMALL, FAINT, Anchor::Left);
+    let swatches = MARGIN + width_of(&legend, SMALL) + 12;
+    for (place, shade) in (0..).zip(HEAT) {
+        let left = swatches + place * 26;
+        let corners = [(left, canvas.top), (left + 24, canvas.top + SMALL)];
+        canvas.rectangle(corners, shade, true);
     }
+    canvas.top += SMALL + 12;
+    // Two beside each other where the rates can be read in half the width.
+    let widest = shown
+        .iter()
+        .map(|(surface, _)| values(surface, |p| p.x).len());
+    let is_narrow = widest.max().unwrap_or(0) <= 6;
+    let columns = if is_narrow { 2 } else { 1 };
+    let width = if is_narrow { HALF } else { WIDTH - 2 * MARGIN };
+    for line in shown.chunks(columns) {
+        let top = canvas.top;
+        let mut bottom = top;
+        for (column, (surface, name)) in (0..).zip(line) {
+            canvas.top = top;
+            let left = MARGIN + column * (HALF + GAP);
+            canvas.fit(name, (left, top), width, TEXT, INK);
+            canvas.top += TEXT + 8;
+            map(canvas, comparison, (surface, sweep), (left, width), scale);
+            bottom = bottom.max(canvas.top);
+        }
+        canvas.top = bottom;
+    }
+    if sweep.surfaces.len() > shown.len() {
+        let words = format!(
+            "{} more maps are not drawn.",
+            sweep.surfaces.len() - shown.len()
+        );
+        canvas.paragraph(&words, SMALL, FAINT);
+    }
+}
+
+/// The values of an axis, each once.
+fn values(surface: &Surface, of: fn(&SweepPoint) -> f64) -> Vec<f64> {
+    let mut values: Vec<f64> = surface.points.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    values
+}
+
+fn map(
+    canvas: &mut Canvas,
+    comparison: &Comparison,
+    (surface, sweep): (&Surface, &Sweep),
+    (from, width): (i32, i32),
+    [low, high]: [f64; 2],
+) {
+    const PLACE: i32 = 26;
+    let second = sweep.second.as_deref().unwrap_or_default();
+    let (across, up) = (
+        values(surface, |p| p.x),
+        values(surface, |p| p.second.unwrap_or(0.0)),
+    );
+    let rate = |p: &SweepPoint| comparison.rows[p.row].tokens_per_second_per_gpu.value;
+    let labels: Vec<String> = up.iter().map(|value| plain(*value)).collect();
+    let widest = labels.iter().map(|label| width_of(label, SMALL)).max();
+    let left = from + widest.unwrap_or(0).max(width_of(second, SMALL)) + 12;
+    let wide = ((from + width - left) / across.len() as i32).min(110);
+    let top = canvas.top;
+    for (line, (value, label)) in (0..).zip(up.iter().zip(&labels).rev()) {
+        let at = top + line * PLACE;
+        canvas.text(label, (left - 8, at + 6), SMALL, FAINT, Anchor::Right);
+        for point in surface.points.iter().filter(|p| p.second == Some(*value)) {
+            let place = across.iter().position(|x| *x == point.x).unwrap_or(0) as i32;
+            let corners = [
+                (left + place * wide, at),
+                (left + (place + 1) * wide - 2, at + PLACE - 2),
+            ];
+            let share = (rate(point) - low) / (high - low).max(f64::MIN_POSITIVE);
+            let shade = (share * HEAT.len() as f64) as usize;
+            canvas.rectangle(corners, HEAT[shade.min(HEAT.len() - 1)], true);
+            let best = surface.best.as_ref().filter(|best| best.is_fastest());
+            if best.is_some_and(|best| surface.points[best.at] == *point) {
+                canvas.line(frame_of(corners), INK, 2);
+            }
+            let words = number(rate(point));
+            if width_of(&words, SMALL) < wide - 4 {
+                let middle = left + place * wide + wide / 2 - 1;
+                canvas.text(&words, (middle, at + 6), SMALL, INK, Anchor::Middle);
+            }
+        }
+    }
+    let bottom = top + up.len() as i32 * PLACE;
+    canvas.line(
+        vec![(left, bottom), (left + wide * across.len() as i32, bottom)],
+        LINE,
+        1,
+    );
+    for (place, value) in (0..).zip(&across) {
+        let middle = left + place * wide + wide / 2 - 1;
+        let label = plain(*value);
+        if width_of(&label, SMALL) < wide - 2 {
+            canvas.text(&label, (middle, bottom + 5), SMALL, FAINT, Anchor::Middle);
+        }
+    }
+    canvas.text(second, (left - 8, bottom + 5), SMALL, FAINT, Anchor::Right);
+    let middle = left + wide * across.len() as i32 / 2;
+    let under = (middle, bottom + 24);
+    canvas.text(&sweep.axis, under, SMALL, FAINT, Anchor::Middle);
+    canvas.top = bottom + 54;
 }
 
 fn frame_of([(left, top), (right, bottom)]: [(i32, i32); 2]) -> Vec<(i32, i32)> {

@@ -1,42 +1,41 @@
 //! What is said of a sweep, beside its picture and its table.
 
-use tprimat_figures::{Best, Comparison, Speedup, Surface, Sweep, SweepPoint, rate_unit};
+use tprimat_figures::{
+    Best, Comparison, Highest, Surface, SurfacePair, Sweep, SweepPoint, rate_unit,
+};
 use tprimat_sentences::{few, hours_or_days, said};
 
 use super::{
-    format::{bytes, change_range, faster, number, ratio},
+    format::{bytes, change_range, faster, number, ratio, ratio_beside_1},
     sweep::{plain, surface_names},
     unmeasured::unmeasured,
 };
 
-/// Which value is the fastest, a sentence a line; over workloads what the values are, and who is
-/// faster than whom at how many of them.
+/// Who is faster than whom at the same values; then, of one workload, which value of each line is
+/// the fastest, and the lines at their fastest; over workloads what the values are.
 #[must_use]
 pub fn sweep_sentences(comparison: &Comparison, sweep: &Sweep) -> Vec<String> {
     let names = surface_names(comparison, sweep);
     let named = || sweep.surfaces.iter().zip(&names);
-    let mut all: Vec<String> = named()
-        .filter_map(|(surface, name)| {
-            Some(best(
-                comparison,
-                sweep,
-                surface,
-                name,
-                surface.best.as_ref()?,
-            ))
-        })
-        .collect();
-    if sweep.fields.is_empty() {
-        return all;
+    let mut all = Vec::new();
+    if !sweep.fields.is_empty() {
+        all.push(format!(
+            "Points are different workloads (they differ in {}), so none is called the fastest.",
+            few(&sweep.fields)
+        ));
+        all.extend(named().filter_map(|(surface, name)| ends(comparison, sweep, surface, name)));
     }
-    all.push(format!(
-        "Points are different workloads (they differ in {}), so none is called the fastest.",
-        few(&sweep.fields)
-    ));
-    all.extend(named().filter_map(|(surface, name)| ends(comparison, sweep, surface, name)));
-    all.extend(
-        named().filter_map(|(surface, name)| against(comparison, sweep, surface, (name, &names))),
-    );
+    all.extend(at_the_same(sweep, &names));
+    all.extend(named().filter_map(|(surface, name)| {
+        Some(best(
+            comparison,
+            sweep,
+            surface,
+            name,
+            surface.best.as_ref()?,
+        ))
+    }));
+    all.extend(at_their_fastest(comparison, sweep, &names));
     all
 }
 
@@ -76,14 +75,20 @@ fn best(
             said(why)
         ),
         None if !best.not_apart.is_empty() => {
-            let others: Vec<String> = best
-                .not_apart
-                .iter()
-                .map(|at| value(sweep, &surface.points[*at]))
-                .collect();
+            let mut values = vec![at];
+            let others = best.not_apart.iter().map(|at| &surface.points[*at]);
+            values.extend(others.map(|point| value(sweep, point)));
+            let lead = if best.not_apart.contains(&best.next) {
+                lead(
+                    best.ratio,
+                    best.interval.map(|found| [found.low, found.high]),
+                )
+            } else {
+                String::new()
+            };
             format!(
-                "{name}: {at} has the highest rate{of}, but the runs do not tell it apart from {}.",
-                few(&others)
+                "{name}: {} is fastest{of}; the runs do not tell which{lead}.",
+                one_of(&values)
             )
         }
         None => {
@@ -104,13 +109,17 @@ fn best(
             )
         }
     };
+    if let Some(edge) = edge(comparison, sweep, surface, first) {
+        said += &edge;
+    }
     let row = &comparison.rows[first.row];
     let peak = row.memory.first().filter(|peak| !peak.kind.contains("rss"));
     if let (Some(peak), Some(capacity)) = (peak, row.memory_capacity_bytes)
         && peak.bytes <= capacity
     {
         said += &format!(
-            " It leaves {} of {} free ({}).",
+            " {} leaves {} of {} free ({}).",
+            value(sweep, first),
             bytes(capacity - peak.bytes),
             bytes(capacity),
             peak.kind.replace('_', " ")
@@ -119,11 +128,67 @@ fn best(
     if let Some(seconds) = best.apart_seconds {
         let (count, unit) = hours_or_days(seconds);
         said += &format!(
-            " It and {} were measured {count:.0} {unit} apart, and the interval does not cover what changed in between.",
+            " {} and {} were measured {count:.0} {unit} apart, and the interval does not cover what changed in between.",
+            value(sweep, first),
             value(sweep, next)
         );
     }
     said
+}
+
+/// That the best value is the largest or the smallest one that was tried, so that one beyond it may
+/// be better.
+fn edge(
+    comparison: &Comparison,
+    sweep: &Sweep,
+    surface: &Surface,
+    best: &SweepPoint,
+) -> Option<String> {
+    let absent = unmeasured(comparison, sweep, surface);
+    if sweep.second.is_some() || best_is_open(surface) {
+        return None;
+    }
+    let tried = || {
+        let known = surface.points.iter().map(|point| point.x);
+        known.chain(absent.iter().map(|point| point.x))
+    };
+    let which = if tried().all(|x| x <= best.x) {
+        "largest"
+    } else if tried().all(|x| x >= best.x) {
+        "smallest"
+    } else {
+        return None;
+    };
+    Some(format!(" It is the {which} value that was tried."))
+}
+
+fn best_is_open(surface: &Surface) -> bool {
+    surface.best.as_ref().is_none_or(|best| !best.is_fastest())
+}
+
+/// `4 or 2`, `4, 2 or 8`; of many the first ones and their number.
+fn one_of(values: &[String]) -> String {
+    const MOST: usize = 4;
+    match values {
+        [all @ .., last] if values.len() <= MOST => format!("{} or {last}", all.join(", ")),
+        _ => format!(
+            "{} or one of {} other values",
+            values[..MOST - 1].join(", "),
+            values.len() - MOST + 1
+        ),
+    }
+}
+
+/// ` (the first is 0.7 % faster, 95 % CI −0.3 to +1.7 %)`
+fn lead(ratio: f64, ends: Option<[f64; 2]>) -> String {
+    let Some(ends) = ends else {
+        return String::new();
+    };
+    let (size, _) = faster(ratio, Some(ends[1] - ends[0]));
+    format!(
+        " (the first is {size} than the second, 95 % CI {})",
+        change_range(ratio, ends)
+    )
 }
 
 /// ` of 1, 2, 4 (8 has no figure: out of memory)`; nothing where every point has a figure.
@@ -158,83 +223,176 @@ fn ends(comparison: &Comparison, sweep: &Sweep, surface: &Surface, name: &str) -
     })
 }
 
-/// `titan is faster than native at 3 of 4 points (1.10× to 1.21×); at the others there is no
-/// verdict or no significant difference.`
-fn against(
-    comparison: &Comparison,
-    sweep: &Sweep,
-    surface: &Surface,
-    (name, names): (&str, &[String]),
-) -> Option<String> {
-    let speedups = comparison.speedups_by_cell();
-    let of = |point: &SweepPoint| {
-        speedups
-            .get(comparison.rows[point.row].cell.as_str())
-            .copied()
-    };
-    let found: Vec<(&SweepPoint, &Speedup)> = surface
-        .points
-        .iter()
-        .filter_map(|point| Some((point, of(point)?)))
-        .collect();
-    // All beside one other line, each point beside that line's point of the same place.
-    let base_of = |(point, speedup): &(&SweepPoint, &Speedup)| {
-        let is_base = |other: &&SweepPoint| {
-            comparison.rows[other.row].cell == speedup.b
-                && (other.x, other.second) == (point.x, point.second)
-        };
-        let bases = sweep.surfaces.iter();
-        bases
-            .map(|other| other.points.iter().find(is_base))
-            .position(|found| found.is_some())
-    };
-    let base = base_of(found.first()?)?;
-    if found.iter().any(|pair| base_of(pair) != Some(base)) {
-        return None;
+/// Pairs of a sweep by the surface that they are held against, in the order of the first of each.
+fn by_base(sweep: &Sweep) -> Vec<(usize, Vec<&SurfacePair>)> {
+    let mut found: Vec<(usize, Vec<&SurfacePair>)> = Vec::new();
+    for pair in &sweep.pairs {
+        match found.iter_mut().find(|(base, _)| *base == pair.b) {
+            Some((_, pairs)) => pairs.push(pair),
+            None => found.push((pair.b, vec![pair])),
+        }
     }
-    let found: Vec<&Speedup> = found.into_iter().map(|(_, speedup)| speedup).collect();
+    found
+}
+
+/// `At the same micro_batch_size, against native: titan is faster at 4 of 4 values (1.11× to
+/// 1.12×); tran is slower at 3 of 4 values (0.70× to 0.75×), without a verdict at 1.`
+fn at_the_same(sweep: &Sweep, names: &[String]) -> Vec<String> {
+    let axes = match &sweep.second {
+        Some(second) => format!("{} and {second}", sweep.axis),
+        None => sweep.axis.clone(),
+    };
+    let what = if sweep.second.is_some() {
+        "settings"
+    } else {
+        "values"
+    };
+    let of_base = |(base, pairs): (usize, Vec<&SurfacePair>)| {
+        let held: Vec<&SurfacePair> = pairs.into_iter().filter(|p| !p.same.is_empty()).collect();
+        let told: Vec<String> = held
+            .iter()
+            .map(|pair| format!("{} {}", names[pair.a], counts(pair, what)))
+            .collect();
+        let seconds = held.iter().filter_map(|pair| pair.apart_seconds);
+        let apart = seconds.reduce(f64::max).map_or_else(String::new, |seconds| {
+            let (count, unit) = hours_or_days(seconds);
+            format!(
+                " Some of these runs were made {count:.0} {unit} apart, and no interval covers what changed in between."
+            )
+        });
+        (!told.is_empty()).then(|| {
+            let told = told.join("; ");
+            format!(
+                "At the same {axes}, against {}: {told}.{apart}",
+                names[base]
+            )
+        })
+    };
+    by_base(sweep).into_iter().filter_map(of_base).collect()
+}
+
+/// `is faster at 3 of 4 values (1.10× to 1.21×), without a verdict or a significant difference at 1`
+fn counts(pair: &SurfacePair, what: &str) -> String {
     let verdict = |is_faster: bool| -> Vec<f64> {
-        let told = found.iter().filter(|s| s.significant == Some(true));
-        let told = told.map(|s| s.ratio).filter(|ratio| ratio.is_finite());
-        told.filter(|ratio| (*ratio > 1.0) == is_faster).collect()
+        let told = pair.same.iter().filter(|at| at.significant == Some(true));
+        let ratios = told.map(|at| at.ratio).filter(|ratio| ratio.is_finite());
+        ratios.filter(|ratio| (*ratio > 1.0) == is_faster).collect()
     };
     let range = |ratios: &[f64]| {
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let high = ratios.iter().copied().fold(0.0, f64::max);
-        if ratios.len() == 1 {
-            format!("{}×", ratio(low, None))
+        let ends = [low, high].map(|end| format!("{}×", ratio(end, None)));
+        if ends[0] == ends[1] {
+            ends[0].clone()
         } else {
-            format!("{}× to {}×", ratio(low, None), ratio(high, None))
+            ends.join(" to ")
         }
     };
-    let (quicker, slower) = (verdict(true), verdict(false));
+    let all = pair.same.len();
+    let mut left = all;
     let mut parts = Vec::new();
-    for (word, ratios) in [("faster", &quicker), ("slower", &slower)] {
+    for (word, ratios) in [("faster", verdict(true)), ("slower", verdict(false))] {
+        left -= ratios.len();
         if !ratios.is_empty() {
             parts.push(format!(
-                "{word} than {} at {} of {} points ({})",
-                names[base],
+                "is {word} at {} of {all} {what} ({})",
                 ratios.len(),
-                found.len(),
-                range(ratios)
+                range(&ratios)
             ));
         }
     }
-    let left = found.len() - quicker.len() - slower.len();
-    let rest = if left > 0 {
-        format!(
-            "; {left} of {} without a significant difference or a verdict",
-            found.len()
-        )
-    } else {
-        String::new()
-    };
     if parts.is_empty() {
-        return Some(format!(
-            "{name} and {}: no significant difference or no verdict at all {} points.",
-            names[base],
-            found.len()
-        ));
+        let reason = pair.same.iter().find_map(|at| at.reason.as_ref());
+        let open = pair
+            .same
+            .iter()
+            .filter(|at| at.significant.is_none())
+            .count();
+        return match reason {
+            Some(why) if open == all => format!("has no verdict: {}", said(why)),
+            Some(why) => format!(
+                "shows no significant difference at {} of {all} {what}, and has no verdict at {open}: {}",
+                all - open,
+                said(why)
+            ),
+            None => format!("shows no significant difference at any of {all} {what}"),
+        };
     }
-    Some(format!("{name} is {}{rest}.", parts.join(" and ")))
+    let mut said = parts.join(" and ");
+    if left > 0 {
+        said += &format!(", without a verdict or a significant difference at {left}");
+    }
+    said
+}
+
+/// `Each at its fastest, against native at 4: titan at 8 is 5 % faster (95 % CI 2–8 %). These
+/// intervals allow for picking the highest of 4 points.`
+fn at_their_fastest(comparison: &Comparison, sweep: &Sweep, names: &[String]) -> Vec<String> {
+    let at = |surface: usize, point: usize| {
+        let value = value(sweep, &sweep.surfaces[surface].points[point]);
+        format!("{} at {value}", names[surface])
+    };
+    let rate = |surface: usize, point: usize| {
+        let point = &sweep.surfaces[surface].points[point];
+        number(comparison.rows[point.row].tokens_per_second_per_gpu.value)
+    };
+    let of_base = |(base, pairs): (usize, Vec<&SurfacePair>)| {
+        let held = pairs
+            .into_iter()
+            .filter_map(|p| Some((p, p.highest.as_ref()?)));
+        let held: Vec<(&SurfacePair, &Highest)> = held.collect();
+        let (_, first) = held.first()?;
+        let of = held.iter().flat_map(|(_, found)| found.of).max()?;
+        let mut is_tested = false;
+        let told = held.iter().map(|(pair, found)| {
+            let name = at(pair.a, found.at[0]);
+            let ends = found.interval.map(|found| [found.low, found.high]);
+            match (&found.reason, ends) {
+                (None, Some([low, high])) => {
+                    is_tested = true;
+                    format!("{name} {}", beside(found.ratio, [low, high]))
+                }
+                (why, _) => {
+                    let why = why.as_ref().map_or_else(|| "no interval".to_owned(), said);
+                    let own = rate(pair.a, found.at[0]);
+                    format!("{name} runs at {own}, no verdict: {why}")
+                }
+            }
+        });
+        let told: Vec<String> = told.collect();
+        let base_at = at(base, first.at[1]);
+        let base_rate = rate(base, first.at[1]);
+        let picked = if is_tested {
+            format!(
+                " The intervals allow for picking the highest of up to {of} points on either side."
+            )
+        } else {
+            String::new()
+        };
+        Some(format!(
+            "Each at its highest rate, against {base_at} ({base_rate}): {}.{picked}",
+            told.join("; ")
+        ))
+    };
+    by_base(sweep).into_iter().filter_map(of_base).collect()
+}
+
+/// `is 5 % faster (95 % CI 2–8 %)`, `is 0.75× as fast (95 % CI 0.70–0.80×)`, `differs not
+/// significantly`
+fn beside(value: f64, [low, high]: [f64; 2]) -> String {
+    let width = Some(high - low);
+    if low > 1.0 {
+        let (size, _) = faster(value, width);
+        return format!("is {size} (95 % CI {})", change_range(value, [low, high]));
+    }
+    let ends = format!(
+        "95 % CI {}–{}×",
+        ratio_beside_1(low, width),
+        ratio_beside_1(high, width)
+    );
+    if high < 1.0 {
+        format!("is {}× as fast ({ends})", ratio(value, width))
+    } else {
+        format!("shows no significant difference ({ends})")
+    }
 }

@@ -694,6 +694,60 @@ mod tests {
     }
 
     #[test]
+    fn a_title_names_the_devices_that_are_stated() {
+        let said = |devices: &[Option<&str>]| {
+            let name = |at: usize| format!("nvd/f{at}/llama/single");
+            let cells: Vec<_> = (0..devices.len())
+                .map(|at| measured(&name(at), &test_job(), &[1.0], None))
+                .collect();
+            let mut all = compare(&cells, &CompareSettings::default(), &Catalogue::default());
+            for (row, device) in all.rows.iter_mut().zip(devices) {
+                row.device = device.map(str::to_owned);
+            }
+            in_title(&all.rows.iter().collect::<Vec<_>>())
+        };
+        let h200 = Some("NVIDIA H200");
+        assert_eq!(said(&[h200, h200]), "; NVIDIA H200");
+        assert_eq!(
+            said(&[h200, None]),
+            "; NVIDIA H200 (1 of 2 cells), not stated (1 of 2 cells)"
+        );
+        assert_eq!(said(&[None, None]), "");
+    }
+
+    /// Columns that a narrow terminal has no room for are named, with the width that shows them.
+    #[test]
+    fn a_table_names_the_columns_that_it_leaves_out() {
+        let times = [1.0, 1.01, 0.99];
+        let cells = ["native", "tran"].map(|name| {
+            measured(
+                &format!("nvd/{name}/llama/single"),
+                &test_job(),
+                &times,
+                None,
+            )
+        });
+        let comparison = compare(&cells, &CompareSettings::default(), &Catalogue::default());
+        let commands = Commands {
+            details: String::new(),
+            build: String::new(),
+        };
+        let of = |width| {
+            let narrow = Page {
+                width,
+                ..Page::file()
+            };
+            glance(&comparison, false, &commands, &narrow)
+        };
+        let said = of(88);
+        assert!(!said.contains("1002 B"), "{said}");
+        let words = "Left out for want of room: peak memory; a terminal of ";
+        let (_, rest) = said.split_once(words).expect(&said);
+        let width: usize = rest.split(' ').next().unwrap().parse().unwrap();
+        assert!(of(width).contains("1002 B"), "{width}: {said}");
+    }
+
+    #[test]
     fn many_workloads_are_one_table() {
         let cells: Vec<_> = (1..=5)
             .flat_map(|n: u32| {

@@ -53,6 +53,12 @@ pub fn history_text(cells: &[CellHistory], since: Option<f64>, named: bool, page
             out.push_str(&timeline(measurements, unit, page));
         }
     }
+    if shown.iter().any(|(cell, m)| cell.imported && m.len() > 1) {
+        out.push('\n');
+        let note = "Of imported runs, only what their files state is compared: settings, packages, device and host. \
+                    Sources, drivers and variables may have changed as well.";
+        paragraph(&mut out, "", note, page, Ink::Dim);
+    }
     if shown.iter().flat_map(|(_, m)| m).any(|m| {
         m.since
             .as_ref()
@@ -391,6 +397,7 @@ mod tests {
         });
         CellHistory {
             cell: "nvd/tran/llama/single".into(),
+            imported: false,
             work: Vec::new(),
             measurements,
         }
@@ -483,6 +490,7 @@ mod tests {
         let many: Vec<CellHistory> = (0..4)
             .map(|n| CellHistory {
                 cell: format!("nvd/a{n}/llama/s"),
+                imported: false,
                 ..three()
             })
             .collect();

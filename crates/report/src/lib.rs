@@ -11,7 +11,6 @@ mod environment;
 mod files;
 mod gate;
 mod glance;
-mod hardware;
 mod headline;
 mod history;
 mod html;
@@ -51,11 +50,11 @@ pub use openmetrics::openmetrics;
 pub use paint::{Ink, Page, Paint};
 pub use sheet::wrapped;
 pub use table::*;
-use tprimat_plot::format;
 pub use tprimat_plot::format::{bytes, mark, number, seconds};
 pub use tprimat_plot::{
     LeftOut, Picture, Pictures, history::from, history_picture, left_out, pictures, title_of,
 };
+use tprimat_plot::{format, hardware};
 
 #[cfg(test)]
 use tprimat_figures as figures;

@@ -167,7 +167,7 @@ impl Sheet {
 
     /// Columns with spaces between them and no frame, and an empty line after each row whose number
     /// (from 1) is in `breaks`. Where there is no room, the last columns are left out, but never
-    /// the first `least`.
+    /// the first `least`, and a line says which.
     pub fn bare(&self, page: &Page, least: usize, breaks: &BTreeSet<usize>) -> String {
         const INDENT: &str = "  ";
         let width = |at: usize| {
@@ -217,6 +217,18 @@ impl Sheet {
             if breaks.contains(&number) && number < self.rows.len() {
                 out.push('\n');
             }
+        }
+        if shown < self.columns.len() {
+            let names: Vec<&str> = self.columns[shown..]
+                .iter()
+                .map(|column| column.name.as_str())
+                .collect();
+            let said = format!(
+                "Left out for want of room: {}; a terminal of {} columns shows all.",
+                names.join(", "),
+                room(self.columns.len())
+            );
+            paragraph(&mut out, INDENT, &said, page, Ink::Dim);
         }
         out
     }

@@ -48,6 +48,8 @@ struct SweepSection {
     /// In the navigation: `llama over seq_length`.
     name: String,
     title: String,
+    /// Is a rate marked as the fastest?
+    names_fastest: bool,
     sentences: Vec<String>,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -171,6 +173,7 @@ impl<'a> Page<'a> {
             sweeps: sweep_tables(comparison)
                 .into_iter()
                 .map(|table| SweepSection {
+                    names_fastest: table.names_fastest(),
                     name: table.name,
                     title: table.title,
                     sentences: table.sentences,

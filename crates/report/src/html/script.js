@@ -45,6 +45,28 @@
     });
   }
 
+  // A table that is wider than its room says above it what is out of sight.
+  const hints = [...document.querySelectorAll('.scroll')].map(box => {
+    const hint = document.createElement('p');
+    hint.className = 'method';
+    hint.hidden = true;
+    box.before(hint);
+    const heads = [...box.querySelectorAll('thead th')];
+    return () => {
+      hint.hidden = box.scrollWidth <= box.clientWidth + 1;
+      if (hint.hidden) return;
+      const cut = heads.filter(head => head.offsetLeft + head.offsetWidth > box.clientWidth + 1);
+      const names = cut.map(head => head.textContent.trim()).filter(Boolean).join(', ');
+      hint.textContent = names
+        ? `Scroll sideways to see ${names}.`
+        : 'Scroll sideways to see the rest.';
+    };
+  });
+  const tell = () => hints.forEach(say => say());
+  addEventListener('resize', tell);
+  document.addEventListener('toggle', tell, true);
+  tell();
+
   // A tip stands inside the window, whatever scrolls around it.
   const place = event => {
     const why = event.target.closest && event.target.closest('.why');
