@@ -15,7 +15,7 @@ use tprimat_words::plain::counted;
 
 use super::{
     format::{bytes, percent},
-    hardware::in_title,
+    hardware::group_title,
     headline::{Headline, Verdict, across, contradicted, duration, headlines, interval, times},
     mark,
     names::short_names,
@@ -118,23 +118,7 @@ fn one(
         .filter(|row| row.group == index)
         .collect();
     rows.sort_by(|a, b| speed(b).total_cmp(&speed(a)));
-    let strict = if group.identical_config {
-        ", identical configuration"
-    } else {
-        ""
-    };
-    paragraph(
-        out,
-        "",
-        &format!(
-            "{}: {}{strict}{}",
-            group.model,
-            said(&group.workload),
-            in_title(&rows)
-        ),
-        page,
-        Ink::Strong,
-    );
+    paragraph(out, "", &group_title(group, &rows), page, Ink::Strong);
     let told: Vec<&Headline> = told
         .iter()
         .filter(|headline| headline.group == Some(index))

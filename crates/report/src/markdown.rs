@@ -11,7 +11,7 @@ use tprimat_words::plain::is_active;
 use super::{
     cost,
     environment::environments,
-    hardware::in_title,
+    hardware::group_title,
     headline::{self, by_group, headlines, leading, refused},
     notes::{notes, steady_state},
     sheet::{Sheet, Word},
@@ -52,22 +52,9 @@ pub fn markdown(comparison: &Comparison) -> String {
         .zip(&by_group)
     {
         let rows: Vec<&Row> = rows.into_iter().map(|(_, row)| row).collect();
-        let strict = if group.identical_config {
-            ", identical configuration"
-        } else {
-            ""
-        };
         out.add(
             "title",
-            &format!(
-                "#### {}\n\n",
-                escaped(&format!(
-                    "{}: {}{strict}{}",
-                    group.model,
-                    said(&group.workload),
-                    in_title(&rows)
-                ))
-            ),
+            &format!("#### {}\n\n", escaped(&group_title(group, &rows))),
         );
         if let Some(text) = headline::ranking(comparison, group, &rows) {
             out.add("sentence", &format!("**{}**\n\n", escaped(&text)));
